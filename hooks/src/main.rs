@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use oci_decorator::cli::{self, nvidia_cdi_hook, nvidia_ctk, nvidia_hook};
-use oci_decorator::frontends::nvidia::runtime as nvidia;
+use oci_decorator::frontends::nvidia::programs as nvidia;
 use oci_decorator::frontends::runtime;
 
 fn main() -> ExitCode {
@@ -17,7 +17,7 @@ fn main() -> ExitCode {
         .and_then(|name| name.to_str());
     ExitCode::from(match name.unwrap_or_default() {
         runtime::NAME => runtime::run(&words),
-        name if nvidia::is_name(name) => nvidia::run(&words, name),
+        name if nvidia::is_name(name) => nvidia::run_runtime(&words, name),
         "nvidia-ctk" => nvidia_ctk::run(&words),
         nvidia_cdi_hook::NAME => nvidia_cdi_hook::run(&words),
         name if nvidia_hook::is_name(name) => nvidia_hook::run(&words),

@@ -74,13 +74,7 @@ fn choose<'a>(
     let mut chosen = Vec::new();
     for file in files {
         if request.vendor.is_none_or(|name| name == file.name) {
-            let vendor = file.content.as_ref().map_err(|broken| {
-                let mistake = broken.mistakes.first().map(|m| format!(": {m}"));
-                let mistake = mistake.unwrap_or_default();
-                Error::usage(format!("{} can't be used{mistake}", file.path))
-                    .resolve("`oci-decorator check` lists every mistake")
-            })?;
-            chosen.push((file, vendor));
+            chosen.push((file, file.usable()?));
         }
     }
     match (chosen.is_empty(), request.vendor) {

@@ -2,12 +2,10 @@
 //! container would get on this host.
 
 mod asks;
+mod report;
 
 use std::collections::HashMap;
-use std::fmt::Write;
 use std::path::Path;
-
-use serde_json::json;
 
 use crate::config::settings::Loaded;
 use crate::config::vendor::Mistake;
@@ -18,7 +16,6 @@ use crate::discover::inventory::{collect_one, Item, Report};
 use crate::error::{exit, Error, Result};
 use crate::frontends::scheduled::{self, Scheduled};
 use crate::log::level::Level;
-use crate::log::printable;
 use crate::policy::Policy;
 
 pub use asks::Said;
@@ -81,18 +78,15 @@ pub fn answer(question: &Question) -> Result<Answer> {
     scheduled::reserve(&mut request, settings);
     let asks = !said.environment.is_empty() || !said.annotations.is_empty();
     let choices = if asks {
-        match decide(&files, &request, &settings.policy) {
-            Ok((choices, notes)) => {
-                // The others are of broken files, which are listed.
-                let notes = notes.into_iter().filter(|note| note.level == Level::Notice);
-                ignored = notes.map(|note| note.message).collect();
-                choices
-            }
-            Err(error) => {
-                refused = Some(error);
-                Vec::new()
-            }
-        }
+        let decided = decide(&files, &request, &settings.policy);
+        let (choices, notes) = decided.unwrap_or_else(|error| {
+            refused = Some(error);
+            (Vec::new(), Vec::new())
+        });
+        // The other notes are about broken files, which are listed.
+        let notes = notes.into_iter().filter(|note| note.level == Level::Notice);
+        ignored = notes.map(|note| note.message).collect();
+        choices
     } else {
         everything(&files)
     };
@@ -207,139 +201,6 @@ impl Answer {
             refused.unwrap_or_else(|| self.foreign.code())
         }
     }
-
-    /// The report for people.
-    pub fn text(&self) -> String {
-        let mut out = String::new();
-        if let Some(problem) = &self.settings_problem {
-            line(&mut out, &problem.to_string());
-        }
-        if self.files.is_empty() {
-            line(&mut out, &format!("{}: no vendor files", self.config_dir));
-        }
-        for file in &self.files {
-            if file.mistakes.is_empty() {
-                line(&mut out, &format!("{}: ok", file.path));
-            }
-            for mistake in &file.mistakes {
-                line(&mut out, &format!("{}: {mistake}", file.path));
-            }
-        }
-        match (&self.foreign.problem, &self.foreign.file) {
-            (Some(problem), _) => line(&mut out, &problem.to_string()),
-            (None, Some(file)) => line(&mut out, &format!("{file}: ok")),
-            (None, None) => {}
-        }
-        line(&mut out, &format!("policy: {}", self.policy));
-        for vendor in &self.vendors {
-            vendor.write(&mut out);
-        }
-        for reason in &self.ignored {
-            line(&mut out, reason);
-        }
-        if let Some(error) = &self.refused {
-            line(&mut out, &format!("start refused: {error}"));
-        }
-        let lines = self.foreign.given.iter().flat_map(asks::Given::lines);
-        lines.for_each(|text| line(&mut out, &text));
-        out
-    }
-
-    /// The report for programs: one document.
-    pub fn json(&self) -> String {
-        let files: Vec<_> = self
-            .files
-            .iter()
-            .map(|file| {
-                let mistakes: Vec<_> = file
-                    .mistakes
-                    .iter()
-                    .map(|m| json!({"key": m.key, "problem": m.problem}))
-                    .collect();
-                json!({
-                    "path": file.path,
-                    "ok": file.mistakes.is_empty(),
-                    "activation_flag": file.activation_flag,
-                    "mistakes": mistakes,
-                })
-            })
-            .collect();
-        let document = json!({
-            "config_dir": self.config_dir,
-            "root": self.root,
-            "settings_problem": self.settings_problem.as_ref().map(ToString::to_string),
-            "files": files,
-            "policy": self.policy.to_string(),
-            "ignored": self.ignored,
-            "vendors": self.vendors.iter().map(VendorReport::json).collect::<Vec<_>>(),
-            "refused": self.refused.as_ref().map(ToString::to_string),
-            "nvidia_config": self.foreign.file,
-            "nvidia_problem": self.foreign.problem.as_ref().map(ToString::to_string),
-            "names": self.foreign.given.iter().map(asks::Given::json).collect::<Vec<_>>(),
-        });
-        format!("{document:#}\n")
-    }
-}
-
-impl VendorReport {
-    fn write(&self, out: &mut String) {
-        let version = self.version.as_deref().unwrap_or("version unknown");
-        let features = self.features.join(", ");
-        line(
-            out,
-            &format!(
-                "\n{} ({}, {version}): {features}",
-                self.activation_flag, self.name
-            ),
-        );
-        if let Some(problem) = &self.problem {
-            line(out, &format!("  {problem}"));
-        }
-        for item in &self.items {
-            let (mark, detail) = match &item.found {
-                Ok(detail) => ("ok     ", detail),
-                Err(problem) => ("missing", problem),
-            };
-            let text = format!(
-                "  {mark} {:<9} {} [{}] {detail}",
-                item.kind.word(),
-                item.path,
-                item.feature
-            );
-            line(out, text.trim_end());
-        }
-    }
-
-    fn json(&self) -> serde_json::Value {
-        let items: Vec<_> = self
-            .items
-            .iter()
-            .map(|item| {
-                json!({
-                    "feature": item.feature,
-                    "kind": item.kind.word(),
-                    "path": item.path,
-                    "present": item.found.is_ok(),
-                    "detail": item.found.as_ref().ok(),
-                    "problem": item.found.as_ref().err(),
-                })
-            })
-            .collect();
-        json!({
-            "vendor": self.name,
-            "activation_flag": self.activation_flag,
-            "version": self.version,
-            "features": self.features,
-            "problem": self.problem.as_ref().map(ToString::to_string),
-            "items": items,
-        })
-    }
-}
-
-/// One line of the report; a leading newline sets it off from the one before.
-fn line(out: &mut String, text: &str) {
-    let (gap, text) = text.strip_prefix('\n').map_or(("", text), |t| ("\n", t));
-    let _ = writeln!(out, "{gap}{}", printable(text));
 }
 
 #[cfg(test)]

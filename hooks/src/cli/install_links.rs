@@ -20,12 +20,7 @@ const KNOWN: &[Known] = &[
 
 /// Makes or removes the links with NVIDIA's names. Options may stand before and behind the folder.
 pub fn run(words: &[OsString]) -> Result<u8> {
-    let mut given = Words::parse(words, KNOWN).map_err(|e| wrong(&e))?;
-    if let Some((folder, behind)) = given.rest.clone().split_first() {
-        let behind = Words::parse(behind, KNOWN).map_err(|e| wrong(&e))?;
-        given.add(behind, folder);
-    }
-    let words = given;
+    let words = parse(words)?;
     if words.is_set("help") {
         return print(super::HELP);
     }
@@ -54,22 +49,35 @@ pub fn run(words: &[OsString]) -> Result<u8> {
     if words.is_set("json") {
         return print(&json(&done));
     }
+    print(&text(&done, is_removed))
+}
+
+/// The words before and behind the folder.
+fn parse(words: &[OsString]) -> Result<Words> {
+    let mut given = Words::parse(words, KNOWN).map_err(|e| wrong(&e))?;
+    if let Some((folder, behind)) = given.rest.clone().split_first() {
+        let behind = Words::parse(behind, KNOWN).map_err(|e| wrong(&e))?;
+        given.add(behind, folder);
+    }
+    Ok(given)
+}
+
+/// What was done, for people.
+fn text(done: &Done, is_removed: bool) -> String {
     let verb = if is_removed {
         "was removed"
     } else {
         "was made"
     };
-    let changed = done
-        .changed
-        .iter()
-        .map(|path| format!("{} {verb}\n", path.display()));
+    let changed = done.changed.iter();
+    let changed = changed.map(|path| format!("{} {verb}\n", path.display()));
     let notes = done.notes.iter().map(|note| format!("note: {note}\n"));
-    let said: String = changed.chain(notes).collect();
-    print(if said.is_empty() {
-        "nothing to do\n"
+    let text: String = changed.chain(notes).collect();
+    if text.is_empty() {
+        "nothing to do\n".to_owned()
     } else {
-        &said
-    })
+        text
+    }
 }
 
 fn wrong(problem: &str) -> Error {

@@ -12,8 +12,8 @@ use crate::config::settings;
 use crate::error::{exit, Result};
 use crate::frontends::hook::MAX_STATE;
 use crate::frontends::nvidia::legacy::SETTINGS_OPTION;
-use crate::frontends::nvidia::runtime::Settings;
-use crate::frontends::nvidia::{hook, HOOKS};
+use crate::frontends::nvidia::programs::{run_hook, HookCall, Settings};
+use crate::frontends::nvidia::HOOKS;
 use crate::frontends::read_input;
 use crate::log::printable;
 
@@ -98,13 +98,13 @@ fn prestart(place: &Place, own: Option<&Path>, is_debug: bool) -> Result<u8> {
         }
     }
     let state = read_input("the state", MAX_STATE)?;
-    let call = hook::Call {
+    let call = HookCall {
         loaded: &settings::load(own),
         nvidia: Settings::new(&loaded, place),
         input: std::str::from_utf8(&state)
             .map_err(|_| crate::error::Error::failed("the state on standard input is not UTF-8"))?,
     };
-    hook::run(&call)?;
+    run_hook(&call)?;
     Ok(exit::DONE)
 }
 

@@ -123,21 +123,29 @@ impl Options {
                 other => return Err(usage(&format!("{verb}: {}", other.unexpected()))),
             }
         }
-        if verb == "cdi" && options.task.is_none() && !options.help {
+        if verb == "cdi" {
+            options.check_cdi()?;
+        }
+        Ok(options)
+    }
+
+    /// Errors: options of `cdi` that do not go together.
+    fn check_cdi(&self) -> Result<()> {
+        if self.task.is_none() && !self.help {
             return Err(usage(&"cdi: say what to do; known are generate and list"));
         }
-        let writes = options.output.is_some() || options.output_dir.is_some();
-        if options.task == Some("list") && (writes || options.vendor.is_some()) {
+        let writes = self.output.is_some() || self.output_dir.is_some();
+        if self.task == Some("list") && (writes || self.vendor.is_some()) {
             return Err(usage(
                 &"cdi list: --output, --output-dir and --vendor are for cdi generate",
             ));
         }
-        if options.output_dir.is_some() && (options.output.is_some() || options.vendor.is_some()) {
+        if self.output_dir.is_some() && (self.output.is_some() || self.vendor.is_some()) {
             return Err(usage(
                 &"cdi: --output-dir is for all vendors, without --output and --vendor",
             ));
         }
-        Ok(options)
+        Ok(())
     }
 
     /// The settings with what the command line says instead. `OCI_DECORATOR_CONFIG` is

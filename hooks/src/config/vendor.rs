@@ -65,7 +65,7 @@ impl Inventory {
 }
 
 /// A vendor file without mistakes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Vendor {
     pub version: Option<String>,
     pub log_level: Level,
@@ -151,6 +151,15 @@ impl std::fmt::Display for Mistake {
         } else {
             write!(f, "{}: {}", self.key, self.problem)
         }
+    }
+}
+
+/// The first mistake of a file, and how many more there are.
+pub fn summary(mistakes: &[Mistake]) -> String {
+    match mistakes {
+        [] => "it has mistakes".to_owned(),
+        [only] => only.to_string(),
+        [first, more @ ..] => format!("{first} (and {} more)", more.len()),
     }
 }
 

@@ -233,15 +233,10 @@ fn own_default(
     beside: &Beside,
 ) -> Result<()> {
     let path = ["plugins", plugin, "containerd", DEFAULT];
-    if get_text(document, &path) != Some(name) {
-        return Ok(());
-    }
     let before = parse(beside.original.unwrap_or_default())?;
-    match get_text(&before, &path).filter(|other| *other != name) {
-        Some(other) => toml_text::set(table(document, &path[..3])?, DEFAULT, other),
-        None => toml_text::remove(document, &path),
+    if toml_text::put_default_back(document, &before, &path, name)? {
+        toml_text::as_before(document, &before, &path[..3]);
     }
-    toml_text::as_before(document, &before, &path[..3]);
     Ok(())
 }
 

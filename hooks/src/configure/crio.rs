@@ -78,14 +78,9 @@ fn model(document: &DocumentMut, beside: &Beside, name: &str) -> Result<Table> {
 
 fn own_default(document: &mut DocumentMut, name: &str, beside: &Beside) -> Result<()> {
     let path = [RUNTIME, &[DEFAULT]].concat();
-    if get_text(document, &path) != Some(name) {
-        return Ok(());
-    }
     let before = parse(beside.original.unwrap_or_default())?;
-    match get_text(&before, &path).filter(|other| *other != name) {
-        Some(other) => toml_text::set(table(document, RUNTIME)?, DEFAULT, other),
-        None => toml_text::remove(document, &path),
+    if toml_text::put_default_back(document, &before, &path, name)? {
+        toml_text::as_before(document, &before, RUNTIME);
     }
-    toml_text::as_before(document, &before, RUNTIME);
     Ok(())
 }

@@ -131,13 +131,9 @@ fn entered(
 ) -> super::Result<Plan> {
     let text = current.unwrap_or_default();
     let is_remembered = entry.is_some_and(|entry| entry.runtimes.contains(&wanted.name));
-    if let Some(program) = engine.program(text, &wanted.name)? {
-        if program != wanted.program && !is_remembered && !links::is_name_of_ours(&program) {
-            return Err(format!(
-                "it has a runtime {:?} that is not ours ({program:?}); take another name with --runtime-name",
-                wanted.name
-            ));
-        }
+    let found = engine.program(text, &wanted.name)?;
+    if let Some(program) = found.filter(|_| !is_remembered) {
+        refuse_foreign(wanted, &program)?;
     }
     let original = original_of(engine, current, entry)?;
     let beside = Beside {
@@ -170,6 +166,17 @@ fn entered(
         after: Some(after),
         entry: Some(entry),
     })
+}
+
+/// Errors: the runtime of that name runs a program that is not ours.
+fn refuse_foreign(wanted: &Wanted, program: &str) -> super::Result<()> {
+    if program == wanted.program || links::is_name_of_ours(program) {
+        return Ok(());
+    }
+    Err(format!(
+        "it has a runtime {:?} that is not ours ({program:?}); take another name with --runtime-name",
+        wanted.name
+    ))
 }
 
 /// What the file was without us. One that others changed since is theirs, but for our runtimes.
@@ -222,27 +229,7 @@ fn taken_out(
             entry: None,
         });
     }
-    let is_remembered = known.runtimes.iter().any(|other| other == name);
-    let program = engine.program(text, name)?;
-    if !is_remembered
-        && program
-            .as_deref()
-            .is_some_and(|p| !links::is_name_of_ours(p))
-    {
-        return Err(format!(
-            "its runtime {name:?} is not ours ({:?})",
-            program.unwrap_or_default()
-        ));
-    }
-    let mut after = text.to_owned();
-    if is_remembered || program.is_some() {
-        let mut beside = beside(known);
-        if !is_only {
-            // What the runtimes have in common, such as CDI, stays with the others.
-            beside.written = None;
-        }
-        after = engine.without(text, name, &beside)?;
-    }
+    let after = without(engine, text, known, name)?;
     let mut entry = entry.cloned();
     if let Some(entry) = &mut entry {
         entry.runtimes.retain(|other| other != name);
@@ -257,6 +244,25 @@ fn taken_out(
         entry: entry.filter(|entry| !entry.runtimes.is_empty()),
         after: Some(after).filter(|after| !(was_made && engine.is_empty(after))),
     })
+}
+
+/// The text without the runtime. Errors: the runtime is not ours.
+fn without(engine: Engine, text: &str, known: &Entry, name: &str) -> super::Result<String> {
+    let is_remembered = known.runtimes.iter().any(|other| other == name);
+    let program = engine.program(text, name)?;
+    let foreign = program.as_deref().filter(|p| !links::is_name_of_ours(p));
+    if let (false, Some(program)) = (is_remembered, foreign) {
+        return Err(format!("its runtime {name:?} is not ours ({program:?})"));
+    }
+    if !is_remembered && program.is_none() {
+        return Ok(text.to_owned());
+    }
+    let mut beside = beside(known);
+    if !known.runtimes.iter().all(|other| other == name) {
+        // What the runtimes have in common, such as CDI, stays with the others.
+        beside.written = None;
+    }
+    engine.without(text, name, &beside)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 
 use toml_edit::{DocumentMut, Value};
 
-use super::toml_text::{self, get, get_text, parse, table};
+use super::toml_text::{self, get, parse, table};
 use super::{Beside, Result, Wanted};
 
 const RUNTIMES: &[&str] = &["engine", "runtimes"];
@@ -49,13 +49,6 @@ pub fn program(text: &str, name: &str) -> Result<Option<String>> {
 }
 
 fn own_default(document: &mut DocumentMut, name: &str, beside: &Beside) -> Result<()> {
-    if get_text(document, DEFAULT) != Some(name) {
-        return Ok(());
-    }
     let before = parse(beside.original.unwrap_or_default())?;
-    match get_text(&before, DEFAULT).filter(|other| *other != name) {
-        Some(other) => toml_text::set(table(document, &DEFAULT[..1])?, DEFAULT[1], other),
-        None => toml_text::remove(document, DEFAULT),
-    }
-    Ok(())
+    toml_text::put_default_back(document, &before, DEFAULT, name).map(drop)
 }

@@ -83,6 +83,27 @@ fn is_same(one: &Value, other: &Value) -> bool {
     }
 }
 
+/// Puts the default runtime at a path back to what it was before ours became it.
+/// False: ours is not the default.
+pub fn put_default_back(
+    document: &mut DocumentMut,
+    before: &DocumentMut,
+    path: &[&str],
+    ours: &str,
+) -> Result<bool> {
+    let (Some((key, above)), Some(_)) = (
+        path.split_last(),
+        get_text(document, path).filter(|name| *name == ours),
+    ) else {
+        return Ok(false);
+    };
+    match get_text(before, path).filter(|other| *other != ours) {
+        Some(other) => set(table(document, above)?, key, other),
+        None => remove(document, path),
+    }
+    Ok(true)
+}
+
 /// Takes the item at a path out, and tables above it that were there for nothing else.
 pub fn remove(document: &mut DocumentMut, path: &[&str]) {
     remove_below(document.as_table_mut(), path);

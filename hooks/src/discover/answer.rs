@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use super::capabilities::{channels, is_capability, right_node};
 use super::facts::{Facts, Found};
 use super::host::{DeviceFound, Host};
 use super::inventory::{collect_one, missing, summary, Report};
+use super::requirements::check_requirements;
 use super::units::{is_drm, number, units};
 use crate::decide::answers::Answer;
 use crate::decide::units::{choose, Asker, Chosen, Unit};
@@ -12,23 +14,25 @@ use crate::edits::{Compat, Device, Edits};
 use crate::error::{Error, Result};
 use crate::log::level::Level;
 use crate::log::{brief, Note};
-use crate::request::{
-    is_version, Channels, Interface, Known, MigRight, Outcome, Requirement, Subject, Units,
-};
+use crate::request::{Interface, Subject, Units};
 
-/// Nodes that are given one by one and never as control nodes, whatever an inventory lists:
-/// with some of them a container partitions every GPU.
-const CAPABILITIES: [&str; 2] = ["/dev/nvidia-caps/", CHANNELS];
-const CHANNELS: &str = "/dev/nvidia-caps-imex-channels/";
-/// Where the driver says which node is which right.
-const MIG_RIGHTS: &str = "proc/driver/nvidia/capabilities/mig";
 /// Where images of CUDA have newer user space parts of the driver.
 const COMPAT: &str = "/usr/local/cuda/compat";
 /// What a node of AMD's compute driver is called: without it there is none.
 const AMD_CONTROL: &str = "/dev/kfd";
 
-/// Looks up what an answer gives. Notes: what the host has not.
-/// Errors: a device that is not there, a requirement that is not met.
+/// An answer whose units are known.
+struct Resolved<'a> {
+    host: &'a Host,
+    answer: &'a Answer<'a>,
+    facts: Option<&'a Facts>,
+    /// Every unit of the vendor on this host.
+    units: &'a [Unit],
+    chosen: &'a Chosen,
+}
+
+/// Looks up what an answer gives a container. Notes: what the host lacks.
+/// Errors: a device that is missing, or a requirement that is not met.
 pub fn collect_answer(host: &Host, answer: &Answer) -> Result<(Edits, Vec<Note>)> {
     let Answer {
         choice,
@@ -48,46 +52,41 @@ pub fn collect_answer(host: &Host, answer: &Answer) -> Result<(Edits, Vec<Note>)
     }
     let found = usable(host.facts(&choice.file.name), answer, &mut notes)?;
     let facts = found.facts();
-    // Features without nodes don't make the host one without devices.
-    let all = if edits.devices.is_empty() {
-        units(host, choice.vendor, &nodes_of_units(host, answer), facts)
-    } else {
-        units(host, choice.vendor, &edits.devices, facts)
-    };
+    let all = all_units(host, answer, &edits.devices, facts);
     let asker = Asker {
         interface: ask.interface,
         by: &ask.by,
         known: facts.is_some(),
     };
-    let chosen = choose(&ask.units, &all, asker)?;
-    check_nodes(host, answer, &all, &chosen, &edits.devices, facts)?;
+    let resolved = Resolved {
+        host,
+        answer,
+        facts,
+        units: &all,
+        chosen: &choose(&ask.units, &all, asker)?,
+    };
+    resolved.check_nodes(&edits.devices)?;
     notes.extend(no_device(host, answer));
-    check_requirements(answer, facts, &chosen, &mut notes)?;
-    let mut extra = parts(&all, &chosen);
-    extra.extend(channels(host, &details.channels, &details.channels_by)?);
-    for right in &details.mig_rights {
-        extra.push(right_node(host, *right)?);
-    }
-    if edits.devices.is_empty() {
-        // What belongs to devices is of no use without their nodes.
-        notes.extend(without_nodes(answer));
-    } else {
-        limit(&mut edits.devices, answer, &all, &chosen.nodes);
-        add_nodes(host, &mut edits.devices, extra, &mut notes);
-    }
+    check_requirements(answer, facts, resolved.chosen, &mut notes)?;
+    resolved.give_nodes(&mut edits.devices, &mut notes)?;
     if details.compat {
-        let driver = facts.and_then(|facts| facts.driver_version.clone());
-        edits.compat.push(Compat {
-            folder: COMPAT.to_owned(),
-            driver: driver.or_else(|| choice.vendor.version.clone()),
-            cuda: facts.and_then(|facts| facts.cuda_version.clone()),
-        });
+        edits.compat.push(resolved.compat());
     }
     if details.groups {
         edits.groups = groups(&edits.devices);
     }
     notes.push(summary(choice, &edits));
     Ok((edits, notes))
+}
+
+/// The vendor's units. Features without nodes do not mean that the host has no device.
+fn all_units(host: &Host, answer: &Answer, devices: &[Device], facts: Option<&Facts>) -> Vec<Unit> {
+    let vendor = answer.choice.vendor;
+    if devices.is_empty() {
+        units(host, vendor, &nodes_of_units(host, answer), facts)
+    } else {
+        units(host, vendor, devices, facts)
+    }
 }
 
 /// Facts that can't be used stop those who need them, and no one else.
@@ -120,44 +119,76 @@ fn usable(found: Found, answer: &Answer, notes: &mut Vec<Note>) -> Result<Found>
     Ok(Found::Absent)
 }
 
-/// Errors: a device that was chosen has no node on this host, or the features that were
-/// chosen don't have it.
-fn check_nodes(
-    host: &Host,
-    answer: &Answer,
-    all: &[Unit],
-    chosen: &Chosen,
-    devices: &[Device],
-    facts: Option<&Facts>,
-) -> Result<()> {
-    // A feature without nodes has nothing to choose from.
-    if chosen.is_all || devices.is_empty() {
-        return Ok(());
-    }
-    let (by, choice) = (&answer.ask.by, &answer.choice);
-    for at in &chosen.units {
-        let nodes = &all[*at].nodes;
-        let own = nodes.iter().find(|node| !is_drm(node)).or(nodes.first());
-        if own.is_some_and(|own| devices.iter().any(|device| device.path == *own)) {
-            continue;
+impl Resolved<'_> {
+    /// Errors: a chosen device has no node on this host, or the chosen features do not list it.
+    fn check_nodes(&self, devices: &[Device]) -> Result<()> {
+        // A feature without nodes has nothing to choose from.
+        if self.chosen.is_all || devices.is_empty() {
+            return Ok(());
         }
-        let index = all[*at].index;
-        let minor = facts.and_then(|facts| Some(facts.devices.get(*at)?.minor));
+        let has_node = |at: &usize| {
+            let nodes = &self.units[*at].nodes;
+            let own = nodes.iter().find(|node| !is_drm(node)).or(nodes.first());
+            own.is_some_and(|own| devices.iter().any(|device| device.path == *own))
+        };
+        match self.chosen.units.iter().find(|at| !has_node(at)) {
+            Some(at) => Err(self.without_node(*at)),
+            None => Ok(()),
+        }
+    }
+
+    /// Why a chosen device has no node.
+    fn without_node(&self, at: usize) -> Error {
+        let (by, choice) = (&self.answer.ask.by, &self.answer.choice);
+        let index = self.units[at].index;
+        let minor = self
+            .facts
+            .and_then(|facts| Some(facts.devices.get(at)?.minor));
         let is_own = |node: &&Device| number(&node.path) == minor && minor.is_some();
-        if let Some(node) = nodes_of_units(host, answer).iter().find(is_own) {
+        if let Some(node) = nodes_of_units(self.host, self.answer).iter().find(is_own) {
             let path = &node.path;
             let features = choice.features.join(", ");
             let message = format!("{by} asks for the device {index}, whose node {path} is in no inventory of the features {features}");
-            return Err(Error::usage(message).resolve(format!(
+            return Error::usage(message).resolve(format!(
                 "ask for a feature that has the node, or add it to \"devices\" in {}",
                 choice.file.path
-            )));
+            ));
         }
         let message = format!("{by} asks for the device {index}, whose node the host has not");
-        return Err(Error::not_found(message)
-            .resolve("load the driver: `provision load`; `oci-decorator check` lists the nodes"));
+        Error::not_found(message)
+            .resolve("load the driver: `provision load`; `oci-decorator check` lists the nodes")
     }
-    Ok(())
+
+    /// Leaves the nodes of the chosen devices, and adds those of parts, channels and rights.
+    fn give_nodes(&self, devices: &mut Vec<Device>, notes: &mut Vec<Note>) -> Result<()> {
+        let details = self.answer.details;
+        let mut extra = parts(self.units, self.chosen);
+        extra.extend(channels(
+            self.host,
+            &details.channels,
+            &details.channels_by,
+        )?);
+        for right in &details.mig_rights {
+            extra.push(right_node(self.host, *right)?);
+        }
+        if devices.is_empty() {
+            // What belongs to devices is of no use without their nodes.
+            notes.extend(without_nodes(self.answer));
+        } else {
+            limit(devices, self.answer, self.units, &self.chosen.nodes);
+            add_nodes(self.host, devices, extra, notes);
+        }
+        Ok(())
+    }
+
+    fn compat(&self) -> Compat {
+        let driver = self.facts.and_then(|facts| facts.driver_version.clone());
+        Compat {
+            folder: COMPAT.to_owned(),
+            driver: driver.or_else(|| self.answer.choice.vendor.version.clone()),
+            cuda: self.facts.and_then(|facts| facts.cuda_version.clone()),
+        }
+    }
 }
 
 /// The host's nodes of devices that can be chosen, whatever the features list.
@@ -199,11 +230,6 @@ fn without_nodes(answer: &Answer) -> Option<Note> {
     Some(Note::new(Level::Notice, message).vendor(&answer.choice.file.name))
 }
 
-/// True for a node of NVIDIA's that is given by name only.
-pub fn is_capability(path: &str) -> bool {
-    CAPABILITIES.iter().any(|folder| path.starts_with(folder))
-}
-
 /// Leaves out the nodes of devices that were not chosen.
 fn limit(devices: &mut Vec<Device>, answer: &Answer, all: &[Unit], chosen: &BTreeSet<String>) {
     let is_all = answer.ask.units == Units::All;
@@ -227,56 +253,6 @@ fn parts(all: &[Unit], chosen: &Chosen) -> Vec<String> {
     let parts = all.iter().flat_map(|unit| &unit.parts);
     let nodes = parts.flat_map(|part| part.nodes.iter().cloned());
     nodes.filter(|node| chosen.nodes.contains(node)).collect()
-}
-
-fn channels(host: &Host, wanted: &Channels, by: &str) -> Result<Vec<String>> {
-    match wanted {
-        Channels::None => Ok(Vec::new()),
-        Channels::All => {
-            let found = host.devices(&format!("{CHANNELS}channel[0-9]*"));
-            Ok(found.into_iter().map(|(path, _)| path).collect())
-        }
-        Channels::These(numbers) => {
-            let paths = numbers
-                .iter()
-                .map(|number| format!("{CHANNELS}channel{number}"));
-            let paths: Vec<String> = paths.collect();
-            let is_missing = |path: &&String| {
-                let found = host.devices(path);
-                !matches!(found.as_slice(), [(_, DeviceFound::Node(_))])
-            };
-            if let Some(path) = paths.iter().find(is_missing) {
-                let message =
-                    format!("{by} asks for an IMEX channel whose node {path} the host has not");
-                return Err(Error::not_found(message).resolve(
-                    "make it (`nvidia-modprobe -i 1 -s` makes the first), or set NVreg_CreateImexChannel0=1 for the module nvidia",
-                ));
-            }
-            Ok(paths)
-        }
-    }
-}
-
-/// The node by which a container gets a right over all GPUs.
-fn right_node(host: &Host, right: MigRight) -> Result<String> {
-    let by = right.variable();
-    let path = format!("{MIG_RIGHTS}/{}", right.word());
-    let number = || {
-        let bytes = host.text_of_kernel(&path)?;
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix("DeviceFileMinor:"))?;
-        line.trim().parse::<u32>().ok()
-    };
-    let number = number().ok_or_else(|| {
-        let word = right.word();
-        Error::not_found(format!(
-            "{by} asks for the MIG right {word:?}, and the host has no /{path}"
-        ))
-        .resolve("load a driver for GPUs with MIG, or ask without it")
-    })?;
-    Ok(format!("{}nvidia-cap{number}", CAPABILITIES[0]))
 }
 
 fn add_nodes(host: &Host, devices: &mut Vec<Device>, paths: Vec<String>, notes: &mut Vec<Note>) {
@@ -311,72 +287,6 @@ pub fn groups(devices: &[Device]) -> Vec<u32> {
         .filter_map(|d| d.gid)
         .collect();
     groups.into_iter().collect()
-}
-
-/// Holds the host to what the image requires, for each device that was chosen.
-fn check_requirements(
-    answer: &Answer,
-    facts: Option<&Facts>,
-    chosen: &Chosen,
-    notes: &mut Vec<Note>,
-) -> Result<()> {
-    let requirements = &answer.details.requirements;
-    if requirements.is_empty() {
-        return Ok(());
-    }
-    let version = answer.choice.vendor.version.as_deref();
-    let version = version.filter(|version| is_version(version));
-    let host = Known {
-        cuda: facts.and_then(|facts| facts.cuda_version.as_deref()),
-        driver: facts
-            .and_then(|facts| facts.driver_version.as_deref())
-            .or(version),
-        ..Known::default()
-    };
-    let gpus = facts.map_or(&[][..], |facts| &facts.devices);
-    let chosen = gpus
-        .iter()
-        .enumerate()
-        .filter(|(at, _)| chosen.units.contains(at));
-    let mut known: Vec<Known> = chosen
-        .map(|(_, gpu)| Known {
-            arch: gpu.arch.as_deref(),
-            brand: gpu.brand.as_deref(),
-            ..host
-        })
-        .collect();
-    if known.is_empty() {
-        known.push(host);
-    }
-    for requirement in requirements {
-        for known in &known {
-            notes.extend(check_one(requirement, known)?);
-        }
-    }
-    notes.dedup();
-    Ok(())
-}
-
-/// What is required against what there is. Errors: it is not met, or can't be read.
-pub fn check_one(requirement: &Requirement, known: &Known) -> Result<Option<Note>> {
-    match requirement.check(known) {
-        Outcome::Met => Ok(None),
-        Outcome::MetUnlessKnown(subjects) => {
-            let words: Vec<&str> = subjects.into_iter().map(Subject::word).collect();
-            let words = words.join(", ");
-            let message = format!("{requirement}, which counts as met: the host's device facts have no {words}");
-            Ok(Some(Note::new(Level::Info, message)))
-        }
-        Outcome::Unmet => Err(Error::failed(format!(
-            "{requirement}, and the host has {known}"
-        ))
-        .resolve("use an image for this driver or a newer driver; NVIDIA_DISABLE_REQUIRE=true starts it all the same")),
-        Outcome::Invalid(part) => Err(Error::usage(format!(
-            "{requirement}, and {:?} is no condition",
-            brief(&part)
-        ))
-        .resolve("write cuda, driver, arch or brand, one of = != < <= > >= and a version, like cuda>=12.2")),
-    }
 }
 
 #[cfg(test)]

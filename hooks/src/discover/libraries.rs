@@ -35,18 +35,7 @@ pub fn find(edits: &mut Edits, host: impl FnOnce() -> Result<Host>) -> Result<()
     }
     let host = host()?;
     let folders = std::mem::take(&mut edits.library_folders);
-    let own = edits.mounts.iter().map(|m| (&m.source, &m.target));
-    let binds = edits
-        .described
-        .iter()
-        .filter(|m| matches!(m.kind.as_str(), "" | "bind"));
-    let all = own.chain(binds.map(|m| (&m.source, &m.target)));
-    let mut files: Vec<(String, String)> = Vec::new();
-    for (source, target) in all {
-        for folder in &folders {
-            in_mount(&host, folder, source, target, &mut files);
-        }
-    }
+    let files = files_in(edits, &host, &folders);
     let known: FxHashSet<String> = edits.libraries.iter().map(|l| l.path.clone()).collect();
     let mut found: Vec<Library> = files
         .iter()
@@ -70,6 +59,23 @@ pub fn find(edits: &mut Edits, host: impl FnOnce() -> Result<Host>) -> Result<()
     }
     edits.libraries.extend(found);
     Ok(())
+}
+
+/// The files that mounts of the edits bring into the folders: sources and paths.
+fn files_in(edits: &Edits, host: &Host, folders: &[String]) -> Vec<(String, String)> {
+    let own = edits.mounts.iter().map(|m| (&m.source, &m.target));
+    let binds = edits
+        .described
+        .iter()
+        .filter(|m| matches!(m.kind.as_str(), "" | "bind"));
+    let all = own.chain(binds.map(|m| (&m.source, &m.target)));
+    let mut files: Vec<(String, String)> = Vec::new();
+    for (source, target) in all {
+        for folder in folders {
+            in_mount(host, folder, source, target, &mut files);
+        }
+    }
+    files
 }
 
 /// Adds the files that a mount brings into a folder: itself, or those of the host's folder.

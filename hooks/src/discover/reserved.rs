@@ -4,7 +4,7 @@
 use rustc_hash::FxHashSet;
 use rustix::fs::FileType;
 
-use super::answer::is_capability;
+use super::capabilities::is_capability;
 use super::host::{DeviceFound, Host};
 use crate::config::vendor::Vendor;
 use crate::edits::{lies_in, Device};

@@ -8,6 +8,7 @@
 
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -17,6 +18,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::host::Host;
+use crate::edits::Mount;
 use crate::rootfs::listing::entries_in;
 use crate::rootfs::{open_regular, split, Root};
 
@@ -28,6 +30,9 @@ const MAX_NAME: usize = 256;
 const PATIENCE: u32 = 5;
 /// Bytes of names up to which a listing is kept: some 150 names.
 const MAX_LISTING: usize = 8192;
+
+/// Below this, what is saved isn't worth another lookup.
+const MIN_FILES: usize = 8;
 
 /// Where one vendor's files are looked up.
 #[derive(Debug)]
@@ -240,6 +245,36 @@ impl<'a> Tree<'a> {
     fn root(&self) -> &Root {
         self.sub.as_ref().unwrap_or(&self.host.root)
     }
+}
+
+/// Those in which every name is the target of one of these mounts, and comes from that
+/// very folder.
+pub fn whole_folders(tree: &Tree, mounts: &[Mount]) -> Vec<Mount> {
+    let mut by_folder: BTreeMap<&str, Vec<(&str, &Mount)>> = BTreeMap::new();
+    for mount in mounts {
+        if let Some((folder, name)) = split(&mount.target) {
+            let folder = folder.trim_end_matches('/');
+            by_folder.entry(folder).or_default().push((name, mount));
+        }
+    }
+    by_folder
+        .into_iter()
+        .filter(|(folder, files)| !folder.is_empty() && files.len() >= MIN_FILES)
+        .filter_map(|(folder, mut files)| {
+            let source = tree.source_of(folder);
+            let from_here = |m: &Mount| {
+                split(&m.source).is_some_and(|(f, _)| f.trim_end_matches('/') == source)
+            };
+            files.sort_unstable_by_key(|(name, _)| *name);
+            let known = |name: &str| files.binary_search_by_key(&name, |f| f.0).is_ok();
+            let whole = files.iter().all(|(_, m)| from_here(m))
+                && tree.holds_only(folder, known).is_ok_and(|only| only);
+            whole.then(|| Mount {
+                source: source.clone(),
+                target: folder.to_owned(),
+            })
+        })
+        .collect()
 }
 
 #[cfg(test)]

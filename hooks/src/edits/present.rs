@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use rustc_hash::FxHashMap;
 
+use super::mount_tree::{MountTree, Near};
 use super::paths::{clean, follow, is_plain, At, Image};
-use super::places::{Near, Places};
 use super::DescribedMount;
 
 /// A mount that the container's own configuration has.
@@ -57,7 +57,7 @@ pub(super) enum Standing {
 /// What is mounted in the container already, by where that really is.
 pub(super) struct Container<'a> {
     places: Vec<Place<'a>>,
-    by_path: Places,
+    by_path: MountTree,
     image: &'a dyn Image,
     /// Folders of our paths.
     folders: FxHashMap<String, Folder>,
@@ -80,7 +80,7 @@ impl<'a> Container<'a> {
     pub(super) fn new(present: &'a Present, image: &'a dyn Image) -> Self {
         let mut container = Self {
             places: Vec::with_capacity(present.mounts.len()),
-            by_path: Places::new(),
+            by_path: MountTree::new(),
             image,
             folders: FxHashMap::default(),
         };

@@ -12,7 +12,7 @@ use crate::log::Note;
 use crate::publish::publish;
 use crate::rootfs::{split, Root};
 
-use super::additions::additions;
+use super::merge::additions;
 use super::{drop_in, merge, musl, parse, write, Addition, Cache, Unreadable};
 
 /// Largest cache that is read; a full desktop's is a twentieth of this.

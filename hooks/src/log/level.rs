@@ -1,7 +1,7 @@
 //! Severities, as syslog names and numbers them (RFC 5424, section 6.2.1).
 
 /// How grave a line is; the lower, the graver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     Emergency = 0,
     Alert,
@@ -9,6 +9,7 @@ pub enum Level {
     Error,
     Warning,
     Notice,
+    #[default]
     Info,
     Debug,
 }

@@ -1,10 +1,10 @@
 //! The keys of the objects of a spec that are read or edited.
 //! <https://github.com/opencontainers/runtime-spec/blob/v1.2.1/config.md>, config-linux.md
 
-/// The keys of an object, by its place in the spec. Empty: no such object is read.
-pub fn of(place: &str) -> &'static [&'static str] {
-    match place {
-        "" => &[
+const KEYS: [(&str, &[&str]); 13] = [
+    (
+        "",
+        &[
             "ociVersion",
             "process",
             "root",
@@ -15,7 +15,10 @@ pub fn of(place: &str) -> &'static [&'static str] {
             "annotations",
             "linux",
         ],
-        "process" => &[
+    ),
+    (
+        "process",
+        &[
             "terminal",
             "consoleSize",
             "user",
@@ -32,16 +35,25 @@ pub fn of(place: &str) -> &'static [&'static str] {
             "ioPriority",
             "execCPUAffinity",
         ],
-        "process.capabilities" => &[
+    ),
+    (
+        "process.capabilities",
+        &[
             "bounding",
             "effective",
             "inheritable",
             "permitted",
             "ambient",
         ],
-        "process.user" => &["uid", "gid", "umask", "additionalGids", "username"],
-        "root" => &["path", "readonly"],
-        "mounts" => &[
+    ),
+    (
+        "process.user",
+        &["uid", "gid", "umask", "additionalGids", "username"],
+    ),
+    ("root", &["path", "readonly"]),
+    (
+        "mounts",
+        &[
             "destination",
             "type",
             "source",
@@ -49,7 +61,10 @@ pub fn of(place: &str) -> &'static [&'static str] {
             "uidMappings",
             "gidMappings",
         ],
-        "linux" => &[
+    ),
+    (
+        "linux",
+        &[
             "uidMappings",
             "gidMappings",
             "sysctl",
@@ -67,7 +82,10 @@ pub fn of(place: &str) -> &'static [&'static str] {
             "personality",
             "timeOffsets",
         ],
-        "linux.resources" => &[
+    ),
+    (
+        "linux.resources",
+        &[
             "devices",
             "memory",
             "cpu",
@@ -78,11 +96,20 @@ pub fn of(place: &str) -> &'static [&'static str] {
             "rdma",
             "unified",
         ],
-        "linux.devices" => &["path", "type", "major", "minor", "fileMode", "uid", "gid"],
-        "linux.resources.devices" => &["allow", "type", "major", "minor", "access"],
-        "linux.namespaces" => &["type", "path"],
-        "hooks." => &["path", "args", "env", "timeout"],
-        "hooks" => &[
+    ),
+    (
+        "linux.devices",
+        &["path", "type", "major", "minor", "fileMode", "uid", "gid"],
+    ),
+    (
+        "linux.resources.devices",
+        &["allow", "type", "major", "minor", "access"],
+    ),
+    ("linux.namespaces", &["type", "path"]),
+    ("hooks.", &["path", "args", "env", "timeout"]),
+    (
+        "hooks",
+        &[
             "prestart",
             "createRuntime",
             "createContainer",
@@ -90,6 +117,12 @@ pub fn of(place: &str) -> &'static [&'static str] {
             "poststart",
             "poststop",
         ],
-        _ => &[],
-    }
+    ),
+];
+
+/// The keys of an object, by its place in the spec. Empty: no such object is read.
+pub fn of(place: &str) -> &'static [&'static str] {
+    let mut objects = KEYS.iter();
+    let found = objects.find(|(known, _)| *known == place);
+    found.map_or(&[], |(_, keys)| keys)
 }

@@ -1,18 +1,15 @@
 //! A specification as NVIDIA's own tool writes it: a device for each unit by its index and its
 //! UUID, one for each part of it, and `all`; what they share lies in the common part.
 
-mod choice;
-mod hooks;
+mod edits;
 pub mod modes;
-mod nodes;
+mod units;
 
-use rustc_hash::FxHashSet;
-use serde_json::{json, Map, Value};
+use serde_json::{json, Value};
 
-use choice::Chosen;
-use nodes::Nodes;
+use edits::{common, devices, hooks, needs_groups};
+use units::{Chosen, Nodes};
 
-use super::devices::{device_node, hook, mount};
 use crate::config::settings::Settings;
 use crate::config::vendor::Vendor;
 use crate::config::vendor_dir;
@@ -21,7 +18,6 @@ use crate::decide::{Choice, VendorFile};
 use crate::discover::facts::{Facts, Found};
 use crate::discover::host::Host;
 use crate::discover::inventory::{collect_one, Report};
-use crate::edits::{Device, Edits, Hook};
 use crate::error::{Error, Result};
 use crate::request::Interface;
 
@@ -139,7 +135,7 @@ pub fn generate(request: &Request) -> Result<Value> {
         _ if nodes.units.is_empty() => return Err(no_device(&host, file, vendor)),
         chosen => devices(&nodes, &chosen, request),
     };
-    let hooks = hooks::hooks(&edits, facts.as_ref(), request)?;
+    let hooks = hooks(&edits, facts.as_ref(), request)?;
     let common = common(&nodes.common, &edits, &hooks);
     let all_nodes = nodes.units.iter().flat_map(|(_, nodes)| nodes);
     let groups = needs_groups(nodes.common.iter().chain(all_nodes));
@@ -207,96 +203,5 @@ fn choose<'a>(
                 .resolve("install the driver with `provision apply`, or write an nvidia.json"),
         );
     };
-    let vendor = file.content.as_ref().map_err(|broken| {
-        let mistake = broken.mistakes.first().map(|m| format!(": {m}"));
-        let mistake = mistake.unwrap_or_default();
-        Error::usage(format!("{} can't be used{mistake}", file.path))
-            .resolve("`oci-decorator check` lists every mistake")
-    })?;
-    Ok((file, vendor))
-}
-
-fn devices(nodes: &Nodes, chosen: &Chosen, request: &Request) -> Vec<Value> {
-    let mut devices = Vec::new();
-    let mut all: Vec<&Device> = Vec::new();
-    let mut add = |names: &mut dyn Iterator<Item = Option<String>>, own: &[&Device]| {
-        for name in names.flatten() {
-            let is_there = devices.iter().any(|device: &Value| device["name"] == name);
-            if crate::config::cdi::name::is_device(&name) && !is_there {
-                devices.push(json!({"name": name, "containerEdits": node_edits(own)}));
-            }
-        }
-    };
-    for (unit, own) in &nodes.units {
-        let own: Vec<&Device> = own.iter().collect();
-        let with = |is_its: &dyn Fn(&&Device) -> bool| -> Vec<&Device> {
-            let more = nodes.others.iter().filter(is_its);
-            own.iter().copied().chain(more).collect()
-        };
-        if chosen.has_unit(unit) {
-            // Who has a device has its parts, as at a start.
-            let is_of_it = |part: &Part, d: &Device| part.nodes.contains(&d.path);
-            let whole = with(&|d| unit.parts.iter().any(|part| is_of_it(part, d)));
-            add(&mut request.namings.iter().map(|by| by.unit(unit)), &whole);
-            all.extend(whole);
-        }
-        for (place, part) in unit.parts.iter().enumerate() {
-            if chosen.has_part(unit, place, part) {
-                let number = choice::number(place, part);
-                let parts = with(&|d| part.nodes.contains(&d.path));
-                let mut names = request.namings.iter().map(|by| by.part(unit, number, part));
-                add(&mut names, &parts);
-                all.extend(parts);
-            }
-        }
-    }
-    if !request.without_all {
-        let mut known = FxHashSet::default();
-        all.retain(|device| known.insert(&device.path));
-        add(&mut [Some("all".to_owned())].into_iter(), &all);
-    }
-    devices
-}
-
-fn node_edits(nodes: &[&Device]) -> Map<String, Value> {
-    let mut members = Map::new();
-    let listed = nodes.iter().map(|d| device_node(d)).collect();
-    members.insert("deviceNodes".to_owned(), Value::Array(listed));
-    let groups = groups(nodes.iter().copied());
-    if !groups.is_empty() {
-        members.insert("additionalGids".to_owned(), json!(groups));
-    }
-    members
-}
-
-/// Groups that a process must have to open the nodes.
-fn groups<'a>(nodes: impl Iterator<Item = &'a Device>) -> Vec<u32> {
-    let closed = nodes.filter(|d| d.mode & 0o006 != 0o006 && d.mode & 0o060 == 0o060);
-    let mut groups: Vec<u32> = closed
-        .filter_map(|d| d.gid.filter(|gid| *gid != 0))
-        .collect();
-    groups.sort_unstable();
-    groups.dedup();
-    groups
-}
-
-fn needs_groups<'a>(nodes: impl Iterator<Item = &'a Device>) -> bool {
-    !groups(nodes).is_empty()
-}
-
-fn common(nodes: &[Device], edits: &Edits, hooks: &[Hook]) -> Map<String, Value> {
-    let nodes: Vec<&Device> = nodes.iter().collect();
-    let mut members = Map::new();
-    members.insert("env".to_owned(), json!([VOID]));
-    if !nodes.is_empty() {
-        members.extend(node_edits(&nodes));
-    }
-    if !edits.mounts.is_empty() {
-        let mounts = edits.mounts.iter().map(mount).collect();
-        members.insert("mounts".to_owned(), Value::Array(mounts));
-    }
-    if !hooks.is_empty() {
-        members.insert("hooks".to_owned(), hooks.iter().map(hook).collect());
-    }
-    members
+    Ok((file, file.usable()?))
 }

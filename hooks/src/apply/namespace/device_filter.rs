@@ -28,6 +28,16 @@ mod number {
     pub const CHARACTER: i32 = 2;
 }
 
+/// Codes of instructions: `linux/bpf.h`, `linux/bpf_common.h`.
+mod code {
+    pub const LOAD_WORD: u8 = 0x61;
+    pub const AND: u8 = 0x54;
+    pub const SHIFT_RIGHT: u8 = 0x74;
+    pub const JUMP_UNLESS_EQUAL: u8 = 0x56;
+    pub const MOVE: u8 = 0xb7;
+    pub const EXIT: u8 = 0x95;
+}
+
 /// A program of a runtime has some tens of instructions; the kernel takes a million.
 const MAX_INSTRUCTIONS: usize = 1 << 16;
 const MAX_PROGRAMS: usize = 64;
@@ -41,6 +51,20 @@ struct Instruction {
     registers: u8,
     offset: i16,
     immediate: i32,
+}
+
+/// Makes an instruction. The upper half of `registers` is the source.
+fn make(code: u8, registers: u8, offset: i16, immediate: i32) -> Instruction {
+    Instruction {
+        code,
+        registers: if cfg!(target_endian = "big") {
+            registers.rotate_left(4)
+        } else {
+            registers
+        },
+        offset,
+        immediate,
+    }
 }
 
 /// Puts rules for the devices in front of every program of the cgroup.
@@ -68,23 +92,6 @@ pub fn allow(cgroup: &OwnedFd, devices: &[Device]) -> rustix::io::Result<()> {
 /// The program starts with its context in register 1, which stays as it is
 /// (`struct bpf_cgroup_dev_ctx`: access and type in one word, major, minor).
 fn rule(device: &Device) -> Vec<Instruction> {
-    const LOAD_WORD: u8 = 0x61;
-    const AND: u8 = 0x54;
-    const SHIFT_RIGHT: u8 = 0x74;
-    const JUMP_UNLESS_EQUAL: u8 = 0x56;
-    const MOVE: u8 = 0xb7;
-    const EXIT: u8 = 0x95;
-    // Given as the source in the upper half.
-    let make = |code, registers: u8, offset, immediate| Instruction {
-        code,
-        registers: if cfg!(target_endian = "big") {
-            registers.rotate_left(4)
-        } else {
-            registers
-        },
-        offset,
-        immediate,
-    };
     let kind = match device.kind {
         'b' => number::BLOCK,
         _ => number::CHARACTER,
@@ -93,22 +100,22 @@ fn rule(device: &Device) -> Vec<Instruction> {
     let withheld = withheld(device.access);
     if withheld != 0 {
         program.extend([
-            make(LOAD_WORD, 0x12, 0, 0),
-            make(SHIFT_RIGHT, 0x02, 0, 16),
-            make(AND, 0x02, 0, withheld),
-            make(JUMP_UNLESS_EQUAL, 0x02, 9, 0),
+            make(code::LOAD_WORD, 0x12, 0, 0),
+            make(code::SHIFT_RIGHT, 0x02, 0, 16),
+            make(code::AND, 0x02, 0, withheld),
+            make(code::JUMP_UNLESS_EQUAL, 0x02, 9, 0),
         ]);
     }
     program.extend([
-        make(LOAD_WORD, 0x12, 0, 0),
-        make(AND, 0x02, 0, 0xffff),
-        make(JUMP_UNLESS_EQUAL, 0x02, 6, kind),
-        make(LOAD_WORD, 0x12, 4, 0),
-        make(JUMP_UNLESS_EQUAL, 0x02, 4, signed(device.major)),
-        make(LOAD_WORD, 0x12, 8, 0),
-        make(JUMP_UNLESS_EQUAL, 0x02, 2, signed(device.minor)),
-        make(MOVE, 0x00, 0, 1),
-        make(EXIT, 0x00, 0, 0),
+        make(code::LOAD_WORD, 0x12, 0, 0),
+        make(code::AND, 0x02, 0, 0xffff),
+        make(code::JUMP_UNLESS_EQUAL, 0x02, 6, kind),
+        make(code::LOAD_WORD, 0x12, 4, 0),
+        make(code::JUMP_UNLESS_EQUAL, 0x02, 4, signed(device.major)),
+        make(code::LOAD_WORD, 0x12, 8, 0),
+        make(code::JUMP_UNLESS_EQUAL, 0x02, 2, signed(device.minor)),
+        make(code::MOVE, 0x00, 0, 1),
+        make(code::EXIT, 0x00, 0, 0),
     ]);
     program
 }

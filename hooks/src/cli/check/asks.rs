@@ -14,7 +14,7 @@ use crate::config::settings::Loaded;
 use crate::edits::Edits;
 use crate::error::{exit, Error};
 use crate::frontends::foreign::Foreign;
-use crate::frontends::nvidia::runtime::{self as names, Settings};
+use crate::frontends::nvidia::programs::{Settings, NAMES};
 use crate::frontends::nvidia::{Reader, HOOKS};
 use crate::frontends::{runtime, FrontEnd};
 use crate::log::level::Level;
@@ -112,7 +112,7 @@ impl Answers {
             warnings: settings.warnings,
             ..FrontEnd::new(loaded, &log, Reader::Runtime)
         };
-        let configs = names::NAMES.map(|(name, _)| (name, settings.config_of(name)));
+        let configs = NAMES.map(|(name, _)| (name, settings.config_of(name)));
         for (name, config) in &configs {
             let front_end = as_nvidia(settings.by_runtime(config));
             add(&mut given, name, outcome(&front_end, &spec));

@@ -7,7 +7,7 @@ use super::{help, parse, sub, usage, Said};
 use crate::cli::configure::{
     beside_us, carry_out, engine_of, is_hook_mode, no_more, record_path, wanted, Order,
 };
-use crate::cli::go_flags::{Known, Takes};
+use crate::cli::go_flags::{Known, Takes, Words};
 use crate::configure::hooks_d::{self, Hook};
 use crate::configure::Engine;
 use crate::error::Result;
@@ -48,15 +48,6 @@ pub fn run(words: &[OsString], said: Said) -> Result<u8> {
         Some(path) => path.to_owned(),
         None => usual_program(engine)?,
     };
-    let hook = || -> Result<Vec<Hook>> {
-        let usual = || Path::new(hooks_d::FOLDER).join("oci-nvidia-hook.json");
-        let program = words.value("nvidia-runtime-hook-path").map(str::to_owned);
-        Ok(vec![Hook {
-            file: path("hook-file-path").unwrap_or_else(usual),
-            program: program.map_or_else(|| installed(HOOK), Ok)?,
-            stage: "prestart",
-        }])
-    };
     let is_hook = is_hook_mode(engine, words.value("config-mode"))?;
     if path("hook-file-path").is_some() && !is_hook {
         return Err(usage("--hook-file-path needs --config-mode=oci-hook"));
@@ -68,13 +59,25 @@ pub fn run(words: &[OsString], said: Said) -> Result<u8> {
         wanted: wanted(engine, name, program, is_default, cdi)?,
         config: path("config"),
         drop_in: path("drop-in-config"),
-        hooks: is_hook.then(hook).transpose()?,
+        hooks: is_hook.then(|| hook(&words)).transpose()?,
         record: path("record").unwrap_or_else(record_path),
         is_removed: false,
         is_dry: words.is_set("dry-run"),
         is_json: false,
         is_quiet: said.is_quiet,
     })
+}
+
+/// The hook that an engine gets in place of the runtime.
+fn hook(words: &Words) -> Result<Vec<Hook>> {
+    let file = words.value("hook-file-path").map(PathBuf::from);
+    let usual = || Path::new(hooks_d::FOLDER).join("oci-nvidia-hook.json");
+    let program = words.value("nvidia-runtime-hook-path").map(str::to_owned);
+    Ok(vec![Hook {
+        file: file.unwrap_or_else(usual),
+        program: program.map_or_else(|| installed(HOOK), Ok)?,
+        stage: "prestart",
+    }])
 }
 
 /// Docker looks a name up itself, and NVIDIA's program writes one.

@@ -1,4 +1,6 @@
-//! What a CDI specification says.
+//! What a CDI specification says, and which version of CDI has which field.
+
+use crate::config::vendor::Mistake;
 
 /// A specification without mistakes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -58,4 +60,90 @@ pub struct Rdt {
     pub is_new: bool,
     /// It has fields that version 1.1 has no more.
     pub is_old: bool,
+}
+
+/// The known ones, in their order.
+pub const VERSIONS: [&str; 8] = [
+    "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0",
+];
+
+/// What a document uses that is not for every version.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Uses {
+    pub annotations: bool,
+}
+
+/// Where the document's version is too low or too high for what it has.
+pub fn check_version(document: &Document, uses: Uses) -> Vec<Mistake> {
+    let Some(own) = place(&document.version) else {
+        let problem = format!(
+            "{:?} is no known version; known are {}",
+            document.version,
+            VERSIONS.join(", ")
+        );
+        return vec![Mistake::new("cdiVersion", problem)];
+    };
+    let needed = needed(document, uses);
+    let mut mistakes: Vec<Mistake> = needed
+        .into_iter()
+        .filter(|(version, _)| place(version) > Some(own))
+        .map(|(version, what)| {
+            let problem = format!("{:?} has no {what}: that needs {version}", document.version);
+            Mistake::new("cdiVersion", problem)
+        })
+        .collect();
+    if all_edits(document).any(|e| e.rdt.as_ref().is_some_and(|rdt| rdt.is_old))
+        && Some(own) >= place("1.1.0")
+    {
+        let problem = format!("{:?} has enableCMT and enableMBM no more", document.version);
+        mistakes.push(Mistake::new("cdiVersion", problem));
+    }
+    mistakes
+}
+
+fn place(version: &str) -> Option<usize> {
+    let version = version.strip_prefix('v').unwrap_or(version);
+    VERSIONS.iter().position(|known| *known == version)
+}
+
+fn all_edits(document: &Document) -> impl Iterator<Item = &ContainerEdits> {
+    let own = document.devices.iter().map(|device| &device.edits);
+    own.chain([&document.edits])
+}
+
+/// The least version for each thing that the document has.
+fn needed(document: &Document, uses: Uses) -> Vec<(&'static str, &'static str)> {
+    let any = |has: &dyn Fn(&ContainerEdits) -> bool| all_edits(document).any(has);
+    let names = document.devices.iter().map(|device| device.name.as_str());
+    let starts_with_digit = |name: &str| name.starts_with(|c: char| c.is_ascii_digit());
+    let class = document.kind.split_once('/').map_or("", |(_, class)| class);
+    let all = [
+        (
+            any(&|e| e.mounts.iter().any(|m| !m.kind.is_empty())),
+            "0.4.0",
+            "type of a mount",
+        ),
+        (
+            any(&|e| e.nodes.iter().any(|n| n.host_path.is_some())),
+            "0.5.0",
+            "hostPath of a node",
+        ),
+        (
+            names.into_iter().any(starts_with_digit),
+            "0.5.0",
+            "names that begin with a digit",
+        ),
+        (uses.annotations, "0.6.0", "annotations"),
+        (class.contains('.'), "0.6.0", "dot in a class"),
+        (any(&|e| e.rdt.is_some()), "0.7.0", "intelRdt"),
+        (any(&|e| !e.groups.is_empty()), "0.7.0", "additionalGids"),
+        (any(&|e| !e.net_devices.is_empty()), "1.1.0", "netDevices"),
+        (
+            any(&|e| e.rdt.as_ref().is_some_and(|rdt| rdt.is_new)),
+            "1.1.0",
+            "schemata and enableMonitoring",
+        ),
+    ];
+    let present = all.into_iter().filter(|(is_used, ..)| *is_used);
+    present.map(|(_, version, what)| (version, what)).collect()
 }

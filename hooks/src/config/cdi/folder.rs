@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::{name, parse, Document, Node, Syntax};
 use crate::config::trust;
-use crate::config::vendor::Mistake;
+use crate::config::vendor::{summary, Mistake};
 use crate::error::{Error, Result};
 use crate::rootfs::listing::names_in;
 use crate::rootfs::{open_regular, read_whole};
@@ -38,11 +38,7 @@ pub struct Broken {
 impl Broken {
     /// The first mistake, and how many more there are.
     pub fn summary(&self) -> String {
-        match self.mistakes.as_slice() {
-            [] => "it has mistakes".to_owned(),
-            [only] => only.to_string(),
-            [first, more @ ..] => format!("{first} (and {} more)", more.len()),
-        }
+        summary(&self.mistakes)
     }
 }
 

@@ -5,7 +5,7 @@ mod values;
 
 use std::collections::BTreeSet;
 
-use super::version::{self, Uses};
+use super::document::{check_version, Uses};
 use super::{name, Document, NamedDevice, Node, Syntax};
 use crate::config::vendor::Mistake;
 use values::get;
@@ -16,7 +16,7 @@ pub fn parse(text: &str, syntax: Syntax) -> Result<Document, Vec<Mistake>> {
     let mut reader = Reader::default();
     let document = reader.document(&root);
     if reader.mistakes.is_empty() {
-        reader.mistakes = version::check(&document, reader.uses);
+        reader.mistakes = check_version(&document, reader.uses);
     }
     if reader.mistakes.is_empty() {
         Ok(document)

@@ -4,6 +4,7 @@ use toml::Value;
 
 use super::tables::{Kind, WITHOUT_MEANING, WITH_MEANING};
 use super::{Compat, Config, Mode, CAPABILITIES};
+use crate::config::cdi::name::is_kind;
 use crate::config::settings::{path, runtimes, string};
 use crate::log::level::Level;
 
@@ -205,18 +206,8 @@ pub(super) fn discover_mode(word: &str) -> Result<Mode, String> {
     }
 }
 
-/// `VENDOR/CLASS`: <https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md>
 fn kind(text: &str) -> Result<String, String> {
-    let is_part = |part: &str, others: &[char]| {
-        let inner = |c: char| c.is_ascii_alphanumeric() || others.contains(&c);
-        part.starts_with(|c: char| c.is_ascii_alphabetic())
-            && part.ends_with(|c: char| c.is_ascii_alphanumeric())
-            && part.chars().all(inner)
-    };
-    let parts = text.split_once('/');
-    if parts.is_some_and(|(vendor, class)| {
-        is_part(vendor, &['.', '_', '-']) && is_part(class, &['_', '-', '.'])
-    }) {
+    if is_kind(text) {
         return Ok(text.to_owned());
     }
     Err(format!("{text:?} is no kind of CDI; one is nvidia.com/gpu"))

@@ -23,19 +23,7 @@ impl Reader {
     }
 
     pub fn vendor(&mut self, value: &Json) -> Vendor {
-        let mut vendor = Vendor {
-            version: None,
-            log_level: Level::Info,
-            activation_flag: String::new(),
-            driver_feature: Vec::new(),
-            inventory: Vec::new(),
-            root: None,
-            sonames: FxHashMap::default(),
-            cdi_kind: None,
-            units: None,
-            interfaces: Vec::new(),
-            aliases: Vec::new(),
-        };
+        let mut vendor = Vendor::default();
         let members = self.members("", value, &FIELDS);
         for (key, value) in &members {
             match *key {

@@ -1,7 +1,8 @@
 use super::*;
 use crate::config::vendor;
 use crate::decide::{Choice, VendorFile};
-use crate::request::{Ask, Details, Source, Way};
+use crate::discover::capabilities::MIG_RIGHTS;
+use crate::request::{Ask, Channels, Details, MigRight, Requirement, Source, Way};
 use std::fs;
 use std::path::Path;
 

@@ -391,26 +391,6 @@ fn hooks_that_are_known_become_edits_and_others_stay() {
     assert!(edits.hooks[1].env[0].starts_with("PATH="));
 }
 
-#[test]
-fn annotations_name_devices() {
-    let names = |annotations: &[(&str, &str)]| {
-        annotation_names(annotations.iter().copied(), &["cdi.k8s.io/"])
-    };
-    let found = names(&[
-        ("cdi.k8s.io/a", "v/c=d,v/c=e"),
-        ("x", "no"),
-        ("cdi.k8s.io/b", "v/c=d"),
-    ]);
-    assert_eq!(found.unwrap(), ["v/c=d", "v/c=e"]);
-    for value in ["", "0", "v/c=d,", "v/c=d, v/c=e"] {
-        let error = names(&[("cdi.k8s.io/a", value)]).unwrap_err().to_string();
-        assert!(
-            error.contains("the annotation cdi.k8s.io/a has "),
-            "{error}"
-        );
-    }
-}
-
 /// With steps that grow with the square of the devices this takes minutes.
 #[test]
 fn many_devices_are_found_in_no_time() {

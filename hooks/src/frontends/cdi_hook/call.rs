@@ -56,18 +56,7 @@ impl Call {
     /// known, or one that says nothing.
     pub fn parse(words: Vec<OsString>) -> Result<Self> {
         let mut parser = lexopt::Parser::from_args(words);
-        let verb = loop {
-            match parser.next().map_err(|e| usage(&e))? {
-                // Accepted before the verb too, and without a meaning here.
-                Some(Long("debug" | "quiet")) => {}
-                Some(Value(verb)) => break verb.to_string_lossy().into_owned(),
-                Some(other) => return Err(usage(&other.unexpected())),
-                None => return Err(usage(&"no command given")),
-            }
-        };
-        if !VERBS.contains(&verb.as_str()) {
-            return Err(usage(&format!("unknown command {verb:?}")));
-        }
+        let verb = verb(&mut parser)?;
         if verb == PROFILE {
             // It does nothing, whatever its options are.
             return Ok(Self {
@@ -95,6 +84,23 @@ impl Call {
                 .state
                 .filter(|file| !matches!(file.as_str(), "" | "-")),
         })
+    }
+}
+
+fn verb(parser: &mut lexopt::Parser) -> Result<String> {
+    let verb = loop {
+        match parser.next().map_err(|e| usage(&e))? {
+            // Accepted before the verb too, and without a meaning here.
+            Some(Long("debug" | "quiet")) => {}
+            Some(Value(verb)) => break verb.to_string_lossy().into_owned(),
+            Some(other) => return Err(usage(&other.unexpected())),
+            None => return Err(usage(&"no command given")),
+        }
+    };
+    if VERBS.contains(&verb.as_str()) {
+        Ok(verb)
+    } else {
+        Err(usage(&format!("unknown command {verb:?}")))
     }
 }
 

@@ -27,15 +27,7 @@ pub fn capabilities(
         .clone()
         .find(|word| *word != "all" && !contains(supported, word))
     {
-        let error = Error::usage(format!(
-            "{CAPABILITIES}={} asks for {:?}, which is not supported",
-            brief(value),
-            brief(unknown)
-        ));
-        return Err(error.resolve(format!(
-            "name some of {}, or \"all\"; `supported-driver-capabilities` of NVIDIA's config.toml limits them",
-            supported.join(", ")
-        )));
+        return Err(unsupported(value, unknown, supported));
     }
     for word in &mut words {
         is_all |= word == "all";
@@ -51,6 +43,18 @@ pub fn capabilities(
         return Ok((defaults.map(|&word| word.to_owned()).collect(), false));
     }
     Ok((found, true))
+}
+
+fn unsupported(value: &str, unknown: &str, supported: &[String]) -> Error {
+    Error::usage(format!(
+        "{CAPABILITIES}={} asks for {:?}, which is not supported",
+        brief(value),
+        brief(unknown)
+    ))
+    .resolve(format!(
+        "name some of {}, or \"all\"; `supported-driver-capabilities` of NVIDIA's config.toml limits them",
+        supported.join(", ")
+    ))
 }
 
 fn contains(list: &[String], word: &str) -> bool {

@@ -42,26 +42,36 @@ pub fn hook(
         Error::not_found(format!("the mode \"legacy\" needs the hook {}, which is not there", config.hook))
             .resolve("`oci-decorator install-links /usr/bin` makes it; or set another `mode` in NVIDIA's config.toml")
     })?;
-    let mut args = vec![own, STAGE.to_owned()];
+    Ok(Some(Hook {
+        stage: STAGE.to_owned(),
+        args: args(nvidia, own, &path, get)?,
+        path,
+        env: vec![format!("PATH={PATH}")],
+        timeout: None,
+    }))
+}
+
+/// The command line of the hook, whose program is called by this name.
+fn args(
+    nvidia: &Nvidia,
+    name: String,
+    path: &str,
+    get: impl Fn(&str) -> Option<String>,
+) -> Result<Vec<String>> {
+    let mut args = vec![name, STAGE.to_owned()];
     // A hook trusts no variable to name its configuration.
     if let Some(file) = nvidia.file {
         args.insert(1, format!("-config={}", file.display()));
     }
     // Nor one that names our settings, with the policy. NVIDIA's own hook knows no such option.
     let named = get(settings::VARIABLE).filter(|file| !file.is_empty());
-    if let Some(file) = named.filter(|_| is_ours(&path)) {
+    if let Some(file) = named.filter(|_| is_ours(path)) {
         let file = std::path::absolute(&file).map_err(|error| {
             Error::failed(format!("can't tell where the settings {file} lie: {error}"))
         })?;
         args.insert(1, format!("-{SETTINGS_OPTION}={}", file.display()));
     }
-    Ok(Some(Hook {
-        stage: STAGE.to_owned(),
-        path,
-        args,
-        env: vec![format!("PATH={PATH}")],
-        timeout: None,
-    }))
+    Ok(args)
 }
 
 /// True for this program: a link to it, or a copy, also of another version, which is known by the

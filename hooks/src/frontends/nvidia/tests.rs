@@ -6,7 +6,7 @@ use crate::frontends::FrontEnd;
 use crate::log::Log;
 use crate::oci::spec::request_with;
 use crate::policy::OnRefusal;
-use crate::request::Channels;
+use crate::request::{Channels, Units};
 
 /// A container's config.
 fn spec(environment: &[&str], more: &str) -> String {

@@ -126,16 +126,6 @@ fn device(name: &str) -> Device {
 /// What a runtime has attached: nodes with this minor open, whatever their major, and no
 /// others. It relies on the registers being as the kernel set them.
 fn runtime_program(minor: i32) -> Vec<Instruction> {
-    let make = |code, registers: u8, offset, immediate| Instruction {
-        code,
-        registers: if cfg!(target_endian = "big") {
-            registers.rotate_left(4)
-        } else {
-            registers
-        },
-        offset,
-        immediate,
-    };
     vec![
         make(0x61, 0x12, 8, 0),     // r2 = the minor
         make(0xb7, 0x00, 0, 0),     // r0 = refuse

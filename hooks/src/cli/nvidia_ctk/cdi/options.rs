@@ -227,20 +227,15 @@ impl Options {
                     self.folders.extend(path(folder.trim())?);
                 }
             }
+            "format" if value.is_empty() => self.format = None,
             "format" => {
-                self.format = match value.to_ascii_lowercase().as_str() {
-                    "yaml" => Some(Syntax::Yaml),
-                    "json" => Some(Syntax::Json),
-                    "" => None,
-                    _ => return Err(wrong("yaml and json")),
-                }
+                let syntax = format(value).ok_or_else(|| wrong("yaml and json"))?;
+                self.format = Some(syntax);
             }
             "device-name-strategy" => {
-                for word in words(value) {
-                    let naming = Naming::parse(word);
-                    let naming = naming.ok_or_else(|| wrong("index, uuid and type-index"))?;
-                    self.namings.push(naming);
-                }
+                let namings: Option<Vec<_>> = words(value).map(Naming::parse).collect();
+                let namings = namings.ok_or_else(|| wrong("index, uuid and type-index"))?;
+                self.namings.extend(namings);
             }
             "mode" => self.mode = Some(Mode::parse(value).ok_or_else(|| wrong(Mode::WORDS))?),
             "vendor" => self.vendor = Some(value.to_owned()),
@@ -286,6 +281,15 @@ impl Options {
         self.format
             .or_else(|| name.and_then(Syntax::of))
             .unwrap_or(Syntax::Yaml)
+    }
+}
+
+/// The syntax that a word stands for. `None`: the word is unknown.
+fn format(word: &str) -> Option<Syntax> {
+    match word.to_ascii_lowercase().as_str() {
+        "yaml" => Some(Syntax::Yaml),
+        "json" => Some(Syntax::Json),
+        _ => None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::values::get;
+use super::values::{get, Members};
 use super::Reader;
 use crate::config::cdi::{ContainerEdits, DeviceNode, Node, Rdt};
 use crate::edits::{Access, DescribedMount, Hook, NetDevice};
@@ -75,24 +75,8 @@ impl Reader {
             "gid",
         ];
         let members = self.object(key, node, &fields);
-        let kind = self.optional(key, members, "type");
-        let letter = kind.as_deref().and_then(|kind| match kind {
-            "b" | "c" | "u" | "p" => kind.chars().next(),
-            _ => None,
-        });
-        if let (Some(kind), None) = (&kind, letter) {
-            self.wrong(
-                &format!("{key}.type"),
-                format!("{kind:?} is not one of b, c, u and p"),
-            );
-        }
-        let permissions = self.optional(key, members, "permissions");
-        if let Some(letters) = permissions.as_deref() {
-            if letters != "none" && Access::parse(letters).is_none() {
-                let problem = format!("{letters:?} is neither none nor letters of rwm");
-                self.wrong(&format!("{key}.permissions"), problem);
-            }
-        }
+        let kind = self.node_type(key, members);
+        let permissions = self.permissions(key, members);
         let mut number = |field: &str| {
             let value = get(members, field)?;
             self.number(&format!("{key}.{field}"), value)
@@ -102,7 +86,7 @@ impl Reader {
         DeviceNode {
             path: self.path(key, members, "path"),
             host_path: get(members, "hostPath").map(|_| self.path(key, members, "hostPath")),
-            kind: letter,
+            kind,
             major,
             minor,
             mode: mode.map(|mode| mode & 0o7777),
@@ -110,6 +94,25 @@ impl Reader {
             uid,
             gid,
         }
+    }
+
+    fn node_type(&mut self, key: &str, members: Members) -> Option<char> {
+        let kind = self.optional(key, members, "type")?;
+        if matches!(kind.as_str(), "b" | "c" | "u" | "p") {
+            return kind.chars().next();
+        }
+        let problem = format!("{kind:?} is not one of b, c, u and p");
+        self.wrong(&format!("{key}.type"), problem);
+        None
+    }
+
+    fn permissions(&mut self, key: &str, members: Members) -> Option<String> {
+        let letters = self.optional(key, members, "permissions")?;
+        if letters != "none" && Access::parse(&letters).is_none() {
+            let problem = format!("{letters:?} is neither none nor letters of rwm");
+            self.wrong(&format!("{key}.permissions"), problem);
+        }
+        Some(letters)
     }
 
     fn mount(&mut self, key: &str, node: &Node) -> DescribedMount {

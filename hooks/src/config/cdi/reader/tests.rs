@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::cdi::document::VERSIONS;
 use crate::config::cdi::DeviceNode;
 use proptest::prelude::*;
 
@@ -80,7 +81,7 @@ fn both_syntaxes_say_the_same() {
 #[test]
 fn a_version_must_have_what_is_used() {
     let env = r#""env":["A=1"]"#;
-    for version in version::VERSIONS {
+    for version in VERSIONS {
         assert_eq!(mistakes(&with(version, env)), "", "{version}");
     }
     for version in ["", "0.1.0", "0.2.0", "0.9.0", "1.2.0", "1", "x"] {
@@ -101,8 +102,8 @@ fn a_version_must_have_what_is_used() {
             "1.1.0",
         ),
     ] {
-        let at = version::VERSIONS.iter().position(|v| *v == first).unwrap();
-        let before = mistakes(&with(version::VERSIONS[at - 1], &edits));
+        let at = VERSIONS.iter().position(|v| *v == first).unwrap();
+        let before = mistakes(&with(VERSIONS[at - 1], &edits));
         assert!(before.contains(&format!("that needs {first}")), "{before}");
         assert_eq!(mistakes(&with(first, &edits)), "");
     }

@@ -1,0 +1,45 @@
+//! Puts edits into a container: into its spec, into its namespaces, into a CDI specification.
+
+pub mod cdi;
+pub mod library_cache;
+pub mod namespace;
+pub mod spec;
+
+use rustix::io::Errno;
+
+use crate::edits::Settled;
+use crate::log::level::Level;
+use crate::log::{Log, Note};
+use crate::rootfs::Rootfs;
+
+/// Writes what no spec can say: bare folders, links, and the library caches.
+/// What the image makes impossible is logged.
+pub fn write_files(rootfs: &Rootfs, edits: &Settled, log: &Log) {
+    for directory in edits.directories() {
+        let (root, path) = rootfs.writer(directory);
+        if let Err(error) = root.make_folder(path) {
+            let message = format!("can't make {directory} in the container: {error}");
+            log.write(&Note::new(Level::Warning, message));
+        }
+    }
+    // Where the runtime has yet to mount the file system, a hook of ours makes them.
+    let late = edits.late_links().iter();
+    let late = late.filter(|link| rootfs.is_in_new(&link.path));
+    for link in edits.links().iter().chain(late) {
+        let (root, path) = rootfs.writer(&link.path);
+        if let Err(error) = root.make_link(path, &link.target) {
+            log.write(&cannot_link(&link.path, error));
+        }
+    }
+    log.write_all(&library_cache::update(rootfs, edits));
+}
+
+/// Why a link is left out.
+pub fn cannot_link(path: &str, error: Errno) -> Note {
+    let why = match error {
+        Errno::EXIST => "the image has a file or folder of that name".to_owned(),
+        other => other.to_string(),
+    };
+    let message = format!("can't make the link {path} in the container: {why}");
+    Note::new(Level::Warning, message)
+}

@@ -1,0 +1,67 @@
+//! Nodes of NVIDIA's driver that no inventory gives: IMEX channels, and rights over MIG partitions.
+
+use super::host::{DeviceFound, Host};
+use crate::error::{Error, Result};
+use crate::request::{Channels, MigRight};
+
+/// Nodes that are given one by one and never as control nodes, whatever an inventory lists:
+/// with some of them a container partitions every GPU.
+const CAPABILITIES: [&str; 2] = ["/dev/nvidia-caps/", CHANNELS];
+const CHANNELS: &str = "/dev/nvidia-caps-imex-channels/";
+/// Where the driver says which node is which right.
+pub(super) const MIG_RIGHTS: &str = "proc/driver/nvidia/capabilities/mig";
+
+/// True for a node of NVIDIA's that is given by name only.
+pub fn is_capability(path: &str) -> bool {
+    CAPABILITIES.iter().any(|folder| path.starts_with(folder))
+}
+
+pub(super) fn channels(host: &Host, wanted: &Channels, by: &str) -> Result<Vec<String>> {
+    match wanted {
+        Channels::None => Ok(Vec::new()),
+        Channels::All => {
+            let found = host.devices(&format!("{CHANNELS}channel[0-9]*"));
+            Ok(found.into_iter().map(|(path, _)| path).collect())
+        }
+        Channels::These(numbers) => {
+            let paths = numbers
+                .iter()
+                .map(|number| format!("{CHANNELS}channel{number}"));
+            let paths: Vec<String> = paths.collect();
+            let is_missing = |path: &&String| {
+                let found = host.devices(path);
+                !matches!(found.as_slice(), [(_, DeviceFound::Node(_))])
+            };
+            if let Some(path) = paths.iter().find(is_missing) {
+                let message =
+                    format!("{by} asks for an IMEX channel whose node {path} the host has not");
+                return Err(Error::not_found(message).resolve(
+                    "make it (`nvidia-modprobe -i 1 -s` makes the first), or set NVreg_CreateImexChannel0=1 for the module nvidia",
+                ));
+            }
+            Ok(paths)
+        }
+    }
+}
+
+/// The node by which a container gets a right over all GPUs.
+pub(super) fn right_node(host: &Host, right: MigRight) -> Result<String> {
+    let by = right.variable();
+    let path = format!("{MIG_RIGHTS}/{}", right.word());
+    let number = || {
+        let bytes = host.text_of_kernel(&path)?;
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("DeviceFileMinor:"))?;
+        line.trim().parse::<u32>().ok()
+    };
+    let number = number().ok_or_else(|| {
+        let word = right.word();
+        Error::not_found(format!(
+            "{by} asks for the MIG right {word:?}, and the host has no /{path}"
+        ))
+        .resolve("load a driver for GPUs with MIG, or ask without it")
+    })?;
+    Ok(format!("{}nvidia-cap{number}", CAPABILITIES[0]))
+}

@@ -1,0 +1,278 @@
+//! What is changed in a container: the one model, in the manner of CDI's `ContainerEdits`,
+//! with the libraries that its loader must find. Plain data, and rules about it: front ends
+//! ask for edits, and appliers take them once they are settled.
+//! <https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md>
+
+mod append;
+mod attributes;
+mod coalesce;
+mod conflict;
+mod device;
+mod mount_tree;
+pub mod paths;
+mod present;
+
+use crate::error::{Error, Result};
+
+pub use attributes::{Attribute, DEVICE_MOUNT, FILE_MOUNT};
+pub use conflict::Settled;
+pub use device::{Access, Device};
+pub use paths::lies_in;
+pub use present::{Mounted, Present};
+
+/// A file, folder or socket of the host, mounted as [`FILE_MOUNT`] says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// Path on the host, without symbolic links.
+    pub source: String,
+    /// Path in the container.
+    pub target: String,
+}
+
+/// A mount as a CDI specification or an engine's own configuration describes it: taken over
+/// as it is, while [`Mount`] is ours to describe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DescribedMount {
+    pub source: String,
+    pub target: String,
+    /// `bind` where empty.
+    pub kind: String,
+    pub options: Vec<String>,
+}
+
+/// A program that the runtime starts at a stage of the container's life.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Hook {
+    /// As `hooks` of a spec calls it: `prestart`, `createRuntime`, `createContainer`, …
+    pub stage: String,
+    pub path: String,
+    pub args: Vec<String>,
+    /// Always written, even when empty: a runtime may pass the container's environment on
+    /// otherwise.
+    pub env: Vec<String>,
+    /// Seconds.
+    pub timeout: Option<u32>,
+}
+
+/// A symbolic link in the container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// Path in the container.
+    pub path: String,
+    /// What the link says.
+    pub target: String,
+}
+
+/// A network interface of the host that moves into the container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetDevice {
+    /// Its name on the host.
+    pub host: String,
+    /// Its name in the container.
+    pub name: String,
+}
+
+/// A folder of the image with a newer user space part of the driver (CUDA's forward
+/// compatibility), and what it is compared with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Compat {
+    /// Path in the container.
+    pub folder: String,
+    /// Version of the host's driver, like `535.261.03`. `None`: not known.
+    pub driver: Option<String>,
+    /// The newest CUDA version that the host's driver can do. `None`: not known.
+    pub cuda: Option<String>,
+}
+
+/// A shared library, as the loader's cache must know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Library {
+    /// Path in the container.
+    pub path: String,
+    /// Name that the loader asks for (`DT_SONAME`; the file's name where it has none).
+    pub soname: String,
+    /// glibc's cache flags: architecture and libc.
+    pub flags: u32,
+    /// The inventory's name is a link on the host.
+    pub is_link: bool,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Edits {
+    pub devices: Vec<Device>,
+    pub mounts: Vec<Mount>,
+    /// Folders that could be mounted whole, in place of the mounts that lie in them.
+    pub folders: Vec<Mount>,
+    /// Folders that must exist in the container.
+    pub directories: Vec<String>,
+    pub libraries: Vec<Library>,
+    /// Mounts of others' making.
+    pub described: Vec<DescribedMount>,
+    /// `NAME=value`, in place of what the container has under the name.
+    pub environment: Vec<String>,
+    /// Variables that the container is not to have.
+    pub unset: Vec<String>,
+    /// Groups of the container's process, beside its own.
+    pub groups: Vec<u32>,
+    /// Hooks to add.
+    pub hooks: Vec<Hook>,
+    /// Hooks at the stage `prestart` that are taken out: base names of their programs.
+    pub replaced_hooks: Vec<String>,
+    pub links: Vec<Link>,
+    /// Folders of the container that the loader is to search, beside those of `libraries`.
+    pub library_folders: Vec<String>,
+    /// Folders of the image whose libraries come before the driver's, where they are newer.
+    pub compat: Vec<Compat>,
+    /// `linux.intelRdt` of a spec, as JSON.
+    pub intel_rdt: Option<String>,
+    pub net_devices: Vec<NetDevice>,
+    /// Programs of NVIDIA's driver must make no nodes: what joins the container covers the
+    /// driver's settings there.
+    pub keeps_nodes: bool,
+}
+
+impl Edits {
+    /// Puts parents before what lies in them, so that no mount hides another.
+    pub fn sort(&mut self) {
+        sort_mounts(&mut self.mounts);
+        self.directories.sort();
+    }
+
+    /// Folders that no mount brings into being.
+    pub fn bare_directories(&self) -> impl Iterator<Item = &str> {
+        let mut targets = Vec::new();
+        if !self.directories.is_empty() {
+            targets.extend(self.mounts.iter().map(|mount| mount.target.as_str()));
+            if !targets.is_sorted() {
+                targets.sort_unstable();
+            }
+        }
+        let directories = self.directories.iter().map(String::as_str);
+        directories.filter(move |directory| !has_within(&targets, directory))
+    }
+
+    /// Holds every path of the container to what appliers rely on: absolute and plain, and
+    /// variables to `NAME=value`.
+    /// Errors: the first that is not, so that no front end can hand it on.
+    pub fn validate(&self) -> Result<()> {
+        let devices = self.devices.iter().map(|d| &d.path);
+        let mounts = self.mounts.iter().chain(&self.folders).map(|m| &m.target);
+        let libraries = self.libraries.iter().map(|l| &l.path);
+        let described = self.described.iter().map(|m| &m.target);
+        let links = self.links.iter().map(|l| &l.path);
+        let compat = self.compat.iter().map(|c| &c.folder);
+        let mut all = devices
+            .chain(mounts)
+            .chain(&self.directories)
+            .chain(libraries)
+            .chain(described)
+            .chain(links)
+            .chain(compat)
+            .chain(&self.library_folders);
+        if let Some(path) = all.find(|path| !paths::is_plain(path)) {
+            return Err(Error::failed(format!(
+                "{path:?} can't be given to a container: it is not an absolute path without empty parts, '.' and '..'"
+            )));
+        }
+        match self.environment.iter().find(|entry| !is_variable(entry)) {
+            Some(entry) => Err(Error::failed(format!(
+                "{entry:?} can't be given to a container: it is not a variable, NAME=value"
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// True when one of these paths, which are in order, is the folder or lies in it.
+fn has_within(sorted: &[&str], folder: &str) -> bool {
+    if sorted.binary_search(&folder).is_ok() {
+        return true;
+    }
+    let within = format!("{}/", folder.trim_end_matches('/'));
+    let first = sorted.partition_point(|path| **path < *within);
+    sorted
+        .get(first)
+        .is_some_and(|path| path.starts_with(&within))
+}
+
+/// True for `NAME=value`.
+pub fn is_variable(entry: &str) -> bool {
+    !entry.starts_with('=') && entry.contains('=') && !entry.contains('\0')
+}
+
+/// The name of an entry of an environment.
+pub fn variable_name(entry: &str) -> &str {
+    entry.split_once('=').map_or(entry, |(name, _)| name)
+}
+
+fn sort_mounts(mounts: &mut [Mount]) {
+    // Even what is in order costs a sort as much memory as it has.
+    if !mounts.is_sorted_by(|a, b| a.target <= b.target) {
+        mounts.sort_by(|a, b| a.target.cmp(&b.target));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mount(target: &str) -> Mount {
+        Mount {
+            source: format!("/host{target}"),
+            target: target.to_owned(),
+        }
+    }
+
+    #[test]
+    fn parents_come_before_what_lies_in_them() {
+        let mut edits = Edits {
+            mounts: ["/a/b/c", "/b", "/a", "/a/b"].map(mount).into(),
+            directories: vec!["/x/y".into(), "/x".into()],
+            ..Edits::default()
+        };
+        edits.sort();
+        assert_eq!(edits.mounts, ["/a", "/a/b", "/a/b/c", "/b"].map(mount));
+        assert_eq!(edits.directories, ["/x", "/x/y"]);
+    }
+
+    #[test]
+    fn a_folder_with_a_mount_in_it_is_not_bare() {
+        let edits = Edits {
+            mounts: ["/usr/lib64/nvidia/libcuda.so", "/opt/a.d/x", "/opt/b"]
+                .map(mount)
+                .into(),
+            directories: ["/usr/lib64/nvidia", "/usr/lib64/nv", "/opt/a", "/opt/b"]
+                .map(String::from)
+                .into(),
+            ..Edits::default()
+        };
+        // What is not valid is compared all the same.
+        assert!(has_within(&["/opt/c/"], "/opt/c"));
+        assert_eq!(
+            edits.bare_directories().collect::<Vec<_>>(),
+            ["/usr/lib64/nv", "/opt/a"]
+        );
+    }
+
+    #[test]
+    fn only_plain_absolute_paths_are_valid() {
+        let with = |target: &str| Edits {
+            mounts: vec![mount(target)],
+            ..Edits::default()
+        };
+        assert_eq!(with("/usr/lib/a b").validate(), Ok(()));
+        for path in ["", "a", "/a/../b", "/a//b", "/a/", "/./a", "/", "/a\0b"] {
+            let directory = Edits {
+                directories: vec![path.to_owned()],
+                ..Edits::default()
+            };
+            let error = directory.validate().unwrap_err().to_string();
+            assert!(error.contains(&format!("{path:?}")), "{error}");
+        }
+        let edits = Edits {
+            folders: vec![mount("relative")],
+            ..Edits::default()
+        };
+        assert!(edits.validate().is_err());
+    }
+}

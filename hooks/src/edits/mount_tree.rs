@@ -1,0 +1,136 @@
+//! Where something is mounted, as a tree of names: how a path stands to all of it takes as
+//! long as the path has parts, however many mounts a container's author has thought of.
+
+use std::collections::BTreeMap;
+
+/// Which mounts stand at, in and around a path: of each kind the last one, as a later one
+/// covers what was there before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Near {
+    pub at: Option<usize>,
+    pub within: Option<usize>,
+    pub around: Option<usize>,
+}
+
+impl Near {
+    /// The last one in which the path lies, or at which it is.
+    pub fn over(self) -> Option<usize> {
+        self.at.max(self.around)
+    }
+
+    pub fn is_any(self) -> bool {
+        self != Self::default()
+    }
+}
+
+/// Mounts, by their numbers, at clean paths.
+#[derive(Debug)]
+pub(super) struct MountTree {
+    /// The first one is `/`.
+    nodes: Vec<Node>,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    /// In order: names that a container's author chose to collide can't.
+    children: BTreeMap<Box<str>, usize>,
+    at: Option<usize>,
+    within: Option<usize>,
+}
+
+impl MountTree {
+    pub fn new() -> Self {
+        let nodes = vec![Node::default()];
+        Self { nodes }
+    }
+
+    /// Adds a mount at a path. Numbers rise from call to call.
+    pub fn add(&mut self, path: &str, number: usize) {
+        let mut here = 0;
+        for name in names(path) {
+            self.nodes[here].within = Some(number);
+            here = match self.nodes[here].children.get(name) {
+                Some(next) => *next,
+                None => self.grow(here, name),
+            };
+        }
+        self.nodes[here].at = Some(number);
+    }
+
+    fn grow(&mut self, parent: usize, name: &str) -> usize {
+        let next = self.nodes.len();
+        self.nodes.push(Node::default());
+        self.nodes[parent].children.insert(name.into(), next);
+        next
+    }
+
+    /// How a clean path stands to them.
+    pub fn near(&self, path: &str) -> Near {
+        let mut near = Near::default();
+        let mut here = &self.nodes[0];
+        for name in names(path) {
+            near.around = near.around.max(here.at);
+            match here.children.get(name) {
+                Some(next) => here = &self.nodes[*next],
+                None => return near,
+            }
+        }
+        near.at = here.at;
+        near.within = here.within;
+        near
+    }
+}
+
+fn names(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lies_in;
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The same by looking at each.
+    fn slowly(paths: &[String], path: &str) -> Near {
+        let mut near = Near::default();
+        for (number, place) in paths.iter().enumerate() {
+            if place == path {
+                near.at = Some(number);
+            } else if lies_in(place, path) {
+                near.within = Some(number);
+            } else if lies_in(path, place) {
+                near.around = Some(number);
+            }
+        }
+        near
+    }
+
+    #[test]
+    fn of_several_the_last_counts() {
+        let mut tree = MountTree::new();
+        for (number, path) in ["/a", "/a/b/c", "/a/b", "/a", "/"].iter().enumerate() {
+            tree.add(path, number);
+        }
+        let near = |at, within, around| Near { at, within, around };
+        assert_eq!(tree.near("/a/b"), near(Some(2), Some(1), Some(4)));
+        assert_eq!(tree.near("/a").over(), Some(4));
+        assert_eq!(tree.near("/"), near(Some(4), Some(3), None));
+        assert_eq!(tree.near("/ab"), near(None, None, Some(4)));
+        assert!(!MountTree::new().near("/a").is_any());
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_what_looking_at_each_finds(
+            paths in prop::collection::vec("/|(/[ab]{1,2}){1,4}", 0..12),
+            path in "/|(/[ab]{1,2}){1,4}",
+        ) {
+            let mut tree = MountTree::new();
+            for (number, place) in paths.iter().enumerate() {
+                tree.add(place, number);
+            }
+            prop_assert_eq!(tree.near(&path), slowly(&paths, &path));
+        }
+    }
+}

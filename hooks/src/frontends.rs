@@ -1,0 +1,293 @@
+//! What every front end does before it applies anything: read the vendor files, hand the
+//! request on to policy and decision, look things up on the host, settle conflicts with the
+//! container, log.
+//!
+//! A container that asks for nothing starts, whatever is wrong with the settings, the
+//! vendor files or its own config. One that asks, or may ask, is refused with the reason.
+
+pub mod amd;
+pub mod cdi;
+pub mod cdi_hook;
+pub mod foreign;
+pub mod hook;
+pub mod nvidia;
+pub mod precreate;
+mod program;
+pub mod runtime;
+pub mod sarus;
+pub mod scheduled;
+
+use std::io::Read;
+use std::path::Path;
+
+use crate::apply::spec::Spec;
+use crate::config::settings::Loaded;
+use crate::config::vendor_dir;
+use crate::decide::answers::{answers, Answers};
+use crate::decide::{decide, may_ask, Choice, VendorFile};
+use crate::discover::answer::collect_answer;
+use crate::discover::host::Host;
+use crate::discover::inventory::collect;
+use crate::discover::libraries;
+use crate::edits::paths::{Image, Unseen};
+use crate::edits::{Edits, Settled};
+use crate::error::{Error, Result};
+use crate::log::level::Level;
+use crate::log::{Log, Note};
+use crate::policy::Policy;
+use crate::request::{Request, Way};
+use crate::rootfs::{path_of, Rootfs};
+use foreign::Foreign;
+use nvidia::Reader;
+use scheduled::Scheduled;
+
+/// What a front end works with.
+#[derive(Debug)]
+pub struct FrontEnd<'a> {
+    pub loaded: &'a Loaded,
+    pub policy: &'a Policy,
+    pub log: &'a Log,
+    pub foreign: Foreign<'a>,
+    /// What is to be said of configurations, once something is asked for.
+    pub warnings: &'a [String],
+}
+
+impl<'a> FrontEnd<'a> {
+    /// With the policy of the settings, and the interfaces of others that these name.
+    pub fn new(loaded: &'a Loaded, log: &'a Log, reader: Reader) -> Self {
+        let policy = &loaded.settings.policy;
+        Self {
+            loaded,
+            policy,
+            log,
+            foreign: Foreign::of_settings(&loaded.settings, reader),
+            warnings: &[],
+        }
+    }
+
+    /// What a config asks for.
+    pub fn request<'b>(&self, config: &'b [u8]) -> Request<'b> {
+        self.foreign
+            .request(config, self.policy, &self.loaded.settings.root)
+    }
+
+    /// What a container with this request is to get, logged. `None`: nothing applies.
+    /// Errors: the start is to be refused.
+    pub fn edits(&self, request: &Request) -> Result<Option<Edits>> {
+        let mut notes = Vec::new();
+        let edits = self.decided(request, &mut notes);
+        self.log.write_all(&notes);
+        edits
+    }
+
+    /// The same, with what is to be logged added to the notes.
+    pub fn decided(&self, request: &Request, notes: &mut Vec<Note>) -> Result<Option<Edits>> {
+        let files = self.vendor_files(request, notes)?;
+        if let Some(problem) = self.loaded.problem.as_ref().or(request.doubt.as_ref()) {
+            if let Some(flag) = may_ask(&files, request, self.policy) {
+                return Err(in_doubt(flag, problem));
+            }
+            notes.push(Note::new(Level::Warning, problem.to_string()));
+            return Ok(None);
+        }
+        let (choices, more) = decide(&files, request, self.policy)?;
+        notes.extend(more);
+        let folder = self.loaded.settings.config_dir.display().to_string();
+        let mut answers = answers(&files, request, self.policy, &folder)?;
+        notes.append(&mut answers.notes);
+        let asks = !answers.by_files.is_empty() || !answers.otherwise.is_empty();
+        let changes = !request.set.is_empty() || !request.unset.is_empty();
+        if choices.is_empty() && !asks && !changes && !scheduled::has_hook(request) {
+            return Ok(None);
+        }
+        let host = Host::open(&self.loaded.settings.root)?;
+        let scheduled = Scheduled::of(request, &host, &files, self.policy);
+        let found = Decided {
+            choices,
+            answers,
+            scheduled,
+        };
+        self.collected(request, &host, &found, notes).map(Some)
+    }
+
+    /// Looks everything up on the host.
+    fn collected(
+        &self,
+        request: &Request,
+        host: &Host,
+        decided: &Decided,
+        notes: &mut Vec<Note>,
+    ) -> Result<Edits> {
+        let Decided {
+            choices, scheduled, ..
+        } = decided;
+        let warning = |text: &String| Note::new(Level::Warning, text.clone());
+        notes.extend(self.warnings.iter().map(warning));
+        let (mut edits, more) = collect(host, choices)?;
+        notes.extend(more);
+        if let Some(scheduled) = scheduled {
+            scheduled.limit(&scheduled::flags(choices), &mut edits, notes)?;
+            edits.append(scheduled::without_hooks(request, notes));
+        }
+        // What ways of others say of a variable comes later, and counts.
+        edits.append(Edits {
+            environment: request.set.clone(),
+            unset: request.unset.clone(),
+            ..Edits::default()
+        });
+        self.add_answers(request, host, decided, &mut edits, notes)?;
+        edits.sort();
+        edits.validate()?;
+        Ok(edits)
+    }
+
+    /// Adds what the interfaces of others give: first the answers of vendor files, then what their
+    /// other ways add to these or give by themselves.
+    fn add_answers(
+        &self,
+        request: &Request,
+        host: &Host,
+        decided: &Decided,
+        edits: &mut Edits,
+        notes: &mut Vec<Note>,
+    ) -> Result<()> {
+        let Decided {
+            answers, scheduled, ..
+        } = decided;
+        for answer in &answers.by_files {
+            match collect_answer(host, answer) {
+                Ok((own, more)) => {
+                    notes.extend(more);
+                    edits.append(own);
+                }
+                Err(error) if answer.ask.is_implied() => {
+                    notes.push(Note::new(Level::Warning, error.to_string()));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let by_files = answers.by_files.iter().map(|answer| answer.ask);
+        for ask in by_files.chain(&answers.otherwise) {
+            let (mut own, more) = self.foreign.given(ask, request, host)?;
+            notes.extend(more);
+            if let Some(scheduled) = scheduled.as_ref().filter(|_| ask.way == Way::Cdi) {
+                scheduled.limit(&ask.by, &mut own, notes)?;
+            }
+            edits.append(own);
+        }
+        Ok(())
+    }
+
+    /// A flag by which the container may ask for something.
+    pub fn may_ask(&self, request: &Request) -> Result<Option<String>> {
+        let mut notes = Vec::new();
+        let files = self.vendor_files(request, &mut notes);
+        self.log.write_all(&notes);
+        let files = files?;
+        Ok(may_ask(&files, request, self.policy).map(str::to_owned))
+    }
+
+    /// Errors: the folder can't be read, and the container asks for something of ours.
+    fn vendor_files(&self, request: &Request, notes: &mut Vec<Note>) -> Result<Vec<VendorFile>> {
+        let mut files = read(&self.loaded.settings.config_dir, request, notes)?;
+        for folder in &self.loaded.suspected {
+            files.extend(read(folder, request, notes)?);
+        }
+        Ok(files)
+    }
+}
+
+fn read(folder: &Path, request: &Request, notes: &mut Vec<Note>) -> Result<Vec<VendorFile>> {
+    vendor_dir::read(folder).or_else(|error| {
+        if let Some(flag) = request.annotations.asking().next() {
+            return Err(in_doubt(flag, &error));
+        }
+        // Which variables are flags is not known then.
+        notes.push(Note::new(Level::Error, error.to_string()));
+        Ok(Vec::new())
+    })
+}
+
+/// What was decided for a request, before the host is looked at.
+struct Decided<'a> {
+    choices: Vec<Choice<'a>>,
+    answers: Answers<'a>,
+    scheduled: Option<Scheduled<'a>>,
+}
+
+/// Why a container that asks is refused where another would start.
+fn in_doubt(flag: &str, problem: &Error) -> Error {
+    Error {
+        message: format!("{flag} is set, but {}", problem.message),
+        ..problem.clone()
+    }
+}
+
+/// Reads standard input to its end. Errors: it is larger than `limit` bytes.
+pub fn read_input(what: &str, limit: u64) -> Result<Vec<u8>> {
+    let what = format!("{what} on standard input");
+    read_all(Input, &what, limit)
+}
+
+/// Standard input without a buffer of its own, which a start would pay for.
+struct Input;
+
+impl Read for Input {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        Ok(rustix::io::read(rustix::stdio::stdin(), buffer)?)
+    }
+}
+
+/// Reads a file to its end. Errors: it can't be read, or is larger than `limit` bytes.
+pub fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>> {
+    let shown = path.display().to_string();
+    let file = std::fs::File::open(path);
+    let file = file.map_err(|e| Error::failed(format!("can't read {shown}: {e}")))?;
+    read_all(file, &shown, limit)
+}
+
+fn read_all(source: impl Read, shown: &str, limit: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let read = source.take(limit + 1).read_to_end(&mut bytes);
+    read.map_err(|e| Error::failed(format!("can't read {shown}: {e}")))?;
+    if bytes.len() as u64 > limit {
+        return Err(Error::failed(format!(
+            "{shown} is larger than {limit} bytes"
+        )));
+    }
+    Ok(bytes)
+}
+
+/// The text of a config in which something was asked for.
+/// Errors: it is not text; a request of such a config is in doubt, so that it can't be.
+fn text_of(config: &[u8]) -> Result<&str> {
+    std::str::from_utf8(config)
+        .map_err(|_| Error::failed("the container's config.json is not UTF-8"))
+}
+
+/// The container's root that a spec names, in a bundle. `None`: it names none.
+/// Errors: it can't be opened, or is the host's own.
+pub fn rootfs(spec: &Spec, bundle: &Path) -> Result<Option<Rootfs>> {
+    let path = spec.root_path()?;
+    path.map(|path| Rootfs::open(&bundle.join(&*path)))
+        .transpose()
+}
+
+/// What of the edits the container gets beside what its spec has already. `root` is the host's.
+pub fn settle(
+    mut edits: Edits,
+    spec: &Spec,
+    rootfs: Option<&Rootfs>,
+    root: &Path,
+    log: &Log,
+) -> Result<Settled> {
+    libraries::find(&mut edits, || Host::open(root))?;
+    let image = rootfs.map_or(&Unseen as &dyn Image, |rootfs| rootfs);
+    let mut present = spec.present()?;
+    if let Some(root) = rootfs.and_then(|rootfs| path_of(&rootfs.mounted)) {
+        present.add_below(&root);
+    }
+    let (settled, notes) = edits.settle(&present, image);
+    log.write_all(&notes);
+    Ok(settled)
+}

@@ -1,0 +1,127 @@
+//! The front end for specifications of CDI that other engines apply: their hooks at the stage
+//! createContainer, in the words of `nvidia-cdi-hook`.
+//!
+//! This process is in the container's mount namespace then, before its root is entered. Its
+//! working folder may be the image, and the state's process is no number that means something
+//! here: only the state's bundle counts, and the root that the bundle's config names.
+
+mod cache;
+mod call;
+
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+use crate::apply::cannot_link;
+use crate::apply::library_cache;
+use crate::apply::namespace::params;
+use crate::apply::spec::Spec;
+use crate::edits::paths::clean;
+use crate::edits::{Compat, Link};
+use crate::error::{Error, Result};
+use crate::frontends::text_of;
+use crate::ldcache::drop_in;
+use crate::log::level::Level;
+use crate::log::Note;
+use crate::oci::bundle::read_config;
+use crate::oci::state;
+use crate::rootfs::Rootfs;
+
+pub use call::{Call, Verb, VERBS};
+
+/// Does what the call asks for. Notes: what the image makes impossible.
+/// Errors: the state, the bundle or the root can't be used.
+pub fn run(call: &Call, state: &str) -> Result<Vec<Note>> {
+    if call.verb == Verb::UpdateApplicationProfile {
+        let message = "update-application-profile: nothing is done, as no application profile is changed here";
+        return Ok(vec![Note::new(Level::Debug, message.to_owned())]);
+    }
+    let bundle = state::bundle(state)?;
+    let path = bundle.join("config.json");
+    let Some((config, _)) = read_config(&path)? else {
+        let path = path.display();
+        return Err(Error::failed(format!("the state's bundle has no {path}")));
+    };
+    let spec = Spec::parse(text_of(&config)?)?;
+    let mut rootfs = open_root(&spec, &bundle)?;
+    rustix::process::umask(rustix::fs::Mode::empty());
+    let present = spec.present()?;
+    let new = present.mounts.iter().filter(|mount| mount.is_new);
+    let new: Vec<String> = new.map(|m| clean(&m.destination).into_owned()).collect();
+    rootfs.open_new(&new);
+    match &call.verb {
+        Verb::CreateSymlinks(links) => Ok(make_links(&rootfs, links)),
+        Verb::UpdateLdcache(folders) => Ok(cache::update(&rootfs, &present, folders)),
+        Verb::EnableCudaCompat(compat) => enable_compat(&rootfs, compat),
+        Verb::DisableDeviceNodeModification => params::hide(&rootfs).map(|()| Vec::new()),
+        Verb::UpdateApplicationProfile => Ok(Vec::new()),
+        Verb::Chmod { mode, paths } => Ok(change_modes(&rootfs, *mode, paths)),
+    }
+}
+
+/// Errors: the config names no root, or the host's.
+fn open_root(spec: &Spec, bundle: &Path) -> Result<Rootfs> {
+    let path = spec.root_path()?.unwrap_or_default();
+    if path.is_empty() || clean(&path) == "/" && path.starts_with('/') {
+        return Err(Error::failed(format!(
+            "the container's config.json has the root.path {path:?}: nothing is done to it"
+        ))
+        .resolve("give the container a root of its own"));
+    }
+    Rootfs::open(&bundle.join(&*path))
+}
+
+fn make_links(rootfs: &Rootfs, links: &[Link]) -> Vec<Note> {
+    let make = |link: &Link| {
+        let path = clean(&link.path);
+        let (root, within) = rootfs.writer(&path);
+        let error = root.make_link(within, &link.target).err()?;
+        Some(cannot_link(&path, error))
+    };
+    links.iter().filter_map(make).collect()
+}
+
+/// The cache gets the image's newer libraries at once; what comes later finds their folder in
+/// a drop-in of a fixed name, and keeps it in front.
+fn enable_compat(rootfs: &Rootfs, compat: &Compat) -> Result<Vec<Note>> {
+    let compat = Compat {
+        folder: clean(&compat.folder).into_owned(),
+        ..compat.clone()
+    };
+    let wanted = library_cache::is_wanted(&rootfs.files, &compat);
+    let folder = wanted.then_some(compat.folder.as_str());
+    drop_in::put_compat(&rootfs.files, folder).map_err(|e| {
+        Error::failed(format!(
+            "can't note in the image that {} comes first: {e}",
+            compat.folder
+        ))
+    })?;
+    if !wanted {
+        return Ok(Vec::new());
+    }
+    let found = library_cache::compatible(&rootfs.files, &[compat]);
+    Ok(crate::ldcache::update(&rootfs.files, &found))
+}
+
+/// Only what lies in the image or in a file system that is made new: never in a volume.
+fn change_modes(rootfs: &Rootfs, mode: u32, paths: &[String]) -> Vec<Note> {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::PermissionsExt;
+    let change = |path: &String| {
+        let path = clean(path);
+        let (root, within) = rootfs.writer(&path);
+        let changed = root.open_in(within, OFlags::PATH).and_then(|fd| {
+            let own = format!("/proc/self/fd/{}", fd.as_raw_fd());
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(own, permissions)
+                .map_err(|e| rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::IO))
+        });
+        let error = changed.err()?;
+        let message = format!("can't change the mode of {path} in the container: {error}");
+        Some(Note::new(Level::Warning, message))
+    };
+    paths.iter().filter_map(change).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! From a candidate that counts to an [`Ask`].
+
+use super::devices::Candidate;
+use super::{capabilities, devices, imex, requirements, Nvidia, Reader, Words};
+use crate::config::nvidia::Compat;
+use crate::decide::not_scheduled;
+use crate::error::{Error, Result};
+use crate::log::brief;
+use crate::policy::Policy;
+use crate::request::{Ask, Details, Interface, Request, Source, Units, Way};
+
+impl Nvidia<'_> {
+    /// What a candidate that counts asks for. What does not count of it is added.
+    pub(super) fn ask(
+        &self,
+        request: &Request,
+        candidate: Candidate,
+        way: Way,
+        policy: &Policy,
+        refused: &mut Vec<String>,
+    ) -> Ask {
+        let mut details = match way {
+            Way::Cdi | Way::Hook => Ok(Details::default()),
+            Way::VendorFile | Way::Csv => self.details(request, policy, refused),
+        };
+        if let Some(name) = candidate.malformed() {
+            details = Err(no_name(&candidate.by, name));
+        }
+        let units = self.units(candidate.words, way);
+        if let (Reader::Hook, Units::These(names), Ok(_)) = (self.reader, &units, &details) {
+            if let Some(name) = names.iter().find(|name| devices::is_qualified(name)) {
+                details = Err(names_of_cdi(&candidate.by, name));
+            }
+        }
+        Ask {
+            interface: Interface::Nvidia,
+            source: candidate
+                .sources
+                .first()
+                .copied()
+                .unwrap_or(Source::Environment),
+            by: candidate.by,
+            units,
+            way,
+            details,
+        }
+    }
+
+    /// The names as those understand them who give the devices.
+    fn units(&self, words: Words, way: Way) -> Units {
+        let kind = &self.config.cdi_kind;
+        match words {
+            Words::Nothing | Words::None => Units::None,
+            Words::All if way == Way::Cdi => Units::These(vec![devices::qualified("all", kind)]),
+            Words::All => Units::All,
+            Words::These(names) => {
+                let name = |name: &String| match way {
+                    Way::Cdi => devices::qualified(name, kind),
+                    _ => devices::bare(name, kind).to_owned(),
+                };
+                let mut names: Vec<String> = names.iter().map(name).collect();
+                names.dedup();
+                if way != Way::Cdi && names.iter().any(|name| name == "all") {
+                    return Units::All;
+                }
+                Units::These(names)
+            }
+        }
+    }
+
+    fn details(
+        &self,
+        request: &Request,
+        policy: &Policy,
+        refused: &mut Vec<String>,
+    ) -> Result<Details> {
+        let environment = &request.environment;
+        if let Some(entry) = environment.bare() {
+            return Err(bare_entry(entry));
+        }
+        let is_legacy = requirements::is_legacy(environment);
+        let (capabilities, by_name) =
+            capabilities::capabilities(environment, &self.config.capabilities, is_legacy)?;
+        let requirements = if self.config.disable_require {
+            Vec::new()
+        } else {
+            requirements::requirements(environment)?
+        };
+        let judge = |source, by: &str| {
+            if !request.reserved.is_empty() {
+                return Err(not_scheduled(by));
+            }
+            policy.judge_source(source, request.privileged, by)
+        };
+        let mut beside = imex::Judged::new(&judge, refused);
+        let (channels, channels_by) = imex::channels(request, self.config, &mut beside)?;
+        Ok(Details {
+            capabilities,
+            by_name,
+            requirements,
+            channels,
+            channels_by,
+            mig_rights: imex::mig_rights(request, &mut beside)?,
+            groups: !self.config.no_groups,
+            compat: self.config.compat == Compat::LibraryCache,
+            every_list: requirements::wants_every_list(environment),
+            is_implied: false,
+        })
+    }
+}
+
+fn bare_entry(entry: &str) -> Error {
+    Error::usage(format!(
+        "the container asks for devices, and its environment has {:?}, which is no NAME=VALUE",
+        brief(entry)
+    ))
+    .resolve("write a \"=\" behind the name, or leave the entry out")
+}
+
+fn no_name(by: &str, name: &str) -> Error {
+    Error::usage(format!(
+        "the annotation {by} has {:?}, which is no name of a CDI device",
+        brief(name)
+    ))
+    .resolve("write names like vendor.com/class=device, with commas between them")
+}
+
+fn names_of_cdi(by: &str, name: &str) -> Error {
+    Error::usage(format!(
+        "{by} asks for the CDI device {:?}, which a hook can't give: its specification may change the container's spec",
+        brief(name)
+    ))
+    .resolve("start the container with `--runtime=nvidia`, or with `--device` of an engine that knows CDI")
+}

@@ -1,0 +1,248 @@
+use super::*;
+use crate::request::{Source, Units, Way};
+use proptest::prelude::*;
+use std::fs;
+use std::os::unix::fs::{symlink, PermissionsExt};
+use std::path::Path;
+
+const FOLDER: &str = "etc/nvidia-container-runtime/host-files-for-container.d";
+
+fn ask(every_list: bool) -> Ask {
+    let details = Details {
+        every_list,
+        ..Details::default()
+    };
+    Ask {
+        interface: Interface::Nvidia,
+        source: Source::Environment,
+        by: DEVICES.to_owned(),
+        units: Units::All,
+        way: Way::Csv,
+        details: Ok(details),
+    }
+}
+
+fn file(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+#[test]
+fn lines_of_every_kind() {
+    let mut lines = Lines::default();
+    let mut notes = Vec::new();
+    let text = "# a comment\n\n dev , /dev/nvmap \nlib,/usr/lib/a,b.so\nlib,/usr/lib/a,b.so\n\
+        dir, /lib/firmware/tegra\nsym,/usr/lib/libx.so\ndev,/etc/passwd\nlib,relative\n\
+        lib,/a/../b\nlib\nfoo,/a\n,\nlib,";
+    lines.add("f.csv", text, &mut notes).unwrap();
+    lines.each_once();
+    assert_eq!(lines.places["/lib/firmware/tegra"], "f.csv:6");
+    lines.places.clear();
+    let list = |items: &[&str]| items.iter().map(|&i| i.to_owned()).collect::<Vec<_>>();
+    let expected = Lines {
+        devices: list(&["/dev/nvmap"]),
+        libraries: list(&["/usr/lib/a,b.so"]),
+        folders: list(&["/lib/firmware/tegra"]),
+        links: list(&["/usr/lib/libx.so"]),
+        ..Lines::default()
+    };
+    assert_eq!(lines, expected);
+    assert_eq!(notes.len(), 7);
+    assert!(notes[0]
+        .message
+        .starts_with("f.csv:8: \"dev,/etc/passwd\" is left out"));
+    assert!(notes.iter().all(|note| note.level == Level::Debug));
+}
+
+proptest::proptest! {
+    #[test]
+    fn of_any_text_only_plain_absolute_paths_are_taken(
+        text in "(?s)((dev|lib|dir|sym|x)?[ ,]{0,2}(/dev|/\\.\\.|//)?.{0,6}\n?){0,6}"
+    ) {
+        let (mut lines, mut notes) = (Lines::default(), Vec::new());
+        proptest::prop_assume!(lines.add("f.csv", &text, &mut notes).is_ok());
+        let Lines { devices, libraries, folders, links, .. } = &lines;
+        for device in devices {
+            proptest::prop_assert!(device.starts_with("/dev/"), "{}", device);
+        }
+        for path in [devices, libraries, folders, links].into_iter().flatten() {
+            proptest::prop_assert!(is_plain(path) && path.starts_with('/'), "{}", path);
+            proptest::prop_assert!(!path.split('/').any(|step| step == ".."), "{}", path);
+        }
+    }
+}
+
+#[test]
+fn what_the_runtime_makes_is_not_given_as_a_whole() {
+    for line in ["dir, /dev", "lib,/proc", "dir,/sys", "sym,/dev"] {
+        let text = format!("dev,/dev/nvmap\n{line}\n");
+        let found = Lines::default().add("/etc/l4t.csv", &text, &mut Vec::new());
+        let message = found.unwrap_err().to_string();
+        assert!(message.starts_with("/etc/l4t.csv:2: /"), "{message}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    for folder in ["dev", "proc", "sys", "opt/own"] {
+        fs::create_dir_all(root.join(folder)).unwrap();
+    }
+    let host = Host::open(root).unwrap();
+    let given = |target: &str| {
+        let link = root.join("opt/link");
+        let _ = fs::remove_file(&link);
+        symlink(target, &link).unwrap();
+        let list = format!("{FOLDER}/l4t.csv");
+        file(root, &list, "dev,/dev/gone\ndir,/opt/link\n");
+        edits(&host, &Config::default(), &ask(false)).map(|(edits, _)| edits.mounts)
+    };
+    for target in ["/dev", "../proc", "/sys", "/", "../../../../.."] {
+        let message = given(target).unwrap_err().to_string();
+        let place = format!(
+            "{}/{FOLDER}/l4t.csv:2: /opt/link, which leads to",
+            root.display()
+        );
+        assert!(message.starts_with(&place), "{target}\n{message}");
+    }
+    // No link leads out of the root.
+    let own = format!("{}/opt/own", root.display());
+    for target in ["own", "/opt/own", "../../../../../../opt/own"] {
+        assert_eq!(given(target).unwrap()[0].source, own, "{target}");
+    }
+}
+
+/// With steps that grow with the square of the lines this takes minutes.
+#[test]
+fn many_lines_are_read_in_no_time() {
+    let lines: Vec<String> = (0..300_000).map(|at| format!("dir,/opt/{at}")).collect();
+    let text = lines.join("\n");
+    let (mut lines, started) = (Lines::default(), std::time::Instant::now());
+    lines.add("f.csv", &text, &mut Vec::new()).unwrap();
+    lines.each_once();
+    assert_eq!(lines.folders.len(), 300_000);
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+}
+
+#[test]
+fn base_files_count_and_others_on_request() {
+    for (name, base, every) in [
+        ("devices.csv", true, true),
+        ("drivers.csv", true, true),
+        ("l4t.csv", true, true),
+        ("cuda.csv", false, true),
+        ("cuda.CSV", false, true),
+        (".csv", false, false),
+        ("é.csv", false, true),
+        ("cuda.csv.orig", false, false),
+        ("csv", false, false),
+    ] {
+        assert_eq!(
+            (counts(name, false), counts(name, true)),
+            (base, every),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn what_the_files_name_is_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    file(root, &format!("{FOLDER}/l4t.csv"),
+        "lib,/usr/lib/tegra/libx.so.1\nlib,/usr/lib/gone.so\ndir,/lib/firmware\nsym,/usr/lib/libx.so\ndev,/dev/gone\n");
+    file(root, &format!("{FOLDER}/cuda.csv"), "dir,/opt/cuda\n");
+    file(root, "usr/lib/tegra/libx.so.1.2", "x");
+    fs::create_dir_all(root.join("lib/firmware")).unwrap();
+    fs::create_dir_all(root.join("opt/cuda")).unwrap();
+    symlink("libx.so.1.2", root.join("usr/lib/tegra/libx.so.1")).unwrap();
+    symlink("./tegra/libx.so.1", root.join("usr/lib/libx.so")).unwrap();
+    let host = Host::open(root).unwrap();
+    let config = Config::default();
+    let (edits, notes) = edits(&host, &config, &ask(false)).unwrap();
+    let targets: Vec<_> = edits.mounts.iter().map(|m| m.target.as_str()).collect();
+    assert_eq!(targets, ["/lib/firmware", "/usr/lib/tegra/libx.so.1"]);
+    let source = format!("{}/usr/lib/tegra/libx.so.1.2", root.display());
+    assert_eq!(edits.mounts[1].source, source);
+    let links: Vec<_> = edits
+        .links
+        .iter()
+        .map(|l| (l.path.as_str(), l.target.as_str()))
+        .collect();
+    assert_eq!(
+        links,
+        [
+            ("/usr/lib/libx.so", "./tegra/libx.so.1"),
+            ("/usr/lib/tegra/libx.so.1", "libx.so.1.2"),
+        ]
+    );
+    assert_eq!(edits.environment, ["NVIDIA_VISIBLE_DEVICES=void"]);
+    let warnings = notes.iter().filter(|note| note.level == Level::Warning);
+    assert_eq!(warnings.count(), 2, "{notes:?}");
+    let (every, _) = super::edits(&host, &config, &ask(true)).unwrap();
+    assert_eq!(every.mounts.len(), 3);
+}
+
+#[test]
+fn files_that_can_not_be_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = Host::open(dir.path()).unwrap();
+    let config = Config::default();
+    let error = edits(&host, &config, &ask(false)).unwrap_err().to_string();
+    assert!(
+        error.contains("which can't be listed") && error.contains("config.toml"),
+        "{error}"
+    );
+    let name = format!("{FOLDER}/l4t.csv");
+    file(dir.path(), &name, "");
+    assert!(edits(&host, &config, &ask(false)).is_ok());
+    fs::set_permissions(dir.path().join(&name), PermissionsExt::from_mode(0o666)).unwrap();
+    let error = edits(&host, &config, &ask(false)).unwrap_err().to_string();
+    assert!(
+        error.contains("l4t.csv is writable by everyone: chown root it"),
+        "{error}"
+    );
+    let mode = |path: &str, mode| {
+        let permissions = PermissionsExt::from_mode(mode);
+        fs::set_permissions(dir.path().join(path), permissions).unwrap();
+    };
+    mode(&name, 0o644);
+    assert!(edits(&host, &config, &ask(false)).is_ok());
+    // Who may write to a folder above chooses what lies there.
+    for folder in [FOLDER, "etc"] {
+        mode(folder, 0o777);
+        let error = edits(&host, &config, &ask(false)).unwrap_err().to_string();
+        let expected = format!("/{folder} is writable by everyone; What");
+        let expected = expected.trim_end_matches("; What");
+        assert!(error.contains(expected), "{error}");
+        mode(folder, 0o755);
+    }
+    fs::rename(dir.path().join(&name), dir.path().join("list")).unwrap();
+    fs::create_dir(dir.path().join("open")).unwrap();
+    fs::rename(dir.path().join("list"), dir.path().join("open/list")).unwrap();
+    symlink("/open/list", dir.path().join(&name)).unwrap();
+    assert!(edits(&host, &config, &ask(false)).is_ok());
+    mode("open", 0o777);
+    let error = edits(&host, &config, &ask(false)).unwrap_err().to_string();
+    assert!(error.contains("/open is writable by everyone"), "{error}");
+}
+
+#[test]
+fn links_in_a_circle_end() {
+    let dir = tempfile::tempdir().unwrap();
+    symlink("b", dir.path().join("a")).unwrap();
+    symlink("/a", dir.path().join("b")).unwrap();
+    let host = Host::open(dir.path()).unwrap();
+    assert_eq!(chain(&host, "/a").len(), MAX_LINKS);
+    assert!(chain(&host, "/none").is_empty());
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read(text in "(?s).{0,60}", odd in "(dev|lib|dir|sym|x)?,?[ /a-z.,]{0,20}") {
+        let mut lines = Lines::default();
+        let mut notes = Vec::new();
+        lines.add("f", &text, &mut notes).unwrap();
+        lines.add("f", &odd, &mut notes).unwrap();
+        prop_assert!(lines.libraries.iter().chain(&lines.links).all(|path| is_plain(path)));
+        let _ = counts(&text, true);
+    }
+}
