@@ -5,7 +5,7 @@
 #SBATCH --cpus-per-task=4
 #SBATCH --requeue
 
-# Plans and submits itself: sh slurm-array.sh, in a folder that all nodes see, with fleet.toml in it.
+# Plans and submits itself. Run "sh slurm-array.sh" in a folder that all nodes see and that has fleet.toml in it.
 # A task of the array builds one cell with the engine of its node.
 set -eu
 
