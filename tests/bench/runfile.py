@@ -23,9 +23,9 @@ from kit.process import run
 from kit.product import Provision
 from kit.runfile import debian_runfile
 from provision.pin import RunfileSource
-from provision.pipeline.runfiles import have_parts
+from provision.pipeline.context_files import have_parts
 from provision.pipeline.workspace import load_settings
-from provision.sources.makeself import read_head
+from provision.sources.runfile import read_head
 
 if TYPE_CHECKING:
     from bench.scene import Scene

@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import IO
 
 from provision.build.base_image import ensure_base
-from provision.build.build_steps import (
+from provision.build.diagnosis import build_error
+from provision.build.engine_build import (
     TOOLS_STAGE,
+    EngineBuild,
     is_from,
+    labelled_image,
     layers_of,
     remove_layers,
+    run_build,
     seconds_by_part,
 )
-from provision.build.diagnosis import build_error
-from provision.build.engine_build import EngineBuild, labelled_image, run_build
 from provision.engine.docker_api import BuildOptions, Engine, Image, names_registry
 from provision.engine.stream import BuildStream, StepRecord
 from provision.errors import ProvisionError
@@ -32,16 +34,16 @@ DIGEST_LABEL = "provision.pin.digest"
 
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
-    """What to build.
+    """A build of a Pin.
 
     Attributes:
-        pin: Names the result.
+        pin: The Pin; it names the image.
         files: The build context: content by path, or the file that has it; ``Dockerfile`` among
             them.
-        attach: Returns more of the context: files that may have to be downloaded. Called only if
-            something is built.
-        fetch: Returns the rest of the context: what a container of the toolchain has to fetch. It
-            is given what returns the id of the toolchain's image, building it if need be.
+        attach: Returns further files of the context, and downloads them if necessary. Called only
+            if something is built.
+        fetch: Returns the files of the context that a container of the toolchain fetches. Its
+            argument returns the id of the toolchain's image, and builds it if necessary.
         state: Folder for locks and logs.
         build_args: Values that can't change the result: jobs, mirrors, proxies.
         network: Network of the build containers; None: the engine's default.
@@ -59,7 +61,7 @@ class BuildRequest:
 
     @property
     def log(self) -> Path:
-        """Where the whole output of the build goes."""
+        """The file that gets the whole output of the build."""
         return self.state / "logs" / f"{self.pin.driver.name}-{self.pin.short_digest}.log"
 
 
@@ -71,11 +73,11 @@ class Built:
         image: Its name.
         image_id: The engine's id of it.
         size: Bytes.
-        built: False if it existed before.
+        built: False if it existed already.
         seconds: How long it took; 0.0 if it existed.
         steps: How long each instruction took.
         log: The build's output; None if it existed.
-        differing: Modules that are not those of the image that was replaced, a line each.
+        differing: The modules that differ from those of the replaced image, one line each.
     """
 
     image: str
@@ -93,10 +95,10 @@ class Built:
 
 
 def find(engine: Engine, pin: Pin) -> Image | None:
-    """Return the artifact image of a Pin if the engine has it, whatever it is called there.
+    """Return the artifact image of a Pin if the engine has it, under any name.
 
-    Only images with a name count: a name is given when everything is complete. One that has only
-    a registry's name was not made here.
+    Only images with a name count, because a build names its image when it is complete. An image
+    that has only a registry's name was not built here.
     """
     image = engine.image(pin.image)
     if image is not None and image.labels.get(DIGEST_LABEL) == pin.digest:
@@ -136,7 +138,7 @@ def _build(engine: Engine, request: BuildRequest, progress: Progress) -> Built:
     begun = time.monotonic()
     request = replace(request, files={**request.files, **request.attach()})
     base = ensure_base(engine, request.pin.base, progress=progress)
-    # By id, so that no one can move the name between this check and the build.
+    # By id, because the name could move between this check and the build.
     args = {**request.build_args, "BASE_IMAGE": base.id}
     request.log.parent.mkdir(parents=True, exist_ok=True)
     with request.log.open("w", encoding="utf-8") as log:
@@ -168,7 +170,7 @@ def _toolchain(
     log: IO[str],
     progress: Progress,
 ) -> str:
-    """Return the id of the image with compiler and tools, with which the whole build begins."""
+    """Return the id of the image with compiler and tools, the first stage of the build."""
     tools = _stage(request, BuildOptions(args, request.network, target=TOOLS_STAGE))
     return run_build(engine, tools, log, progress).image_id or ""
 
@@ -184,10 +186,10 @@ def _stage(request: BuildRequest, options: BuildOptions) -> EngineBuild:
 
 
 def _checked(engine: Engine, request: BuildRequest, stream: BuildStream, base: Image) -> Image:
-    """Return the new image if it is what was asked for.
+    """Return the new image if it is what the Pin says.
 
     Raises:
-        ProvisionError: It was built on another base, or does not carry the Pin.
+        ProvisionError: It was built on another base image, or its label is not the Pin.
     """
     began_with = next((step.layer for step in stream.steps if is_from(step)), None)
     if began_with is not None and not base.id.removeprefix("sha256:").startswith(began_with):

@@ -22,24 +22,24 @@ from provision.pin import BasePin
 from provision.progress import Note, Progress, silent
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-# Copies of the making machine's own, which the engine replaces in every container.
+# Copied from this machine; the engine replaces them in every container.
 _FOREIGN = ("etc/hostname", "etc/resolv.conf")
 
 
 @dataclass(frozen=True, slots=True)
 class BaseRequest:
-    """Which base image is wanted.
+    """The base image that is asked for.
 
     Attributes:
         distro: Id of the distro, such as ``debian``.
         version: Its version, such as ``12``.
         codename: Its codename, such as ``bookworm``.
         architecture: As ``uname -m`` prints it.
-        reference: ``name:tag`` or ``name@digest`` that someone chose; None: the distro's own.
-        can_be_made: Whether ``make_base`` knows the distro.
+        reference: ``name:tag`` or ``name@digest`` of another image; None: the distro's own.
+        can_be_made: Whether provision can make it from the distro's packages.
         script: debootstrap's script for it; None: the one that has the codename.
-        is_published: Whether a registry may have it; what is only made here is not asked for there,
-            where anybody could give it a name.
+        is_published: Whether to look for it in a registry. An image that is only made locally is
+            not looked for there, because others could publish one under its name.
     """
 
     distro: str
@@ -66,7 +66,7 @@ def named_base(request: BaseRequest) -> BasePin | None:
 
 
 def find_base(engine: Engine, request: BaseRequest, *, progress: Progress = silent) -> BasePin:
-    """Return the base image with its digest: named by it, or local, or pulled.
+    """Return the base image with its digest; pull it if it is neither named by digest nor local.
 
     Raises:
         NotFoundError: It is neither here nor in its registry.
@@ -95,7 +95,7 @@ def find_base(engine: Engine, request: BaseRequest, *, progress: Progress = sile
 
 
 def ensure_base(engine: Engine, base: BasePin, *, progress: Progress = silent) -> Image:
-    """Return the very image that a Pin names, pulled by its digest if need be.
+    """Return exactly the image that a Pin names; pull it by its digest if necessary.
 
     Raises:
         NotFoundError: The engine can't get an image with that digest.
@@ -118,12 +118,12 @@ def ensure_base(engine: Engine, base: BasePin, *, progress: Progress = silent) -
 
 @dataclass(frozen=True, slots=True)
 class Rootfs:
-    """How a root file system is made.
+    """A way to make a root filesystem.
 
     Attributes:
-        maker: What makes it, and from where, for messages.
-        fill: Fills a folder, which is not there yet; beside it there is room for more.
-        untidy: Folders in there whose files are of no use in a base image.
+        maker: The program that makes it, and its origin, for messages.
+        fill: Makes and fills the folder; its parent folder has room for temporary files.
+        untidy: Folders whose files a base image does not need.
     """
 
     maker: str
@@ -139,14 +139,14 @@ def make_image(
     state: Path,
     progress: Progress = silent,
 ) -> BasePin:
-    """Make a root file system and import it as a base image with the wanted name.
+    """Make a root filesystem and import it as a base image with the name of the request.
 
     Args:
         engine: Where it goes.
-        request: Which one.
-        rootfs: How its root file system is made.
+        request: The base image.
+        rootfs: Makes its root filesystem.
         state: Folder for work in progress.
-        progress: Receives what goes on.
+        progress: Receives the progress.
 
     Raises:
         UsageError: The machine is of another architecture.
@@ -162,7 +162,7 @@ def make_image(
     with scratch(state, "base", progress=progress) as folder:
         made = engine.image(request.name)
         if made is not None and (before is None or made.id != before.id):
-            # By the process that this one waited for.
+            # The process that this one waited for made it.
             return _base_pin(request.name, made.id)
         tree = folder / "root"
         progress(Note(f"Making {request.name} with {rootfs.maker}"))
@@ -177,13 +177,13 @@ def make_image(
 
 
 def image_of_tree(engine: Engine, tree: Path, request: BaseRequest, maker: str) -> BasePin:
-    """Import a root file system; beside it there has to be room for it once more.
+    """Import a root filesystem; its parent folder needs room for a copy.
 
     Args:
-        engine: Where the image is wanted.
-        tree: The root file system.
-        request: What the image is called.
-        maker: What made it, for the image's description.
+        engine: The engine that gets the image.
+        tree: The root filesystem.
+        request: Names the image.
+        maker: The program that made it, for the image's description.
 
     Raises:
         ProvisionError: It can't be packed, or the engine failed.
@@ -230,7 +230,7 @@ def _pulled(engine: Engine, request: BaseRequest, progress: Progress) -> Image |
 
 
 def _drain(messages: Iterator[Message], progress: Progress) -> None:
-    """Follow a pull; that it failed shows in the image's absence, why in a note."""
+    """Follow a pull. If it fails, a note says why, and the image is missing afterwards."""
     try:
         for message in messages:
             if "error" in message:
@@ -242,16 +242,17 @@ def _drain(messages: Iterator[Message], progress: Progress) -> None:
 
 
 def _check_architecture(image: Image, request: BaseRequest) -> None:
-    wanted = engine_architecture(request.architecture)
-    if image.architecture != wanted:
+    architecture = engine_architecture(request.architecture)
+    if image.architecture != architecture:
         raise ProvisionError(
-            f"The base image '{request.name}' is for {image.architecture}, not {wanted}.",
-            resolution=f"Pull the right one: docker pull --platform linux/{wanted} {request.name}",
+            f"The base image '{request.name}' is for {image.architecture}, not {architecture}.",
+            resolution="Pull the right one: docker pull --platform"
+            f" linux/{architecture} {request.name}",
         )
 
 
 def _empty(folder: Path) -> None:
-    """Remove the files in a folder and keep its folders: programs expect those."""
+    """Remove the files in a folder and keep its folders, which programs expect."""
     if folder.is_symlink():
         return
     for path in folder.rglob("*"):
@@ -278,7 +279,7 @@ def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _changes(request: BaseRequest, maker: str) -> list[str]:
-    """Return what makes the imported tree an image like the distro's own."""
+    """Return the settings that make the imported tree an image like the distro's own."""
     return [
         "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         'CMD ["bash"]',

@@ -1,4 +1,4 @@
-"""What of a Pin's packages a Dockerfile and its context are given."""
+"""The packages, the toolchain and the large files that a Pin gives to its build context."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.pin import ClosurePackage, DistroPin, Pin, RunfileSource
 from provision.sources.repack import FILES, LAYER
 
-# What only the images of apt's family have the programs for.
+# Kinds of sources that only the images of apt's family can unpack.
 _APT_ONLY = frozenset({"deb"})
 # Paths in the build context: user space as a layer, and the list of what is in it.
 _LAYER = "userspace.tar"
@@ -42,7 +42,7 @@ def toolchain_of(pin: Pin) -> Toolchain | None:
     """Return where headers and compiler of a Pin are; None: its compiler is no package.
 
     Raises:
-        NotFoundError: The Pin is of another distro or kernel than the data know.
+        NotFoundError: The data of the distros lack the Pin's distro, kernel or compiler.
         ProvisionError: Its compiler has no version.
     """
     compiler = pin.compiler
@@ -101,11 +101,11 @@ def closure_files(pin: Pin) -> dict[str, str]:
 
 
 def runfile_parts(pin: Pin, directory: str) -> dict[str, str]:
-    """Return the files of a build context that are made from a .run: which part, by path.
+    """Return the files of a build context that are parts of a .run: the part by path.
 
     Args:
-        pin: What is built.
-        directory: Where the modules are built, in the unpacked source.
+        pin: The Pin.
+        directory: The folder of the unpacked source in which the modules are built.
     """
     files = {}
     for source in pin.sources:
@@ -119,8 +119,8 @@ def runfile_parts(pin: Pin, directory: str) -> dict[str, str]:
 def closure_parts(pin: Pin) -> dict[str, tuple[ClosurePackage, ...]]:
     """Return the packages of a Pin by their folder in the build context.
 
-    ``headers`` are those of the kernel, on which no other depends: what is in ``packages`` is
-    installed before, so that the next kernel's build finds it done.
+    ``headers`` are those of the kernel, on which no other package depends. ``packages`` are
+    installed before them, in a layer that the builds for other kernels share.
     """
     names = {header.name for header in pin.headers} if pin.tree is None else set()
     headers = tuple(package for package in pin.closure if package.name in names)
@@ -129,7 +129,7 @@ def closure_parts(pin: Pin) -> dict[str, tuple[ClosurePackage, ...]]:
 
 
 def closure_sums(pin: Pin) -> dict[str, bytes]:
-    """Return the lists of checksums that the build container checks the packages with."""
+    """Return the lists of checksums with which the build container verifies the packages."""
     return {
         f"{folder}.sha256": "".join(
             sorted(f"{one.sha256}  {one.location.rpartition('/')[2]}\n" for one in packages)

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, get_args
+from typing import Any, Protocol, get_args
 
 from pydantic import ValidationError
 
-from provision.build.compatibility import (
+from provision.build.version_choice import (
     BuildTarget,
     KernelRequest,
-    recipe_digest,
+    check_kernel,
+    choose_offer,
+    chosen_flavour,
 )
-from provision.build.offer_choice import check_kernel, choose_offer, chosen_flavour
-from provision.catalogue import Entry
+from provision.catalogue import Entry, Recipe, RecipeSource, Variant
 from provision.distros import source_names
 from provision.distros.debian import ArchiveIndex
 from provision.distros.debian.distro_archive import require_headers
 from provision.documents import mistakes_of, refusing
 from provision.errors import NotFoundError, UsageError
+from provision.manifest import HostNeeds
 from provision.pin import (
     Architecture,
     BasePin,
@@ -29,6 +33,7 @@ from provision.pin import (
     KernelPin,
     PackagePin,
     Pin,
+    Source,
 )
 from provision.sources import (
     Market,
@@ -62,7 +67,7 @@ class Solved(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SolvedPackages:
-    """The packages that a Pin names; none where its base image has everything."""
+    """The packages that a Pin names; empty where its base image has everything."""
 
     compiler: PackagePin | None = None
     headers: tuple[PackagePin, ...] = ()
@@ -72,10 +77,10 @@ class SolvedPackages:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Everything but the base image and the packages, for which an engine is needed.
+    """All inputs of a build except the base image and the packages, which need an engine.
 
     Attributes:
-        pin: Makes a Pin from these two.
+        pin: Makes the Pin from these two.
         tools: Packages that the build needs besides those of every build, by Debian's names.
         urls: Addresses of the packages that are the driver's source, by sha256.
     """
@@ -93,73 +98,84 @@ def decide(
     is_complete: bool = True,
     published_sum: PublishedSum = no_published_sum,
 ) -> Decision:
-    """Decide everything but the base image and the packages, for which a distro's solver runs.
+    """Decide all inputs except the base image and the packages, which a distro's solver decides.
 
     What does not exist is refused with that reason, with or without an engine.
 
     Args:
-        request: What is wanted.
-        target: The driver, and what it is built for and with.
-        index: The archive of the distro, with the components that the recipe names; None: it has
-            none of Debian's kind.
+        request: The kernel, and the version and flavour that were asked for.
+        target: The driver, and the distro, templates and tree that it is built with.
+        index: The archive of the distro, with the components that the recipe names; None: it has no
+            archive of Debian's kind.
         is_complete: Whether the index has every kernel that the solver may find.
-        published_sum: Asks for the sha256 that a vendor publishes of a file, or knows it.
+        published_sum: Returns the sha256 that a vendor publishes for a file.
 
     Raises:
         NotFoundError: An unknown version, flavour or kernel, or one that the driver is not known
             to build on; or its source is not packaged, or another distro's.
         UsageError: The kernel's name is not valid.
     """
-    entry, distro, tree = target.entry, target.distro, target.tree
-    recipe = entry.recipe
+    recipe = target.entry.recipe
     flavour = chosen_flavour(recipe, request.flavour)
     kernel = _kernel(request)
-    if index is not None and is_complete and tree is None:
+    if index is not None and is_complete and target.tree is None:
         require_headers(index, request.kernel)
     market = Market(
-        f"{distro.id} {distro.version}",
-        source_names(distro),
+        f"{target.distro.id} {target.distro.version}",
+        source_names(target.distro),
         index,
         request.architecture,
         published_sum,
         request.published,
     )
     offer = choose_offer(recipe, flavour, request, market)
-    version = offer.version
-    check_kernel(recipe, version, request, index)
+    check_kernel(recipe, offer.version, request, index)
     pinned = pin_offer(recipe.name, offer, market)
-    with refusing(f"The version {version} of '{recipe.name}' can't be pinned."):
-        driver = DriverPin(name=recipe.name, version=version, flavour=flavour)
+    pin = _pin_maker(target, kernel, offer, pinned.sources)
+    return Decision(pin, tools_of(offer.variant), pinned.urls)
+
+
+def _pin_maker(
+    target: BuildTarget, kernel: KernelPin, offer: Offer, sources: tuple[Source, ...]
+) -> Callable[[BasePin, Solved], Pin]:
+    """Return a function that makes the Pin of an offer from a base image and packages.
+
+    Raises:
+        ProvisionError: The version can't be pinned.
+    """
+    recipe, tree = target.entry.recipe, target.tree
+    with refusing(f"The version {offer.version} of '{recipe.name}' can't be pinned."):
+        driver = DriverPin(name=recipe.name, version=offer.version, flavour=offer.variant.flavour)
 
     def pin(base: BasePin, solved: Solved) -> Pin:
         return Pin(
             driver=driver,
             kernel=kernel,
-            distro=tree.distro if tree else distro,
+            distro=tree.distro if tree else target.distro,
             base=base,
             compiler=solved.compiler,
             headers=solved.headers,
             packages=solved.tools,
             closure=solved.packages,
-            sources=pinned.sources,
-            patches=_patches(entry, offer),
+            sources=sources,
+            patches=_patches(target.entry, offer),
             recipe=recipe_digest(recipe, offer.variant),
             template=target.templates.digest,
             tree=tree.pin if tree else None,
         )
 
-    return Decision(pin, tools_of(offer.variant), pinned.urls)
+    return pin
 
 
 def decide_in_image(
     request: KernelRequest, target: BuildTarget, *, published_sum: PublishedSum = no_published_sum
 ) -> Callable[[BasePin], Pin]:
-    """Decide everything but a base image that has the compiler and all tools.
+    """Decide all inputs except a base image that has the compiler and all tools.
 
     Args:
-        request: What is wanted.
-        target: The driver, whose source is not a package, because no archive belongs to the image;
-            and the kernel's tree and distro.
+        request: The kernel, and the version and flavour that were asked for.
+        target: The driver, with the kernel's tree and distro. Its source is not a package, because
+            the image has no archive.
         published_sum: As in ``decide``.
 
     Raises:
@@ -206,3 +222,23 @@ def _kernel(request: KernelRequest) -> KernelPin:
             resolution="Give it as 'uname -r' prints it, such as 6.1.0-47-amd64.",
             details="\n".join(str(mistake) for mistake in mistakes_of(error)),
         ) from error
+
+
+def recipe_digest(recipe: Recipe, variant: Variant[RecipeSource]) -> str:
+    """Return the sha256 of the parts of a recipe that reach the artifact of a variant.
+
+    The other parts have a field of their own in the Pin (source, patches, packages), or no effect
+    on the modules and files (the summary, the known kernels, other flavours and sources).
+    """
+    parts: dict[str, Any] = {
+        "build": variant.build.model_dump(mode="json", exclude={"package"}),
+        "licences": list(variant.licences),
+        "package": variant.package,
+        "files": [file.model_dump(mode="json", by_alias=True) for file in variant.files],
+        "container": variant.container.model_dump(mode="json", exclude_none=True),
+    }
+    # Left out where it is empty, so that the Pins of other drivers stay as they were.
+    if recipe.host != HostNeeds():
+        parts["host"] = recipe.host.model_dump(mode="json")
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Has a container say what the dkms.conf of a source means, without a network."""
+"""Evaluates the dkms.conf of a source in a container without a network."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ _TREE = f"{_WORK}/tree"
 _OUT = f"{_WORK}/out"
 _PACKAGE = "package.deb"
 _SOURCE = "source.tar"
-# The files are shipped, or fetched and checked, by the caller; nothing of them is run but the
-# dkms.conf.
+# The caller ships, or fetches and checks, these files. Only the dkms.conf in them is run.
 _UNPACK = {
     _PACKAGE: f"dpkg-deb --extract {_WORK}/{_PACKAGE} .",
     _SOURCE: f"tar --no-same-owner -xf {_WORK}/{_SOURCE}",
@@ -44,7 +43,7 @@ class SourceToInspect:
 
     Attributes:
         path: A Debian package, or the folder of the unpacked source.
-        name: What messages call it.
+        name: Its name in messages.
         kernel: The kernel's release that the dkms.conf is evaluated for.
         architecture: As ``uname -m`` prints it.
     """
@@ -57,13 +56,14 @@ class SourceToInspect:
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """What a source says of itself.
+    """The statements of a source about itself.
 
     Attributes:
-        variables: Of the dkms.conf, as ``provision.sources.dkms_conf.parse_variables`` takes them.
+        variables: The variables of the dkms.conf, for
+            ``provision.sources.dkms_conf.parse_variables``.
         conf: Path of the dkms.conf in the source.
         unset: Variables that it uses and nothing sets.
-        licences: What its files and modules say of their licence.
+        licences: The licences that its files and modules name.
         pci: PCI devices that are named by numbers: vendor and device, four digits each.
     """
 
@@ -85,19 +85,19 @@ def inspect_source(
     """Evaluate a dkms.conf in a container of a base image.
 
     Args:
-        engine: It has the base image, or gets it.
+        engine: Runs the container.
         base: The base image.
-        source: What to look at.
+        source: The source.
         state: Folder for locks.
-        progress: Receives what goes on.
+        progress: Receives the progress.
 
     Raises:
         UsageError: There is no dkms.conf, or it can't be evaluated; says why.
         ProvisionError: The source is too large, or the engine failed.
     """
-    is_package = source.path.is_file()
-    files = {"dkms.bash": (templates_dir() / "dkms/dkms.bash").read_bytes()}
-    files[_PACKAGE if is_package else _SOURCE] = _bytes(source)
+    file = _PACKAGE if source.path.is_file() else _SOURCE
+    script = (templates_dir() / "dkms/dkms.bash").read_bytes()
+    files = {"dkms.bash": script, file: _bytes(source)}
     where = f"inspect {source.name} {state.resolve()}"
     owner = hashlib.sha256(where.encode()).hexdigest()[:32]
     image = ensure_base(engine, base, progress=progress)
@@ -109,7 +109,7 @@ def inspect_source(
     ):
         container.put(files, _WORK)
         command = (
-            f"mkdir {_TREE} && cd {_TREE} && {_UNPACK[_PACKAGE if is_package else _SOURCE]}"
+            f"mkdir {_TREE} && cd {_TREE} && {_UNPACK[file]}"
             f" && bash {_WORK}/dkms.bash inspect {shlex.quote(source.kernel)}"
             f" {shlex.quote(source.architecture)} {_OUT}"
         )
@@ -145,7 +145,7 @@ def _bytes(source: SourceToInspect) -> bytes:
 
 def _too_large(source: SourceToInspect) -> ProvisionError:
     return ProvisionError(
-        f"'{source.name}' is too large to be looked at: more than {MAX_BYTES >> 20} MiB or"
+        f"'{source.name}' is too large to be inspected: more than {MAX_BYTES >> 20} MiB or"
         f" {MAX_FILES} files.",
         resolution="Give the folder with the driver's source and its dkms.conf only.",
     )

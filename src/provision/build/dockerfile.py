@@ -1,4 +1,4 @@
-"""Pin and recipe to build context. Pure: the same inputs give the same bytes."""
+"""Renders the build context of a Pin. Pure: the same inputs give the same bytes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from provision.build.closure import (
 from provision.build.templates import Templates, fill_template, one_line, shell_command
 from provision.catalogue import Recipe, RecipeSource, Variant
 from provision.distros import source_names
+from provision.distros.family import fill
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import write_atomic
 from provision.pin import GitSource, PackagePin, Pin, RunfileSource, TreePin
 from provision.sources import scripts_of, unpacking
 
-# Where the build has the driver's unpacked source.
+# The folder of the driver's unpacked source in the build.
 SOURCE = "/source"
 # GNU triplets as Debian uses them: https://wiki.debian.org/Multiarch/Tuples
 _MULTIARCH = {
@@ -54,7 +55,7 @@ class RenderedContext:
         files: Contents by relative path, sorted. All are plain files of mode 0644: the Dockerfile
             names the interpreter of those that run.
         downloads: Files that are too large to be rendered: sha256 by relative path.
-        parts: Files that are made from a .run: which part of it, by relative path.
+        parts: Files that are parts of a .run: the part by relative path.
     """
 
     files: Mapping[str, bytes]
@@ -91,13 +92,6 @@ def placeholders(pin: Pin) -> dict[str, str]:
     }
 
 
-def fill(text: str, values: dict[str, str]) -> str:
-    """Put values in place of ``{name}``; other braces stay as they are."""
-    for name, value in values.items():
-        text = text.replace(f"{{{name}}}", value)
-    return text
-
-
 def build_plan(pin: Pin, recipe: Recipe, variant: Variant[RecipeSource]) -> bytes:
     """Return the content of ``build.json``: the same inputs give the same bytes."""
     values = placeholders(pin)
@@ -127,7 +121,7 @@ def build_plan(pin: Pin, recipe: Recipe, variant: Variant[RecipeSource]) -> byte
 
 
 def tree_plan(tree: TreePin, kernel: str, compiler: PackagePin | None) -> bytes:
-    """Return the content of ``tree.json``: what prepares the kernel's tree in the container."""
+    """Return the content of ``tree.json``, by which the container prepares the kernel's tree."""
     cc = compiler.name if compiler else "clang" if tree.llvm else "gcc"
     plan = {"kernel": kernel, "kind": tree.kind, "cc": cc}
     return (json.dumps(plan, sort_keys=True, indent=1) + "\n").encode()
@@ -143,9 +137,9 @@ def render(
     """Render the build context of a Pin.
 
     Args:
-        pin: What is built.
+        pin: The Pin.
         recipe: The driver's recipe, as it was when the Pin was made.
-        templates: Of the Pin's distro, as they were when the Pin was made.
+        templates: The templates of the Pin's distro, as they were when the Pin was made.
         patches: Contents of the Pin's patches, by file name.
 
     Raises:
@@ -190,7 +184,7 @@ def _changed(what: str) -> ProvisionError:
 
 
 def variant_of(pin: Pin, recipe: Recipe) -> Variant[RecipeSource] | None:
-    """Return what a Pin's modules are built from; None: the recipe has nothing that fits."""
+    """Return the variant of a recipe that a Pin is built from; None: no variant fits."""
     names = source_names(installed_from(pin) or pin.distro)
     return recipe.variant(names, pin.driver.flavour, pin.driver.version)
 
@@ -242,7 +236,7 @@ def _build(pin: Pin, variant: Variant[RecipeSource]) -> dict[str, object]:
 
 
 def _labels(pin: Pin, variant: Variant[RecipeSource]) -> dict[str, str]:
-    # Nothing that is not of the Pin: one Pin gives the same bytes, whatever a summary says now.
+    # Only parts of the Pin, so that one Pin gives the same bytes whatever a summary says now.
     labels = {
         "title": f"{pin.driver.name} {pin.driver.version} ({pin.driver.flavour})"
         f" for Linux {pin.kernel.release}",

@@ -1,25 +1,31 @@
-"""What a line of a failed build says, and what to do about it; those of a dkms.conf are here."""
+"""The known causes of failed builds: the lines that show them, what to say and what to do."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from provision.errors import ExitCode
 from provision.pin import Pin
 
+# The classic builder keeps each step as an image without a name. Other programs (a matrix, `docker
+# image prune`) may remove it before the next step has it as its parent.
+# Source of the first text: SetParent in image/store.go of github.com/moby/moby. The second text is
+# the answer to the creation of a container from such an image.
+LAYER_LOST = re.compile(r"unknown parent image ID|[Nn]o such image: sha256:|layer does not exist")
+
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A kind of failure: how its lines look, what to say about it, what to do.
+    """A kind of failure.
 
     Attributes:
-        pattern: Found in the line.
-        message: Makes the message of the Pin and that line.
+        pattern: Matches a line of the output.
+        message: Returns the message for the Pin and that line.
         resolution: What to do next.
-        exit_code: Of the command.
-        is_outside: Whether the cause lies outside of the driver and its Pin.
+        exit_code: The exit code of the command.
+        is_outside: Whether the cause is neither the driver nor its Pin.
     """
 
     pattern: re.Pattern[str]
@@ -30,7 +36,7 @@ class Cause:
 
 
 def what(pin: Pin) -> str:
-    """Return what was to be built, as messages call it."""
+    """Return the name of a build in messages."""
     return (
         f"{pin.driver.name} {pin.driver.version} ({pin.driver.flavour}) for kernel "
         f"{pin.kernel.release}"
@@ -46,7 +52,7 @@ _OWN_BUILD = (
     " [flavours.NAME.build] (docs/reference/driver-toml.md)."
 )
 # The lines are those of templates/dkms/dkms.bash.
-DKMS_CAUSES = (
+_DKMS_CAUSES = (
     Cause(
         re.compile(r"^dkms: excluded: "),
         lambda pin, line: f"{what(pin)} is not built, because its dkms.conf excludes this kernel:"
@@ -120,3 +126,88 @@ DKMS_CAUSES = (
         "The lines above are the failing step's last ones; the whole output has the rest.",
     ),
 )  # fmt: skip
+_CAUSES = (
+    *_DKMS_CAUSES,
+    Cause(
+        LAYER_LOST,
+        lambda pin, _line: f"{what(pin)} could not be built: other programs kept removing layers"
+        " that the build uses.",
+        "Stop what removes images of the engine, such as a timer with 'docker image prune', then"
+        " run the command again.",
+        is_outside=True,
+    ),
+    Cause(
+        re.compile(r"[Nn]o space left on device"),
+        lambda pin, _line: f"The engine's disk is full: {what(pin)} could not be built.",
+        "Make room where the engine keeps its images (docker system df, docker image prune), "
+        "then run the command again.",
+        is_outside=True,
+    ),
+    Cause(
+        re.compile(r"^(?P<file>\S+): FAILED( open or read)?$"),
+        lambda pin, line: f"A download of {pin.driver.name} {pin.driver.version} has the wrong "
+        f"sha256: {line.split(':', 1)[0]}.",
+        "Either the source changed the file or someone altered it on the way: don't use it. "
+        "Compare with the vendor's own checksum, then correct driver.toml or the mirror.",
+    ),
+    Cause(
+        re.compile(r"Temporary failure resolving|Could not resolve|^[EW]: Failed to fetch|"
+            r"^[EW]: Some index files failed to download|^E: Unable to fetch|Could not connect to"),
+        lambda _pin, line: f"The build container could not download: {line}",
+        "Check whether the build container reaches the archive: --network host, a proxy in the "
+        "environment, or a mirror in provision.toml.",
+        is_outside=True,
+    ),
+    Cause(
+        re.compile(r"^E: Version '.*' for '.*' was not found|^E: Unable to locate package"),
+        lambda _pin, line: f"The archive no longer has a package that the Pin names: {line[3:]}.",
+        "Resolve again, so that the versions come from the archive's present index; for an old "
+        "kernel, name a mirror that keeps old packages.",
+    ),
+    Cause(
+        re.compile(r"^collect: (?!\d+ modules)"),
+        lambda pin, line: f"{what(pin)} was built, but not all that its recipe names: "
+        f"{line.removeprefix('collect: ')}.",
+        "Correct 'modules' and 'files' of the driver's driver.toml for this version.",
+    ),
+    Cause(
+        re.compile(r"^kernel tree: the configuration drifted"),
+        lambda pin, _line: f"The kernel tree can't be that of {pin.kernel.release}: its"
+        " configuration drifted. The options are below.",
+        "Take the source of exactly this kernel (a distro's kernel has patches of its own), and the"
+        " configuration that it was built with: zcat /proc/config.gz. What a missing tool turned"
+        " off is a mistake of provision: report it.",
+    ),
+    Cause(
+        re.compile(r"^kernel tree: the kernel was built with"),
+        lambda pin, line: f"The compiler is not that of {pin.kernel.release}:"
+        f" {line.removeprefix('kernel tree: ')}.",
+        "Name a distro, or a base image, that has the kernel's compiler: 'toolchain' of [[trees]],"
+        " or 'base_images' of [distros.ID], in /etc/provision/provision.toml.",
+    ),
+    Cause(
+        re.compile(r"^kernel tree: CONFIG_MODVERSIONS"),
+        lambda pin, _line: f"The tree of {pin.kernel.release} has no Module.symvers, and the kernel"
+        " has modversions: it would refuse the modules.",
+        "Take the Module.symvers of the very build of the kernel, and name it as 'symvers' of"
+        " [[trees]] in /etc/provision/provision.toml.",
+    ),
+    Cause(
+        re.compile(r"^kernel tree: "),
+        lambda pin, line: f"The kernel tree can't serve {pin.kernel.release}:"
+        f" {line.removeprefix('kernel tree: ')}.",
+        "Name the right tree under [[trees]] in /etc/provision/provision.toml.",
+    ),
+    Cause(
+        re.compile(r"^\d+ out of \d+ hunks? (FAILED|ignored)|^patch: \*{4}"),
+        lambda pin, _line: f"A patch does not apply to {pin.driver.name} {pin.driver.version}.",
+        "Correct the patch in the driver's patches/ folder, or its 'versions' in driver.toml.",
+    ),
+)  # fmt: skip
+
+
+def cause_of(lines: Iterable[str]) -> tuple[Cause, str] | None:
+    """Return the first known cause that the output of a step shows, and the line that shows it."""
+    lines = list(lines)
+    found = ((cause, line) for cause in _CAUSES for line in lines if cause.pattern.search(line))
+    return next(found, None)

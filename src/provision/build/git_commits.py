@@ -1,8 +1,8 @@
-"""Has commits of vendors' repositories in the package store, so that builds need no network.
+"""Fetches commits of vendors' repositories into the package store, so that builds need no network.
 
-A container of the build's own toolchain fetches them: git is among its packages, and the machine
-that builds needs none. What is kept is what git needs to check a commit out again; the build
-compares the commit's archive with the checksum of the Pin once more.
+A container of the build's own toolchain fetches them. git is one of its packages, so the machine
+that builds needs no git. The store keeps the files from which git checks a commit out again. The
+build compares the commit's archive with the checksum of the Pin once more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import cache, partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from provision.build.logins import FOLDER, SCRIPT, GitAccess
+from provision.build.network_access import FOLDER, SCRIPT, GitAccess
 from provision.build.package_store import PackageStore, closure_key
 from provision.engine.containers import Container, ContainerRequest
 from provision.engine.docker_api import Engine
@@ -34,14 +34,14 @@ _MADE = "/provision/commit.tar"
 _WRONG = "provision: the archive's sha256 is "
 # What a tar file ends with: https://www.gnu.org/software/tar/manual/html_node/Standard.html
 _END = bytes(1024)
-# What git and its library for HTTP say of a network or server that may be there again later.
+# Messages of git and its library for HTTP about a network or server that may work again later.
 _UNREACHABLE = re.compile(
     r"Could not resolve|(?:Failed|Could not|Couldn't) (?:to )?connect|unable to connect"
     r"|Connection (?:refused|reset|timed out)|Operation timed out|Network is unreachable"
     r"|returned error: (?:5[0-9][0-9]|429)|early EOF|RPC failed|Empty reply from server",
     re.IGNORECASE,
 )
-# What they say of a server that asks for a login, or that no known authority vouches for.
+# Their messages about a server that asks for a login, or that no known authority vouches for.
 _ASKS_WHO = re.compile(r"Authentication failed|could not read Username|returned error: 40[13]")
 _UNTRUSTED = re.compile(r"certificate", re.IGNORECASE)
 _LACKING = "provision: the image has no git"
@@ -61,15 +61,15 @@ tar --create --file={made} --sort=name --owner=0 --group=0 --numeric-owner objec
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """Which commits are wanted, and how they are had.
+    """The commits of a build, and how they are fetched.
 
     Attributes:
         commits: The commits.
-        store: Where they are kept.
-        locks: Folder of locks: of two that want a commit, one fetches it.
+        store: The store that keeps them.
+        locks: Folder of locks, so that only one of several processes fetches a commit.
         network: Network of the container; None: the engine's default.
         proxies: Variables of the environment that name the proxies of this machine.
-        access: Has this machine's authorities and logins; None: the container is given none.
+        access: This machine's authorities and logins; None: the container gets none of them.
     """
 
     commits: tuple[GitCommit, ...]
@@ -98,9 +98,9 @@ def have_commits(
 
     Args:
         engine: Runs the container.
-        toolchain: Returns the id of an image that has git; called only if something is missing.
+        toolchain: Returns the id of an image that has git; called only if a commit is missing.
         request: The commits.
-        progress: Receives what is fetched, and what git says.
+        progress: Receives the commits that are fetched, and the output of git.
 
     Raises:
         ProvisionError: A commit can't be fetched, or has another content than the Pin says.
@@ -114,8 +114,8 @@ def have_commits(
         waiting = partial(progress, Note(f"Another process fetches {redact(commit.url)}; waiting"))
         with lock(request.locks / path.stem[:32], on_wait=waiting):
             if not _whole(path):
-                _fetch(engine, image(), commit, path, request, progress)
-        # Garbage collection goes by the time of use.
+                _fetch(engine, image(), commit, request, progress)
+        # Garbage collection looks at the time of use.
         with suppress(OSError):
             path.touch()
         found[f"git/{path.name}"] = path
@@ -123,13 +123,9 @@ def have_commits(
 
 
 def _fetch(
-    engine: Engine,
-    image: str,
-    commit: GitCommit,
-    path: Path,
-    request: CommitRequest,
-    progress: Progress,
+    engine: Engine, image: str, commit: GitCommit, request: CommitRequest, progress: Progress
 ) -> None:
+    """Fetch a commit into the store; errors as ``have_commits``."""
     if redact(commit.url) != commit.url:
         raise UsageError(
             f"'{redact(commit.url)}' holds a password or token, which arguments of programs and"
@@ -137,7 +133,27 @@ def _fetch(
             resolution="Leave it out of driver.toml, name a server that asks for none, and resolve"
             " again.",
         )
-    script = _SCRIPT.format(
+    path = request.store.commits / commit.file_name
+    progress(Note(f"Fetching {redact(commit.url)} {commit.commit[:12]}"))
+    container_request = ContainerRequest(
+        image,
+        # The lock belongs to one state folder; others may use the same engine.
+        closure_key({"of": path.stem, "at": str(request.store.folder.resolve())})[:32],
+        network=request.network,
+        # git must not wait for a name and a password.
+        environment={"GIT_TERMINAL_PROMPT": "0", **request.proxies},
+        limit=_LIMIT_S,
+    )
+    with _let_in(engine, container_request, commit, request.access) as container:
+        ran = container.run(_script(commit), on_line=lambda line: progress(Output(redact(line))))
+        if ran.status != 0:
+            raise _failed(commit, path, ran.said)
+        _keep(container, path)
+
+
+def _script(commit: GitCommit) -> str:
+    """Return the shell script that fetches a commit in a container."""
+    return _SCRIPT.format(
         work=_WORK,
         made=_MADE,
         wrong=_WRONG,
@@ -147,42 +163,29 @@ def _fetch(
         commit=shlex.quote(commit.commit),
         sha256=shlex.quote(commit.sha256),
     )
-    progress(Note(f"Fetching {redact(commit.url)} {commit.commit[:12]}"))
-    # One that asks for a name and a password would wait for an answer.
-    environment = {"GIT_TERMINAL_PROMPT": "0", **request.proxies}
-    # The lock is of one state folder, and other ones may use the same engine.
-    owner = closure_key({"of": path.stem, "at": str(request.store.folder.resolve())})[:32]
-    wanted = ContainerRequest(
-        image, owner, network=request.network, environment=environment, limit=_LIMIT_S
-    )
-    with _let_in(engine, wanted, commit, request.access) as container:
-        ran = container.run(script, on_line=lambda line: progress(Output(redact(line))))
-        if ran.status != 0:
-            raise _failed(commit, path, ran.said)
-        _keep(container, path)
 
 
 @contextmanager
 def _let_in(
-    engine: Engine, wanted: ContainerRequest, commit: GitCommit, access: GitAccess | None
+    engine: Engine, request: ContainerRequest, commit: GitCommit, access: GitAccess | None
 ) -> Iterator[Container]:
-    """Start a container that has what a commit's server asks for."""
+    """Start a container with the access that a commit's server asks for."""
     if access is None:
-        with engine.container(wanted) as container:
+        with engine.container(request) as container:
             yield container
         return
     with access.granted(commit.url, engine.host) as given:
-        more = {**wanted.environment, **given.environment}
-        with engine.container(replace(wanted, binds=given.binds, environment=more)) as container:
+        more = {**request.environment, **given.environment}
+        with engine.container(replace(request, binds=given.binds, environment=more)) as container:
             if given.files:
                 container.put(given.files, FOLDER)
             yield container
 
 
 def _whole(path: Path) -> bool:
-    """Return whether a file is there and not cut off; what it holds, the build compares.
+    """Return whether a file is there and not cut off; the build compares its content.
 
-    Others copy files here by hand, and the power may fail.
+    Admins copy files here, and the power may fail.
     """
     try:
         with path.open("rb") as stream:
@@ -213,50 +216,58 @@ def _keep(container: Container, path: Path) -> None:
 
 
 def _failed(commit: GitCommit, path: Path, said: str) -> ProvisionError:
-    name = f"the commit {commit.commit} of '{redact(commit.url)}'"
-    # For commands that people paste: an address may have a ';'.
-    quoted = shlex.quote(redact(commit.url))
+    """Return the error of a fetch, by the output of its container."""
     lines = [line for line in said.splitlines() if line.startswith(_WRONG)]
     if lines:
-        return ProvisionError(
-            f"The content of {name} is not what the Pin says.",
-            resolution="Compare it with what git makes of the commit without tags and branches,"
-            " whose names git puts into some files, and correct 'sha256' in driver.toml if that is"
-            f" right: git init -q x && cd x && git fetch -q --depth=1 {quoted}"
-            f" {commit.commit} && git archive --format=tar {commit.commit} | sha256sum",
-            details=f"expected {commit.sha256}\ngot      {lines[-1].removeprefix(_WRONG)}",
-        )
+        return _wrong_content(commit, lines[-1].removeprefix(_WRONG))
+    kind: type[ProvisionError] = ProvisionError
+    details: str | None = redact("\n".join(said.splitlines()[-20:]))
+    copy = f"'{path}' from a machine whose package store has it (the same path there)."
     if _LACKING in said:
-        return ProvisionError(
-            f"Fetching failed for {name}: the base image has no git.",
-            resolution="Name a base image that has git (--base), or copy"
-            f" '{path}' from a machine whose package store has it (the same path there).",
-        )
-    details = redact("\n".join(said.splitlines()[-20:]))
-    if _ASKS_WHO.search(said):
-        return ProvisionError(
-            f"Fetching failed for {name}: the server asks for a login, or refuses the one it got.",
-            resolution="Put a login into ~/.netrc of the user who builds (chmod 600 ~/.netrc):"
+        reason, details = ": the base image has no git", None
+        resolution = f"Name a base image that has git (--base), or copy {copy}"
+    elif _ASKS_WHO.search(said):
+        reason = ": the server asks for a login, or refuses the one it got"
+        resolution = (
+            "Put a login into ~/.netrc of the user who builds (chmod 600 ~/.netrc):"
             f" machine {urlsplit(commit.url).hostname} login NAME password WORD. It is used over"
-            f" https:// only. Or copy '{path}' from a machine whose package store has it (the same"
-            " path there).",
-            details=details,
+            f" https:// only. Or copy {copy}"
         )
-    if _UNTRUSTED.search(said):
-        return ProvisionError(
-            f"Fetching failed for {name}: no authority that this machine knows vouches for the"
-            " server.",
-            resolution="Add its authority to this machine's own (update-ca-certificates on Debian,"
-            " update-ca-trust on RHEL), or name a file that has it in REQUESTS_CA_BUNDLE.",
-            details=details,
+    elif _UNTRUSTED.search(said):
+        reason = ": no authority that this machine knows vouches for the server"
+        resolution = (
+            "Add its authority to this machine's own (update-ca-certificates on Debian,"
+            " update-ca-trust on RHEL), or name a file that has it in REQUESTS_CA_BUNDLE."
         )
-    # What says nothing about the driver: a matrix ends there, and remembers nothing.
-    kind = UnreachableError if _UNREACHABLE.search(said) else ProvisionError
+    else:
+        # An unreachable server says nothing about the driver: a matrix ends, and records nothing.
+        kind = UnreachableError if _UNREACHABLE.search(said) else ProvisionError
+        reason = ""
+        resolution = (
+            "Check whether the repository has the commit and can be reached: git ls-remote"
+            f" {_pasted(commit)}; containers may need --network host, or a proxy in the"
+            f" environment. Or copy {copy}"
+        )
     return kind(
-        f"Fetching failed for {name}.",
-        resolution="Check whether the repository has the commit and can be reached: git ls-remote"
-        f" {quoted}; containers may need --network host, or a proxy in the"
-        f" environment. Or copy '{path}' from a machine whose package store has it (the same path"
-        " there).",
-        details=details,
+        f"Fetching failed for {_named(commit)}{reason}.", resolution=resolution, details=details
     )
+
+
+def _wrong_content(commit: GitCommit, sha256: str) -> ProvisionError:
+    return ProvisionError(
+        f"The content of {_named(commit)} is not what the Pin says.",
+        resolution="Compare it with what git makes of the commit without tags and branches,"
+        " whose names git puts into some files, and correct 'sha256' in driver.toml if that is"
+        f" right: git init -q x && cd x && git fetch -q --depth=1 {_pasted(commit)}"
+        f" {commit.commit} && git archive --format=tar {commit.commit} | sha256sum",
+        details=f"expected {commit.sha256}\ngot      {sha256}",
+    )
+
+
+def _named(commit: GitCommit) -> str:
+    return f"the commit {commit.commit} of '{redact(commit.url)}'"
+
+
+def _pasted(commit: GitCommit) -> str:
+    """Return the address of a repository for commands that people paste: it may have a ';'."""
+    return shlex.quote(redact(commit.url))

@@ -1,8 +1,8 @@
 """The package store: every file that builds install, once, under the sha256 of its content.
 
-Beside the files lie the closures that were solved: which packages a base image, a kernel and a set
-of tools need, so that nothing is solved twice. Whatever is in the store is whole: files appear
-under their names by a rename. Losing all of it costs time, and nothing else.
+Beside the files lie the solved closures: the packages that a base image, a kernel and some tools
+need. So nothing is solved twice. All files are complete, because they appear by a rename. Losing
+the store costs time, and nothing else.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Literal
@@ -29,9 +29,9 @@ from provision.progress import Note, Progress, silent
 
 _CHUNK = 1 << 20
 _DAY_S = 24 * 3600.0
-# What the names of files begin with that are not whole yet.
+# The prefix of files that are not complete yet.
 _DRAFT = ".draft-"
-# A draft of a process that is still at work is younger.
+# Older drafts belong to processes that were killed.
 _DRAFT_S = _DAY_S
 # Folders of work in progress (provision.engine.scratch), but for that of base images: a killed
 # debootstrap may have left file systems mounted there.
@@ -39,13 +39,13 @@ _SCRATCH = ("developer", "git-login", "host-python", "import", "verify")
 
 
 class Closure(Frozen):
-    """What was solved: the packages of a kernel's builds on a base image.
+    """A solution: the packages of a kernel's builds on a base image.
 
     Attributes:
         distro: The distro.
         kernel: The kernel's release.
         architecture: As ``uname -m`` prints it.
-        cc_version_text: What the kernel's configuration says of its compiler.
+        cc_version_text: ``CONFIG_CC_VERSION_TEXT`` of the kernel.
         compiler: The compiler's package; None: the compiler is no package.
         headers: The packages that hold the kernel's headers.
         tools: The tools that were asked for, at their exact versions.
@@ -66,7 +66,7 @@ class Closure(Frozen):
 
 
 class PackageGoneError(NotFoundError):
-    """A file that is neither in the store nor, by now, at any of its addresses.
+    """A file that is neither in the store nor at any of its addresses.
 
     Attributes:
         sha256: Its checksum.
@@ -86,8 +86,8 @@ class PackageStore:
     Attributes:
         folder: The store.
         files: Its folder of files, each under its sha256.
-        trees: Its folder of what is known of kernel trees.
-        runfiles: Its folder of what is known of NVIDIA's .run files.
+        trees: Its folder of records of kernel trees.
+        runfiles: Its folder of records of NVIDIA's .run files.
         commits: Its folder of commits of git repositories.
     """
 
@@ -105,9 +105,9 @@ class PackageStore:
         return self.files / sha256
 
     def whole(self, sha256: str) -> Path | None:
-        """Return a file that is of use now, if its content is what it should be; None: it is not.
+        """Return a file and mark it as used; None: it is missing or damaged.
 
-        Others copy files here by hand, and disks fail. Garbage collection goes by the time of use.
+        Admins copy files here, and disks fail. Garbage collection looks at the time of use.
         """
         path = self.path(sha256)
         if not path.is_file() or sha256_file(path) != sha256:
@@ -117,12 +117,12 @@ class PackageStore:
         return path
 
     def add(self, content: IO[bytes], *, sha256: str, name: str) -> Path:
-        """Take a file whose content is known beforehand.
+        """Add a file with a known checksum.
 
         Args:
             content: The file.
             sha256: Its checksum.
-            name: What messages call it.
+            name: Its name in messages.
 
         Raises:
             ProvisionError: It has other content.
@@ -137,14 +137,14 @@ class PackageStore:
                     resolution="Run the command again.",
                     details=f"expected {sha256}\ngot      {got}",
                 )
-            # Not synced: a file counts by its content, so what a power cut damages is had again.
+            # Not synced: a file that a power cut damages is found out and fetched again.
             draft.replace(path)
         finally:
             draft.unlink(missing_ok=True)
         return path
 
     def receive(self, content: IO[bytes]) -> tuple[str, Path]:
-        """Write a file beside those of the store; returns its checksum, and where it is.
+        """Write a file as a draft; return its checksum and its path.
 
         Args:
             content: The file.
@@ -175,16 +175,14 @@ class PackageStore:
         size: int | None = None,
         progress: Progress = silent,
     ) -> Path:
-        """Have a file in the store: from there, or from the first address that has it.
-
-        One that is there and damaged is had again.
+        """Return a file of the store; download it if it is missing or damaged.
 
         Args:
             sha256: Its checksum.
-            urls: Its addresses.
-            name: What messages call it.
+            urls: Its addresses, which are tried in this order.
+            name: Its name in messages.
             size: Its size in bytes, if that is known.
-            progress: Receives how far it is.
+            progress: Receives the progress.
 
         Raises:
             PackageGoneError: No address has it; says what was tried.
@@ -193,37 +191,27 @@ class PackageStore:
         """
         if found := self.whole(sha256):
             return found
-        path = self.path(sha256)
-        tried: list[str] = []
-        unreachable = False
-        wrong: list[WrongContentError] = []
+        errors: list[tuple[str, ProvisionError]] = []
+        limit = {} if size is None else {"limit": size}
         for url in urls:
             progress(Note(f"Downloading {name}"))
-            limit = {} if size is None else {"limit": size}
+            path = self.path(sha256)
             try:
                 download(url, sha256=sha256, destination=path, progress=progress, **limit)
-            except UnreachableError as error:
-                unreachable = True
-                tried.append(f"{url}: {error.details or error.message}")
-            except WrongContentError as error:
-                wrong.append(error)
-                tried.append(f"{url}: {error.message}")
             except ProvisionError as error:
-                tried.append(f"{url}: {error.message}")
+                errors.append((url, error))
             else:
                 return path
-        if wrong and len(wrong) == len(tried):
-            raise wrong[0]
-        raise self._missing(name, sha256, tried, unreachable=unreachable)
+        raise self._missing(name, sha256, errors)
 
     def closure(self, key: str) -> Closure | None:
-        """Return a closure that was solved before; None where it was not, or is damaged."""
+        """Return a solved closure and mark it as used; None: it is missing or damaged."""
         path = self._closure_path(key)
         try:
             closure = load_json(path, Closure)
         except ProvisionError:
             return None
-        # Garbage collection goes by when it was last of use.
+        # Garbage collection looks at the time of use.
         with suppress(OSError):
             os.utime(path)
         return closure
@@ -236,7 +224,7 @@ class PackageStore:
 
     @contextmanager
     def solving(self, key: str, progress: Progress) -> Iterator[None]:
-        """Hold the lock of a closure: of two that want it, one solves."""
+        """Hold the lock of a closure, so that only one of several processes solves it."""
 
         def waiting() -> None:
             progress(Note("Another process is solving for the same packages; waiting for it"))
@@ -247,30 +235,30 @@ class PackageStore:
     def collect(
         self, kernels: Iterable[str], *, days: float, dry_run: bool = False
     ) -> list[tuple[str, int]]:
-        """Remove closures that were of no use for some time, and files that none of them needs.
+        """Remove closures that were not used for some time, and files that no closure needs.
 
         Args:
             kernels: Releases of kernels whose closures stay, whatever their age.
-            days: For how long the others stay, and files that no closure names, after their last
-                use.
-            dry_run: Only say what would be removed.
+            days: Days after the last use for which other closures stay, and files that no closure
+                names.
+            dry_run: Only return what would be removed.
 
         Returns:
-            What was removed: a name and its size in bytes.
+            The name of each removed file and its size in bytes.
         """
-        wanted = frozenset(kernels)
+        kept_kernels = frozenset(kernels)
         oldest = time.time() - days * _DAY_S
         gone: list[tuple[Path, int]] = []
         needed: set[str] = set()
         for path, used, size in _entries(self._closures):
             closure = _readable(path)
-            if closure is None or (closure.kernel not in wanted and used < oldest):
+            if closure is None or (closure.kernel not in kept_kernels and used < oldest):
                 gone.append((path, size))
             else:
                 needed.update(package.sha256 for package in closure.packages)
         for folder in (self.trees, self.runfiles, self.commits, self.files):
             for path, used, size in _entries(folder):
-                # A draft of a killed run, or what nothing names any more.
+                # A draft of a killed run, or a file that no closure names any more.
                 limit = time.time() - _DRAFT_S if path.name.startswith(".") else oldest
                 if path.name not in needed and used < limit:
                     gone.append((path, size))
@@ -280,7 +268,7 @@ class PackageStore:
         return [(path.name, size) for path, size in gone]
 
     def _left_behind(self) -> list[tuple[Path, int]]:
-        """Return what killed runs left in folders that only the same run again would empty."""
+        """Return the leftovers of killed runs, which only a repeated run would remove otherwise."""
         limit = time.time() - _DRAFT_S
         places = [path for path in self.runfiles.glob(".*") if path.is_dir()]
         places += (self._state / "developer-containers").glob("*")
@@ -296,21 +284,31 @@ class PackageStore:
         return self._closures / f"{key}.json"
 
     def _missing(
-        self, name: str, sha256: str, tried: list[str], *, unreachable: bool
+        self, name: str, sha256: str, errors: Sequence[tuple[str, ProvisionError]]
     ) -> ProvisionError:
+        """Return the error for a file that no address has, by the error of each address."""
+        wrong = [error for _url, error in errors if isinstance(error, WrongContentError)]
+        if wrong and len(wrong) == len(errors):
+            return wrong[0]
         message = (
             f"The file '{name}' (sha256 {sha256[:12]}…) is not in the package store, or is damaged"
-            f" there, and {'no address has it' if tried else 'no address of it is known'}."
+            f" there, and {'no address has it' if errors else 'no address of it is known'}."
         )
         resolution = (
             f"Copy it to '{self.path(sha256)}' from a machine whose store has it (the"
             " same path there), name a mirror that keeps old packages (the distro's vault or"
             " snapshot service) in /etc/provision/provision.toml, or resolve again with --update."
         )
+        tried = [f"{url}: {_reason(error)}" for url, error in errors]
         details = "\n".join(["tried:", *tried]) if tried else None
-        if unreachable:
+        if any(isinstance(error, UnreachableError) for _url, error in errors):
             return UnreachableError(message, resolution=resolution, details=details)
         return PackageGoneError(message, sha256=sha256, resolution=resolution, details=details)
+
+
+def _reason(error: ProvisionError) -> str:
+    is_unreachable = isinstance(error, UnreachableError)
+    return (error.details if is_unreachable else None) or error.message
 
 
 def closure_key(inputs: Mapping[str, object]) -> str:
@@ -345,7 +343,7 @@ def _remove(path: Path) -> None:
 
 
 def _last_use(status: os.stat_result) -> float:
-    # What was copied here may have kept its old date, which is not when it came.
+    # A copied file may keep its old modification time; its change time is that of the copy.
     return max(status.st_mtime, status.st_ctime)
 
 

@@ -1,12 +1,13 @@
-"""What a distro's solver is asked for; headers of kernels that its repositories have dropped."""
+"""The request to a distro's solver, and headers of kernels that its repositories have dropped."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from provision.build.network_access import authorities_of
 from provision.build.package_store import closure_key
 from provision.distros import (
     Distro,
@@ -28,19 +29,13 @@ from provision.files import holds_something, in_root
 from provision.pin import BasePin
 from provision.progress import Note, Progress
 
-# Of Debian, the RHEL family, and SUSE.
-_BUNDLES = (
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-)
 # Fedora's kernel-devel has some 25 MB.
 _LIMIT = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class SolveRequest:
-    """What to solve for.
+    """The packages that a solver is to find.
 
     Attributes:
         distro: The distro.
@@ -52,7 +47,7 @@ class SolveRequest:
         repositories: Used instead of the base image's own.
         root: Root of the host, which may hold entitlements.
         network: Network of the container; None: the engine's default.
-        toolchain: What compiles in a kernel tree; None: the kernel's headers are packages.
+        toolchain: The compiler for a kernel tree; None: the kernel's headers are packages.
         archive_mirror: Address instead of that of the distro's archive of superseded kernels.
     """
 
@@ -81,7 +76,7 @@ class SolveRequest:
 
     @property
     def key(self) -> str:
-        """Names the closure: two requests with one key have the same closure."""
+        """The name of the closure: requests with the same key have the same closure."""
         asked: dict[str, object] = {
             "base": self.base.digest,
             "distro": [self.distro.id, self.release.version],
@@ -98,14 +93,14 @@ class SolveRequest:
         more = {
             "snapshots": [one.id for one in self.repositories if one.is_snapshot],
             "signed": [one.id for one in self.repositories if one.is_signed],
-            # What the host may use, and not the credentials themselves: those are renewed.
+            # The repositories that the host may use, and not its credentials, which are renewed.
             "entitled": sorted(self._entitled()),
         }
-        # What is empty is left out, so that closures of before keep their names.
+        # Empty values are left out, so that older closures keep their names.
         return closure_key({**asked, **{name: said for name, said in more.items() if said}})
 
     def entitlements(self) -> dict[str, str]:
-        """Return what a container sees of the host's subscriptions: its paths there, by its own.
+        """Return the files of the host's subscriptions: path on the host by path in the container.
 
         Raises:
             NotFoundError: One that the distro's repositories ask for is not on the host.
@@ -119,7 +114,7 @@ class SolveRequest:
     def authorities(self) -> dict[str, bytes]:
         """Return the certificates that this host trusts, for https mirrors of apt's family.
 
-        By path below ``WORK``; nothing where no mirror is asked by https, or the host has none.
+        They come by path below ``WORK``. There are none without an https mirror.
         """
         urls = [url for one in self.repositories for url in one.urls]
         is_needed = bool(self._entitled()) or any(url.startswith("https:") for url in urls)
@@ -129,11 +124,11 @@ class SolveRequest:
         return {AUTHORITIES: found.read_bytes()} if found else {}
 
     def failure(self, status: int, said: str, version: str | None = None) -> Failure:
-        """Return what the distro's family explains a script's failure by.
+        """Return the data from which the distro's family explains a failed script.
 
         Args:
             status: Its exit status.
-            said: What it printed.
+            said: Its output.
             version: ``VERSION_ID`` of the base image.
         """
         return Failure(
@@ -149,11 +144,11 @@ class SolveRequest:
         )
 
     def no_compiler(self, text: str, compilers: tuple[Spec, ...]) -> NotFoundError:
-        """Return what to say where no package holds the compiler that built the kernel.
+        """Return the error for a kernel whose compiler no package has.
 
         Args:
             text: Value of ``CONFIG_CC_VERSION_TEXT``.
-            compilers: What was looked for.
+            compilers: The packages that were looked for.
         """
         tried = ", ".join(spec.text for spec in compilers)
         where = (
@@ -174,8 +169,7 @@ class SolveRequest:
         )
 
     def _asked_for(self) -> tuple[Entitlement, ...]:
-        # Repositories of one's own take the place of those that need a subscription; the suites of
-        # an archive are beside them.
+        # Configured repositories replace those that need a subscription; an archive's suites don't.
         if self.repositories and self.distro.apt is None:
             return ()
         return self.distro.entitlement
@@ -183,12 +177,6 @@ class SolveRequest:
     def _entitled(self) -> dict[str, str]:
         paths = {one.container: in_root(self.root, one.host) for one in self._asked_for()}
         return {inside: str(path) for inside, path in paths.items() if holds_something(path)}
-
-
-def authorities_of(root: Path) -> Path | None:
-    """Return the file with the certificates that a host trusts; None where it has none."""
-    bundles = [in_root(root, name) for name in _BUNDLES]
-    return next((path for path in bundles if path.is_file()), None)
 
 
 def find_archived(
@@ -199,24 +187,24 @@ def find_archived(
 ) -> tuple[Spec, Mapping[str, bytes]]:
     """Download the headers of a kernel that the repositories have dropped.
 
-    Nothing vouches for the download yet: the script that gets it checks the package's signature, as
+    The download is not verified here: the script that gets it checks the package's signature, as
     that of every other package.
 
     Args:
-        request: What is solved for.
+        request: The request.
         keys: Lists the last eight digits of the ids of the distro's keys.
-        gone: What the repositories' lack led to, raised again where nothing else has them.
-        progress: Receives what is downloaded.
+        gone: The error of the solver; raised again if the archive lacks the headers too.
+        progress: Receives the downloads.
 
     Returns:
-        What to ask the solver for, and files for its scripts, by path below ``WORK``.
+        The package to solve for, and files for the solver's scripts, by path below ``WORK``.
 
     Raises:
-        HeadersGoneError: The distro has no such archive, or that has no signed copy.
+        HeadersGoneError: The distro has no such archive, or the archive has no signed copy.
         UnreachableError: The archive can't be reached.
     """
     archive = archive_of_headers(request.distro)
-    # Repositories that are named exclude others, unless the archive is named as well.
+    # Configured repositories exclude all others, unless the archive is configured as well.
     if archive is None or (request.repositories and request.archive_mirror is None):
         raise gone
     addresses = header_addresses(archive, request.kernel, keys(), mirror=request.archive_mirror)
@@ -235,8 +223,13 @@ def find_archived(
             tried.append(url)
         except ProvisionError as error:
             tried.append(f"{url}: {error.message}")
+    raise _no_signed_copy(gone, tried)
+
+
+def _no_signed_copy(gone: HeadersGoneError, tried: Sequence[str]) -> HeadersGoneError:
+    """Return the solver's error with the addresses of the archive that were tried."""
     looked = "\n".join(["no signed copy in the archive:", *tried]) if tried else ""
-    raise HeadersGoneError(
+    return HeadersGoneError(
         gone.message,
         resolution=gone.resolution,
         details="\n".join(filter(None, [gone.details, looked])),

@@ -25,22 +25,22 @@ COLLECTOR = "collect.py"
 PREPARE_TREE = "prepare_tree.py"
 # The family of kernels whose headers are no packages, whatever the distro.
 TREE = "tree"
-# Programs of ours that run in the build container: their names there, and the files that they are.
+# Our programs that run in the build container: the file by its name in the container.
 _PROGRAMS = {
     COLLECTOR: "build/collector.py",
     "kmm.py": "build/kmm.py",
     "unpack.py": "build/unpack_source.py",
 }
 _TREE_PROGRAM = "distros/prepare_tree.py"
-# What only builds from a dkms.conf run.
+# The folder of scripts that only builds from a dkms.conf run.
 _DKMS = "dkms"
 _DISTRO = "distro.json"
 _KEYRING = "archive-keyring.gpg"
 # The template that serves a family of distros.
 _TEMPLATES = {"apt": "apt", "dnf": "rpm", "zypper": "rpm"}
-# Whose script installs the packages of a kernel tree's toolchain.
+# The family whose script installs the packages of a kernel tree's toolchain.
 _SCRIPTS = {TREE: "apt"}
-# What of a distro's data reaches the Dockerfile.
+# The parts of a distro's data that reach the Dockerfile.
 _REACHING = {"headers", "compilers"}
 
 
@@ -108,14 +108,14 @@ def _printable(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Templates:
-    """What one distro family is rendered from.
+    """The files from which the Dockerfiles of one distro family are rendered.
 
     Attributes:
         family: Its name.
         dockerfile: Name of the main template.
         sources: Jinja sources by name: the main template and its macros.
         helpers: Files that go into the context as they are, by name.
-        special: Those of them that only builds from some kinds of sources run.
+        special: The helpers that only builds from some kinds of sources run.
     """
 
     family: str
@@ -125,7 +125,7 @@ class Templates:
     special: frozenset[str] = frozenset()
 
     def helpers_of(self, scripts: Collection[str]) -> dict[str, bytes]:
-        """Return the files of a context: those of every build, and of the others these."""
+        """Return the helpers of every build, and those of the special ones that are named."""
         return {
             name: content
             for name, content in self.helpers.items()
@@ -162,9 +162,9 @@ def fill_template(name: str, sources: Mapping[str, str], values: Mapping[str, ob
     """Return the text of a Dockerfile's template with values in it.
 
     Args:
-        name: Which of the sources.
-        sources: Jinja sources by name: it, and what it takes from others.
-        values: What it is given.
+        name: The template.
+        sources: Jinja sources by name: the template and its macros.
+        values: The variables of the template.
     """
     from jinja2 import (  # noqa: PLC0415 - 0.02 s that a command which renders nothing doesn't pay
         DictLoader,
@@ -208,7 +208,7 @@ def load_templates(directory: Path, distro_id: str) -> Templates:
 
     Args:
         directory: The ``templates`` folder.
-        distro_id: Which distro, by its ID in os-release.
+        distro_id: The distro's ID in os-release.
 
     Raises:
         NotFoundError: No template serves this distro, or the folder lacks it.
@@ -262,7 +262,7 @@ def _program(path: str) -> bytes:
 
 
 def _distro_data(distro_id: str) -> dict[str, str]:
-    """Return what of a distro's data reaches its Dockerfiles, so that their digest knows it."""
+    """Return the data of a distro that reach its Dockerfiles, so that the digest covers them."""
     distro = distro_named(distro_id)
     if distro is None:
         return {}

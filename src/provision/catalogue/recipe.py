@@ -249,13 +249,13 @@ class Recipe(Frozen):
 
     def _feature_problems(self) -> list[str]:
         known = self.container.features
-        wanted = [("container.driver_feature", f) for f in self.container.driver_feature]
+        named = [("container.driver_feature", f) for f in self.container.driver_feature]
         lacking = [
             f"installed.features lacks '{feature}', which container.driver_feature names"
             for feature in self.container.driver_feature
             if self.installed is not None and feature not in self.installed.features
         ]
-        wanted += [(f"files {file.source}", f) for file in self.files for f in file.features]
+        named += [(f"files {file.source}", f) for file in self.files for f in file.features]
         own = [
             f"files {file.source} of the source '{label}' names the feature '{feature}', which"
             " neither container.features nor the source has"
@@ -266,7 +266,7 @@ class Recipe(Frozen):
         ]
         unknown = [
             f"{where} names the feature '{feature}', which container.features lacks"
-            for where, feature in wanted
+            for where, feature in named
             if feature not in known
         ]
         return [*unknown, *own, *lacking]

@@ -24,7 +24,7 @@ from provision.fleet.host_status import (
     rank,
     worst,
 )
-from provision.pipeline.html_page import render_html, shown_time
+from provision.pipeline.html_page import PageFiles, render_html, shown_time
 
 SCHEMA = 1
 _DIGITS = re.compile(r"(\d{1,18})")
@@ -192,9 +192,11 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
     return [(1, int(part), "") if place % 2 else (0, 0, part) for place, part in enumerate(parts)]
 
 
-TEMPLATE = "fleet/page.html.j2"
-_STYLES = ("matrix/page.css", "fleet/page.css")
-_SCRIPTS = ("page/shared.js", "fleet/page.js")
+_FILES = PageFiles(
+    "fleet/page.html.j2",
+    styles=("matrix/page.css", "fleet/page.css"),
+    scripts=("page/shared.js", "fleet/page.js"),
+)
 # The looks that the style sheet has, by state; all that needs care looks failed.
 _LOOKS = {"ready": "built", "pending": "not-supported", "reboot-required": "not-built"}
 
@@ -232,9 +234,7 @@ def render_page(
         "rows": rows,
         "details": [_page_detail(report, identities[id(host)], host) for host in report.hosts],
     }
-    return render_html(
-        templates, TEMPLATE, styles=_STYLES, scripts=_SCRIPTS, time=report.time, values=values
-    )
+    return render_html(templates, _FILES, time=report.time, values=values)
 
 
 def _look(state: str) -> tuple[str, str, str]:

@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import StringConstraints
 
 from provision.build.base_image import ensure_base
-from provision.build.diagnosis import BuildError, source_errors
+from provision.build.diagnosis import BuildError, BuildFailure, source_errors
 from provision.build.engine_build import EngineBuild, labelled_image, run_build
 from provision.build.templates import digest_of, fill_template
 from provision.engine.docker_api import BuildOptions, Engine, Image
@@ -202,11 +202,9 @@ def _failed(pin: PythonPin, stream: BuildStream, log: Path) -> BuildError:
     ending = [*where, *lines[-_LAST_LINES:], stream.error or "", f"Whole output: {log}"]
     return BuildError(
         f"Python {pin.version} could not be built.",
+        BuildFailure(stream.steps, source_errors(lines), log),
         resolution="The lines above are the failing step's last ones. A download that failed:"
         " check whether the build container reaches the archive ([engine] network of"
         " provision.toml). Then run the command again: it goes on after the last complete step.",
         details="\n".join(ending),
-        steps=stream.steps,
-        source_errors=source_errors(lines),
-        log=log,
     )

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from provision.build.artifact_image import Built, find
-from provision.build.build_steps import KERNEL_STAGE, TOOLS_STAGE, layers_of, remove_layers
 from provision.build.diagnosis import BuildError, kind_of
+from provision.build.engine_build import KERNEL_STAGE, TOOLS_STAGE, layers_of, remove_layers
 from provision.engine.docker_api import Engine, EngineLostError
 from provision.engine.stream import StepRecord
 from provision.errors import ExitCode, InUseError, ProvisionError, redact

@@ -17,7 +17,7 @@ from provision.matrix.cells import Cell, Column, Row, Selection
 from provision.matrix.choosing import choose_kernels, choose_rows
 from provision.matrix.offers import offers_of_results
 from provision.matrix.results import Result, Results
-from provision.pipeline.html_page import render_html, shown_time
+from provision.pipeline.html_page import PageFiles, render_html, shown_time
 
 NOT_BUILT = "not-built"
 # A symbol and words beside the colour, for black-and-white prints and readers who see no colours.
@@ -153,9 +153,11 @@ def _named(drivers: Collection[str]) -> str:
     return "any driver" if "all" in drivers else ", ".join(drivers)
 
 
-TEMPLATE = "matrix/page.html.j2"
-_STYLES = ("matrix/page.css",)
-_SCRIPTS = ("page/shared.js", "matrix/page.js")
+_FILES = PageFiles(
+    "matrix/page.html.j2",
+    styles=("matrix/page.css",),
+    scripts=("page/shared.js", "matrix/page.js"),
+)
 _REASONS = {
     "compile": "does not compile",
     "build": "a step of the build failed",
@@ -188,9 +190,7 @@ def render_page(report: MatrixReport, templates: Path, *, time: float) -> str:
             if (result := report.result(row, column))
         ],
     }
-    return render_html(
-        templates, TEMPLATE, styles=_STYLES, scripts=_SCRIPTS, time=time, values=values
-    )
+    return render_html(templates, _FILES, time=time, values=values)
 
 
 def _distros(report: MatrixReport) -> list[tuple[str, int]]:

@@ -17,11 +17,11 @@ from provision.matrix.cells import Offer, Offers, Planned, Selection
 from provision.matrix.choosing import has_pattern, latest_count
 from provision.matrix.results import Result
 from provision.pin import DistroPin
+from provision.pipeline.availability import distro_kernels
 from provision.pipeline.driver_request import DriverRequest, choose_distro
 from provision.pipeline.image_builds import ensure_base_image
-from provision.pipeline.packaged_kernels import distro_kernels
 from provision.pipeline.solving import open_driver_index
-from provision.pipeline.upstream_branches import Followed, follow
+from provision.pipeline.vendor_offers import Followed, follow
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.sources import Market, newest_first, offers, unlisted

@@ -1,6 +1,6 @@
-"""Looks for the artifact that a host needs: in its registries, and in its store where none answers.
+"""Looks for the artifact that a host needs: in its registries, or in its store if none answers.
 
-Nothing that builds is loaded.
+This module loads nothing that builds.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from provision.pipeline.driver_request import DriverRequest, distro_of_kernel, o
 from provision.pipeline.pulling import check_age
 from provision.pipeline.registries import trust_rule
 from provision.pipeline.registry_search import ArtifactQuery, Lookup, seek, seek_pin
-from provision.pipeline.upstream_branches import follow
+from provision.pipeline.vendor_offers import follow
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 from provision.registry.artifact_images import Trusted
 from provision.registry.names import parse_reference
 from provision.registry.tokens import DeniedError
-from provision.sources.kind import newest_first
+from provision.sources.market import newest_first
 from provision.sources.upstream import known_branches, today
 from provision.store.entries import entries, unsigned_reference
 from provision.store.layout import Layout
@@ -38,38 +38,38 @@ class MissingArtifactError(NotFoundError):
     """No registry has an artifact, and nothing is built here.
 
     Attributes:
-        sought: What was looked for; None: no registry was asked.
+        sought: The query; None: no registry was asked.
     """
 
     sought: ArtifactQuery | None = None
 
 
-def look_for(settings: Settings, wanted: DriverRequest, lookup: Lookup) -> Trusted | None:
-    """Return the image of a registry that a host may install in place of building it.
+def look_for(settings: Settings, request: DriverRequest, lookup: Lookup) -> Trusted | None:
+    """Return the image of a registry that a host may install instead of building it.
 
     Args:
         settings: The host.
-        wanted: What is asked for.
+        request: The driver, and the options of its build.
         lookup: How registries are asked.
 
     Returns:
-        The image; None: it is to be built.
+        The image; None: the artifact has to be built.
 
     Raises:
         MissingArtifactError: No registry has it, and nothing is built here.
         NotFoundError: The driver or kernel is unknown.
-        UntrustedError: What a registry has is not signed as it has to be.
+        UntrustedError: The image of a registry lacks a signature that counts.
         ProvisionError: provision.toml does not say whom to trust, or a key can't be read.
     """
     registry = settings.config.registry
     places = (*registry.folders, *registry.addresses)
     found, sought = None, None
     if asks_registries(settings):
-        sought = artifact_query(settings, wanted, progress=lookup.progress)
+        sought = artifact_query(settings, request, progress=lookup.progress)
         found = seek(settings, sought, _refusing_old(settings, lookup))
     if found is None and settings.config.policy.build == "never":
         error = MissingArtifactError(
-            f"No registry has {wanted.driver} for {wanted.kernel or 'the kernel that runs'}"
+            f"No registry has {request.driver} for {request.kernel or 'the kernel that runs'}"
             f' ({", ".join(places) or "none is set"}), and [policy] build = "never".',
             resolution="Build and push it elsewhere: provision build --push … --sign; or allow it"
             ' here: [policy] build = "fallback" in /etc/provision/provision.toml.',
@@ -80,7 +80,7 @@ def look_for(settings: Settings, wanted: DriverRequest, lookup: Lookup) -> Trust
 
 
 def look_for_pin(settings: Settings, pin: Pin, lookup: Lookup) -> Trusted | None:
-    """Return the image of a Pin from a registry; None: none has it, or none is to be asked.
+    """Return the image of a Pin from a registry; None: none has it, or none may be asked.
 
     Arguments and errors as ``look_for``.
     """
@@ -101,27 +101,27 @@ def asks_registries(settings: Settings) -> bool:
 
 
 def artifact_query(
-    settings: Settings, wanted: DriverRequest, *, progress: Progress = silent
+    settings: Settings, request: DriverRequest, *, progress: Progress = silent
 ) -> ArtifactQuery:
-    """Return what registries and the store are asked, where a host wants a driver for a kernel.
+    """Return the query to registries and the store for a request of a host.
 
     Raises:
         NotFoundError: The driver or kernel is unknown.
     """
     facts = read_facts(settings.root)
-    kernel = wanted.kernel or own_kernel(settings, facts)
-    recipe = settings.catalogue.entry(wanted.driver).recipe
+    kernel = request.kernel or own_kernel(settings, facts)
+    recipe = settings.catalogue.entry(request.driver).recipe
     distro = None
     try:
-        distro = distro_of_kernel(settings, kernel, wanted.distro)
+        distro = distro_of_kernel(settings, kernel, request.distro)
         name = f"{distro.id}:{distro.version}"
     except NotFoundError:
-        # One that nothing can be built for here; others may have.
-        name = wanted.distro or f"{facts.distro.id}:{facts.distro.version}"
+        # Nothing can be built for this distro here, but others may have built for it.
+        name = request.distro or f"{facts.distro.id}:{facts.distro.version}"
     return ArtifactQuery(
-        driver=wanted.driver,
-        version=wanted.version_request(_branches(settings, recipe, wanted, distro, progress)),
-        flavour=wanted.flavour or recipe.default_flavour,
+        driver=request.driver,
+        version=request.version_request(_branches(settings, recipe, request, distro, progress)),
+        flavour=request.flavour or recipe.default_flavour,
         kernel=kernel,
         distro=name,
         architecture=machine(settings.root),
@@ -131,34 +131,34 @@ def artifact_query(
 def _branches(
     settings: Settings,
     recipe: Recipe,
-    wanted: DriverRequest,
+    request: DriverRequest,
     distro: DistroPin | None,
     progress: Progress,
 ) -> tuple[str, ...] | None:
-    """Return the branches of the kind that is asked for (``lts``); None: no kind is.
+    """Return the branches of the requested kind (``lts``); None: no kind is requested.
 
-    A host that builds nothing asks no vendor: it has what the recipe says.
+    A host that never builds asks no vendor, and takes the branches of the recipe.
     """
-    if wanted.version is None or wanted.version not in CHANNELS:
+    if request.version is None or request.version not in CHANNELS:
         return None
     if distro is None or settings.config.policy.build == "never":
-        return known_branches(recipe.upstream, ()).followed(wanted.version, today())
-    return follow(settings, wanted, distro, progress=progress).branches
+        return known_branches(recipe.upstream, ()).followed(request.version, today())
+    return follow(settings, request, distro, progress=progress).branches
 
 
-def stored_for(settings: Settings, wanted: DriverRequest) -> Path | None:
-    """Return the entry of the store that is what is asked for; None: there is no such one.
+def stored_for(settings: Settings, request: DriverRequest) -> Path | None:
+    """Return the entry of the store that fits a request; None: no entry does.
 
-    Of several versions the newest counts, or the one to stay with. What came from an unsigned image
-    counts only where such images do.
+    Of several versions the preferred one counts, or the newest. Entries from unsigned images count
+    only where the host accepts such images.
 
     Raises:
         NotFoundError: The driver or kernel is unknown.
     """
-    sought = artifact_query(settings, wanted)
-    layout = Layout(settings.root, wanted.driver)
+    sought = artifact_query(settings, request)
+    layout = Layout(settings.root, request.driver)
     found: dict[str, Path] = {}
-    takes_unsigned = _takes_unsigned(settings, wanted.driver)
+    takes_unsigned = _takes_unsigned(settings, request.driver)
     for digest in entries(layout):
         if not takes_unsigned and unsigned_reference(layout.entry(digest)) is not None:
             # Without its registry, a host must not go back to an unsigned artifact.
@@ -189,6 +189,6 @@ def _is_of(pin: Pin, sought: ArtifactQuery) -> bool:
 
 
 def may_be_in_store(settings: Settings, error: ProvisionError) -> bool:
-    """Whether a host that never builds makes do with its store: no registry lets it ask."""
+    """Return whether a host that never builds falls back on its store: no registry answers."""
     is_silent = isinstance(error, UnreachableError | DeniedError)
     return is_silent and settings.config.policy.build == "never"

@@ -1,4 +1,4 @@
-"""Artifacts, in an image or in a store: verified, and put to use on a host."""
+"""Artifacts in images and in a store: verifying, installing and activating them on a host."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Installed:
     """The result of an installation.
 
     Attributes:
-        manifest: What is in use now.
+        manifest: The manifest of the artifact that is in use now.
         entry: Its folder in the store.
-        changes: What was done, or would be; empty if it was in use already.
+        changes: The changes that were or would be made; empty if it was in use already.
     """
 
     manifest: Manifest
@@ -69,7 +69,7 @@ def verify_current(settings: Settings, driver: str, *, progress: Progress = sile
 def verify_image(
     settings: Settings, engine: Engine, reference: str, *, progress: Progress = silent
 ) -> Report:
-    """Verify what an image holds.
+    """Verify the artifact in an image.
 
     Raises:
         NotFoundError: There is no such image.
@@ -87,9 +87,9 @@ class Stored:
     """An artifact in a host's store.
 
     Attributes:
-        manifest: What it holds.
+        manifest: Its manifest.
         entry: Its folder.
-        added: Whether it was put there now.
+        added: Whether it was added now.
     """
 
     manifest: Manifest
@@ -105,14 +105,14 @@ def install_image(
     replace: bool = False,
     progress: Progress = silent,
 ) -> Installed:
-    """Put an image's artifact into the store of a host and make it the one in use.
+    """Put the artifact of an image into the store of a host, and activate it.
 
     Args:
         settings: The host.
-        engine: Has the image.
+        engine: The engine that has the image.
         reference: The image.
         replace: Unpack the artifact again, and replace foreign files.
-        progress: Receives what is done.
+        progress: Receives the progress.
 
     Raises:
         NotFoundError: There is no such image.
@@ -124,7 +124,7 @@ def install_image(
     layout = Layout(settings.root, manifest.pin.driver.name)
     entry = layout.entry(manifest.pin.short_digest)
     with _locked(layout, progress):
-        # Before anything is unpacked: whether a foreign file is in the way.
+        # A foreign file in the way is found before anything is unpacked.
         plan(layout, manifest, replace=replace)
     source = _Source(image, reference, manifest)
     while True:
@@ -134,7 +134,7 @@ def install_image(
             _locked(layout, progress),
         ):
             if draft is None and not entry.is_dir():
-                # Garbage collection took it since it was verified.
+                # Garbage collection has removed it since it was verified.
                 continue
             changes = plan(layout, manifest, replace=replace)
             added = draft is not None and adopt(layout, entry.name, draft, replace=replace)
@@ -162,9 +162,9 @@ def store_image(
     replace: bool = False,
     progress: Progress = silent,
 ) -> Stored:
-    """Put an image's artifact into the store of a host, beside the one that is in use.
+    """Put the artifact of an image into the store of a host, beside the one that is in use.
 
-    Until a link names it, garbage collection may take it again.
+    Until a link names it, garbage collection may remove it.
 
     Arguments and errors as ``install_image``.
     """
@@ -184,17 +184,17 @@ def store_image(
 def activate_entry(
     layout: Layout, entry: Path, *, replace: bool = False, progress: Progress = silent
 ) -> Installed:
-    """Make an artifact of the store the one in use: links, vendor config, loader configuration.
+    """Activate an artifact of the store: links, vendor file, loader configuration.
 
     Args:
-        layout: The driver's places.
+        layout: The driver's paths.
         entry: The artifact's folder.
-        replace: Replace files that someone else wrote.
-        progress: Receives what is done.
+        replace: Replace foreign files.
+        progress: Receives the progress.
 
     Raises:
         ConfigError: Its manifest is not valid.
-        ProvisionError: Someone else's file is in the way.
+        ProvisionError: A foreign file is in the way.
     """
     with switching(layout.root, progress), _locked(layout, progress):
         manifest = load_json(entry / MANIFEST, Manifest)
@@ -204,12 +204,12 @@ def activate_entry(
 
 
 def deactivate(layout: Layout, *, progress: Progress = silent) -> None:
-    """Take a driver out of use: its files outside of the store go, and the links in it.
+    """Deactivate a driver: remove its files outside of the store, and the links in the store.
 
-    The links of its kernels go last, so that a run that is killed is finished by the next.
+    The links of its kernels go last, so that the next run completes one that was killed.
 
     Raises:
-        NewerStateError: A newer provision wrote what is remembered of it.
+        NewerStateError: A newer provision wrote its state.
         OSError: A file can't be removed.
     """
     with switching(layout.root, progress), _locked(layout, progress):
@@ -223,7 +223,7 @@ def deactivate(layout: Layout, *, progress: Progress = silent) -> None:
 
 @contextmanager
 def _locked(layout: Layout, progress: Progress) -> Iterator[None]:
-    """Hold a driver's lock, with what killed runs left behind removed."""
+    """Hold the lock of a driver, and remove the leftovers of killed runs."""
     with changing(layout, progress):
         for path in remove_leftovers(layout):
             progress(Note(f"Removed what an interrupted run left behind: {path}"))
@@ -248,9 +248,9 @@ def _drafted(
     replace: bool,
     progress: Progress,
 ) -> Iterator[Path | None]:
-    """Unpack, verify and sign an image, beside the store's entries; yields the draft.
+    """Unpack, verify and sign an image beside the store's entries; yield the draft.
 
-    None where the store has the entry: that one is verified instead.
+    If the store has the entry already, verify the entry and yield None.
     """
     pin = source.manifest.pin
     layout = Layout(settings.root, pin.driver.name)
@@ -271,7 +271,7 @@ def _drafted(
 
 
 def verify_entry(layout: Layout, entry: Path, *, progress: Progress = silent) -> bool:
-    """Verify an entry of the store, under the driver's lock; returns whether there is one.
+    """Verify an entry of the store under the driver's lock; return whether it exists.
 
     Raises:
         ProvisionError: It is damaged.
@@ -301,6 +301,6 @@ def _manifest_of(settings: Settings, engine: Engine, image: Image, reference: st
 
 
 def _verified(artifact: Path, image: Image, progress: Progress) -> Report:
-    # An image without the label is found out as one with another Pin's.
+    # An image without the label is refused as one with the label of another Pin.
     label = image.labels.get(DIGEST_LABEL, "none")
     return verify_artifact(artifact, pin_label=label, on_bytes=verifying(progress))

@@ -33,11 +33,11 @@ _SECTOR = 512
 _HEADER = struct.Struct("<8s4I4Q16sQ3I")
 _MAGIC = b"EFI PART"
 _ENTRY = struct.Struct("<16s16sQQQ72s")
-# The head and the header come before any table.
+# The protective MBR and the header come before any table.
 _FIRST_TABLE = 2
 _MAX_ENTRIES = 1024
 _ROOT = "ROOT"
-# The magic number of ext2 to ext4, counted from the partition's begin.
+# The magic number of ext2 to ext4, and its offset in the partition.
 # Source: https://docs.kernel.org/filesystems/ext4/super.html
 _EXT_AT, _EXT = 0x438, b"\x53\xef"
 _CHUNK = 1 << 20
@@ -46,7 +46,7 @@ _COPY_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition of a disk: its name, and where it lies, in bytes."""
+    """A partition of a disk: its name, and its offset and size in bytes."""
 
     name: str
     offset: int
@@ -54,10 +54,10 @@ class Partition:
 
 
 def partitions(disk: IO[bytes]) -> list[Partition]:
-    """Return the partitions in a disk's GPT; the stream is read up to the table's end.
+    """Return the partitions in the GPT of a disk; read the stream up to the end of the table.
 
     Raises:
-        ProvisionError: It has none.
+        ProvisionError: The disk has no valid GPT.
     """
     head = disk.read(_FIRST_TABLE * _SECTOR)
     if len(head) < _FIRST_TABLE * _SECTOR or head[_SECTOR : _SECTOR + 8] != _MAGIC:
@@ -65,7 +65,7 @@ def partitions(disk: IO[bytes]) -> list[Partition]:
     fields = _HEADER.unpack_from(head, _SECTOR)
     table, count, size = fields[10], fields[11], fields[12]
     if table < _FIRST_TABLE or count > _MAX_ENTRIES or size < _ENTRY.size:
-        raise ProvisionError("The partition table of the developer container makes no sense.")
+        raise ProvisionError("The partition table of the developer container is not valid.")
     _skip(disk, (table - _FIRST_TABLE) * _SECTOR)
     found = []
     for _ in range(count):
@@ -80,7 +80,7 @@ def partitions(disk: IO[bytes]) -> list[Partition]:
 
 
 def root_partition(found: Iterable[Partition]) -> Partition:
-    """Return the partition with the container's root: the one of that name, else the largest.
+    """Return the partition with the root of the container: the one named ROOT, else the largest.
 
     Raises:
         ProvisionError: There is no partition.
@@ -103,15 +103,15 @@ def make_developer_image(
     """Make an image of a developer container.
 
     Args:
-        engine: Where the image is wanted.
-        request: What it is called.
-        packed: ``flatcar_developer_container.bin.bz2``, whose signature was good.
-        state: Folder for work in progress; some 6 GB.
-        progress: Receives what goes on.
+        engine: The engine that gets the image.
+        request: Names the image.
+        packed: ``flatcar_developer_container.bin.bz2``, whose signature was verified.
+        state: Folder for work in progress, which takes some 6 GB.
+        progress: Receives the progress.
 
     Raises:
         NotFoundError: debugfs is not installed.
-        ProvisionError: The file is not what it should be.
+        ProvisionError: The file is damaged, or has an unknown layout.
     """
     with scratch(state, "developer", progress=progress) as folder:
         progress(Note(f"Unpacking {packed.name}"))
@@ -142,32 +142,31 @@ def _copy_files(disk: Path, tree: Path) -> None:
 
 
 def _cut(disk: IO[bytes], target: Path) -> None:
-    """Copy the root partition; blocks of zeros become holes."""
+    """Copy the root partition; write blocks of zeros as holes."""
     found = partitions(disk)
-    wanted = root_partition(found)
-    _skip(disk, wanted.offset - disk.tell())
+    root = root_partition(found)
+    _skip(disk, root.offset - disk.tell())
     with target.open("wb") as stream:
-        left = wanted.size
+        left = root.size
         while left and (block := disk.read(min(_CHUNK, left))):
             left -= len(block)
             if any(block):
                 stream.write(block)
             else:
                 stream.seek(len(block), 1)
-        stream.truncate(wanted.size)
+        stream.truncate(root.size)
     with target.open("rb") as stream:
         stream.seek(_EXT_AT)
         magic = stream.read(len(_EXT))
     if left or magic != _EXT:
         raise ProvisionError(
-            f"The partition '{wanted.name}' of the developer container is no whole ext4 file"
-            " system.",
+            f"The partition '{root.name}' of the developer container is no whole ext4 file system.",
             resolution="Report it with the version of Flatcar: another layout is not known.",
         )
 
 
 def _skip(disk: IO[bytes], count: int) -> None:
-    """Read over bytes of a stream that is unpacked as it is read."""
+    """Skip bytes of a stream that is unpacked as it is read."""
     if count < 0:
         raise ProvisionError("The partitions of the developer container overlap their table.")
     while count and (block := disk.read(min(_CHUNK, count))):
@@ -183,7 +182,7 @@ _FINGERPRINT = "F88CFEDEFF29A5B4D9523864E25D9AED0593B34A"
 
 
 def developer_request(settings: Settings, distro: str | None) -> BaseRequest | None:
-    """Return which developer container is meant; None: another distro's base image is.
+    """Return the request for a developer container; None: the distro is not Flatcar.
 
     Args:
         settings: The host.
@@ -226,7 +225,7 @@ def ensure_developer_image(
     Raises:
         NotFoundError: There is no such release, or the key that signs them is not on the host.
         SignatureError: The file is not signed by that key.
-        ProvisionError: A download failed, or the file is not what it should be.
+        ProvisionError: A download failed, or the file is damaged.
     """
     before = engine.image(request.name)
     if before is not None and not replace:
@@ -235,7 +234,7 @@ def ensure_developer_image(
     with lock(settings.state / "locks" / "developer-containers"):
         image = engine.image(request.name)
         if image is not None and (before is None or image.id != before.id):
-            # By the process that this one waited for.
+            # The process that this one waited for made it.
             return BasePin(image=request.name, digest=image.id), False
         return _made(settings, engine, request, progress), True
 
@@ -249,7 +248,7 @@ def _made(settings: Settings, engine: Engine, request: BaseRequest, progress: Pr
     pin = make_developer_image(
         engine, request, packed=packed, state=settings.state, progress=progress
     )
-    # Half a gigabyte that is of no use once the image is there.
+    # Half a gigabyte, which is not needed once the image exists.
     packed.unlink()
     return pin
 

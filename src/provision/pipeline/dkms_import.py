@@ -1,4 +1,4 @@
-"""From a package, folder or address with a dkms.conf to a driver.toml."""
+"""Writes a driver.toml from a package, folder or address with a dkms.conf."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ _NO_ARCHIVE = (
     zlib.error,
     EOFError,
     OSError,
-    # For numbers in its headers that are none or too large.
+    # For invalid or oversized numbers in its headers.
     ValueError,
     ArithmeticError,
 )
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
-# Of DKMS itself, or in every build's container; or of the host that DKMS serves.
+# Packages of DKMS itself, of every build's container, or of a host with DKMS.
 _NEEDLESS = re.compile(
     r"dkms|debconf.*|kmod|make|patch|adduser|udev|systemd|init-system-helpers|linux-.*|gcc|.*-utils"
 )
-# A port of HTTP stays; one of SSH says nothing about an address that others can use.
+# A port of HTTP stays; a port of SSH has no meaning in an address for others.
 _REMOTE = re.compile(
     r"(?:https?://(?:[^@/]*@)?(?P<host>[^/:@]+(?::[0-9]+)?)/(?P<path>.+)"
     r"|(?:git@|ssh://git@)(?P<ssh>[^/:]+)(?::[0-9]+/|[/:])(?P<ssh_path>.+))"
@@ -62,13 +62,13 @@ _REMOTE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ImportRequest:
-    """What is to become a recipe.
+    """A source that gets a recipe.
 
     Attributes:
-        what: A package of the distro, a folder, or an address of an archive.
+        what: A package of the distro, a folder, or the address of an archive.
         kernel: The kernel that the dkms.conf is evaluated for; None: the host's.
-        distro: ``debian:12``: whose package, and in whose container; None: the host's.
-        output: Folder of drivers that gets the driver's folder; None: nothing is written.
+        distro: ``debian:12``: the distro of the package and of the container; None: the host's.
+        output: The folder that gets the driver's folder; None: nothing is written.
     """
 
     what: str
@@ -82,10 +82,10 @@ class Imported:
     """A recipe that was made.
 
     Attributes:
-        draft: The recipe, and what is to be looked at.
-        conf: What the dkms.conf says for the kernel.
+        draft: The recipe, and what an author has to check.
+        conf: The dkms.conf, evaluated for the kernel.
         kernel: That kernel.
-        file: The driver.toml that was written; None: none was.
+        file: The driver.toml that was written, if one was.
     """
 
     draft: Draft
@@ -106,13 +106,12 @@ def import_dkms(
     Args:
         settings: The host.
         engine: Connects to the engine in whose container the dkms.conf is evaluated.
-        request: What is asked for.
-        progress: Receives what goes on.
+        request: The source.
+        progress: Receives the progress.
 
     Raises:
         NotFoundError: There is no such package, folder or file, or no base image.
-        UsageError: The source has no dkms.conf, or one that makes no sense; or the driver's folder
-            is there already.
+        UsageError: The source has no valid dkms.conf, or the driver's folder exists already.
         ProvisionError: The source can't be downloaded or unpacked, or the engine failed.
     """
     distro = choose_distro(settings, request.distro)
@@ -120,8 +119,8 @@ def import_dkms(
     with _source(settings, request, distro, progress) as (path, origin):
         asked = base_request(settings, distro)
         base = named_base(asked) or find_base(engine(), asked, progress=progress)
-        wanted = SourceToInspect(path, request.what, kernel.release, kernel.architecture)
-        found = inspect_source(engine(), base, wanted, state=settings.state, progress=progress)
+        source = SourceToInspect(path, request.what, kernel.release, kernel.architecture)
+        found = inspect_source(engine(), base, source, state=settings.state, progress=progress)
     conf = read_conf(parse_variables(found.variables))
     draft = draft_recipe(
         conf, origin(found.conf), licences=found.licences, pci=found.pci, unset=found.unset
@@ -160,7 +159,7 @@ Found = tuple[Path, Callable[[str], Origin]]
 def _source(
     settings: Settings, request: ImportRequest, distro: DistroPin, progress: Progress
 ) -> Iterator[Found]:
-    """Have a source here; yields it, and what makes its origin of the path of its dkms.conf."""
+    """Yield the path of a source, and a function that returns its origin, given its dkms.conf."""
     what = request.what
     if re.match(r"https?://", what):
         with scratch(settings.state, "import", progress=progress) as folder:
@@ -202,26 +201,26 @@ def _downloaded(url: str, folder: Path, progress: Progress) -> Found:
             resolution="Give the address of a tar file, zip file or .deb, not of a page about it.",
         ) from error
     inside = list(tree.iterdir())
-    # A package has its source below usr/src, where one is looked for.
+    # The source of a package is below usr/src, where it is looked for.
     has_top = len(inside) == 1 and inside[0].is_dir() and not (tree / "usr/src").is_dir()
     release = ArchiveSource(url=url, sha256=sha256, strip=int(has_top))
     return (inside[0] if has_top else tree), lambda conf: Origin(url, conf, release=release)
 
 
 def _check_size(url: str, archive: Path) -> None:
-    """Refuse an archive that grows beyond all measure, before a file of it is written.
+    """Refuse an archive that is too large when unpacked, before a file of it is written.
 
     Raises:
         ProvisionError: It is too large.
     """
     size = 0
-    # What is damaged or no archive, the unpacker says.
+    # The unpacker reports damaged files and files that are no archives.
     with suppress(*_NO_ARCHIVE):
         for count, of_file in enumerate(_sizes(archive)):
             size += of_file
             if size > MAX_BYTES or count > MAX_FILES:
                 raise ProvisionError(
-                    f"'{url}' is too large to be looked at: unpacked, it has more than"
+                    f"'{url}' is too large to be inspected: unpacked, it has more than"
                     f" {MAX_BYTES >> 20} MiB or {MAX_FILES} files.",
                     resolution="Unpack it, and give the folder with the driver's source.",
                 )
@@ -229,7 +228,7 @@ def _check_size(url: str, archive: Path) -> None:
 
 def _sizes(archive: Path) -> Iterator[int]:
     if zipfile.is_zipfile(archive):
-        # No more than that is unpacked, whatever a file holds.
+        # zipfile unpacks no more than this, whatever a file holds.
         with zipfile.ZipFile(archive) as file:
             yield from (member.file_size for member in file.infolist())
     else:
@@ -246,12 +245,11 @@ def _local(folder: Path, draft: Path) -> Found:
 
 
 def _checkout(folder: Path, draft: Path) -> tuple[GitSource | None, tuple[str, ...]]:
-    """Return the commit of a git checkout, if it has one and an address that others can use.
+    """Return the commit of a git checkout, and the folders of its submodules.
 
-    And the folders of its submodules.
-
-    The settings in a checkout may name programs that git runs (filters, monitors): what compares
-    and packs is a copy, whose settings are git's own.
+    There is no commit without an address that others can use. The settings in a checkout may name
+    programs that git runs (filters, monitors), so a copy with git's own settings is compared and
+    packed.
     """
     if find_program("git") is None or not (folder / ".git").exists():
         return None, ()
@@ -260,8 +258,8 @@ def _checkout(folder: Path, draft: Path) -> tuple[GitSource | None, tuple[str, .
     head = ask(["git", "-C", here, "rev-parse", "HEAD"])
     remote = ask(["git", "-C", here, "remote", "get-url", "origin"])
     url = public_address(remote.stdout.strip())
-    # One commit without tags and branches, as a build has it: git puts names of those into some
-    # files of an archive.
+    # One commit without tags and branches, as in a build: git writes their names into some files
+    # of an archive.
     made = ask(["git", "init", "--quiet", "--bare", "--", str(copy)])
     git, commit = ["git", f"--git-dir={copy}"], head.stdout.strip()
     copied = ask([*git, "fetch", "--quiet", "--depth=1", "--", Path(here).as_uri(), "HEAD"])
@@ -270,19 +268,19 @@ def _checkout(folder: Path, draft: Path) -> tuple[GitSource | None, tuple[str, .
     read = ask([*git, "read-tree", commit])
     compare = ["diff", "--name-only", "--no-ext-diff", "--ignore-submodules=all", commit]
     changes = ask([*git, "-c", "core.bare=false", f"--work-tree={here}", *compare, "--"])
-    # A commit is not what was looked at where files were changed after it.
+    # A checkout with changed files is not the commit that was evaluated.
     if read.returncode or changes.returncode or changes.stdout.strip():
         return None, ()
     tar = draft / "source.tar"
     run([*git, "archive", "--format=tar", f"--output={tar}", commit], why="pin the source")
     listed = ask([*git, "ls-tree", "-r", commit]).stdout.splitlines()
-    # MODE commit ID, a tab, and the path: gitlinks have a mode of their own.
+    # MODE commit ID, a tab, and the path; submodules have the mode 160000.
     modules = tuple(line.partition("\t")[2] for line in listed if line.startswith("160000 "))
     return GitSource(url=url, commit=commit, sha256=sha256_file(tar)), modules
 
 
 def public_address(remote: str) -> str | None:
-    """Return the address at which others can clone what git has a remote of; None: it has none."""
+    """Return the address at which others can clone a remote of git, if it has one."""
     match = _REMOTE.fullmatch(remote)
     if match is None:
         return None
@@ -344,7 +342,7 @@ def _no_package(name: str, distro: DistroPin, index: ArchiveIndex) -> NotFoundEr
 
 
 def _tools(index: ArchiveIndex, depends: str) -> Iterator[str]:
-    """Yield what a package needs besides what DKMS and every build have."""
+    """Yield the dependencies of a package that neither DKMS nor every build has."""
     for alternatives in parse_depends(depends):
         names = [one.name for one in alternatives]
         if any(_NEEDLESS.fullmatch(name) for name in names):

@@ -1,11 +1,11 @@
 """Drafts of store entries: completed from the store, verified, signed and labelled.
 
-User space that the store has already is taken from there in place of being pulled.
+User space that the store has already is taken from there instead of being pulled.
 
-The manifest of an artifact names the sha256 of each file, and lies in the last layer of its image,
-with the modules. What else it names may be in the store: the artifacts of a driver version share
-their user space, whatever kernel they are for. Files are linked and not copied; entries never
-change. What was taken is verified with the rest of the artifact before it becomes an entry.
+The manifest of an artifact names the sha256 of each file. It lies in the last layer of the image,
+with the modules. The store may have the other files that it names, because the artifacts of a
+driver version share their user space for all kernels. Files are linked and not copied, because
+entries never change. They are verified with the rest of the artifact before it becomes an entry.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class DraftOrigin:
 
     Attributes:
         name: Its name.
-        pin_digest: Digest of its Pin, as the image says.
-        signs: Whether the host's key may sign its modules: it was built here, or its origin was
-            verified.
+        pin_digest: Digest of its Pin, from the image's label.
+        signs: Whether the host's key may sign its modules, because it was built here or its
+            signature was verified.
     """
 
     name: str
@@ -52,13 +52,13 @@ class DraftOrigin:
 def finish_draft(
     settings: Settings, draft: Path, origin: DraftOrigin, *, progress: Progress = silent
 ) -> Manifest:
-    """Verify, sign and label what an image held, before it becomes an entry of the store.
+    """Verify, sign and label an unpacked image, before it becomes an entry of the store.
 
     Args:
         settings: The host.
         draft: Its folder.
         origin: The image that it comes from.
-        progress: Receives what is done.
+        progress: Receives the progress.
 
     Raises:
         ProvisionError: It is damaged, or of another Pin; or it can't be signed.
@@ -74,23 +74,23 @@ def finish_draft(
 
 
 def verifying(progress: Progress) -> Callable[[int], None]:
-    """Return what receives the bytes that were verified so far."""
+    """Return a function that receives the number of bytes that are verified so far."""
     return lambda done: progress(Transfer("Verifying", done))
 
 
 def complete_from_store(
     layout: Layout, name: str, draft: Path, *, progress: Progress = silent
 ) -> bool:
-    """Put what a draft lacks of its user space there, if the store has all of it.
+    """Complete the user space of a draft from the store, if the store has all missing files.
 
     Args:
-        layout: The driver's places.
-        name: The entry that the draft is to become: nothing is taken from that one.
-        draft: What was unpacked so far.
-        progress: Receives what is done.
+        layout: The driver's paths.
+        name: The entry that the draft becomes; no file is taken from it.
+        draft: The files that are unpacked so far.
+        progress: Receives the progress.
 
     Returns:
-        Whether the draft has every file now that its manifest names; if not, nothing was added.
+        Whether the draft has every file of its manifest now; if not, nothing was added.
 
     Raises:
         OSError: The store can't be written.
@@ -122,26 +122,26 @@ def _place(entry: Path, file: DriverFile) -> Path:
     return entry / _USERSPACE / file.path.lstrip("/")
 
 
-def _sources(layout: Layout, name: str, wanted: list[DriverFile]) -> dict[str, Path] | None:
-    """Return where each file lies, links among them; None: some file is nowhere."""
+def _sources(layout: Layout, name: str, lacking: list[DriverFile]) -> dict[str, Path] | None:
+    """Return the path of each file, links included; None: the store lacks one."""
     found: dict[str, Path] = {}
     for entry, manifest in _entries(layout, name):
         theirs = {_identity(file) for file in manifest.files}
-        for file in wanted:
+        for file in lacking:
             if file.path not in found and _identity(file) in theirs and _is_there(entry, file):
                 found[file.path] = _place(entry, file)
-        if len(found) == len(wanted):
+        if len(found) == len(lacking):
             return found
     return None
 
 
 def _identity(file: DriverFile) -> tuple[str | None, ...]:
-    """Return what has to be the same of a linked file: its label under SELinux goes by its kind."""
+    """Return the fields that a linked file must share; SELinux labels depend on the kind."""
     return (file.path, file.kind, file.sha256, file.mode, file.link)
 
 
 def _is_there(entry: Path, file: DriverFile) -> bool:
-    """Return whether an entry has a file; damage is found out when the artifact is verified."""
+    """Return whether an entry has a file; damage is found when the artifact is verified."""
     path = _place(entry, file)
     try:
         if file.link is not None:
@@ -164,11 +164,11 @@ def _entries(layout: Layout, name: str) -> Iterator[tuple[Path, Manifest]]:
 
 def _link(source: Path, target: Path) -> None:
     if source.is_symlink():
-        # Its target was looked at when it was unpacked: it does not leave the artifact.
+        # Its target was checked when it was unpacked: it does not lead out of the artifact.
         target.symlink_to(source.readlink())
         return
     try:
         target.hardlink_to(source)
     except OSError:
-        # Too many links, or none on this file system.
+        # The file has too many links, or the file system has none.
         shutil.copy2(source, target)

@@ -1,6 +1,6 @@
-"""The modules of drivers in a host's store, into its kernel and out; facts about their devices.
+"""Loads and unloads the modules of drivers in a host's store; collects facts about their devices.
 
-They never fail anything: what can't be found out, or can't be written, is a warning.
+Missing facts fail nothing: facts that can't be found out or written are a warning.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from provision.store.locks import changing, switching
 
 _NVIDIA = "nvidia"
 _LIBRARY = "libnvidia-ml.so.1"
-# What the names of the vendor files begin with that oci-decorator is shipped with.
+# The prefix of the vendor files that are shipped with oci-decorator.
 _SHIPPED = "oci-"
 
 
 def record_loaded(
     root: Path, entry: Path, manifest: Manifest, *, progress: Progress = silent
 ) -> tuple[str, ...]:
-    """Collect the facts of a driver's devices, if it is one that has any.
+    """Collect the facts of a driver's devices, if its devices have any.
 
     Args:
         root: Root of the host.
         entry: The artifact that is loaded.
         manifest: Its manifest.
-        progress: Gets what could not be found out.
+        progress: Receives the facts that are missing.
 
     Returns:
-        What could not be found out or written.
+        The facts that could not be found out or written, one line each.
     """
     if _NVIDIA not in (manifest.container.interfaces or ()):
         return ()
@@ -61,9 +61,9 @@ def record_loaded(
 
 @contextmanager
 def unloading(root: Path, driver: str, *, progress: Progress = silent) -> Iterator[None]:
-    """Unload a driver within this block; the facts of its devices go with it.
+    """Unload a driver within this block; its end removes the facts of the devices.
 
-    Meanwhile no process collects facts, which would keep the driver in use.
+    Meanwhile no process collects facts, because that would keep the driver in use.
 
     Raises:
         InUseError: Another process collects for too long.
@@ -78,14 +78,14 @@ def unloading(root: Path, driver: str, *, progress: Progress = silent) -> Iterat
 
 
 def refresh(root: Path, vendor: str | None = None) -> list[Recorded]:
-    """Collect the facts of a host's devices: of drivers in its store, and of others' drivers.
+    """Collect the facts of a host's devices, for drivers in its store and foreign drivers.
 
     Args:
         root: Root of the host.
-        vendor: Only this one's; None: all.
+        vendor: The vendor; None: all vendors.
 
     Returns:
-        What there is, or was until now.
+        The facts that exist now or existed until now.
 
     Raises:
         NotFoundError: No facts can be collected for that vendor.
@@ -112,7 +112,7 @@ def refresh(root: Path, vendor: str | None = None) -> list[Recorded]:
 
 
 def _shipped(root: Path) -> dict[str, str]:
-    """Return the vendors of files that were put in place as they are shipped, by their names.
+    """Return the vendors of unchanged shipped vendor files, by the names of these files.
 
     oci-decorator looks for facts by the name of the vendor file, such as ``oci-amd``.
     """
@@ -138,7 +138,7 @@ def _stored(root: Path) -> Iterator[tuple[str, tuple[Path, ...]]]:
 
 
 def _manifest(entry: Path | None) -> Manifest | None:
-    """Return an artifact's manifest; None: it is gone or damaged, which others report."""
+    """Return the manifest of an artifact; None: it is missing or damaged, which others report."""
     try:
         return load_json(entry / MANIFEST, Manifest) if entry is not None else None
     except (OSError, ProvisionError):
@@ -146,7 +146,7 @@ def _manifest(entry: Path | None) -> Manifest | None:
 
 
 def _libraries(entry: Path, manifest: Manifest) -> tuple[Path, ...]:
-    """Return where the artifact has NVML's library."""
+    """Return the paths of NVML's library in an artifact."""
     paths = [PurePosixPath(file.path) for file in manifest.files]
     folder = in_root(entry, "driver")
     return tuple(in_root(folder, path) for path in paths if path.name == _LIBRARY)
@@ -154,14 +154,14 @@ def _libraries(entry: Path, manifest: Manifest) -> tuple[Path, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What was done with a driver's modules, or would be.
+    """The modules of a driver that were or would be loaded or unloaded.
 
     Attributes:
-        manifest: The artifact's.
+        manifest: The artifact's manifest.
         entry: Its folder in the store.
         modules: The modules that were loaded or unloaded, in their order.
         conflicts: The kernel's own modules that were unloaded for them.
-        problems: What could not be found out about its devices.
+        problems: The facts about its devices that are missing, one line each.
     """
 
     manifest: Manifest
@@ -185,8 +185,8 @@ def load_driver(
     Args:
         settings: The host; its configuration has the module parameters.
         driver: The driver.
-        dry_run: Only say what would be done.
-        progress: Receives what is done.
+        dry_run: Only return what would be done.
+        progress: Receives the progress.
 
     Raises:
         NotFoundError: There is no artifact for this kernel, or no hardware.
@@ -196,9 +196,9 @@ def load_driver(
     layout = Layout(settings.root, driver)
     if dry_run:
         entry, manifest = _loadable(layout)
-        wanted = loadable(entry, manifest, root=settings.root)
+        modules = loadable(entry, manifest, root=settings.root)
         conflicts = loaded_conflicts(manifest, loaded_modules(settings.root))
-        return Moved(manifest, entry, tuple(module.name for module in wanted), conflicts)
+        return Moved(manifest, entry, tuple(module.name for module in modules), conflicts)
     with switching(settings.root, progress), changing(layout, progress):
         entry, manifest = _loadable(layout)
         verify_modules(entry).require_whole(f"The store entry '{entry}'")
@@ -223,12 +223,12 @@ def unload_driver(
     Args:
         settings: The host.
         driver: The driver.
-        dry_run: Only say what would be done.
-        progress: Receives what is done.
+        dry_run: Only return what would be done.
+        progress: Receives the progress.
 
     Raises:
         NotFoundError: The driver is not in the store.
-        InUseError: Someone uses a module; names who.
+        InUseError: A process or module uses a module; names the user.
         ProvisionError: The kernel refused.
     """
     layout = Layout(settings.root, driver)
@@ -257,7 +257,7 @@ def _artifact(layout: Layout) -> tuple[Path, Manifest]:
 
 
 def _entry(layout: Layout) -> Path:
-    """Return the artifact for the running kernel: its own link's, else the one in use.
+    """Return the artifact for the running kernel: that of the kernel's link, else the one in use.
 
     Raises:
         NotFoundError: It is missing.

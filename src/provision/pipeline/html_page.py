@@ -1,7 +1,7 @@
-"""HTML pages that need nothing else: no server, no network, no other file.
+"""Self-contained HTML pages, which need no server, no network and no other file.
 
-What is shown comes from builds and hosts: everything is escaped, and a page's own policy lets
-nothing be loaded and no script run but the page's own.
+Their content comes from builds and hosts, so all of it is escaped. The policy of a page forbids
+loading files and running scripts other than its own.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,33 +21,40 @@ import provision
 from provision.errors import NotFoundError
 
 
+@dataclass(frozen=True, slots=True)
+class PageFiles:
+    """The files of a kind of page, by their names in the folder of templates.
+
+    Attributes:
+        template: The template; it gets ``style``, ``script``, ``policy``, ``made`` and ``version``
+            in addition to the values of a page.
+        styles: Style sheets, joined in this order.
+        scripts: Scripts, joined in this order.
+    """
+
+    template: str
+    styles: Sequence[str]
+    scripts: Sequence[str]
+
+
 def render_html(
-    templates: Path,
-    name: str,
-    *,
-    styles: Sequence[str],
-    scripts: Sequence[str],
-    time: float,
-    values: Mapping[str, Any],
+    templates: Path, files: PageFiles, *, time: float, values: Mapping[str, Any]
 ) -> str:
     """Return a page.
 
     Args:
         templates: Folder of the templates.
-        name: The page's template; it gets ``style``, ``script``, ``policy``, ``made`` and
-            ``version`` besides ``values``.
-        styles: Style sheets below that folder, joined in this order.
-        scripts: Scripts, likewise.
-        time: Unix time that the page says it was made at.
-        values: What the page shows; text of any origin.
+        files: The files of the page.
+        time: Unix time at which the page was made.
+        values: The content of the page; text of any origin.
 
     Raises:
-        NotFoundError: The folder lacks one of them.
+        NotFoundError: The folder lacks one of the files.
     """
     try:
-        style = "".join((templates / one).read_text() for one in styles)
-        script = "".join((templates / one).read_text() for one in scripts)
-        template = _environment(templates).get_template(name)
+        style = "".join((templates / one).read_text() for one in files.styles)
+        script = "".join((templates / one).read_text() for one in files.scripts)
+        template = _environment(templates).get_template(files.template)
     except (OSError, TemplateError) as error:
         raise NotFoundError(
             f"The page's template can't be read: {error}.",
@@ -73,7 +81,7 @@ def _environment(templates: Path) -> Environment:
 
 
 def shown_time(time: float) -> str:
-    """Return a Unix time for people; what no calendar has is shown as the number that it is."""
+    """Return a Unix time for people; a time outside of the calendar as a number."""
     try:
         return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M UTC")
     except (OverflowError, ValueError, OSError):

@@ -1,7 +1,7 @@
-"""Artifact images in files: examined by the same rules as those of registries, and made.
+"""Artifact images in files: opened, signed and written, by the same rules as those of registries.
 
-Which rules of [trust] count for a file says the driver that its image is of; rules for registries
-do not, because a file says nothing of where it is from that could be relied on.
+The driver of the image decides which rules of [trust] count for a file. Rules for registries do not
+count, because a file has no reliable statement of its origin.
 """
 
 from __future__ import annotations
@@ -40,23 +40,21 @@ _CHUNK = 1 << 20
 
 
 def is_archive_name(text: str) -> bool:
-    """Return whether a word of a command line means a file and no image of engine or registry."""
+    """Return whether a word of a command line names a file, and not an image."""
     return text.startswith(("/", "./", "../")) or (text.endswith(".tar") and Path(text).is_file())
 
 
 def open_archive(settings: Settings, path: Path, *, progress: Progress = silent) -> Repository:
-    """Return the image of an archive or an image layout that is for this host.
-
-    Nothing of it is verified yet.
+    """Return the image for this host from an archive or an image layout, not verified yet.
 
     Args:
         settings: The host.
         path: A tar archive (OCI image layout, or what `docker save` writes), or a layout's folder.
-        progress: Receives what is passed over.
+        progress: Receives the images that are skipped.
 
     Raises:
-        NotFoundError: There is no such file, or no image in it for this host's machine and, where
-            there are several, for its kernel.
+        NotFoundError: There is no such file, or it has no image for this host's machine, or
+            several of which not exactly one is for the kernel.
         ProvisionError: It is damaged, or no archive of artifact images.
     """
     files = open_files(require_file(path))
@@ -123,15 +121,15 @@ def save_image(
 
     Args:
         settings: The host.
-        image: The image; its signatures are in the archive too.
+        image: The image; the archive gets its signatures too.
         output: The archive; it appears when it is complete.
-        progress: Receives what goes on.
+        progress: Receives the progress.
 
     Returns:
-        The digest of its manifest, and what was signed.
+        The digest of its manifest, and the signed image if there is a signer.
 
     Raises:
-        ProvisionError: The engine failed, or gave something that is no image.
+        ProvisionError: The engine failed, or its output is no image.
         OSError: The disk is full.
     """
     pin, signer = image.pin, image.signer
@@ -155,7 +153,7 @@ def save_image(
 
 
 def _convert(source: Repository, writer: LayoutWriter, pin: Pin, folder: Path) -> str:
-    """Write an engine's image into a layout, its layers compressed; returns its digest."""
+    """Write an engine's image into a layout with compressed layers; return its digest."""
     tag = next(iter(source.tags()))
     image = find(_named(source, tag), pin.kernel.architecture).image
     if image.pin != pin:
@@ -206,12 +204,12 @@ def pack_folder(folder: Path, target: Path, first: Iterable[str] = ()) -> None:
     Raises:
         OSError: The folder can't be written, or the disk is full.
     """
-    wanted = [folder / name for name in first]
-    wanted += [p for p in sorted(folder.rglob("*")) if p.is_file() and p not in wanted]
+    paths = [folder / name for name in first]
+    paths += [p for p in sorted(folder.rglob("*")) if p.is_file() and p not in paths]
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as name:
         draft = Path(name, "archive")
         with tarfile.open(draft, "w", format=tarfile.PAX_FORMAT) as archive:
-            for path in wanted:
+            for path in paths:
                 entry = tarfile.TarInfo(str(path.relative_to(folder)))
                 entry.size, entry.mode = path.stat().st_size, 0o644
                 with path.open("rb") as content:

@@ -1,22 +1,18 @@
-"""From a Pin to its image, and from a distro to its base image."""
+"""Builds the image of a Pin, and makes the base image of a distro."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from provision.build.artifact_image import BuildRequest, Built, build, find
 from provision.build.base_image import BaseRequest, find_base
-from provision.build.debootstrap import Mirror, make_base
-from provision.build.dockerfile import RenderedContext
-from provision.build.git_commits import CommitRequest, commits_of, have_commits
-from provision.build.logins import GitAccess
-from provision.build.package_store import PackageStore
-from provision.build.rpm_base_image import make_rpm_base
+from provision.build.bootstrap import Mirror, make_apt_base, make_rpm_base
+from provision.build.network_access import proxies
 from provision.distros.debian.distro_archive import uses_archive
 from provision.engine.connection import connect
 from provision.engine.docker_api import Engine, Image
@@ -24,19 +20,16 @@ from provision.engine.transfer import read_file
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import write_atomic
 from provision.kmod.verify import MANIFEST
-from provision.pin import BasePin, DistroPin, RunfileSource, keyring_digest
+from provision.pin import BasePin, DistroPin, keyring_digest
+from provision.pipeline.context_files import commit_files, downloaded_files
 from provision.pipeline.developer_container import developer_request, ensure_developer_image
 from provision.pipeline.driver_request import BuildSettings, choose_distro
 from provision.pipeline.package_pins import Resolved, render_context
-from provision.pipeline.runfiles import have_parts
 from provision.pipeline.solving import base_request, open_driver_index, rpm_origin
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 
 _SHOWN = 12
-# Build arguments that every Dockerfile has; Docker leaves them out of the layers' history.
-# Source: https://docs.docker.com/reference/dockerfile/#predefined-args
-_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
 
 def module_sums(settings: Settings, engine: Engine, image: Image) -> dict[str, str]:
@@ -49,11 +42,11 @@ def module_sums(settings: Settings, engine: Engine, image: Image) -> dict[str, s
 
 
 def differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
-    """Return which modules of two builds of one Pin differ, one line each; none: they are equal.
+    """Return the modules that differ between two builds of one Pin, one line each.
 
     Args:
-        before: Sums by path, of the build before.
-        after: Sums by path, of this one.
+        before: Sums by path of the earlier build.
+        after: Sums by path of this build.
     """
     return tuple(
         f"{path}: was {_shown(before.get(path))}, is {_shown(after.get(path))}"
@@ -63,7 +56,7 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[st
 
 
 def explanation(found: tuple[str, ...]) -> str:
-    """Return what to say about modules that differ although every input is the same."""
+    """Return the explanation of modules that differ although every input is the same."""
     return (
         "The modules differ from those of the image that was replaced, although the Pin is the"
         f" same: {'; '.join(found)}. So the driver's own build puts something into them that is"
@@ -107,7 +100,7 @@ def build_image(
         attach=lambda: downloaded_files(settings, resolved, context, progress=progress),
         state=settings.state,
         build_args=build_arguments(settings, jobs=how.jobs),
-        fetch=partial(_fetched, settings, engine, resolved, progress),
+        fetch=partial(commit_files, settings, engine, resolved, progress),
         network="none",
         rebuild=how.rebuild,
     )
@@ -123,92 +116,8 @@ def build_image(
     return replace(built, differing=differing)
 
 
-def _fetched(
-    settings: Settings,
-    engine: Engine,
-    resolved: Resolved,
-    progress: Progress,
-    toolchain: Callable[[], str],
-) -> Mapping[str, Path]:
-    """Return the files of a build context that hold commits of repositories."""
-    request = CommitRequest(
-        commits_of(resolved.pin.sources),
-        PackageStore(settings.state),
-        settings.state / "locks",
-        resolved.network,
-        _proxies(),
-        GitAccess(settings.root, settings.state / "git-login"),
-    )
-    return have_commits(engine, toolchain, request, progress=progress)
-
-
-def downloaded_files(
-    settings: Settings,
-    resolved: Resolved,
-    context: RenderedContext,
-    *,
-    progress: Progress = silent,
-) -> dict[str, Path]:
-    """Return the files of a build context that are not rendered, in the package store.
-
-    Args:
-        settings: The host.
-        resolved: What is built.
-        context: Its context.
-        progress: Receives what is downloaded.
-
-    Raises:
-        NotFoundError: A package or source is neither in the store nor at any of its addresses.
-    """
-    store = PackageStore(settings.state)
-    sizes = {package.sha256: package.size for package in resolved.pin.closure}
-    sources = {s.sha256: s.address for s in resolved.pin.sources if s.address}
-    fetched = {
-        path: store.fetch(
-            sha256,
-            (sources[sha256],) if sha256 in sources else resolved.urls.get(sha256, ()),
-            name=sources.get(sha256, path.rpartition("/")[2]),
-            size=sizes.get(sha256),
-            progress=progress,
-        )
-        for path, sha256 in context.downloads.items()
-    }
-    _refuse_damaged(resolved, store)
-    runfiles = [s for s in resolved.pin.sources if isinstance(s, RunfileSource)]
-    made = {
-        path: parts[part]
-        for source in runfiles
-        for parts in [_runfile_parts(settings, source, progress)]
-        for path, part in context.parts.items()
-    }
-    return {**resolved.attached, **fetched, **made}
-
-
-def _refuse_damaged(resolved: Resolved, store: PackageStore) -> None:
-    """Refuse a kernel tree that was damaged since it was put into the package store."""
-    damaged = [path for path in resolved.attached.values() if not store.whole(path.name)]
-    if damaged:
-        raise NotFoundError(
-            f"The kernel tree of {resolved.pin.kernel.release} is damaged in the package store.",
-            resolution=f"Have it made again: provision resolve {resolved.pin.driver.name} --kernel"
-            f" {resolved.pin.kernel.release} --update",
-            details="\n".join(map(str, damaged)),
-        )
-
-
-def _runfile_parts(
-    settings: Settings, source: RunfileSource, progress: Progress
-) -> Mapping[str, Path]:
-    def fetch() -> Path:
-        return PackageStore(settings.state).fetch(
-            source.sha256, (source.url,), name=source.url.rpartition("/")[2], progress=progress
-        )
-
-    return have_parts(settings, source, fetch, progress=progress)
-
-
-def wanted_base(settings: Settings, distro: str | None) -> BaseRequest:
-    """Return which base image a distro, or the host's, is built on here.
+def base_of(settings: Settings, distro: str | None) -> BaseRequest:
+    """Return the base image on which a distro is built here; None: the host's distro.
 
     Raises:
         NotFoundError: The distro is not supported.
@@ -225,21 +134,21 @@ def ensure_base_image(
     replace: bool = False,
     progress: Progress = silent,
 ) -> tuple[BasePin, bool]:
-    """Return the base image of a distro, making it where it is missing.
+    """Return the base image of a distro; make it if it is missing.
 
     Args:
         settings: The host.
-        engine: Where the image is wanted.
+        engine: The engine that gets the image.
         distro: ``debian:12``; None: the host's.
-        replace: Make it again although it is there.
-        progress: Receives what goes on.
+        replace: Make it again although it exists.
+        progress: Receives the progress.
 
     Returns:
         The image, and whether it was made.
 
     Raises:
-        NotFoundError: The distro is not supported, the program that makes it is missing, or it is
-            not known from which repositories.
+        NotFoundError: The distro is not supported; or the program that makes the image, or the
+            repositories for it, are missing.
         ProvisionError: It could not be made.
     """
     developer = developer_request(settings, distro)
@@ -248,7 +157,7 @@ def ensure_base_image(
             settings, engine, developer, replace=replace, progress=progress
         )
     chosen = choose_distro(settings, distro)
-    request = wanted_base(settings, distro)
+    request = base_of(settings, distro)
     if not replace:
         try:
             return find_base(engine, request, progress=progress), False
@@ -273,11 +182,11 @@ def _made_base(
     index = open_driver_index(settings, None, distro, at_once=False, progress=progress)
     index.close()
     mirror = Mirror(index.mirror, _keyring_file(settings, index.keyring))
-    return make_base(engine, request, mirror, state=settings.state, progress=progress)
+    return make_apt_base(engine, request, mirror, state=settings.state, progress=progress)
 
 
 def _keyring_file(settings: Settings, keyring: bytes | None) -> Path | None:
-    """Return the keys as a file, for a program; None: they are the distro's own."""
+    """Write the keys to a file for a program; return None if they are the distro's own."""
     if keyring is None:
         return None
     path = settings.state / "archive/keys" / f"{keyring_digest(keyring)}.gpg"
@@ -293,13 +202,13 @@ def build_arguments(
     is_snapshot: bool = False,
     jobs: int | None = None,
 ) -> dict[str, str]:
-    """Return the arguments that every Dockerfile of ours takes; none changes the result.
+    """Return the build arguments of our Dockerfiles; none of them changes the result.
 
     Args:
         settings: The host.
         mirror: Address of the distro's archive; None: nothing is downloaded.
         security_mirror: Address of its security updates, if there are any.
-        is_snapshot: Whether the archive counts although its time of validity is over.
+        is_snapshot: Whether the archive counts although its validity has ended.
         jobs: Compilers at once; None: what provision.toml says, or one a processor.
     """
     count = jobs or settings.config.engine.jobs or _processors()
@@ -310,11 +219,7 @@ def build_arguments(
         args["APT_SECURITY_MIRROR"] = security_mirror
     if is_snapshot:
         args["APT_SNAPSHOT"] = "yes"
-    return args | _proxies()
-
-
-def _proxies() -> dict[str, str]:
-    return {name: os.environ[name] for name in _PROXIES if name in os.environ}
+    return args | proxies()
 
 
 def _processors() -> int:

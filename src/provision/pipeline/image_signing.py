@@ -34,9 +34,9 @@ from provision.registry.private_key import URI_SCHEME, Password, open_signer
 from provision.registry.tokens import DeniedError
 from provision.signing_key import read_password
 
-# How often a signature is put back that others wrote over.
+# Attempts to write a signature again that others have overwritten.
 _MOST_ROUNDS = 5
-# Seconds until an image is looked at again that another is signing.
+# Seconds between two looks at an image that another process is signing.
 _PAUSE_S = 2.0
 
 
@@ -47,9 +47,9 @@ class SignedImage:
     Attributes:
         reference: Its name with the digest that was signed.
         signature: The name of its signatures.
-        facts: What was signed besides the digest.
+        facts: The facts that were signed with the digest.
         pin_tag: The tag that always leads to it.
-        catalogue: Serial of the catalogue that lists it; None: it could not be kept.
+        catalogue: Serial of the catalogue that lists it; None: the catalogue could not be written.
     """
 
     reference: str
@@ -59,7 +59,7 @@ class SignedImage:
     catalogue: int | None = None
 
     def document(self) -> dict[str, object]:
-        """Return it as what ``json.dumps`` takes."""
+        """Return it for ``json.dumps``."""
         return {
             "reference": self.reference,
             "signature": self.signature,
@@ -74,10 +74,10 @@ class EngineImage:
     """An artifact image of an engine, on its way to a registry or an archive.
 
     Attributes:
-        engine: Has the image.
+        engine: The engine that has the image.
         image_id: Its id there.
         pin: Its Pin.
-        signer: Signs it; None: it stays unsigned, and in no catalogue.
+        signer: Signs it; None: it stays unsigned, and no catalogue lists it.
     """
 
     engine: Engine
@@ -94,21 +94,21 @@ def sign_image(
     connected: Connect = connect,
     progress: Progress = silent,
 ) -> SignedImage:
-    """Sign an image of a registry; what is said of it is what its Pin says.
+    """Sign an image of a registry, with the facts of its Pin.
 
-    The tag of its Pin leads to it then, and the repository's catalogue lists it.
+    Afterwards the tag of its Pin leads to it, and the repository's catalogue lists it.
 
     Args:
         settings: The host.
-        reference: The image; by its digest, where the registry must not decide what is signed.
+        reference: The image; by its digest if the registry must not decide what is signed.
         signer: Signs.
         connected: Makes clients of registries.
-        progress: Receives if the catalogue can't be kept.
+        progress: Receives a note if the catalogue can't be written.
 
     Raises:
         NotFoundError: The registry does not have it.
         TakenError: The registry has another image of its Pin.
-        UntrustedError: The registry has a catalogue that no key which counts here has signed.
+        UntrustedError: The registry has a catalogue without a signature that counts here.
         ProvisionError: It is not an artifact image, or the registry refuses.
     """
     client = connected(settings, reference)
@@ -122,18 +122,18 @@ def _sign(
     """Sign an image that was found; errors as ``sign_image``."""
     facts = facts_of(image.pin, int(time.time()))
     digest = str(image.reference.digest)
-    # The tag first: that of another image is found out before anything is said of this one.
+    # The tag first: a tag of another image is found before anything is signed.
     tag = set_pin_tag(client, image.pin, client.manifest(digest), is_signed=True)
     made = make_signature(client, digest, facts, signer)
     update = CatalogueUpdate(image.pin.driver.name, pins=(facts.pin,))
     known = None
     for _ in range(_MOST_ROUNDS):
-        # Again after the catalogue: another who signed it meanwhile may have written over this one.
+        # Again after the catalogue: another signer may have overwritten this one meanwhile.
         if not add_signature(client, digest, made, signer):
             break
         known = keep_list(settings, client, signer, update, progress=progress)
     if (found := client.head(tag)) != digest:
-        # One that was pushed at the same moment.
+        # Another image was pushed at the same moment.
         raise taken(client, image.pin, found or "another")
     name = signatures_name(client, digest)
     return SignedImage(str(image.reference), name, facts, tag, known.serial if known else None)
@@ -154,11 +154,11 @@ def publish(
         image: The image.
         name: ``registry/name:tag``.
         connected: Makes clients of registries.
-        progress: Receives the bytes sent, and what could not be done besides.
+        progress: Receives the bytes sent, and notes on what could not be done.
 
     Raises:
-        TakenError: The registry has another image of this Pin that is signed, or to be as good as
-            this one; nothing was pushed.
+        TakenError: The registry has another image of this Pin that is signed, or neither is to be
+            signed; nothing was pushed.
         ProvisionError: It refuses, or can't be reached.
     """
     client = connected(settings, parse_reference(name))
@@ -178,7 +178,7 @@ def publish(
     try:
         return pushed, _sign(settings, by_digest, there, signer, progress)
     except TakenError:
-        # Another was pushed while this one was. Its name must not lead to what hosts refuse.
+        # Another was pushed at the same time. The name must not lead to an image that hosts refuse.
         _give_name_back(settings, client, pin, signer)
         raise
 
@@ -186,7 +186,7 @@ def publish(
 def _pushed(
     client: Client, image: EngineImage, name: str, progress: Progress
 ) -> tuple[Pushed, bool]:
-    """Push an image that the registry does not have; return it, and whether it was pushed now."""
+    """Push an image unless the registry has it; return it, and whether it was pushed now."""
     is_signed = image.signer is not None
     before = pushed_before(
         client, image.pin, image.image_id, is_signed=is_signed, progress=progress
@@ -199,7 +199,7 @@ def _pushed(
 
 
 def _give_name_back(settings: Settings, client: Client, pin: Pin, signer: Signer) -> None:
-    """Let a name lead to the other image of its Pin, which may be about to be signed."""
+    """Make a name lead to the other image of its Pin, which may be about to be signed."""
     for _ in range(_MOST_ROUNDS):
         if name_theirs(settings, client, pin, signer) is not None:
             return
@@ -207,7 +207,7 @@ def _give_name_back(settings: Settings, client: Client, pin: Pin, signer: Signer
 
 
 def _tag_unsigned(client: Client, pin: Pin, pushed: Pushed, progress: Progress) -> None:
-    """Set the tag of a Pin where that is not worth a failure: only the engine may get through."""
+    """Set the tag of a Pin; report a failure only as a note: perhaps only the engine has access."""
     try:
         set_pin_tag(client, pin, client.manifest(pushed.digest))
     except (UnreachableError, DeniedError) as error:
@@ -215,20 +215,20 @@ def _tag_unsigned(client: Client, pin: Pin, pushed: Pushed, progress: Progress) 
 
 
 def pushed_reference(pushed: Pushed) -> Reference:
-    """Return what was pushed by its digest, so that no other image can take its place."""
+    """Return the reference of a pushed image by digest, which no other image can take over."""
     return parse_reference(pushed.reference).with_digest(pushed.digest)
 
 
 def configured_signer(settings: Settings, password: Password | None = None) -> Signer:
-    """Return what signs what this host builds and pushes.
+    """Return the signer of the images that this host builds and pushes.
 
     Args:
         settings: The host.
-        password: Asked for when the key takes one; None: the file that provision.toml names.
+        password: Asks for the password of the key; None: the file that provision.toml names.
 
     Raises:
-        As ``open_signer``; ProvisionError: provision.toml names no key, or not where the password
-            is that it takes.
+        As ``open_signer``; ProvisionError: provision.toml names no key, or not the file of its
+        password.
     """
     registry = settings.config.registry
     if registry.sign_key is None:

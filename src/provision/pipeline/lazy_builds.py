@@ -1,7 +1,7 @@
-"""What decides about builds and makes them, loaded when something is built.
+"""The functions that resolve and build, which load their modules when they are called.
 
-A host that never builds calls none of this, and so loads neither the resolver nor the templates:
-tests/golden/test_never.py holds that.
+A host that never builds calls none of them, so it loads neither the resolver nor the templates:
+tests/golden/test_never.py verifies that.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def open_engine(settings: Settings) -> Engine:
 def resolve_pin(
     settings: Settings,
     engine: Callable[[], Engine],
-    wanted: DriverRequest,
+    request: DriverRequest,
     *,
     progress: Progress = silent,
 ) -> Resolved:
     """As ``provision.pipeline.resolving.resolve_pin``."""
     from provision.pipeline import resolving  # noqa: PLC0415 - as above
 
-    return resolving.resolve_pin(settings, engine, wanted, progress=progress)
+    return resolving.resolve_pin(settings, engine, request, progress=progress)
 
 
 def obtain(

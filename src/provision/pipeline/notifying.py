@@ -1,6 +1,7 @@
-"""One HTTP request to anyone who builds, when a registry lacks what this host needs.
+"""Sends one HTTP request to those who build, if no registry has the artifact that this host needs.
 
-It may be lost: the host's status says the same. So it is small, short, and never a failure.
+The request may be lost, because the host's status says the same. So it is small and short, and its
+failure is no failure of the run.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _REDIRECT = 300
 
 @dataclass(frozen=True, slots=True)
 class _Notified:
-    """When a notification was first sent in a day, how often, and whether it got through."""
+    """The attempts to send a notification in a day: the first, their number, and the success."""
 
     since: int
     attempts: int
@@ -56,46 +57,48 @@ class _Notified:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What was sent about one missing artifact in the last day; runs share the file."""
+    """The record of notifications about one missing artifact; all runs share the file."""
 
     path: Path
     key: str
     now: Callable[[], float]
 
     def begin(self) -> _Notified | None:
-        """Record an attempt; None: it got through, or was tried often enough."""
+        """Record an attempt and return it; None: an earlier one succeeded, or there were enough."""
         with lock(self.path.with_name(f".{_FILE}.lock")):
             sent = _read(self.path, self.now())
             before = sent.get(self.key, _Notified(int(self.now()), 0, is_done=False))
             if before.is_done or before.attempts >= _A_DAY:
                 return None
             attempt = replace(before, attempts=before.attempts + 1)
-            # Before the request: a run that is killed meanwhile does not begin again and again.
+            # Before the request, so that a run that is killed meanwhile counts too.
             _write(self.path, {**sent, self.key: attempt})
         return attempt
 
     def write(self, attempt: _Notified) -> None:
-        """Record what became of an attempt."""
+        """Record the result of an attempt."""
         with lock(self.path.with_name(f".{_FILE}.lock")):
             _write(self.path, {**_read(self.path, self.now()), self.key: attempt})
 
 
-def look_for_or_notify(settings: Settings, wanted: DriverRequest, lookup: Lookup) -> Trusted | None:
-    """As ``look_for``; notifies the address of provision.toml if no registry has it.
+def look_for_or_notify(
+    settings: Settings, request: DriverRequest, lookup: Lookup
+) -> Trusted | None:
+    """As ``look_for``; also notify the address of provision.toml if no registry has the artifact.
 
-    One that can't be asked may have it: nothing is sent then.
+    Nothing is sent if a registry did not answer, because that one may have it.
     """
     progress = lookup.progress
     silence: list[ProvisionError] = []
     try:
-        trusted = look_for(settings, wanted, replace(lookup, unanswered=silence.append))
+        trusted = look_for(settings, request, replace(lookup, unanswered=silence.append))
     except MissingArtifactError as error:
         if error.sought is not None:
             notify(settings, error.sought, progress=progress)
         raise
     has_asked = trusted is None and asks_registries(settings) and not silence
     if has_asked and settings.config.registry.notify is not None:
-        notify(settings, artifact_query(settings, wanted), progress=progress)
+        notify(settings, artifact_query(settings, request), progress=progress)
     return trusted
 
 
@@ -109,18 +112,18 @@ def notify(
 ) -> bool:
     """Notify the address of provision.toml, if there is one, that an artifact is missing.
 
-    Once a day for a driver and kernel; a second time if the first failed. No redirect is followed,
-    and of the answer only the status counts.
+    This happens once a day for a driver and kernel, and a second time if the first failed. No
+    redirect is followed, and only the status of the answer counts.
 
     Args:
         settings: The host.
-        sought: What is missing.
-        session: Makes what sends requests; None: the library's own.
+        sought: The missing artifact.
+        session: Makes the session that sends the request; None: a bounded one.
         now: Unix seconds.
-        progress: Receives what could not be done; nothing is raised.
+        progress: Receives failures; nothing is raised.
 
     Returns:
-        Whether it got through now.
+        Whether the notification succeeded now.
     """
     registry = settings.config.registry
     if registry.notify is None:
@@ -145,7 +148,7 @@ def notify(
 
 
 def message_of(settings: Settings, sought: ArtifactQuery) -> dict[str, object]:
-    """Return what is sent; nothing in it says which host asks."""
+    """Return the body of the request, which does not identify the host."""
     return {
         "schema": SCHEMA,
         "event": "missing",
@@ -165,7 +168,7 @@ def _send(
     document: dict[str, object],
     session: Callable[[], requests.Session] | None,
 ) -> str | None:
-    """Send a request; returns what went wrong."""
+    """Send a request; return the reason if it failed."""
     import requests  # noqa: PLC0415 - 0.15 s that only this case pays
 
     from provision.fetch.sessions import bounded_session  # noqa: PLC0415 - as above
@@ -179,16 +182,16 @@ def _send(
     try:
         with session() if session else bounded_session(_ANSWER_SECONDS) as sender:
             if is_loopback(urlsplit(url).netloc):
-                # A proxy has another loopback, and would see the token.
+                # A proxy would take its own loopback, and see the token.
                 sender.trust_env = False
             response = sender.post(
                 url,
                 data=json.dumps(document).encode(),
                 headers=headers,
-                # Else the library would add what ~/.netrc has.
+                # Otherwise the library would add a login from ~/.netrc.
                 auth=_unchanged,
                 allow_redirects=False,
-                # Nothing of the body is read, however long it is.
+                # The body is not read, whatever its length.
                 stream=True,
                 timeout=(_CONNECT_SECONDS, _ANSWER_SECONDS),
                 verify=ca or True,
@@ -225,7 +228,7 @@ def _unchanged(request: requests.PreparedRequest) -> requests.PreparedRequest:
 
 
 def _read(path: Path, now: float) -> dict[str, _Notified]:
-    """Return what was sent in the last day; what can't be read is forgotten."""
+    """Return the notifications of the last day; a damaged file counts as empty."""
     try:
         with path.open("rb") as stream:
             found = json.loads(stream.read(_LONGEST_FILE))

@@ -1,4 +1,4 @@
-"""Puts the artifact of a Pin into a host's store: it is there, in the engine, or is built."""
+"""Puts the artifact of a Pin into a host's store, from the engine, a registry or a build."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def obtain(
     replace: bool = False,
     progress: Progress = silent,
 ) -> Obtained:
-    """Have the artifact of a Pin in the store.
+    """Return the artifact of a Pin from the store; put it there if it is missing.
 
     Args:
         settings: The host.
         engine: Connects to the engine; not called if the store has the artifact.
         resolved: The Pin.
-        replace: Unpack the artifact again although the store has one of that name.
-        progress: Receives what goes on.
+        replace: Unpack the artifact again although the store has an entry for it.
+        progress: Receives the progress.
 
     Raises:
         BuildError: It can't be built; says why.
@@ -73,13 +73,13 @@ def _report_of(layout: Layout, entry: Path, progress: Progress) -> Report | None
 
 
 def _serves(settings: Settings, entry: Path, report: Report, progress: Progress) -> bool:
-    """Return whether an entry of the store is as it would be made now; if not, say why."""
+    """Return whether an entry of the store is whole and signed as configured; note why not."""
     if report.manifest is None or report.findings:
         progress(Note(f"{entry} is damaged; making it again"))
         return False
     if is_signed_for_host(entry, report.manifest, settings.config.signing, root=settings.root):
         return True
-    # The same build, and so the same entry: unpacked and signed again.
+    # The same build has the same entry, which is unpacked and signed again.
     progress(Note(f"{entry} is not signed with this host's key; signing it"))
     return False
 
@@ -87,7 +87,7 @@ def _serves(settings: Settings, entry: Path, report: Report, progress: Progress)
 def _of_pin(
     settings: Settings, engine: Callable[[], Engine], pin: Pin, progress: Progress
 ) -> Trusted | None:
-    """Return a registry's image of a Pin, where the engine has none: one that others have built."""
+    """Return a registry's image of a Pin that others have built, if the engine has none."""
     if not asks_registries(settings):
         return None
     try:
@@ -101,21 +101,21 @@ def _of_pin(
 def _have_image(
     settings: Settings, engine: Engine, resolved: Resolved, progress: Progress
 ) -> tuple[Origin, Mapping[str, float]]:
-    """Have the image in the engine."""
+    """Build the image in the engine unless it is there; return its origin and the seconds."""
     origin: Origin = "engine" if find(engine, resolved.pin) else "build"
     reference = host_reference(settings, resolved.pin)
-    # Gives an image that is there its name, and builds one that isn't.
+    # Names an existing image, and builds a missing one.
     built = build_image(settings, engine, resolved, BuildSettings(), progress=progress)
     if built.built and reference and settings.config.registry.push:
         image = EngineImage(engine, built.image_id, resolved.pin)
         _push(settings, image, reference, progress)
     seconds = built.phases()
-    # The total is of more than the build.
+    # The total covers more than the build.
     return origin, {("build" if part == "total" else part): s for part, s in seconds.items()}
 
 
 def _push(settings: Settings, image: EngineImage, reference: str, progress: Progress) -> None:
-    """Push what was built, and sign it if provision.toml has a key for that."""
+    """Push an image that was built, and sign it if provision.toml names a key."""
     try:
         if settings.config.registry.sign_key is not None:
             image = replace(image, signer=configured_signer(settings))
@@ -123,7 +123,7 @@ def _push(settings: Settings, image: EngineImage, reference: str, progress: Prog
         if signed is not None:
             progress(Note(f"Signed {signed.reference}"))
     except ProvisionError as error:
-        # The host has what it needs; others build it themselves.
+        # The host has its artifact; others can build it themselves.
         progress(Note(f"{error.message} {error.details or ''}".strip()))
 
 

@@ -1,4 +1,4 @@
-"""From a request to a Pin whose packages are solved for, and from a Pin to its build context."""
+"""Decides a Pin whose packages a solver finds, and renders the build context of a Pin."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pydantic import ValidationError
 
 from provision import distros
 from provision.build.base_image import find_base, named_base
-from provision.build.compatibility import BuildTarget, KernelRequest
 from provision.build.decision import Decision, SolvedPackages, decide
 from provision.build.dockerfile import RenderedContext, render
 from provision.build.package_store import Closure, PackageStore
 from provision.build.solve import solve
 from provision.build.solve_request import SolveRequest
 from provision.build.templates import Templates, load_templates
+from provision.build.version_choice import BuildTarget, KernelRequest
 from provision.catalogue import Entry, templates_dir
 from provision.distros.debian import ArchiveIndex
 from provision.distros.debian.apt_messages import superseded
@@ -29,7 +29,6 @@ from provision.fetch import UnreachableError
 from provision.host.facts import read_facts
 from provision.pin import PIN_LABEL, BasePin, DistroPin, Pin
 from provision.pipeline.driver_request import DriverRequest, choose_distro, own_kernel
-from provision.pipeline.runfiles import vendor_sums
 from provision.pipeline.solving import (
     PackageNeeds,
     archive_repositories,
@@ -39,21 +38,21 @@ from provision.pipeline.solving import (
     open_driver_index,
     solve_request,
 )
-from provision.pipeline.upstream_branches import follow
+from provision.pipeline.vendor_offers import follow, vendor_sums
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A Pin with what it takes to build it.
+    """A Pin with everything that its build needs.
 
     Attributes:
         pin: The Pin.
         entry: The driver's recipe and patches.
-        templates: What its Dockerfile is rendered from.
-        attached: Large files of the build context besides the packages and the driver's source:
-            where they lie, by path there.
+        templates: The files that its Dockerfile is rendered from.
+        attached: Further large files of the build context (the kernel tree): the file by its path
+            in the context.
         urls: Addresses of the packages of the Pin, by sha256.
         network: Network of the containers that download; None: the engine's default.
     """
@@ -69,7 +68,7 @@ class Resolved:
 def resolve_packaged(
     settings: Settings,
     engine: Callable[[], Engine],
-    wanted: DriverRequest,
+    request: DriverRequest,
     *,
     progress: Progress = silent,
 ) -> Resolved:
@@ -77,57 +76,59 @@ def resolve_packaged(
 
     Args:
         settings: The host.
-        engine: Connects to the engine; called last, and not at all where the base image is named
-            by its digest and the packages are solved for.
-        wanted: What is asked for.
-        progress: Receives what goes on.
+        engine: Connects to the engine; called last, and not at all if the base image is named by
+            its digest and the store has the closure.
+        request: The driver, and the options of its build.
+        progress: Receives the progress.
 
     Raises:
         NotFoundError: Driver, version, flavour, kernel, distro, headers, base image or the
             certificate for signatures are unknown.
         ProvisionError: The archive or the engine failed.
     """
-    entry = settings.catalogue.entry(wanted.driver)
-    distro = choose_distro(settings, wanted.distro)
+    entry = settings.catalogue.entry(request.driver)
+    distro = choose_distro(settings, request.distro)
     target = BuildTarget(entry, distro, load_templates(templates_dir(), distro.id))
-    return resolve_solved(settings, engine, wanted, target, progress=progress)
+    return resolve_solved(settings, engine, request, target, progress=progress)
 
 
 def resolve_solved(
     settings: Settings,
     engine: Callable[[], Engine],
-    wanted: DriverRequest,
+    request: DriverRequest,
     target: BuildTarget,
     *,
     progress: Progress = silent,
 ) -> Resolved:
     """Decide every input of a build whose packages a distro's solver finds.
 
-    ``target`` is the driver, and the distro whose packages compile. Other arguments and errors as
+    ``target`` has the driver, and the distro whose packages compile. Other arguments and errors as
     ``resolve_packaged``.
     """
-    request = request_of(settings, wanted, target.distro, progress=progress)
-    sums = vendor_sums(settings, again=wanted.update, progress=progress)
-    network = wanted.network or settings.config.engine.network
+    kernel_request = request_of(settings, request, target.distro, progress=progress)
+    sums = vendor_sums(settings, again=request.update, progress=progress)
+    network = request.network or settings.config.engine.network
     toolchain = target.tree.toolchain if target.tree else None
     with _archive_of(settings, target, progress) as archive:
         decision = decide(
-            request,
+            kernel_request,
             target,
             index=archive.index,
             is_complete=archive.knows_kernels,
             published_sum=sums,
         )
-        with archive.refusing(request.kernel):
-            asked = base_request(settings, target.distro, reference=wanted.base)
+        with archive.refusing(kernel_request.kernel):
+            asked = base_request(settings, target.distro, reference=request.base)
             base = named_base(asked) or find_base(engine(), asked, progress=progress)
             needs = PackageNeeds(
-                request.kernel, decision.tools, archive.repositories, network, toolchain
+                kernel_request.kernel, decision.tools, archive.repositories, network, toolchain
             )
             asked_for = solve_request(settings, target.distro, base, needs)
             store = PackageStore(settings.state)
-            find = partial(solve, engine, asked_for, store, update=wanted.update, progress=progress)
-            pin, urls = _solved(find, engine, decision, base, may_reuse=not wanted.update)
+            find = partial(
+                solve, engine, asked_for, store, update=request.update, progress=progress
+            )
+            pin, urls = _solved(find, engine, decision, base, may_reuse=not request.update)
             archive.require(asked_for, pin)
     return Resolved(
         pin,
@@ -151,7 +152,7 @@ def _solved(
         closure = find()
         return decision.pin(base, closure), closure.urls
     except NotFoundError:
-        # A host that got the artifact image by itself has nothing to solve in, and needs nothing.
+        # A host that loaded only the artifact image has no base image to solve in, and needs none.
         made = _made_before(engine(), decision, base) if may_reuse else None
         if made is None:
             raise
@@ -159,9 +160,9 @@ def _solved(
 
 
 def _made_before(engine: Engine, decision: Decision, base: BasePin) -> Pin | None:
-    """Return the Pin of an artifact image here that fits a decision, whatever its packages are.
+    """Return the Pin of an artifact image here that fits a decision, with any packages.
 
-    What has only a registry's name does not count: nothing says that its packages can be trusted.
+    An image that has only a registry's name does not count, because its packages may be anything.
     """
     for image in engine.images_with_label(PIN_LABEL):
         if all(map(names_registry, image.tags)):
@@ -177,35 +178,35 @@ def _made_before(engine: Engine, decision: Decision, base: BasePin) -> Pin | Non
 
 
 def request_of(
-    settings: Settings, wanted: DriverRequest, distro: DistroPin, *, progress: Progress = silent
+    settings: Settings, request: DriverRequest, distro: DistroPin, *, progress: Progress = silent
 ) -> KernelRequest:
-    """Return what is asked for, with the host's kernel where none is named.
+    """Return the kernel request of a driver request, with the host's kernel if it names none.
 
-    A kind of branch (``lts``) becomes the branches that are of it, and for a source that takes any
-    version its vendor is asked which there are.
+    A kind of branch (``lts``) becomes its branches. For a source that takes any version, the vendor
+    is asked for its versions.
 
     Raises:
         NotFoundError: None is named, and the host has none; or the driver is unknown.
     """
     facts = read_facts(settings.root)
-    followed = follow(settings, wanted, distro, progress=progress)
+    followed = follow(settings, request, distro, progress=progress)
     return KernelRequest(
-        kernel=wanted.kernel or own_kernel(settings, facts),
+        kernel=request.kernel or own_kernel(settings, facts),
         architecture=facts.arch,
-        version=wanted.version_request(followed.branches),
+        version=request.version_request(followed.branches),
         published=followed.published,
-        flavour=wanted.flavour,
-        force=wanted.force,
+        flavour=request.flavour,
+        force=request.force,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Archive:
-    """Where the packages of a build come from.
+    """The origin of the packages of a build.
 
     Attributes:
-        repositories: What the solver is given; empty: what the base image names.
-        index: What is read of an archive of Debian's kind; None: it is of another kind.
+        repositories: The repositories for the solver; empty: those of the base image.
+        index: The index of an archive of Debian's kind; None: the archive is of another kind.
         has_all_kernels: Whether the index has every kernel that the solver may find.
     """
 
@@ -215,32 +216,32 @@ class _Archive:
 
     @property
     def knows_kernels(self) -> bool:
-        """Whether a kernel that is not packaged can be refused before the solver is asked.
+        """Whether an unpackaged kernel can be refused before the solver runs.
 
-        Reading an index that is not cached takes as long as the solver does for the same.
+        Reading an index that is not cached would take as long as the solver.
         """
         return self.index is not None and self.index.is_read and self.has_all_kernels
 
-    def require(self, wish: SolveRequest, pin: Pin) -> None:
-        """Refuse what apt found by a pattern: a name that no package has is one to it.
+    def require(self, request: SolveRequest, pin: Pin) -> None:
+        """Refuse headers that apt found by a pattern: it takes an unknown name as a pattern.
 
         Raises:
             NotFoundError: The headers of a Pin are of another kernel.
         """
         found = {package.name for package in pin.headers}
-        if self.index is not None and not found.issuperset(s.text for s in wish.query.specs):
+        if self.index is not None and not found.issuperset(s.text for s in request.query.specs):
             raise NotFoundError(
-                f"No headers are packaged for the kernel {wish.kernel} on {wish.distro.id}"
-                f" {wish.release.version}.",
-                resolution=superseded(wish.distro),
+                f"No headers are packaged for the kernel {request.kernel} on {request.distro.id}"
+                f" {request.release.version}.",
+                resolution=superseded(request.distro),
                 details=f"apt found {', '.join(sorted(found)) or 'no headers'}",
             )
 
     @contextmanager
     def refusing(self, kernel: str) -> Iterator[None]:
-        """Refuse a kernel that is not packaged, where the solver finds no solution or no engine.
+        """Refuse an unpackaged kernel by name, if the solver finds no solution or no engine.
 
-        The solver only says that it has no such package, and the index which kernels there are.
+        The solver only says that it has no such package; the index knows which kernels exist.
 
         Raises:
             NotFoundError: Its headers are not packaged; names the nearest that are.
@@ -260,8 +261,8 @@ class _Archive:
 def _archive_of(settings: Settings, target: BuildTarget, progress: Progress) -> Iterator[_Archive]:
     """Open the archive of a distro.
 
-    Those of Debian's kind are read here: they say which kernels there are, and which versions of a
-    driver whose source is a package.
+    Archives of Debian's kind are read here, for their kernels and for the versions of drivers whose
+    source is a package.
     """
     entry, distro = target.entry, target.distro
     if not uses_archive(distro):

@@ -1,4 +1,4 @@
-"""A Pin as a file: written by ``resolve``, built from on any machine, at any later time."""
+"""A Pin as a file, which ``resolve`` writes and any machine can build from at any later time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from provision.build.compatibility import recipe_digest
+from provision.build.decision import recipe_digest
 from provision.build.dockerfile import variant_of
 from provision.build.templates import load_templates, load_tree_templates
 from provision.catalogue import templates_dir
@@ -25,7 +25,7 @@ _BESIDE = ("digest", "image", "urls")
 
 
 class PinFile(Pin):
-    """A Pin, and beside it what is no input of the build.
+    """A Pin with fields that are no inputs of the build.
 
     Attributes:
         digest_of_pin: The Pin's digest, as it was written.
@@ -39,9 +39,9 @@ class PinFile(Pin):
 
 
 def pin_document(pin: Pin, urls: Mapping[str, tuple[str, ...]] | None = None) -> dict[str, Any]:
-    """Return a Pin as what ``json.dumps`` takes: digest, image, every input, and addresses.
+    """Return a Pin for ``json.dumps``: digest, image, every input, and addresses.
 
-    Not those with a password or a token, because the file is for other machines.
+    Addresses with a password or a token are left out, because the file is for other machines.
     """
     inputs: dict[str, Any] = json.loads(pin.canonical_json())
     public = {
@@ -54,17 +54,17 @@ def pin_document(pin: Pin, urls: Mapping[str, tuple[str, ...]] | None = None) ->
 
 
 def _is_public(url: str) -> bool:
-    """Whether an address says nothing but where a file is: SUSE's has a token in its query."""
+    """Return whether an address has no secret; addresses of SUSE have a token in their query."""
     parts = urlsplit(url)
     return not (parts.username or parts.password or parts.query)
 
 
 def read_pin(settings: Settings, path: Path, *, network: str | None = None) -> Resolved:
-    """Return the Pin of a file, with what it takes to build it here.
+    """Return the Pin of a file with everything that its build needs here.
 
     Args:
         settings: The host that builds.
-        path: What ``resolve --output`` wrote.
+        path: The file that ``resolve --output`` wrote.
         network: Network of the containers that download; None: what provision.toml says.
 
     Raises:
@@ -94,7 +94,7 @@ def read_pin(settings: Settings, path: Path, *, network: str | None = None) -> R
 
 
 def load_pin(path: Path) -> Pin:
-    """Return the Pin of a file, with nothing that it takes to build it.
+    """Return only the Pin of a file.
 
     Raises:
         ConfigError: The file holds no Pin, or one that was edited.

@@ -1,7 +1,7 @@
-"""What a push leaves in a registry besides the image: the tag of its Pin, and its catalogue.
+"""Writes the tag of a Pin and the catalogue of signed images to a registry.
 
-The tag of a Pin always leads to the same manifest; the catalogue lists what is signed. Both are
-there for hosts to find images by, and nothing that they say is trusted without a signature.
+The tag of a Pin always leads to the same manifest. Hosts find images by the tag and the catalogue,
+and trust neither of them without a signature.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def pushed_before(
     is_signed: bool = False,
     progress: Progress = silent,
 ) -> Content | None:
-    """Return the manifest of an image that a registry has already; None: it is to be pushed.
+    """Return the manifest of an image that a registry has already; None: it has to be pushed.
 
     Args:
         client: The repository.
         pin: The Pin.
-        image_id: The image as the engine that has it names it.
-        is_signed: Whether the image will be signed: one without a signature gives way to it.
-        progress: Receives if the registry can only be reached by the engine.
+        image_id: The engine's id of the image.
+        is_signed: Whether the image will be signed: it replaces one without a signature.
+        progress: Receives a note if only the engine may reach the registry.
 
     Raises:
         TakenError: It has another image of this Pin.
@@ -77,7 +77,7 @@ def _has_signature(client: Client, digest: str) -> bool:
 
 
 def _identities(content: Content, client: Client) -> set[str]:
-    """Return what engines may call the image of a manifest: one names it, the other its config."""
+    """Return the ids that engines give to the image of a manifest: its digest, or its config's."""
     manifest = parse_manifest(content.data, str(client.reference))
     if isinstance(manifest, Index):
         return {content.digest, *(one.digest for one in manifest.manifests)}
@@ -85,7 +85,7 @@ def _identities(content: Content, client: Client) -> set[str]:
 
 
 def tag_again(client: Client, content: Content) -> None:
-    """Let the tag of a client's reference lead to a manifest that the repository has.
+    """Make the tag of a client's reference lead to a manifest that the repository has.
 
     Raises:
         ProvisionError: The registry refuses or can't be reached.
@@ -96,17 +96,17 @@ def tag_again(client: Client, content: Content) -> None:
 
 
 def set_pin_tag(client: Client, pin: Pin, content: Content, *, is_signed: bool = False) -> str:
-    """Have the tag of a Pin lead to a manifest; returns the tag.
+    """Make the tag of a Pin lead to a manifest; return the tag.
 
     Args:
         client: The repository.
         pin: The Pin.
         content: The manifest.
-        is_signed: Whether it will be signed. Then an image without a signature gives way: a
-            builder left it that ended between push and signature, or one that signs nothing.
+        is_signed: Whether it will be signed. Then it replaces an image without a signature, which a
+            builder left that ended between push and signature, or that signs nothing.
 
     Raises:
-        TakenError: It leads to another one, and stays.
+        TakenError: It leads to another image, and is not moved.
         ProvisionError: The registry refuses or can't be reached.
     """
     tag = pin_tag(pin.digest)
@@ -114,7 +114,7 @@ def set_pin_tag(client: Client, pin: Pin, content: Content, *, is_signed: bool =
     gives_way = is_signed and found not in {None, content.digest}
     if found is None or (gives_way and not _has_signature(client, found)):
         client.put_manifest(tag, content.data, media_type_of(content))
-        # Another one may have been there first, or last: then both say so.
+        # Another builder may have been first, or last: then both report it.
         found = _digest_of(client, tag)
     if found != content.digest:
         raise taken(client, pin, found or "another")
@@ -129,12 +129,12 @@ def _digest_of(client: Client, tag: str) -> str | None:
 
 
 def media_type_of(content: Content) -> str:
-    """Return the kind of a manifest, which its registry wants to know."""
+    """Return the media type of a manifest, which its registry requires."""
     return str(json.loads(content.data).get("mediaType") or OCI_MANIFEST)
 
 
 def taken(client: Client, pin: Pin, digest: str) -> TakenError:
-    """Return what is said where the tag of a Pin leads to another image."""
+    """Return the error for a tag of a Pin that leads to another image."""
     repository = f"{client.reference.registry}/{client.reference.repository}"
     return TakenError(
         f"'{repository}' has another image of the Pin {pin.digest}: its tag leads to {digest}, and"
@@ -146,13 +146,13 @@ def taken(client: Client, pin: Pin, digest: str) -> TakenError:
 
 
 def name_theirs(settings: Settings, client: Client, pin: Pin, signer: Signer | None) -> str | None:
-    """Let the tag of a client's reference lead to the image of a Pin that the registry has.
+    """Make the tag of a client's reference lead to the registry's image of a Pin.
 
     Args:
-        settings: The host, whose [trust] counts besides the public half of the key that signs.
+        settings: The host; its [trust] counts, and the public half of the key that signs.
         client: The repository, and the name.
         pin: The Pin.
-        signer: Signs what is pushed here; None: nothing is to be signed.
+        signer: Signs the images that are pushed here; None: nothing is signed.
 
     Returns:
         The digest of its manifest; None: no key that counts here has signed it.
@@ -175,12 +175,12 @@ def name_theirs(settings: Settings, client: Client, pin: Pin, signer: Signer | N
 
 @dataclass(frozen=True, slots=True)
 class CatalogueUpdate:
-    """What is looked at for a repository's catalogue.
+    """The images to look at for a repository's catalogue.
 
     Attributes:
         driver: The driver.
         pins: Digests of Pins whose images were signed just now.
-        again: Whether to look at every image, whatever the catalogue says.
+        again: Whether to look at every image, even if the catalogue lists it.
     """
 
     driver: str
@@ -196,17 +196,17 @@ def keep_list(
     *,
     progress: Progress = silent,
 ) -> ImageCatalogue | None:
-    """Have the signed images of a repository in its catalogue.
+    """Add the signed images of a repository to its catalogue.
 
     Args:
-        settings: The host, whose [trust] counts besides the public half of the key that signs.
+        settings: The host; its [trust] counts, and the public half of the key that signs.
         client: The repository.
         signer: Signs.
-        update: The driver, and what to look at.
-        progress: Receives why the catalogue can't be kept.
+        update: The driver, and the images to look at.
+        progress: Receives the reason if the catalogue can't be written.
 
     Returns:
-        The catalogue; None: it can't be kept with this key.
+        The catalogue; None: it can't be written with this key.
 
     Raises:
         UntrustedError: There is a catalogue that none of the keys signed.

@@ -1,7 +1,7 @@
-"""Artifacts of registries, on their way into a host's store.
+"""Pulls artifacts from registries into a host's store.
 
-What is here was examined before: signature, facts and Pin are right. The layers are unpacked beside
-the store's entries, compared with their manifest, and become an entry when all of it is right.
+Signature, facts and Pin of an image are verified before. Its layers are unpacked beside the store's
+entries, and become an entry when they match their manifest.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from provision.store.layout import Layout
 from provision.store.locks import changing
 
 Origin = Literal["store", "engine", "registry", "build"]
-# What all members of an artifact lie in; besides, its image may hold a shell for those who run it.
+# The folder of an artifact in its image, which may have a shell in other folders.
 _FOLDER = "opt"
 
 
 class DowngradeError(UntrustedError):
-    """A signed artifact that is older than one which this host had."""
+    """A signed artifact that is older than one that this host had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Pulled:
 
     Attributes:
         stored: The entry.
-        seconds: How long it took; 0, if it was there.
+        seconds: Seconds that it took; 0 if it was there.
         received: Bytes of layers that were downloaded.
     """
 
@@ -66,13 +66,13 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class Obtained:
-    """An artifact that is in the store, whole.
+    """A whole artifact in the store.
 
     Attributes:
-        manifest: What it holds.
+        manifest: Its manifest.
         entry: Its folder.
-        origin: Where it was found.
-        seconds: How long it took, by part; ``total`` among them, and ``build`` if it was built.
+        origin: Its origin.
+        seconds: Seconds by part of the work; ``total`` among them, and ``build`` if it was built.
     """
 
     manifest: Manifest
@@ -91,20 +91,20 @@ def store_pulled(
 ) -> Pulled:
     """Put the artifact of an image into the store of a host, beside the one that is in use.
 
-    Until a link names it, garbage collection may take it again.
+    Until a link names it, garbage collection may remove it.
 
     Args:
         settings: The host.
         trusted: The image.
         consent: What the caller allows.
-        must_replace: Whether an entry that is there is replaced although it would serve.
-        progress: Receives what is done.
+        must_replace: Whether to replace a usable entry.
+        progress: Receives the progress.
 
     Raises:
-        DowngradeError: It is older than one that was taken before.
-        WrongContentError: A layer is not what its digest says.
+        DowngradeError: It is older than one that was pulled before.
+        WrongContentError: A layer does not match its digest.
         UnreachableError: The registry kept failing.
-        ProvisionError: The artifact is damaged, or the disk is full. Nothing is left of it.
+        ProvisionError: The artifact is damaged, or the disk is full. No file of it is left.
     """
     begun = time.monotonic()
     check_age(settings, trusted, consent)
@@ -129,14 +129,14 @@ class _Pull:
         self._progress = progress
 
     def keep(self, consent: Consent) -> Stored | None:
-        """Return the entry that is there and note that it was taken; None: it does not serve."""
+        """Return the existing entry and record its use; None: it is not usable."""
         manifest = _entry_that_serves(
             self._settings, self.layout, self.entry, self._trusted, self._progress
         )
         if manifest is None:
             return None
         with changing(self.layout, self._progress):
-            # A second pull may have been faster, with a newer one.
+            # A second pull may have been faster, with a newer artifact.
             check_age(self._settings, self._trusted, consent)
             _write_age(self.layout, self._trusted, consent)
         return Stored(manifest, self.entry, added=False)
@@ -152,12 +152,12 @@ class _Pull:
             check_age(self._settings, self._trusted, consent)
             added = adopt(self.layout, name, draft, replace=replace)
             _write_age(self.layout, self._trusted, consent)
-            # Before garbage collection may take the entry: nothing says yet that it is needed.
+            # Before garbage collection may remove the entry, which nothing needs yet.
             manifest = load_json(self.entry / MANIFEST, Manifest)
         return Stored(manifest, self.entry, added)
 
     def _fill(self, draft: Path) -> None:
-        """Make a whole artifact in a new folder, of what the store has and what it lacks."""
+        """Make a whole artifact in a new folder, from files of the store and downloaded layers."""
         self.received = _unpack(self._trusted, draft, self._progress, self._complete)
         try:
             self._finish(draft)
@@ -193,7 +193,7 @@ def obtain_pulled(
     replace: bool = False,
     progress: Progress = silent,
 ) -> Obtained:
-    """Have the artifact of a registry's image in the store; arguments as ``store_pulled``.
+    """Pull the artifact of an image into the store; arguments as ``store_pulled``.
 
     Raises:
         As ``store_pulled``.
@@ -205,7 +205,7 @@ def obtain_pulled(
 
 
 def verify_pulled(settings: Settings, trusted: Trusted, *, progress: Progress = silent) -> Report:
-    """Download an image's artifact and compare it with its manifest; nothing is kept.
+    """Download an image's artifact and compare it with its manifest, without keeping it.
 
     Raises:
         As ``store_pulled``.
@@ -217,7 +217,7 @@ def verify_pulled(settings: Settings, trusted: Trusted, *, progress: Progress = 
 
 
 def unpack_pulled(trusted: Trusted, folder: Path, *, progress: Progress = silent) -> Manifest:
-    """Download an image's artifact into a new folder; it is gone again if that fails.
+    """Download an image's artifact into a new folder, which a failure removes.
 
     Raises:
         As ``store_pulled``.
@@ -228,11 +228,11 @@ def unpack_pulled(trusted: Trusted, folder: Path, *, progress: Progress = silent
 
 
 def check_age(settings: Settings, trusted: Trusted, consent: Consent) -> None:
-    """See that a signed artifact is no older than the newest that was taken for the same kernel.
+    """Check that a signed artifact is not older than the newest for the same kernel so far.
 
     Raises:
-        DowngradeError: It is older, and that was not allowed.
-        ProvisionError: What was noted can't be read.
+        DowngradeError: It is older, and that is not allowed.
+        ProvisionError: The record of the newest can't be read.
     """
     facts = trusted.facts
     if facts is None or consent.allow_downgrade:
@@ -254,13 +254,13 @@ def _unpack(
     progress: Progress,
     shared: Callable[[Path], bool] = lambda _draft: False,
 ) -> int:
-    """Unpack an image's layers into a new folder; it is gone again if that fails.
+    """Unpack an image's layers into a new folder, which a failure removes.
 
     Args:
         trusted: The image.
         draft: The folder.
-        progress: Receives what is done.
-        shared: Puts what is missing into the folder from elsewhere, if all of it is there.
+        progress: Receives the progress.
+        shared: Adds the missing files from elsewhere, and returns whether all of them were there.
 
     Returns:
         The bytes that were downloaded.
@@ -285,9 +285,9 @@ def _unpack(
 
 
 def _refuse_mark(trusted: Trusted, draft: Path) -> None:
-    """Refuse an image with the mark of unsigned entries, which hosts set; else do nothing.
+    """Refuse an image with the mark of unsigned entries, which only hosts set.
 
-    A signed entry with that mark would be pulled again by each run.
+    Each run would pull a signed entry with that mark again.
     """
     if os.path.lexists(draft / UNSIGNED):
         raise ProvisionError(
@@ -299,7 +299,7 @@ def _refuse_mark(trusted: Trusted, draft: Path) -> None:
 def _entry_that_serves(
     settings: Settings, layout: Layout, entry: Path, trusted: Trusted, progress: Progress
 ) -> Manifest | None:
-    """Return the manifest of an entry that is what would be pulled; None: there is no such one."""
+    """Return the manifest of an entry that equals the image; None: it has to be pulled again."""
     with changing(layout, progress):
         report = verify_path(entry, progress=progress)
     if report.manifest is None or report.findings:
@@ -321,7 +321,7 @@ def _write_age(layout: Layout, trusted: Trusted, consent: Consent) -> None:
         note_serial(layout, _target(trusted), trusted.facts.serial)
     if trusted.listed is not None:
         target, serial = trusted.listed
-        # A second pull may have seen a newer catalogue meanwhile; what this one took is right.
+        # A second pull may have read a newer catalogue meanwhile; this artifact is right as well.
         if consent.allow_downgrade or serial > newest_serial(layout, target):
             note_serial(layout, target, serial)
 

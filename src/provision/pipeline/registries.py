@@ -1,7 +1,7 @@
-"""Where a host looks for artifact images (bundles first, then registries), and which it trusts.
+"""The registries and bundles in which a host looks for artifact images, and which images it trusts.
 
-A name without a registry's host is local, and never looked for anywhere. A registry's answers are
-trusted by their signatures only: docs/decisions/16-registries.md.
+A name without a registry's host is local, and is looked for in no registry. Only signatures make
+the answers of a registry trusted: docs/decisions/16-registries.md.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from provision.registry.transport import Transport
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """What a caller allows in place of what provision.toml says.
+    """Exceptions from provision.toml that a caller allows.
 
     Attributes:
         public_key: A public key, or a folder of them, that counts; None: those of provision.toml.
-        insecure: Whether nothing needs to be signed.
-        allow_downgrade: Whether an artifact may be older than one that was taken before.
+        insecure: Whether unsigned images are accepted.
+        allow_downgrade: Whether an artifact may be older than one that was pulled before.
     """
 
     public_key: Path | None = None
@@ -59,11 +59,11 @@ Connect = Callable[[Settings, Reference], Client]
 
 
 def connect(settings: Settings, reference: Reference) -> Client:
-    """Return the client of an image's repository; nothing is asked yet."""
+    """Return the client of an image's repository; it sends no request yet."""
     registry = settings.config.registry
     ca = str(in_root(settings.root, registry.ca)) if registry.ca else None
     own = any(f"{a}/".startswith(f"{reference.registry}/") for a in registry.addresses)
-    # What is set for the host's own registry is no other one's business.
+    # Settings of the host's own registry are not for other registries.
     access = Access(ca, registry.plain_http, registry.token_hosts) if own else Access()
     access = replace(access, token_hosts=(*access.token_hosts, *reference.token_hosts))
     return Client(
@@ -73,7 +73,7 @@ def connect(settings: Settings, reference: Reference) -> Client:
 
 
 def registry_credentials(settings: Settings, reference: Reference) -> Credentials | None:
-    """Return who this host is for a repository; None: there is nothing for it.
+    """Return the credentials of this host for a repository, if it has any.
 
     Raises:
         DeniedError: A helper that a file names is not installed.
@@ -85,19 +85,19 @@ def registry_credentials(settings: Settings, reference: Reference) -> Credential
     try:
         return find_credentials(reference.registry, reference.repository, files)
     except NotFoundError as error:
-        # Not the image is missing: who looks for one must not take it for that.
+        # A caller must not take a missing helper for a missing image.
         raise DeniedError(error.message, resolution=error.resolution) from error
 
 
 def host_reference(settings: Settings, pin: Pin) -> str | None:
-    """Return what hosts look for the artifact of a Pin by; None: the host has no registry."""
+    """Return the reference by which hosts find the artifact of a Pin, if there is a registry."""
     if settings.config.registry.address is None:
         return None
     return f"{settings.config.registry.address}/{pin.driver.name}:{tag_of(pin).text}"
 
 
 def tag_of(pin: Pin) -> HostTag:
-    """Return the tag that hosts look for the artifact of a Pin by."""
+    """Return the tag by which hosts find the artifact of a Pin."""
     facts = facts_of(pin, 0)
     return HostTag(facts.version, facts.flavour, facts.kernel, facts.distro)
 
@@ -105,35 +105,35 @@ def tag_of(pin: Pin) -> HostTag:
 def examine(
     settings: Settings,
     client: Repository,
-    wanted: Mapping[str, str],
+    facts: Mapping[str, str],
     consent: Consent,
     *,
     driver: str | None = None,
 ) -> Trusted:
-    """Return an image of a registry that this host may install; no layer of it was downloaded.
+    """Return an image of a registry that this host may install, without downloading a layer.
 
     Args:
         settings: The host.
-        client: Its repository and name.
-        wanted: What its signature has to say.
+        client: The repository, and the name of the image.
+        facts: The facts that its signature must state.
         consent: What the caller allows.
-        driver: The driver that is looked for, by the tag that hosts look for; None: the name may
-            be any, and the rules for the repository's last part count.
+        driver: The driver, whose image has the tag by which hosts find it; None: the image may have
+            any name, and the rules for the repository's last part count.
 
     Raises:
         NotFoundError: The registry does not have it.
-        UntrustedError: It is not signed as it has to be, or its name says another thing.
+        UntrustedError: It has no signature that counts, or its name does not match its Pin.
         ConfigError: There are no keys, or one of them can't be read.
         UnreachableError: The registry kept failing.
         ProvisionError: It is no artifact image, or provision.toml does not say whom to trust.
     """
     reference = client.reference
     name = driver or reference.repository.rpartition("/")[2]
-    wanted = {"architecture": machine(settings.root), **wanted}
-    check = check_of(settings, client, wanted, consent, name)
-    trusted = find(client, wanted["architecture"], examine=check)
+    facts = {"architecture": machine(settings.root), **facts}
+    check = check_of(settings, client, facts, consent, name)
+    trusted = find(client, facts["architecture"], examine=check)
     _same_rules(settings, trusted, consent, name)
-    wrong = _mismatches(trusted, reference, wanted, is_host_tag=driver is not None)
+    wrong = _mismatches(trusted, reference, facts, is_host_tag=driver is not None)
     if wrong:
         raise _another(trusted, wrong)
     return trusted
@@ -151,22 +151,22 @@ def _another(trusted: Trusted, wrong: Mapping[str, str]) -> UntrustedError:
 
 
 def _mismatches(
-    trusted: Trusted, reference: Reference, wanted: Mapping[str, str], *, is_host_tag: bool
+    trusted: Trusted, reference: Reference, facts: Mapping[str, str], *, is_host_tag: bool
 ) -> dict[str, str]:
-    """Return what was asked for and is not what an image's Pin says, by name."""
-    facts = facts_of(trusted.image.pin, 0)
-    wrong = {k: v for k, v in wanted.items() if getattr(facts, k) != v}
-    says = read_tag(reference.tag or "", [facts.flavour])
-    own_tags = {tag_of(trusted.image.pin).text, pin_tag(facts.pin)}
+    """Return the requested facts that differ from an image's Pin, by name."""
+    found = facts_of(trusted.image.pin, 0)
+    wrong = {k: v for k, v in facts.items() if getattr(found, k) != v}
+    says = read_tag(reference.tag or "", [found.flavour])
+    own_tags = {tag_of(trusted.image.pin).text, pin_tag(found.pin)}
     if (is_host_tag or says) and reference.tag not in own_tags:
         wrong["tag"] = str(reference.tag)
     return wrong
 
 
 def check_of(
-    settings: Settings, client: Repository, wanted: Mapping[str, str], consent: Consent, driver: str
+    settings: Settings, client: Repository, facts: Mapping[str, str], consent: Consent, driver: str
 ) -> Callable[[str], Verified | None] | None:
-    """Return what verifies the signature of a digest; None: nothing is asked for.
+    """Return a function that verifies the signature of a digest; None: none is needed.
 
     Arguments as ``examine``; errors as ``trusted_keys``.
     """
@@ -174,13 +174,13 @@ def check_of(
     if judged is None:
         return None
     keys, oldest = judged.keys, judged.oldest
-    return lambda digest: verify_signature(client, digest, keys, wanted, oldest=oldest)
+    return lambda digest: verify_signature(client, digest, keys, facts, oldest=oldest)
 
 
 def trusted_keys(
     settings: Settings, repository: str, driver: str, consent: Consent
 ) -> tuple[PublicKey, ...] | None:
-    """Return the keys that count for a driver of a repository; None: nothing needs to be signed.
+    """Return the keys that count for a driver of a repository; None: no signature is needed.
 
     Raises:
         ConfigError: There are no keys, or one of them is invalid.
@@ -195,7 +195,7 @@ def trusted_keys(
 def _judged(
     settings: Settings, reference: Reference, consent: Consent, driver: str
 ) -> CatalogueTrust | None:
-    """Return by what an image is judged; None: nothing is asked for."""
+    """Return the keys and the age that count for an image; None: no signature is needed."""
     rule = trust_rule(settings, reference, driver)
     repository = f"{reference.registry}/{reference.repository}"
     keys = trusted_keys(settings, repository, driver, consent)
@@ -203,7 +203,7 @@ def _judged(
 
 
 def trust_rule(settings: Settings, reference: Reference, driver: str) -> TrustRule:
-    """Return whose signatures count for the images of a driver in a repository."""
+    """Return the rule of [trust] for the images of a driver in a repository."""
     return settings.config.trust.rule(f"{reference.registry}/{reference.repository}", driver)
 
 
@@ -215,7 +215,7 @@ def catalogue_of(
     *,
     progress: Progress = silent,
 ) -> ImageCatalogue | None:
-    """Return a repository's catalogue, if it is trusted here; None: its tags are read.
+    """Return a repository's catalogue if it is trusted here; None: the tags have to be read.
 
     Raises:
         As ``read_trusted``; ProvisionError: provision.toml does not say whom to trust.
@@ -225,16 +225,16 @@ def catalogue_of(
 
 
 def _same_rules(settings: Settings, trusted: Trusted, consent: Consent, driver: str) -> None:
-    """See that an image was examined by the rules of its own driver.
+    """Check that an image was examined by the rules of its own driver.
 
     Args:
         settings: The host.
         trusted: The image.
         consent: What the caller allows.
-        driver: The driver by whose rules it was examined: only a name until then.
+        driver: The driver by whose rules it was examined.
 
     Raises:
-        UntrustedError: It is another driver's, for which other signatures count.
+        UntrustedError: It is an image of another driver, for which other signatures count.
     """
     if consent.insecure or consent.public_key is not None:
         return
@@ -260,15 +260,15 @@ def _keys(settings: Settings, rule: TrustRule, repository: str) -> Path:
     return in_root(settings.root, rule.keys)
 
 
-# What the name of a folder begins with in place of a registry's: no registry can have it, and no
-# rule of [trust.registries], because a port is a number.
+# The prefix of a folder in place of a registry's name. No registry and no rule of
+# [trust.registries] can have it, because a port is a number.
 FOLDER = "file:"
-# Where a bundle has an image layout for each driver.
+# The folder of a bundle that has an image layout for each driver.
 BUNDLE_IMAGES = "images"
 
 
 def references(settings: Settings, driver: str) -> list[Reference]:
-    """Return the repositories that a host looks for a driver in, in this order."""
+    """Return the repositories in which a host looks for a driver, in this order."""
     registry = settings.config.registry
     folders = [Reference(f"{FOLDER}{folder}", driver) for folder in registry.folders]
     return [*folders, *(parse_reference(f"{address}/{driver}") for address in registry.addresses)]
@@ -278,8 +278,8 @@ def folder_at(settings: Settings, reference: Reference) -> Repository | None:
     """Return the repository in a folder; None: the reference is a registry's.
 
     Raises:
-        NotFoundError: The folder is not there, or has nothing of the driver.
-        ProvisionError: What the folder has is no image layout.
+        NotFoundError: The folder does not exist, or has no images of the driver.
+        ProvisionError: The folder is no image layout.
     """
     if not reference.registry.startswith(FOLDER):
         return None

@@ -29,17 +29,16 @@ from provision.registry.image_catalogue import Listed
 from provision.registry.manifests import Repository
 from provision.registry.names import HostTag, pin_tag, version_of_tag
 from provision.registry.tokens import DeniedError
-from provision.sources.kind import newest_first
-from provision.sources.version_request import VersionRequest
+from provision.sources.market import VersionRequest, newest_first
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactQuery:
-    """What registries and the store are asked: has one of them this artifact?
+    """A query to registries and the store for an artifact.
 
     Attributes:
         driver: The driver.
-        version: Its version; of several, the newest that is there.
+        version: Its version; of several, the newest that exists.
         flavour: Its flavour.
         kernel: The kernel's release.
         distro: Id and version of the kernel's distro.
@@ -58,22 +57,22 @@ class ArtifactQuery:
         return HostTag(version, self.flavour, self.kernel, self.distro)
 
     def facts(self) -> dict[str, str]:
-        """Return what a signature has to say, but for the version."""
+        """Return the facts that a signature must state, without the version."""
         names = ("driver", "flavour", "kernel", "distro", "architecture")
         return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """How registries are asked for an image.
+    """Options of a search in registries.
 
     Attributes:
         consent: What the caller allows.
-        accept: Raises a ``ProvisionError`` for an image that the host may not have after all, such
-            as an old one of a mirror that lags behind.
-        unanswered: Called if an artifact is to be built because the registry could not be asked.
+        accept: Raises a ``ProvisionError`` for an image that the host may not install after all,
+            such as an old one of a mirror that lags behind.
+        unanswered: Called with the error if a registry did not answer and the artifact is built.
         connected: Makes clients of registries.
-        progress: Receives which registry has nothing, and why.
+        progress: Receives which registry has no image, and why.
     """
 
     consent: Consent
@@ -83,25 +82,25 @@ class Lookup:
     progress: Progress = silent
 
 
-# What Debian's order of versions takes.
+# Versions that Debian's order can compare.
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~-]*")
 
 
 def seek(settings: Settings, sought: ArtifactQuery, lookup: Lookup) -> Trusted | None:
-    """Return the image that a host looks for, from the first of its registries that has it.
+    """Return the image of a query from the first of a host's registries that has it.
 
     Args:
         settings: The host.
-        sought: What it looks for.
-        lookup: How registries are asked.
+        sought: The query.
+        lookup: The options of the search.
 
     Returns:
-        The image; None: no registry has it; or none answers, and it may be built here.
+        The image; None: no registry has it, or none answers and the host may build.
 
     Raises:
-        UntrustedError: A registry has it, and none has it with a signature that counts.
-        UnreachableError: A registry does not answer, and nothing is built here.
-        DeniedError: A registry does not let this host in, and nothing is built here.
+        UntrustedError: Registries have it, but none with a signature that counts.
+        UnreachableError: A registry does not answer, and the host never builds.
+        DeniedError: A registry refuses this host, and the host never builds.
         ProvisionError: provision.toml does not say whom to trust; a key or image can't be read.
     """
 
@@ -112,16 +111,16 @@ def seek(settings: Settings, sought: ArtifactQuery, lookup: Lookup) -> Trusted |
 
 
 def seek_pin(settings: Settings, pin: Pin, lookup: Lookup) -> Trusted | None:
-    """Return the image of a Pin, by the tag that leads to it whatever else it is called.
+    """Return the image of a Pin by the Pin's own tag.
 
     Arguments and errors as ``seek``.
     """
-    wanted = asdict(facts_of(pin, 0))
-    del wanted["serial"]
+    signed_facts = asdict(facts_of(pin, 0))
+    del signed_facts["serial"]
 
     def look(client: Repository) -> Trusted:
         named = client.at(client.reference.with_tag(pin_tag(pin.digest)))
-        return examine(settings, named, wanted, lookup.consent, driver=pin.driver.name)
+        return examine(settings, named, signed_facts, lookup.consent, driver=pin.driver.name)
 
     return _first(settings, pin.driver.name, lookup, look)
 
@@ -135,7 +134,7 @@ def _first(
     absent: ProvisionError | None = None
     places = references(settings, driver)
     for reference in places:
-        # What is wrong here is said before a registry is asked.
+        # Mistakes of this host are reported before a registry is asked.
         trusted_keys(
             settings, f"{reference.registry}/{reference.repository}", driver, lookup.consent
         )
@@ -152,21 +151,21 @@ def _first(
             absent = error
         except ProvisionError as error:
             if len(places) > 1:
-                # Another one may have it as it has to be, and then nothing else says this.
+                # Another registry may have a valid image, and then no error reports this one.
                 progress(Note(f"{error.message} {error.details or ''}".rstrip()))
             refused = refused or error
         else:
             return found
     if refused is not None:
         raise refused
-    # The last one that was asked is no mirror.
+    # The last registry is not a mirror, so only its failure counts.
     if absent is not None:
         _leave_to_build(settings, absent, lookup)
     return None
 
 
 def _leave_to_build(settings: Settings, error: ProvisionError, lookup: Lookup) -> None:
-    """Let the caller build what could not be looked for; a host that never builds fails."""
+    """Let the caller build if a registry did not answer; raise if the host never builds."""
     if settings.config.policy.build == "never":
         raise error
     lookup.unanswered(error)
@@ -175,13 +174,13 @@ def _leave_to_build(settings: Settings, error: ProvisionError, lookup: Lookup) -
 def _in_repository(
     settings: Settings, client: Repository, sought: ArtifactQuery, lookup: Lookup
 ) -> Trusted:
-    """Return the image of a repository, with as few questions as possible.
+    """Return the image of a repository, with as few requests as possible.
 
-    Its catalogue says which one; its tags where it has none, or that does not list any.
+    The catalogue names it, or else the tags.
     """
     consent = lookup.consent
     known = None
-    # A bundle is what its maker chose, so the catalogue of where that was copied from is not asked.
+    # The maker of a bundle chose its images, so the catalogue of their origin does not count.
     if not client.reference.registry.startswith(FOLDER):
         known = catalogue_of(settings, client, sought.driver, consent, progress=lookup.progress)
     if known is not None:
@@ -208,25 +207,25 @@ def _version(
     settings: Settings, client: Repository, sought: ArtifactQuery, version: str, consent: Consent
 ) -> Trusted:
     named = client.reference.with_tag(sought.tag(version).text)
-    wanted = sought.facts()
-    return examine(settings, client.at(named), wanted, consent, driver=sought.driver)
+    signed_facts = sought.facts()
+    return examine(settings, client.at(named), signed_facts, consent, driver=sought.driver)
 
 
 def _listed(
     settings: Settings, client: Repository, sought: ArtifactQuery, listed: Listed, consent: Consent
 ) -> Trusted:
-    """Return an image of the catalogue, which has to be the one that is listed."""
+    """Return an image that the catalogue lists, by its digest."""
     tag = sought.tag(listed.facts.version).text
     named = client.reference.with_tag(tag).with_digest(listed.digest)
-    wanted = {**sought.facts(), "pin": listed.facts.pin, "version": listed.facts.version}
-    return examine(settings, client.at(named), wanted, consent, driver=sought.driver)
+    signed_facts = {**sought.facts(), "pin": listed.facts.pin, "version": listed.facts.version}
+    return examine(settings, client.at(named), signed_facts, consent, driver=sought.driver)
 
 
 def _versions(tags: tuple[str, ...], sought: ArtifactQuery) -> list[str]:
-    """Return the versions that a repository has for a host, as tags write them, newest first."""
+    """Return the versions that a repository has for a host, as in its tags, newest first."""
     suffix = sought.tag("").suffix
     found = [tag.removesuffix(suffix) for tag in tags if tag.endswith(suffix)]
-    # What is no version at all can't be compared.
+    # Texts that are no versions can't be compared.
     labels = {version_of_tag(one): one for one in found}
     newest = newest_first(filter(_VERSION.fullmatch, labels))
     return sought.version.accepted(labels[one] for one in newest)

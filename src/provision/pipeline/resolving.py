@@ -1,4 +1,4 @@
-"""From a request to a Pin, whether the kernel's headers are packages or a tree."""
+"""Decides the Pin of a request, whether the kernel's headers are packages or a tree."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from provision.build.base_image import find_base, named_base
-from provision.build.compatibility import BuildTarget, KernelTree
 from provision.build.decision import decide_in_image
 from provision.build.templates import load_tree_templates
+from provision.build.version_choice import BuildTarget, KernelTree
 from provision.catalogue import Entry, templates_dir
 from provision.distros.kernel_tree import (
     Toolchain,
@@ -17,18 +17,25 @@ from provision.distros.kernel_tree import (
     compiler_package,
 )
 from provision.engine.docker_api import Engine
+from provision.errors import NotFoundError
 from provision.host.facts import read_facts
-from provision.pipeline.driver_request import DriverRequest, own_kernel, packaged_distro
+from provision.pin import DistroPin, TreePin
+from provision.pipeline.driver_request import (
+    DriverRequest,
+    TreeChoice,
+    choose_tree,
+    own_kernel,
+    packaged_distro,
+)
 from provision.pipeline.package_pins import (
     Resolved,
     request_of,
     resolve_packaged,
     resolve_solved,
 )
-from provision.pipeline.runfiles import vendor_sums
 from provision.pipeline.solving import base_request
-from provision.pipeline.tree_choice import TreeChoice, choose_tree, fetch_tree, no_image
-from provision.pipeline.trees import Tree
+from provision.pipeline.trees import Tree, have_cos_tree, have_tree
+from provision.pipeline.vendor_offers import vendor_sums
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 
@@ -36,7 +43,7 @@ from provision.progress import Progress, silent
 def resolve_pin(
     settings: Settings,
     engine: Callable[[], Engine],
-    wanted: DriverRequest,
+    request: DriverRequest,
     *,
     progress: Progress = silent,
 ) -> Resolved:
@@ -46,39 +53,39 @@ def resolve_pin(
         settings: The host.
         engine: Connects to the engine; called last, and not at all where the base image is named
             by its digest.
-        wanted: What is asked for.
-        progress: Receives what goes on.
+        request: The driver, and the options of its build.
+        progress: Receives the progress.
 
     Raises:
         NotFoundError: Driver, version, flavour, kernel, distro, headers, kernel tree, base image
             or the certificate for signatures are unknown.
         ProvisionError: The archive, a download or the engine failed.
     """
-    kernel = wanted.kernel or own_kernel(settings, read_facts(settings.root))
-    choice = choose_tree(settings, kernel, wanted.distro)
+    kernel = request.kernel or own_kernel(settings, read_facts(settings.root))
+    choice = choose_tree(settings, kernel, request.distro)
     if choice is None:
         packaged = replace(
-            wanted, kernel=kernel, distro=packaged_distro(settings, wanted.distro, kernel)
+            request, kernel=kernel, distro=packaged_distro(settings, request.distro, kernel)
         )
         return resolve_packaged(settings, engine, packaged, progress=progress)
-    wanted = replace(wanted, kernel=kernel)
-    entry = settings.catalogue.entry(wanted.driver)
-    files = fetch_tree(settings, choice, kernel, update=wanted.update, progress=progress)
+    request = replace(request, kernel=kernel)
+    entry = settings.catalogue.entry(request.driver)
+    files = fetch_tree(settings, choice, kernel, update=request.update, progress=progress)
     target = _target(entry, choice, files, kernel)
     if choice.toolchain is None:
-        resolved = _in_image(settings, engine, wanted, (target, choice.image), progress)
+        resolved = _in_image(settings, engine, request, (target, choice.image), progress)
     else:
-        resolved = resolve_solved(settings, engine, wanted, target, progress=progress)
+        resolved = resolve_solved(settings, engine, request, target, progress=progress)
     return replace(
         resolved, attached={f"kernel/{name}": path for name, path in files.files.items()}
     )
 
 
 def _target(entry: Entry, choice: TreeChoice, files: Tree, kernel: str) -> BuildTarget:
-    """Return what is built, where a tree stands in for packages with headers.
+    """Return the target of a build in a kernel tree.
 
     Raises:
-        NotFoundError: The configuration doesn't say what compiled the kernel.
+        NotFoundError: The configuration doesn't name the compiler of the kernel.
     """
     toolchain = _toolchain(choice, files, kernel)
     pin = files.pin.model_copy(update={"toolchain": choice.toolchain, "llvm": toolchain.llvm})
@@ -88,10 +95,10 @@ def _target(entry: Entry, choice: TreeChoice, files: Tree, kernel: str) -> Build
 
 
 def _toolchain(choice: TreeChoice, tree: Tree, kernel: str) -> Toolchain:
-    """Return what compiles in a tree.
+    """Return the compiler and tools for a tree.
 
     Raises:
-        NotFoundError: The configuration doesn't say what compiled the kernel.
+        NotFoundError: The configuration doesn't name the compiler of the kernel.
     """
     if choice.toolchain is None:
         return compiler_beside(tree.config)
@@ -106,28 +113,69 @@ def _toolchain(choice: TreeChoice, tree: Tree, kernel: str) -> Toolchain:
 def _in_image(
     settings: Settings,
     engine: Callable[[], Engine],
-    wanted: DriverRequest,
+    request: DriverRequest,
     place: tuple[BuildTarget, str | None],
     progress: Progress,
 ) -> Resolved:
     """Decide every input of a build on a base image that has everything.
 
-    ``place`` is the target, and the base image unless provision.toml or the caller names another.
+    ``place`` is the target, and the base image that is used unless another is named.
     Other arguments and errors as ``resolve_pin``.
     """
     target, image = place
     distro = target.distro
-    request = request_of(settings, wanted, distro, progress=progress)
-    sums = vendor_sums(settings, again=wanted.update, progress=progress)
-    decision = decide_in_image(request, target, published_sum=sums)
+    kernel_request = request_of(settings, request, distro, progress=progress)
+    sums = vendor_sums(settings, again=request.update, progress=progress)
+    decision = decide_in_image(kernel_request, target, published_sum=sums)
     own = settings.config.distro(distro.id).base_images.get(distro.version)
     # Not the distro's usual image: that has no compiler, and no kernel.
-    reference = wanted.base or own or image
+    reference = request.base or own or image
     if reference is None:
         raise no_image(distro)
     asked = base_request(settings, distro, reference=reference)
     if reference == image:
         asked = replace(asked, can_be_made=True, is_published=False)
     base = named_base(asked) or find_base(engine(), asked, progress=progress)
-    network = wanted.network or settings.config.engine.network
+    network = request.network or settings.config.engine.network
     return Resolved(decision(base), target.entry, target.templates, network=network)
+
+
+def fetch_tree(
+    settings: Settings,
+    choice: TreeChoice,
+    kernel: str,
+    *,
+    update: bool = False,
+    progress: Progress = silent,
+) -> Tree:
+    """Return a tree with its files in the package store.
+
+    Args:
+        settings: The host.
+        choice: The tree.
+        kernel: The kernel's release.
+        update: Whether to fetch files again that are in the package store.
+        progress: Receives the progress.
+
+    Raises:
+        NotFoundError: A file of the tree is missing.
+        ProvisionError: A download failed or has the wrong content.
+    """
+    if choice.tree is None:
+        architecture = read_facts(settings.root).arch
+        return have_cos_tree(
+            settings, choice.build_id, architecture, update=update, progress=progress
+        )
+    if choice.tree.kind == "image":
+        return Tree(TreePin(kind="image"))
+    return have_tree(settings, choice.tree, kernel, update=update, progress=progress)
+
+
+def no_image(distro: DistroPin) -> NotFoundError:
+    """Return the error for a distro without an image that has everything to build for it."""
+    return NotFoundError(
+        f"There is no image that has everything to build for {distro.id} {distro.version}.",
+        resolution='Name the distro whose packages compile: toolchain = "debian:12" of'
+        " [[trees]] in /etc/provision/provision.toml; or an image, with --base or there: [distros."
+        f'{distro.id}] base_images = {{ "{distro.version}" = "NAME:TAG" }}.',
+    )

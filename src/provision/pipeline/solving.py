@@ -1,4 +1,4 @@
-"""What a host's settings say about a distro: base image, archive, how packages are solved for."""
+"""The settings of a host for a distro: base image, archive, and the request to the solver."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 from provision import distros
 from provision.build.base_image import BaseRequest
+from provision.build.bootstrap import RpmOrigin
 from provision.build.package_store import closure_key
-from provision.build.rpm_base_image import RpmOrigin
 from provision.build.solve_request import SolveRequest
 from provision.catalogue import Entry
 from provision.distros.debian import ArchiveIndex, ArchiveLayout, Suite, open_index
@@ -30,14 +30,14 @@ _NO_NAME = re.compile(r"[^A-Za-z0-9+._-]")
 
 @dataclass(frozen=True, slots=True)
 class PackageNeeds:
-    """What a distro's solver is to find packages for.
+    """The needs for which a distro's solver finds packages.
 
     Attributes:
         kernel: The kernel's release; empty: kernels are only listed.
-        packages: What a recipe needs besides compiler and headers, by Debian's names.
+        packages: Further packages that a recipe needs, by Debian's names.
         repositories: Used instead of the base image's own.
         network: Network of the container; None: what provision.toml says.
-        toolchain: What compiles in a kernel tree; None: the headers are packages.
+        toolchain: The compiler for a kernel tree; None: the headers are packages.
     """
 
     kernel: str = ""
@@ -50,7 +50,7 @@ class PackageNeeds:
 def solve_request(
     settings: Settings, distro: DistroPin, base: BasePin, needs: PackageNeeds
 ) -> SolveRequest:
-    """Return what to ask a distro's solver, in a container of a base image."""
+    """Return the request to a distro's solver, which runs in a container of a base image."""
     data, release = distros.release_of(distro)
     more = needs.toolchain.packages if needs.toolchain else ()
     return SolveRequest(
@@ -69,7 +69,7 @@ def solve_request(
 
 
 def archive_repositories(suites: Iterable[Suite]) -> tuple[distros.Repository, ...]:
-    """Return the suites of an archive as what a distro's solver takes."""
+    """Return the suites of an archive as repositories for a distro's solver."""
     return tuple(
         distros.Repository(
             suite.address.suite,
@@ -114,9 +114,9 @@ def configured_repositories(
 
 
 def _key_name(path: Path, others: Container[str]) -> str:
-    """Return a name for a key among those of its repository, which the container's programs take.
+    """Return a name for a key that is unique in its repository, and that the container can read.
 
-    They read lists of keys, in which a blank or comma ends a name.
+    Its programs read lists of keys, in which a blank or comma ends a name.
     """
     name = _NO_NAME.sub("_", path.name)
     return f"{closure_key({'key': str(path)})[:12]}-{name}" if name in others else name
@@ -131,12 +131,12 @@ def is_entitled(settings: Settings, distro: DistroPin) -> bool:
 def base_request(
     settings: Settings, distro: DistroPin, *, reference: str | None = None
 ) -> BaseRequest:
-    """Return which base image a distro is built on here."""
-    # Where a kernel tree is built in, the distro may be one that there are no data of.
+    """Return the base image on which a distro is built here."""
+    # For a build in a kernel tree, provision may have no data of the distro.
     data = distros.distro_named(distro.id)
     release = data.release(distro.version) if data else None
     if data and release and data.family == "tree" and release.version != distro.version:
-        # These have an image for each version, and not for each line of them.
+        # These distros have an image for each version, and none for a whole release.
         release = None
     configured = _configured_image(settings, distro, data)
     apt = data.apt if data else None
@@ -163,7 +163,7 @@ def _configured_image(
 
 
 def rpm_origin(settings: Settings, distro: DistroPin) -> RpmOrigin:
-    """Return what a base image of dnf or zypper is made from.
+    """Return the repositories from which dnf or zypper makes a base image.
 
     Raises:
         NotFoundError: Neither provision.toml nor this machine has repositories of it.
@@ -199,7 +199,7 @@ def rpm_origin(settings: Settings, distro: DistroPin) -> RpmOrigin:
 
 
 def refuse_repositories(settings: Settings, distro: DistroPin) -> None:
-    """Refuse a setting that the archives of Debian's kind do not have.
+    """Refuse a setting that archives of Debian's kind do not have.
 
     Raises:
         UsageError: provision.toml names repositories of the distro.
@@ -243,19 +243,19 @@ def open_driver_index(
     at_once: bool = True,
     progress: Progress = silent,
 ) -> ArchiveIndex:
-    """Open the distro's archive with the sections that a driver needs; the caller closes it.
+    """Open the distro's archive with the components that a driver needs; the caller closes it.
 
     Args:
         settings: The host.
-        entry: The driver; None: no section besides those that are always read.
+        entry: The driver; None: only the components that are always read.
         distro: The distro.
-        at_once: Whether its packages are read now, and not when the first is asked for.
-        progress: Receives what is read.
+        at_once: Whether to read its packages now, and not at the first query.
+        progress: Receives the progress.
 
     Raises:
         NotFoundError: No mirror or keyring is known, or the distro has no such components.
         UsageError: provision.toml has settings for the distro that it can't have.
-        ProvisionError: The archive can't be reached or is not what it should be.
+        ProvisionError: The archive can't be reached or is damaged.
     """
     refuse_repositories(settings, distro)
     layout = layout_of(distro)

@@ -1,14 +1,16 @@
 """The files of kernel trees in the package store, by their sha256.
 
-Beside them lies what is known of each tree: from which state of a folder it was packed, or from
-which address it came. A tree of which nothing has changed is neither packed nor downloaded again.
+Beside them lies a record of each tree: the state of the folder that it was packed from, or its
+address. An unchanged tree is neither packed nor downloaded again.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import os
 import tempfile
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -24,17 +26,32 @@ from provision.files import sha256_file, sync_directory, write_atomic
 from provision.pin import Pin, Sha256, TreePin
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress
+from provision.run import run
 
-# Names of files may be no UTF-8.
+# Names of files may be other bytes than UTF-8.
+_CONFIG = ".config"
+_PACK_SECONDS = 900.0
 _AS_THEY_ARE = ("utf-8", "surrogateescape")
+_GZIP = b"\x1f\x8b"
+# Of a configuration or a Module.symvers; the largest of these have some 5 MB.
+_LARGEST = 256 << 20
+# The same files give the same bytes at any time and for any user.
+SAME_BYTES = (
+    "--sort=name",
+    "--mtime=@0",
+    "--owner=0",
+    "--group=0",
+    "--numeric-owner",
+    "--format=gnu",
+)
 
 
 class SeenTree(Frozen):
-    """A tree that lies in the package store.
+    """The record of a tree in the package store.
 
     Attributes:
-        fingerprint: Of the state of the folder or file that it was made from.
-        tree: Of its tar file.
+        fingerprint: Fingerprint of the folder or file that it was made from.
+        tree: Sha256 of its tar file.
         size: Bytes of that file.
         config: Text of the kernel's configuration in it; None: it was not looked for.
     """
@@ -61,13 +78,13 @@ class TreeStore:
         self._seen = store.trees
 
     def seen(self, origin: str, fingerprint: str | None = None) -> SeenTree | None:
-        """Return what is known of a tree whose file is there; None: it has to be had again.
+        """Return the record of a tree whose file is there; None: it has to be fetched again.
 
-        Its file is not read: what was damaged there is found when it goes into a build.
+        The file is not read: a build finds out whether it is damaged.
 
         Args:
-            origin: Where the tree comes from: an address, or a path on the host.
-            fingerprint: Of its state there now; None: any counts.
+            origin: The origin of the tree: an address, or a path on the host.
+            fingerprint: The present fingerprint of the origin; None: any counts.
         """
         path = self._record(origin)
         try:
@@ -77,7 +94,7 @@ class TreeStore:
             return None
         if size != found.size or fingerprint not in {None, found.fingerprint}:
             return None
-        # Garbage collection goes by the time of use.
+        # Garbage collection looks at the time of use.
         for used in (path, self.path(found.tree)):
             with suppress(OSError):
                 os.utime(used)
@@ -86,7 +103,7 @@ class TreeStore:
     def remember(
         self, origin: str, fingerprint: str, tree: str, *, config: str | None = None
     ) -> SeenTree:
-        """Keep what is known of a tree, for ``seen``.
+        """Write the record of a tree, for ``seen``.
 
         Raises:
             OSError: Its file is not there, or the folder can't be written.
@@ -102,11 +119,11 @@ class TreeStore:
         return self._seen / f"{hashlib.sha256(origin.encode()).hexdigest()}.json"
 
     def path(self, sha256: str) -> Path:
-        """Return where a file lies, or would."""
+        """Return the path of a file that is or would be there."""
         return self._folder / sha256
 
     def add(self, content: bytes) -> str:
-        """Keep a content and return its sha256.
+        """Add a file with some content; return its sha256.
 
         Raises:
             OSError: The folder can't be written.
@@ -117,12 +134,12 @@ class TreeStore:
         return self.take(Path(stream.name))
 
     def take(self, draft: Path, *, sync: bool = True) -> str:
-        """Keep a file of the store's disk under its sha256.
+        """Move a file of the same file system into the store; return its sha256.
 
         Args:
             draft: The file.
-            sync: Whether it survives a power cut; not needed where it is compared with its sha256
-                before each use.
+            sync: Whether it has to survive a power cut; not needed if its sha256 is checked before
+                each use.
 
         Raises:
             OSError: The folder can't be written.
@@ -139,7 +156,7 @@ class TreeStore:
         return digest
 
     def fetch(self, url: str, sha256: str, progress: Progress) -> str:
-        """Have a download, and return its sha256.
+        """Download a file into the store; return its sha256.
 
         Raises:
             ProvisionError: As ``provision.fetch.download``.
@@ -149,7 +166,7 @@ class TreeStore:
         return sha256
 
     def fetch_summed(self, url: str, progress: Progress) -> str:
-        """Have a download that a file beside it vouches for (``.md5``), and return its sha256.
+        """Download a file that a checksum beside it verifies (``.md5``); return its sha256.
 
         Raises:
             ProvisionError: As ``provision.fetch.download_summed``.
@@ -162,17 +179,17 @@ class TreeStore:
             draft.unlink(missing_ok=True)
 
     def draft(self) -> Path:
-        """Return a fresh file of this folder."""
+        """Return a new empty file in the folder of the store."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".", delete=False) as stream:
             return Path(stream.name)
 
 
 def fingerprint(path: Path) -> str:
-    """Return a digest of the state of a folder or file, without reading any content.
+    """Return the fingerprint of a folder or file, without reading any content.
 
-    Of each file in it: name, kind, size, inode and both times of change. Whatever changes a file's
-    content sets the second of them (ctime), which no program can set back.
+    It covers name, kind, size, inode, mtime and ctime of each file. Each change of the content sets
+    ctime, which no program can set back.
 
     Raises:
         OSError: It is not there, or can't be listed.
@@ -213,7 +230,7 @@ def kept_files(settings: Settings, pin: Pin, tree: TreePin) -> Mapping[str, Path
         "compiler.tar": tree.compiler,
     }
     files = {f"kernel/{name}": store.path(digest) for name, digest in names.items() if digest}
-    # Copied here by hand: nothing in the build compares them with the Pin.
+    # Admins copy files here, and nothing in the build compares them with the Pin.
     lacking = [str(path) for path in files.values() if not store.whole(path.name)]
     if lacking:
         raise NotFoundError(
@@ -224,3 +241,73 @@ def kept_files(settings: Settings, pin: Pin, tree: TreePin) -> Mapping[str, Path
             details="\n".join(lacking),
         )
     return files
+
+
+def config_in(tar: Path) -> str:
+    """Return the .config of a prepared tree: the topmost, if its archive has several.
+
+    Raises:
+        ProvisionError: It has none.
+    """
+    # Not files of the kernel's source with that ending: kernel/configs/hardening.config.
+    listed = run(
+        ["tar", "--list", "--no-anchored", "--file", tar, _CONFIG],
+        why="look for the configuration in a kernel tree",
+        check=False,
+        timeout=_PACK_SECONDS,
+    )
+    names = [line for line in listed.stdout.splitlines() if line.rpartition("/")[2] == _CONFIG]
+    if not names:
+        raise ProvisionError(
+            "The kernel tree has no .config, so it can't be said which compiler it takes.",
+            resolution="Name the kernel's configuration as 'config' of [[trees]] in"
+            " /etc/provision/provision.toml.",
+            details=listed.stderr.strip() or None,
+        )
+    return run(
+        ["tar", "--extract", "--to-stdout", "--file", tar, min(names, key=_depth)],
+        why="read the configuration in a kernel tree",
+        timeout=_PACK_SECONDS,
+    ).stdout
+
+
+def _depth(name: str) -> int:
+    return name.count("/")
+
+
+def read_plain(path: Path) -> bytes:
+    """Return the content of a file that may be packed by gzip.
+
+    Raises:
+        ProvisionError: It is damaged or too large.
+    """
+    with path.open("rb") as file:
+        is_packed = file.read(len(_GZIP)) == _GZIP
+        file.seek(0)
+        try:
+            with gzip.open(file) if is_packed else file as stream:
+                content: bytes = stream.read(_LARGEST + 1)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise ProvisionError(
+                f"'{path}' is a damaged gzip file: {error}.", resolution="Copy it again."
+            ) from error
+    if len(content) > _LARGEST:
+        raise ProvisionError(
+            f"'{path}' has more than {_LARGEST >> 20} MiB: it is neither the configuration of a"
+            " kernel nor its Module.symvers.",
+            resolution="Name the right file under [[trees]] in /etc/provision/provision.toml.",
+        )
+    return content
+
+
+def pack(folder: Path, draft: Path) -> None:
+    """Write a folder as a tar file; the same files give the same bytes.
+
+    Raises:
+        ProvisionError: tar failed.
+    """
+    run(
+        ["tar", "--create", *SAME_BYTES, "--file", draft, "--directory", folder, "."],
+        why="pack a kernel tree",
+        timeout=_PACK_SECONDS,
+    )

@@ -1,33 +1,36 @@
-"""Has the files of a kernel tree: found on the host or in its other slot, or downloaded.
+"""Gets the files of a kernel tree: from the host, from its other slot, or from an address.
 
-Each file lies in the package store under its sha256, which is what the Pin names.
+Each file lies in the package store under its sha256, which the Pin names.
 """
 
 from __future__ import annotations
 
-import fnmatch
-import gzip
-import zlib
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from provision.config import TreeConfig
 from provision.distros.kernel_tree import read_config, release_address, require_symvers
-from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.files import in_root
+from provision.errors import NotFoundError, UsageError
+from provision.files import in_root, lock
+from provision.host.boot_entries import pack_from_slot
 from provision.host.kernels import kernel_release
 from provision.pin import TreePin
-from provision.pipeline.tree_files import SeenTree, TreeStore
-from provision.pipeline.tree_origin import TreeOrigin, config_in, filled
+from provision.pipeline.tree_files import (
+    SAME_BYTES,
+    SeenTree,
+    TreeStore,
+    config_in,
+    fingerprint,
+    pack,
+    read_plain,
+)
 from provision.pipeline.workspace import Settings
-from provision.progress import Progress, silent
+from provision.progress import Note, Progress, silent
 
 _COS_HEADERS = "kernel-headers.tgz"
 _COS_COMPILER = "toolchain.tar.xz"
-_GZIP = b"\x1f\x8b"
-# Of a configuration or a Module.symvers; the largest of these have some 5 MB.
-_LARGEST = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +38,8 @@ class Tree:
     """A kernel tree whose files are there.
 
     Attributes:
-        pin: What the Pin says of it; without the toolchain.
-        files: What the build context gets, by name there.
+        pin: Its part of the Pin, without the toolchain.
+        files: Its files by their name in the build context.
         config: The kernel's configuration; None: it lies in the tree, which only the build reads.
     """
 
@@ -45,56 +48,67 @@ class Tree:
     config: Mapping[str, str] | None = None
 
 
-def configured_tree(settings: Settings, kernel: str) -> TreeConfig | None:
-    """Return the first of ``[[trees]]`` in provision.toml that is for a kernel."""
-    return next(
-        (tree for tree in settings.config.trees if fnmatch.fnmatchcase(kernel, tree.kernels)), None
-    )
-
-
 def have_tree(
     settings: Settings,
-    wanted: TreeConfig,
+    tree_config: TreeConfig,
     kernel: str,
     *,
     update: bool = False,
     progress: Progress = silent,
 ) -> Tree:
-    """Have the files of a tree in the state folder.
+    """Return a tree of provision.toml with its files in the package store.
 
     Args:
         settings: The host.
-        wanted: Where the tree is.
+        tree_config: Its table in provision.toml.
         kernel: The kernel's release.
-        update: Whether it is packed again although nothing about it seems to have changed.
-        progress: Receives what goes on.
+        update: Whether to pack or download it again although it seems unchanged.
+        progress: Receives the progress.
 
     Raises:
         NotFoundError: The tree, its configuration or the Module.symvers that it needs are not
             there.
-        ProvisionError: A download is not what it should be, or a folder can't be packed.
+        ProvisionError: A download has the wrong content, or a folder can't be packed.
     """
     store = TreeStore(settings)
-    has_config = wanted.kind == "prepared" and wanted.config is None
+    has_config = tree_config.kind == "prepared" and tree_config.config is None
     origin = TreeOrigin(settings, store, kernel, has_config=has_config, update=update)
     seen = (
-        origin.download(wanted, progress) if wanted.url else origin.path(str(wanted.path), progress)
+        origin.download(tree_config, progress)
+        if tree_config.url
+        else origin.path(str(tree_config.path), progress)
     )
-    files = {"tree.tar": store.path(seen.tree)}
     if has_config:
-        config = read_config(seen.config or "", name=f"{_named(wanted, kernel)}, .config")
+        files = {"tree.tar": store.path(seen.tree)}
+        config = read_config(seen.config or "", name=f"{_named(tree_config, kernel)}, .config")
         return Tree(TreePin(kind="prepared", tree=seen.tree), files, config)
-    config_file = _config_file(settings, wanted, kernel)
-    plain = _plain(config_file)
+    return _with_config(settings, store, tree_config, kernel, seen.tree)
+
+
+def _with_config(
+    settings: Settings, store: TreeStore, tree_config: TreeConfig, kernel: str, tree: str
+) -> Tree:
+    """Return a tree with files of its own for configuration and symbols; errors as ``have_tree``.
+
+    ``tree`` is the sha256 of its tar file.
+    """
+    config_file = _config_file(settings, tree_config, kernel)
+    plain = read_plain(config_file)
     config = read_config(plain.decode(errors="replace"), name=str(config_file))
     added = {"config": store.add(plain)}
-    symvers = _symvers_file(settings, wanted, kernel)
-    require_symvers(config, kernel, has_symvers=symvers is not None or wanted.kind == "prepared")
+    symvers = _symvers_file(settings, tree_config, kernel)
+    require_symvers(
+        config, kernel, has_symvers=symvers is not None or tree_config.kind == "prepared"
+    )
     if symvers is not None and config.get("CONFIG_MODVERSIONS") == "y":
-        added["Module.symvers"] = store.add(_plain(symvers))
-    files |= {name: store.path(digest) for name, digest in added.items()}
-    symvers_digest = added.get("Module.symvers")
-    pin = TreePin(kind=wanted.kind, tree=seen.tree, config=added["config"], symvers=symvers_digest)
+        added["Module.symvers"] = store.add(read_plain(symvers))
+    pin = TreePin(
+        kind=tree_config.kind,
+        tree=tree,
+        config=added["config"],
+        symvers=added.get("Module.symvers"),
+    )
+    files = {name: store.path(digest) for name, digest in {"tree.tar": tree, **added}.items()}
     return Tree(pin, files, config)
 
 
@@ -106,17 +120,17 @@ def have_cos_tree(
     update: bool = False,
     progress: Progress = silent,
 ) -> Tree:
-    """Have the headers and the compiler of a build of Container-Optimized OS.
+    """Return the tree of a build of Container-Optimized OS: its headers and compiler.
 
-    Its files never change once they are published, so what was downloaded stays.
+    Published files never change, so they are downloaded once.
 
     Args:
-        settings: The host; ``[distros.cos.archive] mirror`` names another place, ``sha256`` the
+        settings: The host; ``[distros.cos.archive] mirror`` names another address, ``sha256`` the
             files' checksums.
         build_id: ``BUILD_ID`` of its os-release.
         architecture: As ``uname -m`` prints it.
         update: Whether the files are downloaded again.
-        progress: Receives what goes on.
+        progress: Receives the progress.
 
     Raises:
         NotFoundError: There are no files of that build.
@@ -124,7 +138,11 @@ def have_cos_tree(
         ProvisionError: A file is not what its checksum says.
     """
     if not build_id:
-        raise _no_build_id()
+        raise NotFoundError(
+            "The os-release of this host has no BUILD_ID, so the files of its kernel can't be"
+            " found.",
+            resolution="Name the build: --distro cos:BUILD_ID, such as cos:18613.164.68.",
+        )
     store = TreeStore(settings)
     archive = settings.config.distro("cos").archive
     place = release_address("cos", build_id, architecture, mirror=archive.mirror)
@@ -142,10 +160,10 @@ class _CosFiles:
     """The published files of a build of Container-Optimized OS.
 
     Attributes:
-        store: Keeps them.
-        place: Address of the folder that they are in.
+        store: The store that keeps them.
+        place: Address of their folder.
         build_id: The build.
-        sums: The sha256 of files, by build and name, as provision.toml says.
+        sums: The sha256 of files by build and name, from provision.toml.
         progress: Receives what is downloaded.
     """
 
@@ -156,7 +174,7 @@ class _CosFiles:
     progress: Progress
 
     def have(self, name: str, *, update: bool, has_config: bool = False) -> SeenTree:
-        """Have one of them; errors as ``have_cos_tree``."""
+        """Return one of them, and download it if necessary; errors as ``have_cos_tree``."""
         store = self.store
         url, known = f"{self.place}/{name}", self.sums.get(f"{self.build_id}/{name}")
         seen = None if update else store.seen(url)
@@ -174,13 +192,6 @@ class _CosFiles:
         return store.remember(url, "", digest, config=config)
 
 
-def _no_build_id() -> NotFoundError:
-    return NotFoundError(
-        "The os-release of this host has no BUILD_ID, so the files of its kernel can't be found.",
-        resolution="Name the build: --distro cos:BUILD_ID, such as cos:18613.164.68.",
-    )
-
-
 def _no_checksum(error: UsageError, name: str) -> UsageError:
     return UsageError(
         error.message,
@@ -190,9 +201,9 @@ def _no_checksum(error: UsageError, name: str) -> UsageError:
     )
 
 
-def _config_file(settings: Settings, wanted: TreeConfig, kernel: str) -> Path:
-    if wanted.config is not None:
-        names = [filled(wanted.config, kernel)]
+def _config_file(settings: Settings, tree_config: TreeConfig, kernel: str) -> Path:
+    if tree_config.config is not None:
+        names = [filled(tree_config.config, kernel)]
     else:
         runs = kernel == kernel_release(settings.root)
         names = [*(["proc/config.gz"] if runs else []), f"boot/config-{kernel}"]
@@ -208,11 +219,11 @@ def _config_file(settings: Settings, wanted: TreeConfig, kernel: str) -> Path:
     return found
 
 
-def _symvers_file(settings: Settings, wanted: TreeConfig, kernel: str) -> Path | None:
-    if wanted.symvers is None:
+def _symvers_file(settings: Settings, tree_config: TreeConfig, kernel: str) -> Path | None:
+    if tree_config.symvers is None:
         path = in_root(settings.root, f"boot/symvers-{kernel}.gz")
         return path if path.is_file() else None
-    path = in_root(settings.root, filled(wanted.symvers, kernel))
+    path = in_root(settings.root, filled(tree_config.symvers, kernel))
     if not path.is_file():
         raise NotFoundError(
             f"There is no '{path}', which [[trees]] names as the Module.symvers of {kernel}.",
@@ -221,30 +232,107 @@ def _symvers_file(settings: Settings, wanted: TreeConfig, kernel: str) -> Path |
     return path
 
 
-def _plain(path: Path) -> bytes:
-    """Return the content of a file that may be packed by gzip.
+def _named(tree_config: TreeConfig, kernel: str) -> str:
+    return filled(str(tree_config.url or tree_config.path), kernel)
 
-    Raises:
-        ProvisionError: It is damaged, or too large for what it should be.
+
+class TreeOrigin:
+    """Puts the tar file of a tree into the store, from the origin that provision.toml names.
+
+    Args:
+        settings: The host.
+        store: The store that gets the file.
+        kernel: The kernel's release.
+        has_config: Whether to read the kernel's configuration from the tree.
+        update: Whether to pack or download a tree again although it seems unchanged.
     """
-    with path.open("rb") as file:
-        is_packed = file.read(len(_GZIP)) == _GZIP
-        file.seek(0)
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: TreeStore,
+        kernel: str,
+        *,
+        has_config: bool,
+        update: bool,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._kernel = kernel
+        self._has_config = has_config
+        self._update = update
+
+    def download(self, tree_config: TreeConfig, progress: Progress) -> SeenTree:
+        """Return the tree of an address with a checksum; download it if necessary."""
+        url, sha256 = filled(str(tree_config.url), self._kernel), str(tree_config.sha256)
+        seen = self._seen(url, sha256)
+        return seen or self._taken(url, sha256, self._store.fetch(url, sha256, progress))
+
+    def path(self, name: str, progress: Progress) -> SeenTree:
+        """Return the tree of a folder or tar file of the host or of its other slot.
+
+        Raises:
+            NotFoundError: Neither has it.
+        """
+        name = filled(name, self._kernel)
+        inside = name.removeprefix("/usr/")
+        path = in_root(self._settings.root, name)
+        usr = self._settings.usr
+        # The running /usr lacks the tree of a kernel that boots next.
+        if not path.exists() and usr is not None and (usr / inside).is_dir():
+            path = usr / inside
+        with lock(self._settings.state / "locks/trees"):
+            if path.is_dir() or path.is_file():
+                return self._packed(path)
+            found = self._of_slot(inside, progress) if inside != name else None
+        if found is None:
+            raise NotFoundError(
+                f"There is no tree of the kernel {self._kernel}: '{name}' is missing, on this"
+                " system and in the slot that boots next.",
+                resolution="For a kernel that boots next, its update has to be complete: see"
+                " 'update_engine_client -status'. For any other, name the tree under [[trees]] in"
+                " /etc/provision/provision.toml.",
+            )
+        return found
+
+    def _packed(self, path: Path) -> SeenTree:
+        origin, state = str(path), fingerprint(path)
+        if seen := self._seen(origin, state):
+            return seen
+        draft = self._store.draft()
         try:
-            with gzip.open(file) if is_packed else file as stream:
-                content: bytes = stream.read(_LARGEST + 1)
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise ProvisionError(
-                f"'{path}' is a damaged gzip file: {error}.", resolution="Copy it again."
-            ) from error
-    if len(content) > _LARGEST:
-        raise ProvisionError(
-            f"'{path}' has more than {_LARGEST >> 20} MiB: it is neither the configuration of a"
-            " kernel nor its Module.symvers.",
-            resolution="Name the right file under [[trees]] in /etc/provision/provision.toml.",
-        )
-    return content
+            if path.is_dir():
+                pack(path, draft)
+            else:
+                shutil.copyfile(path, draft)
+            # The earlier fingerprint: a folder that changes meanwhile has another one next time.
+            return self._taken(origin, state, self._store.take(draft))
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def _of_slot(self, inside: str, progress: Progress) -> SeenTree | None:
+        progress(Note(f"Looking for the tree of {self._kernel} in the slot that boots next"))
+        origin = f"slot:{self._settings.root}:{inside}"
+        seen = self._seen(origin)
+        known = seen.fingerprint if seen else None
+        draft = self._store.draft()
+        try:
+            state = pack_from_slot(self._settings.root, inside, draft, SAME_BYTES, known=known)
+            if state is None or state == known:
+                return seen if state else None
+            return self._taken(origin, state, self._store.take(draft))
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def _seen(self, origin: str, state: str | None = None) -> SeenTree | None:
+        seen = None if self._update else self._store.seen(origin, state)
+        return seen if seen and (seen.config is not None or not self._has_config) else None
+
+    def _taken(self, origin: str, state: str, tree: str) -> SeenTree:
+        config = config_in(self._store.path(tree)) if self._has_config else None
+        return self._store.remember(origin, state, tree, config=config)
 
 
-def _named(wanted: TreeConfig, kernel: str) -> str:
-    return filled(str(wanted.url or wanted.path), kernel)
+def filled(text: str, kernel: str) -> str:
+    """Put a kernel's release in place of ``{kernel}``."""
+    return text.replace("{kernel}", kernel)

@@ -1,7 +1,7 @@
-"""A registry's catalogue of images, as far as a host trusts it.
+"""A registry's catalogue of images, if a host trusts it.
 
-It only says where to look: each image is examined separately. But an old catalogue would keep a
-host from new images, so its serial is remembered as that of images is.
+The catalogue only tells a host which images to examine. But an old catalogue would hide new images,
+so the host records its serial, like that of images.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ from provision.registry.image_catalogue import (
 from provision.registry.image_signature import PublicKey, UntrustedError
 from provision.registry.manifests import Repository
 from provision.registry.names import CATALOGUE, HostTag
-from provision.sources.kind import newest_first
-from provision.sources.version_request import VersionRequest
+from provision.sources.market import VersionRequest, newest_first
 from provision.store.entries import newest_serial
 from provision.store.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogueTrust:
-    """What decides whether a catalogue is trusted.
+    """The conditions under which a catalogue is trusted.
 
     Attributes:
-        keys: Those that are trusted.
-        oldest: Unix seconds; what was signed before does not count.
+        keys: The trusted keys.
+        oldest: Unix seconds; older signatures do not count.
         allow_downgrade: Whether it may be older than one that was used before.
     """
 
@@ -43,9 +42,9 @@ class CatalogueTrust:
 
 
 def target_of(settings: Settings, client: Repository) -> str:
-    """Return what the serial of a catalogue is remembered by.
+    """Return the name under which the serial of a catalogue is recorded.
 
-    Mirrors have the catalogue of the registry that they mirror, so they share one.
+    Mirrors have the catalogue of the registry that they mirror, so they share its name.
     """
     registry = settings.config.registry
     address = f"{client.reference.registry}/{client.reference.repository}".rpartition("/")[0]
@@ -61,26 +60,24 @@ def read_trusted(
     *,
     progress: Progress = silent,
 ) -> ImageCatalogue | None:
-    """Return a repository's catalogue; None: it is missing or does not count, and tags are read.
+    """Return a repository's catalogue; None: it is missing or not trusted, so tags are read.
 
     Args:
         settings: The host.
         client: The repository.
         driver: The driver.
-        trust: What decides whether it is trusted.
-        progress: Receives why a catalogue does not count.
+        trust: The conditions of trust.
+        progress: Receives the reason if a catalogue does not count.
 
     Raises:
-        UntrustedError: It is older than one that this host has used, or gone; or it is not signed
-            as it has to be, and one that was has been used here.
-        NotFoundError: A mirror has none, and the host knows that there is one.
+        UntrustedError: It is missing, older or without a valid signature, although this host has
+            used a valid one.
+        NotFoundError: A mirror lacks the catalogue that the host has used.
         UnreachableError: The registry kept failing.
-        ProvisionError: It is not one.
+        ProvisionError: Its content is no catalogue.
     """
-    target = target_of(settings, client)
-    seen = 0
-    if not trust.allow_downgrade:
-        seen = newest_serial(Layout(settings.root, driver), target)
+    layout = Layout(settings.root, driver)
+    seen = 0 if trust.allow_downgrade else newest_serial(layout, target_of(settings, client))
     name = f"{client.reference.registry}/{client.reference.repository}:{CATALOGUE}"
     try:
         found = read_catalogue(client, driver, trust.keys)
@@ -89,9 +86,9 @@ def read_trusted(
             raise
         progress(Note(f"{error.message} {error.details or ''} Its tags are read instead."))
         return None
+    if found is None and seen:
+        raise _gone(settings, client, name)
     if found is None:
-        if seen:
-            raise _gone(settings, client, name)
         return None
     if found.serial < trust.oldest * MILLISECONDS:
         progress(Note(f"'{name}' is older than not_before allows. The tags are read instead."))
@@ -125,18 +122,18 @@ def _gone(settings: Settings, client: Repository, name: str) -> UntrustedError |
 
 def suitable(
     catalogue: ImageCatalogue,
-    wanted: Mapping[str, str],
+    facts: Mapping[str, str],
     version: VersionRequest,
 ) -> list[Listed]:
-    """Return the images that a host may take, in the order in which it asks for them.
+    """Return the images that a host may install, in the order in which it tries them.
 
     Args:
-        catalogue: What there is.
-        wanted: What their signatures have to say.
-        version: Which versions count. The one to stay with comes first, and then the one of
-            exactly the name that is asked for.
+        catalogue: The catalogue.
+        facts: The facts that their signatures must state.
+        version: The versions that count: first the preferred one, then the one of exactly the
+            requested name.
     """
-    fitting = catalogue.of(wanted)
+    fitting = catalogue.of(facts)
     newest = newest_first(one.facts.version for one in fitting)
     # A version may have been read from a tag, where '+' and '~' can't stand.
     there = {_in_tag(version): version for version in newest}

@@ -1,4 +1,4 @@
-"""What every step works on: a host, its configuration, the catalogue, a folder for state."""
+"""The inputs of every step: a host, its configuration, the catalogue, a folder for state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kinds of sources of drivers: one module each, behind one protocol."""
+"""The kinds of sources of drivers, behind one protocol."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 from provision.catalogue import GIT_TOOLS, DkmsSource, Recipe, RecipeSource, Variant
 from provision.pin import Source
-from provision.sources.archives import SCRIPT, Dkms, Releases
-from provision.sources.deb import Deb
-from provision.sources.kind import (
+from provision.sources.kinds import SCRIPT, Deb, Dkms, Releases, Runfile
+from provision.sources.market import (
     Market,
     Pinned,
     PublishedSum,
@@ -18,7 +17,6 @@ from provision.sources.kind import (
     newest_first,
     no_published_sum,
 )
-from provision.sources.runfile import Runfile
 
 __all__ = [
     "Market",
@@ -99,13 +97,13 @@ def components_of(recipe: Recipe, distro: Collection[str]) -> tuple[str, ...]:
         recipe: The driver's recipe.
         distro: The distro's names: id, ``id:version`` and family.
     """
-    wanted = {
+    components = {
         component
         for source in recipe.sources
         if source.fits(distro)
         for component in kind_of(source).components(source)
     }
-    return tuple(sorted(wanted))
+    return tuple(sorted(components))
 
 
 def tools_of(variant: Variant[RecipeSource]) -> tuple[str, ...]:

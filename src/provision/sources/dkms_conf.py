@@ -1,4 +1,4 @@
-"""What a dkms.conf says, once ``templates/dkms/dkms.bash`` has evaluated it in a container.
+"""Reads a dkms.conf that ``templates/dkms/dkms.bash`` has evaluated in a container.
 
 Variables and defaults: dkms(8) of DKMS 3,
 https://github.com/dkms-project/dkms/blob/main/dkms.8.in
@@ -13,7 +13,7 @@ from itertools import takewhile
 
 from provision.errors import ProvisionError, UsageError
 
-# The largest that makes sense: DAHDI's, with 32 modules, has 4 kB.
+# The largest known output, that of DAHDI with 32 modules, has 4 kB.
 MAX_BYTES = 1 << 20
 # DKMS's own array of modules has no limit; the largest drivers have some forty.
 _MAX_MODULES = 1000
@@ -38,7 +38,7 @@ class BuiltModule:
 
     Attributes:
         built: Path of the file that the build makes, relative to the source, with ``.ko``.
-        name: What it is called where it is installed, without ``.ko``.
+        name: Its name after the installation, without ``.ko``.
         destination: Folder below ``/lib/modules/KERNEL`` that DKMS installs it to.
         is_stripped: Whether DKMS removes its debug information.
     """
@@ -56,9 +56,9 @@ class DkmsConf:
     Attributes:
         name: ``PACKAGE_NAME``.
         version: ``PACKAGE_VERSION``.
-        modules: What is built.
-        exclusive: ``BUILD_EXCLUSIVE_…`` by the rest of the name; the index is in brackets where it
-            is not 0, for then it is about one module.
+        modules: The modules that are built.
+        exclusive: ``BUILD_EXCLUSIVE_…`` by the rest of the name. An index other than 0 follows in
+            brackets, because the value is for one module then.
         depends: Other DKMS packages that are built first.
         host_scripts: Scripts that DKMS runs on the host, by variable; no build runs them.
     """
@@ -74,10 +74,10 @@ class DkmsConf:
 def parse_variables(data: bytes) -> Variables:
     """Return the variables that the script printed, by name and index.
 
-    Each is NAME, INDEX and VALUE with a NUL at the end of each, which no value of bash can hold.
+    Each is NAME, INDEX and VALUE. Each of these ends with a NUL, which no value of bash can hold.
 
     Raises:
-        ProvisionError: The output does not end as the script ends it, is too large or garbled.
+        ProvisionError: The output lacks the end mark of the script, is too large or garbled.
     """
     if len(data) > MAX_BYTES:
         raise ProvisionError(f"The variables of the dkms.conf have more than {MAX_BYTES} bytes.")
@@ -91,7 +91,7 @@ def parse_variables(data: bytes) -> Variables:
         )
     found: dict[tuple[str, int], str] = {}
     for name, index, value in takewhile(lambda record: record[0] != _END, records):
-        # An associative array's keys are no indices, and DKMS does not look at such.
+        # The keys of an associative array are no indices, and DKMS ignores such arrays.
         if _INDEX.fullmatch(number := index.decode(errors="replace")):
             text = value.decode(errors="replace").removesuffix("\r")
             found[name.decode(errors="replace"), int(number)] = text
@@ -99,10 +99,10 @@ def parse_variables(data: bytes) -> Variables:
 
 
 def read_conf(variables: Variables) -> DkmsConf:
-    """Return what the variables mean, with DKMS's defaults.
+    """Return the dkms.conf of variables, with DKMS's defaults.
 
     Raises:
-        UsageError: One that DKMS needs is missing, or makes no sense; all are named together. Or
+        UsageError: Variables that DKMS needs are missing or not valid; all are named together. Or
             the index of a module is too high.
     """
     last = max((index for name, index in variables if name.startswith(_OF_MODULES)), default=0)

@@ -1,4 +1,4 @@
-"""A driver.toml made from a dkms.conf, and what that could not say. Pure."""
+"""Makes a driver.toml from a dkms.conf, with a list of its gaps. Pure."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from provision.errors import UsageError
 from provision.pin import ArchiveSource, GitSource
 from provision.sources.dkms_conf import DkmsConf
 
-# Both stand in a recipe until a person has looked: SPDX's word for "nothing is known".
+# Both stand in a recipe until its author corrects them. NOASSERTION is SPDX's word for "unknown".
 UNKNOWN_LICENCE = "NOASSERTION"
 _FEATURE = "default"
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a source with a dkms.conf was found.
+    """The origin of a source with a dkms.conf.
 
     Attributes:
-        name: What the user called it.
+        name: The name that the user gave.
         conf: Path of the dkms.conf in the source.
         package: The distro's package; None: it is a release.
         component: The component of the archive that the package is in.
-        release: What can be pinned; None: the source has no address.
+        release: The release that can be pinned; None: the source has no address.
         packages: Tools that the build needs, as far as they are known.
-        homepage: Where people find it; None: that is not known.
+        homepage: Address of its homepage, if it is known.
         submodules: Folders of the repository that other repositories fill.
     """
 
@@ -46,13 +46,13 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A recipe, and what is to be looked at.
+    """A recipe, and what its author has to check.
 
     Attributes:
-        name: The driver's name, and that of its folder.
+        name: The name of the driver and of its folder.
         text: The content of driver.toml.
-        unknown: What could not be found out, a sentence each.
-        ignored: What of the dkms.conf has no effect in a build, a sentence each.
+        unknown: The values that could not be found out, one sentence each.
+        ignored: The parts of the dkms.conf without an effect in a build, one sentence each.
     """
 
     name: str
@@ -72,9 +72,9 @@ def draft_recipe(
     """Write the recipe of a driver that brings a dkms.conf.
 
     Args:
-        conf: What it says.
-        origin: Where it is from.
-        licences: What the source says of its licence; only shown.
+        conf: The dkms.conf.
+        origin: Its origin.
+        licences: The licences that the source names; only shown.
         pci: Vendor and device ids in the source.
         unset: Variables that the dkms.conf uses and nothing sets.
 

@@ -87,7 +87,7 @@ def parse_manifest(text: str, *, version: str) -> list[Listed]:
         except ValueError as error:
             problems.append(f"line {number}: {error}")
     if problems:
-        raise wrong_list("some of its lines make no sense", problems)
+        raise wrong_list("some of its lines are not valid", problems)
     return listed
 
 

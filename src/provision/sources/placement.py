@@ -150,8 +150,8 @@ def place(
         kind = None if entry.type in leave_out else _kind(entry.type)
         if kind is None:
             # Files that no feature needs may have any type.
-            is_wanted = entry.type not in leave_out and not _is_left_out(entry.type)
-            if is_wanted and _features(entry, said):
+            may_be_needed = entry.type not in leave_out and not _is_left_out(entry.type)
+            if may_be_needed and _features(entry, said):
                 unknown.setdefault(entry.type, entry.name)
             continue
         features = _features(entry, said)

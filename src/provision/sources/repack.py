@@ -17,7 +17,6 @@ from typing import IO, Any
 
 from provision.elf import Elf, read_elf
 from provision.pin import RunfileSource
-from provision.sources.makeself import MAX_PAYLOAD, read_head, require, unpack_payload
 from provision.sources.nvidia_lists import (
     FILE_LIST,
     MANIFEST,
@@ -26,7 +25,14 @@ from provision.sources.nvidia_lists import (
     parse_manifest,
 )
 from provision.sources.placement import Placed, place
-from provision.sources.runfile_members import Members, open_members
+from provision.sources.runfile import (
+    MAX_PAYLOAD,
+    Members,
+    open_members,
+    read_head,
+    require,
+    unpack_payload,
+)
 
 # The parts: the folders with the modules' source, the layer with user space, and its description.
 SOURCES = ("kernel-open", "kernel")

@@ -1,96 +1,317 @@
-"""The kind ``runfile``: NVIDIA's self-extracting files, by address and checksum.
+"""Opens NVIDIA's self-extracting .run files without running them: head, payload, and members.
 
-``provision.sources.repack`` takes them apart.
+Such a file is a shell script with a compressed tar file behind it. Its head says ``skip=N``: the
+tar file begins with line N. The paths and links in the tar file are checked before they are used.
+Source: https://makeself.io/, and the heads of NVIDIA's own files.
 """
 
 from __future__ import annotations
 
-from provision.catalogue import RunfileRelease, RunfileReleases, Variant
-from provision.distros.debian import ArchiveIndex
-from provision.documents import refusing
-from provision.errors import NotFoundError
-from provision.pin import RunfileSource, Source
-from provision.sources.kind import Market, Pinned, newest_first
+import gzip
+import lzma
+import posixpath
+import re
+import signal
+import tarfile
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
 
-# The architectures that NVIDIA publishes files for.
-_ARCHITECTURES = ("x86_64", "aarch64")
-_Listed = Variant[RunfileReleases]
+from provision.errors import ProvisionError
+from provision.run import find_program, run
+from provision.sources.nvidia_lists import inside
+
+# The largest known head has some 40 kB.
+_MAX_HEAD = 4 << 20
+# Bytes of the tar file inside; today's have 1.3 GB.
+MAX_PAYLOAD = 8 << 30
+_CHUNK = 1 << 20
+_LIMITED = 'ulimit -f "$1" && shift && exec "$@"'
+_ZSTD_SECONDS = 900.0
+_SKIP = re.compile(rb"^skip=\"?([0-9]{1,6})\"?\s*$")
+_FIELD = re.compile(rb"^(targetdir|pkg_version|label)=\"?([^\"\n]{0,200})\"?\s*$")
+_FOLDER = re.compile(r"^NVIDIA-Linux-(?P<arch>[a-z0-9_]+)-(?P<version>[0-9][0-9.]*[0-9])")
+_AGAIN = "Download it again, and compare its sha256 with the one that NVIDIA publishes."
+_MAX_MEMBERS = 200_000
+# As many links as are followed from one file to the next.
+_MOST_LINKS = 8
 
 
-class Runfile:
-    """Releases that a recipe lists, or that its addresses can be filled in for."""
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The head of a file.
 
-    @property
-    def tools(self) -> tuple[str, ...]:
-        """None: the files are taken apart before a build."""
-        return ()
+    Attributes:
+        offset: Offset of the compressed tar file, in bytes.
+        architecture: As ``uname -m`` prints it; None if unknown.
+        version: The driver's version; None if unknown.
+    """
 
-    def versions(self, variant: _Listed, _index: ArchiveIndex | None) -> list[str]:
-        """Return the listed versions."""
-        return newest_first(release.version for release in variant.source.releases)
+    offset: int
+    architecture: str | None
+    version: str | None
 
-    def components(self, _source: RunfileReleases) -> tuple[str, ...]:
-        """Return no components: the files are in no distro's archive."""
-        return ()
 
-    def absence(self, variant: _Listed, _index: ArchiveIndex | None) -> str:
-        """Return the reason for having no versions."""
-        return (
-            f"the recipe lists no release for the source '{variant.label}'; ask for a version by"
-            " name (--version)"
+def read_head(stream: IO[bytes], name: str) -> Head:
+    """Read the head of a self-extracting file.
+
+    Raises:
+        ProvisionError: It is not one: a web page, another kind of file, or one that ends too early.
+    """
+    first = stream.read(512)
+    if re.match(rb"\s*<(!doctype|html|\?xml)", first, re.IGNORECASE):
+        raise ProvisionError(
+            f"'{name}' is a web page, and no .run file.",
+            resolution="A proxy or the server answered with a page in its place: open the address"
+            " in a browser and look what it says.",
         )
+    if not first.startswith(b"#!"):
+        raise ProvisionError(
+            f"'{name}' is no .run file: it doesn't begin with '#!'.", resolution=_AGAIN
+        )
+    stream.seek(0)
+    fields: dict[str, str] = {}
+    skip = 0
+    for number in range(1, _MAX_HEAD):
+        if number == skip:
+            return _head(stream.tell(), fields)
+        line = stream.readline(_MAX_HEAD)
+        if not line.endswith(b"\n") or stream.tell() > _MAX_HEAD:
+            break
+        if match := _SKIP.match(line):
+            skip = int(match[1])
+        if match := _FIELD.match(line):
+            fields.setdefault(match[1].decode(), match[2].decode(errors="replace"))
+    said = f"it ends before line {skip}, where its content begins" if skip else "no 'skip=' in it"
+    raise ProvisionError(f"'{name}' is no whole .run file: {said}.", resolution=_AGAIN)
 
-    def pin(self, driver: str, variant: _Listed, version: str, market: Market) -> Pinned:
-        """Return the file of a version.
+
+def _head(offset: int, fields: dict[str, str]) -> Head:
+    folder = _FOLDER.match(fields.get("targetdir", "").removeprefix("./"))
+    architecture = folder["arch"] if folder else None
+    version = folder["version"] if folder else fields.get("pkg_version") or None
+    return Head(offset, architecture, version)
+
+
+def require(head: Head, *, version: str, architecture: str, name: str) -> None:
+    """Refuse a file of another driver version or for another architecture.
+
+    Raises:
+        ProvisionError: Either differs.
+    """
+    for what, found, expected in (
+        ("for the architecture", head.architecture, architecture),
+        ("of the version", head.version, version),
+    ):
+        if found is not None and found != expected:
+            raise ProvisionError(
+                f"'{name}' is {what} {found}, not {expected}.",
+                resolution="Correct 'url' (its {version} and {arch}), 'version' or 'architecture'"
+                " of the release in driver.toml.",
+            )
+
+
+def unpack_payload(path: Path, head: Head, target: Path, *, limit: int = MAX_PAYLOAD) -> None:
+    """Write the tar file inside a self-extracting file.
+
+    Args:
+        path: The file.
+        head: Its head.
+        target: The tar file to write.
+        limit: The most bytes that it may have.
+
+    Raises:
+        NotFoundError: It is compressed with zstd, and there is no such program.
+        ProvisionError: It is damaged, or larger than the limit.
+    """
+    with path.open("rb") as stream:
+        stream.seek(head.offset)
+        magic = stream.read(6)
+        stream.seek(head.offset)
+        if magic.startswith(b"\x28\xb5\x2f\xfd"):
+            _unzstd(stream, target, path.name, limit)
+            return
+        try:
+            _copy(_plain(stream, magic, path.name), target, path.name, limit)
+        except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+            raise ProvisionError(
+                f"'{path.name}' is damaged or cut off: {error}.", resolution=_AGAIN
+            ) from error
+
+
+def _plain(stream: IO[bytes], magic: bytes, name: str) -> IO[bytes] | gzip.GzipFile:
+    if magic == b"\xfd7zXZ\x00":
+        return lzma.open(stream)
+    if magic.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=stream)
+    raise ProvisionError(
+        f"The content of '{name}' is compressed in an unknown way (it begins with {magic.hex()}).",
+        resolution="xz, zstd and gzip are known. " + _AGAIN,
+    )
+
+
+def _copy(source: IO[bytes] | gzip.GzipFile, target: Path, name: str, limit: int) -> None:
+    done = 0
+    with target.open("wb") as stream:
+        for chunk in _chunks(source):
+            done += len(chunk)
+            if done > limit:
+                raise _too_large(name, limit)
+            stream.write(chunk)
+
+
+def _chunks(source: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
+    while chunk := source.read(_CHUNK):
+        yield chunk
+
+
+def _unzstd(stream: IO[bytes], target: Path, name: str, limit: int) -> None:
+    """Decompress with the distro's zstd: Python supports it from 3.14 on."""
+    cut = target.with_name(f"{target.name}.zst")
+    try:
+        _copy(stream, cut, name, limit)
+        argv: list[str | Path] = ["zstd", "--decompress", "--quiet", "--force", "-o", target, cut]
+        if find_program("zstd"):
+            # It has no limit of its own, and some kB may become more than a disk holds. Blocks of
+            # 512 bytes, as every sh counts them.
+            argv = ["sh", "-c", _LIMITED, "sh", str(-(-limit // 512)), *argv]
+        done = run(
+            argv,
+            why=f"unpack {name}",
+            check=False,
+            timeout=_ZSTD_SECONDS,
+        )
+    finally:
+        cut.unlink(missing_ok=True)
+    if done.returncode == -signal.SIGXFSZ or "File too large" in done.stderr:
+        raise _too_large(name, limit)
+    if done.returncode:
+        raise ProvisionError(
+            f"'{name}' is damaged or cut off.", resolution=_AGAIN, details=done.stderr
+        )
+    if target.stat().st_size > limit:
+        raise _too_large(name, limit)
+
+
+def _too_large(name: str, limit: int) -> ProvisionError:
+    return ProvisionError(
+        f"The content of '{name}' has more than {limit >> 20} MiB.", resolution=_AGAIN
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The files and links of an open archive.
+
+    Attributes:
+        tar: The archive.
+        files: Its members by path; folders are left out.
+        name: What messages call it.
+    """
+
+    tar: tarfile.TarFile
+    files: Mapping[str, tarfile.TarInfo]
+    name: str
+
+    def file(self, path: str) -> tarfile.TarInfo:
+        """Return a member, or the target of a link.
 
         Raises:
-            NotFoundError: It has no file for the machine's architecture.
-            ProvisionError: The vendor's checksum is not available, or has changed.
+            ProvisionError: It is a link to nothing.
         """
-        source, architecture = variant.source, market.architecture
-        if architecture not in _ARCHITECTURES:
-            raise NotFoundError(
-                f"There is no .run of '{driver}' {version} for {architecture}.",
-                resolution=f"There are files for {', '.join(_ARCHITECTURES)}.",
-            )
-        release = _release(source, version, architecture)
-        filled = {"version": version, "arch": architecture}
-        url = _filled(release.url or source.url or "", filled)
-        sha256 = release.sha256
-        if sha256 is not None and release.architecture != architecture:
-            raise NotFoundError(
-                f"The recipe of '{driver}' has {version} for {release.architecture} only, and this"
-                f" is {architecture}.",
-                resolution="Add a release with that architecture's sha256 to its driver.toml.",
-            )
-        if sha256 is None:
-            sums = _filled(release.checksums or source.checksums or "", filled)
-            sha256 = market.published_sum(url, sums)
-        with refusing(f"The file of '{driver}' {version} can't be pinned."):
-            pinned = RunfileSource.model_validate(
-                {
-                    "url": url,
-                    "sha256": sha256,
-                    "version": version,
-                    "architecture": architecture,
-                    "leave_out": source.leave_out,
-                }
-            )
-        return Pinned((pinned,))
+        member = self.files[path]
+        for _ in range(_MOST_LINKS):
+            if not member.issym():
+                return member
+            linked = posixpath.normpath(PurePosixPath(path).parent / member.linkname)
+            if linked not in self.files:
+                break
+            path, member = linked, self.files[linked]
+        raise ProvisionError(f"'{path}' in the .run is a link to nothing.", resolution=_AGAIN)
 
-    def is_user_space(self, _variant: _Listed, _source: Source) -> bool:
-        """Return False: only the modules' source is unpacked; user space is a layer."""
-        return False
+    def text(self, path: str, limit: int) -> str | None:
+        """Return the text of a file; None if there is none, or it has more bytes than a limit."""
+        member = self.files.get(path)
+        if member is None or not member.isreg() or member.size > limit:
+            return None
+        stream = self.tar.extractfile(member)
+        return stream.read().decode(errors="replace") if stream else None
+
+    def unfit(self, what: str, problems: list[str] | None = None) -> ProvisionError:
+        """Return the error for a file that can't be one of NVIDIA's."""
+        return _unfit(self.name, what, problems)
 
 
-def _release(source: RunfileReleases, version: str, architecture: str) -> RunfileRelease:
-    """Return the recipe's release of a version, preferably for this architecture."""
-    same = [release for release in source.releases if release.version == version]
-    fitting = [release for release in same if release.architecture == architecture]
-    return (fitting or same or [RunfileRelease(version=version)])[0]
+@contextmanager
+def open_members(payload: Path, name: str) -> Iterator[Members]:
+    """Open the archive inside a .run.
+
+    Args:
+        payload: The archive.
+        name: What messages call the .run.
+
+    Raises:
+        ProvisionError: It is damaged, has too many files, or paths that lead out of it.
+    """
+    try:
+        with tarfile.open(payload, mode="r:") as tar:
+            yield Members(tar, _checked(tar, name), name)
+    # The last two are errors of invalid or oversized numbers in headers.
+    except (tarfile.TarError, EOFError, ValueError, ArithmeticError) as error:
+        raise ProvisionError(
+            f"'{name}' is damaged or cut off: {error}.", resolution=_AGAIN
+        ) from error
 
 
-def _filled(text: str, values: dict[str, str]) -> str:
-    for name, value in values.items():
-        text = text.replace(f"{{{name}}}", value)
-    return text
+def _checked(tar: tarfile.TarFile, name: str) -> dict[str, tarfile.TarInfo]:
+    members: dict[str, tarfile.TarInfo] = {}
+    problems: list[str] = []
+    for member in tar:
+        if member.name in {".", "./"}:
+            continue
+        problem, path = _problem(member, members)
+        if problem:
+            problems.append(problem)
+        elif path:
+            members[path] = member
+        if len(members) > _MAX_MEMBERS:
+            raise _unfit(name, f"it has more than {_MAX_MEMBERS} files")
+    if problems:
+        raise _unfit(name, "some of its files can't be taken", problems)
+    return members
+
+
+def _problem(member: tarfile.TarInfo, known: Collection[str]) -> tuple[str | None, str | None]:
+    """Return the problem of a member, or its path."""
+    try:
+        path = inside(member.name)
+    except ValueError as error:
+        return str(error), None
+    if member.isdir():
+        return None, None
+    if path in known:
+        return f"'{path}' comes twice", None
+    if member.issym():
+        climbs = PurePosixPath(path).parent / member.linkname
+        depth = 0
+        for part in climbs.parts:
+            depth += -1 if part == ".." else 1
+            if depth < 0:
+                break
+        if PurePosixPath(member.linkname).is_absolute() or depth < 0:
+            return f"'{path}' is a link out of it, to '{member.linkname[:80]}'", None
+    # A sparse file may claim to be larger than any disk.
+    elif not member.isreg() or member.issparse():
+        return f"'{path}' is neither file, folder nor link", None
+    return None, path
+
+
+def _unfit(name: str, what: str, problems: list[str] | None = None) -> ProvisionError:
+    return ProvisionError(
+        f"'{name}' is not what NVIDIA publishes: {what}.",
+        resolution=_AGAIN,
+        details="\n".join(problems) if problems else None,
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provision.agent import preparing
-from provision.build.diagnosis import BuildError, SourceError
+from provision.build.diagnosis import BuildError, BuildFailure, SourceError
 from provision.build.package_store import PackageGoneError
 from provision.engine.docker_api import EngineLostError
 from provision.errors import NotFoundError, ProvisionError
@@ -92,10 +92,12 @@ def test_packages_that_a_mirror_has_dropped_are_solved_for_again(
 def _compile_error() -> BuildError:
     return BuildError(
         "it does not compile",
+        BuildFailure(
+            source_errors=[SourceError("demo.c", 1, "no")],
+            log=Path("/var/cache/provision/logs/demo.log"),
+        ),
         resolution="patch it",
         details="demo.c:1: error: no",
-        source_errors=[SourceError("demo.c", 1, "no")],
-        log=Path("/var/cache/provision/logs/demo.log"),
     )
 
 

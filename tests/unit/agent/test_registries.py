@@ -10,7 +10,7 @@ import pytest
 
 from provision.agent import preparing
 from provision.agent.publish import metrics_text
-from provision.build.diagnosis import BuildError, SourceError
+from provision.build.diagnosis import BuildError, BuildFailure, SourceError
 from provision.errors import NotFoundError
 from provision.pin import Pin
 from provision.pipeline.artifact_lookup import MissingArtifactError
@@ -171,7 +171,10 @@ def test_what_does_not_compile_here_is_looked_for_again(
     host.configure(text + ('[registry]\naddress = "r.example/d"\n' if address else ""))
     message = SourceError("demo.c", 1, "no")
     host.broken[KERNEL] = BuildError(
-        "it does not compile", resolution="patch it", details="no", source_errors=[message]
+        "it does not compile",
+        BuildFailure(source_errors=[message]),
+        resolution="patch it",
+        details="no",
     )
     assert host.apply().status.state == "failed"
     failure = load_state(host.layout).of(KERNEL).failure

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provision.agent import preparing
-from provision.build.diagnosis import BuildError, SourceError
+from provision.build.diagnosis import BuildError, BuildFailure, SourceError
 from provision.pipeline.pulling import Obtained
 from provision.store.layout import Layout
 from unit.agent.host import DRIVER, NEWEST, OLDER, Host
@@ -46,9 +46,9 @@ def _half_built(host: Host) -> Build:
         assert _in_use(host) == _all(OLDER)
         raise BuildError(
             "it does not compile",
+            BuildFailure(source_errors=[SourceError("demo.c", 1, "no")]),
             resolution="patch it",
             details="demo.c:1: error: no",
-            source_errors=[SourceError("demo.c", 1, "no")],
         )
 
     return obtain

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from provision.build import debootstrap as module
-from provision.build import rpm_base_image
+from provision.build import bootstrap
 from provision.build.base_image import BaseRequest, ensure_base, find_base
-from provision.build.debootstrap import Mirror, make_base
-from provision.build.rpm_base_image import RpmOrigin, make_rpm_base
+from provision.build.bootstrap import Mirror, RpmOrigin, make_apt_base, make_rpm_base
 from provision.distros import Repository, find_distro, release_of
 from provision.engine.docker_api import Image
 from provision.engine.transfer import push
@@ -135,7 +133,7 @@ def debootstrap(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (tree / "etc/os-release").write_text("ID=debian\n")
         (tree / "etc/hostname").write_text("this-machine\n")
 
-    monkeypatch.setattr(module, "stream", run)
+    monkeypatch.setattr(bootstrap, "stream", run)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     return arguments
 
@@ -145,14 +143,14 @@ def test_a_mirrors_password_is_in_no_argument(debootstrap: list[str], tmp_path: 
     engine = FakeEngine()
     engine.result = _LOCAL
     mirror = "https://me:p%40ss@m.example:8443/debian"
-    make_base(engine, _REQUEST, mirror=Mirror(mirror), state=tmp_path)
+    make_apt_base(engine, _REQUEST, mirror=Mirror(mirror), state=tmp_path)
     said, *argv = debootstrap
     assert said == "netrc: machine m.example login me password p@ss"
     assert argv[-1] == "https://m.example:8443/debian"
     assert not [word for word in argv if "p%40ss" in word or "p@ss" in word]
     assert not list(tmp_path.rglob(".netrc"))
     with pytest.raises(UsageError, match="can't log in") as caught:
-        make_base(
+        make_apt_base(
             engine, _REQUEST, mirror=Mirror("http://me:a%20b@m.example/debian"), state=tmp_path
         )
     assert "a%20b" not in caught.value.message
@@ -163,7 +161,7 @@ def test_a_base_image_is_made_from_the_archive_and_tidy(
 ) -> None:
     engine = FakeEngine()
     engine.result = _LOCAL
-    pin = make_base(
+    pin = make_apt_base(
         engine, _REQUEST, Mirror("http://mirror/debian", Path("/keys.gpg")), state=tmp_path
     )
     assert pin == BasePin(image="debian:bookworm", digest=_ID)
@@ -185,7 +183,7 @@ def test_a_release_that_debootstrap_does_not_know_is_made_by_another_ones_script
     engine = FakeEngine()
     engine.result = _LOCAL
     request = dataclasses.replace(_REQUEST, script="gutsy")
-    make_base(engine, request, mirror=Mirror("http://mirror/ubuntu"), state=tmp_path)
+    make_apt_base(engine, request, mirror=Mirror("http://mirror/ubuntu"), state=tmp_path)
     assert debootstrap[-2:] == ["http://mirror/ubuntu", "/usr/share/debootstrap/scripts/gutsy"]
 
 
@@ -194,7 +192,7 @@ def test_https_mirrors_need_certificates_in_the_image(
 ) -> None:
     engine = FakeEngine()
     engine.result = _LOCAL
-    make_base(engine, _REQUEST, mirror=Mirror("https://mirror/debian"), state=tmp_path)
+    make_apt_base(engine, _REQUEST, mirror=Mirror("https://mirror/debian"), state=tmp_path)
     assert "--include=ca-certificates" in debootstrap
 
 
@@ -207,14 +205,14 @@ def test_a_failure_leaves_no_tree_behind(
     engine = FakeEngine()
     monkeypatch.setattr(engine, "import_tree", fail)
     with pytest.raises(ProvisionError, match="import failed"):
-        make_base(engine, _REQUEST, mirror=Mirror("http://mirror/debian"), state=tmp_path)
+        make_apt_base(engine, _REQUEST, mirror=Mirror("http://mirror/debian"), state=tmp_path)
     assert not Path(debootstrap[-2]).parent.exists()
 
 
 def test_a_base_image_of_another_architecture_is_not_made(tmp_path: Path) -> None:
     request = BaseRequest("debian", "12", "bookworm", "s390x")
     with pytest.raises(UsageError, match="can't be made"):
-        make_base(FakeEngine(), request, mirror=Mirror("http://mirror/debian"), state=tmp_path)
+        make_apt_base(FakeEngine(), request, mirror=Mirror("http://mirror/debian"), state=tmp_path)
 
 
 @pytest.fixture
@@ -251,8 +249,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         status = 1 if not check and "broken" in words[-2] else 0
         return Completed(tuple(words), status, "", "rpmdb: cannot open")
 
-    monkeypatch.setattr(rpm_base_image, "stream", stream)
-    monkeypatch.setattr(rpm_base_image, "run", run)
+    monkeypatch.setattr(bootstrap, "stream", stream)
+    monkeypatch.setattr(bootstrap, "run", run)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     return calls
 

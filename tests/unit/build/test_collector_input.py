@@ -7,8 +7,9 @@ import json
 import pytest
 
 from golden.pins import pin, recipe
-from provision.build.dockerfile import build_plan, fill, placeholders
+from provision.build.dockerfile import build_plan, placeholders
 from provision.catalogue import PLACEHOLDERS
+from provision.distros.family import fill
 from unit.recipes import variant
 
 ARCHITECTURES = {

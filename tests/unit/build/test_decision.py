@@ -7,10 +7,10 @@ from typing import TypedDict, Unpack
 
 import pytest
 
-from provision.build.compatibility import BuildTarget, KernelRequest, recipe_digest
-from provision.build.decision import decide
+from provision.build.decision import decide, recipe_digest
 from provision.build.package_store import Closure
 from provision.build.templates import Templates
+from provision.build.version_choice import BuildTarget, KernelRequest
 from provision.catalogue import Entry, Recipe
 from provision.distros.debian import ArchiveIndex
 from provision.errors import ExitCode, NotFoundError, ProvisionError, UsageError
@@ -24,7 +24,7 @@ from provision.pin import (
     Pin,
 )
 from provision.sources import components_of
-from provision.sources.version_request import VersionRequest
+from provision.sources.market import VersionRequest
 from unit.fake_archive import index_of, sample, stanza
 from unit.recipes import recipe, variant
 

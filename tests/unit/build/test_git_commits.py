@@ -11,7 +11,7 @@ from typing import IO
 import pytest
 
 from provision.build.git_commits import CommitRequest, commits_of, have_commits
-from provision.build.logins import GitAccess
+from provision.build.network_access import GitAccess
 from provision.build.package_store import PackageStore
 from provision.engine.containers import ContainerRequest, Ran
 from provision.errors import ProvisionError, UsageError

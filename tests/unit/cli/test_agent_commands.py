@@ -12,7 +12,7 @@ from rich.console import Console
 
 from provision.agent.reconcile import look_at
 from provision.build import package_store
-from provision.build.diagnosis import BuildError, SourceError
+from provision.build.diagnosis import BuildError, BuildFailure, SourceError
 from provision.build.package_store import PackageStore
 from provision.cli import display
 from provision.cli.commands import apply
@@ -37,9 +37,9 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
 def _broken() -> ProvisionError:
     return BuildError(
         "it does not compile",
+        BuildFailure(source_errors=[SourceError("demo.c", 1, "no")]),
         resolution="patch it",
         details="demo.c:1: error: no",
-        source_errors=[SourceError("demo.c", 1, "no")],
     )
 
 

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from kit.fileserver import Mirror
-from provision.build.compatibility import suitable_versions
+from provision.build.version_choice import suitable_versions
 from provision.catalogue.source_models import Source
 from provision.distros import find_distro
 from provision.distros.debian import ArchiveIndex
 from provision.errors import NotFoundError, ProvisionError
-from provision.pipeline import driver_versions, solving, upstream_branches
+from provision.pipeline import availability, solving, vendor_offers
 from provision.pipeline.driver_request import DriverRequest
 from provision.pipeline.package_pins import request_of
-from provision.pipeline.upstream_branches import follow
+from provision.pipeline.vendor_offers import follow
 from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Event, Note
 from provision.sources import Market
@@ -133,8 +133,8 @@ def site(tmp_path: Path, vendor: Mirror, call: Call, monkeypatch: pytest.MonkeyP
     write(site.root / "proc/sys/kernel/osrelease", f"{KERNEL}\n".encode())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(solving, "open_index", site.open_index)
-    monkeypatch.setattr(driver_versions, "today", lambda: TODAY)
-    monkeypatch.setattr(upstream_branches, "today", lambda: TODAY)
+    monkeypatch.setattr(availability, "today", lambda: TODAY)
+    monkeypatch.setattr(vendor_offers, "today", lambda: TODAY)
     return site
 
 

@@ -34,7 +34,7 @@ from provision.pipeline.registries import Consent, tag_of
 from provision.pipeline.registry_search import ArtifactQuery, Lookup, seek
 from provision.pipeline.workspace import Settings
 from provision.registry.image_signature import UntrustedError
-from provision.sources.version_request import VersionRequest
+from provision.sources.market import VersionRequest
 from unit.engine.fake_engine import FakeEngine
 from unit.fleet.registries import Registries
 from unit.fleet.test_mirror import KEY, NEXT, OLD, OTHER, PIN, have

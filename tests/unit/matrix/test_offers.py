@@ -16,7 +16,7 @@ from provision.matrix.choosing import choose_rows
 from provision.matrix.host_report import failures_ahead
 from provision.matrix.offers import ensure_base_images, find_offers
 from provision.matrix.results import Results, matrix_folder, result_of
-from provision.pipeline import upstream_branches
+from provision.pipeline import vendor_offers
 from provision.pipeline.workspace import Settings, load_settings
 from provision.sources.upstream import Reading, Release
 from provision.sources.upstream.queries import Answer
@@ -72,8 +72,8 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     releases = tuple(Release(version=version) for version in PUBLISHED)
     reading = Reading(source, source.url, Answer(url=source.url, read=1, releases=releases))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(upstream_branches, "read_upstream", lambda *_given, **_more: (reading,))
-    monkeypatch.setattr(upstream_branches, "today", lambda: date(2026, 11, 22))
+    monkeypatch.setattr(vendor_offers, "read_upstream", lambda *_given, **_more: (reading,))
+    monkeypatch.setattr(vendor_offers, "today", lambda: date(2026, 11, 22))
     monkeypatch.setattr(matrix_offers, "distro_kernels", lambda *_given, **_more: KERNELS)
     return load_settings(root, catalogues=[tmp_path / "catalogue"])
 

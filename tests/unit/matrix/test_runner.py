@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 
 from provision.build.artifact_image import DIGEST_LABEL, Built
-from provision.build.diagnosis import BuildError, SourceError
+from provision.build.diagnosis import BuildError, BuildFailure, SourceError
 from provision.catalogue import Catalogue
 from provision.config import Config
 from provision.config.driver_settings import DriverConfig
@@ -59,11 +59,13 @@ def steps(*, whole: bool = True) -> tuple[StepRecord, ...]:
 def compile_error() -> BuildError:
     return BuildError(
         "demo does not compile: 1 error",
+        BuildFailure(
+            steps=steps(whole=False),
+            source_errors=[SourceError("/source/a.c", 7, "no member named 'x'", (" 7 | x",))],
+            log=Path("/var/cache/provision/logs/demo-1.log"),
+        ),
         resolution="patch it",
         details="a.c:7: error: no",
-        steps=steps(whole=False),
-        source_errors=[SourceError("/source/a.c", 7, "no member named 'x'", (" 7 | x",))],
-        log=Path("/var/cache/provision/logs/demo-1.log"),
     )
 
 
@@ -245,9 +247,9 @@ def test_another_failure_is_tried_again(lab: Lab) -> None:
 def test_a_kernel_that_the_driver_itself_excludes_is_not_supported(lab: Lab) -> None:
     lab.broken[KERNELS[1]] = BuildError(
         "its dkms.conf excludes this kernel",
+        BuildFailure(exit_code=ExitCode.NOT_FOUND),
         resolution="take another",
         details="x",
-        exit_code=ExitCode.NOT_FOUND,
     )
     assert len(lab.run().built) == 6
     excluded = lab.result(KERNELS[1])
@@ -275,7 +277,7 @@ def test_what_is_not_supported_is_said_and_not_built(lab: Lab) -> None:
     [
         EngineLostError("the engine went away", resolution="start it"),
         UnreachableError("no route", resolution="wait"),
-        BuildError("disk full", resolution="room", details="x", is_outside=True),
+        BuildError("disk full", BuildFailure(is_outside=True), resolution="room", details="x"),
         ProvisionError("could not build", details="write: No space left on device"),
         OSError(28, "No space left on device", "/var/cache"),
     ],

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from provision.build import network_access
 from provision.build.artifact_image import DIGEST_LABEL, BuildRequest, Built
-from provision.build.debootstrap import Mirror
+from provision.build.bootstrap import Mirror
 from provision.build.package_store import Closure, PackageStore
 from provision.build.solve_request import SolveRequest
 from provision.distros.debian import ArchiveIndex
@@ -22,15 +23,15 @@ from provision.matrix.choosing import plan_cells
 from provision.matrix.offers import find_offers
 from provision.pin import PIN_LABEL, BasePin, Pin
 from provision.pipeline import image_builds, package_pins, solving
+from provision.pipeline.availability import list_kernels
+from provision.pipeline.context_files import downloaded_files
 from provision.pipeline.driver_request import BuildSettings, DriverRequest, choose_distro
 from provision.pipeline.image_builds import (
+    base_of,
     build_image,
-    downloaded_files,
     ensure_base_image,
-    wanted_base,
 )
 from provision.pipeline.package_pins import render_context
-from provision.pipeline.packaged_kernels import list_kernels
 from provision.pipeline.resolving import resolve_pin
 from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Progress
@@ -47,7 +48,7 @@ _WANTED = DriverRequest("v4l2loopback", kernel=_KERNEL, distro="debian:12")
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """A Debian 12 host on x86_64 with a provision.toml."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for name in image_builds._PROXIES:  # noqa: SLF001 - this machine's must not show
+    for name in network_access._PROXIES:  # noqa: SLF001 - this machine's must not show
         monkeypatch.delenv(name, raising=False)
     root = tmp_path / "host"
     (root / "etc/provision").mkdir(parents=True)
@@ -362,11 +363,11 @@ def test_a_base_image_is_made_where_it_is_wanted(
 ) -> None:
     mirrors: list[object] = []
 
-    def make_base(_engine: Engine, _asked: object, mirror: Mirror, **_more: object) -> BasePin:
+    def make_apt_base(_engine: Engine, _asked: object, mirror: Mirror, **_more: object) -> BasePin:
         mirrors.append(mirror.url)
         return BasePin(image="debian:bookworm", digest=_BASE.id)
 
-    monkeypatch.setattr(image_builds, "make_base", make_base)
+    monkeypatch.setattr(image_builds, "make_apt_base", make_apt_base)
     engine = FakeEngine()
     if replace:
         engine.have(_BASE)
@@ -416,12 +417,12 @@ def test_an_archive_of_ones_own_goes_to_the_solver_and_the_base_with_its_keys(
 
     keyrings: list[bytes] = []
 
-    def make_base(_engine: Engine, _asked: object, mirror: Mirror, **_more: object) -> BasePin:
+    def make_apt_base(_engine: Engine, _asked: object, mirror: Mirror, **_more: object) -> BasePin:
         assert mirror.keyring is not None
         keyrings.append(mirror.keyring.read_bytes())
         return BasePin(image="debian:bookworm", digest=_BASE.id)
 
-    monkeypatch.setattr(image_builds, "make_base", make_base)
+    monkeypatch.setattr(image_builds, "make_apt_base", make_apt_base)
     plain = resolve_pin(settings, lambda: engine, _WANTED)
     monkeypatch.setattr(solving, "open_index", open_index)
     resolved = resolve_pin(settings, lambda: engine, _WANTED)
@@ -434,10 +435,10 @@ def test_an_archive_of_ones_own_goes_to_the_solver_and_the_base_with_its_keys(
 
 
 def test_the_base_image_that_the_config_names_is_wanted(settings: Settings) -> None:
-    assert wanted_base(settings, "debian:13").name == "mine/trixie:1"
-    ubuntu = wanted_base(settings, "ubuntu:26.04")
+    assert base_of(settings, "debian:13").name == "mine/trixie:1"
+    ubuntu = base_of(settings, "ubuntu:26.04")
     assert (ubuntu.name, ubuntu.script) == ("ubuntu:resolute", "gutsy")
-    assert wanted_base(settings, None).name == "debian:bookworm"
+    assert base_of(settings, None).name == "debian:bookworm"
 
 
 def test_provision_toml_says_whose_kernels_a_host_runs(settings: Settings) -> None:

@@ -24,7 +24,7 @@ from provision.pipeline.registry_search import ArtifactQuery, Lookup
 from provision.pipeline.workspace import Settings
 from provision.progress import Event, Note
 from provision.registry.tokens import DeniedError
-from provision.sources.version_request import VersionRequest
+from provision.sources.market import VersionRequest
 from provision.store.entries import mark_unsigned
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
 from unit.pipeline.test_registries import connected

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from provision.build.artifact_image import BuildRequest, Built
-from provision.build.compatibility import recipe_digest
+from provision.build.decision import recipe_digest
 from provision.build.git_commits import CommitRequest
 from provision.build.templates import load_templates
 from provision.catalogue import Catalogue, Recipe, templates_dir
@@ -27,9 +27,9 @@ from provision.pin import (
     PackagePin,
     Pin,
 )
-from provision.pipeline import image_builds
+from provision.pipeline import context_files, image_builds
+from provision.pipeline.context_files import downloaded_files
 from provision.pipeline.driver_request import BuildSettings
-from provision.pipeline.image_builds import downloaded_files
 from provision.pipeline.package_pins import render_context
 from provision.pipeline.pin_file import pin_document, read_pin
 from provision.pipeline.workspace import Settings
@@ -224,7 +224,7 @@ def test_what_fetches_commits_is_given_this_machines_proxies(
         request.fetch(lambda: "sha256:tools")
         return Built("demo:1", "sha256:1", 1, built=True)
 
-    monkeypatch.setattr(image_builds, "have_commits", have)
+    monkeypatch.setattr(context_files, "have_commits", have)
     monkeypatch.setattr(image_builds, "build", build)
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
     case.write(pin_document(case.pin))

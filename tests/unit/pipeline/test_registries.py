@@ -35,7 +35,7 @@ from provision.registry.client import Client
 from provision.registry.image_signature import UntrustedError
 from provision.registry.names import Reference, parse_reference
 from provision.registry.tokens import DeniedError
-from provision.sources.version_request import VersionRequest
+from provision.sources.market import VersionRequest
 from provision.store.entries import newest_serial, note_serial, remove, unsigned_reference
 from provision.store.layout import Layout
 from provision.store.locks import changing

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.build.rpm_base_image import RpmOrigin
+from provision.build.bootstrap import RpmOrigin
 from provision.distros import find_distro
 from provision.engine.docker_api import Image
 from provision.errors import ConfigError, NotFoundError, UsageError

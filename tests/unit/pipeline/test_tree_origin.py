@@ -16,8 +16,8 @@ from provision.build.package_store import PackageStore
 from provision.config import TreeConfig
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import DriverPin, KernelPin, Pin
-from provision.pipeline import tree_files, tree_origin
-from provision.pipeline.image_builds import downloaded_files
+from provision.pipeline import tree_files, trees
+from provision.pipeline.context_files import downloaded_files
 from provision.pipeline.package_pins import Resolved
 from provision.pipeline.tree_files import TreeStore, fingerprint
 from provision.pipeline.trees import have_cos_tree, have_tree
@@ -57,7 +57,7 @@ class Tar:
 @pytest.fixture
 def tar(monkeypatch: pytest.MonkeyPatch) -> Tar:
     tar = Tar()
-    monkeypatch.setattr(tree_origin, "run", tar.run)
+    monkeypatch.setattr(tree_files, "run", tar.run)
     return tar
 
 
@@ -134,9 +134,9 @@ def test_what_changes_while_it_is_packed_is_packed_again(
         makefile.write_text("all: changed")
         return done
 
-    monkeypatch.setattr(tree_origin, "run", busy)
+    monkeypatch.setattr(tree_files, "run", busy)
     have_tree(settings, _FOLDER, _KERNEL)
-    monkeypatch.setattr(tree_origin, "run", tar.run)
+    monkeypatch.setattr(tree_files, "run", tar.run)
     found = have_tree(settings, _FOLDER, _KERNEL)
     assert found.pin.tree == hashlib.sha256(b"all: changed").hexdigest()
 
@@ -186,7 +186,7 @@ def test_the_other_slot_is_packed_when_its_tree_has_changed(
             draft.write_text(state)
         return state
 
-    monkeypatch.setattr(tree_origin, "pack_from_slot", pack)
+    monkeypatch.setattr(trees, "pack_from_slot", pack)
     wanted = TreeConfig(kernels="*", kind="prepared", path="/usr/lib/modules/{kernel}/build")
     first, again, changed = (have_tree(settings, wanted, _KERNEL) for _ in range(3))
     assert known_states == [None, "one", "one"]

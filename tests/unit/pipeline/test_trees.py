@@ -19,12 +19,11 @@ from provision.distros.debian import ArchiveIndex
 from provision.engine.docker_api import Image
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
 from provision.pin import BasePin, DistroPin, Pin
-from provision.pipeline import developer_container, package_pins, solving, trees
-from provision.pipeline.driver_request import DriverRequest
+from provision.pipeline import developer_container, package_pins, solving, tree_files
+from provision.pipeline.driver_request import DriverRequest, choose_tree
 from provision.pipeline.package_pins import Resolved, render_context
 from provision.pipeline.pin_file import pin_document, read_pin
 from provision.pipeline.resolving import resolve_pin
-from provision.pipeline.tree_choice import choose_tree
 from provision.pipeline.tree_files import TreeStore
 from provision.pipeline.workspace import Settings, load_settings
 from unit.engine.fake_engine import FakeEngine
@@ -195,7 +194,7 @@ def test_a_damaged_or_endless_file_is_refused(
         (root / "srv/Module.symvers").write_bytes(packed)
         with pytest.raises(ProvisionError, match="is a damaged gzip file"):
             _pin(settings)
-    monkeypatch.setattr(trees, "_LARGEST", 1 << 20)
+    monkeypatch.setattr(tree_files, "_LARGEST", 1 << 20)
     (root / "srv/Module.symvers").write_bytes(gzip.compress(bytes((1 << 20) + 1)))
     with pytest.raises(ProvisionError, match="more than 1 MiB"):
         _pin(settings)

@@ -28,7 +28,7 @@ from provision.registry.catalogue_keeper import CatalogueKeeper, write_catalogue
 from provision.registry.image_catalogue import ImageCatalogue
 from provision.registry.image_signature import UntrustedError
 from provision.registry.names import CATALOGUE, pin_tag
-from provision.sources.version_request import VersionRequest
+from provision.sources.market import VersionRequest
 from provision.store.entries import newest_serial
 from provision.store.layout import Layout
 from unit.engine.fake_engine import FakeEngine

@@ -9,7 +9,7 @@ from provision.catalogue import Recipe
 from provision.distros.debian import ArchiveIndex
 from provision.errors import ConfigError, NotFoundError
 from provision.sources import Market, components_of, offers, pin_offer, unlisted
-from provision.sources.deb import package_of_version
+from provision.sources.kinds import package_of_version
 from unit.fake_archive import index_of, stanza
 from unit.recipes import recipe
 

@@ -21,11 +21,11 @@ from provision.errors import ProvisionError
 from provision.manifest import DriverFile
 from provision.pin import RunfileSource
 from provision.run import Completed
-from provision.sources import makeself
-from provision.sources.makeself import read_head
+from provision.sources import runfile
 from provision.sources.nvidia_lists import Listed, parse_file_list, parse_manifest
 from provision.sources.placement import place
 from provision.sources.repack import FILES, LAYER, repack
+from provision.sources.runfile import read_head
 from unit.sources.libraries import library
 
 VERSION = "580.95.05"
@@ -194,7 +194,7 @@ def test_zstd_is_left_to_its_own_program(
     other.write_bytes(head + packed)
     status = 0
     blocks = str((8 << 30) // 512)
-    monkeypatch.setattr(makeself, "find_program", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(runfile, "find_program", lambda name: f"/usr/bin/{name}")
 
     def program(argv: list[str | Path], *, why: str, check: bool, timeout: float) -> Completed:
         assert (why, check) == ("unpack zstd.run", False)
@@ -213,7 +213,7 @@ def test_zstd_is_left_to_its_own_program(
         target.write_bytes(lzma.decompress(whole.read_bytes()[len(head) :]))
         return Completed((), status, "", "zstd: premature end")
 
-    monkeypatch.setattr(makeself, "run", program)
+    monkeypatch.setattr(runfile, "run", program)
     assert rows_of(taken_apart(other, tmp_path)) == rows_of(taken_apart(whole, tmp_path))
     status = 1
     error = refused(other, tmp_path)

@@ -19,7 +19,7 @@ from provision.errors import UsageError
 from provision.pin import Pin
 from provision.pipeline.driver_request import BuildSettings, RequestOptions
 from provision.pipeline.image_archives import save_image
-from provision.pipeline.image_builds import build_image, ensure_base_image, wanted_base
+from provision.pipeline.image_builds import base_of, build_image, ensure_base_image
 from provision.pipeline.image_signing import EngineImage, SignedImage, publish
 from provision.pipeline.pin_file import read_pin
 from provision.registry.names import check_push_name
@@ -219,7 +219,7 @@ def base_command(
     """
     with job(root) as work:
         if dry_run:
-            request = wanted_base(work.settings, distro)
+            request = base_of(work.settings, distro)
             exists = work.engine.image(request.name) is not None and not replace
             _print_base_dry_run(request.name, exists=exists, as_json=as_json)
             return

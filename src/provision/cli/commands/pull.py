@@ -24,7 +24,7 @@ from provision.registry.client import Client
 from provision.registry.image_catalogue import ImageCatalogue
 from provision.registry.manifests import Repository
 from provision.registry.names import HostTag, Reference, parse_reference, read_tag, version_of_tag
-from provision.sources.kind import newest_first
+from provision.sources.market import newest_first
 
 
 @dataclass(frozen=True, slots=True)

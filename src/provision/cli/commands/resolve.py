@@ -13,8 +13,8 @@ from provision.cli.options import megabytes, print_fields, print_json
 from provision.errors import UsageError
 from provision.files import write_atomic
 from provision.pin import Pin, TreePin
+from provision.pipeline.context_files import downloaded_files
 from provision.pipeline.driver_request import RequestOptions
-from provision.pipeline.image_builds import downloaded_files
 from provision.pipeline.package_pins import render_context
 from provision.pipeline.pin_file import pin_document
 

@@ -14,9 +14,8 @@ from provision.cli.display import print_table
 from provision.cli.job import job
 from provision.cli.options import print_fields, print_json
 from provision.errors import ExitCode, ProvisionError, UsageError
+from provision.pipeline.availability import Concern, Offers, list_kernels, list_offers
 from provision.pipeline.driver_request import DriverRequest
-from provision.pipeline.driver_versions import Concern, Offers, list_offers
-from provision.pipeline.packaged_kernels import list_kernels
 from provision.sources.upstream import Branch, Reading, newest_first
 
 # Characters of a reason: what libraries say of a network that is down is longer than that.
@@ -162,7 +161,7 @@ def _print_concerns(concerns: list[Concern]) -> None:
 
 
 def _wish(offers: Offers) -> str:
-    return f"{offers.wish}: {offers.chosen}" if offers.chosen else offers.wish
+    return f"{offers.asked_for}: {offers.chosen}" if offers.chosen else offers.asked_for
 
 
 def _offered(offers: Offers) -> str | None:
@@ -196,7 +195,7 @@ def _document(offers: Offers) -> dict[str, Any]:
         "driver": offers.driver,
         "flavour": offers.flavour,
         "distro": f"{offers.distro.id}:{offers.distro.version}",
-        "asked_for": offers.wish,
+        "asked_for": offers.asked_for,
         "installed": [
             {"kernel": one.kernel, "version": one.version, "running": one.is_running}
             for one in offers.installed

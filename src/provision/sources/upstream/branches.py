@@ -1,4 +1,4 @@
-"""Branches of a driver: what their vendor promises, how long, and which one comes after. Pure."""
+"""Branches of a driver: the promise of their vendor, their end, and their successors. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Branch:
 
     Attributes:
         name: The leading part of its versions: ``535``.
-        maturity: What its vendor promises; None: nothing is known of it.
-        last_day: The last day on which the vendor cares for it; None: nothing is known of it.
-        newest: Its newest version that a source names; None: none does.
-        released: The day on which that came out, ``YYYY-MM-DD``.
+        maturity: The promise of its vendor, if it is known.
+        last_day: The last day on which the vendor supports it, if it is known.
+        newest: The newest version that a source names, if one does.
+        released: The day of that version's release, ``YYYY-MM-DD``.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Branch:
     released: str | None = None
 
     def has_ended(self, today: date) -> bool:
-        """Return whether its vendor cares for it no longer."""
+        """Return whether its vendor no longer supports it."""
         return self.last_day is not None and self.last_day < today
 
 
@@ -40,7 +40,7 @@ class Branches:
     """The branches of a driver, the newest first.
 
     Attributes:
-        upstream: What its recipe says.
+        upstream: The ``[upstream]`` of its recipe.
         all: The branches.
     """
 
@@ -48,31 +48,31 @@ class Branches:
     all: tuple[Branch, ...]
 
     def of(self, version: str) -> Branch:
-        """Return the branch that a version belongs to; nothing may be known of it."""
+        """Return the branch of a version, even if only its name is known."""
         parts = version.split(".")
         named = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
         known = [branch for branch in self.all if branch.name in named]
         longest = max(known, key=lambda branch: len(branch.name), default=None)
         return longest or Branch(self.upstream.branch_of(version))
 
-    def followed(self, wanted: str, today: date) -> tuple[str, ...] | None:
+    def followed(self, channel: str, today: date) -> tuple[str, ...] | None:
         """Return the branches that a version such as ``lts`` accepts, in the order of preference.
 
-        Those that their vendor still cares for come first; an ended one is better than none.
+        Supported branches come first; an ended one is better than none.
 
         Returns:
-            Their names; None: it is no name of a kind of branch.
+            Their names; None: ``channel`` is no kind of branch.
         """
-        if wanted not in CHANNELS:
+        if channel not in CHANNELS:
             return None
-        fitting = [branch for branch in self.all if branch.maturity in CHANNELS[wanted]]
-        # Sorting keeps the order of those that are equal in this.
+        fitting = [branch for branch in self.all if branch.maturity in CHANNELS[channel]]
+        # The sort is stable: within both groups the order stays.
         return tuple(b.name for b in sorted(fitting, key=lambda branch: branch.has_ended(today)))
 
     def successor(self, branch: Branch, today: date) -> Branch | None:
-        """Return the branch to switch to from an ended one: living, newer, and of the same kind.
+        """Return the branch to switch to from an ended one: supported, newer, and of the same kind.
 
-        Where there is none of that kind, one that is fit for production will do.
+        If no such branch exists, one for production counts.
         """
         newer = [
             other
@@ -81,16 +81,16 @@ class Branches:
             and other.maturity is not None
             and compare_versions(other.name, branch.name) > 0
         ]
-        wanted = (branch.maturity,), CHANNELS["production"]
-        found = (other for kinds in wanted for other in newer if other.maturity in kinds)
+        suited = (branch.maturity,), CHANNELS["production"]
+        found = (other for kinds in suited for other in newer if other.maturity in kinds)
         return next(found, None)
 
 
 def known_branches(upstream: Upstream, readings: Iterable[Reading]) -> Branches:
     """Return the branches that a recipe or a source names.
 
-    Of what a branch is, a source that says so counts more than the recipe; the end of its life is
-    the recipe's to say. Source: https://docs.nvidia.com/datacenter/tesla/drivers/releases.json has
+    For the maturity of a branch, a source counts more than the recipe. Only the recipe has the end
+    of its life. Source: https://docs.nvidia.com/datacenter/tesla/drivers/releases.json has
     none.
     """
     releases: dict[str, list[Release]] = {name: [] for name in upstream.branches}
@@ -103,12 +103,12 @@ def known_branches(upstream: Upstream, readings: Iterable[Reading]) -> Branches:
 
 
 def today() -> date:
-    """Return the day, by which branches have ended: everywhere the same."""
+    """Return the day that decides which branches have ended: in UTC, so the same everywhere."""
     return datetime.now(tz=UTC).date()
 
 
 def how_to_switch(driver: str, successor: Branch | None) -> str:
-    """Say how a host gets to another branch of a driver."""
+    """Return how a host switches to another branch of a driver."""
     name = "another branch" if successor is None else f"the branch {successor.name}"
     value = "BRANCH" if successor is None else successor.name
     return (

@@ -1,7 +1,7 @@
-"""Vendors' formats: from the bytes of an answer to versions. Pure.
+"""Reads versions from the answers of vendors, in their formats. Pure.
 
-Unknown members of JSON are accepted: vendors add some. What is missing or of another type is an
-error that names the address and the member.
+Unknown members of JSON are accepted, because vendors add some. A missing member, or one of another
+type, is an error that names the address and the member.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from provision.documents import Frozen, refusing
 from provision.errors import ProvisionError
 from provision.pin import Commit, Sha256
 
-# What Debian's order takes, and what every vendor of the catalogue uses.
+# Versions that Debian's order can compare, and that every vendor of the catalogue uses.
 VERSION = re.compile(r"[0-9][0-9A-Za-z.+~]{0,63}")
 _MATURITIES: Mapping[str, Maturity] = {
     "lts branch": "lts",
@@ -27,12 +27,12 @@ _MATURITIES: Mapping[str, Maturity] = {
     "production branch": "production",
     "new feature branch": "new-feature",
 }
-# What architectures are called besides what 'uname -m' prints.
+# Other names of architectures than those of 'uname -m'.
 _ALSO: Mapping[str, frozenset[str]] = {
     "aarch64": frozenset({"arm64", "sbsa"}),
     "x86_64": frozenset({"amd64"}),
 }
-# Of one answer; NVIDIA's list of drivers has some 150.
+# Versions in one answer; NVIDIA's list of drivers has some 150.
 _MOST = 20_000
 _ELSE = (
     "Something else answered in its place, or its vendor has changed the format. Look at it: curl"
@@ -46,7 +46,7 @@ class Release(Frozen):
     Attributes:
         version: The version.
         branch: Its branch, where the vendor names it.
-        maturity: What the vendor promises of that branch.
+        maturity: The promise of the vendor for that branch.
         released: The day, ``YYYY-MM-DD``.
         commit: The commit of its tag.
         url: Address of its file.
@@ -69,7 +69,7 @@ def _version(text: str) -> str:
 
 
 class _Foreign(BaseModel):
-    """Base of what others publish: strict types, further members accepted."""
+    """Base of the models of foreign documents: strict types, further members accepted."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore", hide_input_in_errors=True)
 
@@ -96,14 +96,14 @@ _NVIDIA = TypeAdapter(dict[_BranchKey, _NvidiaBranch])
 
 
 class _Redistrib(_Foreign):
-    """Components stand beside the members that are about the release."""
+    """A release; its components are members beside those of the release itself."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="allow", hide_input_in_errors=True)
 
     release_date: _Date = ""
 
     def component(self, name: str) -> object:
-        """Return a member; None, which is no component, where there is none."""
+        """Return a member; None, which is no component, if it is missing."""
         return (self.model_extra or {}).get(name)
 
 
@@ -125,7 +125,7 @@ def latest_text(content: bytes, *, url: str) -> tuple[Release, ...]:
     """Read a ``latest.txt``: ``595.84 595.84/NVIDIA-Linux-x86_64-595.84.run``.
 
     Raises:
-        ProvisionError: It is something else.
+        ProvisionError: The format is another.
     """
     version, _, path = _text(content, url).strip().partition(" ")
     if not VERSION.fullmatch(version) or len(path.split()) > 1:
@@ -140,7 +140,7 @@ def nvidia_releases(content: bytes, *, url: str, machine: str) -> tuple[Release,
     """Read NVIDIA's ``releases.json``; versions for other architectures are left out.
 
     Raises:
-        ProvisionError: It is something else; its details name each member that is not as expected.
+        ProvisionError: The format is another; the details name each unexpected member.
     """
     with _describing(content, url):
         branches = _NVIDIA.validate_json(content)
@@ -166,7 +166,7 @@ def redistributables(
     """Read a ``redistribVERSION.json``; None: it has no file for the architecture.
 
     Raises:
-        ProvisionError: It is something else; its details name each member that is not as expected.
+        ProvisionError: The format is another; the details name each unexpected member.
     """
     name, platform = source.component, source.platform.replace("{arch}", source.named(machine))
     with _describing(content, url):
@@ -188,7 +188,7 @@ def redistributed_sums(content: bytes, *, url: str) -> Mapping[str, str]:
     """Return the sha256 of every file that a ``redistribVERSION.json`` names, by its address.
 
     Raises:
-        ProvisionError: It is something else.
+        ProvisionError: The format is another.
     """
     with _describing(content, url):
         document = _Redistrib.model_validate_json(content)
@@ -251,16 +251,16 @@ def _refuse_page(content: bytes, url: str) -> None:
 
 
 def _describing(content: bytes, url: str) -> AbstractContextManager[None]:
-    """Turn what a model refuses into an error that names the address and each member."""
+    """Turn the mistakes that a model finds into an error that names the address and each member."""
     _refuse_page(content, url)
     return refusing(f"'{url}' is not as expected.", resolution=_ELSE.format(url=url))
 
 
 def bounded(releases: list[Release], url: str) -> tuple[Release, ...]:
-    """Return releases, if they are not too many.
+    """Return releases, unless there are too many.
 
     Raises:
-        ProvisionError: They are.
+        ProvisionError: There are too many.
     """
     if len(releases) > _MOST:
         raise unexpected(url, f"it has more than {_MOST} versions")

@@ -1,4 +1,4 @@
-"""Indexes of files and packages: from their bytes to versions. Pure."""
+"""Reads versions from indexes of files and packages. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LINK = re.compile(r"<!--.*?(?:-->|\Z)|(<a\s[^<>]{0,4096}>)", re.DOTALL | re.IGN
 
 
 class _Links(HTMLParser):
-    """Collects where a page links to."""
+    """Collects the targets of a page's links."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def deb_index(content: bytes, *, url: str, package: str) -> tuple[Release, ...]:
     """Read a ``Packages`` file, packed by gzip or not.
 
     Raises:
-        ProvisionError: It is something else, or too large.
+        ProvisionError: The format is another, or the file is too large.
 
     Source: https://wiki.debian.org/DebianRepository/Format#A.22Packages.22_Indices
     """
@@ -77,7 +77,7 @@ def rpm_index(content: bytes, *, url: str, package: str) -> tuple[Release, ...]:
     """Read a ``primary.xml`` of a repository of RPMs, packed by gzip or not.
 
     Raises:
-        ProvisionError: It is something else, or too large.
+        ProvisionError: The format is another, or the file is too large.
 
     Source: https://createrepo.readthedocs.io/en/latest/ and
     http://linux.duke.edu/metadata/common, the namespace of its elements
@@ -100,7 +100,7 @@ def primary_of(content: bytes, *, url: str) -> str:
     """Return the path of the list of packages that a ``repomd.xml`` names.
 
     Raises:
-        ProvisionError: It names none, or one outside of the repository.
+        ProvisionError: It names no list, or one outside of the repository.
     """
     for element in _elements(content, url):
         if element.tag.rpartition("}")[2] != "data" or element.get("type") != "primary":

@@ -1,7 +1,7 @@
-"""Asks the sources of ``[upstream]``, and keeps each one's last answer.
+"""Asks the sources of ``[upstream]``, and keeps the last answer of each.
 
-What was kept counts where a source does not answer, with its time: a vendor's site that is down, or
-a host without a network, changes nothing that is known.
+The kept answer, with its time, counts if a source does not answer. So a vendor's site that is down,
+or a host without a network, changes nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from provision.sources.upstream.formats import Release
 
 log = logging.getLogger(__name__)
 
-# Seconds for which an answer counts as current unless the newest is asked for.
+# Seconds for which an answer counts as current, unless the newest is requested.
 MAX_AGE = 3600.0
 # Bytes of an answer: NVIDIA's list of drivers has some 200 kB, its largest index 3 MB when packed.
 _MAX_ANSWER = 16 << 20
@@ -53,13 +53,13 @@ _GIT_ENV = {
 
 
 class Answer(Frozen):
-    """What a source said.
+    """The answer of a source.
 
     Attributes:
-        schema_version: Of this format; a file of another one is as good as none.
-        url: Its address.
-        read: Unix time.
-        releases: The versions that it named.
+        schema_version: Version of this format; files of other versions are ignored.
+        url: The address of the source.
+        read: Unix time of the answer.
+        releases: The versions that it names.
     """
 
     schema_version: Literal[1] = 1
@@ -70,13 +70,13 @@ class Answer(Frozen):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is known from a source.
+    """The present or kept answer of a source.
 
     Attributes:
         source: The source.
         url: Its address for this architecture.
-        answer: What it said now or last; None: it never answered.
-        trouble: Why it did not answer now; None: it did, or was not asked.
+        answer: Its answer; None: it never answered.
+        trouble: Why it does not answer now; None: it does, or was not asked.
     """
 
     source: UpstreamSource
@@ -86,7 +86,7 @@ class Reading:
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        """The versions that it named."""
+        """The versions that it names."""
         return () if self.answer is None else self.answer.releases
 
 
@@ -104,8 +104,8 @@ def ask(
         upstream: Its sources.
         machine: Architecture as ``uname -m`` prints it.
         distro: ``ID:VERSION``, for sources that are for some distros only.
-        folder: Where answers are kept. One that can't be written is no trouble.
-        max_age: Seconds for which a kept answer does; 0: each source is asked.
+        folder: The folder of kept answers. A folder that can't be written is no error.
+        max_age: Seconds for which a kept answer counts; 0: each source is asked.
     """
     known = kept(upstream, machine=machine, distro=distro, folder=folder)
     now = time.time()
@@ -124,7 +124,7 @@ def ask(
 def kept(
     upstream: Upstream, *, machine: str, distro: str | None, folder: Path
 ) -> tuple[Reading, ...]:
-    """Return what a driver's sources said when they were asked last; asks none."""
+    """Return the kept answers of a driver's sources, without asking them."""
     sources = [source for source in upstream.sources if source.serves(distro)]
     return tuple(
         Reading(source, source.address(machine), _kept(_file(source, machine, folder)))
@@ -149,7 +149,7 @@ def _asked(reading: Reading, machine: str, folder: Path) -> Reading:
 
 
 def _nothing(reading: Reading) -> ProvisionError:
-    """What was known before is not given up for an answer that is most likely not meant."""
+    """Return the error for an answer without versions, which must not replace the kept one."""
     pattern = getattr(reading.source, "pattern", None) or getattr(reading.source, "package", None)
     return ProvisionError(
         f"'{reading.url}' names no version.",
@@ -160,7 +160,7 @@ def _nothing(reading: Reading) -> ProvisionError:
 
 
 def _file(source: UpstreamSource, machine: str, folder: Path) -> Path:
-    """Return where a source's answer is kept: another question has another file."""
+    """Return the file of a source's answer; another query has another file."""
     key = json.dumps([source.model_dump(mode="json"), machine], sort_keys=True)
     return folder / "upstream" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
@@ -176,7 +176,7 @@ def _read(source: UpstreamSource, url: str, machine: str) -> tuple[Release, ...]
     """Read a source.
 
     Raises:
-        ProvisionError: It does not answer, or with something else.
+        ProvisionError: It does not answer, or in another format.
     """
     match source:
         case LatestText():
@@ -194,7 +194,7 @@ def _read(source: UpstreamSource, url: str, machine: str) -> tuple[Release, ...]
 
 
 def _redistributables(source: Redistributables, url: str, machine: str) -> tuple[Release, ...]:
-    """Read which versions there are, and what is said of the newest one."""
+    """Return all versions, with the details of the newest."""
     found = formats.newest_first(indexes.http_index(_page(url), url=url, pattern=_REDISTRIB))
     if not found:
         return ()

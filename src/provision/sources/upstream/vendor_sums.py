@@ -1,8 +1,8 @@
 """Checksums that vendors publish beside their files, kept as they were first seen.
 
-A checksum from the server that has the file finds damage, but not a forger who controls both. So
-the first answer is kept in ``.known-sums.json`` beside the store, and counts as the right one. An
-answer that differs later is an error that names both, with their times.
+A checksum from the server that has the file reveals damage, but not a forger who controls both. So
+the first answer is kept in ``.known-sums.json`` beside the store, and counts as right. A later
+answer that differs is an error that names both, with their times.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 def published_sum(url: str, checksums: str) -> str:
     """Return the sha256 of a file as its vendor publishes it.
 
-    Who may write there is what HTTPS says, so plain HTTP is refused, but on this machine itself.
+    Only HTTPS authenticates the server, so plain HTTP is refused, except on this machine itself.
 
     Args:
         url: Address of the file.
@@ -54,7 +54,7 @@ def published_sum(url: str, checksums: str) -> str:
         UsageError: The address of the sums is not one of HTTPS.
         NotFoundError: There are no such sums, or none of this file.
         UnreachableError: The server can't be reached, or kept failing.
-        ProvisionError: What answers are no sums, or two different ones of this file.
+        ProvisionError: The answer has no sums, or two different ones of this file.
     """
     content = _asked(url, checksums)
     if content.lstrip()[:1] == b"{":
@@ -97,7 +97,7 @@ def _asked(url: str, checksums: str) -> bytes:
 def parse_sums(text: str) -> Mapping[str, set[str]]:
     """Return the sums of a list by file name without folder; a sum without a name stands under "".
 
-    Lines that are no sums are left out: some vendors sign their lists in the clear.
+    Other lines are left out, because some vendors sign their lists in the clear.
     """
     found: dict[str, set[str]] = {}
     for line in text.splitlines():
@@ -126,12 +126,12 @@ def _sums_of(text: str, url: str, checksums: str) -> set[str]:
 
 
 class KnownSum(Frozen):
-    """What was said of a file.
+    """The first checksum of a file.
 
     Attributes:
-        sha256: Of its content.
+        sha256: Sha256 of its content.
         said_by: Address of the sums.
-        first: When it was first said, as RFC 3339.
+        first: Time of the first answer, as RFC 3339.
     """
 
     sha256: Sha256
@@ -140,7 +140,7 @@ class KnownSum(Frozen):
 
 
 class KnownSums(Frozen):
-    """All that were seen, by the file's address."""
+    """All first checksums, by the address of the file."""
 
     schema_version: int = Field(default=1, alias="schema")
     sums: dict[str, KnownSum] = Field(default_factory=dict)
@@ -149,18 +149,18 @@ class KnownSums(Frozen):
 
 
 class ChangedSumError(ProvisionError):
-    """A vendor says another checksum of a file than before."""
+    """The vendor's checksum of a file differs from the first one."""
 
 
 @dataclass(frozen=True, slots=True)
 class SumRecord:
-    """What vendors published of their files, as it was first seen on this machine.
+    """The vendors' checksums of files, as this machine first read them.
 
     Attributes:
-        folder: Where the record is kept.
-        again: Whether the vendor is asked although the sum is known, and compared.
-        ask: Returns what is published now, from the addresses of file and sums.
-        progress: Receives what is going on.
+        folder: The folder of the record.
+        again: Whether to ask the vendor although the sum is known, and to compare.
+        ask: Returns the published sum, given the addresses of the file and of the sums.
+        progress: Receives the progress.
     """
 
     folder: Path
@@ -169,7 +169,7 @@ class SumRecord:
     progress: Progress = silent
 
     def sum_of(self, url: str, sums: str) -> str:
-        """Return the sha256 of a file as it was first seen.
+        """Return the first sha256 of a file.
 
         Args:
             url: The file's address.
@@ -177,7 +177,7 @@ class SumRecord:
 
         Raises:
             NotFoundError: The vendor has no such list, or it lacks the file.
-            UnreachableError: The vendor can't be reached, and nothing is known.
+            UnreachableError: The vendor can't be reached, and no sum is known.
             ChangedSumError: The vendor publishes another sum than before.
             ProvisionError: The answer is no list of sums, or the record is damaged.
         """
@@ -217,7 +217,7 @@ def _load(path: Path) -> KnownSums:
     except ConfigError as error:
         raise ProvisionError(
             f"'{path}', which has the checksums that vendors were first seen with, is damaged.",
-            resolution=f"Take it from a backup, or start afresh: mv {path} {path}.damaged",
+            resolution=f"Take it from a backup, or begin a new record: mv {path} {path}.damaged",
             details=error.details,
         ) from error
 

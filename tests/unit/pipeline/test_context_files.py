@@ -13,8 +13,8 @@ from provision.catalogue import Catalogue
 from provision.config import Config
 from provision.errors import ProvisionError
 from provision.pin import RunfileSource
-from provision.pipeline import runfiles
-from provision.pipeline.runfiles import have_parts
+from provision.pipeline import vendor_offers
+from provision.pipeline.context_files import have_parts
 from provision.pipeline.workspace import Settings
 from provision.sources.upstream import SumRecord
 
@@ -107,7 +107,7 @@ def test_the_record_of_sums_lies_beside_the_store(
 ) -> None:
     beside = settings.root / "var/lib/provision"
     for writable, place in ((True, beside), (False, settings.state)):
-        monkeypatch.setattr(runfiles, "is_writable", lambda _, answer=writable: answer)
-        asks = runfiles.vendor_sums(settings, again=True)
+        monkeypatch.setattr(vendor_offers, "is_writable", lambda _, answer=writable: answer)
+        asks = vendor_offers.vendor_sums(settings, again=True)
         assert isinstance(asks, MethodType)
         assert asks.__self__ == SumRecord(place, again=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.build.logins import FOLDER, SCRIPT, GitAccess, can_hold, netrc_home
+from provision.build.network_access import FOLDER, SCRIPT, GitAccess, can_hold, netrc_home
 from provision.errors import ProvisionError, UsageError
 
 _URL = "https://git.example:8443/x.git"

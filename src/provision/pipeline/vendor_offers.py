@@ -1,4 +1,4 @@
-"""Follows what a vendor offers: its branches, and which of them a version such as ``lts`` is."""
+"""Asks the vendor of a driver for its versions, branches and checksums."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from datetime import UTC, datetime
 from provision.catalogue import Recipe
 from provision.catalogue.upstream import CHANNELS
 from provision.distros import source_names
+from provision.files import in_root, is_writable
 from provision.host.facts import read_facts
 from provision.pin import DistroPin
 from provision.pipeline.driver_request import DriverRequest
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
-from provision.sources.upstream import MAX_AGE, Reading, ask, known_branches, today
+from provision.sources import PublishedSum
+from provision.sources.upstream import MAX_AGE, Reading, SumRecord, ask, known_branches, today
+from provision.store.layout import STORE
 
 
 def read_upstream(
@@ -25,9 +28,9 @@ def read_upstream(
 
     Args:
         settings: The host.
-        recipe: The driver's.
+        recipe: The driver's recipe.
         distro: ``ID:VERSION``, for sources that are for some distros only.
-        max_age: Seconds for which a kept answer does; 0: each source is asked; infinite: only
+        max_age: Seconds for which a kept answer counts; 0: each source is asked; infinite: only
             those that never answered.
     """
     return ask(
@@ -41,11 +44,11 @@ def read_upstream(
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What a version that is asked for stands for, as the vendor says.
+    """The versions that a request stands for, by the vendor's answers.
 
     Attributes:
-        branches: The branches of the kind that is asked for (``lts``), in the order of preference;
-            None: no kind is.
+        branches: The branches of the requested kind (``lts``), in the order of preference; None: no
+            kind is requested.
         published: The versions whose files the vendor has, where a source takes any version.
     """
 
@@ -54,26 +57,24 @@ class Followed:
 
 
 def follow(
-    settings: Settings, wanted: DriverRequest, distro: DistroPin, *, progress: Progress = silent
+    settings: Settings, request: DriverRequest, distro: DistroPin, *, progress: Progress = silent
 ) -> Followed:
-    """Find out what a wanted version stands for, as far as its vendor decides that.
+    """Find out which versions a request stands for, as far as the vendor decides that.
 
-    The vendor is asked only where it does: for a kind of branch, and for the newest version of a
-    source that takes any. One that does not answer changes nothing: what it said before counts,
-    and the recipe.
+    The vendor is asked only for a kind of branch, and for the newest version of a source that takes
+    any version. If it does not answer, its earlier answer and the recipe count.
 
     Args:
         settings: The host.
-        wanted: The driver and its version. Where a version was chosen before and stays
-            (``prefer``), nothing new is looked for.
-        distro: What is built for.
+        request: The driver and its version. If it prefers a version, no newer one is looked for.
+        distro: The distro that is built for.
         progress: Receives which sources do not answer.
 
     Raises:
         NotFoundError: The driver is unknown.
     """
-    version, chosen = wanted.version_name, wanted.prefer
-    recipe = settings.catalogue.entry(wanted.driver).recipe
+    version, chosen = request.version_name, request.prefer
+    recipe = settings.catalogue.entry(request.driver).recipe
     takes_any = _takes_any(recipe, version, distro)
     if version not in CHANNELS and not takes_any:
         return Followed()
@@ -85,7 +86,7 @@ def follow(
     )
     _say_troubles(readings, progress)
     branches = known_branches(recipe.upstream, readings)
-    # What was chosen had a file, whatever is known now.
+    # The preferred version had a file, even if no source names it now.
     published = (*files_of(readings), *([chosen] if chosen else ()))
     return Followed(
         branches.followed(version, today()) if version is not None else None,
@@ -94,7 +95,7 @@ def follow(
 
 
 def _say_troubles(readings: Iterable[Reading], progress: Progress) -> None:
-    """Say which sources do not answer, and what counts in place of an answer."""
+    """Report the sources that do not answer, and what counts instead."""
     for reading in readings:
         if reading.trouble is not None:
             counts = f"its answer of {_day(reading)}" if reading.answer else "the recipe"
@@ -102,10 +103,10 @@ def _say_troubles(readings: Iterable[Reading], progress: Progress) -> None:
 
 
 def _takes_any(recipe: Recipe, version: str | None, distro: DistroPin) -> bool:
-    """Return whether the source that decides takes versions which it doesn't list.
+    """Return whether the source that decides takes versions that it doesn't list.
 
-    The first source that serves the distro decides what the newest is, and the first that serves a
-    branch about that branch; a whole version needs no vendor to say that it exists.
+    The first source that serves the distro decides the newest version, and the first that serves a
+    branch decides that branch. A whole version needs no answer of the vendor.
     """
     names = source_names(distro)
     if version in CHANNELS:
@@ -118,7 +119,7 @@ def _takes_any(recipe: Recipe, version: str | None, distro: DistroPin) -> bool:
 
 
 def files_of(readings: Iterable[Reading]) -> tuple[str, ...]:
-    """Return the versions that sources name whose versions all have files."""
+    """Return the versions of those sources whose versions all have files."""
     named = (r.version for reading in readings if reading.source.files for r in reading.releases)
     return tuple(dict.fromkeys(named))
 
@@ -126,3 +127,21 @@ def files_of(readings: Iterable[Reading]) -> tuple[str, ...]:
 def _day(reading: Reading) -> str:
     read = 0 if reading.answer is None else reading.answer.read
     return f"{datetime.fromtimestamp(read, tz=UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def vendor_sums(
+    settings: Settings, *, again: bool = False, progress: Progress = silent
+) -> PublishedSum:
+    """Return a function that returns a vendor's checksum, from the record or from the vendor.
+
+    The record lies beside the store, because the state folder may be deleted at any time. Users who
+    may not write there have a record in the state folder.
+
+    Args:
+        settings: The host.
+        again: Ask the vendor although the checksum is known, and compare.
+        progress: Receives the progress.
+    """
+    store = in_root(settings.root, STORE)
+    state = store if is_writable(store) else settings.state
+    return SumRecord(state, again=again, progress=progress).sum_of

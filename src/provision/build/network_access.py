@@ -1,12 +1,13 @@
-"""Logins for programs that read ``~/.netrc``, which no argument, variable or layer then holds.
+"""What containers are given of this machine's access to networks: proxies, authorities, logins.
 
-wget and git's library for HTTP find user and password there by themselves. A container that fetches
-commits is given what this machine's own downloads go by: the certificates of
-``REQUESTS_CA_BUNDLE`` or of the host, and of ``NETRC`` or ``~/.netrc`` the one entry that it needs,
-which it sees read-only for as long as it runs.
+A login is in no argument, variable or layer: wget and git's library for HTTP read ``~/.netrc`` by
+themselves. A container that fetches commits gets the certificates that this machine's own downloads
+trust (``REQUESTS_CA_BUNDLE``, or those of the host), and from ``NETRC`` or ``~/.netrc`` only the
+entry that it needs. It sees that entry read-only, and only while it runs.
 
 Source: https://www.gnu.org/software/inetutils/manual/html_node/The-_002enetrc-file.html;
-git-config(1) ``http.sslCAInfo``; https://curl.se/libcurl/c/CURLOPT_NETRC.html, which git sets.
+git-config(1) ``http.sslCAInfo``; https://curl.se/libcurl/c/CURLOPT_NETRC.html, which git sets;
+https://docs.docker.com/reference/dockerfile/#predefined-args for the variables of proxies.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from provision.build.solve_request import authorities_of
 from provision.errors import ProvisionError, UsageError
+from provision.files import in_root
 
-# What a word of the file can't hold; wget knows quotes, but no way to write one within.
+# Characters that a word of the file can't hold: wget reads quotes, but has no escape for one.
 _NO_WORD = re.compile(r"[\s\"\\\x00-\x1f]")
 # Folders of the container.
 FOLDER = "/provision/access"
 _HOME = "/provision/login"
 _AUTHORITIES = "authorities.crt"
-# What the container does with the certificates: those that its image knows count as well.
+# Adds the certificates of the container's image to those of this machine.
 SCRIPT = f"""\
 authorities={FOLDER}/{_AUTHORITIES}
 if [ -s $authorities ]; then
@@ -41,15 +42,22 @@ if [ -s $authorities ]; then
     export GIT_SSL_CAINFO=$authorities
 fi
 """
+# Of Debian, the RHEL family, and SUSE.
+_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+)
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """What a container is given for one repository.
+    """The access of a container to one repository.
 
     Attributes:
         binds: Folders of the host that it sees read-only, by path in the container.
-        environment: Variables of what runs in it.
+        environment: Environment variables of the programs in it.
         files: Files below ``FOLDER``.
     """
 
@@ -60,11 +68,11 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class GitAccess:
-    """Where this machine has authorities and logins.
+    """This machine's authorities and logins.
 
     Attributes:
         root: Root of the host, whose certificates count.
-        folder: Where a login is put for a container; only its owner can read what lies there.
+        folder: Gets the login for a container; only its owner can read it there.
     """
 
     root: Path
@@ -72,7 +80,7 @@ class GitAccess:
 
     @contextmanager
     def granted(self, url: str, engine: str) -> Iterator[Granted]:
-        """Yield what a container needs for a repository; nothing where that is not had by HTTPS.
+        """Yield the access that a container needs to a repository; no access without HTTPS.
 
         Args:
             url: The repository's address.
@@ -113,7 +121,7 @@ class GitAccess:
 
 
 def can_hold(user: str, password: str) -> bool:
-    """Return whether ``netrc_home`` can hand on a login."""
+    """Return whether ``netrc_home`` can write a login."""
     return bool(user) and not _NO_WORD.search(user + password)
 
 
@@ -123,8 +131,8 @@ def netrc_home(host: str, login: tuple[str, str], folder: Path) -> Iterator[Path
 
     Args:
         host: The server.
-        login: User and password; ``can_hold`` said yes to them.
-        folder: Where there is room for it; only its owner can read what is made there.
+        login: User and password for which ``can_hold`` is true.
+        folder: Gets the home folder, which only its owner can read.
 
     Raises:
         OSError: The folder can't be written.
@@ -159,3 +167,14 @@ def _login(url: str) -> tuple[str, str] | None:
 
     found = get_netrc_auth(url)
     return (found[0], found[1]) if found else None
+
+
+def proxies() -> dict[str, str]:
+    """Return the variables of this process's environment that name proxies."""
+    return {name: os.environ[name] for name in _PROXIES if name in os.environ}
+
+
+def authorities_of(root: Path) -> Path | None:
+    """Return the file with the certificates that a host trusts; None where it has none."""
+    bundles = [in_root(root, name) for name in _BUNDLES]
+    return next((path for path in bundles if path.is_file()), None)

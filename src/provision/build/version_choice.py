@@ -1,0 +1,274 @@
+"""Chooses the flavour and version of a driver that fit a kernel.
+
+A ``KernelRequest`` and a ``BuildTarget`` are what a build is decided from.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from provision.build.templates import Templates
+from provision.catalogue import Entry, Recipe, version_matches
+from provision.catalogue.upstream import CHANNELS
+from provision.distros.debian import ArchiveIndex
+from provision.distros.debian.distro_archive import packaged_kernels
+from provision.distros.kernel_tree import Toolchain
+from provision.errors import NotFoundError
+from provision.pin import DistroPin, TreePin
+from provision.sources import (
+    Market,
+    Offer,
+    kind_of,
+    offers,
+    unlisted,
+)
+from provision.sources.market import VersionRequest, is_of
+
+# A version, and not only a branch.
+_WHOLE = re.compile(r"[0-9]+(\.[0-9]+)+")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRequest:
+    """The kernel and the version of a driver that a build is decided for.
+
+    It is made from a ``DriverRequest``. The host and the vendor's offers fill in what that leaves
+    open.
+
+    Attributes:
+        kernel: The kernel's release, as ``uname -r`` prints it.
+        architecture: The kernel's architecture, as ``uname -m`` prints it.
+        version: The driver's version; of several, the newest that fits the kernel.
+        published: Versions whose files the vendor has, for sources that take any version.
+        flavour: One of the recipe's flavours; None: its default.
+        force: Whether to go on although the recipe doesn't know the kernel.
+    """
+
+    kernel: str
+    architecture: str
+    version: VersionRequest = field(default_factory=VersionRequest)
+    published: tuple[str, ...] = ()
+    flavour: str | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTree:
+    """A kernel tree in place of packages with headers.
+
+    Attributes:
+        pin: Its part of the Pin.
+        distro: The distro that the kernel comes from.
+        toolchain: The compiler and tools that build in it.
+    """
+
+    pin: TreePin
+    distro: DistroPin
+    toolchain: Toolchain
+
+
+@dataclass(frozen=True, slots=True)
+class BuildTarget:
+    """A driver, and the distro, templates and tree that it is built with.
+
+    Attributes:
+        entry: The driver.
+        distro: The distro whose packages compile, or the kernel's own where a base image has
+            everything.
+        templates: The files that the Dockerfile is rendered from.
+        tree: The kernel's tree, where its headers are not packages.
+    """
+
+    entry: Entry
+    distro: DistroPin
+    templates: Templates
+    tree: KernelTree | None = None
+
+
+def suitable_versions(
+    recipe: Recipe, offered: Sequence[str], request: KernelRequest
+) -> tuple[list[str], list[str]]:
+    """Return the offered versions that a request accepts, the best first.
+
+    Args:
+        recipe: The driver's recipe.
+        offered: The versions that can be built, the newest first.
+        request: The kernel, and the version that was asked for.
+
+    Returns:
+        All of these, and those that are known to build on the kernel.
+    """
+    exact = request.version.exact
+    if exact is not None and exact in offered:
+        # A version that is named is taken; whether it fits is checked afterwards.
+        return [exact], [exact]
+    found = request.version.accepted(offered)
+    return found, [v for v in found if recipe.builds_on(version=v, kernel_release=request.kernel)]
+
+
+def buildable_kernels(
+    recipe: Recipe, version: str, index: ArchiveIndex, *, like: str | None = None
+) -> list[str]:
+    """Return the packaged kernels that a driver version is known to build on, newest first."""
+    return [
+        kernel
+        for kernel in packaged_kernels(index, like=like)
+        if recipe.builds_on(version=version, kernel_release=kernel)
+    ]
+
+
+def elsewhere(recipe: Recipe, flavour: str, version: str, market: Market) -> str | None:
+    """Return where else a version or branch is offered, or was looked for, one line each."""
+    lines = [
+        f"the flavour '{other}' has it for {market.distro} (--flavour)"
+        for other in recipe.flavours
+        if other != flavour
+        and any(is_of(offer.version, version) for offer in offers(recipe, other, market))
+    ]
+    for variant in recipe.variants(None, flavour):
+        source = variant.source
+        listed = kind_of(source).versions(variant, None)
+        if not source.fits(market.names) and any(is_of(one, version) for one in listed):
+            served = ", ".join(source.distros)
+            lines.append(f"the source '{variant.label}' has it, for {served} only")
+    places = looked_in(recipe, flavour, market)
+    return "\n".join([*lines, *([places] if places else [])]) or None
+
+
+def known_ranges(recipe: Recipe, version: str | None) -> list[str]:
+    """Return the kernels that a recipe names, one line each, for one version or for all."""
+    return [
+        f"{row.versions or 'any version'}: kernels {row.kernels}"
+        for row in recipe.kernels
+        if version is None or version_matches(version, row.versions)
+    ]
+
+
+def choices(name: str, there: Iterable[str], *, also: Iterable[str] = ()) -> str:
+    """Return the names that exist, after the one that was probably meant."""
+    names = list(there)
+    close = difflib.get_close_matches(name, [*names, *also], n=1, cutoff=0.5)
+    guess = f"Did you mean '{close[0]}'? " if close else ""
+    return f"{guess}There are {', '.join(names) or 'none'}."
+
+
+def looked_in(recipe: Recipe, flavour: str, market: Market) -> str | None:
+    """Return the addresses of the archive, if a source of the flavour is packages."""
+    variants = recipe.variants(market.names, flavour)
+    if market.index is None or not any(variant.source.is_packaged for variant in variants):
+        return None
+    return "\n".join(["looked in:", *(f"  {place}" for place in market.index.addresses)])
+
+
+def chosen_flavour(recipe: Recipe, name: str | None) -> str:
+    """Return the flavour of a name; None stands for the default.
+
+    Raises:
+        NotFoundError: The recipe has none of that name.
+    """
+    if name is None:
+        return recipe.default_flavour
+    if name not in recipe.flavours:
+        raise NotFoundError(
+            f"'{recipe.name}' has no flavour '{name}'.", resolution=choices(name, recipe.flavours)
+        )
+    return name
+
+
+def choose_offer(recipe: Recipe, flavour: str, request: KernelRequest, market: Market) -> Offer:
+    """Return the requested version, or the first that fits the kernel, or the first of all.
+
+    The versions of the recipe's first source come first, and of each source the newest.
+
+    Raises:
+        NotFoundError: No version is offered for the distro, or none that was asked for.
+    """
+    offered = {offer.version: offer for offer in offers(recipe, flavour, market)}
+    version, prefer = request.version.name, request.version.prefer
+    candidates, fitting = suitable_versions(recipe, list(offered), request)
+    if not candidates and version is not None and _WHOLE.fullmatch(version):
+        asked = unlisted(recipe, flavour, version, market)
+        if asked is not None:
+            offered[version] = asked
+            candidates = fitting = [version]
+    if not candidates and not offered and (version is None or market.index is None):
+        raise _nothing_offered(recipe, flavour, market)
+    if not candidates:
+        raise NotFoundError(
+            f"'{recipe.name}' ({flavour}) has no version {version} for {market.distro}.",
+            resolution=_offers(request, list(offered)),
+            details=elsewhere(recipe, flavour, version or "", market),
+        )
+    chosen = prefer if prefer in fitting else (fitting or candidates)[0]
+    return offered[chosen]
+
+
+def _offers(request: KernelRequest, offered: Sequence[str]) -> str:
+    """Return the versions or branches that exist instead."""
+    version = request.version
+    if version.branches is None:
+        return choices(version.name or "", offered, also=CHANNELS)
+    kinds = ", ".join(version.branches) or "none that are known"
+    return f"Branches of this kind: {kinds}. {choices('', offered)}"
+
+
+def _nothing_offered(recipe: Recipe, flavour: str, market: Market) -> NotFoundError:
+    variants = list(recipe.variants(market.names, flavour))
+    reasons = [kind_of(v.source).absence(v, market.index) for v in variants]
+    if not variants:
+        served = {
+            pattern
+            for variant in recipe.variants(None, flavour)
+            for pattern in variant.source.distros
+        }
+        reasons = [f"its sources serve {', '.join(sorted(served))}"]
+    if market.index is None:
+        resolution: str | None = (
+            "Take a driver whose source is an archive ('provision drivers' says which"
+            " kind each has), or add such a source to a driver.toml of your own (--catalogue)."
+        )
+    else:
+        resolution = _other_flavours(recipe, flavour, market)
+    return NotFoundError(
+        f"'{recipe.name}' ({flavour}) is not offered for {market.distro}: {'; '.join(reasons)}.",
+        resolution=resolution,
+        details=looked_in(recipe, flavour, market),
+    )
+
+
+def _other_flavours(recipe: Recipe, flavour: str, market: Market) -> str | None:
+    others = [f for f in recipe.flavours if f != flavour and offers(recipe, f, market)]
+    return f"Take another flavour (--flavour): {', '.join(others)}." if others else None
+
+
+def check_kernel(
+    recipe: Recipe, version: str, request: KernelRequest, index: ArchiveIndex | None
+) -> None:
+    """Refuse a kernel that the recipe doesn't know, unless forced.
+
+    Such a build fails after minutes, or worse: it succeeds and the module breaks the kernel.
+    """
+    if request.force or recipe.builds_on(version=version, kernel_release=request.kernel):
+        return
+    kernels = buildable_kernels(recipe, version, index, like=request.kernel) if index else []
+    known = known_ranges(recipe, version)
+    raise NotFoundError(
+        f"'{recipe.name}' {version} is not known to build on the kernel {request.kernel}.",
+        resolution="Take one of the packaged kernels that it builds on (--kernel), or try it all"
+        " the same with --force."
+        if kernels
+        else "Try it all the same with --force, or another version of the driver.",
+        details="\n".join(
+            [
+                *(f"driver.toml, {line}" for line in known or ["nothing about this version"]),
+                *([_packaged(kernels)] if index else []),
+            ]
+        ),
+    )
+
+
+def _packaged(kernels: list[str]) -> str:
+    return f"packaged kernels that it builds on: {', '.join(kernels) or 'none'}"
