@@ -96,7 +96,7 @@ target = options.option_group(
         help="Solve for the packages again although it was done before.",
     ),
     options.catalogue,
-    options.root,
+    options.root_or_new,
 )
 
 

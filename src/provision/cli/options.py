@@ -12,23 +12,32 @@ from typing import Any, TypeVar
 import click
 
 ResultT = TypeVar("ResultT")
-_FOLDER = click.Path(file_okay=False, path_type=Path)
+_EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 as_json = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document and nothing else."
 )
 root = click.option(
     "--root",
-    type=_FOLDER,
+    type=_EXISTING_FOLDER,
     default=Path("/"),
     show_default=True,
     metavar="DIR",
     help="Root of the host.",
 )
+# A host's root is filled before it boots for the first time.
+root_or_new = click.option(
+    "--root",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("/"),
+    show_default=True,
+    metavar="DIR",
+    help="Root of the host; 'install' makes it where it is missing.",
+)
 catalogue = click.option(
     "--catalogue",
     "catalogues",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=_EXISTING_FOLDER,
     multiple=True,
     metavar="DIR",
     help="Further folder of drivers; may be given more than once.",

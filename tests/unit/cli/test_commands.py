@@ -341,3 +341,14 @@ def test_install_of_a_damaged_image_leaves_nothing(call: Call, tmp_path: Path) -
     assert "driver/usr/bin/democtl" in outcome.err
     files = [path for path in root.rglob("*") if path.is_file() and path.name != ".lock"]
     assert files == []
+
+
+@pytest.mark.parametrize("command", ["status", "plan", "apply", "gc", "doctor", "facts"])
+def test_a_root_that_does_not_exist_is_no_ready_host(
+    call: Call, tmp_path: Path, command: str
+) -> None:
+    outcome = call(command, "--root", tmp_path / "typo")
+    assert outcome.code == 2
+    assert "--root" in outcome.err
+    assert "typo' does not exist" in outcome.err
+    assert not outcome.out

@@ -144,4 +144,6 @@ def test_the_command_writes_it(call: Callable[..., Outcome], tmp_path: Path) -> 
     assert again.document["changed"] is False
     assert again.document["vendor_file"] == json.loads(printed.out)
     assert call("vendor-file", "v4l2loopback", "--root", host).code == 3
-    assert call("vendor-file", "nvidia", "--root", tmp_path / "empty").code == 3
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert call("vendor-file", "nvidia", "--root", empty).code == 3
