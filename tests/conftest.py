@@ -7,8 +7,6 @@ so that no process is left alone with it at the end.
 from __future__ import annotations
 
 import json
-import os
-from fcntl import LOCK_EX, flock
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -18,8 +16,10 @@ from xdist.scheduler import LoadScopeScheduling
 from kit.engine import Engine
 from kit.kernels import kernels, replaced
 from kit.probe import is_root, need, need_programs
-from kit.product import DECORATOR, DISTRO, RUNTIME, Provision, load_base
+from kit.product import DECORATOR, DISTRO, RUNTIME, Provision, load_base, make_wheel
 from kit.registry import free_port
+from kit.shared import shared_file, shared_folder
+from kit.toolchains import load_toolchains
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +39,8 @@ _TOGETHER = {
     "tests/engine/test_tutorials.py": "nvidia",
     "tests/vm/test_container_hosts.py": "loaded guest",
     "tests/vm/test_loaded_module.py": "loaded guest",
+    "tests/vm/test_kmm.py": "bare guest",
+    "tests/vm/test_sysext.py": "bare guest",
 }
 # What builds for packaged kernels.
 _ON_KERNELS = ("tests/engine/", "tests/hosts/", "tests/vm/")
@@ -51,6 +53,9 @@ _LONGEST = [
     "tests/vm/test_loaded_module.py",
     "tests/vm/test_units.py",
     "tests/vm/test_driver_versions.py",
+    "tests/vm/test_kmm.py",
+    "tests/vm/test_sysext.py",
+    "tests/vm/test_secure_boot.py",
     "tests/engine/test_runfile.py",
     "tests/engine/test_rpm_distros.py",
     "tests/engine/test_clean_clone.py",
@@ -63,6 +68,8 @@ _LONGEST = [
     "tests/hosts/test_coreos_site.py",
     "tests/hosts/test_trouble.py",
     "tests/hosts/test_offline.py",
+    "tests/hosts/test_packed.py",
+    "tests/hosts/test_sanity.py",
 ]
 
 
@@ -118,21 +125,25 @@ def engine(shim_config: Path) -> Iterator[Engine]:
     runtimes = {"oci-decorator": RUNTIME}
     with Engine(runtimes=runtimes, environment=environment, port=free_port()) as engine:
         load_base(engine)
+        load_toolchains(engine)
         yield engine
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Provision as it is now: a checkout may change while hosts are looked at."""
+    return shared_file(tmp_path_factory, "wheel", make_wheel)
 
 
 @pytest.fixture(scope="session")
 def first_small_build(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What `provision build` says about the small driver on OLD_KERNEL.
 
-    One process builds it, in less than a minute; the others load its image from ``archive``, as
-    a test that removes it from an engine does afterwards.
+    One process builds it; the others load its image from ``archive``, as a test that removes it
+    from an engine does afterwards.
     """
-    shared = _shared(tmp_path_factory) / "small-build"
-    shared.mkdir(exist_ok=True)
-    said, archive = shared / "said.json", shared / "image.tar"
-    with (shared / "lock").open("w") as lock:
-        flock(lock, LOCK_EX)
+    with shared_folder(tmp_path_factory, "small-build") as shared:
+        said, archive = shared / "said.json", shared / "image.tar"
         if said.exists():
             engine.docker("load", "--quiet", "--input", archive)
         else:
@@ -155,9 +166,3 @@ def small_build(engine: Engine, first_small_build: dict[str, Any]) -> dict[str, 
 def _build_small(engine: Engine) -> dict[str, Any]:
     target = ("v4l2loopback", "--kernel", kernels()[0], "--distro", DISTRO)
     return Provision(engine.host).build(*target)
-
-
-def _shared(factory: pytest.TempPathFactory) -> Path:
-    """A folder of this session that pytest-xdist's processes have in common."""
-    own = factory.getbasetemp()
-    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own

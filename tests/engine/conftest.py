@@ -20,6 +20,7 @@ from kit.process import run
 from kit.product import RUNTIME, Provision, base_archive, write_runtime_config
 from kit.released import make_release
 from kit.repackaged import download
+from kit.toolchains import load_toolchains
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,6 +93,13 @@ def cosign(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(folder / "root/usr/bin/cosign", draft)
 
     return cached("cosign-trixie", make)
+
+
+@pytest.fixture(scope="module")
+def toolchains_again(engine: Engine) -> Iterator[None]:
+    """For tests of what removes the layers that builds share: those after them count on these."""
+    yield
+    load_toolchains(engine)
 
 
 @pytest.fixture(scope="session")

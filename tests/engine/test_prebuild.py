@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.product import Provision
 
+pytestmark = pytest.mark.usefixtures("toolchains_again")
+
 _LIMIT_S = 300
 _KERNELS = (OLD_KERNEL, NEW_KERNEL)
 

@@ -6,14 +6,13 @@ from pathlib import Path
 from zipfile import ZipFile
 
 from kit.cache import REPOSITORY
-from kit.product import make_wheel
 
 _FOLDERS = ("docs", "driver_images", "templates")
 _PREFIX = "share/provision/"
 
 
-def test_the_wheel_has_every_recipe_template_and_page(tmp_path: Path) -> None:
-    names = ZipFile(make_wheel(tmp_path / "made")).namelist()
+def test_the_wheel_has_every_recipe_template_and_page(wheel: Path) -> None:
+    names = ZipFile(wheel).namelist()
     packed = {Path(name.split(_PREFIX, 1)[1]) for name in names if _PREFIX in name}
     there = {
         path.relative_to(REPOSITORY)

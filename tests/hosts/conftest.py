@@ -8,7 +8,6 @@ import pytest
 
 from kit.debian import mirror, security_mirror
 from kit.probe import need, need_programs
-from kit.product import make_wheel
 from kit.systemd import has_device_cgroups
 
 if TYPE_CHECKING:
@@ -26,12 +25,6 @@ def engine(engine: Engine) -> Engine:
     need_programs("podman", "ssh")
     need(has_device_cgroups(), "device cgroups of version 1", "systemd in a container wants them")
     return engine
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Provision as it is now: a checkout may change while hosts are looked at."""
-    return make_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="session")

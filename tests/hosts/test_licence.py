@@ -15,7 +15,7 @@ import pytest
 from kit.cache import REPOSITORY, cached
 from kit.playbooks import COLLECTION
 from kit.process import run
-from kit.product import copy_source, make_wheel
+from kit.product import copy_source
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,15 +42,15 @@ def test_packages_that_are_made_from_a_folder_have_the_same_text(path: str) -> N
     assert (REPOSITORY / path / "LICENSE").read_text() == _TEXT
 
 
-def test_the_wheel_has_it(tmp_path: Path) -> None:
-    with zipfile.ZipFile(make_wheel(tmp_path)) as wheel:
-        (name,) = (n for n in wheel.namelist() if n.endswith(".dist-info/licenses/LICENSE"))
-        assert wheel.read(name).decode() == _TEXT
-        (name,) = (n for n in wheel.namelist() if n.endswith(".dist-info/METADATA"))
-        metadata = message_from_string(wheel.read(name).decode())
+def test_the_wheel_has_it(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as packed:
+        (name,) = (n for n in packed.namelist() if n.endswith(".dist-info/licenses/LICENSE"))
+        assert packed.read(name).decode() == _TEXT
+        (name,) = (n for n in packed.namelist() if n.endswith(".dist-info/METADATA"))
+        metadata = message_from_string(packed.read(name).decode())
         assert metadata["License-Expression"] == "Apache-2.0"
         # What hosts' packages are taken from belongs to it too.
-        assert [n for n in wheel.namelist() if n.endswith("/share/provision/constraints.txt")]
+        assert [n for n in packed.namelist() if n.endswith("/share/provision/constraints.txt")]
 
 
 def test_the_source_archive_has_it(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ REMOVE = COLLECTION / "playbooks/remove.yml"
 # For hosts that come and go at the same addresses.
 SSH_OPTIONS = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null")
 _PROGRAMS = Path(sys.executable).parent
+# A task may have been done elsewhere: `changed: [host -> localhost]`.
+_CHANGED = re.compile(r"changed: \[([^] ]+)")
 _RECAP = re.compile(r"^(\S+)\s+: (ok=.*)$", re.MULTILINE)
 
 
@@ -41,14 +43,14 @@ class Played:
     output: str
     recap: Mapping[str, Mapping[str, int]]
 
-    def changed_tasks(self) -> list[str]:
-        """The names of the tasks that changed something."""
+    def changed_tasks(self, host: str | None = None) -> list[str]:
+        """The names of the tasks that changed something, on any host or on that one."""
         found: list[str] = []
         name = ""
         for line in self.output.splitlines():
             if line.startswith(("TASK [", "RUNNING HANDLER [")):
                 name = line.partition("[")[2].rpartition("]")[0].rpartition(" : ")[2]
-            elif line.startswith("changed: "):
+            elif (changed := _CHANGED.match(line)) and host in {None, changed[1]}:
                 found.append(name)
         return found
 

@@ -11,10 +11,12 @@ import requests
 from kit.cache import cached
 from kit.engine import remove_tree
 from kit.fileserver import Mirror, served
+from kit.playbooks import Played
 from kit.podman import Podman
 from kit.probe import need
 from kit.process import CommandFailedError, Daemon, end_tree_of, run
 from kit.recorder import fake_program
+from kit.shared import shared_file
 
 
 def test_a_fake_program_records_arguments_and_environment(tmp_path: Path) -> None:
@@ -140,3 +142,28 @@ def test_a_mirror_that_stalls_has_sent_a_part_and_sends_the_rest_later(tmp_path:
             mirror.go_on()
             assert len(first) + sum(map(len, parts)) == 100_000
         assert len(requests.get(f"{url}/package", timeout=20).content) == 100_000
+
+
+def test_what_a_playbook_changed_is_known_by_host() -> None:
+    output = (
+        "TASK [role : Ensure a file] ***\nchanged: [one]\nok: [two]\n"
+        "TASK [Fetch] ***\nchanged: [two -> localhost]\n"
+        "RUNNING HANDLER [Restart] ***\nchanged: [one] => (item=x)\n"
+    )
+    played = Played(0, output, {})
+    assert played.changed_tasks() == ["Ensure a file", "Fetch", "Restart"]
+    assert played.changed_tasks("one") == ["Ensure a file", "Restart"]
+    assert played.changed_tasks("two") == ["Fetch"]
+
+
+def test_a_file_that_processes_share_is_made_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    made: list[Path] = []
+
+    def make(folder: Path) -> Path:
+        made.append(folder / "result")
+        made[-1].write_text("x")
+        return made[-1]
+
+    first = shared_file(tmp_path_factory, "kit-test", make)
+    assert shared_file(tmp_path_factory, "kit-test", make) == first
+    assert (len(made), first.name, first.read_text()) == (1, "result", "x")

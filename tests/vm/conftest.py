@@ -5,7 +5,6 @@ Guests of EL have a mirror too, and two drivers of which one is broken for the n
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +17,7 @@ from kit.guest.product import pack_product
 from kit.hosts import SMALL_DRIVER
 from kit.probe import is_root, need, need_programs
 from kit.product import DECORATOR
+from kit.shared import shared_file
 from vm.two_drivers import two_drivers
 
 if TYPE_CHECKING:
@@ -45,10 +45,18 @@ def engine_address(engine: Engine) -> str:
 
 
 @pytest.fixture(scope="session")
-def product(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Recipe], Path]:
+def product(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Recipe], Path]:
     """The product for guests of a recipe, packed once each."""
     need(DECORATOR.exists(), str(DECORATOR), "make build")
-    return cache(lambda recipe: pack_product(recipe, tmp_path_factory.mktemp("product") / "new"))
+
+    def packed(recipe: Recipe) -> Path:
+        return shared_file(
+            tmp_path_factory,
+            f"product-{recipe.name}",
+            lambda folder: pack_product(recipe, wheel, folder),
+        )
+
+    return packed
 
 
 @pytest.fixture(scope="session")
@@ -69,6 +77,13 @@ def loaded_guest(
         guest.install(bookworm_product)
         guest.write("/etc/provision/provision.toml", f'[engine]\nhost = "{engine_address}"\n')
         guest(f"provision install {first_small_build['image']} && provision load {SMALL_DRIVER}")
+        yield guest
+
+
+@pytest.fixture(scope="session")
+def bare_guest() -> Iterator[Guest]:
+    """A guest that has engines and nothing of ours, for several files, which leave it so."""
+    with guest_of(DEBIAN_12) as guest:
         yield guest
 
 

@@ -21,11 +21,12 @@ from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.immutable import read_only_usr, updater
 from kit.playbooks import REMOVE, SITE, Ansible, Played
 from kit.probe import need
-from kit.product import DECORATOR, make_wheel
+from kit.product import DECORATOR
 from vm.keeping import OPEN_DEVICE, Keeper
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from kit.engine import Engine
     from kit.guest import Guest
@@ -133,6 +134,7 @@ def scenario(
     request: pytest.FixtureRequest,
     engine: Engine,
     engine_address: str,
+    wheel: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Scenario]:
     """A host that no one has prepared, up to where it has everything."""
@@ -144,7 +146,7 @@ def scenario(
         "provision_host_python_archive": str(host_python(engine)),
         # The one that builds is elsewhere.
         "provision_host_engine": "none",
-        "provision_driver_source": str(make_wheel(folder)),
+        "provision_driver_source": str(wheel),
         "provision_driver_cache": str(folder / "bundles"),
         "provision_driver_config": {
             "kernel_distro": DISTRO,

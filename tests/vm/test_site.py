@@ -16,7 +16,7 @@ from kit.guest import DEBIAN_12, IMAGE, guest_of
 from kit.hosts import NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
 from kit.playbooks import SITE, Ansible, Played
 from kit.probe import need
-from kit.product import DECORATOR, make_wheel
+from kit.product import DECORATOR
 from vm.keeping import OPEN_DEVICE, RUN, Keeper
 
 if TYPE_CHECKING:
@@ -73,13 +73,13 @@ def wanted(engine: str, duo: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def scenario(
-    engine_address: str, duo_drivers: Path, tmp_path_factory: pytest.TempPathFactory
+    engine_address: str, duo_drivers: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Scenario]:
     """A Debian that no one has prepared, up to where it has everything."""
     need(DECORATOR.exists(), str(DECORATOR), "make build")
     folder = tmp_path_factory.mktemp("site")
     variables = {
-        "provision_driver_source": str(make_wheel(folder)),
+        "provision_driver_source": str(wheel),
         "provision_driver_cache": str(folder / "bundles"),
         "provision_driver_config": wanted(engine_address, "1.0"),
         "provision_driver_reboot_ok": True,

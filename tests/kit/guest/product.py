@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kit.guest.tree import RUNTIME, VENV
 from kit.process import run
-from kit.product import DECORATOR, copy_source
+from kit.product import DECORATOR
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,17 +25,17 @@ main()
 """
 
 
-def pack_product(recipe: Recipe, folder: Path) -> Path:
-    """Build the wheel of this checkout and pack it as it lies in a guest of `recipe`.
+def pack_product(recipe: Recipe, wheel: Path, folder: Path) -> Path:
+    """Pack the product as it lies in a guest of `recipe`.
 
     Args:
         recipe: The guest's.
+        wheel: Provision.
         folder: A fresh folder for this; the archive is in it.
     """
-    source = copy_source(folder / "source")
     installed = folder / "installed"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
-    run([*pip, "--python-version", recipe.python, "--target", installed, source])
+    run([*pip, "--python-version", recipe.python, "--target", installed, wheel])
     root = folder / "root"
     packages = root / VENV[1:] / f"lib/python{recipe.python}/site-packages"
     packages.mkdir(parents=True)

@@ -1,0 +1,70 @@
+"""What builds for DISTRO begin with: compiler, tools, and the headers of both kernels.
+
+Installing them takes most of a build's minute, and every process of the tests has an engine of its
+own. They are kept in the cache as the layers that a build leaves; loaded, they are found as if this
+engine had made them. A build that needs other packages makes its own, as on any machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from typing import TYPE_CHECKING
+
+from kit.cache import cache_dir, cached
+from kit.kernels import kernels
+from kit.process import CommandFailedError
+from kit.product import DISTRO, IMAGE, Provision
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kit.engine import Engine
+
+__all__ = ["load_toolchains"]
+
+_DRIVER = "v4l2loopback"
+
+
+def load_toolchains(engine: Engine) -> None:
+    """Have the layers in an engine that has the base image.
+
+    Where a build of them fails, each test is left to say so for itself.
+    """
+    try:
+        archive = _archive(engine)
+    except CommandFailedError:
+        return
+    engine.docker("load", "--quiet", "--input", archive)
+
+
+def _archive(engine: Engine) -> Path:
+    """An archive of the base image and of the layers upon it; made in `engine` if need be."""
+    name = f"toolchains-{_digest(engine.host)}.tar"
+    if not (cache_dir() / name).exists():
+        for old in cache_dir().glob("toolchains-*.tar"):
+            # Another process may be at it, too.
+            old.unlink(missing_ok=True)
+    return cached(name, lambda draft: _make(engine, draft))
+
+
+@cache
+def _digest(docker_host: str) -> str:
+    """Twelve digits that change with the packages, and with how they are installed."""
+    provision = Provision(docker_host)
+    pins = [provision.json("resolve", *_target(kernel))["digest"] for kernel in kernels()]
+    return hashlib.sha256("\0".join(pins).encode()).hexdigest()[:12]
+
+
+def _make(engine: Engine, draft: Path) -> None:
+    provision = Provision(engine.host)
+    for kernel in kernels():
+        built = provision.build(*_target(kernel))
+        # The driver itself is for the tests to build.
+        engine.docker("image", "rm", built["image"])
+    # Only with all their parents are they found as steps of a build.
+    engine.docker("save", "--output", draft, IMAGE, *sorted(engine.layers()))
+
+
+def _target(kernel: str) -> tuple[str, ...]:
+    return (_DRIVER, "--kernel", kernel, "--distro", DISTRO)
