@@ -259,7 +259,10 @@ def test_whatever_runs_at_once_the_host_is_whole(host: _Host) -> None:
     host.check()
 
 
-@pytest.mark.parametrize("seed", range(3))
+_AT_NIGHT = (pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))
+
+
+@pytest.mark.parametrize("seed", [0, *_AT_NIGHT])
 def test_whatever_is_killed_the_next_run_repairs(host: _Host, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 - a moment, not a secret
     host.want(NEW, keep=0)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _TARGET = ("--kernel", NEW_KERNEL, "--distro", DISTRO)
 # Package of Debian 12, and how many modules it has for that kernel.
-_SMALL = {"acpi-call-dkms": 1, "ddcci-dkms": 2, "vpoll-dkms": 1}
+_SMALL = {"acpi-call-dkms": 1, "ddcci-dkms": 2}
 _OTHERS = {
     "bbswitch-dkms": 1,
     "digimend-dkms": 4,
@@ -32,6 +32,7 @@ _OTHERS = {
     "lime-forensics-dkms": 1,
     "r8168-dkms": 1,
     "tp-smapi-dkms": 3,
+    "vpoll-dkms": 1,
     "xtables-addons-dkms": 23,
     "zfs-dkms": 9,
 }

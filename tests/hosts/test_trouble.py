@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -29,45 +30,65 @@ def pair(engine: Engine) -> Iterator[tuple[Machine, Machine]]:
         yield first, second
 
 
-@pytest.mark.parametrize(
-    ("variables", "said"),
-    [
-        ({"provision_driver_require": "perfect"}, "provision_driver_require"),
-        ({"provision_host_engine": ["docker"]}, "provision_host_engine"),
-        ({"provision_driver_config": {"colour": "red"}}, "colour"),
-        ({"provision_driver_config": {"policy": {"unload": "always"}}}, "unload"),
-        ({"provision_hook_config": {"log-level": "loud"}}, "log-level"),
-        ({"provision_hook_program": "/nowhere/oci-decorator"}, "make build"),
-        ({"provision_driver_source": "/nowhere/provision"}, "neither a wheel nor a checkout"),
-        ({"provision_driver_wheelhouse": "/nowhere/wheels"}, "has no wheel of"),
-        ({"provision_driver_constraints": "/nowhere/c.txt"}, "provision_driver_constraints"),
-        ({"provision_driver_images": ["/nowhere/nvidia.tar"]}, "docker save"),
-        ({"provision_host_python_archive": "/nowhere/python.tar.gz"}, "provision host-python"),
-        ({"provision_driver_config": {"drivers": {"nvidea": {}}}}, "Did you mean 'nvidia'?"),
-    ],
-)
+# What is wrong with a host's variables, and what the message names; what is found by one task.
+_REFUSED: list[dict[str, tuple[dict[str, Any], str]]] = [
+    {"engine": ({"provision_host_engine": ["docker"]}, "provision_host_engine")},
+    {
+        "require": ({"provision_driver_require": "perfect"}, "provision_driver_require"),
+        "config": ({"provision_driver_config": {"colour": "red"}}, "colour"),
+        "policy": ({"provision_driver_config": {"policy": {"unload": "always"}}}, "unload"),
+    },
+    {
+        "hook": ({"provision_hook_config": {"log-level": "loud"}}, "log-level"),
+    },
+    {
+        "program": ({"provision_hook_program": "/nowhere/oci-decorator"}, "make build"),
+        "source": (
+            {"provision_driver_source": "/nowhere/provision"},
+            "neither a wheel nor a checkout",
+        ),
+        "wheels": ({"provision_driver_wheelhouse": "/nowhere/wheels"}, "has no wheel of"),
+        "pins": (
+            {"provision_driver_constraints": "/nowhere/c.txt"},
+            "provision_driver_constraints",
+        ),
+        "images": ({"provision_driver_images": ["/nowhere/nvidia.tar"]}, "docker save"),
+        "python": ({"provision_host_python_archive": "/nowhere/p.tar.gz"}, "provision host-python"),
+        "driver": (
+            {"provision_driver_config": {"drivers": {"nvidea": {}}}},
+            "Did you mean 'nvidia'?",
+        ),
+    },
+]
+# A host that doesn't exist: no one gets so far as to ask it.
+_NOWHERE = {"ansible_host": "127.0.0.1", "ansible_port": 1}
+
+
+@pytest.mark.parametrize("wrong", _REFUSED, ids=lambda wrong: next(iter(wrong)))
 def test_a_wrong_variable_is_named_before_anything_is_done(
-    tmp_path: Path, variables: dict[str, Any], said: str
+    tmp_path: Path, wrong: dict[str, tuple[dict[str, Any], str]]
 ) -> None:
-    # A host that doesn't exist: no one gets so far as to ask it.
-    nowhere = {"host": {"ansible_host": "127.0.0.1", "ansible_port": 1}}
-    played = Ansible(tmp_path, [], variables, stand_ins=nowhere).play(SITE, check=False)
+    """Each host has something wrong of its own."""
+    hosts = {name: {**_NOWHERE, **variables} for name, (variables, _) in wrong.items()}
+    played = Ansible(tmp_path, [], {}, stand_ins=hosts).play(SITE, check=False)
     assert played.code != 0
-    assert said in played.output
     assert "UNREACHABLE" not in played.output
-    assert played.recap["host"]["failed"] == 1
+    for host, (_, said) in wrong.items():
+        failures = re.findall(rf"^(?:fatal|failed): \[{host}\].*$", played.output, re.MULTILINE)
+        assert len(failures) == 1, played.output
+        assert said in failures[0]
+        assert played.recap[host]["failed"] == 1
 
 
 def test_everything_that_is_missing_is_named_for_all_hosts_before_one_is_touched(
     tmp_path: Path,
 ) -> None:
-    nowhere = {"ansible_host": "127.0.0.1", "ansible_port": 1}
     lacking = {
         "provision_hook_program": "/nowhere/oci-decorator",
         "provision_driver_images": ["/nowhere/nvidia.tar"],
         "provision_driver_config": {"drivers": {"nvidea": {}}},
     }
-    hosts = {"first": nowhere, "second": {**nowhere, **lacking}}
+    hosts = {"first": _NOWHERE, "second": {**_NOWHERE, **lacking}}
     ansible = Ansible(tmp_path, [], {}, stand_ins=hosts)
     played = ansible.play(SITE, "--extra-vars", "provision_serial=1", check=False)
     assert played.code != 0
@@ -124,8 +145,8 @@ def test_the_others_of_a_batch_that_fails_are_finished(
 ) -> None:
     first, second = pair
     # Ansible takes them by name: this one is in the first batch of two.
-    nowhere = {"lost": {"ansible_host": "127.0.0.1", "ansible_port": 1}}
-    ansible = Ansible(tmp_path, [first, second], settings, stand_ins=nowhere)
+    lost = {"lost": _NOWHERE}
+    ansible = Ansible(tmp_path, [first, second], settings, stand_ins=lost)
     played = ansible.play(SITE, "--extra-vars", "provision_serial=2", check=False)
     assert played.code != 0
     assert played.recap["lost"]["unreachable"] == 1
