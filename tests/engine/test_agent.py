@@ -339,7 +339,7 @@ def test_an_engine_that_is_restarted_in_a_build_is_waited_for(
         engine.restart(crash=True)
         done = running.result()
     assert done.returncode == 0, done.output
-    assert "Waiting until it is back" in done.stderr
+    assert "Waiting for the engine" in done.stderr
     assert _version(made_up) == _LONG
 
 

@@ -90,7 +90,7 @@ def test_a_signed_one_holds_what_systemd_looks_for(root: Path, tmp_path: Path) -
     [
         (("demo", "--kernel", "7.0.0"), 3, "no driver 'demo'"),
         (("v4l2loopback", "--kernel", "7.0.0"), 3, "no artifact of v4l2loopback for 7.0.0"),
-        (("demo",), 2, "which artifacts go into the extension"),
+        (("demo",), 2, "artifacts for the extension"),
         (("demo", "--kernel", KERNEL, "--sign-key", "key.pem"), 2, "go together"),
     ],
 )

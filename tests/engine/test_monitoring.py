@@ -18,7 +18,7 @@ from kit.process import Daemon, run
 from kit.registry import free_port
 from kit.repackaged import download
 from provision.agent.publish import metrics_text
-from provision.fleet.prometheus import hosts_of_prometheus
+from provision.fleet.gather import hosts_of_prometheus
 from unit.fleet.documents import KERNEL, NEXT
 from unit.fleet.written import everything
 

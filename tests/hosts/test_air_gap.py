@@ -86,7 +86,7 @@ def _refused(machine: Machine) -> None:
     )
     done = machine(_PROVISION, "bundle", "load", _MEDIUM, "--store", "--json", check=False)
     assert done.returncode == 1
-    assert "none of the keys that count here" in json.loads(done.stdout)["error"]["message"]
+    assert "no key that this host trusts" in json.loads(done.stdout)["error"]["message"]
 
 
 def _digest(machine: Machine) -> str:

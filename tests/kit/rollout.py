@@ -25,7 +25,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from provision.agent.desired import load_desired
-from provision.agent.outcome import Run
+from provision.agent.model import Run
 from provision.agent.reconcile import apply
 from provision.pin import PIN_LABEL, Pin
 from provision.pipeline.registries import tag_of

@@ -1,6 +1,6 @@
-"""Keeps one host as provision.toml wants it: observe → plan → apply, once; systemd repeats it.
+"""The agent brings a host to its desired state: observe → plan → apply, once; systemd repeats it.
 
-``model`` and ``plan`` are pure. What runs when nothing is to be done imports no heavy library:
-models of provision.toml and manifests, the engine and the archive are loaded when an action needs
-them.
+``model``, ``plan`` and ``status`` are pure. A run with nothing to do imports no heavy library: the
+models of provision.toml and of manifests, the engine and the archive are loaded when an action
+needs them.
 """

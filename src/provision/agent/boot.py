@@ -1,6 +1,6 @@
-"""Puts the running kernel's artifacts to use at boot, from the store only.
+"""Activates and loads the artifacts of the running kernel at boot, from the store only.
 
-No network, no engine, nothing is made. What is missing is left to a later run.
+A boot needs no network and no engine, and builds nothing. A later run makes what is missing.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from pathlib import Path
 from provision.agent.conclusion import Result
 from provision.agent.contents import damages, read_contents
 from provision.agent.desired import last_desired, load_desired
-from provision.agent.model import Desired, DesiredDriver, KernelArtifact, Observed
+from provision.agent.model import Desired, DesiredDriver, KernelArtifact, Mode, Observed, Run
 from provision.agent.observe import observe
-from provision.agent.outcome import Run
-from provision.agent.plan import Mode
 from provision.agent.reconcile import apply
 from provision.errors import ConfigError
 from provision.files import glob_in_root
@@ -29,10 +27,10 @@ from provision.store.state import NewerStateError, load_state, store_state
 def boot(
     root: Path = Path("/"), *, catalogues: Sequence[Path] = (), progress: Progress = silent
 ) -> Result:
-    """Put to use what the store has for the running kernel.
+    """Activate and load what the store has for the running kernel.
 
-    A provision.toml with mistakes costs no driver: what it said last is taken, or else everything
-    that the store has; its mistakes are reported in the end.
+    If provision.toml has mistakes, its last valid content applies, or else all drivers in the store
+    are loaded. The mistakes are reported at the end.
 
     Raises:
         ConfigError: provision.toml has mistakes.
@@ -42,7 +40,7 @@ def boot(
     try:
         desired = load_desired(root, catalogues=catalogues)
     except ConfigError as error:
-        progress(Note(f"{error.message}: taking what it said before"))
+        progress(Note(f"{error.message}: its last valid content is used"))
         mistakes = error
         desired = last_desired(root) or _stored(root)
     with switching(root, progress):
@@ -54,7 +52,7 @@ def boot(
 
 
 def _stored(root: Path) -> Desired:
-    """Return a desired state that is made of what the store has."""
+    """Return a desired state with all drivers in the store."""
     names = sorted({link.parent.parent.name for link in glob_in_root(root, f"{STORE}/*/kernels/*")})
     return Desired(tuple(DesiredDriver(name) for name in names))
 
@@ -62,7 +60,7 @@ def _stored(root: Path) -> Desired:
 def _replace_damaged(root: Path, observed: Observed, progress: Progress) -> None:
     """Record damaged artifacts, and fall back to previous ones that are whole.
 
-    A later run makes the damaged one again.
+    A later run makes the damaged artifacts again.
     """
     running = observed.kernels.running
     if running is None:
@@ -88,13 +86,13 @@ def _replace(layout: Layout, running: str, artifact: KernelArtifact, progress: P
     if before is None or before == artifact.digest or not _is_whole(layout, before, running):
         store_state(layout, state.updated(running, known))
         return
-    # What it is made from is not known: a later run decides again. Written first, with the one
-    # before: a boot that is killed in between is repeated by the next.
+    # Its inputs are not known, so a later run decides again. The state is written first and keeps
+    # the previous artifact: if this boot is killed here, the next one repeats it.
     known = replace(known, inputs=None, fingerprint=None)
     store_state(layout, state.updated(running, known))
     link_kernel(layout, running, before)
     store_state(layout, state.updated(running, replace(known, previous=None)))
-    progress(Note(f"Taking the one before: {before}"))
+    progress(Note(f"Falling back to the previous artifact: {before}"))
 
 
 def _is_whole(layout: Layout, digest: str, running: str) -> bool:

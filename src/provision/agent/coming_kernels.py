@@ -1,10 +1,10 @@
-"""Kernels that are not installed yet: announced, being installed, or built for during a shutdown.
+"""Kernels that are still to come: announced ones, and those that are being installed.
 
-Until such a kernel is there, nothing on the host speaks of it; so it is written down, for garbage
-collection to know.
+Nothing on the host shows an announced kernel, so the state records it, and garbage collection keeps
+its artifacts.
 
-systemd notices a new kernel when the first file of its packages is unpacked, half a minute before
-the rest of them and ``modules.dep`` are there.
+systemd notices a new kernel when the first file of its packages is unpacked. The other files and
+``modules.dep`` follow up to half a minute later.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ from provision.store.layout import Layout
 from provision.store.locks import changing
 from provision.store.state import DriverState, NewerStateError, load_state, update_state
 
-# Files that package managers lock as long as they work: dpkg(1), rpm's lib/rpmlock.c.
+# Files that package managers lock while they work: dpkg(1), rpm's lib/rpmlock.c.
 _LOCKS = ("var/lib/dpkg/lock", "var/lib/dpkg/lock-frontend", "var/lib/rpm/.rpm.lock")
 # struct flock of fcntl(2) on 64-bit Linux: type, whence, start, length, process.
 _FLOCK = struct.Struct("hhqqi4x")
 _STEP = 1.0
 _LIMIT = 900.0
-# A package manager that is done with one package may be about to take the next.
+# After one package, the package manager may install the next.
 _CALM_STEPS = 3
 # logind answers where systemd has started it: https://www.freedesktop.org/wiki/Software/systemd/inhibit/
 _LOGIND = Path("run/systemd/seats")
 
 
 def announce(layout: Layout, coming: Iterable[str], root: Path) -> None:
-    """Record announced kernels that have an artifact of a driver already.
+    """Record announced kernels that already have an artifact of a driver.
 
-    Of a driver whose state a newer provision wrote nothing is noted; nor is any of it removed.
+    If a newer provision wrote the driver's state, nothing is recorded, and none of its artifacts is
+    removed.
 
     Raises:
         OSError: The store can't be written.
@@ -68,9 +69,9 @@ def announce(layout: Layout, coming: Iterable[str], root: Path) -> None:
 def awaited(state: DriverState, kernels: Kernels) -> frozenset[str]:
     """Return the kernels that were announced and may still come. Pure.
 
-    One that is there needs no announcement any more: it counts as long as it is there. One that
-    never came is given up when the host has moved past it: when another kernel runs than did at
-    the announcement, and a newer one than the announced.
+    An installed kernel no longer needs its announcement. The announcement of a kernel that never
+    came expires when a newer kernel runs than the announced one, and another than at the
+    announcement.
     """
     running = kernels.running or ""
     return frozenset(
@@ -83,7 +84,7 @@ def awaited(state: DriverState, kernels: Kernels) -> frozenset[str]:
 
 
 def settled(layout: Layout, kernels: Kernels) -> DriverState:
-    """Return the state without announcements that came true or expired."""
+    """Return the state without announcements of kernels that came or that have expired."""
     state = load_state(layout)
     still = awaited(state, kernels)
     for release, known in state.kernels.items():
@@ -101,16 +102,16 @@ def wait_for_kernel(
 ) -> bool:
     """Wait until no package manager is running.
 
-    A folder of a kernel that is incomplete then stays so: whatever was to come did.
+    A kernel's folder that is incomplete after that stays incomplete.
 
     Args:
         root: Root of the host.
         limit: Seconds to wait at most.
-        sleep: Waits.
-        progress: Receives a note of the wait.
+        sleep: Waits for seconds.
+        progress: Receives a note about the wait.
 
     Returns:
-        Whether all is calm; False: the limit was reached.
+        Whether no package manager runs; False: the limit was reached.
     """
     waited, calm = 0.0, 0
     while waited < limit:
@@ -124,7 +125,7 @@ def wait_for_kernel(
             return True
         sleep(_STEP)
         waited += _STEP
-    progress(Note(f"'{_busy(root)}' is still locked after {limit:g} s; going on"))
+    progress(Note(f"'{_busy(root)}' is still locked after {limit:g} s; the run continues"))
     return False
 
 
@@ -139,7 +140,7 @@ def _busy(root: Path) -> Path | None:
 
 
 def _is_locked(path: Path) -> bool:
-    """Ask whether another process holds a lock, without taking it."""
+    """Return whether another process holds a lock, without taking the lock."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -155,14 +156,14 @@ def _is_locked(path: Path) -> bool:
 
 @contextmanager
 def shutdown_delayed(root: Path, why: str) -> Iterator[None]:
-    """Let a shutdown wait until the block ends, for as long as logind's configuration allows.
+    """Delay a shutdown until the block ends, for as long as logind's configuration allows.
 
-    That is ``InhibitDelayMaxSec`` (logind.conf(5)), 5 seconds if no one set it: a build can delay
-    a shutdown, never prevent it. Without systemd nothing is delayed.
+    The limit is ``InhibitDelayMaxSec`` (logind.conf(5)), 5 seconds by default: a build can delay a
+    shutdown, but not prevent it. Without systemd, nothing is delayed.
 
     Args:
         root: Root of the running host.
-        why: Shown to anyone who asks what delays the shutdown.
+        why: The reason, which systemd shows.
     """
     if not in_root(root, _LOGIND).is_dir() or find_program("systemd-inhibit") is None:
         yield

@@ -1,8 +1,9 @@
-"""How a run ends: failures become part of the status, and the status is published."""
+"""The end of a run: its failures become part of the status, and the status is published."""
 
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -10,9 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from provision.agent.desired import last_desired
-from provision.agent.model import Desired, Observed
+from provision.agent.model import Desired, Observed, Outcome
 from provision.agent.observe import observe
-from provision.agent.outcome import Outcome, as_error
 from provision.agent.plan import plan
 from provision.agent.publish import publish
 from provision.agent.status import Status, Trouble, failed_status, status_of
@@ -23,18 +23,53 @@ from provision.store.layout import Layout
 from provision.store.locks import switching
 from provision.store.state import DriverState, update_state
 
-# A status that is late is worth less than the error that it is about.
+# The error must reach its reader soon, even if the status waits for a lock.
 _PUBLISH_SECONDS = 5.0
+
+
+class UnexpectedError(ProvisionError):
+    """An error that the program does not expect: one of a library, or a defect."""
+
+
+class InterruptedRunError(ProvisionError):
+    """The run was stopped by Ctrl-C or SIGTERM."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
+def as_error(error: BaseException) -> ProvisionError:
+    """Return the error to report for an exception."""
+    match error:
+        case ProvisionError():
+            return error
+        case KeyboardInterrupt():
+            return InterruptedRunError(
+                "The run was interrupted.", resolution="Run 'provision apply' to continue."
+            )
+        case OSError() if error.errno is not None:
+            what = f"'{error.filename}': " if error.filename else ""
+            return ProvisionError(
+                f"{what}{error.strerror or error}.",
+                resolution="Free some space or make the folder writable, then run 'provision apply'"
+                " again.",
+            )
+        case _:
+            return UnexpectedError(
+                f"An unexpected error: {type(error).__name__}: {error}",
+                resolution="Run 'provision apply' again. If the error persists, report it with"
+                " the lines above.",
+                details="".join(traceback.format_exception(error)).rstrip(),
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a run did.
+    """The result of a run.
 
     Attributes:
-        outcomes: What was done, in its order.
-        status: How the host is now.
-        problems: What could not be published.
+        outcomes: The outcomes of its actions, in their order.
+        status: The status of the host after it.
+        problems: Files of the status that could not be written.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -76,14 +111,14 @@ def publish_status(
 
 @contextmanager
 def always_published(root: Path, progress: Progress = silent) -> Iterator[None]:
-    """Publish that a run failed, and why, whatever it raises; only SIGKILL is not reported.
+    """Publish the failure of a run and its reason; only SIGKILL is not reported.
 
-    The error goes on to the caller.
+    The error is raised again.
     """
     try:
         yield
     except BaseException as error:
-        # Whatever keeps the status from being published, the caller must get the error.
+        # The caller must get the error, even if the status can't be published.
         with suppress(Exception):
             _publish_failure(root, as_error(error), progress)
         raise
@@ -93,7 +128,7 @@ def _publish_failure(root: Path, error: ProvisionError, progress: Progress) -> N
     desired = last_desired(root) or Desired()
     trouble = Trouble(error.message, error.resolution, error.details, int(error.exit_code))
     status = failed_status(trouble, time=int(time.time()))
-    # Observing may be what failed.
+    # The run may have failed because the host can't be observed.
     with suppress(Exception):
         observed = observe(root, desired, ask=lambda _argv: None)
         planned = plan(desired, observed)
@@ -108,15 +143,17 @@ def _publish_failure(root: Path, error: ProvisionError, progress: Progress) -> N
 def _trouble(desired: Desired, outcomes: Iterable[Outcome]) -> Trouble | None:
     """Return the first failure that is not part of any kernel's status.
 
-    It concerns a driver that is no longer wanted, or is a defect of this program, which counts even
-    where the artifact that is installed works.
+    Such a failure concerns a driver that provision.toml no longer names, or is a defect of this
+    program. A defect counts even if the installed artifact works.
     """
     names = {driver.name for driver in desired.drivers}
     # What succeeded in the end is no failure.
     last = {outcome.action.key: outcome for outcome in outcomes}
     for outcome in last.values():
         error = outcome.error
-        if error is None or (outcome.action.driver in names and not outcome.is_defect):
+        if error is None or (
+            outcome.action.driver in names and not isinstance(error, UnexpectedError)
+        ):
             continue
         message = f"{outcome.action}: {error.message}"
         return Trouble(message, error.resolution, error.details, int(ExitCode.FAILED))
@@ -124,7 +161,7 @@ def _trouble(desired: Desired, outcomes: Iterable[Outcome]) -> Trouble | None:
 
 
 def _with_failures(observed: Observed, outcomes: Iterable[Outcome]) -> Observed:
-    """Return the same with failures of this run that could not be recorded."""
+    """Return the observed state with failures of this run that could not be recorded."""
     drivers = dict(observed.drivers)
     # What succeeded in the end is no failure.
     for outcome in {outcome.action.key: outcome for outcome in outcomes}.values():
@@ -146,7 +183,7 @@ def _with_failures(observed: Observed, outcomes: Iterable[Outcome]) -> Observed:
 
 
 def _remember_fingerprints(root: Path, observed: Observed) -> None:
-    """Record that artifacts were compared with their manifests, so that it is not repeated."""
+    """Record that artifacts were compared with their manifests, so that no run repeats it."""
     for driver in observed.drivers.values():
         layout = Layout(root, driver.name)
         fingerprints = {
@@ -164,9 +201,9 @@ def _remember_fingerprints(root: Path, observed: Observed) -> None:
 def _with_fingerprints(
     layout: Layout, fingerprints: Mapping[str, tuple[str | None, str]], state: DriverState
 ) -> DriverState:
-    """Return a state with the fingerprints of those artifacts that kernels still use."""
+    """Return the state with the fingerprints of artifacts that kernels still use."""
     links = linked_kernels(layout)
-    for release, (digest, stamp) in fingerprints.items():
+    for release, (digest, fingerprint) in fingerprints.items():
         if links.get(release) == digest:
-            state = state.updated(release, replace(state.of(release), fingerprint=stamp))
+            state = state.updated(release, replace(state.of(release), fingerprint=fingerprint))
     return state

@@ -1,7 +1,7 @@
-"""The contents of a store entry, read without slow models for the decisions of every boot.
+"""The contents of a store entry, read without pydantic for the decisions at every boot.
 
-The manifest was validated when the entry was made; here it is only read, without the models that
-take longer to load than everything else. What can't be read is a damaged entry.
+The manifest was validated when the entry was made. Loading its models would take longer than the
+rest of a boot's run, so it is only read here. An entry whose manifest can't be read is damaged.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class ModuleFile(File):
-    """A kernel module, by the name under which the kernel lists it."""
+    """A kernel module, with the name under which the kernel lists it."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What an entry holds, as its manifest says.
+    """The contents of an entry according to its manifest.
 
     Attributes:
         driver: The driver's name.
@@ -45,10 +45,10 @@ class Contents:
         kernel: Release of the kernel that the modules are for.
         modules: The modules.
         files: The regular files of the user space.
-        devices: Globs below ``/dev`` of what the modules serve.
+        devices: Globs below ``/dev`` for the devices of the modules.
         optional: Names of modules that need not be loaded.
-        may_be_signed: Whether the modules may carry a signature besides what was built.
-        is_for_kmm: Whether it has a module for Kubernetes' KMM, which hosts are led past.
+        may_be_signed: Whether a signature may have been appended to the built modules.
+        is_for_kmm: Whether the entry is laid out for Kubernetes' KMM, with a folder for hosts.
     """
 
     driver: str
@@ -64,7 +64,7 @@ class Contents:
 
 
 def read_contents(entry: Path) -> Contents | None:
-    """Return what an entry holds; None if it is missing or its manifest can't be understood."""
+    """Return the contents of an entry; None if it is missing or has no valid manifest."""
     try:
         manifest = json.loads((entry / MANIFEST).read_bytes())
         pin = manifest["pin"]
@@ -97,10 +97,10 @@ def read_contents(entry: Path) -> Contents | None:
 
 
 def _text(value: object) -> str:
-    """Take a string that can stand in a path and in a file.
+    """Return a string that is valid in a path and in a file.
 
     Raises:
-        ValueError: It is not one.
+        ValueError: The value is not such a string.
     """
     if not isinstance(value, str) or "\0" in value:
         raise ValueError
@@ -111,8 +111,8 @@ def _text(value: object) -> str:
 def files_fingerprint(entry: Path, contents: Contents) -> str:
     """Return a fingerprint of the files' sizes, modes and times.
 
-    As long as it stays the same, no one has written to them, and comparing checksums again can
-    only find a defective disk.
+    While it stays the same, nothing has written to the files, and another comparison of checksums
+    could only find a defective disk.
     """
     total = hashlib.sha256()
     for path in [MANIFEST, *(file.path for file in (*contents.modules, *contents.files))]:
@@ -127,12 +127,12 @@ def files_fingerprint(entry: Path, contents: Contents) -> str:
 
 
 def damages(entry: Path, contents: Contents, *, all_checksums: bool) -> Iterator[str]:
-    """Yield what is wrong with an entry: missing files, wrong sizes, wrong checksums.
+    """Yield the damages of an entry: missing files, wrong sizes, wrong checksums.
 
     Args:
         entry: Its folder.
-        contents: What it should hold.
-        all_checksums: Whether to read the user space too, or only the modules.
+        contents: Its contents according to the manifest.
+        all_checksums: Whether to read the user space too; otherwise only the modules are read.
     """
     for module in contents.modules:
         path = entry / module.path
@@ -140,7 +140,7 @@ def damages(entry: Path, contents: Contents, *, all_checksums: bool) -> Iterator
             yield from _damage(entry, module, checksum=True)
     for file in contents.files:
         yield from _damage(entry, file, checksum=all_checksums)
-    # What modprobe is shown: docs/decisions/24-kubernetes.md.
+    # The folder that modprobe gets: docs/decisions/24-kubernetes.md.
     shown = "host/" if contents.is_for_kmm else ""
     needed = [f"lib/modules/{contents.kernel}/modules.dep"]
     needed += [module.path for module in contents.modules if shown]
@@ -150,7 +150,7 @@ def damages(entry: Path, contents: Contents, *, all_checksums: bool) -> Iterator
 
 
 def _is_signed(path: Path, module: ModuleFile) -> bool:
-    """Return whether a file is the module with a signature behind it."""
+    """Return whether a file is the module with an appended signature."""
     try:
         appended = read_signature(path)
     except (OSError, ValueError):

@@ -1,10 +1,10 @@
-"""What provision.toml asks for, in models that load fast, and fingerprints of all inputs.
+"""The desired state of provision.toml, in models that load fast, and fingerprints of all inputs.
 
-As long as a fingerprint is the same, resolving would give the artifact that is there, or a newer
-one that no one asked for. So a run with nothing to do asks neither the archive nor an engine.
+While a fingerprint is the same, resolving again would give the existing artifact, or a newer one
+that was not requested. So a run with nothing to do needs neither the archive nor an engine.
 
-Reading and validating the file takes longer than all else that a run with nothing to do does; so
-what came out of it is kept beside the store, under a fingerprint of what went in.
+Reading and validating provision.toml takes longer than the rest of such a run. So the desired state
+is cached beside the store, with a fingerprint of the file.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _PACKAGE = Path(provision.__file__).parent
 _IN_BUILDS = ("collector", "kmm", "unpack_source")
 CONFIG = Path("etc/provision/provision.toml")
 _KEPT = STORE / ".desired.json"
-# As provision.documents has it, which loads pydantic.
+# The limit of provision.documents, which loads pydantic.
 _MAX_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What the artifacts of all drivers of a host are decided from.
+    """The inputs that decide the artifacts of all drivers of a host.
 
     Attributes:
         shared: Fingerprint of host, templates, configuration and program.
@@ -55,9 +55,9 @@ class Inputs:
     catalogue: tuple[Path, ...]
 
     def of(self, driver: DesiredDriver, release: str) -> str:
-        """Return the fingerprint of a driver's artifact for a kernel."""
+        """Return the fingerprint of the inputs of a driver's artifact for a kernel."""
         return _digest(
-            [self.shared, wanted_fingerprint(driver), self._recipe(driver.name), release]
+            [self.shared, setting_fingerprint(driver), self._recipe(driver.name), release]
         )
 
     def _recipe(self, name: str) -> str:
@@ -65,15 +65,15 @@ class Inputs:
         return "none" if folder is None else _files(folder, sorted(folder.rglob("*")))
 
 
-def wanted_fingerprint(driver: DesiredDriver) -> str:
-    """Return a fingerprint of what provision.toml asks for; options change no artifact."""
+def setting_fingerprint(driver: DesiredDriver) -> str:
+    """Return a fingerprint of a driver's settings; options of modules change no artifact."""
     return _digest([driver.name, driver.version, driver.flavour or ""])
 
 
 def read_inputs(root: Path, desired: Desired) -> Inputs:
-    """Read what the artifacts of a host's drivers are decided from."""
+    """Read the inputs that decide the artifacts of a host's drivers."""
     templates = Path(desired.templates)
-    # The folder holds other things too: units, configuration.
+    # The folder also has templates of units and configuration.
     mains = sorted(templates.glob("Dockerfile.*.j2"))
     families = [templates / path.name.split(".")[1] for path in mains]
     sources = [p for f in [templates / "macros", *families] for p in sorted(f.rglob("*"))]
@@ -98,9 +98,9 @@ def _certificate(root: Path, desired: Desired) -> str:
 
 
 def _distro(root: Path) -> Mapping[str, str]:
-    """Return what of os-release decides which archive and templates are taken.
+    """Return the fields of os-release that select the archive and the templates.
 
-    Its other lines change with every point release, which changes no artifact.
+    Its other fields change with every point release, which changes no artifact.
     """
     for name in _OS_RELEASES:
         try:
@@ -113,7 +113,7 @@ def _distro(root: Path) -> Mapping[str, str]:
 
 
 def _files(folder: Path, paths: Iterable[Path]) -> str:
-    """Return a fingerprint of files' names and contents; a missing one counts too."""
+    """Return a fingerprint of files' names and contents; a missing file is part of it."""
     total = hashlib.sha256()
     for path in paths:
         if path.is_dir():
@@ -133,15 +133,15 @@ def _digest(parts: Iterable[str]) -> str:
 def load_desired(
     root: Path = Path("/"), *, catalogues: Sequence[Path] = (), keep: bool = False
 ) -> Desired:
-    """Return what the host under ``root`` should have.
+    """Return the desired state of a host.
 
     Args:
         root: Root of the host.
-        catalogues: Further folders of drivers.
-        keep: Whether to keep what was read, for the next time.
+        catalogues: Additional folders of drivers.
+        keep: Whether to cache the result for later runs.
 
     Raises:
-        ConfigError: provision.toml has mistakes; all of them are named.
+        ConfigError: provision.toml has mistakes; the error lists all of them.
         NotFoundError: provision's own catalogue or templates are missing.
     """
     key = _key(root, catalogues)
@@ -150,7 +150,7 @@ def load_desired(
         return _from_json(kept["desired"])
     desired = _read(root, catalogues)
     if keep:
-        # A store that can't be written fails where more is written into it.
+        # If the store can't be written, a later step reports that.
         with suppress(OSError, InUseError), switching(root):
             path = in_root(root, _KEPT, follow=False)
             remove_drafts(path)
@@ -160,7 +160,7 @@ def load_desired(
 
 def _read(root: Path, catalogues: Sequence[Path]) -> Desired:
     """Read provision.toml; errors as ``load_desired``."""
-    # A run with nothing to do would wait for these models.
+    # A run with nothing to do does not need these models.
     from provision.catalogue import catalogue_folders, templates_dir  # noqa: PLC0415 - as above
     from provision.config import load  # noqa: PLC0415 - as above
 
@@ -168,10 +168,10 @@ def _read(root: Path, catalogues: Sequence[Path]) -> Desired:
     folders = [*catalogue_folders(config.catalogue, root=root), *catalogues]
     return Desired(
         drivers=tuple(
-            DesiredDriver(name, wanted.version, wanted.flavour, wanted.options)
-            for name, wanted in config.drivers.items()
+            DesiredDriver(name, driver.version, driver.flavour, driver.options)
+            for name, driver in config.drivers.items()
         ),
-        # A file that is empty was cut off by a crash or an editor: no one wrote that down.
+        # A crash or an editor may leave an empty file, which is no decision to remove drivers.
         is_configured=bool(_content(root).strip()),
         unload=config.policy.unload,
         prebuild=config.policy.prebuild,
@@ -186,9 +186,9 @@ def _read(root: Path, catalogues: Sequence[Path]) -> Desired:
 
 
 def _settings_fingerprint(config: Config) -> str:
-    """Return a fingerprint of what changes the artifacts of all drivers.
+    """Return a fingerprint of the settings that change the artifacts of all drivers.
 
-    Mirrors do not: they have the same packages, or their checksums differ.
+    Mirrors are not part of it: they have the same packages, or their checksums differ.
     """
     parts: dict[str, object] = {
         "base_images": {name: distro.base_images for name, distro in config.distros.items()},
@@ -209,13 +209,13 @@ def _settings_fingerprint(config: Config) -> str:
 def settled_version(root: Path, driver: DesiredDriver, release: str) -> str | None:
     """Return the version that was chosen for the same setting, for this kernel or another.
 
-    Versions stay until another or a newer one is asked for: also for new kernels, and where what
-    was remembered is lost. Then what kernels use is what was chosen.
+    A version stays until another or a newer one is requested, also for new kernels. If the state is
+    lost, the versions that kernels use count as chosen.
     """
     layout = Layout(root, driver.name)
     known = load_state(layout)
     candidates = [known.of(release), *known.kernels.values()]
-    mine = wanted_fingerprint(driver)
+    mine = setting_fingerprint(driver)
     found = next((k.version for k in candidates if k.wanted == mine and k.version), None)
     if found is not None or any(kernel.wanted is not None for kernel in candidates):
         return found
@@ -226,7 +226,7 @@ def settled_version(root: Path, driver: DesiredDriver, release: str) -> str | No
 
 
 def last_desired(root: Path) -> Desired | None:
-    """Return what the host should have had when provision.toml was last understood."""
+    """Return the desired state of the last valid provision.toml."""
     kept = _kept(root)
     return None if kept is None else _from_json(kept["desired"])
 
@@ -240,18 +240,18 @@ def _kept(root: Path) -> Mapping[str, Any] | None:
 
 
 def _key(root: Path, catalogues: Sequence[Path]) -> str:
-    """Return a fingerprint of the file, and of the program that reads it."""
+    """Return a fingerprint of provision.toml and of the program that reads it."""
     text = _content(root)
-    # Where the program lies decides which catalogue and templates are its own.
+    # The place of the program decides its own catalogue and templates.
     program = (provision.__version__, provision.__file__, sys.prefix, sys.version, str(root))
     parts = [*program, *map(str, catalogues)]
     return hashlib.sha256("\0".join(parts).encode() + b"\0" + text).hexdigest()
 
 
 def _content(root: Path) -> bytes:
-    """Return what provision.toml has, as far as a file that is no mistake goes.
+    """Return the content of provision.toml, up to the largest size that is allowed.
 
-    What is no regular file reads as a text that no TOML is, so that nothing is kept for it.
+    Anything but a regular file gives content that is not TOML, so that nothing is cached for it.
     """
     path = in_root(root, CONFIG)
     if not path.exists():
@@ -263,7 +263,7 @@ def _content(root: Path) -> bytes:
 
 
 def _from_json(kept: Mapping[str, Any]) -> Desired:
-    # Hosts have files from when the fingerprint of the settings had another name.
+    # In older files, the fingerprint of the settings has another name.
     data = {("settings" if name == "basis" else name): value for name, value in kept.items()}
     drivers = tuple(DesiredDriver(**driver) for driver in data["drivers"])
     return Desired(**{**data, "drivers": drivers, "catalogue": tuple(data["catalogue"])})

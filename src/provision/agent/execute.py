@@ -1,4 +1,4 @@
-"""Carries out single actions of a plan. Loads what builds and what talks to engines."""
+"""Carries out single actions of a plan. Loads the modules that build, and the engine's SDK."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from provision.agent.conclusion import as_error
 from provision.agent.failures import failure_of
-from provision.agent.model import KernelArtifact, Observed
-from provision.agent.outcome import Outcome, Run, as_error
-from provision.agent.plan import Action
+from provision.agent.model import Action, KernelArtifact, Observed, Outcome, Run
 from provision.agent.preparing import Preparer
 from provision.agent.rollback import choose, reject
 from provision.documents import load_json
@@ -32,26 +31,26 @@ from provision.store.state import DriverState, Failure, NewerStateError, update_
 class Executor:
     """Carries out actions on one host.
 
-    The caller holds the host's lock, but for ``prepare``.
+    The caller holds the host's lock, except for ``prepare``.
 
     Attributes:
-        run: What the run works on.
+        run: The run of the agent.
     """
 
     run: Run
 
     @cached_property
     def preparer(self) -> Preparer:
-        """What makes artifacts."""
+        """Makes artifacts."""
         return Preparer(self.run)
 
     def close(self) -> None:
-        """Give the engine's connections back, if there are any."""
+        """Close the connections to the engine, if it was opened."""
         if "preparer" in vars(self):
             self.preparer.close()
 
     def do(self, action: Action, observed: Observed) -> Outcome:
-        """Carry out an action; what it raises is remembered and becomes part of the outcome."""
+        """Carry out an action; an error is recorded and becomes part of the outcome."""
         self.run.progress(Note(str(action)))
         begun = time.monotonic()
         steps: dict[str, Callable[[Action, Observed], str]] = {
@@ -63,7 +62,7 @@ class Executor:
         }
         try:
             result = steps[action.kind](action, observed)
-        # Whatever it is, other drivers' work goes on, and the status has it.
+        # The actions of other drivers go on, and the status shows the error.
         except Exception as error:
             known = as_error(error)
             failure = self._remember(action, observed, known)
@@ -71,15 +70,15 @@ class Executor:
         return Outcome(action, result, time.monotonic() - begun)
 
     def fall_back(self, action: Action, observed: Observed, error: ProvisionError) -> bool:
-        """Return to the artifact before, because the modules of this one could not be loaded.
+        """Fall back to the previous artifact, because the modules of this one could not be loaded.
 
         Args:
-            action: The loading that failed.
-            observed: What the host was like.
-            error: Why it failed; a missing device would be missed by any artifact.
+            action: The ``load`` that failed.
+            observed: The state of the host before it.
+            error: The error; without the device, no artifact could be loaded.
 
         Returns:
-            Whether there is one, which the kernel uses now.
+            Whether there is a previous artifact, which the kernel now uses.
         """
         artifact = _artifact(observed, action)
         layout = Layout(self.run.root, action.driver)
@@ -102,7 +101,7 @@ class Executor:
         return self.preparer.prepare(action, observed)
 
     def _unload(self, action: Action, observed: Observed) -> str:
-        """Unload the modules of the artifact in use, and those that the next one replaces."""
+        """Unload the modules of the active artifact, and those that the next artifact replaces."""
         layout = Layout(self.run.root, action.driver)
         driver = observed.drivers[action.driver]
         artifact = driver.artifacts.get(action.kernel)
@@ -125,7 +124,7 @@ class Executor:
         try:
             update_state(layout, lambda state: replace(state, activated=entry.name))
         except NewerStateError as error:
-            # What is in use is as it should be; only that can't be written down.
+            # The artifact is active; only the state can't record it.
             self.run.progress(Note(error.message))
         return f"{entry} is in use"
 
@@ -155,9 +154,9 @@ class Executor:
     def _remember(
         self, action: Action, observed: Observed, error: ProvisionError
     ) -> Failure | None:
-        """Write down what failed, if that can be done, and return it.
+        """Record a failure in the state, if possible, and return it.
 
-        Of a driver that is not wanted nothing is remembered.
+        Nothing is recorded of a driver that provision.toml does not name.
         """
         artifact = observed.drivers[action.driver].artifacts.get(action.kernel)
         if artifact is None:
@@ -168,20 +167,20 @@ class Executor:
         if not is_preparing:
             failure = replace(failure, reason=action.kind)
         elif self.run.mode.update and artifact.is_current:
-            # What is there is what was asked for. Only a newer one that can't be built is worth
-            # remembering, and not for ever: there may be an even newer one.
+            # The requested artifact exists. Only a newer version that can't be built is recorded,
+            # and not as final: a still newer one may build.
             if failure.reason not in {"build", "compile"}:
                 return failure
             failure = replace(failure, final=False)
         elif failure.reason == "compile" and asks_registries(self.preparer.settings):
-            # Someone may push one that was built with a patch.
+            # An artifact that was built with a patch may be pushed.
             failure = replace(failure, final=False)
         name = "failure" if is_preparing else "load_failure"
         try:
             self._update(action, **{name: failure})
         except (OSError, ProvisionError) as problem:
-            # A full disk, likely: the run goes on, and the host's status has it all the same.
-            self.run.progress(Note(f"What failed can't be remembered: {problem}"))
+            # The disk may be full: the run goes on, and the host's status shows the failure.
+            self.run.progress(Note(f"The failure can't be recorded: {problem}"))
         return failure
 
     def _update(self, action: Action, **changes: Any) -> None:  # noqa: ANN401 - fields of the state

@@ -1,4 +1,4 @@
-"""What to remember of an error, and whether trying again makes sense."""
+"""Failures: what the state records of an error, and whether a retry makes sense."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from provision.store.state import Failure
 
 
 class RejectedError(ProvisionError):
-    """What would be made is what someone rolled back from."""
+    """The artifact would be one that was rolled back from."""
 
 
 def failure_of(error: ProvisionError, inputs: str, *, before: Failure | None, time: int) -> Failure:
-    """Return what to remember of an artifact that could not be had.
+    """Return the record of an error for the state.
 
-    A compiler that refused a source will do so again, until one of the inputs changes. Everything
-    else may pass: it is tried again by every run, a build after a pause that grows.
+    A compiler that refused a source refuses it again until an input changes. Other errors may
+    disappear, so every run retries; a build is retried after a pause that grows.
 
     Args:
-        error: What happened.
-        inputs: Fingerprint of what was tried.
+        error: The error.
+        inputs: Fingerprint of the artifact's inputs.
         before: The failure before this one.
         time: Unix time.
     """
@@ -58,20 +58,20 @@ def reason_of(error: ProvisionError) -> str:
 
 
 def removed_again(entry: Path) -> ProvisionError:
-    """Return the error about an artifact that never stays in the store."""
+    """Return the error about an artifact that is removed from the store repeatedly."""
     return ProvisionError(
-        f"'{entry}' is removed again and again.",
-        resolution="Look for a second 'provision gc' that runs all the time.",
+        f"'{entry}' is removed again and again while it is installed.",
+        resolution="Look for a 'provision gc' that runs repeatedly: pgrep -af 'provision gc'",
     )
 
 
 def older(pin: Pin, version: str) -> ProvisionError:
-    """Return the error about a Pin whose version is older than the one that serves."""
+    """Return the error about a Pin whose version is older than the installed one."""
     driver, release = pin.driver, pin.kernel.release
     return ProvisionError(
         f"{driver.name} {version} for {release} would be replaced by {driver.version}, which is"
-        f" older: {version} is not offered any more, or not known to build there.",
-        resolution="To go back on purpose, name the version in /etc/provision/provision.toml:"
+        f" older: {version} is no longer offered, or the recipe does not list it for this kernel.",
+        resolution="To go back on purpose, set the version in /etc/provision/provision.toml:"
         f' [drivers.{driver.name}] version = "{driver.version}".',
     )
 
@@ -79,8 +79,8 @@ def older(pin: Pin, version: str) -> ProvisionError:
 def rejected(digest: str, driver: str, kernel: str) -> RejectedError:
     """Return the error about an artifact that was rolled back from."""
     return RejectedError(
-        f"What would be made of {driver} for {kernel} is the artifact {digest}, which"
+        f"The artifact of {driver} for {kernel} would again be {digest}, which"
         " was rolled back from.",
-        resolution="Ask for another version in provision.toml, or take it all the same:"
-        " provision apply --retry.",
+        resolution="Set another version in provision.toml, or accept this artifact:"
+        " provision apply --retry",
     )

@@ -1,6 +1,6 @@
-"""Where an apply would have each kernel's artifact from: store, registry, build, or nowhere.
+"""Foresees where an apply would get each kernel's artifact: store, registry, build, or nowhere.
 
-Registries are asked as an apply asks them; nothing is downloaded, resolved, built or written.
+Registries are queried as by an apply; nothing is downloaded, resolved, built or written.
 """
 
 from __future__ import annotations
@@ -10,10 +10,16 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal
 
-from provision.agent.model import DesiredDriver, KernelArtifact, Observed
+from provision.agent.model import (
+    Action,
+    Blocked,
+    DesiredDriver,
+    KernelArtifact,
+    Observed,
+    Plan,
+    Run,
+)
 from provision.agent.observe import observe
-from provision.agent.outcome import Run
-from provision.agent.plan import Action, Blocked, Plan
 from provision.agent.preparing import Preparer
 from provision.catalogue import Recipe, version_matches
 from provision.errors import ProvisionError
@@ -29,17 +35,17 @@ Source = Literal["store", "registry", "build", "missing"]
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """Where an artifact comes from.
+    """The source of an artifact.
 
     Attributes:
-        driver: Of which driver.
-        kernel: For which kernel.
-        source: ``store`` if it is there, ``registry`` if it is pulled, ``build`` if it is built
-            here, ``missing`` if it can't be had.
-        version: The driver's version in it; None: a build decides that.
+        driver: The driver.
+        kernel: The kernel.
+        source: ``store`` if the store has it, ``registry`` if it is pulled, ``build`` if it is
+            built here, ``missing`` if it is not available.
+        version: The driver's version; None: a build decides it.
         image: The registry's image, with its digest.
-        reason: Why it is built, or can't be had; for people.
-        resolution: What to do about what can't be had.
+        reason: Why it is built or not available; for people.
+        resolution: What to do about a missing artifact.
     """
 
     driver: str
@@ -55,17 +61,17 @@ class Foreseen:
             "store": f"The store has {self.version}",
             "registry": f"A registry has {self.version}: {self.image}",
             "build": "It is built here",
-            "missing": "It can't be had",
+            "missing": "It is not available",
         }[self.source]
         return f"{words}: {self.reason}" if self.reason else words
 
 
 def foresee(run: Run, planned: Plan) -> tuple[Foreseen, ...]:
-    """Return where the artifact of each driver for each kernel that may boot next comes from.
+    """Return the source of each driver's artifact for each kernel that may boot next.
 
     Args:
-        run: The apply that is planned for.
-        planned: What it would do.
+        run: The apply.
+        planned: Its plan.
     """
     observed = observe(run.root, run.desired)
     making = {(a.driver, a.kernel): a for a in planned.actions if a.kind == "prepare"}
@@ -95,7 +101,7 @@ def _all(
                 yield Foreseen(
                     *place,
                     "missing",
-                    reason="nothing is made for kernels that do not run yet",
+                    reason="artifacts are not made for kernels that do not run yet",
                     resolution="Set [policy] prebuild = true in /etc/provision/provision.toml.",
                 )
 
@@ -103,7 +109,7 @@ def _all(
 def _made(
     preparer: Preparer, driver: DesiredDriver, action: Action, artifact: KernelArtifact
 ) -> Foreseen:
-    """Say where an artifact comes from that is to be made."""
+    """Return the source of an artifact that is to be made."""
     try:
         return _found(preparer, driver, action, artifact)
     except ProvisionError as error:
@@ -122,23 +128,23 @@ def _found(
     """Look for an artifact as ``Preparer.prepare`` does.
 
     Raises:
-        ProvisionError: It can't be had, and why.
+        ProvisionError: It is not available, with the reason.
     """
     settings, place = preparer.settings, (driver.name, action.kernel)
-    said: list[str] = []
+    notes: list[str] = []
 
-    def hear(event: Event) -> None:
+    def note(event: Event) -> None:
         if isinstance(event, Note):
-            said.append(event.text)
+            notes.append(event.text)
 
-    wanted = preparer.wanted(driver, action)
+    request = preparer.request(driver, action)
     consent = Consent(allow_downgrade=preparer.run.mode.allow_downgrade)
-    trusted = look_for(settings, wanted, Lookup(consent, progress=hear))
+    trusted = look_for(settings, request, Lookup(consent, progress=note))
     if trusted is None:
-        _check_known(settings.catalogue.entry(driver.name).recipe, wanted)
+        _check_known(settings.catalogue.entry(driver.name).recipe, request)
         reason = None
         if asks_registries(settings):
-            reason = "; ".join(said) or "no registry has it"
+            reason = "; ".join(notes) or "no registry has it"
         return Foreseen(*place, "build", reason=reason)
     pin = trusted.image.pin
     if preparer.stays(artifact, pin):
@@ -152,17 +158,17 @@ def _found(
     return Foreseen(*place, source, pin.driver.version, image)
 
 
-def _check_known(recipe: Recipe, wanted: DriverRequest) -> None:
-    """Refuse a kernel that no version of a driver is known to build on.
+def _check_known(recipe: Recipe, request: DriverRequest) -> None:
+    """Refuse a kernel that the recipe lists for no version of the driver.
 
     Raises:
-        ProvisionError: There is no such version.
+        ProvisionError: The recipe does not list it.
     """
-    base = (wanted.kernel or "").partition("-")[0]
+    base = (request.kernel or "").partition("-")[0]
     if not recipe.kernels or any(version_matches(base, row.kernels) for row in recipe.kernels):
         return
     ranges = "; ".join(f"{row.versions or 'any version'}: {row.kernels}" for row in recipe.kernels)
     raise ProvisionError(
-        f"no registry has it, and {recipe.name} is not known to build on {wanted.kernel}",
+        f"no registry has it, and {recipe.name} is not known to build on {request.kernel}",
         resolution=f"It builds on other kernels ({ranges}): provision kernels {recipe.name}",
     )

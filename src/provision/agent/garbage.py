@@ -1,34 +1,45 @@
-"""Removes artifacts that no kernel needs any more."""
+"""Garbage collection: artifacts that no kernel needs, and what builds left behind.
+
+Packages, logs, locks and images of the engine are kept as long as a kernel of this host may need
+them. Loads the models of packages and of results.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Set
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from provision.agent.coming_kernels import awaited, is_calm, settled
 from provision.agent.contents import read_contents
 from provision.agent.model import Desired
-from provision.errors import NotFoundError
-from provision.files import glob_in_root
+from provision.build.package_store import PackageStore
+from provision.distros.debian import default_cache
+from provision.errors import NotFoundError, ProvisionError
+from provision.files import glob_in_root, in_root, remove_lock
 from provision.host.kernels import Kernels, find_kernels
+from provision.matrix.results import Results, matrix_folder
+from provision.pipeline.lazy_builds import open_engine
+from provision.pipeline.workspace import load_settings
 from provision.progress import Note, Progress, silent
 from provision.store.entries import entries, linked_kernels, remove, remove_leftovers, unlink_kernel
 from provision.store.layout import STORE, Layout
-from provision.store.locks import changing, switching
+from provision.store.locks import building, changing, switching
 from provision.store.state import DriverState, NewerStateError, load_state, store_state
 
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """What a store has of a driver.
+    """The artifacts of a driver in a store.
 
     Attributes:
         entries: Release of the kernel of each artifact, by short digest, the newest first; None:
             its manifest can't be read.
         links: Short digest by kernel.
-        current: The artifact in use.
-        state: What is remembered.
+        current: The active artifact.
+        state: What the agent remembers.
     """
 
     entries: Mapping[str, str | None]
@@ -39,14 +50,14 @@ class Stock:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What was removed, or would be.
+    """An artifact that was removed, or would be.
 
     Attributes:
-        driver: Of which driver.
+        driver: The driver.
         digest: Short digest of the artifact.
-        kernel: The kernel that it is for; None: no one knows.
-        reason: Why no one needs it.
-        size: Bytes that this freed; None: it was not done.
+        kernel: The kernel that it is for; None: unknown.
+        reason: Why it is not needed.
+        size: Bytes that were freed; None: it was not removed.
     """
 
     driver: str
@@ -59,16 +70,15 @@ class Removed:
 def unneeded(
     stock: Stock, bootable: Iterable[str], *, keep: int, is_sure: bool = True
 ) -> dict[str, str]:
-    """Return which artifacts can go, with the reason. Pure.
+    """Return the artifacts that can be removed, each with the reason. Pure.
 
-    Whatever a kernel that may be booted uses stays, and for each of them some older artifacts to
-    go back to.
+    The artifacts that bootable kernels use stay, and some older ones of each for a rollback.
 
     Args:
-        stock: What there is.
+        stock: The artifacts in the store.
         bootable: The kernels that may be booted.
-        keep: How many more to keep of each kernel.
-        is_sure: Whether these are all; otherwise those of other kernels stay too.
+        keep: How many older artifacts of each kernel stay.
+        is_sure: Whether ``bootable`` is complete; otherwise artifacts of other kernels stay too.
     """
     kernels = set(bootable)
     others = {kernel for kernel in stock.entries.values() if kernel is not None} - kernels
@@ -76,7 +86,7 @@ def unneeded(
         digest for release, digest in stock.links.items() if release in kernels or not is_sure
     }
     needed |= {stock.current} if stock.current else set()
-    # Of a driver that is out of use nothing is kept to go back to.
+    # A driver that is not in use keeps no older artifacts.
     if stock.links or stock.current:
         for release in kernels if is_sure else kernels | others:
             needed |= _spare(stock, release, needed, keep)
@@ -88,13 +98,14 @@ def unneeded(
 
 
 def _spare(stock: Stock, release: str, needed: Set[str], keep: int) -> set[str]:
-    """Return the artifacts to keep for a kernel besides the one that its link names.
+    """Return the artifacts of a kernel that stay besides the one that its link names.
 
-    A kernel without a link may use what was installed without the agent: the newest stays.
+    A kernel without a link may use an artifact that was installed without the agent, so its newest
+    one stays.
     """
     before = stock.state.of(release).previous
     spare = [d for d, kernel in stock.entries.items() if kernel == release and d not in needed]
-    # What the kernel used last comes first, then the newest.
+    # The previous artifact comes first, then the newest.
     spare.sort(key=lambda digest: digest != before)
     is_used = release in stock.links or stock.entries.get(stock.current or "") == release
     return set(spare[: keep if is_used else max(keep, 1)])
@@ -107,17 +118,17 @@ def remove_unneeded(
 
     Args:
         root: Root of the host.
-        desired: What it should have; its policy says how many artifacts to keep.
-        dry_run: Only say what would be done.
-        progress: Receives what is done.
+        desired: Its desired state, with the number of older artifacts that stay.
+        dry_run: Only return what would be removed.
+        progress: Receives each removal.
 
     Raises:
-        NotFoundError: The host has no kernel, so no one can tell what is needed.
+        NotFoundError: The host has no kernel, so that needed artifacts are unknown.
         OSError: The store can't be written.
     """
     if dry_run:
         return _remove_all(root, desired.keep, dry_run=True, progress=progress)
-    # Decided and done under the locks: what is installed or rolled back meanwhile counts.
+    # The decision is made under the locks, so that no installation or rollback gets between.
     with switching(root, progress):
         return _remove_all(root, desired.keep, dry_run=False, progress=progress)
 
@@ -126,13 +137,13 @@ def _remove_all(root: Path, keep: int, *, dry_run: bool, progress: Progress) -> 
     kernels = find_kernels(root)
     if not kernels.installed and kernels.running is None:
         raise NotFoundError(
-            f"There is no kernel under '{root}', so no one can tell which artifacts are needed.",
-            resolution="Check whether /lib/modules is there.",
+            f"There is no kernel under '{root}', so the artifacts that are needed are unknown.",
+            resolution=f"Check whether /lib/modules exists: ls {root / 'lib/modules'}",
         )
     for doubt in kernels.doubts:
-        progress(Note(f"There may be more kernels, so what they use stays: {doubt}"))
+        progress(Note(f"There may be more kernels, so artifacts of unknown kernels stay: {doubt}"))
     if not is_calm(root):
-        # What is half unpacked is about to be there.
+        # A kernel that is half unpacked will be complete soon.
         kernels = replace(kernels, others=(*kernels.others, *kernels.incomplete))
     removed: list[Removed] = []
     for layout in _stored(root):
@@ -150,13 +161,13 @@ def kept_digests(root: Path) -> set[str]:
 
 
 def _stored(root: Path) -> list[Layout]:
-    """Return the drivers that the store has anything of."""
+    """Return the layouts of the drivers that have something in the store."""
     layouts = [Layout(root, path.name) for path in glob_in_root(root, f"{STORE}/*")]
     return [layout for layout in layouts if entries(layout) or linked_kernels(layout)]
 
 
 def _planned(layout: Layout, kernels: Kernels, keep: int, progress: Progress) -> list[Removed]:
-    """Return what can go of a driver."""
+    """Return the artifacts of a driver that can be removed."""
     stock = _stock(layout)
     if stock.state.is_newer:
         progress(Note(NewerStateError(layout.state, stock.state.schema).message))
@@ -170,7 +181,7 @@ def _planned(layout: Layout, kernels: Kernels, keep: int, progress: Progress) ->
 
 
 def _remove_of(layout: Layout, kernels: Kernels, keep: int, progress: Progress) -> list[Removed]:
-    """Remove what can go of a driver; the caller holds its lock."""
+    """Remove the artifacts of a driver that are not needed; the caller holds its lock."""
     remove_leftovers(layout)
     found = _planned(layout, kernels, keep, progress)
     state = before = load_state(layout)
@@ -216,3 +227,116 @@ def _reason(kernel: str | None, kernels: set[str]) -> str:
     if kernel not in kernels:
         return f"the kernel {kernel} is gone"
     return f"the kernel {kernel} has newer ones"
+
+
+# A package that is needed again later is downloaded again.
+UNUSED_DAYS = 30.0
+_DAY_S = 24 * 3600.0
+
+
+def remove_packages(
+    root: Path, *, state: Path | None = None, dry_run: bool = False
+) -> list[tuple[str, int]]:
+    """Remove packages, logs and locks that were not used for 30 days and that no kernel needs.
+
+    A log that a result of the compatibility matrix or of a fleet's builds names stays as long as
+    that result. A lock is removed only if no process holds it.
+
+    Args:
+        root: Root of the host.
+        state: Folder of provision's own state; None: the default one.
+        dry_run: Only return what would be removed.
+
+    Returns:
+        Names of the files, and their sizes in bytes.
+
+    Raises:
+        OSError: The store can't be written.
+    """
+    kernels = find_kernels(root).bootable
+    folder = state or default_cache()
+    removed = PackageStore(folder).collect(kernels, days=UNUSED_DAYS, dry_run=dry_run)
+    removed += _remove_logs(folder / "logs", _named_logs(root), dry_run=dry_run)
+    return removed + _remove_locks(folder / "locks", dry_run=dry_run)
+
+
+def _named_logs(root: Path) -> frozenset[str]:
+    """Return the logs that results of ``matrix`` and ``prebuild`` name."""
+    folders = (matrix_folder(root), in_root(root, STORE / "prebuild"))
+    known = [result for folder in folders for result in Results(folder).load()[0]]
+    return frozenset(result.log for result in known if result.log)
+
+
+def _remove_logs(folder: Path, needed: frozenset[str], *, dry_run: bool) -> list[tuple[str, int]]:
+    removed = []
+    for path, size in _unused(folder, "*.log"):
+        if str(path) in needed:
+            continue
+        if not dry_run:
+            path.unlink(missing_ok=True)
+        removed.append((path.name, size))
+    return removed
+
+
+def _remove_locks(folder: Path, *, dry_run: bool) -> list[tuple[str, int]]:
+    """Remove lock files, each of which belongs to one build or closure."""
+    return [
+        (path.name, size) for path, size in _unused(folder, "*") if dry_run or remove_lock(path)
+    ]
+
+
+def _unused(folder: Path, pattern: str) -> list[tuple[Path, int]]:
+    """Return the files of a folder that are older than the limit, and their sizes in bytes."""
+    oldest = time.time() - UNUSED_DAYS * _DAY_S
+    found = []
+    for path in sorted(folder.glob(pattern)):
+        # Another process may remove files here too.
+        with suppress(FileNotFoundError):
+            status = path.lstat()
+            if path.is_file() and not path.is_symlink() and status.st_mtime < oldest:
+                found.append((path, status.st_size))
+    return found
+
+
+_PREFIX = "provision/"
+_DIGITS = 12
+
+
+def remove_images(
+    root: Path, removed: Iterable[Removed], *, dry_run: bool = False, progress: Progress = silent
+) -> list[str]:
+    """Remove artifact images whose artifacts are not in the store, and return their names.
+
+    Images stay if they also have another name, or if a container uses them.
+
+    Args:
+        root: Root of the host.
+        removed: The artifacts that were removed just now, or would be.
+        dry_run: Only return what would be removed.
+        progress: Receives the images that can't be removed.
+
+    Raises:
+        NotFoundError: No engine answers.
+        ProvisionError: The engine failed.
+    """
+    # Loads the engine's SDK.
+    from provision.build.artifact_image import DIGEST_LABEL  # noqa: PLC0415 - only for images
+
+    gone = []
+    # An image that was just built may not be in the store yet.
+    waiting = nullcontext() if dry_run else building(root, progress)
+    with waiting, closing(open_engine(load_settings(root))) as engine:
+        kept = kept_digests(root) - {one.digest for one in removed}
+        for image in engine.images_with_label(DIGEST_LABEL):
+            digest = image.labels[DIGEST_LABEL].removeprefix("sha256:")[:_DIGITS]
+            is_ours = len(image.tags) == 1 and image.tags[0].startswith(_PREFIX)
+            if digest in kept or not is_ours:
+                continue
+            if not dry_run:
+                try:
+                    engine.remove(image.id, with_parents=True)
+                except ProvisionError as error:
+                    progress(Note(f"{image.tags[0]} stays: {error.details or error.message}"))
+                    continue
+            gone.append(image.tags[0])
+    return gone

@@ -1,16 +1,19 @@
-"""What a host should have, and what it has, as far as a plan depends on it."""
+"""The models of the agent: desired and observed state, plan, run, and outcomes. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
+from provision.errors import ProvisionError
 from provision.host.kernels import Kernels
-from provision.store.state import KernelState
+from provision.progress import Progress, silent
+from provision.store.state import Failure, KernelState
 
-# Whether the modules of the artifact for the running kernel are loaded: all; none; some are
-# missing; or one of that name is there from another build.
+# Whether the modules of the running kernel's artifact are loaded: all, none or some of them, or
+# modules of the same names from another build.
 Loaded = Literal["yes", "no", "partly", "other"]
 
 
@@ -33,19 +36,19 @@ class DesiredDriver:
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """What a host should have.
+    """The desired state of a host.
 
     Attributes:
         drivers: The drivers.
-        is_configured: Whether there is a provision.toml with anything in it; else nothing is taken
+        is_configured: Whether provision.toml exists and is not empty; otherwise no driver is taken
             out of use.
-        unload: ``idle`` or ``never``: whether modules that no one uses are unloaded for newer ones.
+        unload: ``idle`` or ``never``: whether idle modules are unloaded to load newer ones.
         prebuild: Whether artifacts are made for kernels that may boot next.
-        keep: Artifacts to keep of each kernel beyond those that are needed.
+        keep: Older artifacts of each kernel that stay for a rollback.
         update: ``never`` or ``timer``: whether the timer may move versions forward.
-        textfile: Where metrics go; None: to the exporter's own folder, if the host has it.
-        settings: Fingerprint of all else in provision.toml that can change an artifact.
-        certificate: File of the certificate that modules are signed with; None: they are not.
+        textfile: File of the metrics; None: a file in the exporter's folder, if the host has it.
+        settings: Fingerprint of everything else in provision.toml that can change an artifact.
+        certificate: Certificate for signing modules; None: modules are not signed.
         catalogue: The catalogue's folders; a driver in a later one masks one of an earlier one.
         templates: Folder of the Dockerfiles' templates.
     """
@@ -65,18 +68,18 @@ class Desired:
 
 @dataclass(frozen=True, slots=True)
 class KernelArtifact:
-    """What there is of a driver for one kernel: in the store, and in what the agent remembers.
+    """The artifact of a driver for one kernel, in the store and in the agent's state.
 
     Attributes:
-        inputs: Fingerprint of what its artifact would be decided from now.
+        inputs: Fingerprint of the inputs that would decide its artifact now.
         known: What the agent remembers of it.
         digest: Short digest of the artifact that the kernel uses; None: it has none.
-        is_whole: Whether that artifact is in the store, undamaged.
-        damage: What is wrong with it.
+        is_whole: Whether that artifact is in the store and undamaged.
+        damage: Its first damage.
         fingerprint: Fingerprint of its files' sizes and times, if it is whole.
         version: The driver's version in it.
-        unsigned: The registry's image that it came from, if that is not signed.
-        holds_off: Whether it is too early, or makes no sense, to try again what failed.
+        unsigned: The image of a registry that it came from, if that image is not signed.
+        holds_off: Whether a retry is too early, or makes no sense.
     """
 
     inputs: str
@@ -91,29 +94,27 @@ class KernelArtifact:
 
     @property
     def is_current(self) -> bool:
-        """Whether the artifact is there and made from what it would be made from now."""
+        """Whether the artifact is whole and was made from the present inputs."""
         return self.is_whole and self.known.inputs == self.inputs
 
     def is_damaged(self, digest: str) -> bool:
-        """Return whether it is the artifact of a short digest, and has to be put there again."""
+        """Return whether it has a short digest, and is damaged or missing in the store."""
         return not self.is_whole and self.digest == digest
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedDriver:
-    """What there is of a driver.
+    """The observed state of a driver.
 
     Attributes:
         name: Its name.
-        artifacts: By release of the kernels that matter.
-        current: Short digest of the artifact in use; None: none.
-        is_active: Whether its activation was completed, and the vendor config is in place.
+        artifacts: Its artifacts by the releases of the kernels that matter.
+        current: Short digest of the active artifact; None: no artifact is active.
+        is_active: Whether its activation is complete and the vendor file is in place.
         loaded: Whether the modules of the running kernel's artifact are loaded.
-        serves: Whether the artifact in use works: its modules are loaded, where there is a kernel
-            that runs.
-        users: Who keeps them from being unloaded.
-        notes: What is remembered of it and can't be read, and what could not be found out about its
-            devices, for people.
+        serves: Whether the active artifact works: its modules are loaded, if a kernel runs there.
+        users: The processes and modules that use its modules.
+        notes: Unreadable state and problems with its devices, for people.
     """
 
     name: str
@@ -128,14 +129,144 @@ class ObservedDriver:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a host has.
+    """The observed state of a host.
 
     Attributes:
         kernels: Its kernels.
         is_live: Whether its kernel runs here, so that modules can be loaded.
-        drivers: Every driver that it should have, and those that an apply put there, by name.
+        drivers: The desired drivers, and those that an apply has installed, by name.
     """
 
     kernels: Kernels
     is_live: bool
     drivers: Mapping[str, ObservedDriver]
+
+
+Kind = Literal["prepare", "unload", "activate", "load", "retire"]
+Obstacle = Literal["failed", "missing", "rejected", "reboot-required"]
+# Kind, driver and kernel: they identify an action within a plan.
+Key = tuple[str, str, str]
+
+_WORDS: dict[Kind, str] = {
+    "prepare": "make the artifact of {driver} for {kernel}",
+    "unload": "unload the modules of {driver}",
+    "activate": "switch to the artifact of {driver} for {kernel}",
+    "load": "load the modules of {driver}",
+    "retire": "take {driver} out of use",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One action of a plan.
+
+    Attributes:
+        kind: ``prepare`` an artifact (find, pull or build it, and put it into the store),
+            ``unload`` modules, ``activate`` the artifact (user space and vendor file), ``load``
+            modules, ``retire`` a driver (remove its links and vendor file).
+        driver: The driver.
+        kernel: The kernel; the running one if the action concerns no certain kernel.
+        reason: Why it is needed.
+    """
+
+    kind: Kind
+    driver: str
+    kernel: str
+    reason: str
+
+    @property
+    def key(self) -> Key:
+        """The action's identity within a plan."""
+        return (self.kind, self.driver, self.kernel)
+
+    def __str__(self) -> str:
+        text = _WORDS[self.kind].format(driver=self.driver, kernel=self.kernel)
+        return f"{text}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """An action that is needed but not possible now.
+
+    Attributes:
+        driver: The driver.
+        kernel: The kernel.
+        obstacle: The kind of the obstacle.
+        reason: The obstacle, for people.
+        resolution: What to do.
+    """
+
+    driver: str
+    kernel: str
+    obstacle: Obstacle
+    reason: str
+    resolution: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """The mode of a run.
+
+    Attributes:
+        may_prepare: Whether artifacts may be made; not at boot, where there may be no network.
+        retry: Whether failed and rejected artifacts are tried again.
+        update: Whether versions that are not fixed may move forward.
+        allow_downgrade: Whether an artifact of a registry may be older than the one before it.
+    """
+
+    may_prepare: bool = True
+    retry: bool = False
+    update: bool = False
+    allow_downgrade: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Actions in their order, and blocked ones; both are empty if the host is as desired."""
+
+    actions: tuple[Action, ...] = ()
+    blocked: tuple[Blocked, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The context of a run.
+
+    Attributes:
+        root: Root of the host.
+        desired: Its desired state.
+        mode: The mode of the run.
+        catalogues: Additional folders of drivers.
+        progress: Receives what is being done.
+        coming: Kernels that may boot next, in addition to those that the host names.
+        whole: The desired state of the whole host, if the run concerns only a part of it.
+        usr: Mount point of a /usr that boots next.
+    """
+
+    root: Path
+    desired: Desired
+    mode: Mode = field(default_factory=Mode)
+    catalogues: Sequence[Path] = ()
+    progress: Progress = silent
+    coming: tuple[str, ...] = ()
+    whole: Desired | None = None
+    usr: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of an action.
+
+    Attributes:
+        action: The action.
+        result: The result in one line.
+        seconds: Its duration.
+        error: Its error; None: it succeeded.
+        failure: The error, as the state records it.
+    """
+
+    action: Action
+    result: str
+    seconds: float
+    error: ProvisionError | None = None
+    failure: Failure | None = None

@@ -1,4 +1,4 @@
-"""Observes a host: its kernels, what the store holds for them, and what is loaded."""
+"""Observes a host: its kernels, their artifacts in the store, and the loaded modules."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from provision.store.layout import STORE, Layout
 from provision.store.lenient import copies_of
 from provision.store.state import DriverState, Failure, KernelState, NewerStateError, load_state
 
-# How closely artifacts are looked at: by their files' sizes and times, unless those changed; or by
-# the checksums of their modules.
+# How artifacts are checked: by the sizes and times of their files, and by checksums if those have
+# changed; or by the checksums of their modules.
 Look = Literal["files", "modules"]
 
 
@@ -40,14 +40,14 @@ def observe(
     ask: Ask | None = None,
     coming: Sequence[str] = (),
 ) -> Observed:
-    """Return what a host has of what it should have.
+    """Return the observed state of a host, as far as its desired state needs it.
 
     Args:
         root: Root of the host.
-        desired: What it should have.
-        look: How closely to look at artifacts.
-        ask: Runs programs that know which kernel boots next, in place of the host's own.
-        coming: Kernels that may boot next besides those that are found.
+        desired: Its desired state.
+        look: How to check artifacts.
+        ask: Runs the programs that know the next kernel; None: those of the host.
+        coming: Kernels that may boot next, in addition to those that are found.
     """
     kernels = find_kernels(root, ask=ask, coming=coming)
     is_live = is_running_host(root)
@@ -71,17 +71,17 @@ def _driver(
     mine: str | None,
     loaded: Mapping[str, LoadedModule] | None,
 ) -> ObservedDriver:
-    """Return what there is of a driver.
+    """Return the observed state of a driver.
 
     Args:
-        layout: Its places.
-        artifacts: What there is for each kernel.
+        layout: Its paths.
+        artifacts: Its artifact for each kernel.
         mine: Short digest of the running kernel's artifact.
-        loaded: What the kernel has loaded; None: no kernel runs there.
+        loaded: The loaded modules; None: no kernel runs there.
     """
     current = _current(layout)
     state = load_state(layout)
-    # What a newer provision wrote can't be added to: there the links have to do.
+    # The state of a newer provision can't be updated: there, the links decide.
     is_complete = current is not None and (state.activated == current or state.is_newer)
     is_active = (
         is_complete
@@ -108,7 +108,7 @@ def _driver(
 
 
 def _notes(layout: Layout, state: DriverState) -> tuple[str, ...]:
-    """Return what people should know about what is remembered of a driver."""
+    """Return notes for people about the state of a driver."""
     copies = (
         f"'{path}' could not be read and was set aside; look at it, then remove it"
         for path in copies_of(layout.state)
@@ -125,14 +125,14 @@ def _current(layout: Layout) -> str | None:
 
 
 def _stored(root: Path) -> set[str]:
-    """Return the drivers that have an artifact for some kernel: those that an apply put there."""
+    """Return the drivers that have an artifact for a kernel: those that an apply has installed."""
     return {link.parent.parent.name for link in glob_in_root(root, f"{STORE}/*/kernels/*")}
 
 
 def _artifacts(
     layout: Layout, driver: DesiredDriver, inputs: Inputs, releases: Iterable[str], look: Look
 ) -> dict[str, KernelArtifact]:
-    """Return what there is for each kernel."""
+    """Return the artifact for each kernel."""
     state = load_state(layout)
     links = linked_kernels(layout)
     artifacts: dict[str, KernelArtifact] = {}
@@ -172,7 +172,7 @@ def _artifact(
 
 
 def _sealed(artifact: KernelArtifact, error: NewerStateError) -> KernelArtifact:
-    """Return the same for a driver of which nothing may be decided."""
+    """Return the artifact of a driver whose state a newer provision wrote: it must not change."""
     now = int(time.time())
     failure = Failure(
         "state", error.message, error.resolution, None, artifact.inputs, now, final=True
@@ -183,7 +183,7 @@ def _sealed(artifact: KernelArtifact, error: NewerStateError) -> KernelArtifact:
 def _damage(
     layout: Layout, digest: str, contents: Contents | None, known: KernelState, look: Look
 ) -> str | None:
-    """Return the first thing that is wrong with an artifact; None if it is whole."""
+    """Return the first damage of an artifact; None if it is whole."""
     entry = layout.entry(digest)
     if contents is None:
         return f"it is missing in the store: {entry}"
@@ -210,7 +210,7 @@ def _how_loaded(entry: Path, contents: Contents, loaded: Mapping[str, LoadedModu
 def _users(
     artifacts: Iterable[Contents], loaded: Mapping[str, LoadedModule], root: Path
 ) -> tuple[str, ...]:
-    """Return who uses the modules of a driver's artifacts."""
+    """Return the users of the modules of a driver's artifacts."""
     known = list(artifacts)
     names = dict.fromkeys(module.name for contents in known for module in contents.modules)
     devices = dict.fromkeys(device for contents in known for device in contents.devices)

@@ -1,102 +1,26 @@
-"""Plans what brings a host from its observed to its desired state, and why. Pure."""
+"""Plans the actions that bring a host from its observed to its desired state. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
-from provision.agent.model import Desired, DesiredDriver, KernelArtifact, Observed, ObservedDriver
-
-Kind = Literal["prepare", "unload", "activate", "load", "retire"]
-Obstacle = Literal["failed", "missing", "rejected", "reboot-required"]
-# Kind, driver and kernel: they identify an action within a plan.
-Key = tuple[str, str, str]
-
-_WORDS: dict[Kind, str] = {
-    "prepare": "make the artifact of {driver} for {kernel}",
-    "unload": "unload the modules of {driver}",
-    "activate": "switch to the artifact of {driver} for {kernel}",
-    "load": "load the modules of {driver}",
-    "retire": "take {driver} out of use",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One thing to do.
-
-    Attributes:
-        kind: ``prepare`` an artifact (find, pull or build it, and put it into the store),
-            ``unload`` modules, ``activate`` the artifact (user space and vendor config), ``load``
-            modules, ``retire`` a driver (its links and vendor config go).
-        driver: Of which driver.
-        kernel: For which kernel; the running one where it is not about any.
-        reason: Why.
-    """
-
-    kind: Kind
-    driver: str
-    kernel: str
-    reason: str
-
-    @property
-    def key(self) -> Key:
-        """What identifies it within a plan."""
-        return (self.kind, self.driver, self.kernel)
-
-    def __str__(self) -> str:
-        text = _WORDS[self.kind].format(driver=self.driver, kernel=self.kernel)
-        return f"{text}: {self.reason}"
-
-
-@dataclass(frozen=True, slots=True)
-class Blocked:
-    """Something that should be done and can't be done now.
-
-    Attributes:
-        driver: Of which driver.
-        kernel: For which kernel.
-        obstacle: What is in the way.
-        reason: The same, for people.
-        resolution: What to do.
-    """
-
-    driver: str
-    kernel: str
-    obstacle: Obstacle
-    reason: str
-    resolution: str | None = None
-
+from provision.agent.model import (
+    Action,
+    Blocked,
+    Desired,
+    DesiredDriver,
+    KernelArtifact,
+    Key,
+    Mode,
+    Observed,
+    ObservedDriver,
+    Obstacle,
+    Plan,
+)
 
 Step = Action | Blocked
-# When an action's turn comes: what serves now, the running kernel's builds, the next kernels'.
+# The order of actions: existing artifacts, builds for the running kernel, builds for the next ones.
 _FIRST, _SECOND, _THIRD = range(3)
-
-
-@dataclass(frozen=True, slots=True)
-class Mode:
-    """How to go about it.
-
-    Attributes:
-        may_prepare: Whether artifacts may be made; not at boot, where there may be no network.
-        retry: Whether to try again what failed or was rejected.
-        update: Whether versions that are not fixed may move forward.
-        allow_downgrade: Whether an artifact of a registry may be older than the one before it.
-    """
-
-    may_prepare: bool = True
-    retry: bool = False
-    update: bool = False
-    allow_downgrade: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Actions in their order, and what can't be done; both are empty if the host is as desired."""
-
-    actions: tuple[Action, ...] = ()
-    blocked: tuple[Blocked, ...] = ()
 
 
 def plan(
@@ -106,16 +30,16 @@ def plan(
     *,
     tried: frozenset[Key] = frozenset(),
 ) -> Plan:
-    """Return what has to be done.
+    """Return the plan for a host.
 
-    What serves now comes first, then what is missing for the running kernel, then the kernels
-    that may boot next: nothing waits for someone else's build.
+    Existing artifacts come first, then builds for the running kernel, then builds for kernels that
+    may boot next: no driver waits for the build of another.
 
     Args:
-        desired: What the host should have.
-        observed: What it has.
-        mode: How to go about it.
-        tried: What this run did already, with or without success: it is not done again.
+        desired: The host's desired state.
+        observed: Its observed state.
+        mode: The mode of the run.
+        tried: Actions that this run has tried, which are not repeated.
     """
     mode = mode or Mode()
     steps: list[tuple[int, Step]] = []
@@ -148,9 +72,9 @@ def _for_kernel(
     release: str,
     step: Step | None,
 ) -> Iterator[tuple[int, Step]]:
-    """Yield what a driver needs for a kernel, with when its turn comes.
+    """Yield the steps of a driver for a kernel, each with its place in the order.
 
-    ``step`` makes its artifact; None: it is there, or was tried.
+    ``step`` makes its artifact; None: it exists, or was tried.
     """
     there = observed.drivers[driver.name]
     is_running = release == observed.kernels.running
@@ -165,12 +89,12 @@ def _for_kernel(
 def _prepare(
     driver: DesiredDriver, release: str, artifact: KernelArtifact, mode: Mode
 ) -> Step | None:
-    """Return the step that makes the artifact for a kernel; None if it is there."""
+    """Return the step that makes the artifact for a kernel; None if it exists."""
     reason = _need(driver, artifact, mode)
     if reason is None:
         return None
     failure = artifact.known.failure
-    # Trying again does not overrule what a newer provision has decided.
+    # A retry does not override the decision of a newer provision.
     may_retry = mode.retry and failure is not None and failure.reason != "state"
     if failure is not None and artifact.holds_off and not may_retry:
         obstacle: Obstacle = "rejected" if failure.reason == "rejected" else "failed"
@@ -181,45 +105,41 @@ def _prepare(
             release,
             "missing",
             reason,
-            "It is made when the network is there: provision apply.",
+            "Make it when the network is up: provision apply",
         )
     return Action("prepare", driver.name, release, reason)
 
 
 def _need(driver: DesiredDriver, artifact: KernelArtifact, mode: Mode) -> str | None:
-    """Return why an artifact has to be made; None if it does not."""
+    """Return why an artifact has to be made; None if it need not be."""
     if artifact.digest is None:
         return "it does not exist yet"
     if not artifact.is_whole:
         return artifact.damage or "it is missing in the store"
     if not mode.may_prepare:
-        # What is there serves; a newer one is a later run's business.
+        # The existing artifact works; a later run makes a newer one.
         return None
     if mode.retry and (artifact.known.rejected or artifact.known.failure is not None):
-        return "it is to be tried again"
+        return "a retry was requested"
     if artifact.known.inputs != artifact.inputs:
-        return (
-            "what it is made from has changed"
-            if artifact.known.inputs
-            else "its origin is not known"
-        )
+        return "its inputs have changed" if artifact.known.inputs else "its inputs are not known"
     return "there may be a newer version" if mode.update and _may_move(driver, artifact) else None
 
 
 def _may_move(driver: DesiredDriver, artifact: KernelArtifact) -> bool:
-    """Whether another version may be what is asked for some day."""
+    """Whether the setting may select another version later."""
     return artifact.version != driver.version
 
 
 def _serve(
     desired: Desired, observed: Observed, driver: ObservedDriver, *, prepares: bool
 ) -> Iterator[Step]:
-    """Yield the steps that put the running kernel's artifact to use, which may be made before."""
+    """Yield the steps that activate and load the running kernel's artifact, after it is made."""
     release = observed.kernels.running or ""
     artifact = driver.artifacts[release]
     if not artifact.is_whole and not prepares:
         return
-    reason = "its artifact is a new one" if prepares else _difference(observed, driver, artifact)
+    reason = "its artifact is new" if prepares else _difference(observed, driver, artifact)
     if reason is None:
         return
     is_loaded = observed.is_live and driver.loaded != "no"
@@ -231,7 +151,7 @@ def _serve(
                 release,
                 "reboot-required",
                 hindrance,
-                "Stop what uses it and run 'provision apply' again, or reboot.",
+                "Stop its users and run 'provision apply' again, or reboot.",
             )
             return
         yield Action("unload", driver.name, release, "another build of them is loaded")
@@ -242,12 +162,12 @@ def _serve(
 
 
 def _deactivate(desired: Desired, observed: Observed, driver: ObservedDriver) -> Iterator[Step]:
-    """Yield the steps that remove a driver which provision.toml no longer names."""
+    """Yield the steps that take a driver out of use that provision.toml no longer names."""
     release = observed.kernels.running or ""
-    reason = "provision.toml does not name it any more"
+    reason = "provision.toml no longer names it"
     if observed.is_live and driver.loaded != "no":
         if hindrance := _hindrance(desired, driver, "it is still loaded"):
-            resolution = "Stop what uses it and run 'provision apply' again, or reboot."
+            resolution = "Stop its users and run 'provision apply' again, or reboot."
             yield Blocked(driver.name, release, "reboot-required", hindrance, resolution)
             return
         yield Action("unload", driver.name, release, reason)
@@ -255,16 +175,16 @@ def _deactivate(desired: Desired, observed: Observed, driver: ObservedDriver) ->
 
 
 def _difference(observed: Observed, driver: ObservedDriver, artifact: KernelArtifact) -> str | None:
-    """Return why an artifact that is there is not in use; None if it is."""
+    """Return why an existing artifact is not in use; None if it is."""
     if driver.current != artifact.digest:
         return "another artifact is in use" if driver.current else "no artifact is in use"
     if not driver.is_active:
-        return "its vendor config is missing"
+        return "its vendor file is missing"
     if observed.is_live and driver.loaded != "yes":
         return {
-            "no": "they are not loaded",
-            "partly": "some of them are not loaded",
-            "other": "another build of them is loaded",
+            "no": "its modules are not loaded",
+            "partly": "some of its modules are not loaded",
+            "other": "another build of its modules is loaded",
         }[driver.loaded]
     return None
 
@@ -272,5 +192,5 @@ def _difference(observed: Observed, driver: ObservedDriver, artifact: KernelArti
 def _hindrance(desired: Desired, driver: ObservedDriver, what: str) -> str | None:
     """Return why loaded modules can't be unloaded; None if they can."""
     if desired.unload == "never":
-        return f"{what}, and the policy is to leave that to a reboot"
+        return f"{what}, and [policy] unload leaves that to a reboot"
     return f"{what} and in use: {'; '.join(driver.users)}" if driver.users else None

@@ -1,7 +1,7 @@
-"""Makes artifacts: found, pulled or built, in the store, and linked to their kernel.
+"""Prepares artifacts: finds, pulls or builds them, and links them to their kernel in the store.
 
-This takes up to hours, during which the host may be changed by others; so no lock is held, and what
-was decided at the beginning is held against what is there in the end.
+A build may take hours, in which other processes may change the host. So no lock is held meanwhile,
+and the end of a build checks whether the decision still applies.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING
 
 from provision.agent.coming_kernels import shutdown_delayed
 from provision.agent.contents import files_fingerprint, read_contents
-from provision.agent.desired import settled_version, wanted_fingerprint
+from provision.agent.desired import setting_fingerprint, settled_version
 from provision.agent.failures import older, rejected, removed_again
-from provision.agent.model import DesiredDriver, KernelArtifact, Observed
-from provision.agent.outcome import Run
-from provision.agent.plan import Action
+from provision.agent.model import Action, DesiredDriver, KernelArtifact, Observed, Run
 from provision.build.package_store import PackageGoneError
 from provision.distros.debian import compare_versions
 from provision.engine.docker_api import Engine, EngineLostError
@@ -48,10 +46,10 @@ from provision.store.state import (
 if TYPE_CHECKING:
     from provision.pipeline.package_pins import Resolved
 
-# For how long a lost engine is waited for: an upgrade restarts it in some seconds.
+# How often a lost engine is tried again: an upgrade restarts it within seconds.
 _RECONNECTIONS = 30
 _RECONNECT_SECONDS = 2.0
-# Garbage collection may take what no link names yet; twice in a row is no accident.
+# Garbage collection may remove an entry that no link names yet, but not several times by accident.
 _ATTEMPTS = 3
 
 
@@ -63,7 +61,7 @@ class Preparer:
 
     @cached_property
     def settings(self) -> Settings:
-        """What builds need besides; read when the first one comes."""
+        """The settings of builds, which are read at the first use."""
         return replace(
             load_settings(self.run.root, catalogues=self.run.catalogues), usr=self.run.usr
         )
@@ -73,25 +71,25 @@ class Preparer:
         """The container engine.
 
         Raises:
-            NotFoundError: None answers.
+            NotFoundError: No engine answers.
         """
         return open_engine(self.settings)
 
     def close(self) -> None:
-        """Give the engine's connections back, if there are any."""
+        """Close the connections to the engine, if it was opened."""
         if "engine" in vars(self):
             self.engine.close()
 
     def prepare(self, action: Action, observed: Observed) -> str:
-        """Have the artifact for a kernel in the store, and the kernel's link point to it.
+        """Put the artifact for a kernel into the store, and point the kernel's link to it.
 
         Returns:
-            What was done, in one line.
+            The result in one line.
 
         Raises:
-            RejectedError: It is one that was rolled back from.
-            NewerStateError: A newer provision wrote what is remembered of the driver.
-            ProvisionError: It can't be had.
+            RejectedError: The artifact was rolled back from.
+            NewerStateError: A newer provision wrote the driver's state.
+            ProvisionError: The artifact is not available.
         """
         refuse_newer(Layout(self.run.root, action.driver))
         artifact = observed.drivers[action.driver].artifacts[action.kernel]
@@ -122,20 +120,20 @@ class Preparer:
         raise removed_again(obtained.entry)
 
     def _pull(self, driver: DesiredDriver, action: Action, artifact: KernelArtifact) -> str | None:
-        """Have the artifact of a registry in the store, and the kernel's link point to it.
+        """Put the artifact of a registry into the store, and point the kernel's link to it.
 
         Returns:
-            What was done, in one line; None: no registry has it, so it is to be built.
+            The result in one line; None: no registry has the artifact, so it has to be built.
 
         Raises:
-            RejectedError: It is one that was rolled back from.
-            UntrustedError: It is not signed as it has to be.
-            ProvisionError: It can't be had and isn't built here; is older; or no one is trusted.
+            RejectedError: The artifact was rolled back from.
+            UntrustedError: The image lacks a trusted signature.
+            ProvisionError: The artifact is missing or older, or no key is trusted.
         """
         consent = Consent(allow_downgrade=self.run.mode.allow_downgrade)
-        wanted = self.wanted(driver, action)
+        request = self.request(driver, action)
         lookup = Lookup(consent, progress=self.run.progress)
-        trusted = look_for_or_notify(self.settings, wanted, lookup)
+        trusted = look_for_or_notify(self.settings, request, lookup)
         if trusted is None:
             return None
         pin = trusted.image.pin
@@ -154,7 +152,7 @@ class Preparer:
         raise removed_again(obtained.entry)
 
     def stays(self, artifact: KernelArtifact, pin: Pin) -> bool:
-        """Return whether a run that looks for something newer keeps what there is."""
+        """Return whether a run that looks for newer versions keeps the existing artifact."""
         if not (self.run.mode.update and artifact.is_current) or artifact.version is None:
             return False
         return compare_versions(pin.driver.version, artifact.version) <= 0
@@ -162,22 +160,22 @@ class Preparer:
     def refuse_pulled(
         self, driver: DesiredDriver, action: Action, artifact: KernelArtifact, pin: Pin
     ) -> None:
-        """Refuse what a registry has, if it is older than what serves, or was rolled back from.
+        """Refuse a registry's artifact that is older than the installed one or was rejected.
 
         Raises:
             RejectedError: It was rolled back from.
             ProvisionError: It is older.
         """
         if not self.run.mode.allow_downgrade:
-            # A serial says when something was signed: an old version may be signed again.
+            # The serial only orders signatures: an old version may be signed again.
             self._refuse_older(driver, action, artifact, pin)
         self._refuse_rejected(action, artifact, pin)
 
     def _refuse_rejected(self, action: Action, artifact: KernelArtifact, pin: Pin) -> None:
-        """Refuse what was rolled back from, unless it is to be tried again.
+        """Refuse an artifact that was rolled back from, unless the mode is a retry.
 
         Raises:
-            RejectedError: It was.
+            RejectedError: It was rolled back from.
         """
         if pin.short_digest in artifact.known.rejected and not self.run.mode.retry:
             raise rejected(pin.short_digest, action.driver, action.kernel)
@@ -185,14 +183,14 @@ class Preparer:
     def _refuse_older(
         self, driver: DesiredDriver, action: Action, artifact: KernelArtifact, pin: Pin
     ) -> None:
-        """Refuse to replace a version by an older one without being asked.
+        """Refuse to replace a version by an older one for the same setting.
 
         Raises:
-            ProvisionError: What is offered for the same setting is older than what serves.
+            ProvisionError: The new version is older.
         """
         known = load_state(Layout(self.run.root, driver.name)).of(action.kernel)
         if (
-            known.wanted != wanted_fingerprint(driver)
+            known.wanted != setting_fingerprint(driver)
             or not artifact.is_whole
             or artifact.version is None
         ):
@@ -208,22 +206,22 @@ class Preparer:
         before: Resolved,
         gone: PackageGoneError,
     ) -> Resolved:
-        """Return a Pin of packages that there are, in place of one whose mirror has moved on.
+        """Return a Pin of existing packages, in place of one whose packages the mirror has removed.
 
         Raises:
-            PackageGoneError: It is the driver's source that is gone.
-            RejectedError: It is one that was rolled back from.
-            ProvisionError: It can't be solved for.
+            PackageGoneError: The driver's source is gone.
+            RejectedError: The artifact was rolled back from.
+            ProvisionError: There is no solution.
         """
         if gone.sha256 not in {package.sha256 for package in before.pin.closure}:
             raise gone
-        self.run.progress(Note(f"{gone.message} Solving for the packages again"))
+        self.run.progress(Note(f"{gone.message} Solving the closure of packages again"))
         resolved = self._resolve(driver, action, update=True)
         self._refuse_rejected(action, artifact, resolved.pin)
         return resolved
 
     def _obtain(self, resolved: Resolved, *, replace: bool) -> Obtained:
-        """Have the artifact in the store; an engine that is restarted meanwhile is waited for."""
+        """Put the artifact into the store; wait for an engine that is restarted meanwhile."""
 
         def engine() -> Engine:
             return self.engine
@@ -233,7 +231,7 @@ class Preparer:
                 self.settings, engine, resolved, replace=replace, progress=self.run.progress
             )
         except EngineLostError as error:
-            self.run.progress(Note(f"{error.message} Waiting until it is back"))
+            self.run.progress(Note(f"{error.message} Waiting for the engine"))
             self._reconnect(error)
         return obtain(self.settings, engine, resolved, replace=replace, progress=self.run.progress)
 
@@ -241,7 +239,7 @@ class Preparer:
         """Connect to the engine again.
 
         Raises:
-            EngineLostError: It did not come back.
+            EngineLostError: The engine did not come back.
         """
         self.close()
         vars(self).pop("engine", None)
@@ -256,13 +254,13 @@ class Preparer:
         raise lost
 
     def _resolve(self, driver: DesiredDriver, action: Action, *, update: bool = False) -> Resolved:
-        wanted = self.wanted(driver, action, update=update)
-        return resolve_pin(self.settings, lambda: self.engine, wanted, progress=self.run.progress)
+        request = self.request(driver, action, update=update)
+        return resolve_pin(self.settings, lambda: self.engine, request, progress=self.run.progress)
 
-    def wanted(
+    def request(
         self, driver: DesiredDriver, action: Action, *, update: bool = False
     ) -> DriverRequest:
-        """Return what is asked of registries, or to be resolved."""
+        """Return the request of an action, for registries or for a build."""
         return DriverRequest(
             driver=driver.name,
             kernel=action.kernel,
@@ -277,10 +275,10 @@ class Preparer:
     def _link(
         self, action: Action, driver: DesiredDriver, artifact: KernelArtifact, obtained: Obtained
     ) -> str | None:
-        """Let the kernel use the artifact, unless it was rolled back meanwhile.
+        """Point the kernel's link to the artifact, unless the driver was rolled back meanwhile.
 
         Returns:
-            What was done; None if the artifact is gone again.
+            The result in one line; None: the artifact is gone again.
         """
         layout = Layout(self.run.root, driver.name)
         digest = obtained.entry.name
@@ -296,7 +294,7 @@ class Preparer:
                 )
             now = linked_kernels(layout).get(action.kernel)
             previous = known.previous if now in {None, digest} else now
-            # A run that is killed from here on is repeated, and still knows what was used before.
+            # If the run is killed here, the next one repeats this, with the previous artifact.
             known = replace(known, previous=previous, inputs=None)
             store_state(layout, state.updated(action.kernel, known))
             link_kernel(layout, action.kernel, digest)
@@ -314,13 +312,13 @@ class Preparer:
         obtained: Obtained,
         known: KernelState,
     ) -> KernelState:
-        """Return what is known of a kernel whose link was set."""
+        """Return the state of a kernel whose link was set."""
         is_same = artifact.known.inputs == artifact.inputs and not self.run.mode.retry
         is_coming = action.kernel in self.run.coming
         announced = kernel_release(self.run.root) or "" if is_coming else known.announced
         return KernelState(
             inputs=artifact.inputs,
-            wanted=wanted_fingerprint(driver),
+            wanted=setting_fingerprint(driver),
             version=obtained.manifest.pin.driver.version,
             previous=known.previous,
             prepared=int(time.time()),
@@ -338,7 +336,7 @@ class Preparer:
 
 
 def _kept(artifact: KernelArtifact, pin: Pin) -> str:
-    """Say why what is there stays."""
+    """Return why the existing artifact stays, in one line."""
     if pin.driver.version == artifact.version:
         return f"{artifact.version} is the newest"
-    return f"{artifact.version} stays: what is offered now is older ({pin.driver.version})"
+    return f"{artifact.version} stays: the offered version is older ({pin.driver.version})"

@@ -1,7 +1,7 @@
 """Publishes a host's status: status.json, metrics for Prometheus' node exporter, and the journal.
 
-Source: https://systemd.io/JOURNAL_NATIVE_PROTOCOL/. The protocol is a datagram of lines, which
-takes less code than a library that would have to be there on every host.
+Source: https://systemd.io/JOURNAL_NATIVE_PROTOCOL/. The protocol is a datagram of
+lines: it needs less code than a library, which every host would have to install.
 
 Source: https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 """
@@ -17,22 +17,22 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from provision.agent.outcome import Outcome
+from provision.agent.model import Outcome
 from provision.agent.status import ArtifactStatus, Status
 from provision.files import in_root, remove_drafts, write_atomic
 
 STATUS = Path("run/provision/status.json")
-# The exporter's folder where a distro's package has one: Debian, Fedora.
+# The exporter's folder in the packages of Debian and Fedora.
 EXPORTER_FOLDERS = (
     Path("var/lib/prometheus/node-exporter"),
     Path("var/lib/node_exporter/textfile_collector"),
 )
 METRICS = "provision.prom"
 _SOCKET = Path("run/systemd/journal/socket")
-# A datagram must fit into the socket's buffer (net.core.wmem_default, 208 KiB); longer texts
-# would have to go by a file descriptor, and end up in the build's log anyway.
+# A datagram must fit into the socket's buffer (net.core.wmem_default, 208 KiB). Longer texts would
+# need a file descriptor, and are in the build's log anyway.
 _LONGEST = 32 * 1024
-# A journal that hangs takes nothing any more once its buffer is full.
+# A hanging journal accepts nothing once its buffer is full.
 _LIMIT_S = 1.0
 
 
@@ -54,11 +54,11 @@ def write_journal(
         root: Root of the host.
         message: The text.
         priority: How urgent it is.
-        fields: Further fields; names get the prefix ``PROVISION_`` and upper case, values that are
+        fields: Further fields; names get the prefix ``PROVISION_`` and upper case, fields that are
             None are left out.
 
     Returns:
-        Whether there is a journal that took it.
+        Whether the journal accepted the entry.
     """
     entry = {
         "MESSAGE": message,
@@ -117,7 +117,7 @@ def _metrics(status: Status) -> Iterator[_Metric]:
 def _of_artifacts(
     found: Sequence[tuple[Mapping[str, str], ArtifactStatus]],
 ) -> Iterator[_Metric]:
-    """Yield what there is to say about each driver and kernel."""
+    """Yield the metrics of each driver and kernel."""
     yield _Metric(
         "provision_driver_ready",
         "Whether the driver works with the kernel.",
@@ -157,7 +157,7 @@ def _of_artifacts(
 
 
 def _of_host(status: Status) -> Iterator[_Metric]:
-    """Yield what there is to say about the host as a whole."""
+    """Yield the metrics of the host as a whole."""
     waits = any(
         artifact.state == "reboot-required" for d in status.drivers for artifact in d.kernels
     )
@@ -184,20 +184,20 @@ _BAD = {
 def publish(
     root: Path, status: Status, outcomes: Iterable[Outcome], *, textfile: str | None
 ) -> list[str]:
-    """Write a host's status to where others look for it; the caller holds the host's lock.
+    """Publish a host's status; the caller holds the host's lock.
 
     Args:
         root: Root of the host.
-        status: How it is.
-        outcomes: What was done.
-        textfile: Where metrics go; None: to the exporter's folder, if there is one.
+        status: Its status.
+        outcomes: The outcomes of the run.
+        textfile: File of the metrics; None: a file in the exporter's folder, if it exists.
 
     Returns:
-        What could not be written: no run fails for that.
+        The files that could not be written, with reasons; a run does not fail for that.
     """
     problems = []
     before = last_status(root)
-    _tell(root, status, outcomes, before=before)
+    _write_entries(root, status, outcomes, before=before)
     files = {in_root(root, STATUS, follow=False): json.dumps(status.document(), indent=2) + "\n"}
     metrics = _metrics_file(root, textfile)
     if metrics is not None:
@@ -212,7 +212,7 @@ def publish(
 
 
 def last_status(root: Path) -> dict[str, Any] | None:
-    """Return the document that was written last; None if no readable one is there."""
+    """Return the document that was written last; None if there is no readable one."""
     try:
         document = json.loads(in_root(root, STATUS).read_text())
     except (OSError, ValueError):
@@ -228,7 +228,7 @@ def _metrics_file(root: Path, textfile: str | None) -> Path | None:
     return None if folder is None else folder / METRICS
 
 
-def _tell(
+def _write_entries(
     root: Path, status: Status, outcomes: Iterable[Outcome], *, before: dict[str, Any] | None
 ) -> None:
     for outcome in outcomes:
@@ -265,7 +265,7 @@ def _tell(
 
 
 def _new_notes(status: Status, before: dict[str, Any] | None) -> Iterable[tuple[str, str]]:
-    """Return what the status notes of drivers and the one before did not."""
+    """Return the notes of drivers that the previous status did not have."""
     drivers = (before or {}).get("drivers", ())
     known = {(d["name"], note) for d in drivers for note in d.get("notes", ())}
     found = ((driver.name, note) for driver in status.drivers for note in driver.notes)

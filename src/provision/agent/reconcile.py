@@ -1,7 +1,7 @@
 """One run of the agent: observe → plan → apply, then publish the host's status.
 
-What serves is switched under the host's lock, decided from what is observed under it. What has to
-be made is made without that lock; afterwards the host is observed again
+Artifacts are activated under the host's lock, by a plan from an observation under the same lock.
+Builds and pulls run without that lock; afterwards, the host is observed again
 (docs/decisions/19-agent.md).
 """
 
@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from provision.agent.conclusion import Result, conclude, publish_status
-from provision.agent.model import Desired, Observed
+from provision.agent.model import Action, Desired, Key, Mode, Observed, Outcome, Plan, Run
 from provision.agent.observe import observe
-from provision.agent.outcome import Outcome, Run
-from provision.agent.plan import Action, Key, Mode, Plan, plan
+from provision.agent.plan import plan
 from provision.agent.status import Status, status_of
 from provision.progress import Note, Progress
 from provision.store.entries import remove_leftovers
@@ -29,17 +28,17 @@ if TYPE_CHECKING:
 
 
 def look_at(root: Path, desired: Desired, mode: Mode | None = None) -> tuple[Plan, Status]:
-    """Return what an apply would do on a host, and the host's status, without changing it."""
+    """Return the plan of an apply and the host's status, without changing the host."""
     observed = observe(root, desired)
     planned = plan(desired, observed, mode)
     return planned, status_of(desired, observed, planned, time=int(time.time()))
 
 
 def apply(run: Run) -> Result:
-    """Do what has to be done on a host.
+    """Bring a host to its desired state.
 
-    Every failure is remembered and part of the result; others' work goes on. A caller that holds
-    the host's lock must not let anything be made (``Mode.may_prepare``).
+    Every failure is recorded and part of the result; other drivers' actions go on. A caller that
+    holds the host's lock must not allow builds and pulls (``Mode.may_prepare``).
 
     Raises:
         InUseError: Another process holds a lock for too long.
@@ -61,12 +60,12 @@ def apply(run: Run) -> Result:
 
 
 class _Work:
-    """What a run has done so far.
+    """The progress of a run.
 
     Attributes:
-        run: What it works on.
-        outcomes: What became of each action.
-        tried: The actions that are not done again.
+        run: The run's context.
+        outcomes: The outcomes of its actions so far.
+        tried: The actions that are not repeated.
     """
 
     def __init__(self, run: Run) -> None:
@@ -76,7 +75,7 @@ class _Work:
         self._executor: Executor | None = None
 
     def carry_out(self) -> Result:
-        """Do everything; after each action the host is observed and planned for again."""
+        """Carry out all actions; after each, the host is observed and planned for again."""
         with ExitStack() as stack:
             is_builder = False
             while True:
@@ -86,16 +85,16 @@ class _Work:
                 if not is_builder:
                     is_builder = True
                     if stack.enter_context(building(self.run.root, self.run.progress)):
-                        # Another one has built meanwhile; what is left to do?
+                        # Another run has built meanwhile: plan again.
                         continue
                 self._do(*served)
 
     def _serve(self) -> Result | tuple[Action, Observed]:
-        """Do what needs no new artifact, under the host's lock.
+        """Carry out the actions that need no new artifact, under the host's lock.
 
         Returns:
-            How the run ended; or the first action that makes something, and what it was planned
-            from.
+            The result of the run; or the first action that makes an artifact, with the observation
+            that it was planned from.
         """
         run = self.run
         with switching(run.root, run.progress):
@@ -106,7 +105,7 @@ class _Work:
                     return self._concluded(observed)
                 action = planned.actions[0]
                 if action.kind == "prepare":
-                    # That may take minutes, in which the status should say what goes on.
+                    # That may take minutes, in which the status shows what is planned.
                     status = status_of(run.desired, observed, planned, time=int(time.time()))
                     textfile = run.desired.textfile
                     publish_status(run.root, status, textfile=textfile, progress=run.progress)
@@ -130,7 +129,7 @@ class _Work:
         return outcome
 
     def _fall_back(self, outcome: Outcome, observed: Observed) -> None:
-        """Return to the modules that did load, and let them be put to use."""
+        """Fall back to the previous artifact, and have it activated and loaded."""
         action = outcome.action
         if outcome.error is None:
             return
@@ -147,20 +146,20 @@ class _Work:
         return self._executor
 
     def close(self) -> None:
-        """Give the engine's connections back, if there are any."""
+        """Close the connections to the engine, if it was opened."""
         if self._executor is not None:
             self._executor.close()
 
 
 def _has_lost_driver(run: Run, outcome: Outcome, tried: Iterable[Key]) -> bool:
-    """Whether modules could not be loaded that took the place of others, or at a boot."""
+    """Whether loading failed at a boot, or after other modules were unloaded for these."""
     action = outcome.action
     is_new = ("unload", action.driver, action.kernel) in tried or not run.mode.may_prepare
     return action.kind == "load" and outcome.error is not None and is_new
 
 
 def _clean(layout: Layout, progress: Progress) -> None:
-    """Remove what killed runs left behind."""
+    """Remove leftovers of killed runs."""
     folders = [layout.folder, layout.kernels]
     if not any(
         path.name.startswith(".") and path != layout.lock for f in folders for path in _in(f)
@@ -168,7 +167,7 @@ def _clean(layout: Layout, progress: Progress) -> None:
         return
     with changing(layout, progress):
         for path in remove_leftovers(layout):
-            progress(Note(f"Removed what an interrupted run left behind: {path}"))
+            progress(Note(f"Removed a leftover of an interrupted run: {path}"))
 
 
 def _in(folder: Path) -> Iterator[Path]:

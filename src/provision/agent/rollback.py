@@ -1,4 +1,4 @@
-"""Goes back to what the running kernel used before: modules and user space together."""
+"""Goes back to the previous artifact of the running kernel: modules and user space together."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from pathlib import Path
 from provision.agent.conclusion import Result, always_published
 from provision.agent.contents import damages, read_contents
 from provision.agent.desired import read_inputs
-from provision.agent.model import Desired, DesiredDriver
-from provision.agent.outcome import Run
-from provision.agent.plan import Mode
+from provision.agent.model import Desired, DesiredDriver, Mode, Run
 from provision.agent.reconcile import apply
 from provision.errors import InUseError, NotFoundError
 from provision.host.kernels import kernel_release
@@ -25,19 +23,19 @@ from provision.store.state import Failure, load_state, refuse_newer, store_state
 def choose(layout: Layout, release: str) -> tuple[str, str]:
     """Return the artifact that a kernel uses and the one to go back to, by short digest.
 
-    The one that the kernel used before, if it is there and whole; else the newest other one for
-    this kernel that no one rolled back from.
+    A rollback goes to the previous artifact of the kernel if it is whole, or else to the newest
+    other one for this kernel that was not rolled back from.
 
     Raises:
         NotFoundError: The kernel has no artifact, or none to go back to.
-        NewerStateError: A newer provision wrote what is remembered of the driver.
+        NewerStateError: A newer provision wrote the driver's state.
     """
     refuse_newer(layout)
     now = linked_kernels(layout).get(release)
     if now is None:
         raise NotFoundError(
             f"{layout.driver} has no artifact for the kernel {release}.",
-            resolution="Make one: provision apply.",
+            resolution="Make one: provision apply",
         )
     known = load_state(layout).of(release)
     others = sorted(
@@ -53,27 +51,27 @@ def choose(layout: Layout, release: str) -> tuple[str, str]:
             return now, digest
     raise NotFoundError(
         f"There is no other artifact of {layout.driver} for the kernel {release}.",
-        resolution="Ask for another version in provision.toml ([drivers.…] version), then run"
-        " 'provision apply'; [policy] keep says how many old ones stay.",
+        resolution="Set another version in provision.toml ([drivers.…] version), then run"
+        " 'provision apply'. [policy] keep sets how many older artifacts stay.",
     )
 
 
 def reject(
     layout: Layout, release: str, digest: str, *, inputs: str, failure: Failure | None = None
 ) -> None:
-    """Switch a kernel to another artifact, and refuse the present one until the inputs change.
+    """Switch a kernel to another artifact, and reject the present one until its inputs change.
 
-    The caller holds the driver's lock since it chose.
+    The caller has held the driver's lock since it chose the artifact.
 
     Args:
-        layout: The driver's places.
+        layout: The driver's paths.
         release: The kernel.
         digest: The artifact to use.
-        inputs: Fingerprint of what would give the rejected one again.
-        failure: Why it is rejected, if it did not work.
+        inputs: Fingerprint of the inputs that give the rejected artifact.
+        failure: The failure of the rejected artifact, if there was one.
 
     Raises:
-        NewerStateError: A newer provision wrote what is remembered of the driver.
+        NewerStateError: A newer provision wrote the driver's state.
         OSError: The store can't be written.
     """
     state = load_state(layout)
@@ -91,7 +89,7 @@ def reject(
         failure=failure,
         load_failure=None,
     )
-    # The rejection first: a run that is killed in between is asked for again.
+    # The rejection is written first: if the run is killed here, the user runs it again.
     store_state(layout, state.updated(release, changed))
     link_kernel(layout, release, digest)
 
@@ -104,57 +102,55 @@ def rollback(
     catalogues: Sequence[Path] = (),
     progress: Progress = silent,
 ) -> Result:
-    """Go back to the artifact before, for the running kernel.
+    """Go back to the previous artifact of the running kernel.
 
-    Modules that are in use stay until the next boot, which takes the artifact that was chosen.
-    A build that is under way goes on: what it makes is not taken. A rollback whose artifact is not
-    in use yet, because it was interrupted or waits for the boot, is completed: no one has seen the
-    artifact that it chose, so that going back further would skip it.
+    Modules in use stay loaded until the next boot, which loads the chosen artifact. A running build
+    goes on, but its artifact is not used. If an earlier rollback was interrupted or waits for a
+    boot, it is completed instead: going back further would skip an artifact that never ran.
 
     Raises:
-        NotFoundError: There is nothing to go back to.
-        InUseError: Another command switched the driver while this one waited for it; nothing was
-            done.
-        NewerStateError: A newer provision wrote what is remembered of the driver.
+        NotFoundError: There is no artifact to go back to.
+        InUseError: Another command switched the driver while this one waited; nothing was done.
+        NewerStateError: A newer provision wrote the driver's state.
         OSError: The store can't be written.
     """
     layout = Layout(root, driver)
     release = _running(root)
     meant = linked_kernels(layout).get(release)
     with switching(root, progress):
-        wanted = _wanted(desired, driver)
+        chosen = _desired_driver(desired, driver)
         with changing(layout, progress):
             now, digest = _begun(layout, release) or choose(layout, release)
             linked = linked_kernels(layout).get(release)
             if linked != meant:
                 raise _switched(driver, str(meant), str(linked))
-            inputs = read_inputs(root, desired).of(wanted, release)
+            inputs = read_inputs(root, desired).of(chosen, release)
             progress(Note(f"{driver} goes back from {now} to {digest}"))
             reject(layout, release, digest, inputs=inputs)
-        only = replace(desired, drivers=(wanted,), is_configured=False)
+        only = replace(desired, drivers=(chosen,), is_configured=False)
         mode = Mode(may_prepare=False)
         with always_published(root, progress):
             return apply(Run(root, only, mode, catalogues, progress, whole=desired))
 
 
 def would_roll_back(root: Path, driver: str) -> tuple[str, str]:
-    """Return from which artifact to which one a rollback would go.
+    """Return the artifacts that a rollback would go from and to, by short digest.
 
     Raises:
-        NotFoundError: There is nothing to go back to.
+        NotFoundError: There is no artifact to go back to.
     """
     layout, release = Layout(root, driver), _running(root)
     return _begun(layout, release) or choose(layout, release)
 
 
 def _begun(layout: Layout, release: str) -> tuple[str, str] | None:
-    """Return what `choose` does, for a rollback whose artifact is not in use yet.
+    """Return the artifacts of a rollback that is not complete, as ``choose`` does; None: none is.
 
-    The kernel's link leads to the artifact that it chose, and ``current`` to the one that it
-    rejected.
+    The kernel's link points to the artifact that the rollback chose, and ``current`` to the one
+    that it rejected.
 
     Raises:
-        NewerStateError: A newer provision wrote what is remembered of the driver.
+        NewerStateError: A newer provision wrote the driver's state.
     """
     refuse_newer(layout)
     used, chosen = layout.linked(layout.current), linked_kernels(layout).get(release)
@@ -179,12 +175,11 @@ def _switched(driver: str, meant: str, now: str) -> InUseError:
     )
 
 
-def _wanted(desired: Desired, driver: str) -> DesiredDriver:
-    found = next((wanted for wanted in desired.drivers if wanted.name == driver), None)
+def _desired_driver(desired: Desired, driver: str) -> DesiredDriver:
+    found = next((one for one in desired.drivers if one.name == driver), None)
     if found is None:
         raise NotFoundError(
             f"provision.toml names no driver '{driver}'.",
-            resolution="It names "
-            f"{', '.join(wanted.name for wanted in desired.drivers) or 'none at all'}.",
+            resolution=f"It names {', '.join(one.name for one in desired.drivers) or 'no driver'}.",
         )
     return found

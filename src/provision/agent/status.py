@@ -6,14 +6,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from provision.agent.model import Desired, DesiredDriver, KernelArtifact, Observed, ObservedDriver
-from provision.agent.plan import Blocked, Plan
+from provision.agent.model import (
+    Blocked,
+    Desired,
+    DesiredDriver,
+    KernelArtifact,
+    Observed,
+    ObservedDriver,
+    Plan,
+)
 from provision.errors import ExitCode
 from provision.host.kernels import Kernels
 from provision.store.state import Failure
 
 SCHEMA = 1
-# From the worst to the best; a host is as its worst kernel and driver.
+# From the worst to the best; the worst kernel and driver give a host its state.
 State = Literal["failed", "missing", "next-kernel-not-ready", "reboot-required", "pending", "ready"]
 _ORDER: tuple[State, ...] = (
     "failed",
@@ -27,13 +34,13 @@ _ORDER: tuple[State, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A failure that concerns no driver's kernel: that of the run, or of removing a driver.
+    """A failure of the run, or of removing a driver: it belongs to no kernel.
 
     Attributes:
-        message: What happened, in one line.
+        message: The failure in one line.
         resolution: What to do.
-        details: A program's last lines, or a traceback.
-        exit_code: What the run ended with.
+        details: The last lines of a program, or a traceback.
+        exit_code: The exit code of the run.
     """
 
     message: str
@@ -50,18 +57,18 @@ class ArtifactStatus:
         release: The kernel.
         role: ``running``, or ``next``: it may run after the next boot.
         state: ``ready``; ``pending``: an apply would change something; ``failed``; ``missing``:
-            the kernel, its headers or the driver can't be had; ``reboot-required``.
-        is_ready: Whether the driver works with this kernel, be it with an older artifact.
+            the kernel, its headers or the driver is not available; ``reboot-required``.
+        is_ready: Whether the driver works with this kernel, even with an older artifact.
         version: The driver's version in its artifact.
         digest: Short digest of that artifact.
-        unsigned: The registry's image that it came from, if that is not signed.
-        previous: The artifact before.
-        rejected: Artifacts that someone rolled back from.
-        prepared: Unix time when the artifact was there.
-        seconds: How long it took, by part.
+        unsigned: The image of a registry that it came from, if that image is not signed.
+        previous: The previous artifact.
+        rejected: Artifacts that were rolled back from.
+        prepared: Unix time when the artifact was made or found.
+        seconds: The duration of that, by part.
         reason: Why it is not ``ready``.
         resolution: What to do about that.
-        failure: What failed, in full.
+        failure: The whole failure.
     """
 
     release: str
@@ -86,17 +93,16 @@ class DriverStatus:
 
     Attributes:
         name: Its name.
-        wanted: The version that is asked for.
-        flavour: The flavour that is asked for; None: the default.
-        state: The worst of its kernels'.
+        wanted: The configured version.
+        flavour: The configured flavour; None: the default.
+        state: The worst state of its kernels.
         is_ready: Whether it works now.
-        current: Short digest of the artifact in use.
+        current: Short digest of the active artifact.
         version: The driver's version in the running kernel's artifact.
         loaded: ``yes``, ``no``, ``partly``, ``other``; None: no kernel runs there.
-        users: Who uses its modules.
-        kernels: By kernel.
-        notes: What is remembered of it and can't be read, and what could not be found out about its
-            devices.
+        users: The users of its modules.
+        kernels: Its status for each kernel.
+        notes: Unreadable state, and problems with its devices.
     """
 
     name: str
@@ -118,13 +124,13 @@ class Status:
 
     Attributes:
         time: Unix time of the observation.
-        state: The worst of its drivers'.
+        state: The worst state of its drivers.
         is_ready: Whether all drivers work now.
-        exit_code: What ``provision apply`` ends with in this state.
+        exit_code: The exit code of ``provision apply`` in this state.
         kernels: The host's kernels.
         drivers: The drivers.
-        planned: What an apply would do.
-        error: What failed besides what the drivers' kernels say; None: nothing did.
+        planned: The actions of an apply.
+        error: A failure that belongs to no kernel; None: there was none.
     """
 
     time: int
@@ -137,11 +143,11 @@ class Status:
     error: Trouble | None = None
 
     def document(self) -> dict[str, Any]:
-        """Return what ``status.json`` holds; ``docs/reference/status.schema.json`` describes it."""
+        """Return the content of ``status.json``, as in ``docs/reference/status.schema.json``."""
         document = asdict(self)
         for driver in document["drivers"]:
             for artifact in driver["kernels"]:
-                # Keys that a newer provision wrote are no part of this format.
+                # Keys of a newer provision are not part of this format.
                 (artifact["failure"] or {}).pop("extra", None)
         return {"schema": SCHEMA, **document}
 
@@ -171,15 +177,15 @@ def status_of(
     """Return the status of a host.
 
     Args:
-        desired: What it should have.
-        observed: What it has.
-        plan: What would be done.
+        desired: Its desired state.
+        observed: Its observed state.
+        plan: The plan for it.
         time: Unix time of the observation.
-        trouble: What failed besides: then the host's state is ``failed``, whatever else it is.
+        trouble: A failure that belongs to no kernel, which makes the host's state ``failed``.
     """
-    drivers = tuple(_driver(wanted, observed, desired, plan) for wanted in desired.drivers)
+    drivers = tuple(_driver(driver, observed, desired, plan) for driver in desired.drivers)
     names = {driver.name for driver in desired.drivers}
-    # A driver that provision.toml no longer names, and whose modules are still in use.
+    # Drivers that provision.toml no longer names, and whose modules are still in use.
     lingering: tuple[State, ...] = tuple(
         "reboot-required" for blocked in plan.blocked if blocked.driver not in names
     )
@@ -199,9 +205,9 @@ def status_of(
 
 
 def _driver(
-    wanted: DesiredDriver, observed: Observed, desired: Desired, plan: Plan
+    setting: DesiredDriver, observed: Observed, desired: Desired, plan: Plan
 ) -> DriverStatus:
-    driver = observed.drivers[wanted.name]
+    driver = observed.drivers[setting.name]
     running = observed.kernels.running
     artifacts = tuple(
         _artifact(driver, release, observed, plan)
@@ -209,9 +215,9 @@ def _driver(
         if release == running or desired.prebuild
     )
     return DriverStatus(
-        name=wanted.name,
-        wanted=wanted.version,
-        flavour=wanted.flavour,
+        name=setting.name,
+        wanted=setting.version,
+        flavour=setting.flavour,
         state=_worst(
             "next-kernel-not-ready"
             if artifact.role == "next" and artifact.state in {"failed", "missing"}
@@ -241,7 +247,7 @@ def _artifact(
     state: State = "ready"
     reason = resolution = None
     if failure is not None:
-        # "no-artifact": the registry lacks it, and nothing is built here.
+        # "no-artifact": the registry lacks it, and this host does not build.
         is_missing = failure.reason in {"missing", "no-artifact"}
         state = "missing" if is_missing else "failed"
         reason, resolution = failure.message, failure.resolution
@@ -269,7 +275,7 @@ def _artifact(
 
 
 def _failure(artifact: KernelArtifact) -> Failure | None:
-    """Return what failed last, as long as it is still wanted."""
+    """Return the last failure with the present inputs, or else that of loading."""
     failure = artifact.known.failure
     if failure is not None and failure.inputs == artifact.inputs:
         return failure
@@ -285,7 +291,7 @@ def _worst(states: Iterable[State]) -> State:
 
 
 def _exit_code(states: set[State]) -> ExitCode:
-    """Return the code of the worst: failed before not found before in use."""
+    """Return the exit code of the worst state: failed, then not found, then in use."""
     if "failed" in states:
         return ExitCode.FAILED
     if "missing" in states:

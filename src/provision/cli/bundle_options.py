@@ -13,7 +13,7 @@ from provision.cli import options
 from provision.cli.job import KeyOptions, private_key_options
 from provision.errors import UsageError
 from provision.fleet.bundle_contents import Extras, Order
-from provision.fleet.mirror_selection import ImageSelection
+from provision.fleet.mirror import ImageSelection
 from provision.pipeline.workspace import Settings
 
 
@@ -22,7 +22,7 @@ def _files(option: str, field: str, text: str) -> Callable[[Any], Any]:
     return click.option(option, field, type=kind, multiple=True, metavar="FILE", help=text)
 
 
-# Options for files that are brought as they are.
+# Options for files that go into a bundle unchanged.
 bringing = options.option_group(
     "extras",
     Extras,
@@ -30,9 +30,9 @@ bringing = options.option_group(
         "--wheels",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         metavar="DIR",
-        help="Folder with the Python packages of hosts.",
+        help="Folder with the Python packages for hosts.",
     ),
-    _files("--host-python", "host_python", "What 'provision host-python' made."),
+    _files("--host-python", "host_python", "Archive that 'provision host-python' made."),
     _files("--collection", "collections", "Archive of the Ansible collection."),
     _files("--program", "programs", "The program oci-decorator."),
 )
@@ -40,7 +40,7 @@ bringing = options.option_group(
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a bundle goes."""
+    """Where the content of a bundle goes."""
 
     registry: str | None
     stores: bool
@@ -48,11 +48,15 @@ class Destination:
     base_images: bool
 
     def check(self) -> None:
-        """See that it goes somewhere."""
+        """Check that it goes somewhere.
+
+        Raises:
+            UsageError: Neither a registry nor the store is named.
+        """
         if self.registry is None and not self.stores:
             raise UsageError(
-                "It is not said where the bundle goes.",
-                resolution="Give --registry HOST, --store, or both.",
+                "No destination for the bundle is named.",
+                resolution="Add --registry HOST, --store, or both.",
             )
 
 
@@ -62,24 +66,26 @@ destination = options.option_group(
     click.option(
         "--registry",
         metavar="HOST[:PORT][/PREFIX]",
-        help="Copy the artifacts to this registry in the gap.",
+        help="Copy the artifacts to this registry behind the air gap.",
     ),
     click.option(
         "--store",
         "stores",
         is_flag=True,
-        help="Put the artifacts for this host's kernels into its store, and packages too.",
+        help="Put the artifacts for this host's kernels into its store, with the packages.",
     ),
     click.option(
-        "--all-kernels", is_flag=True, help="With --store: artifacts for other kernels too."
+        "--all-kernels", is_flag=True, help="With --store: include artifacts for other kernels."
     ),
-    click.option("--base-images", is_flag=True, help="With --store: load them into the engine."),
+    click.option(
+        "--base-images", is_flag=True, help="With --store: load the base images into the engine."
+    ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Making(KeyOptions):
-    """What a bundle is made of and written to, and the key that signs it."""
+    """The source and the output of a new bundle, and the key that signs it."""
 
     output: Path
     registry: str | None
@@ -87,16 +93,16 @@ class Making(KeyOptions):
     unsigned: bool
 
     def order(self, settings: Settings, selection: ImageSelection, extras: Extras) -> Order:
-        """Return what goes into it.
+        """Return the order for the bundle.
 
         Raises:
-            UsageError: No registry is known to take artifacts from.
+            UsageError: Neither the options nor provision.toml name a registry.
         """
         address = self.registry or settings.config.registry.address
         if address is None:
             raise UsageError(
-                "There is no registry to take artifacts from.",
-                resolution="Give --from, or set [registry] address in"
+                "No registry is named to take the artifacts from.",
+                resolution="Add --from HOST, or set [registry] address in"
                 " /etc/provision/provision.toml.",
             )
         return Order(address, selection, extras, builds=not self.artifacts_only)
@@ -110,19 +116,21 @@ to_make = options.option_group(
         type=click.Path(path_type=Path),
         required=True,
         metavar="DIR|FILE.tar",
-        help="A folder, or one archive.",
+        help="Folder or archive to write.",
     ),
     click.option(
         "--from",
         "registry",
         metavar="HOST[:PORT][/PREFIX]",
-        help="Where the artifacts are.  [[registry] address of provision.toml]",
+        help="Registry that has the artifacts.  [[registry] address of provision.toml]",
     ),
     click.option(
         "--artifacts-only",
         is_flag=True,
-        help="Leave out what builds need: packages, base images.",
+        help="Leave out the packages and base images that builds need.",
     ),
-    click.option("--unsigned", is_flag=True, help="Don't sign it; hosts refuse it then."),
+    click.option(
+        "--unsigned", is_flag=True, help="Don't sign the bundle; hosts refuse unsigned bundles."
+    ),
     *private_key_options,
 )

@@ -46,15 +46,15 @@ def show(status: Status) -> None:
 
 
 def watch(look: Callable[[], Status], *, seconds: float, sleep: Callable[[float], None]) -> None:
-    """Show the status until interrupted.
+    """Show the status repeatedly, until the command is interrupted.
 
     Args:
-        look: Returns the status of this moment.
-        seconds: How long to wait between two looks.
+        look: Returns the current status.
+        seconds: Time between two calls.
         sleep: Waits.
 
     Raises:
-        KeyboardInterrupt: Someone has seen enough.
+        KeyboardInterrupt: Ctrl-C.
     """
     with Live(rendered(look()), console=_console(), auto_refresh=False) as live:
         while True:
@@ -63,7 +63,7 @@ def watch(look: Callable[[], Status], *, seconds: float, sleep: Callable[[float]
 
 
 def rendered(status: Status) -> RenderableType:
-    """Return what to draw."""
+    """Return the status as text and a table."""
     head = Text.assemble(("This host is ", ""), (status.state, _style(status.state)))
     if status.kernels.running:
         head.append(f"; kernel {status.kernels.running}")
@@ -90,7 +90,7 @@ def _row(driver: DriverStatus, artifact: ArtifactStatus) -> list[Text]:
 
 
 def _reasons(status: Status) -> Iterator[Text]:
-    """Yield why anything is not ready, and what to do."""
+    """Yield why drivers are not ready, and what to do."""
     for driver in status.drivers:
         for artifact in driver.kernels:
             if artifact.unsigned is not None:
@@ -122,7 +122,7 @@ def _console() -> Console:
 
 _REFRESHES_PER_SECOND = 8
 _WIDTH = 100
-# Steps that take less are not worth a line of their own afterwards.
+# A shorter step gets no line when it ends.
 _WORTH_A_LINE = 0.2
 _MB = 1_000_000
 _BAR_WIDTH = 30
@@ -130,10 +130,10 @@ _BAR_WIDTH = 30
 
 @contextmanager
 def shown(*, verbose: bool) -> Iterator[Progress]:
-    """Yield a progress that shows what it receives, until the block ends.
+    """Yield a progress that shows its events until the block ends.
 
     Args:
-        verbose: Whether to show every line that a build prints.
+        verbose: Whether to show every line of the output of builds.
     """
     if not sys.stderr.isatty():
         yield _redacted(_Lines(verbose=verbose))
@@ -168,7 +168,7 @@ def _redacted(show: Progress) -> Progress:
 
 
 class _Lines:
-    """A line an event; for logs, pipes and CI."""
+    """Prints a line for each event; for logs, pipes and CI."""
 
     def __init__(self, *, verbose: bool) -> None:
         self._verbose = verbose
@@ -186,7 +186,7 @@ class _Lines:
 
 
 class _Screen:
-    """The current step with its time and last line below what is done."""
+    """Draws the current step with its time and its last line, below the steps that are done."""
 
     def __init__(self, console: Console, *, verbose: bool) -> None:
         self._console = console
@@ -221,7 +221,7 @@ class _Screen:
                 self._tally = event
 
     def end_step(self) -> None:
-        """Leave a line about the step that ends."""
+        """Print a line about the step that has ended."""
         seconds = time.monotonic() - self._begun
         if self._step is not None and seconds >= _WORTH_A_LINE:
             line = _short(self._doing, self._console.width - 10)
@@ -229,7 +229,7 @@ class _Screen:
         self._step = None
 
     def render(self) -> RenderableType:
-        """Draw what goes on at this moment."""
+        """Draw the current state."""
         if self._tally is not None:
             return self._render_tally(self._tally)
         elapsed = time.monotonic() - self._begun
@@ -238,7 +238,7 @@ class _Screen:
         return Group(self._spinner, Text(f"  {_short(self._last, width)}", style="dim"))
 
     def _render_tally(self, tally: Tally) -> RenderableType:
-        """Draw a bar, what runs below it, and the last line that something printed."""
+        """Draw a bar, the running cells below it, and the last line of output."""
         width = max(self._console.width - 4, 20)
         done = sum(tally.done.values())
         counts = ", ".join(f"{count} {name}" for name, count in tally.done.items() if count)

@@ -1,6 +1,6 @@
-"""The entry point: loads a command, runs it, and turns what it raises into message and exit code.
+"""The entry point: loads and runs a command, and turns its errors into messages and exit codes.
 
-A command is imported when it is called: ``--help`` must not wait for the Docker SDK.
+A command is imported only when it is called, so that ``--help`` does not wait for the Docker SDK.
 """
 
 from __future__ import annotations
@@ -22,45 +22,45 @@ import click
 from provision import __version__
 from provision.errors import ExitCode, ProvisionError, UsageError, redact
 
-# Name, and what the overview says: without importing the command.
+# Names with their lines in the overview, which is shown without importing the commands.
 COMMANDS: Mapping[str, str] = {
-    "facts": "Show what this host is: distro, kernel, engines, devices.",
+    "facts": "Show facts about this host: distro, kernel, engines, devices.",
     "drivers": "List the drivers of the catalogue.",
     "kernels": "List the packaged kernels, and whether a driver builds on each.",
     "versions": "Show which versions of a driver are installed and offered.",
-    "import": "Write the recipe of a driver that brings a dkms.conf.",
+    "import": "Write the recipe of a driver that has a dkms.conf.",
     "resolve": "Decide every input of a build: the Pin.",
     "render": "Write the Dockerfile and build context of a Pin.",
-    "base": "Make the base image of a distro where it can't be pulled.",
+    "base": "Pull or make the base image of a distro.",
     "build": "Build a driver's modules and user space into an image.",
     "matrix": "Build drivers for many kernels, and show which of them build.",
     "prebuild": "Build, push and sign the drivers of a fleet, each cell once.",
-    "key": "Make the keys that images are signed with.",
-    "push": "Push an artifact image to a registry, from where hosts pull it.",
-    "sign": "Sign an artifact image of a registry.",
-    "catalogue": "Bring a registry's catalogue of a driver up to date, and sign it.",
+    "key": "Generate the keys that sign images.",
+    "push": "Push an artifact image to the registry that hosts pull from.",
+    "sign": "Sign an artifact image in a registry or an archive.",
+    "catalogue": "Update and sign the catalogue of a driver in a registry.",
     "search": "List the artifact images of a driver in a registry.",
-    "pull": "Put the artifact of a registry's image into the store, if it is signed.",
+    "pull": "Put a signed artifact of a registry into the store.",
     "mirror": "Copy signed artifact images from one registry to another.",
     "bundle": "Carry artifacts, and what builds need, over an air gap.",
     "verify": "Compare an image or a store entry with its manifest.",
     "install": "Put an artifact into the host's store and switch to it.",
-    "plan": "Say what 'apply' would do, and why.",
-    "apply": "Bring this host to what provision.toml says.",
-    "prepare": "Have drivers ready for kernels that are yet to come.",
-    "status": "Show how each driver is, for this kernel and the next.",
-    "fleet": "Show how many hosts are, from one place.",
-    "rollback": "Go back to the artifact of a driver that was in use before.",
+    "plan": "Show what 'apply' would do, and why.",
+    "apply": "Bring this host to the state that provision.toml describes.",
+    "prepare": "Make drivers ready for kernels that are not installed yet.",
+    "status": "Show the state of each driver, for this kernel and the next.",
+    "fleet": "Show the state of many hosts, from one place.",
+    "rollback": "Go back to the previous artifact of a driver.",
     "gc": "Remove artifacts that no kernel needs.",
     "load": "Load drivers' modules from the store into the running kernel.",
     "unload": "Unload drivers' modules from the running kernel.",
-    "devices": "Show devices' indices and UUIDs, or look at them again.",
-    "vendor-file": "Write the vendor file of a driver that the host has from elsewhere.",
+    "devices": "Show the indices and UUIDs of devices, or read them again.",
+    "vendor-file": "Write the vendor file of a driver that provision did not install.",
     "doctor": "Explain what is wrong with drivers on this host, and what to do.",
     "host-python": "Make a Python for hosts that have none.",
     "units": "Install or remove the systemd units and kernel hooks.",
     "export": "Write a driver for KMM, for a DaemonSet, or as a system extension.",
-    "ignition": "Make what Fedora CoreOS or Flatcar needs at its first boot.",
+    "ignition": "Make the files for the first boot of Fedora CoreOS or Flatcar.",
 }
 
 # Commands that share a module with the one that it is named after.
@@ -102,7 +102,7 @@ class LazyGroup(click.Group):
     """A group whose commands are loaded from ``provision.cli.commands`` when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the commands in the order in which one uses them."""
+        """Return the commands in the order of their use."""
         del ctx
         return list(COMMANDS)
 
@@ -116,7 +116,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that the arguments begin with; an unknown one gets a suggestion."""
+        """Find the command that the arguments name; suggest one for an unknown name."""
         name = args[0]
         if name in COMMANDS or name.startswith("-"):
             return super().resolve_command(ctx, args)
@@ -148,21 +148,26 @@ class InterruptedByUserError(ProvisionError):
 
 
 def handlers() -> list[logging.Handler]:
-    """Return where logs go to: standard error, without secrets."""
+    """Return the handlers of logs: standard error, without secrets."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Redacting("%(message)s"))
     return [handler]
 
 
 class _Redacting(logging.Formatter):
-    """Libraries log addresses too, with the passwords in them."""
+    """Removes the passwords from addresses, which libraries log too."""
 
     def format(self, record: logging.LogRecord) -> str:
         return redact(super().format(record))
 
 
 @click.group(cls=LazyGroup, context_settings=_HELP, epilog=_EXIT_CODES)
-@click.option("-v", "--verbose", is_flag=True, help="Show what is run, and all output of builds.")
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Show the programs that are run, and all output of builds.",
+)
 @click.version_option(__version__, "--version", message="%(prog)s %(version)s")
 def group(*, verbose: bool) -> None:
     """Puts accelerator drivers onto container hosts.
@@ -182,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         arguments: The command line without the program's name; None: this process's own.
     """
     signal.signal(signal.SIGTERM, _terminate)
-    # Until the command is imported: there is nothing to collect, and looking takes 0.05 s of 0.3 s.
+    # Until the command is imported, there is no garbage, and looking for it takes 0.05 s of 0.3 s.
     gc.disable()
     args = list(sys.argv[1:] if arguments is None else arguments)
     sys.exit(run(args))
@@ -193,7 +198,7 @@ def run(args: Sequence[str]) -> int:
     try:
         result = group.main(args=list(args), prog_name="provision", standalone_mode=False)
     except BrokenPipeError:
-        # The reader of our output has closed it: no message reaches it.
+        # The reader has closed our output: no message would reach it.
         sys.stderr.close()
         return ExitCode.FAILED
     except (Exception, KeyboardInterrupt) as error:
@@ -202,7 +207,7 @@ def run(args: Sequence[str]) -> int:
 
 
 def _explained(args: Sequence[str], error: BaseException) -> ProvisionError:
-    """Return the error that stands for anything that a command raised."""
+    """Return the error to report for an exception of a command."""
     match error:
         case ProvisionError():
             return error
@@ -219,7 +224,7 @@ def _explained(args: Sequence[str], error: BaseException) -> ProvisionError:
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    """Stop as on Ctrl-C, so that whatever is under way cleans up behind itself."""
+    """Stop as on Ctrl-C, so that running work cleans up."""
     del number, frame
     raise KeyboardInterrupt
 
@@ -248,12 +253,12 @@ def _text(error: ProvisionError) -> str:
 
 
 def _wants_json(args: Sequence[str]) -> bool:
-    """Whether the caller reads JSON, even where the command line could not be understood."""
+    """Whether the caller reads JSON, even if the command line has mistakes."""
     return "--json" in args
 
 
 def _usage_error(args: Sequence[str], error: click.UsageError) -> UsageError:
-    # Mistakes in options are found before click knows which command it is about.
+    # click finds mistakes in options before it knows the command.
     command = next((word for word in args if word in COMMANDS), None)
     program = f"provision {command}" if command else "provision"
     return UsageError(error.format_message(), resolution=f"'{program} --help' lists the options.")

@@ -33,9 +33,13 @@ from provision.signing_key import read_password
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 kernels = click.option(
-    "--kernel", "kernels", multiple=True, metavar="RELEASE", help="May be given more than once."
+    "--kernel",
+    "kernels",
+    multiple=True,
+    metavar="RELEASE",
+    help="Kernel; may be given more than once.",
 )
-version = click.option("--version", metavar="VERSION", help="Of the driver.  [the newest]")
+version = click.option("--version", metavar="VERSION", help="Version of the driver.  [the newest]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ class _Extension:
     password_file: Path | None
 
     def signer(self) -> VerityKey | None:
-        """Return who signs; None: the image is not signed.
+        """Return the key that signs the image; None: it stays unsigned.
 
         Raises:
             UsageError: A key has no certificate, or they can't be used.
@@ -73,19 +77,23 @@ _extension = options.option_group(
         "images",
         multiple=True,
         metavar="IMAGE",
-        help="Image of an artifact, in place of --kernel; may be given more than once.",
+        help="Artifact image, in place of --kernel; may be given more than once.",
     ),
     click.option(
         "--id",
         default="_any",
         show_default=True,
         metavar="ID",
-        help="ID of os-release that it merges with.",
+        help="ID in os-release of the systems that it merges with.",
     ),
-    click.option("--version-id", metavar="ID", help="VERSION_ID of os-release.  [any]"),
+    click.option(
+        "--version-id", metavar="ID", help="VERSION_ID in os-release of these systems.  [any]"
+    ),
     click.option("--sign-key", type=_FILE, metavar="FILE", help="Key that signs the image."),
-    click.option("--sign-certificate", type=_FILE, metavar="FILE", help="Its certificate."),
-    click.option("--password-file", type=_FILE, metavar="FILE", help="The key's password."),
+    click.option("--sign-certificate", type=_FILE, metavar="FILE", help="Certificate of that key."),
+    click.option(
+        "--password-file", type=_FILE, metavar="FILE", help="File with the password of the key."
+    ),
 )
 
 
@@ -99,7 +107,7 @@ class _Builds:
     distro: str | None
 
     def of(self, driver: str) -> list[DriverRequest]:
-        """Return what is wanted for each kernel."""
+        """Return a request for each kernel."""
         kernels = tuple(dict.fromkeys(self.kernels))
         return [
             DriverRequest(
@@ -123,7 +131,9 @@ _builds = options.option_group("builds", _Builds, kernels, version, options.flav
 @trusting
 @options.catalogue
 @options.root
-@click.option("--output", type=_FOLDER, required=True, metavar="DIR", help="New folder.")
+@click.option(
+    "--output", type=_FOLDER, required=True, metavar="DIR", help="New folder for the image."
+)
 @options.as_json
 def sysext(
     *,
@@ -138,14 +148,15 @@ def sysext(
 ) -> None:
     """Make a system extension of DRIVER for hosts without an agent: provision-DRIVER.raw.
 
-    It holds the artifacts for one or more kernels, from the registry, the store or images that are
-    named, and a unit that loads the one for the kernel that runs. Nothing is built.
+    The extension contains the artifacts for one or more kernels, and a unit that loads the modules
+    for the running kernel. The artifacts come from the registry, the store or the named images.
+    Nothing is built.
     """
     check_output(output)
-    wanted = builds.of(driver)
-    if bool(wanted) == bool(extension.images):
+    requests = builds.of(driver)
+    if bool(requests) == bool(extension.images):
         raise UsageError(
-            "Say which artifacts go into the extension: kernels, or images.",
+            "Name the artifacts for the extension: either kernels or images.",
             resolution=f"provision export sysext {driver} --kernel RELEASE --output DIR",
         )
     signer = extension.signer()
@@ -154,7 +165,7 @@ def sysext(
         source = ArtifactSource(work.settings, lambda: work.engine, consent, work.progress)
         with scratch(work.settings.state, "export", progress=work.progress) as folder:
             parts = [
-                *_wanted_parts(source, wanted, folder),
+                *_requested_parts(source, requests, folder),
                 *_image_parts(source, driver, extension.images, folder),
             ]
             hosts = Hosts(extension.id, extension.version_id)
@@ -164,12 +175,12 @@ def sysext(
     _print_extension(target, parts, made, as_json=as_json)
 
 
-def _wanted_parts(
-    source: ArtifactSource, wanted: Sequence[DriverRequest], folder: Path
+def _requested_parts(
+    source: ArtifactSource, requests: Sequence[DriverRequest], folder: Path
 ) -> Iterator[Artifact]:
-    for number, one in enumerate(wanted):
-        place = folder / f"wanted-{number}"
-        yield Artifact(place, source.artifact(one, place))
+    for number, request in enumerate(requests):
+        place = folder / f"request-{number}"
+        yield Artifact(place, source.artifact(request, place))
 
 
 def _image_parts(
@@ -183,9 +194,9 @@ def _image_parts(
 
 
 def _put(image: Path, target: Path) -> None:
-    """Move an image to where it is wanted, whose folder may not be there yet."""
+    """Move an image to its target, and make the target's folder if it is missing."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    # It may be copied from another file system: never a half image under that name.
+    # A move from another file system copies: a reader must never see half an image.
     draft = target.with_name(f".{target.name}.new")
     shutil.move(image, draft)
     draft.replace(target)

@@ -1,4 +1,4 @@
-"""One run of a command that builds or asks registries, and the options that such commands share."""
+"""A job: what a command works with that builds or uses registries, and the options for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Job:
-    """One run of a command that may need an engine, which is asked for only when it does."""
+    """One run of a command: settings, progress, and an engine, which is opened at its first use."""
 
     settings: Settings
     progress: Progress
@@ -43,64 +43,62 @@ class Job:
         """The container engine.
 
         Raises:
-            NotFoundError: None answers.
+            NotFoundError: No engine answers.
         """
         return open_engine(self.settings)
 
-    def resolve(self, wanted: DriverRequest) -> Resolved:
-        """Return the Pin of what is wanted."""
-        return resolve_pin(self.settings, lambda: self.engine, wanted, progress=self.progress)
+    def resolve(self, request: DriverRequest) -> Resolved:
+        """Return the Pin of a request."""
+        return resolve_pin(self.settings, lambda: self.engine, request, progress=self.progress)
 
     def close(self) -> None:
-        """Give the engine's connections back, if there are any."""
+        """Close the connections to the engine, if it was opened."""
         if "engine" in vars(self):
             self.engine.close()
 
 
 @contextmanager
 def job(root: Path, catalogues: tuple[Path, ...] = ()) -> Iterator[Job]:
-    """Open what a command works with; progress is shown until the block ends."""
+    """Open a job; its progress is shown until the block ends."""
     settings = load_settings(root, catalogues=catalogues)
     verbose = click.get_current_context().find_root().params["verbose"]
     with shown(verbose=verbose) as progress, closing(Job(settings, progress)) as work:
         yield work
 
 
-# Options that say which build is meant.
+# Options that select a build.
 target = options.option_group(
     "target",
     RequestOptions,
     click.option(
-        "--kernel", metavar="RELEASE", help="As 'uname -r' prints it.  [the one that runs]"
+        "--kernel", metavar="RELEASE", help="Kernel, as 'uname -r' prints it.  [the running one]"
     ),
     options.distro,
     click.option(
         "--version",
         metavar="VERSION",
         help="Version of the driver, a branch (535), or a kind of branch (lts, production,"
-        " new-feature).  [the newest that suits]",
+        " new-feature).  [the newest that suits the kernel]",
     ),
     options.flavour,
-    click.option("--base", metavar="IMAGE", help="Base image: NAME:TAG or NAME@sha256:…"),
+    click.option("--base", metavar="IMAGE", help="Base image, as NAME:TAG or NAME@sha256:DIGEST."),
     click.option(
         "--network",
         metavar="MODE",
         help="Network of the containers that download, as 'docker run' takes it.",
     ),
-    click.option(
-        "--force", is_flag=True, help="Try a kernel that the driver is not known to build on."
-    ),
+    click.option("--force", is_flag=True, help="Build for a kernel that the recipe does not list."),
     click.option(
         "--update",
         is_flag=True,
-        help="Solve for the packages again although it was done before.",
+        help="Solve the closure of packages again, even if a solution is stored.",
     ),
     options.catalogue,
     options.root_or_new,
 )
 
 
-# Options that say how to build.
+# Options of a build.
 building = options.option_group(
     "how",
     BuildSettings,
@@ -108,13 +106,13 @@ building = options.option_group(
         "--jobs",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Compilers at once.  [one a processor]",
+        help="Number of compilers that run in parallel.  [one per processor]",
     ),
-    click.option("--rebuild", is_flag=True, help="Build although the image exists."),
+    click.option("--rebuild", is_flag=True, help="Build even if the image exists."),
 )
 
 
-# Options that say what of a registry is trusted.
+# Options that decide which images of a registry are accepted.
 trusting = options.option_group(
     "consent", Consent, options.public_key, options.insecure, options.allow_downgrade
 )
@@ -122,23 +120,23 @@ trusting = options.option_group(
 
 @dataclass(frozen=True, slots=True)
 class PasswordSource:
-    """Where a password comes from; neither: it is asked for on the terminal."""
+    """Where a password comes from; with neither option, the terminal is asked."""
 
     password_file: Path | None
     password_fd: int | None
 
     @property
     def is_given(self) -> bool:
-        """Whether it comes from a file or descriptor."""
+        """Whether an option names a file or a descriptor."""
         return self.password_file is not None or self.password_fd is not None
 
     def read(self, question: str, *, confirm: bool = False) -> bytes:
         """Return the password.
 
         Raises:
-            UsageError: There is no terminal to ask on, or no password at the descriptor.
+            UsageError: There is no terminal, or the descriptor has no password.
             NotFoundError: The file can't be read.
-            ProvisionError: It has no password in it.
+            ProvisionError: The file has no password.
         """
         if self.password_file is not None:
             return read_password(self.password_file)
@@ -146,8 +144,8 @@ class PasswordSource:
             return _from_descriptor(self.password_fd)
         if not sys.stdin.isatty():
             raise UsageError(
-                f"There is no terminal to ask for the {question} on.",
-                resolution="Give it by --password-file FILE or --password-fd NUMBER.",
+                f"The {question} is needed, and there is no terminal to ask for it.",
+                resolution="Use --password-file FILE or --password-fd NUMBER.",
             )
         text = click.prompt(question, hide_input=True, confirmation_prompt=confirm, err=True)
         return str(text).encode()
@@ -155,15 +153,15 @@ class PasswordSource:
 
 @dataclass(frozen=True, slots=True)
 class KeyOptions(PasswordSource):
-    """The private key as it was given."""
+    """The options for the private key."""
 
     key: str | None
 
     def check(self, *, signs: bool) -> None:
-        """See that a key is only given where something is signed.
+        """Check that the options for a key are only used where something is signed.
 
         Raises:
-            UsageError: Nothing is.
+            UsageError: Nothing is to be signed.
         """
         if not signs and (self.key is not None or self.is_given):
             raise UsageError(
@@ -172,7 +170,7 @@ class KeyOptions(PasswordSource):
             )
 
     def signer(self, settings: Settings) -> Signer:
-        """Return what signs: the key that was given, or that of provision.toml.
+        """Return the signer with the key of the options, or else with that of provision.toml.
 
         Raises:
             As ``open_signer`` and ``PasswordSource.read``.
@@ -180,7 +178,7 @@ class KeyOptions(PasswordSource):
         question = "Password or PIN of the key"
         if self.key is not None:
             return open_signer(self.key, lambda: self.read(question), root=settings.root)
-        # What was given comes first, then provision.toml, then the person at the terminal.
+        # The order: options, then provision.toml, then the terminal.
         has_file = settings.config.registry.sign_password_file is not None
         if self.is_given or (sys.stdin.isatty() and not has_file):
             return configured_signer(settings, lambda: self.read(question))
@@ -192,21 +190,21 @@ _password_options = (
         "--password-file",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="File with the password or PIN of the key in its first line.  [asked for]",
+        help="File whose first line is the password or PIN of the key.  [the terminal is asked]",
     ),
     click.option(
         "--password-fd",
         type=click.IntRange(min=0),
         metavar="NUMBER",
-        help="Descriptor from which the password or PIN of the key is read.",
+        help="File descriptor to read the password or PIN of the key from.",
     ),
 )
-# The fields of KeyOptions, for groups that have more besides.
+# The options of KeyOptions, for groups that have further ones.
 private_key_options = (
     click.option(
         "--key",
         metavar="FILE|pkcs11:URI",
-        help="Private key of ECDSA over P-256.  [[registry] sign_key of provision.toml]",
+        help="Private key for ECDSA over P-256.  [[registry] sign_key of provision.toml]",
     ),
     *_password_options,
 )

@@ -40,21 +40,21 @@ catalogue = click.option(
     type=_EXISTING_FOLDER,
     multiple=True,
     metavar="DIR",
-    help="Further folder of drivers; may be given more than once.",
+    help="Additional folder of drivers; may be given more than once.",
 )
-insecure = click.option("--insecure", is_flag=True, help="Take an unsigned image of a registry.")
+insecure = click.option("--insecure", is_flag=True, help="Accept an unsigned image of a registry.")
 public_key = click.option(
     "--public-key",
     type=click.Path(exists=True, path_type=Path),
     metavar="FILE",
-    help="A public key, or a folder of them, that counts in place of those of provision.toml.",
+    help="Public key, or folder of public keys, to trust in place of those of provision.toml.",
 )
 allow_downgrade = click.option(
     "--allow-downgrade",
     is_flag=True,
-    help="Take an artifact of a registry although a newer one was taken before.",
+    help="Accept an artifact of a registry that is older than the one before it.",
 )
-dry_run = click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+dry_run = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 distro = click.option(
     "--distro", metavar="ID:VERSION", help="Distro of the kernel, such as debian:12.  [the host's]"
 )
@@ -64,12 +64,12 @@ flavour = click.option("--flavour", metavar="NAME", help="Flavour of the driver.
 def option_group(
     name: str, kind: type[Any], *decorators: Callable[[Any], Any]
 ) -> Callable[[Callable[..., ResultT]], Callable[..., ResultT]]:
-    """Return a decorator that adds options to a command, whose values arrive as one object.
+    """Return a decorator that adds options to a command and passes their values as one object.
 
     Args:
-        name: The parameter of the command that takes the object.
-        kind: The object's class: a dataclass whose fields are named as the options are.
-        decorators: click's options, in the order in which a command's help shows them.
+        name: The command's parameter that receives the object.
+        kind: The class of the object: a dataclass with a field for each option, of the same name.
+        decorators: The options of click, in the order of the help text.
     """
     names = [field.name for field in fields(kind)]
 
@@ -93,7 +93,7 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """Print names with values, a line each; None is shown as a dash."""
+    """Print each name with its value on a line; None becomes a dash."""
     rows = [(name, for_people(value)) for name, value in fields]
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
@@ -104,12 +104,12 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
 
 
 def megabytes(size: int) -> str:
-    """Return a number of bytes for people."""
+    """Return a number of bytes as text for people."""
     return f"{size / 1_000_000:.1f} MB"
 
 
 def for_people(value: object) -> str:
-    """Return a value as text."""
+    """Return a value as text for people."""
     if value is None:
         return "-"
     if isinstance(value, bool):

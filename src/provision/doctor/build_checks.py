@@ -1,4 +1,4 @@
-"""Troubles on the way to an artifact: kernels, headers, compilers, distros."""
+"""Problems of builds: kernels, headers, compilers, distros."""
 
 from __future__ import annotations
 
@@ -49,33 +49,34 @@ def next_kernel(scene: Scene) -> Iterator[Finding]:
                 "fail",
                 f"not ready for {release}, which may run after the next boot",
                 failure.message if failure else "it was not built for it yet",
-                _cure(failure) or "provision apply, before anybody reboots",
+                _cure(failure) or "provision apply, before the next reboot",
                 driver.name,
             )
     for note in scene.kernels.notes:
         yield Finding(
             "unknown",
             note,
-            "the updater did not answer, or in a way that is not understood",
+            "the updater did not answer, or its answer is not understood",
             "run its status command by hand (rpm-ostree status, update_engine_client -status)",
         )
 
 
 def headers(scene: Scene) -> Iterator[Finding]:
-    """The archive has what the kernels in question need."""
+    """The archive has the headers for the running and the next kernels."""
     for driver, release, failure in _failures(scene):
         if failure.reason == "missing":
             yield Finding(
                 "fail",
                 f"{release}: {failure.message}",
-                "the headers came later than the kernel, or the distro has dropped this kernel",
-                failure.resolution or "boot a kernel that is packaged, or name a mirror with it",
+                "the headers are published later, or the distro has dropped this kernel",
+                failure.resolution
+                or "boot a packaged kernel, or configure a mirror that has this one",
                 driver.name,
             )
 
 
 def build_failures(scene: Scene) -> Iterator[Finding]:
-    """No build failed, and none is repeated again and again."""
+    """No build failed."""
     for driver, release, failure in _failures(scene):
         if failure.reason in {"missing", "load"}:
             continue
@@ -102,14 +103,14 @@ def compiler(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "warn",
                 f"built by {name}, and the running kernel by gcc {banner[1]}",
-                "another compiler lays out what kernel and module share in another way",
+                "another compiler may lay out shared structures differently",
                 f"provision build --rebuild {driver.name}, then provision install {driver.name}",
                 driver.name,
             )
 
 
 def kernel_range(scene: Scene) -> Iterator[Finding]:
-    """Each driver is known to build on the kernels in question."""
+    """Each driver is known to build on the running and the next kernels."""
     for driver in scene.drivers:
         version = driver.manifest.pin.driver.version if driver.manifest else None
         if driver.recipe is None or version is None:
@@ -119,8 +120,8 @@ def kernel_range(scene: Scene) -> Iterator[Finding]:
                 yield Finding(
                     "warn",
                     f"{version} is not known to build on {release}",
-                    "kernels change what modules build against",
-                    f"take a version that does ('provision kernels {driver.name}' lists them), or"
+                    "kernels change the interfaces that modules use",
+                    f"use a version that builds ('provision kernels {driver.name}' lists them), or"
                     " keep the older kernel",
                     driver.name,
                 )
@@ -132,7 +133,7 @@ def branch(scene: Scene) -> Iterator[Finding]:
         if driver.recipe is None or driver.manifest is None:
             continue
         upstream, version = driver.recipe.upstream, driver.manifest.pin.driver.version
-        # What the vendor said last: nothing is asked here.
+        # The vendor's last answer: a check uses no network.
         readings = kept(upstream, machine=scene.facts.arch, distro=None, folder=default_cache())
         branches = known_branches(upstream, readings)
         found = branches.of(version)
@@ -140,7 +141,7 @@ def branch(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "warn",
                 f"{version} is of the branch {found.name}, whose life ended on {found.last_day}",
-                "its vendor corrects nothing in it any more, nor makes it build on newer kernels",
+                "its vendor no longer corrects it, nor makes it build on newer kernels",
                 how_to_switch(driver.name, branches.successor(found, today())),
                 driver.name,
             )
@@ -163,7 +164,7 @@ def matrix(scene: Scene) -> Iterator[Finding]:
 
 
 def distro(scene: Scene) -> Iterator[Finding]:
-    """A template serves this distro and its release has data, or its kernels have a tree."""
+    """Drivers can be built for the kernels of this distro and release."""
     running = scene.facts.kernel or ""
     if any(fnmatch.fnmatchcase(running, tree.kernels) for tree in scene.config.trees):
         return
@@ -178,16 +179,16 @@ def distro(scene: Scene) -> Iterator[Finding]:
             "warn",
             error.message.rstrip("."),
             "nothing can be built for this host's kernels",
-            error.resolution or "build on a host of a distro that is supported",
+            error.resolution or "build on a host with a supported distro",
         )
 
 
 def headers_source(scene: Scene) -> Iterator[Finding]:
-    """A host without a package manager says where headers come from."""
+    """A host without a package manager has a configured source of headers or images."""
     distro_id = _kernel_distro(scene)
     settings = scene.config.distro(distro_id)
     data = distro_named(distro_id)
-    # Other families' base images bring their repositories; apt's suites are the host's.
+    # Base images of other families contain their repositories; suites of apt are the host's.
     in_image = data is not None and data.apt is None
     known = settings.archive.mirror or settings.repositories or in_image
     registry = scene.config.registry
@@ -197,14 +198,14 @@ def headers_source(scene: Scene) -> Iterator[Finding]:
             "warn",
             f"this host is immutable ({scene.facts.immutable}), and provision.toml names neither a"
             " registry nor an archive",
-            "there are no package sources on the host that headers could come from",
-            f"[distros.{distro_id}.archive] mirror, or [registry] address, in"
+            "the host has no package sources for headers",
+            f"set [distros.{distro_id}.archive] mirror, or [registry] address, in"
             " /etc/provision/provision.toml",
         )
 
 
 def entitlement(scene: Scene) -> Iterator[Finding]:
-    """A host whose distro asks for a subscription has one, or names repositories of its own."""
+    """A host whose distro needs a subscription has one, or names its own repositories."""
     distro_id = _kernel_distro(scene)
     known = distro_named(distro_id)
     if known is None or scene.config.distro(distro_id).repositories:
@@ -213,7 +214,7 @@ def entitlement(scene: Scene) -> Iterator[Finding]:
         if one.required and not holds_something(in_root(scene.root, one.host)):
             yield Finding(
                 "warn",
-                f"{one.host} is missing or empty, which the repositories of {known.name} ask for",
+                f"{one.host} is missing or empty, and the repositories of {known.name} need it",
                 "the headers of its kernels can't be downloaded without it",
                 f"register this host, or name a mirror: [distros.{distro_id}] repositories in"
                 " /etc/provision/provision.toml",
@@ -238,13 +239,13 @@ def engine(scene: Scene) -> Iterator[Finding]:
         yield Finding(
             "warn",
             "no container engine was found",
-            "modules are built in containers, also those of the next kernel",
+            "modules are built in containers, also those for the next kernel",
             "install Docker or podman, or name an engine: [engine] host in provision.toml",
         )
 
 
 def _failures(scene: Scene) -> Iterator[tuple[Driver, str, Failure]]:
-    """Yield what failed for kernels that matter."""
+    """Yield the failures for kernels that matter."""
     for driver in scene.drivers:
         for release in scene.kernels.relevant:
             failure = driver.state.of(release).failure

@@ -1,4 +1,4 @@
-"""Troubles around the kernel: other copies, old files in use, units, reboots, the store."""
+"""Problems of the host: other copies, old files in use, units, reboots, the store."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from provision.store.units import PACKAGED_UNITS, UNITS, kernel_hooks
 
 _ENABLED = {
     "provision-boot.service": "nothing loads the drivers at boot",
-    "provision-kernel.path": "nothing prepares drivers for a kernel that is installed",
-    "provision-apply.timer": "nothing makes what is missing after a boot",
-    "provision-repeat.timer": "nothing makes what is missing",
+    "provision-kernel.path": "nothing prepares drivers for a new kernel",
+    "provision-apply.timer": "nothing makes missing artifacts after a boot",
+    "provision-repeat.timer": "nothing makes missing artifacts",
 }
-# Installed only where `provision units` was asked for it.
+# Installed only if the settings ask for it.
 _CDI = "provision-cdi.path"
 # Where distros keep libraries.
 _LIBRARIES = ("usr/lib", "usr/lib64", "usr/lib/*-linux-gnu", "usr/local/lib")
-# Tools that build or bring modules of their own: what they leave in /lib/modules/KERNEL.
+# Folders below /lib/modules/KERNEL of other tools that build or install modules.
 _MODULE_FOLDERS = (
     "updates",
     "extra",
@@ -43,20 +43,20 @@ def other_copies(scene: Scene) -> Iterator[Finding]:
     """There is no second copy of a module where modprobe finds it by name."""
     for driver, _entry, manifest in scene.installed():
         folder = f"lib/modules/{manifest.pin.kernel.release}"
-        wanted = {module.name for module in manifest.modules}
+        names = {module.name for module in manifest.modules}
         found = [
             path
             for name in _MODULE_FOLDERS
             for path in sorted(in_root(scene.root, f"{folder}/{name}").rglob("*.ko*"))
-            if path.name.partition(".")[0].replace("-", "_") in wanted
+            if path.name.partition(".")[0].replace("-", "_") in names
         ]
         if found:
             yield Finding(
                 "warn",
                 f"another copy: /{found[0].relative_to(scene.root)}"
                 + (f" and {len(found) - 1} more" if len(found) > 1 else ""),
-                "DKMS, akmods, a package or a vendor's installer brought it; what loads modules by"
-                " their name, udev among them, takes that one",
+                "DKMS, akmods, a package or a vendor's installer installed it; programs that load"
+                " modules by name, such as udev, load that copy",
                 "remove it (apt purge, dnf remove, dkms remove, the vendor's uninstaller)",
                 driver.name,
             )
@@ -74,9 +74,8 @@ def dkms(scene: Scene) -> Iterator[Finding]:
                 yield Finding(
                     "warn",
                     f"DKMS has {name.parent.name} {name.name}, and not for {running}",
-                    "it leaves out a kernel whose headers are missing, and reports success",
-                    f"let only provision look after it: dkms remove {name.parent.name}/"
-                    f"{name.name} --all",
+                    "it skips a kernel whose headers are missing, and reports success",
+                    f"leave it to provision: dkms remove {name.parent.name}/{name.name} --all",
                     driver.name,
                 )
 
@@ -102,9 +101,9 @@ def host_libraries(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "warn",
                 f"/{other[0].relative_to(scene.root)} is not of version {version}",
-                "a package or a vendor's installer brought another user space; programs that take"
+                "a package or a vendor's installer installed another user space; programs that use"
                 " it fail with 'driver/library version mismatch'",
-                "remove that package; the driver's own libraries are in"
+                "remove that package; the folder of the driver's own libraries is in"
                 f" /etc/ld.so.conf.d/provision-{driver.name}.conf",
                 driver.name,
             )
@@ -168,14 +167,14 @@ def automatic_reboot(scene: Scene) -> Iterator[Finding]:
     if reboots and not _enabled(scene, "provision-kernel.path"):
         yield Finding(
             "warn",
-            f"/{reboots[0]} lets the host reboot by itself",
-            "kernel upgrades come unattended, and nothing prepares the drivers before",
-            "provision units; while a build runs, a reboot is delayed",
+            f"/{reboots[0]} allows automatic reboots",
+            "kernels are upgraded automatically, and nothing prepares the drivers",
+            "provision units; its units delay a reboot while a build runs",
         )
 
 
 def store(scene: Scene) -> Iterator[Finding]:
-    """The artifacts in use are undamaged, and there is space for the next."""
+    """The active artifacts are undamaged, and there is space for the next."""
     for driver, entry, _manifest in scene.installed():
         findings = verify_modules(entry).findings
         if findings:
@@ -190,7 +189,7 @@ def store(scene: Scene) -> Iterator[Finding]:
         if driver.entry is not None and driver.manifest is None:
             yield Finding(
                 "fail",
-                f"{driver.entry.name} has no manifest that can be read",
+                f"{driver.entry.name} has no readable manifest",
                 "something wrote to the store, or the disk is defective",
                 f"provision apply, or provision install --replace {driver.name}",
                 driver.name,
@@ -200,7 +199,7 @@ def store(scene: Scene) -> Iterator[Finding]:
         yield Finding(
             "warn",
             f"{free >> 20} MiB are left on the disk of /{STORE}",
-            "an artifact takes up to 1 GiB while it is unpacked, and builds more in the engine",
+            "an artifact takes up to 1 GiB while it is unpacked; builds need more in the engine",
             "provision gc; docker image prune",
         )
 
@@ -224,7 +223,7 @@ def _mapped(process: Path) -> Iterator[str]:
     try:
         lines = (process / "maps").read_text(errors="replace").splitlines()
     except OSError:
-        # It has ended meanwhile, or isn't ours to look at.
+        # The process has ended meanwhile, or this user may not read it.
         return
     for line in lines:
         path = line.partition("/")

@@ -1,9 +1,11 @@
-"""Troubles in the running kernel: modules that are not loaded, in the way, or would be refused."""
+"""Problems of the running kernel: missing, conflicting and refused modules, and its log."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from provision.doctor.scene import Finding, Scene
@@ -33,8 +35,8 @@ def loaded(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "fail",
                 f"not loaded: {', '.join(missing)}",
-                failure.message if failure else "no one loaded it since the host started",
-                f"provision load {driver.name}; provision units, to have it done at boot",
+                failure.message if failure else "it was not loaded since the host started",
+                f"provision load {driver.name}; 'provision units' has it done at boot",
                 driver.name,
             )
 
@@ -47,12 +49,12 @@ def reboot_required(scene: Scene) -> Iterator[Finding]:
         if not others:
             continue
         users = users_of(others, scene.loaded, devices=devices_of(manifest), root=scene.root)
-        who = "; ".join(map(str, users)) or "no one uses it"
+        used_by = "; ".join(map(str, users)) or "nothing uses it"
         yield Finding(
             "warn",
             f"{', '.join(others)} is loaded from another build than the one in the store",
-            f"it could not be unloaded when the new one came, or was not tried: {who}",
-            f"stop who uses it, then provision unload {driver.name} and provision load"
+            f"it could not be unloaded for the new build, or was not tried: {used_by}",
+            f"stop its users, then provision unload {driver.name} and provision load"
             f" {driver.name}; or reboot",
             driver.name,
         )
@@ -66,7 +68,7 @@ def in_tree_copy(scene: Scene) -> Iterator[Finding]:
                 yield Finding(
                     "fail",
                     f"{name} is the kernel's own, not the one in the store",
-                    "the initramfs or udev loaded it before the store's could be",
+                    "the initramfs or udev loaded it first",
                     f"provision unload {driver.name} and provision load {driver.name} when it is"
                     " idle; keep it out of the initramfs (update-initramfs -u, dracut -f)",
                     driver.name,
@@ -82,23 +84,23 @@ def conflicts(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "fail",
                 f"{name} is loaded" + (f" and drives {', '.join(held)}" if held else ""),
-                "the kernel's own driver of the same hardware came first",
+                "the kernel's own driver for the same hardware was loaded first",
                 f"provision load {driver.name} unloads it when it is idle; else reboot. If it comes"
-                " back, make the initramfs again (update-initramfs -u, dracut -f)",
+                " back, rebuild the initramfs (update-initramfs -u, dracut -f)",
                 driver.name,
             )
         if manifest.host.conflicts and not config.is_file():
             yield Finding(
                 "warn",
                 f"/{config.relative_to(scene.root)} is missing",
-                "someone removed it, or the driver was installed by an older provision",
+                "it was removed, or an older provision installed the driver",
                 f"provision install {driver.name} writes it again",
                 driver.name,
             )
 
 
 def signing(scene: Scene) -> Iterator[Finding]:
-    """The modules meet the kernel's demands."""
+    """The modules have the signatures that the kernel requires."""
     reason = _demands_signatures(scene)
     for driver, entry, manifest in scene.installed():
         unsigned = [m.name for m in manifest.modules if not is_signed(entry / m.path)]
@@ -114,7 +116,7 @@ def signing(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "warn",
                 f"Secure Boot is on, and these are not signed: {', '.join(unsigned)}",
-                "this kernel takes them as long as it is not locked down; others would refuse them",
+                "this kernel accepts them while it is not locked down; others would refuse them",
                 "docs/how-to/secure-boot.md: [signing] in provision.toml, mokutil --import",
                 driver.name,
             )
@@ -128,19 +130,18 @@ def signing(scene: Scene) -> Iterator[Finding]:
 
 
 def modules_disabled(scene: Scene) -> Iterator[Finding]:
-    """The kernel loads modules at all."""
+    """The kernel allows loading modules."""
     if scene.text("proc/sys/kernel/modules_disabled") == "1":
         yield Finding(
             "fail",
             "kernel.modules_disabled is 1",
-            "someone has forbidden to load modules until the next boot",
-            "take it out of /etc/sysctl.d, or order what sets it after provision-boot.service;"
-            " reboot",
+            "loading modules is forbidden until the next boot",
+            "remove it from /etc/sysctl.d, or set it after provision-boot.service; then reboot",
         )
 
 
 def device_nodes(scene: Scene) -> Iterator[Finding]:
-    """Device nodes exist, with the links that engines find them by."""
+    """Device nodes exist, with the links that engines need."""
     for driver, _entry, manifest in scene.installed():
         if not any(module.name in scene.loaded for module in manifest.modules):
             continue
@@ -176,8 +177,8 @@ def firmware(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "fail",
                 f"the kernel looks for firmware in {folder}",
-                "someone else has set firmware_class.path",
-                "take it off the kernel's command line, or put the driver's firmware there",
+                "another program has set firmware_class.path",
+                "remove it from the kernel's command line, or put the driver's firmware there",
                 driver.name,
             )
         elif any(module.name in scene.loaded for module in manifest.modules) and (
@@ -203,7 +204,7 @@ def selinux(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "unknown",
                 f"the label of {path} can't be read",
-                "the file system has no labels, or this is another machine's",
+                "the file system has no labels, or belongs to another machine",
                 "run this on the host itself, as root",
                 driver.name,
             )
@@ -218,7 +219,7 @@ def selinux(scene: Scene) -> Iterator[Finding]:
 
 
 def _demands_signatures(scene: Scene) -> str | None:
-    """Return what makes the kernel refuse unsigned modules; None: it doesn't."""
+    """Return why the kernel refuses unsigned modules; None: it accepts them."""
     if scene.facts.lockdown in {"integrity", "confidentiality"}:
         return f"the kernel is locked down ({scene.facts.lockdown})"
     if scene.text("sys/module/module/parameters/sig_enforce") == "Y":
@@ -248,3 +249,81 @@ def _label(path: Path) -> str | None:
         return os.getxattr(path, "security.selinux").decode().rstrip("\0")
     except OSError:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Complaint:
+    """A pattern in the kernel's log, its cause and its cure.
+
+    Attributes:
+        names_firmware: The first group is a firmware file; those of other drivers don't count.
+    """
+
+    pattern: re.Pattern[str]
+    cause: str
+    cure: str
+    names_firmware: bool = False
+
+
+# Sources: kernel/module, security/lockdown and drivers/base/firmware_loader of the kernel; NVIDIA's
+# resource manager (NVRM).
+_COMPLAINTS = (
+    _Complaint(
+        re.compile(r"API mismatch: the client has (?:the )?version (\S+?),"),
+        cause="a program uses libraries of another version than the module",
+        cure="restart programs with the old libraries; the check old-files names them",
+    ),
+    _Complaint(
+        re.compile(r"Direct firmware load for (\S+) failed"),
+        cause="the kernel did not find the firmware",
+        cure="provision load tells the kernel its folder; see the check firmware",
+        names_firmware=True,
+    ),
+    _Complaint(
+        re.compile(r"avc:\s+denied\s+\{ module_load \}"),
+        cause="SELinux refuses to load modules that lack the type modules_object_t",
+        cure="see the check selinux",
+    ),
+    _Complaint(
+        re.compile(r"Loading of (unsigned module|module with \S+ \S+) is rejected"),
+        cause="this kernel takes only modules that are signed with a key that it knows",
+        cure="docs/how-to/secure-boot.md",
+    ),
+    _Complaint(
+        re.compile(r"Lockdown: .*module loading is restricted"),
+        cause="the kernel is locked down and takes only modules signed with a key that it knows",
+        cure="docs/how-to/secure-boot.md",
+    ),
+    _Complaint(
+        re.compile(r"version magic '[^']*' should be '[^']*'|disagrees about version of symbol"),
+        cause="a module was built for another kernel or with other headers",
+        cure="provision apply builds it again for the running kernel",
+    ),
+)
+
+
+def kernel_log(scene: Scene) -> Iterator[Finding]:
+    """The kernel has not complained about drivers since it started."""
+    if scene.log is None:
+        yield Finding(
+            "unknown",
+            "the kernel's log can't be read",
+            "only root may read it, and containers have none",
+            "run as root, on the host itself",
+        )
+        return
+    ours = {
+        name for _driver, _entry, manifest in scene.installed() for name in firmware_names(manifest)
+    }
+    for complaint in _COMPLAINTS:
+        lines = [line for line in scene.log if _applies(complaint, line, ours)]
+        if lines:
+            times = f" ({len(lines)} times)" if len(lines) > 1 else ""
+            yield Finding("warn", f"{lines[-1]}{times}", complaint.cause, complaint.cure)
+
+
+def _applies(complaint: _Complaint, line: str, firmware: set[str]) -> bool:
+    match = complaint.pattern.search(line)
+    if match is None:
+        return False
+    return not complaint.names_firmware or match[1] in firmware

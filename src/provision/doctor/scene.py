@@ -1,4 +1,4 @@
-"""Everything that checks look at, observed once, and what a check finds."""
+"""The scene: everything that checks examine, observed once; and the findings of checks."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ State = Literal["ok", "warn", "fail", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong, may become so, or could not be looked at.
+    """A problem, a possible problem, or something that could not be examined.
 
     Attributes:
         state: ``fail``: a driver does not work, or won't after the next boot; ``warn``: it may not;
-            ``unknown``: what a check needs can't be read.
-        seen: What was found.
-        cause: Why it is so.
+            ``unknown``: the check can't read what it needs.
+        seen: The finding.
+        cause: Its cause.
         cure: What to do.
-        driver: The driver that it is about; None: the host.
+        driver: The driver that it concerns; None: the host.
     """
 
     state: State
@@ -51,12 +51,12 @@ class Driver:
 
     Attributes:
         name: Its name.
-        layout: Its places.
+        layout: Its paths.
         kernels: Short digest of the artifact of each kernel, by release.
         state: What the agent remembers.
-        entry: Folder of the artifact for the running kernel; None: there is no such file.
-        manifest: That artifact's; None: no readable one is there.
-        recipe: From the catalogue; None: it has none that can be read.
+        entry: Folder of the artifact for the running kernel; None: there is no artifact.
+        manifest: The manifest of that artifact; None: there is no readable one.
+        recipe: Its recipe; None: the catalogue has no readable one.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Scene:
 
     Attributes:
         root: Its root.
-        facts: What it is.
+        facts: Its facts.
         kernels: Its kernels.
         loaded: The modules that its kernel has loaded.
         config: Its provision.toml.
@@ -97,7 +97,7 @@ class Scene:
                 yield driver, driver.entry, driver.manifest
 
     def text(self, name: str) -> str | None:
-        """Return the text of a file of the host, without blanks around it; None: no such file."""
+        """Return the stripped text of a file of the host; None: there is no such file."""
         try:
             return in_root(self.root, name).read_text(errors="replace").strip()
         except OSError:
@@ -105,11 +105,11 @@ class Scene:
 
 
 def observe(root: Path = Path("/")) -> Scene:
-    """Look at a host.
+    """Observe a host.
 
     Raises:
-        NotFoundError: The root is no host's.
-        ConfigError: provision.toml has mistakes; all of them are named.
+        NotFoundError: The folder is not the root of a host.
+        ConfigError: provision.toml has mistakes; the error lists all of them.
     """
     root = root.resolve()
     config = load(root)
@@ -142,7 +142,7 @@ def _driver(root: Path, name: str, running: str | None, catalogue: Catalogue) ->
     try:
         recipe = catalogue.entry(name).recipe
     except ProvisionError:
-        # Installed from an image, or a catalogue that is gone: what is installed still counts.
+        # The driver came from an image, or its catalogue is gone: it is still examined.
         recipe = None
     return Driver(name, layout, kernels, load_state(layout), entry, manifest, recipe)
 

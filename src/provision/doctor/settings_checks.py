@@ -1,4 +1,4 @@
-"""Troubles in what admins write: provision.toml, and the engines' own settings."""
+"""Problems of settings: provision.toml, and the engines' own configuration."""
 
 from __future__ import annotations
 
@@ -33,10 +33,8 @@ def catalogue(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "warn",
                 f"catalogue names {folder}, and there is no such folder",
-                "its drivers are unknown; where provision brings one of the same name, that one is"
-                " taken instead",
-                "put the folder there, or take it out of catalogue in"
-                " /etc/provision/provision.toml",
+                "its drivers are unknown; provision's own driver of the same name is used instead",
+                "make the folder, or remove it from catalogue in /etc/provision/provision.toml",
             )
 
 
@@ -49,20 +47,20 @@ def distros(scene: Scene) -> Iterator[Finding]:
                 "warn",
                 f"provision.toml has [distros.{name}], and there is no such distro",
                 "the mirrors, repositories and base images in it have no effect",
-                f"take the ID of its os-release: there are {', '.join(known)}",
+                f"use the ID of its os-release; known are {', '.join(known)}",
             )
 
 
 def registry(scene: Scene) -> Iterator[Finding]:
-    """Everything that came or will come from a registry is signed by a key on this host."""
+    """Everything from a registry is signed with a key that this host trusts."""
     yield from _trust(scene)
     for driver, entry, _manifest in scene.installed():
         if reference := unsigned_reference(entry):
             yield Finding(
                 "warn",
                 f"{entry.name} is unsigned",
-                f"it came from {reference}, and no key that counts here has signed that",
-                f"have it signed (provision sign), then pull it again: provision pull {reference}",
+                f"it came from {reference}, and no trusted key has signed that image",
+                f"sign the image (provision sign), then pull it again: provision pull {reference}",
                 driver.name,
             )
 
@@ -86,16 +84,16 @@ def _trust_in(scene: Scene, address: str) -> Iterator[Finding]:
             yield Finding(
                 "warn",
                 f"[trust] insecure: {address} may serve anything",
-                "who may write there decides what the kernel loads",
-                "have the images signed (provision sign), and name the public keys: [trust] keys ="
+                "everyone who may write there decides what the kernel loads",
+                "sign the images (provision sign), and name the public keys: [trust] keys ="
                 ' "/etc/provision/trust.d"',
                 about,
             )
         elif rule.keys is None:
             yield Finding(
                 "fail",
-                f"{address} is looked into, and no signature counts for it",
-                "what it serves is refused, so that this host gets nothing from there",
+                f"{address} is configured, and no key is trusted for it",
+                "this host refuses all of its images",
                 'name the public keys: [trust] keys = "/etc/provision/trust.d"; or build here:'
                 ' [policy] build = "always"',
                 about,
@@ -111,19 +109,19 @@ def _keys(scene: Scene, keys: str, about: str | None) -> Iterator[Finding]:
         yield Finding(
             "fail",
             f"{keys} has keys that can't be used: {error.details}",
-            "nothing that a registry serves is believed until all of them are good",
+            "images of registries are refused until all keys are valid",
             error.resolution or "",
             about,
         )
 
 
 def policy(scene: Scene) -> Iterator[Finding]:
-    """provision.toml does not postpone builds to the boot."""
+    """Artifacts are prepared before the boot of a new kernel."""
     if scene.drivers and not scene.config.policy.prebuild:
         yield Finding(
             "warn",
             "[policy] prebuild is false",
-            "a host that boots a new kernel has no drivers until they are built then: minutes",
+            "after a boot with a new kernel, the host has no drivers until they are built",
             "prebuild = true in /etc/provision/provision.toml",
         )
 
@@ -137,8 +135,8 @@ def runtime(scene: Scene) -> Iterator[Finding]:
             yield Finding(
                 "warn",
                 f"/{name} gives podman another oci-decorator than /{_DROP_IN}",
-                "drop-ins are read in the order of their names, and the last one counts",
-                f"take oci-decorator out of /{name}",
+                "drop-ins are read in the order of their names, and the last one applies",
+                f"remove oci-decorator from /{name}",
             )
         yield from _missing(scene.root, name, programs)
     if programs := _docker(scene.root):
@@ -146,33 +144,33 @@ def runtime(scene: Scene) -> Iterator[Finding]:
 
 
 def _missing(root: Path, name: str, programs: tuple[str, ...]) -> Iterator[Finding]:
-    # Docker looks for a bare name along its PATH, which isn't ours to know.
+    # Docker looks for a bare name in its own PATH, which is not known here.
     is_known = all(program.startswith("/") for program in programs)
     if is_known and not any(in_root(root, program).is_file() for program in programs):
         yield Finding(
             "warn",
             f"/{name} has the runtime oci-decorator, and there is no {' or '.join(programs)}",
             "the program was moved or removed; no container starts with this runtime",
-            "install it again (the role provision_hook does), or take the runtime out",
+            "install it again (the role provision_hook does), or remove the runtime",
         )
 
 
 def _podman(root: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the files that say what podman's oci-decorator is; the last one counts."""
+    """Yield the files that configure oci-decorator for podman; the last one applies."""
     for pattern in _CONTAINERS_CONF:
         for name in glob_in_root(root, pattern):
             try:
                 text = in_root(root, name).read_text()
                 programs = tomllib.loads(text)["engine"]["runtimes"][_RUNTIME]
             except (OSError, ValueError, KeyError, TypeError, RecursionError):
-                # It says nothing of it, or podman itself refuses it.
+                # The file does not configure it, or podman refuses the file.
                 continue
             if isinstance(programs, list) and programs:
                 yield str(name), tuple(map(str, programs))
 
 
 def _docker(root: Path) -> tuple[str, ...]:
-    """Return what Docker's oci-decorator is; empty: it has none."""
+    """Return the program of Docker's runtime oci-decorator; empty: Docker has none."""
     try:
         entry: object = json.loads(in_root(root, _DAEMON_JSON).read_text())["runtimes"][_RUNTIME]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -99,38 +99,38 @@ class ArtifactSource:
         with scratch(self.settings.state, "export", progress=self.progress) as folder:
             return self.unpack(image, folder / "artifact")
 
-    def artifact(self, wanted: DriverRequest, folder: Path) -> Manifest:
+    def artifact(self, request: DriverRequest, folder: Path) -> Manifest:
         """Put the artifact of a driver for one kernel into a new folder.
 
         It comes from the registry or else from the store; nothing is built.
 
         Args:
-            wanted: The driver, and its kernel.
+            request: The driver and its kernel.
             folder: The folder.
 
         Raises:
             NotFoundError: Neither has it.
             ProvisionError: The artifact lacks a trusted signature, or is damaged.
         """
-        kernel = wanted.kernel or ""
+        kernel = request.kernel or ""
         trusted = None
         if asks_registries(self.settings):
             trusted = look_for(
                 self.settings,
-                wanted,
+                request,
                 Lookup(self.consent, connected=self.connected, progress=self.progress),
             )
         if trusted is not None:
             return self._pulled(trusted, folder)
-        entry = self._stored(wanted.driver, kernel)
+        entry = self._stored(request.driver, kernel)
         if entry is None:
             # For an unknown driver, the catalogue's error says more.
-            self.settings.catalogue.entry(wanted.driver)
+            self.settings.catalogue.entry(request.driver)
             raise NotFoundError(
-                f"There is no artifact of {wanted.driver} for {kernel}: neither in a registry nor"
+                f"There is no artifact of {request.driver} for {kernel}: neither in a registry nor"
                 " in the store.",
                 resolution="Build it, and name the image: provision build"
-                f" {wanted.driver} --kernel {kernel}; provision export … --image IMAGE",
+                f" {request.driver} --kernel {kernel}; provision export … --image IMAGE",
             )
         shutil.copytree(entry, folder, symlinks=True)
         return verify_path(folder).require_whole(f"The store entry '{entry}'")
@@ -192,10 +192,10 @@ def choose(source: ArtifactSource, driver: str, repository: Reference, choice: C
     there = [tag.kernel for tag in tags]
     missing = [kernel for kernel in choice.kernels.literals if kernel not in there]
     if missing or not tags:
-        wanted = " ".join(filter(None, (driver, choice.version, f"({flavour})")))
+        name = " ".join(filter(None, (driver, choice.version, f"({flavour})")))
         kernel = missing[0] if missing else "RELEASE"
         raise NotFoundError(
-            f"'{repository.with_tag('')}' has no image of {wanted} for"
+            f"'{repository.with_tag('')}' has no image of {name} for"
             f" {', '.join(missing) or 'any kernel'}.",
             resolution=f"Build and push it: provision build {driver} --kernel {kernel} --push …"
             f" --sign. What is there: provision search {driver}",
@@ -227,8 +227,8 @@ def _of_distro(tags: list[HostTag], distro: str | None, driver: str) -> list[Hos
             f"There are images of {driver} for several distros, and one Module serves one.",
             resolution=f"Name one, as ID:VERSION: --distro … ({', '.join(names)})",
         )
-    wanted = distro.replace(":", "") if distro else None
-    return [tag for tag in tags if wanted in {None, tag.distro}]
+    escaped = distro.replace(":", "") if distro else None
+    return [tag for tag in tags if escaped in {None, tag.distro}]
 
 
 def _of_version(tags: list[HostTag], version: str | None) -> list[HostTag]:

@@ -131,14 +131,7 @@ def documents(agent: Agent) -> list[dict[str, Value]]:
     Raises:
         UsageError: Kubernetes would refuse a name or the image.
     """
-    check_name("namespace", agent.namespace)
-    for part in (agent.pull_secret or "x").split("."):
-        check_name("part of the secret's name", part)
-    if not _IMAGE.fullmatch(agent.image):
-        raise UsageError(
-            f"'{agent.image}' is no name of an image.",
-            resolution="Name the agent's image as nodes pull it: registry.example/agent:1.",
-        )
+    _check_names(agent)
     labels: dict[str, Value] = {"app.kubernetes.io/name": NAME}
     here: dict[str, Value] = {"name": NAME, "namespace": agent.namespace, "labels": labels}
     return [
@@ -170,6 +163,17 @@ def documents(agent: Agent) -> list[dict[str, Value]]:
             "scheduling": {"nodeSelector": {"provision/ready": "true"}},
         },
     ]
+
+
+def _check_names(agent: Agent) -> None:
+    check_name("namespace", agent.namespace)
+    for part in (agent.pull_secret or "x").split("."):
+        check_name("part of the secret's name", part)
+    if not _IMAGE.fullmatch(agent.image):
+        raise UsageError(
+            f"'{agent.image}' is not the name of an image.",
+            resolution="Name the agent's image as nodes pull it: registry.example/agent:1",
+        )
 
 
 def _namespace(agent: Agent) -> dict[str, Value]:
@@ -250,21 +254,25 @@ def _container(agent: Agent) -> dict[str, Value]:
             "requests": {"cpu": "50m", "memory": "128Mi"},
             "limits": {"memory": "1Gi"},
         },
-        "securityContext": {
-            "runAsUser": 0,
-            "privileged": False,
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"], "add": list(_CAPABILITIES)},
-            # Where SELinux confines containers, none but this type may load modules.
-            "seLinuxOptions": {"type": "spc_t"},
-            # AppArmor's profiles for containers hide whose root is mounted, and who uses a module.
-            "appArmorProfile": {"type": "Unconfined"},
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": _security_context(),
         "volumeMounts": [
             {"name": "host", "mountPath": "/host", "mountPropagation": "HostToContainer"},
             {"name": "config", "mountPath": "/config", "readOnly": True},
             {"name": "cache", "mountPath": "/cache"},
         ],
+    }
+
+
+def _security_context() -> dict[str, Value]:
+    return {
+        "runAsUser": 0,
+        "privileged": False,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"], "add": list(_CAPABILITIES)},
+        # Where SELinux confines containers, only this type may load modules.
+        "seLinuxOptions": {"type": "spc_t"},
+        # AppArmor's profiles for containers hide the host's root and the users of modules.
+        "appArmorProfile": {"type": "Unconfined"},
+        "seccompProfile": {"type": "RuntimeDefault"},
     }

@@ -96,6 +96,25 @@ def module_document(
     """
     driver = manifest.pin.driver.name
     _check_names(driver, options.namespace)
+    architecture = _ARCHITECTURES[manifest.pin.kernel.architecture]
+    selector = {"kubernetes.io/os": "linux", "kubernetes.io/arch": architecture}
+    container = _container(manifest, repository, kernels, options)
+    spec: dict[str, Value] = {"moduleLoader": {"container": container}}
+    if options.pull_secret:
+        spec["imageRepoSecret"] = {"name": options.pull_secret}
+    spec["selector"] = {**selector, **(options.selector or {})}
+    return {
+        "apiVersion": "kmm.sigs.x-k8s.io/v1beta1",
+        "kind": "Module",
+        "metadata": {"name": driver, "namespace": options.namespace},
+        "spec": spec,
+    }
+
+
+def _container(
+    manifest: Manifest, repository: Reference, kernels: ClusterKernels, options: KmmOptions
+) -> dict[str, Value]:
+    """Return the module loader's container: what it loads, and from which images."""
     container: dict[str, Value] = {"imagePullPolicy": "IfNotPresent"}
     if options.ordered_upgrade:
         container["version"] = manifest.pin.driver.version
@@ -109,18 +128,7 @@ def module_document(
             resolution="Name some: --kernel RELEASE, or --regexp EXPRESSION.",
         )
     container["kernelMappings"] = mappings
-    architecture = _ARCHITECTURES[manifest.pin.kernel.architecture]
-    selector = {"kubernetes.io/os": "linux", "kubernetes.io/arch": architecture}
-    spec: dict[str, Value] = {"moduleLoader": {"container": container}}
-    if options.pull_secret:
-        spec["imageRepoSecret"] = {"name": options.pull_secret}
-    spec["selector"] = {**selector, **(options.selector or {})}
-    return {
-        "apiVersion": "kmm.sigs.x-k8s.io/v1beta1",
-        "kind": "Module",
-        "metadata": {"name": driver, "namespace": options.namespace},
-        "spec": spec,
-    }
+    return container
 
 
 def secret_document(

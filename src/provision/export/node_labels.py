@@ -37,7 +37,7 @@ class Published:
     events: Mapping[str, str]
 
 
-def wanted_labels(status: Mapping[str, Any]) -> dict[str, str]:
+def labels_of(status: Mapping[str, Any]) -> dict[str, str]:
     """Return the labels of a node from its status.json."""
     labels = {_READY: "true" if status["is_ready"] else "false"}
     for driver in status["drivers"]:
@@ -61,12 +61,12 @@ def publish(status: Mapping[str, Any], node: str, api: Any = None) -> Published:
         ProvisionError: The API server refused or did not answer.
     """
     api = api or _connected()
-    wanted = wanted_labels(status)
+    desired = labels_of(status)
     try:
         found = api.read_node(node, _request_timeout=_TIMEOUT)
         labels = {k: v for k, v in (found.metadata.labels or {}).items() if k.startswith(PREFIX)}
-        changes: dict[str, str | None] = dict.fromkeys(labels.keys() - wanted.keys())
-        changes |= {k: v for k, v in wanted.items() if labels.get(k) != v}
+        changes: dict[str, str | None] = dict.fromkeys(labels.keys() - desired.keys())
+        changes |= {k: v for k, v in desired.items() if labels.get(k) != v}
         events = _events(status, labels)
         # Labels record which events were sent: after a failure, the next run sends the event.
         for driver, state in events.items():
@@ -112,9 +112,9 @@ def _message(status: Mapping[str, Any], driver: str, state: str) -> str:
     (found,) = (one for one in status["drivers"] if one["name"] == driver)
     parts = [f"{driver} {found['version'] or found['wanted']} is {state}."]
     parts += [
-        f"{slot['release']}: {slot['reason']} {slot['resolution'] or ''}".strip()
-        for slot in found["kernels"]
-        if slot["reason"]
+        f"{kernel['release']}: {kernel['reason']} {kernel['resolution'] or ''}".strip()
+        for kernel in found["kernels"]
+        if kernel["reason"]
     ]
     # https://github.com/kubernetes/api/blob/v0.35.0/core/v1/types.go: 1024 at most.
     return " ".join(parts)[:1024]

@@ -86,12 +86,12 @@ def need_programs(*names: str) -> None:
     packages = {"mksquashfs": "squashfs-tools", "veritysetup": "cryptsetup-bin", "sfdisk": "fdisk"}
     missing = [name for name in names if find_program(name) is None]
     if missing:
-        wanted = " ".join(packages[name] for name in missing)
+        needed = " ".join(packages[name] for name in missing)
         raise NotFoundError(
             f"There is no program {' and no '.join(missing)}, which system extensions are made"
             " with.",
-            resolution=f"apt-get install {wanted} (Fedora, EL: dnf install"
-            f" {wanted.replace('cryptsetup-bin', 'veritysetup').replace('fdisk', 'util-linux')})",
+            resolution=f"apt-get install {needed} (Fedora, EL: dnf install"
+            f" {needed.replace('cryptsetup-bin', 'veritysetup').replace('fdisk', 'util-linux')})",
         )
 
 
@@ -238,9 +238,9 @@ def _units(tree: Path, driver: str, version: str) -> None:
     name = f"{extension_name(driver)}.service"
     _write(tree / _UNITS / name, _render("provision.service.j2", driver=driver, version=version))
     # Nothing enables units of a merged extension, so it includes the link that enables one.
-    wanted = tree / _UNITS / "multi-user.target.wants" / name
-    wanted.parent.mkdir()
-    wanted.symlink_to(f"../{name}")
+    link = tree / _UNITS / "multi-user.target.wants" / name
+    link.parent.mkdir()
+    link.symlink_to(f"../{name}")
 
 
 def _release(tree: Path, driver: str, architecture: str, hosts: Hosts) -> None:

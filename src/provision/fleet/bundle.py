@@ -1,4 +1,4 @@
-"""Makes bundles for an air gap: signed artifacts, and all that builds without a network need.
+"""Makes bundles for an air gap: signed artifacts, and everything that offline builds need.
 
 A bundle is a folder, or one tar archive of it. Making it again in the same folder continues an
 interrupted run, and removes what no longer belongs there.
@@ -25,7 +25,7 @@ from provision.fleet.bundle_index import (
     BundleKey,
     sums_text,
 )
-from provision.fleet.mirror_selection import Chosen, RegistryAccess
+from provision.fleet.mirror import Chosen, RegistryAccess
 from provision.pipeline.image_archives import pack_folder
 from provision.pipeline.registries import BUNDLE_IMAGES, trusted_keys
 from provision.progress import Note, Progress, Step
@@ -52,10 +52,10 @@ def create(
 
     Args:
         access: How the registry is reached.
-        order: What was asked for.
-        contents: What ``gather`` found.
+        order: The order for the bundle.
+        contents: The result of ``gather``.
         output: A folder, or a file that ends in ``.tar``.
-        signer: Signs it; None: it is not signed.
+        signer: Signs the bundle; None: it stays unsigned.
 
     Raises:
         ProvisionError: The folder has other files, the disk has no room, or the registry failed.
@@ -85,7 +85,7 @@ def check_room(output: Path, size: int) -> None:
     """Check that there is room for a bundle.
 
     Raises:
-        ProvisionError: There is not enough.
+        ProvisionError: The space does not suffice.
     """
     place = output.absolute()
     present = (
@@ -98,21 +98,21 @@ def check_room(output: Path, size: int) -> None:
         raise ProvisionError(
             f"'{place}' has {free // 1_000_000} MB left, and the bundle takes"
             f" {size // 1_000_000} MB.",
-            resolution="Make room, or choose fewer kernels: --kernel RELEASE. A .tar takes twice"
-            " its size while it is made; a folder does not.",
+            resolution="Free some space, or choose fewer kernels: --kernel RELEASE. A .tar needs"
+            " twice its size while it is made; a folder does not.",
         )
 
 
 def _claim(folder: Path) -> None:
-    """Take a folder for a bundle.
+    """Claim a folder for a bundle.
 
     Raises:
         ProvisionError: It has foreign files.
     """
     if folder.is_dir() and not (folder / _MARKER).exists() and any(folder.iterdir()):
         raise ProvisionError(
-            f"'{folder}' has files, and is no bundle: nothing is written there.",
-            resolution="Name an empty folder, or one that is not there yet.",
+            f"'{folder}' has foreign files, so no bundle is written there.",
+            resolution="Name an empty folder, or a new one.",
         )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _MARKER).touch()
@@ -160,13 +160,13 @@ def _write_files(folder: Path, contents: Contents, progress: Progress) -> tuple[
 
 def _tidy(folder: Path, contents: Contents) -> None:
     """Remove files of an earlier bundle that this one does not have."""
-    wanted = {*contents.copies, *contents.texts}
-    wanted |= {f"{BASES}/{b.digest.removeprefix('sha256:')}.tar" for b, _image in contents.bases}
+    listed = {*contents.copies, *contents.texts}
+    listed |= {f"{BASES}/{b.digest.removeprefix('sha256:')}.tar" for b, _image in contents.bases}
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         place = str(path.relative_to(folder))
         if place.startswith(f"{BUNDLE_IMAGES}/"):
             continue
-        if place not in wanted and place != _MARKER:
+        if place not in listed and place != _MARKER:
             path.unlink()
     drivers = {one.driver for one in contents.chosen}
     for layout in sorted((folder / BUNDLE_IMAGES).iterdir()):

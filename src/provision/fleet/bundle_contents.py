@@ -11,12 +11,13 @@ from provision.build.package_store import Closure, PackageStore
 from provision.documents import load_json
 from provision.engine.docker_api import Engine, Image, split_reference
 from provision.errors import NotFoundError, ProvisionError
-from provision.fleet.mirror import Mirrored, require_all
-from provision.fleet.mirror_selection import (
+from provision.fleet.mirror import (
     Chosen,
     ImageSelection,
+    Mirrored,
     RegistryAccess,
     choose,
+    require_all,
     total_size,
 )
 from provision.pin import BasePin, Pin
@@ -27,13 +28,13 @@ PACKAGES = "packages/sha256"
 CLOSURES = "packages/closures"
 PINS = "pins"
 BASES = "bases"
-# Folders of files that are brought besides.
+# Folders of further files.
 WHEELS, PYTHON, COLLECTION, PROGRAMS = "wheels", "python", "collection", "bin"
 
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """Files that are brought as they are.
+    """Files that go into a bundle unchanged.
 
     Attributes:
         wheels: A folder of wheels, for ``provision_driver_wheelhouse``.
@@ -116,12 +117,12 @@ def gather(access: RegistryAccess, order: Order, engine: Callable[[], Engine]) -
 
     Args:
         access: How the registry is reached; the machine's package store counts too.
-        order: What is asked for.
-        engine: Connects to the engine that has the base images; called if any are wanted.
+        order: The order for the bundle.
+        engine: Connects to the engine that has the base images; called if there are any.
 
     Raises:
-        NotFoundError: Packages, sources or base images are missing; all of them are named.
-        UntrustedError: An image is not signed as it has to be; all of them are named.
+        NotFoundError: Packages, sources or base images are missing; the error lists all of them.
+        UntrustedError: Images lack a trusted signature; the error lists all of them.
         ProvisionError: As ``choose``.
     """
     chosen, refused = choose(access, order.registry, order.selection)
@@ -140,22 +141,22 @@ def gather(access: RegistryAccess, order: Order, engine: Callable[[], Engine]) -
         bases = tuple(_base_images(pins.values(), engine, missing))
     if missing:
         raise NotFoundError(
-            "What builds need is not all on this machine, so a bundle would lack it.",
-            resolution="Make the bundle where these were built, have it here first ('provision"
-            " build --pin', 'docker pull'), or bring artifacts only: --artifacts-only.",
+            "This machine lacks files that builds need, so the bundle would be incomplete.",
+            resolution="Make the bundle on the machine that built these, get the files first"
+            " ('provision build --pin', 'docker pull'), or leave them out: --artifacts-only.",
             details="\n".join(dict.fromkeys(missing)),
         )
     return Contents(chosen, copies, texts, bases, engine)
 
 
 def _inputs(store: PackageStore, pin: Pin, missing: list[str]) -> dict[str, Path]:
-    """Return the files that a build of a Pin installs; notes those that are not here."""
-    wanted = {package.sha256: package.name for package in pin.closure}
+    """Return the files that a build of a Pin installs; add missing ones to ``missing``."""
+    names = {package.sha256: package.name for package in pin.closure}
     for source in pin.sources:
         if source.file is not None and source.sha256 is not None:
-            wanted[source.sha256] = source.address or source.sha256
+            names[source.sha256] = source.address or source.sha256
     found = {}
-    for sha256, name in wanted.items():
+    for sha256, name in names.items():
         path = store.whole(sha256)
         if path is None:
             missing.append(f"{name} (sha256 {sha256[:12]}…), for {pin.image}")
@@ -181,7 +182,7 @@ def _closures(store: PackageStore, pin: Pin) -> Iterator[tuple[str, str]]:
 def _base_images(
     pins: Iterable[Pin], engine: Callable[[], Engine], missing: list[str]
 ) -> Iterator[tuple[BasePin, Image]]:
-    """Yield the base images of Pins, each once; notes those that the engine lacks."""
+    """Yield the base images of Pins, each once; add missing ones to ``missing``."""
     for base in {pin.base.digest: pin.base for pin in pins}.values():
         name, _tag = split_reference(base.image)
         image = engine().image(base.digest) or engine().image(f"{name}@{base.digest}")

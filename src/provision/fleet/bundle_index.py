@@ -193,8 +193,8 @@ def open_bundle(settings: Settings, path: Path, consent: Consent) -> Bundle:
     except NotFoundError as error:
         raise NotFoundError(
             f"'{path}' is no bundle: {error.message}",
-            resolution="Name the folder or archive that 'provision bundle create' wrote. Where"
-            " creating it was interrupted, run that again: it goes on.",
+            resolution="Name the folder or archive that 'provision bundle create' wrote. If that"
+            " command was interrupted, run it again to continue.",
         ) from error
     signed_by = _verified(settings, files, sums, consent)
     known = _parse_sums(files.name, sums)
@@ -210,7 +210,7 @@ def check_files(bundle: Bundle, *, progress: Progress = silent) -> None:
     """Compare every file of a bundle with its checksum.
 
     Raises:
-        ProvisionError: Some are missing or damaged; all of them are named.
+        ProvisionError: Files are missing or damaged; the error lists all of them.
     """
     total, done = bundle.index.size, 0
     progress(Note(f"Verifying {len(bundle.index.files)} files of {bundle.name}"))
@@ -238,8 +238,8 @@ def check_files(bundle: Bundle, *, progress: Progress = silent) -> None:
         raise ProvisionError(
             f"The bundle '{bundle.name}' is damaged: {len(wrong)} of its {len(bundle.index.files)}"
             " files are not what is signed. Nothing of it was used.",
-            resolution="Copy it once more, and look for damage of the medium. 'provision bundle"
-            " create' into the same folder makes again what is missing.",
+            resolution="Copy it again, and check the medium for damage. 'provision bundle create'"
+            " with the same folder replaces what is missing.",
             details="\n".join(wrong),
         )
 
@@ -262,11 +262,11 @@ def _verified(settings: Settings, files: Files, sums: bytes, consent: Consent) -
         for key in keys:
             if key.has_signed(sums, signature):
                 return key.name
-        why = f"none of the keys that count here has signed it ({', '.join(k.name for k in keys)})"
+        why = f"no key that this host trusts has signed it ({', '.join(k.name for k in keys)})"
     raise UntrustedError(
         f"The bundle '{files.name}' is refused: {why}.",
-        resolution="Don't use it. Have it made by those who sign your artifacts ('provision bundle"
-        " create --key'), or name the right key: --public-key FILE.",
+        resolution="Don't use it. Get a bundle that your signing key has signed ('provision bundle"
+        " create --key'), or name the right public key: --public-key FILE",
     )
 
 

@@ -1,7 +1,7 @@
-"""Uses bundles behind an air gap: for a registry there, or for one host.
+"""Loads bundles behind an air gap: into a registry there, or into one host.
 
-Every file is compared with the signed list before any is used. Each artifact still needs its own
-signature, as if a registry served it: a bundle's signature adds nothing to it.
+Every file is compared with the signed list before any file is used. Each artifact still needs its
+own signature, as from a registry: the signature of the bundle does not replace it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from provision.engine.docker_api import Engine
 from provision.engine.scratch import scratch
 from provision.fleet.bundle_contents import CLOSURES, PACKAGES
 from provision.fleet.bundle_index import Bundle, BundleArtifact
-from provision.fleet.mirror_selection import RegistryAccess
+from provision.fleet.mirror import RegistryAccess
 from provision.host.kernels import find_kernels, machine
 from provision.pipeline.pulling import store_pulled
 from provision.pipeline.registries import BUNDLE_IMAGES, check_of, examine
@@ -92,7 +92,7 @@ def _examine(access: RegistryAccess, bundle: Bundle, artifact: BundleArtifact) -
     check = check_of(access.settings, repository, {}, access.consent, artifact.driver)
     image = find(repository, artifact.architecture, examine=check).image
     if image.pin.digest != artifact.pin or image.pin.driver.name != artifact.driver:
-        raise refused(bundle.name, f"{artifact.digest} is not the image that it says")
+        raise refused(bundle.name, f"{artifact.digest} is not the image that the index describes")
 
 
 def for_host(
@@ -126,8 +126,8 @@ def store_bundle(
     Args:
         access: The host, and what it accepts.
         bundle: The bundle; its files were checked.
-        artifacts: Those that it gets.
-        engine: Connects to the engine that gets the base images; None: none does.
+        artifacts: The artifacts for the host.
+        engine: Connects to the engine that loads the base images; None: they are not loaded.
 
     Raises:
         UntrustedError: An artifact lacks a trusted signature, or is older than an earlier one.
@@ -137,8 +137,8 @@ def store_bundle(
     settings, consent, progress = access.settings, access.consent, access.progress
     trusted = []
     for artifact in artifacts:
-        wanted = {"driver": artifact.driver, "pin": artifact.pin}
-        trusted.append(examine(settings, _repository(bundle, artifact), wanted, consent))
+        expected = {"driver": artifact.driver, "pin": artifact.pin}
+        trusted.append(examine(settings, _repository(bundle, artifact), expected, consent))
     for one in trusted:
         stored = store_pulled(settings, one, consent, progress=progress).stored
         done.entries.append(str(stored.entry))
@@ -162,7 +162,7 @@ def _fill_packages(settings: Settings, bundle: Bundle, done: Loaded, progress: P
         if bundle.listed[path].sha256 != sha256:
             raise refused(bundle.name, f"'{path}' in it has another checksum than its name")
         if store.whole(sha256) is None:
-            progress(Note(f"Taking {path}"))
+            progress(Note(f"Adding {path}"))
             with bundle.open(path) as stream:
                 store.add(stream, sha256=sha256, name=path)
             done.packages += 1
@@ -186,9 +186,9 @@ def _load_bases(bundle: Bundle, engine: Engine, done: Loaded, progress: Progress
         if engine.image(base.digest) is None:
             progress(
                 Note(
-                    f"{base.image} was loaded, and the engine does not know it as {base.digest}:"
-                    " Pins with that digest can't be built with it. Push it to a registry in the"
-                    " gap, and name it there in base_images"
+                    f"{base.image} was loaded, but the engine has no image {base.digest}: Pins with"
+                    " that digest can't be built with it. Push the image to a registry behind the"
+                    " air gap, and set base_images to it"
                 )
             )
 

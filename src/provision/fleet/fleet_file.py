@@ -1,7 +1,6 @@
-"""fleet.toml: which drivers are built for a fleet, and the cells that follow from it.
+"""fleet.toml: the drivers that are built for a fleet, and the cells that follow from it.
 
-The name of a cell is all that a machine needs to build it: neither the other cells nor the present
-state of the archives.
+A machine that builds a cell needs only its name, not the other cells or the state of the archives.
 """
 
 from __future__ import annotations
@@ -20,15 +19,14 @@ from provision.distros import find_distro
 from provision.documents import Frozen, load_toml
 from provision.engine.docker_api import Engine
 from provision.errors import ConfigError, Mistake, ProvisionError, UsageError
-from provision.matrix.cells import Cell, Column, Planned, Row, Selection
-from provision.matrix.choosing import plan_cells
+from provision.matrix.cells import Cell, Column, Planned, Row, Selection, plan_cells
 from provision.matrix.offers import find_offers
 from provision.matrix.results import DistroName
 from provision.pin import KernelRelease, Name, Version
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 
-# The file's word for all kernels of an archive, and the matrix's word.
+# The word of fleet.toml for all kernels of an archive, and the word of the matrix.
 _ARCHIVE, _ALL = "archive", "all"
 _KERNEL = r"archive|all|latest(-[1-9][0-9]{0,3})?|[0-9][A-Za-z0-9._+~*?\[\]!-]*"
 Kernel = Annotated[str, StringConstraints(pattern=rf"^({_KERNEL})$", max_length=128)]
@@ -37,7 +35,7 @@ _MOST_CELLS = 10_000
 
 
 class Build(Frozen):
-    """One ``[[builds]]``: drivers, and what they are built for.
+    """One ``[[builds]]``: drivers, and their kernels.
 
     Attributes:
         drivers: Names of the catalogue, or ``all``.
@@ -45,7 +43,7 @@ class Build(Frozen):
         flavours: Names, ``default`` or ``all``.
         distros: Such as ``debian:12``; empty: those of the file.
         kernels: Releases, patterns, ``latest-N`` or ``archive``; empty: those of the file.
-        force: Whether kernels are tried that a recipe does not name.
+        force: Whether cells are built for kernels that a recipe does not name.
     """
 
     drivers: tuple[Name, ...] = Field(min_length=1)
@@ -60,17 +58,17 @@ class Fleet(Frozen):
     """A fleet.toml.
 
     Attributes:
-        registry: Where hosts look: ``registry.example:5000/drivers``.
+        registry: The hosts' registry: ``registry.example:5000/drivers``.
         sign_key: Private key that signs images: a file, or a PKCS#11 URI; None: that of
             provision.toml.
         sign_password_file: File with its password or PIN; None: that of provision.toml.
         unsigned: Whether images are pushed without a signature.
-        claims: Whether builders claim in the registry what they build.
-        jobs: Builds at once on one machine.
+        claims: Whether builders claim cells in the registry while they build them.
+        jobs: Number of parallel builds on one machine.
         network: Network of the containers that download; None: what provision.toml says.
         distros: Distros of builds that name none.
         kernels: Kernels of builds that name none.
-        builds: What is built.
+        builds: The builds.
     """
 
     registry: RegistryAddress
@@ -87,7 +85,7 @@ class Fleet(Frozen):
     @model_validator(mode="after")
     def _check(self) -> Fleet:
         if self.unsigned and self.sign_key is not None:
-            raise ValueError("sign_key: unsigned = true leaves nothing to sign; take one of both")
+            raise ValueError("sign_key: can't be combined with unsigned = true; remove one of them")
         return self
 
     def selections(self) -> list[Selection]:
@@ -116,7 +114,7 @@ def load_fleet(path: Path, catalogue: Catalogue) -> Fleet:
 
     Raises:
         NotFoundError: There is no such file.
-        ConfigError: It has mistakes; names every key, and what to write instead.
+        ConfigError: It has mistakes; the error names every key, and what to write instead.
     """
     wrong: list[Mistake] = []
     fleet = None
@@ -127,7 +125,7 @@ def load_fleet(path: Path, catalogue: Catalogue) -> Fleet:
         if any(not mistake.path for mistake in wrong):
             raise
     seen = {mistake.path for mistake in wrong}
-    # Names that have the right form may still name nothing.
+    # A name of the right form may still be unknown.
     raw = tomllib.loads(path.read_text(encoding="utf-8"))
     wrong += [one for one in _unknown(raw, catalogue) if one.path not in seen]
     if fleet is None or wrong:
@@ -149,12 +147,10 @@ def _unknown(raw: Mapping[str, Any], catalogue: Catalogue) -> Iterator[Mistake]:
                 yield Mistake(f"{place}distros.{at}", f"{error.message}{hint}")
         for at, name in _texts(table, "drivers"):
             if name != _ALL and name not in catalogue.names:
-                text = (
-                    f"there is no driver '{name}'; 'provision drivers' lists those that there are"
-                )
+                text = f"there is no driver '{name}'; 'provision drivers' lists the drivers"
                 yield Mistake(f"{place}drivers.{at}", text)
         if place and not table.get("distros") and not raw.get("distros"):
-            text = 'missing, and the file has none for all builds: distros = ["debian:12"]'
+            text = 'missing, and the file has no default either: distros = ["debian:12"]'
             yield Mistake(f"{place}distros", text)
 
 
@@ -180,10 +176,10 @@ def fleet_cells(
         engine: Connects to the engine; called for distros whose kernels only a container can list.
         path: The fleet's file, for messages.
         fleet: Its content.
-        progress: Receives what is being looked at.
+        progress: Receives what is being queried.
 
     Raises:
-        ConfigError: Builds name versions or kernels that no archive has; says what there is.
+        ConfigError: Builds name versions or kernels that no archive has; the error lists offers.
         ProvisionError: An archive or the engine failed.
     """
     found: dict[Cell, Planned] = {}
@@ -197,15 +193,15 @@ def fleet_cells(
             wrong.append(Mistake(f"builds.{at}", f"{text} {error.details or ''}".strip()))
             continue
         for one in planned:
-            # A build that forces a cell which another one refuses is the one that counts.
+            # If one build refuses a cell and another forces it, it is built.
             known = found.get(one.cell)
             if known is None or known.refusal is not None:
                 found[one.cell] = one
+    if len(found) > _MOST_CELLS:
+        text = f"these are {len(found)} cells, and the limit is {_MOST_CELLS}; name fewer kernels"
+        wrong.append(Mistake("builds", text))
     if wrong:
         raise ConfigError(str(path), wrong)
-    if len(found) > _MOST_CELLS:
-        text = f"these are {len(found)} cells, and {_MOST_CELLS} are the most; name fewer kernels"
-        raise ConfigError(str(path), [Mistake("builds", text)])
     return list(found.values())
 
 
@@ -231,7 +227,7 @@ def read_cell(text: str) -> Cell:
         distro, kernel = _COLUMN.validate_python(tuple(parts[3:]))
     except ValidationError as error:
         raise UsageError(
-            f"'{text}' is no cell.",
+            f"'{text}' is not a cell.",
             resolution="Name it as 'provision prebuild FLEET --list' does:"
             " DRIVER/VERSION/FLAVOUR/DISTRO:VERSION/KERNEL.",
         ) from error

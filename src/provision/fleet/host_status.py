@@ -52,7 +52,7 @@ _ORDER = tuple(STATES)
 _UNKNOWN = 2.5
 # States of hosts whose own status is unknown.
 NOT_SEEN = frozenset({"unreachable", "unreadable", "no-status"})
-# States that need no attention: the next run of the agent does the rest.
+# States that need no attention: the next run of the agent completes the work.
 WELL = frozenset({"ready", "pending"})
 
 
@@ -155,7 +155,7 @@ def host_of_status(name: str, data: bytes) -> Host:
 
     Args:
         name: What the host is called.
-        data: The file's content; no more than ``LARGEST_STATUS`` bytes of it are looked at.
+        data: The file's content; at most ``LARGEST_STATUS`` bytes are accepted.
     """
     if len(data) > LARGEST_STATUS:
         return _unreadable(name, f"its status.json is larger than {LARGEST_STATUS} bytes")
@@ -171,7 +171,7 @@ def host_of_status(name: str, data: bytes) -> Host:
     drivers = _drivers(found.get("drivers", ()), problems=notes)
     state = _state(found.get("state"), notes)
     if state is None and not drivers:
-        return _unreadable(name, "its status.json does not say how the host is", notes)
+        return _unreadable(name, "its status.json has no state of the host", notes)
     error = read_object(found.get("error") or {}, _ERROR, where="error", problems=notes)
     kernels = read_object(found.get("kernels", {}), _KERNELS, where="kernels", problems=notes)
     notes += [*kernels.get("notes", ()), *kernels.get("doubts", ())]
@@ -195,16 +195,16 @@ def _unreadable(name: str, why: str, notes: Iterable[str] = ()) -> Host:
         name,
         "unreadable",
         f"{why} ({text_of_notes})" if text_of_notes else why,
-        "Look at it on the host: provision status; 'provision apply' writes it again.",
+        "Check the host: provision status. 'provision apply' writes the file again.",
     )
 
 
 def _about_schema(schema: int | None) -> list[str]:
     if schema is None or schema < SCHEMA:
-        return ["written by an older provision: what it does not say is left open"]
+        return ["written by an older provision: some fields are missing"]
     if schema > SCHEMA:
-        newer = f"written by a newer provision (schema {schema}): what this one does not know"
-        return [f"{newer} is left out; bring this machine to the same version to see all of it"]
+        newer = f"written by a newer provision (schema {schema}): unknown fields are left out;"
+        return [f"{newer} install the same version on this machine to see them"]
     return []
 
 
@@ -213,7 +213,7 @@ def _state(value: str | None, notes: list[str]) -> str | None:
     if value is None:
         return None
     if _STATE.fullmatch(value) is None:
-        notes.append("its state is no word that could be shown")
+        notes.append("its state is not a valid word")
         return "unreadable"
     return value
 

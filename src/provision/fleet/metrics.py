@@ -1,7 +1,7 @@
-"""Hosts of a fleet, read from the metrics of their agents.
+"""The hosts of a fleet, read from the metrics of their agents.
 
 Metrics hold less than ``status.json``: no reasons, and pending reboots only for the whole host.
-``fleet.prometheus`` asks a Prometheus for them. Source:
+``fleet.gather`` asks a Prometheus for them. Source:
 https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format.
 """
 
@@ -50,7 +50,7 @@ def parse_text(content: str) -> tuple[list[Sample], list[str]]:
             continue
         sample = _parsed(line.rstrip())
         if sample is None:
-            problems.append(f"line {number} is no metric: {shown(line)}")
+            problems.append(f"line {number} is not a metric: {shown(line)}")
         else:
             samples.append(sample)
     return samples, problems
@@ -96,7 +96,7 @@ def hosts_of_files(paths: Sequence[Path]) -> list[Host]:
         if not files:
             raise NotFoundError(
                 f"The folder '{path}' has no file that ends in '.prom'.",
-                resolution="Name the folder with one such file a host, or the files.",
+                resolution="Name a folder with one such file for each host, or the files.",
             )
         for file in files:
             hosts += _hosts_of_file(file)
@@ -104,7 +104,7 @@ def hosts_of_files(paths: Sequence[Path]) -> list[Host]:
 
 
 def _hosts_of_file(path: Path) -> list[Host]:
-    # A named pipe would keep its reader waiting.
+    # Reading a named pipe would block.
     if not path.is_file():
         raise NotFoundError(f"There is no file '{path}'.")
     with path.open("rb") as stream:
@@ -115,7 +115,7 @@ def _hosts_of_file(path: Path) -> list[Host]:
     samples, problems = parse_text(data.decode(errors="replace"))
     if not samples:
         why = "; ".join([f"'{path}' has no metric of provision", *problems[:3]])
-        advice = "Run 'provision apply' there, and see [metrics] textfile in its provision.toml."
+        advice = "Run 'provision apply' there, and check [metrics] textfile in its provision.toml."
         return [broken_host(path.stem, "no-status", why, advice)]
     return hosts_of_samples(samples, default=path.stem, notes=problems)
 

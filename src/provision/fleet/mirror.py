@@ -1,31 +1,242 @@
 """Copies artifact images with their signatures from one registry to another.
 
-Images are chosen by driver, kernel and distro, and verified with this machine's keys before any
-layer is copied. Manifests stay byte for byte the same, and so do their signatures. Content that the
-target has is not sent again, so an interrupted copy can be continued.
+Images are chosen by driver, kernel and distro, and verified with the keys of this machine before a
+layer is copied. Manifests and signatures stay the same, byte for byte. Content that the target has
+is not sent again, so that an interrupted copy continues where it stopped.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from provision.engine.scratch import scratch
 from provision.errors import NotFoundError
-from provision.fleet.mirror_selection import (
-    Chosen,
-    ImageSelection,
-    RegistryAccess,
-    choose,
-)
-from provision.pipeline.registries import trusted_keys
-from provision.progress import Note, Step
+from provision.pipeline.registries import Connect, Consent, check_of, connect, tag_of, trusted_keys
+from provision.pipeline.workspace import Settings
+from provision.progress import Note, Progress, Step, silent
+from provision.registry.artifact_images import Found, Trusted, find
 from provision.registry.attached_signatures import signer_of
 from provision.registry.client import Client
 from provision.registry.copying import ImageCopier, uploader
-from provision.registry.image_signature import UntrustedError
-from provision.registry.manifests import CopyTarget, Index, parse_manifest
-from provision.registry.names import CATALOGUE
+from provision.registry.image_signature import UntrustedError, Verified
+from provision.registry.manifests import Content, CopyTarget, Index, Repository, parse_manifest
+from provision.registry.names import CATALOGUE, parse_reference, read_tag
+
+_ALIAS = re.compile(r"-[0-9a-f]{12}")
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryAccess:
+    """The access of a machine to registries, and its trust in them.
+
+    Attributes:
+        settings: The machine: its keys, credentials and catalogue count.
+        consent: What the caller allows.
+        connected: Makes clients of registries.
+        progress: Receives what is being examined and copied.
+    """
+
+    settings: Settings
+    consent: Consent
+    connected: Connect = connect
+    progress: Progress = silent
+
+    def client(self, name: str) -> Client:
+        """Return the client of a repository, such as ``registry.example/drivers/nvidia``."""
+        return self.connected(self.settings, parse_reference(name))
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSelection:
+    """Which artifacts are selected.
+
+    Attributes:
+        drivers: Names; empty: those of this machine's catalogue that the registry has.
+        kernels: Releases, or patterns of them (``6.1.0-*``); empty: all.
+        distros: Such as ``debian:12``; empty: all.
+    """
+
+    drivers: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+    distros: tuple[str, ...] = ()
+
+    def takes(self, image: Found) -> bool:
+        """Return whether an image is selected."""
+        pin = image.pin
+        distro = f"{pin.distro.id}:{pin.distro.version}"
+        release = pin.kernel.release
+        is_kernel = not self.kernels or any(fnmatchcase(release, one) for one in self.kernels)
+        return is_kernel and (not self.distros or distro in self.distros)
+
+    def may_take(self, tag: str) -> bool:
+        """Return whether a tag may lead to a selected image; the image itself decides."""
+        said = read_tag(_ALIAS.sub("", tag) if _ALIAS.search(tag[-13:]) else tag)
+        if said is None:
+            return True
+        if self.kernels and not any(fnmatchcase(said.kernel, one) for one in self.kernels):
+            return False
+        escaped = [one.replace(":", "") for one in self.distros]
+        return not self.distros or said.distro in escaped
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """An image to copy, or an index of images.
+
+    Attributes:
+        repository: Where it is.
+        driver: The driver.
+        content: Its manifest.
+        images: The artifact images in it, verified.
+        tags: Its names.
+    """
+
+    repository: Repository
+    driver: str
+    content: Content
+    images: tuple[Trusted, ...]
+    tags: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all layers, as they are transferred."""
+        return sum(one.image.manifest.size for one in self.images)
+
+    def document(self) -> dict[str, object]:
+        """Return it as a JSON document."""
+        kernels = sorted({one.image.pin.kernel.release for one in self.images})
+        signers = sorted({one.verified.key for one in self.images if one.verified})
+        return {
+            "driver": self.driver,
+            "digest": self.content.digest,
+            "tags": list(self.tags),
+            "kernels": kernels,
+            "size": self.size,
+            "signed_by": signers,
+        }
+
+
+def choose(
+    access: RegistryAccess, address: str, selection: ImageSelection
+) -> tuple[tuple[Chosen, ...], list[str]]:
+    """Return the selected images of a registry, verified, and a line for each that is refused.
+
+    Args:
+        access: How the registry is reached.
+        address: ``host[:port][/prefix]``.
+        selection: The selected artifacts.
+
+    Raises:
+        NotFoundError: The registry has none of them.
+        UnreachableError: It kept failing.
+        ProvisionError: provision.toml names no trusted key, or a key is not valid.
+    """
+    found: list[Chosen] = []
+    refused: list[str] = []
+    drivers = selection.drivers or tuple(access.settings.catalogue.names)
+    for driver in drivers:
+        client = access.client(f"{address}/{driver}")
+        try:
+            tags = client.tags()
+        except NotFoundError:
+            if selection.drivers:
+                refused.append(f"{address}/{driver}: the registry has no such repository")
+            continue
+        access.progress(Note(f"{address}/{driver} has {len(tags)} tags"))
+        by_content = _by_content(client, tags, selection)
+        found += [
+            chosen
+            for chosen in _verified(access, client, driver, by_content.values(), refused)
+            if any(selection.takes(one.image) for one in chosen.images)
+        ]
+    if not found and not refused:
+        raise NotFoundError(
+            f"'{address}' has no artifact image of {', '.join(drivers)} for these kernels and"
+            " distros.",
+            resolution="'provision search DRIVER --registry HOST' lists what a registry has.",
+        )
+    return tuple(found), refused
+
+
+def _verified(
+    access: RegistryAccess,
+    client: Client,
+    driver: str,
+    contents: Iterable[tuple[Content, tuple[str, ...]]],
+    refused: list[str],
+) -> Iterator[Chosen]:
+    """Yield the contents of a repository whose images are signed; add others to ``refused``."""
+    check = check_of(access.settings, client, {}, access.consent, driver)
+    for content, tags in contents:
+        try:
+            images = tuple(_examined(client, content, check))
+            _check_names(driver, images, tags)
+        except (UntrustedError, NotFoundError) as error:
+            refused.append(f"{error.message} {error.details or ''}".strip())
+        else:
+            yield Chosen(client, driver, content, images, tags)
+
+
+def _by_content(
+    client: Client, tags: tuple[str, ...], selection: ImageSelection
+) -> dict[str, tuple[Content, tuple[str, ...]]]:
+    """Return manifests by digest, each with all of its tags."""
+    found: dict[str, tuple[Content, tuple[str, ...]]] = {}
+    for tag in tags:
+        if tag.endswith(".sig") or tag == CATALOGUE or not selection.may_take(tag):
+            continue
+        content = client.manifest(tag)
+        before = found.get(content.digest, (content, ()))[1]
+        found[content.digest] = (content, (*before, tag))
+    return found
+
+
+def _examined(
+    client: Client, content: Content, check: Callable[[str], Verified | None] | None
+) -> Iterator[Trusted]:
+    """Yield the images of a manifest or index, each with a verified signature."""
+    found = parse_manifest(content.data, f"{client.reference}@{content.digest}")
+    digests = [content.digest]
+    if isinstance(found, Index):
+        digests = [one.digest for one in found.manifests]
+    for digest in digests:
+        one = client.at(client.reference.with_digest(digest))
+        # By a digest of one image; the architecture is not looked at.
+        yield find(one, "", examine=check)
+
+
+def _check_names(driver: str, images: tuple[Trusted, ...], tags: tuple[str, ...]) -> None:
+    """Check that no tag that hosts look for leads to an image of another kind.
+
+    Raises:
+        UntrustedError: A tag does.
+    """
+    for one in images:
+        pin = one.image.pin
+        own = tag_of(pin).text
+        for tag in tags:
+            said = read_tag(tag, [pin.driver.flavour])
+            is_alias = tag.startswith(own) and _ALIAS.fullmatch(tag[len(own) :])
+            if pin.driver.name != driver or (said and tag != own and not is_alias):
+                raise UntrustedError(
+                    f"'{one.image.reference.with_tag(tag)}' is not copied: it is the image of"
+                    f" {pin.driver.name} {own}."
+                )
+
+
+def total_size(chosen: tuple[Chosen, ...]) -> int:
+    """Return the bytes of the layers of all images, each layer once."""
+    layers = {
+        layer.digest: layer.size
+        for one in chosen
+        for trusted in one.images
+        for layer in trusted.image.manifest.layers
+    }
+    return sum(layers.values())
 
 
 @dataclass(slots=True)
@@ -33,11 +244,11 @@ class Mirrored:
     """The result of a copy.
 
     Attributes:
-        chosen: What was selected.
+        chosen: The selected images.
         sent: Bytes that were sent.
-        blobs: Contents that were sent.
-        present: Contents that the target had.
-        refused: What was not copied, each with the reason.
+        blobs: Blobs that were sent.
+        present: Blobs that the target had.
+        refused: Images that were not copied, each with the reason.
     """
 
     chosen: tuple[Chosen, ...]
@@ -54,10 +265,10 @@ def mirror(
 
     Args:
         access: How the registries are reached.
-        old: From where: ``host[:port][/prefix]``.
-        new: To where.
-        selection: What is copied.
-        dry_run: Only say what would be copied.
+        old: The source: ``host[:port][/prefix]``.
+        new: The target.
+        selection: The artifacts to copy.
+        dry_run: Only return what would be copied.
 
     Raises:
         As ``choose``; OSError: the disk for a layer on its way is full.
@@ -85,7 +296,7 @@ def mirror(
 def _copy_catalogue(
     access: RegistryAccess, source: Client, target: CopyTarget, driver: str, folder: Path
 ) -> None:
-    """Copy the signed list of a repository's images, if the target has all of these."""
+    """Copy the signed catalogue of a repository, if the target has all images of it."""
     try:
         content = source.manifest(CATALOGUE)
     except NotFoundError:
@@ -110,12 +321,12 @@ def require_all(done: Mirrored) -> None:
     """Check that everything selected was copied.
 
     Raises:
-        UntrustedError: Images were refused; all of them are named.
+        UntrustedError: Images were refused; the error lists all of them.
     """
     if done.refused:
         raise UntrustedError(
             f"{len(done.refused)} of the registry's images were not copied.",
-            resolution="Have them signed by those who build your artifacts ('provision sign'), or"
-            " name the key that counts: --public-key FILE. The others were copied.",
+            resolution="Sign them with your key ('provision sign'), or name the public key that"
+            " they are signed with: --public-key FILE. The other images were copied.",
             details="\n".join(done.refused),
         )

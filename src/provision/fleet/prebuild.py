@@ -35,7 +35,7 @@ from provision.registry.image_signature import Signer
 from provision.registry.names import HostTag, Reference, parse_reference
 from provision.store.layout import STORE
 
-# Each look at a claim is a request to the registry, and builds take minutes.
+# Each check of a claim is a request to the registry, and builds take minutes.
 _LOOK_AGAIN_S = 5.0
 
 
@@ -50,11 +50,11 @@ class FleetRegistry:
 
     Attributes:
         settings: The machine that builds.
-        address: Where hosts look: ``registry.example:5000/drivers``.
-        signer: Signs what is pushed; None: nothing is pushed, or images stay unsigned.
-        is_signed: Whether hosts want signed images.
+        address: The hosts' registry: ``registry.example:5000/drivers``.
+        signer: Signs pushed images; None: nothing is pushed, or images stay unsigned.
+        is_signed: Whether hosts need signed images.
         claims: Whether cells are claimed while they are built.
-        pace: How long claims take.
+        pace: The timing of claims.
         connected: Makes clients of registries.
         sleep: Waits for seconds.
         pushed: What was pushed by this run: name with digest, by cell.
@@ -82,13 +82,13 @@ class FleetRegistry:
         return parse_reference(f"{self.address}/{row.driver}:{tag.text}")
 
     def has(self, cell: Cell) -> bool:
-        """Return whether the registry has a cell, with a signature if one is wanted.
+        """Return whether the registry has a cell, with a signature if hosts need one.
 
-        Hosts check whose signature it is. An image without one, as a builder leaves it that dies
-        between push and signature, is built again: content of a registry is not trusted.
+        Hosts verify the signature. An image without one is built again: its builder may have died
+        between push and signature, and content of a registry is not trusted.
 
         Raises:
-            ProvisionError: The registry can't be asked.
+            ProvisionError: The registry does not answer.
         """
         client = self._client(cell)
         digest = client.head(str(client.reference.tag))
@@ -106,14 +106,14 @@ class FleetRegistry:
 
         Raises:
             BusyError: Another machine builds it.
-            ProvisionError: The registry can't be asked, or refuses claims.
+            ProvisionError: The registry does not answer, or refuses claims.
         """
         if not self.claims:
             yield
             return
         with self._lock:
             was_busy = cell in self._busy
-            # One object for each driver: it remembers the claims of others that it has seen.
+            # One object for each driver remembers the claims of other machines.
             claims = self._claims.setdefault(
                 cell.row.driver, Claims(self._client(cell), pace=self.pace, sleep=self.sleep)
             )
@@ -131,7 +131,7 @@ class FleetRegistry:
     def publish(
         self, cell: Cell, engine: Engine, built: Built, pin: Pin, progress: Progress
     ) -> None:
-        """Push and sign the image of a built cell; an image that is there meanwhile stays.
+        """Push and sign the image of a built cell; an image that was pushed meanwhile stays.
 
         Raises:
             TakenError: There is another build of its Pin that no trusted key has signed.
@@ -140,12 +140,12 @@ class FleetRegistry:
         reference = self.reference(cell)
         if tag_of(pin).text != reference.tag:
             raise ProvisionError(
-                f"'{reference}' is not pushed: what was built is called '{tag_of(pin).text}'.",
+                f"'{reference}' is not pushed: the tag of the built image is '{tag_of(pin).text}'.",
                 resolution="Name the cell as 'provision prebuild FLEET --list' does.",
             )
         if self.has(cell):
             # A claim expires if its machine stalls: another machine took over this one.
-            progress(Note(f"{reference} is in the registry meanwhile; nothing is pushed"))
+            progress(Note(f"{reference} was pushed meanwhile; nothing is pushed"))
             return
         try:
             pushed, _ = publish(
@@ -166,7 +166,7 @@ class FleetRegistry:
             self.pushed[cell] = str(pushed_reference(pushed))
 
     def _name_theirs(self, cell: Cell, pin: Pin, progress: Progress) -> bool:
-        """Give another builder's image of a Pin the name of a cell; returns whether it has it."""
+        """Give another builder's image of a Pin the name of a cell; return whether that worked."""
         digest = name_theirs(self.settings, self._client(cell), pin, self.signer)
         if digest is None:
             return False
@@ -185,7 +185,7 @@ def split_present(
     """Return the cells that are to be built, and those that the registry has.
 
     Raises:
-        ProvisionError: The registry can't be asked.
+        ProvisionError: The registry does not answer.
     """
     lacking: list[Planned] = []
     present: list[Cell] = []
@@ -203,10 +203,10 @@ class PrebuildReport:
     """The outcome for a fleet's cells.
 
     Attributes:
-        registry: Where they are.
-        cells: All of them.
-        present: Those that the registry had.
-        outcome: What the run did with the others.
+        registry: The fleet's registry.
+        cells: All cells.
+        present: The cells that the registry had.
+        outcome: The outcome of the run for the others.
         results: Their results.
     """
 
@@ -232,7 +232,7 @@ class PrebuildReport:
             elif cell in present:
                 more = {"state": "present"}
             elif cell in left or result is None or result.state == "built":
-                # A cell that was built earlier but is not in the registry is no success.
+                # A cell that was built earlier but is not in the registry has not succeeded.
                 more = {"state": "left"}
             else:
                 more = {"state": result.state, **_result(result)}

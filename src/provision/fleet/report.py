@@ -1,6 +1,6 @@
 """The report of a fleet at one moment: counts, filters, the JSON document and the HTML page.
 
-Whatever a host says of itself is only text on the page.
+Data from a host is only text on the page, never markup.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class FleetReport:
 
     Attributes:
         hosts: The hosts, the worst first, then by name.
-        time: Unix time at which they were asked.
+        time: Unix time of the query.
         oldest: Seconds after which a status is stale; 0: never.
     """
 
@@ -75,7 +75,7 @@ class FleetReport:
 
     @property
     def exit_code(self) -> ExitCode:
-        """0 if all is well; 4 if some hosts only wait for a reboot; else 1."""
+        """0 without problems; 4 if some hosts need a reboot and have no other problem; else 1."""
         states = {host.state for host in self.hosts if self.needs_care(host)}
         if states - {"reboot-required"} or self.stale:
             return ExitCode.FAILED
@@ -92,7 +92,7 @@ class FleetReport:
 
     def needs_care(self, host: Host) -> bool:
         """Return whether a host needs the admin's attention."""
-        # A pending driver is well, unless the running kernel lacks it meanwhile.
+        # A pending driver needs no attention, unless the running kernel lacks it now.
         is_well = host.state in WELL and not any(
             is_out(kernel) for driver in host.drivers for kernel in driver.kernels
         )
@@ -152,10 +152,10 @@ def make_report(
 
     Args:
         hosts: The hosts, in any order.
-        time: Unix time at which they were asked.
+        time: Unix time of the query.
         oldest: Seconds after which a status is stale; 0: never.
-        drivers: Only these, and hosts without a known status; empty: all.
-        states: Only hosts in these, ``stale`` included; empty: all.
+        drivers: Only these drivers, and hosts without a known status; empty: all.
+        states: Only hosts in these states, or ``stale`` ones; empty: all.
     """
     found = [kept for host in hosts if (kept := _with(host, drivers)) is not None]
     found.sort(key=lambda host: (rank(host.state), _natural(host.name)))
@@ -171,7 +171,7 @@ def make_report(
 
 
 def _with(host: Host, drivers: Collection[str]) -> Host | None:
-    """Return a host with only the wanted drivers; None if it has none of them."""
+    """Return a host with only these drivers; None if it has none of them."""
     if not drivers or (not host.drivers and host.is_whole):
         return host
     left = tuple(driver for driver in host.drivers if driver.name in drivers)

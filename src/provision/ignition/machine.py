@@ -23,7 +23,7 @@ from provision.ignition.engine_files import (
     managed_records,
     render,
 )
-from provision.ignition.engine_files import FOLDER as LEDGERS
+from provision.ignition.engine_files import FOLDER as RECORDS
 
 HostPath = Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9._+-]+)+$")]
 Mode = Annotated[int, Field(ge=0, le=0o7777)]
@@ -186,7 +186,7 @@ def configuration(machine: Machine) -> IgnitionConfig:
         **{path: (0o644, inline(text)) for path, text in texts.items()},
         **{path: (0o600, inline(text)) for path, text in kept.items()},
     }
-    folders = {_FOLDER, _STAGED, BIN, "/etc/provision", LEDGERS}
+    folders = {_FOLDER, _STAGED, BIN, "/etc/provision", RECORDS}
     links: tuple[Link, ...] = ()
     if machine.hook is not None:
         files[PROGRAM] = (0o755, machine.hook)

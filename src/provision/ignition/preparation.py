@@ -25,7 +25,7 @@ _ENGINES: Mapping[Variant, tuple[Engine, ...]] = {
     "fcos": ("docker", "podman"),
     "flatcar": ("docker",),
 }
-# No credentials: anyone who can read the configuration would have them.
+# Without credentials: everyone who reads the configuration would have them.
 _URL = re.compile(r"(https?|tftp|s3|gs)://[^\s@'\"\\]+")
 
 
@@ -44,8 +44,8 @@ def check_config(config: Config, *, file: Path, expected: Collection[str]) -> No
         raise ConfigError(
             str(file),
             secret,
-            resolution="Take it out: config.ign can be read by anyone who reaches its address, and"
-            " stays on the machine.",
+            resolution="Remove it: everyone who reaches the address of config.ign can read it, and"
+            " it stays on the machine.",
         )
     missing = [
         Mistake(key, f"'{path}' would not be on the machine")
@@ -56,8 +56,8 @@ def check_config(config: Config, *, file: Path, expected: Collection[str]) -> No
         raise ConfigError(
             str(file),
             missing,
-            resolution="Put it there by your own configuration, into which this one is merged, and"
-            " say so (--expect PATH). Keys are never taken into config.ign.",
+            resolution="Write it with your own configuration, which merges this one, and name it"
+            " here (--expect PATH). config.ign never contains keys.",
         )
 
 
@@ -153,7 +153,7 @@ def prepare(options: Options) -> Prepared:
     """
     if not _URL.fullmatch(options.url):
         raise UsageError(
-            f"'{options.url}' is no address that a machine can fetch from.",
+            f"'{options.url}' is not an address that a machine can fetch from.",
             resolution="Give the address of the output folder as machines see it (--url), such as"
             " https://files.example/provision, without a user or a password in it.",
         )
@@ -188,7 +188,7 @@ def _texts(options: Options) -> dict[str, str]:
         docker = docker_with_runtime(options.docker_config, is_default=options.docker_default)
     elif options.docker_config is not None or options.docker_default:
         raise UsageError(
-            "There are options for Docker, which is not among the engines.",
+            "Options for Docker are given, which is not among the engines.",
             resolution="Add '--engine docker', or leave out the options for Docker.",
         )
     return hook_texts(engines, docker)
@@ -199,23 +199,24 @@ def _check_hook(options: Options, python: HostPython) -> None:
     if options.hook is None:
         if options.engines or options.docker_config is not None or options.docker_default:
             raise UsageError(
-                "Engines can't get to know a program that the machine doesn't have.",
+                "Options for engines are given, and the machine gets no oci-decorator.",
                 resolution="Name the program oci-decorator (--hook FILE).",
             )
         return
     if not options.hook.is_file():
         raise NotFoundError(
             f"There is no file '{options.hook}'.",
-            resolution="'make build' makes it, as build/oci-decorator.",
+            resolution="Build it: make build (the result is build/oci-decorator)",
         )
     with options.hook.open("rb") as stream:
         machine = elf_machine(stream.read(HEAD_SIZE))
     if machine is None:
         raise UsageError(
-            f"'{options.hook}' is no program.", resolution="Name the program oci-decorator itself."
+            f"'{options.hook}' is not a program.",
+            resolution="Name the program oci-decorator itself.",
         )
     if machine != python.machine:
         raise UsageError(
             f"'{options.hook}' is for {machine}, and '{python.path}' for {python.machine}.",
-            resolution="Name both for the machine that is to boot.",
+            resolution="Name files for the architecture of the machine.",
         )

@@ -23,7 +23,7 @@ _LIBRARY = re.compile(r"lib/(.*/)?libc(-2\.\d+)?\.so(\.6)?")
 # Every glibc has this text, which 'libc.so.6' prints when it is run.
 _VERSION = re.compile(rb"stable release version (2\.\d+)")
 _OLDEST = (3, 11)
-_WAY_OUT = "Have one made by 'provision host-python --output FILE'."
+_WAY_OUT = "Make one: provision host-python --output FILE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,11 @@ def read_python(path: Path) -> HostPython:
             for member in archive:
                 _note(found, archive, member)
     except (tarfile.TarError, zlib.error, ValueError, EOFError, OSError) as error:
-        raise _refusal(path, f"is no archive: {error}") from error
+        raise _refusal(path, f"is not an archive: {error}") from error
     if found.version is None or found.machine is None or _PROGRAM not in found.names:
         raise _refusal(path, f"has no '{_ROOT / _PROGRAM}'")
     if found.glibc is None:
-        raise _refusal(path, "brings no C library of its own along")
+        raise _refusal(path, "contains no C library")
     if found.version < _OLDEST:
         version = ".".join(map(str, found.version))
         raise _refusal(path, f"has Python {version}, and provision needs 3.11 or newer")

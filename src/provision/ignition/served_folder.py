@@ -60,14 +60,14 @@ class Written:
 
 
 def check_output(folder: Path) -> None:
-    """Refuse a folder that holds something else.
+    """Refuse a folder that has foreign files.
 
     Raises:
-        UsageError: It holds foreign files.
+        UsageError: It does.
     """
     if folder.is_dir() and any(folder.iterdir()) and not (folder / CONFIG).is_file():
         raise UsageError(
-            f"'{folder}' holds something else.", resolution="Give an empty folder, or a new one."
+            f"'{folder}' has other files.", resolution="Name an empty folder, or a new one."
         )
 
 
@@ -107,14 +107,19 @@ def write(prepared: Prepared, folder: Path, *, progress: Progress) -> Written:
         texts=prepared.texts,
         daemon_json=prepared.daemon_json,
     )
+    config, changed = _write_configuration(machine, prepared, folder)
+    files = tuple(served for served in (python, wheels, program) if served is not None)
+    is_new = any(served.name not in before for served in files)
+    return Written(config, files, environment, changed=changed or is_new)
+
+
+def _write_configuration(machine: Machine, prepared: Prepared, folder: Path) -> tuple[Served, bool]:
+    """Write the configuration and its Butane file; return the first, and whether any changed."""
     text = configuration(machine).render()
     config = _described(CONFIG, text.encode(), prepared.url)
     snippet = butane(prepared.variant, source=config.url, sha512=config.sha512)
     changed = write_atomic(folder / CONFIG, text)
-    changed = write_atomic(folder / BUTANE_FILE, snippet) or changed
-    files = tuple(served for served in (python, wheels, program) if served is not None)
-    is_new = any(served.name not in before for served in files)
-    return Written(config, files, environment, changed=changed or is_new)
+    return config, write_atomic(folder / BUTANE_FILE, snippet) or changed
 
 
 def _described(name: str, content: bytes, url: str) -> Served:

@@ -124,7 +124,7 @@ def _constraints_in(wheel: Path) -> str | None:
             return opened.read(names[0]).decode() if names else None
     except zipfile.BadZipFile as error:
         raise UsageError(
-            f"'{wheel}' is no wheel: {error}.", resolution="Name one of provision (--source)."
+            f"'{wheel}' is not a wheel: {error}.", resolution="Name one of provision (--source)."
         ) from error
 
 
@@ -179,13 +179,13 @@ def environment_name(bundle: Path, python: HostPython) -> str:
         NotFoundError: There is no such file.
         UsageError: It is no such archive, or one for another Python.
     """
-    way_out = "Take one of ~/.cache/provision/bundles, where the Ansible role keeps them."
+    way_out = "Use an archive in ~/.cache/provision/bundles, where the Ansible role keeps them."
     if not bundle.is_file():
         raise NotFoundError(f"There is no file '{bundle}'.", resolution=way_out)
     try:
         checksums = _checksums(bundle)
     except (tarfile.TarError, ValueError, EOFError, OSError) as error:
-        raise UsageError(f"'{bundle}' is no archive: {error}.", resolution=way_out) from error
+        raise UsageError(f"'{bundle}' is not an archive: {error}.", resolution=way_out) from error
     names = [Path(name) for name in checksums]
     missing = [needed for needed in _NEEDED if not any(path.match(needed) for path in names)]
     if missing:
@@ -220,7 +220,7 @@ def _checksums(bundle: Path) -> dict[str, str]:
 
 
 def _make_room(folder: Path) -> None:
-    """Remove archives that were not used for long, as the role does."""
+    """Remove archives that were not used for a long time, as the role does."""
     archives = sorted(folder.glob("provision-*.tar"), key=lambda path: path.stat().st_mtime)
     for path in archives[:-_KEPT]:
         path.unlink()

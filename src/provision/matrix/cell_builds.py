@@ -39,16 +39,16 @@ _LINES_BEFORE, _LINES_AFTER, _LAST_LINES = 5, 25, 40
 
 
 def shared_by(column: Column) -> tuple[Column, Column]:
-    """Return what shares layers with a cell: the cells of its kernel, and those of its distro."""
+    """Return the columns whose cells share layers with a cell: its kernel's and its distro's."""
     return column, Column(column.distro, TOOLS)
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What came of a cell.
+    """The decision about a cell.
 
     Attributes:
-        state: The state that it is in.
+        state: The state of the cell.
         result: Its new result, which is not written yet; None: there is no new one.
         is_unchanged: Whether a result from before still holds.
     """
@@ -59,13 +59,13 @@ class Decided:
 
 
 class CellBuilder:
-    """Decides what becomes of cells, and builds them.
+    """Decides about cells, and builds them.
 
     Args:
         settings: The host.
         results: Where results are kept.
         options: How the run goes about its cells.
-        layers: Where shared layers are noted.
+        layers: The record of shared layers.
     """
 
     def __init__(
@@ -79,15 +79,15 @@ class CellBuilder:
         self._own = _own_images(settings)
 
     def decide(self, planned: Planned, engine: Callable[[], Engine], progress: Progress) -> Decided:
-        """Return what comes of a cell; the caller holds its lock.
+        """Decide about a cell, and build it if necessary; the caller holds its lock.
 
         Args:
             planned: The cell.
-            engine: Connects to the engine; called if the cell has to be looked at.
-            progress: Receives what is going on.
+            engine: Connects to the engine; called if the cell has to be resolved.
+            progress: Receives what is being done.
 
         Raises:
-            ProvisionError: Something is wrong that says nothing about the cell.
+            ProvisionError: An error says nothing about the cell.
         """
         cell = planned.cell
         known = self._results.read(cell)
@@ -97,9 +97,9 @@ class CellBuilder:
         if publisher is not None and publisher.has(cell):
             return Decided("built", is_unchanged=True)
         if known is not None and known.finished > self._begun and not self._is_lacking(known):
-            # Another matrix had it meanwhile.
+            # Another matrix has built it meanwhile.
             return Decided(known.state, is_unchanged=True)
-        # Without an engine, nothing is to be said of the cell.
+        # Without an engine, nothing can be decided.
         connected = engine()
         try:
             resolved = self._resolved(cell, connected, progress)
@@ -117,7 +117,7 @@ class CellBuilder:
 
     def _resolved(self, cell: Cell, engine: Engine, progress: Progress) -> Resolved:
         row, column = cell.row, cell.column
-        wanted = DriverRequest(
+        request = DriverRequest(
             row.driver,
             kernel=column.kernel,
             distro=column.distro,
@@ -126,10 +126,10 @@ class CellBuilder:
             network=self._options.network,
             force=self._options.force,
         )
-        return resolve_pin(self._settings, lambda: engine, wanted, progress=progress)
+        return resolve_pin(self._settings, lambda: engine, request, progress=progress)
 
     def _still_holds(self, known: Result, resolved: Resolved, engine: Engine) -> bool:
-        """Whether a cell need not be built: the Pin is the same, and no option asks for it."""
+        """Whether a known result still holds: the same Pin, and no option for a build."""
         if known.digest != resolved.pin.digest or not known.is_final or self._is_lacking(known):
             return False
         retry = self._options.retry
@@ -139,11 +139,11 @@ class CellBuilder:
         return not needs_image or find(engine, resolved.pin) is not None
 
     def _is_lacking(self, known: Result) -> bool:
-        """Whether a cell was built, but is not where it is to be: a result is no image."""
+        """Whether a cell was built, but its image is not at the publisher."""
         return self._options.publisher is not None and known.state == "built"
 
     def _build(self, cell: Cell, resolved: Resolved, engine: Engine, progress: Progress) -> Result:
-        """Build a cell, and leave in the engine what is to stay."""
+        """Build a cell, and keep or remove its image and layers."""
         options, pin = self._options, resolved.pin
         how = BuildSettings(jobs=options.compilers, rebuild=options.retry == "all")
         try:
@@ -171,7 +171,7 @@ class CellBuilder:
         )
 
     def _is_kept(self, cell: Cell, built: Built) -> bool:
-        """Whether an image stays: it was there before, is wanted, or this host may install it."""
+        """Whether an image stays: it is older, an option keeps it, or this host may install it."""
         is_own = (cell.row.driver, cell.column.kernel) in self._own
         return self._options.keep_images or not built.built or is_own
 
@@ -182,9 +182,9 @@ class CellBuilder:
 
 
 def _refused(planned: Planned, known: Result | None) -> Decided:
-    """Return what comes of a cell that the recipe does not support."""
+    """Return the decision about a cell that the recipe does not support."""
     if known is not None and known.forced and known.state != "not-supported":
-        # What was tried says more than what is known to be supported.
+        # A forced build says more than the recipe.
         return Decided(known.state, is_unchanged=True)
     if known is not None and (known.state, known.message) == ("not-supported", planned.refusal):
         return Decided("not-supported")
@@ -195,7 +195,7 @@ def _refused(planned: Planned, known: Result | None) -> Decided:
 
 
 def _own_images(settings: Settings) -> frozenset[tuple[str, str]]:
-    """Return driver and kernel of images that this host may install: they are left to ``gc``."""
+    """Return driver and kernel of images that this host may install; ``gc`` removes these."""
     kernels = find_kernels(settings.root).bootable
     return frozenset((driver, kernel) for driver in settings.config.drivers for kernel in kernels)
 
@@ -217,8 +217,8 @@ def disk_error(cell: Cell, error: OSError) -> ProvisionError:
     """Return the error of a cell that could not be built on a full or read-only disk."""
     return ProvisionError(
         f"{cell}: {error.filename or 'the disk'}: {error.strerror or error}.",
-        resolution="Make room, or correct the folder's permissions; then run the command again: it"
-        " goes on.",
+        resolution="Free some space, or correct the permissions of the folder. Then run the command"
+        " again to continue.",
     )
 
 

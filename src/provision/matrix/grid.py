@@ -13,14 +13,13 @@ from provision.catalogue.upstream import CHANNELS
 from provision.distros import find_distro
 from provision.distros.debian import version_key
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.matrix.cells import Cell, Column, Row, Selection
-from provision.matrix.choosing import choose_kernels, choose_rows
+from provision.matrix.cells import Cell, Column, Row, Selection, choose_kernels, choose_rows
 from provision.matrix.offers import offers_of_results
 from provision.matrix.results import Result, Results
 from provision.pipeline.html_page import PageFiles, render_html, shown_time
 
 NOT_BUILT = "not-built"
-# A symbol and words beside the colour, for black-and-white prints and readers who see no colours.
+# A symbol and words beside the colour, for print and for readers who see no colours.
 LOOKS = {
     "built": ("✓", "built"),
     "failed": ("✗", "failed"),
@@ -67,7 +66,7 @@ class MatrixReport:
                     yield result
 
     def document(self) -> dict[str, Any]:
-        """Return it as what ``json.dumps`` takes."""
+        """Return the report as a JSON document."""
         return {
             "counts": self.counts,
             "cells": [
@@ -90,29 +89,29 @@ class MatrixReport:
 
 
 def report_of_cells(cells: Iterable[Cell], results: Results) -> MatrixReport:
-    """Return the report of cells, with their results as far as there are any."""
+    """Return the report of cells with their results."""
     found: dict[Cell, Result] = {}
-    wanted = list(cells)
-    for cell in wanted:
+    listed = list(cells)
+    for cell in listed:
         result = results.read(cell)
         if result is not None:
             found[cell] = result
-    rows = tuple(dict.fromkeys(cell.row for cell in wanted))
-    return MatrixReport(rows, tuple(dict.fromkeys(cell.column for cell in wanted)), found)
+    rows = tuple(dict.fromkeys(cell.row for cell in listed))
+    return MatrixReport(rows, tuple(dict.fromkeys(cell.column for cell in listed)), found)
 
 
 def report_of_results(results: Iterable[Result], selection: Selection) -> MatrixReport:
-    """Return the report of the results that a selection names; no archive is asked.
+    """Return the report of the results in a selection, without querying archives.
 
     Args:
         results: All known results.
         selection: Without distros, it selects every distro that has results.
 
     Raises:
-        NotFoundError: No result is about the drivers and distros.
-        UsageError: No result is about the kernels, flavours or versions; names them.
+        NotFoundError: There is no result for the drivers and distros.
+        UsageError: Kernels, flavours or versions have no result; the error names them.
     """
-    # As results have them: 'rocky:9' for 'rocky:9.5'.
+    # The names in results: 'rocky:9' for 'rocky:9.5'.
     distros = {*selection.distros, *map(_release, selection.distros)}
     known = [
         result
@@ -122,17 +121,17 @@ def report_of_results(results: Iterable[Result], selection: Selection) -> Matrix
     ]
     if not known:
         raise NotFoundError(
-            f"The matrix knows nothing of {_named(selection.drivers)}"
+            f"The matrix has no result for {_named(selection.drivers)}"
             + (f" on {', '.join(selection.distros)}." if selection.distros else "."),
-            resolution="Have it build: provision matrix --drivers all (without --only-report).",
+            resolution="Build them: provision matrix --drivers all (without --only-report)",
         )
     kinds = [name for name in selection.versions if name in CHANNELS]
     if kinds:
         have = ", ".join(sorted({result.version for result in known}, key=version_key))
         raise UsageError(
-            f"Which versions {', '.join(kinds)} stands for, a vendor says; a report of what is"
-            " known asks none.",
-            resolution=f"Name versions or branches that the matrix knows ({have}), or leave out"
+            f"The vendor decides which versions {', '.join(kinds)} stands for, and"
+            " --only-report does not query vendors.",
+            resolution=f"Name versions or branches that have results ({have}), or leave out"
             " --only-report.",
         )
     offers = offers_of_results(known)
@@ -170,9 +169,9 @@ def render_page(report: MatrixReport, templates: Path, *, time: float) -> str:
     """Return the page of a report.
 
     Args:
-        report: What it shows.
+        report: The report.
         templates: Folder of the templates.
-        time: Unix time that it says it was made at.
+        time: Unix time of the page.
 
     Raises:
         NotFoundError: The folder lacks its templates.
@@ -194,7 +193,7 @@ def render_page(report: MatrixReport, templates: Path, *, time: float) -> str:
 
 
 def _distros(report: MatrixReport) -> list[tuple[str, int]]:
-    """Return the distros with how many kernels each has, in the order of the columns."""
+    """Return each distro with its number of kernels, in the order of the columns."""
     counts: dict[str, int] = {}
     for column in report.columns:
         counts[column.distro] = counts.get(column.distro, 0) + 1

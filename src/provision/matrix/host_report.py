@@ -22,7 +22,7 @@ from provision.sources.upstream import kept, known_branches, today
 # amd64 of 6.1.0-47-amd64, cloud-amd64 of 6.1.0-47-cloud-amd64, nothing of 5.14.0-503.el9.x86_64.
 _FLAVOUR = re.compile(r"(?:-(?P<flavour>[a-z][a-z0-9_-]*))?$")
 
-# Whose releases stay with a series of kernels; a newer one comes from backports, if asked for.
+# Distros whose releases stay with a series of kernels; only backports have newer ones.
 _STAYING = frozenset({"debian"})
 
 
@@ -34,8 +34,8 @@ class Subject:
         driver: Its name.
         distro: The distro that the host's kernels come from, such as ``debian:12``.
         flavour: The flavour that the host uses; None: any.
-        version: The version or branch that the host stays with; None, ``latest``: any.
-        branches: The branches that ``version`` stands for, where it is a kind of branch (``lts``).
+        version: The configured version or branch; None, ``latest``: any.
+        branches: The branches of ``version``, if it is a kind of branch (``lts``).
     """
 
     driver: str
@@ -46,11 +46,11 @@ class Subject:
 
     def is_about(self, result: Result) -> bool:
         """Return whether a result concerns this driver."""
-        wishes = self.branches
-        if wishes is None and self.version not in {None, "latest"}:
-            wishes = (str(self.version),)
-        of_version = wishes is None or any(
-            f"{result.version}.".startswith(f"{wish}.") for wish in wishes
+        branches = self.branches
+        if branches is None and self.version not in {None, "latest"}:
+            branches = (str(self.version),)
+        of_version = branches is None or any(
+            f"{result.version}.".startswith(f"{branch}.") for branch in branches
         )
         return (
             (result.driver, result.distro) == (self.driver, self.distro)
@@ -76,7 +76,7 @@ def failures_for(
     found = []
     for release in sorted(by_kernel, key=kernel_order):
         of_kernel = by_kernel[release]
-        # A version that is not known to support the kernel is not what the host would get.
+        # The host would not get a version that does not support the kernel.
         tried = [v for v in newest_first(of_kernel) if of_kernel[v].state != "not-supported"]
         if tried and of_kernel[tried[0]].state == "failed":
             found.append(of_kernel[tried[0]])
@@ -84,7 +84,7 @@ def failures_for(
 
 
 def later_kernels(installed: Collection[str], results: Iterable[Result]) -> set[str]:
-    """Return kernels with results that are newer than every kernel of that kind on a host.
+    """Return the kernels with results that are newer than all kernels of their kind on a host.
 
     Args:
         installed: The host's kernels.
@@ -120,14 +120,13 @@ def failures_ahead(
 ) -> list[Result]:
     """Return the failures for kernels that a host may run next, from its own matrix.
 
-    These are the kernels that may boot next, and those that an upgrade would bring: newer than all
-    that it has.
+    These are the kernels that may boot next, and newer kernels that an upgrade may install.
 
     Args:
         root: Root of the host.
-        config: Its provision.toml: which version and flavour it stays with.
+        config: Its provision.toml, with version and flavour of drivers.
         kernels: Its kernels.
-        driver: A driver that it has or should have.
+        driver: The driver.
         ready: Kernels that have their artifact.
     """
     known, _problems = Results(matrix_folder(root)).load(driver)
@@ -154,7 +153,7 @@ def _subject(root: Path, config: Config, driver: str) -> Subject | None:
     flavour = (asked.flavour if asked else None) or recipe.default_flavour
     branches = None
     if version is not None and version in CHANNELS:
-        # The vendor's last known answer: nothing is asked here.
+        # The vendor's last answer: no network is used here.
         said = kept(recipe.upstream, machine=facts.arch, distro=None, folder=default_cache())
         branches = known_branches(recipe.upstream, said).followed(version, today())
     return Subject(driver, f"{distro.id}:{distro.version}", flavour, version, branches)

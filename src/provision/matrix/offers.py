@@ -1,4 +1,4 @@
-"""Asks archives and vendors which versions and kernels a compatibility matrix can choose."""
+"""Queries archives and vendors for the versions and kernels of a compatibility matrix."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from provision.distros.debian.distro_archive import uses_archive
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError
 from provision.host.kernels import kernel_order
-from provision.matrix.cells import Offer, Offers, Planned, Selection
-from provision.matrix.choosing import has_pattern, latest_count
+from provision.matrix.cells import Offer, Offers, Planned, Selection, has_pattern, latest_count
 from provision.matrix.results import Result
 from provision.pin import DistroPin
 from provision.pipeline.availability import distro_kernels
@@ -40,17 +39,17 @@ def find_offers(
     *,
     progress: Progress = silent,
 ) -> Offers:
-    """Ask the archives of distros which versions and kernels they have.
+    """Query the archives of distros for their versions and kernels.
 
     Args:
         settings: The host.
         engine: Connects to the engine; called for distros whose kernels only a container can list.
-        selection: What is asked for.
-        progress: Receives what is being looked at.
+        selection: The selection of cells.
+        progress: Receives what is being queried.
 
     Raises:
-        NotFoundError: A driver or distro is unknown, or a distro's kernels can't be listed and are
-            not named.
+        NotFoundError: A driver or distro is unknown, or the kernels of a distro can't be listed and
+            are not named.
         ConfigError: A recipe has mistakes.
         ProvisionError: An archive or the engine failed.
     """
@@ -61,11 +60,11 @@ def find_offers(
     kernels: dict[str, tuple[str, ...] | None] = {}
     for distro in distros:
         name = distro_name(distro)
-        progress(Note(f"Looking at what {name} has"))
+        progress(Note(f"Querying what {name} offers"))
         kernels[name] = _kernels(settings, engine, distro, selection.kernels, progress)
         for entry in entries:
             found += _offers(settings, entry, distro, selection.versions, progress)
-    # Offers of one driver stand side by side.
+    # The offers of one driver follow each other.
     order = {entry.recipe.name: number for number, entry in enumerate(entries)}
     return Offers(tuple(sorted(found, key=lambda offer: order[offer.driver])), kernels)
 
@@ -77,9 +76,9 @@ def ensure_base_images(
     *,
     progress: Progress = silent,
 ) -> None:
-    """Make sure that the engine has the base image of every distro that something is built for.
+    """Make sure that the engine has the base image of every distro of the planned builds.
 
-    A missing base image is then one error, and not a failure of every cell.
+    A missing base image is then a single error, and not a failure of every cell.
 
     Raises:
         ProvisionError: A base image can't be pulled or made.
@@ -90,7 +89,7 @@ def ensure_base_images(
 
 
 def distro_name(distro: DistroPin) -> str:
-    """Return a distro as the command line names it: ``debian:12``."""
+    """Return the name of a distro on the command line: ``debian:12``."""
     return f"{distro.id}:{distro.version}"
 
 
@@ -101,22 +100,22 @@ def has_tree(distro: str) -> bool:
 
 
 def _entries(settings: Settings, names: Iterable[str]) -> list[Entry]:
-    wanted = list(dict.fromkeys(names))
-    if "all" in wanted:
-        wanted = settings.catalogue.names
-    return [settings.catalogue.entry(name) for name in wanted]
+    listed = list(dict.fromkeys(names))
+    if "all" in listed:
+        listed = settings.catalogue.names
+    return [settings.catalogue.entry(name) for name in listed]
 
 
 def _kernels(
     settings: Settings,
     engine: Callable[[], Engine],
     distro: DistroPin,
-    wanted: Iterable[str],
+    names: Iterable[str],
     progress: Progress,
 ) -> tuple[str, ...] | None:
     if not has_tree(distro.id):
         return distro_kernels(settings, engine, distro, progress=progress)
-    if any(map(has_pattern, wanted)):
+    if any(map(has_pattern, names)):
         raise NotFoundError(
             f"{distro_name(distro)} has no packages of kernels that could be listed.",
             resolution=f"Name the kernels: --distros {distro_name(distro)} --kernels RELEASE,…",
@@ -128,16 +127,16 @@ def _offers(
     settings: Settings,
     entry: Entry,
     distro: DistroPin,
-    wanted: Iterable[str],
+    names: Iterable[str],
     progress: Progress,
 ) -> Iterator[Offer]:
     recipe, name = entry.recipe, distro_name(distro)
     default = recipe.default_flavour
-    wishes = _followed(settings, recipe, distro, wanted, progress)
+    requested = _followed(settings, recipe, distro, names, progress)
     is_packaged = any(source.kind in _PACKAGED for source in recipe.sources)
     if not is_packaged or has_tree(distro.id) or not uses_archive(distro):
         for flavour in recipe.flavours:
-            versions, kinds = _versions(recipe, flavour, distro, None, wishes)
+            versions, kinds = _versions(recipe, flavour, distro, None, requested)
             made_from = f"no source of '{recipe.name}' serves {name}"
             refusal = None if versions else made_from
             is_default = flavour == default
@@ -152,7 +151,7 @@ def _offers(
         return
     try:
         for flavour in recipe.flavours:
-            versions, kinds = _versions(recipe, flavour, distro, index, wishes)
+            versions, kinds = _versions(recipe, flavour, distro, index, requested)
             is_default = flavour == default
             yield Offer(recipe.name, flavour, name, versions, is_default, recipe, None, kinds)
     finally:
@@ -163,10 +162,10 @@ def _followed(
     settings: Settings,
     recipe: Recipe,
     distro: DistroPin,
-    wanted: Iterable[str],
+    names: Iterable[str],
     progress: Progress,
 ) -> dict[str, Followed]:
-    """Return the versions that a vendor's branches stand for, as a build would resolve them."""
+    """Return the versions of a vendor's branches, as a build would resolve them."""
     return {
         name: follow(
             settings,
@@ -174,7 +173,7 @@ def _followed(
             distro,
             progress=progress,
         )
-        for name in dict.fromkeys(wanted)
+        for name in dict.fromkeys(names)
         if name != "all"
     }
 
@@ -184,20 +183,20 @@ def _versions(
     flavour: str,
     distro: DistroPin,
     index: ArchiveIndex | None,
-    wishes: Mapping[str, Followed],
+    requested: Mapping[str, Followed],
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    """Return the versions of a flavour, and what kinds of branches stand for.
+    """Return the versions of a flavour, and the versions of kinds of branches.
 
-    A vendor may have published hundreds of versions beyond the recipe. Only those count that a host
-    would get for what is asked.
+    A vendor may have published hundreds of versions besides those of the recipe. Only those count
+    that a host would get for the requested names.
     """
     market = Market(distro_name(distro), source_names(distro), index)
     kinds: dict[str, tuple[str, ...]] = {}
     more: list[str] = []
-    for name, followed in wishes.items():
+    for name, followed in requested.items():
         there = replace(market, published=followed.published)
         every = [offer.version for offer in offers(recipe, flavour, there)]
-        # Hosts don't take versions that the recipe names no kernels for.
+        # Hosts get no versions for which the recipe names no kernels.
         known = [version for version in every if _has_kernels(recipe, version)]
         if followed.branches is not None:
             newest = (_of_branch(known, branch)[:1] for branch in followed.branches)
@@ -225,7 +224,7 @@ def _of_branch(versions: Iterable[str], branch: str) -> list[str]:
 
 
 def offers_of_results(results: Iterable[Result]) -> Offers:
-    """Return the versions and kernels that results are about, as if archives offered them."""
+    """Return the versions and kernels of results as offers."""
     versions: dict[tuple[str, str, str], set[str]] = {}
     kernels: dict[str, set[str]] = {}
     for result in results:

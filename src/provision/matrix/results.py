@@ -51,7 +51,7 @@ class FirstError(Frozen):
     excerpt: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return it for terminals: what a compiler prints is a stranger's text."""
+        """Return it for terminals; the text of a compiler may contain secrets."""
         where = self.file if self.line is None else f"{self.file}:{self.line}"
         return redact(f"{where}: {self.text}")
 
@@ -71,7 +71,7 @@ class Result(Frozen):
         reason: Why it failed: ``compile`` (a compiler refused the source), ``build`` (another
             step), ``missing`` (headers, kernel, driver or version), ``failed`` (all else).
         phase: Whether deciding the Pin failed, or the build.
-        message: What happened, in one line; for an unsupported cell, why it is unsupported.
+        message: The error in one line; for an unsupported cell, why it is unsupported.
         resolution: What to do.
         details: The compiler's complaints, or a program's last lines.
         first_error: The compiler's first complaint.
@@ -81,10 +81,10 @@ class Result(Frozen):
         log: File with the whole output.
         image: Name of the artifact image, where it was kept.
         size: Bytes of the artifact image.
-        seconds: How long it took, by part.
+        seconds: The duration, by part.
         finished: Unix time.
         made_by: Version of provision.
-        forced: Whether it was built although that was not known to be supported (``--force``).
+        forced: Whether it was built although the recipe does not support it (``--force``).
     """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
@@ -151,7 +151,7 @@ def result_of(cell: Cell, state: State, **more: Any) -> Result:  # noqa: ANN401 
 
 
 def matrix_folder(root: Path) -> Path:
-    """Return where a host keeps its matrix."""
+    """Return the folder of a host's matrix."""
     return in_root(root, STORE / "matrix")
 
 
@@ -171,7 +171,7 @@ class Results:
         self._cells = folder / "cells"
 
     def path(self, cell: Cell) -> Path:
-        """Return where the result of a cell is, or would be."""
+        """Return the path of a cell's result, which may not exist."""
         row, column = cell.row, cell.column
         distro = column.distro.replace(":", "@")
         name = f"{row.version}@{row.flavour}.json"
@@ -208,7 +208,7 @@ class Results:
             try:
                 result = load_json(path, Result)
             except NotFoundError:
-                # Garbage collection took it.
+                # Garbage collection has removed it.
                 continue
             except ProvisionError as error:
                 problems.append(_problem(path, error))
@@ -216,7 +216,7 @@ class Results:
             if self.path(result.cell) == path:
                 found.append(result)
             else:
-                problems.append(f"{path}: its content is about another cell than its name")
+                problems.append(f"{path}: its content belongs to another cell than its name")
         return found, problems
 
     @contextmanager

@@ -1,7 +1,7 @@
 """Runs a compatibility matrix: takes its cells one by one and writes the result of each.
 
-What is wrong with the machine (a full disk, an engine or archive that does not answer) ends the
-run, because other cells would fail alike.
+An error of the machine (a full disk, an engine or archive that does not answer) ends the run,
+because other cells would fail in the same way.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from provision.matrix.work import CellQueue, Crew, Outcome, RunOptions, SharedLa
 from provision.pipeline.workspace import Settings
 from provision.progress import Event, Note, Output, Progress, Step, Tally, Transfer, silent
 
-# How often the run checks whether all is done or Ctrl-C was pressed; and how long builds may take
-# to stop before they are left to end with the process.
+# How often the run checks whether all threads have ended or Ctrl-C was pressed; and how long builds
+# may take to stop before the process ends without waiting for them.
 _POLL_S = 0.1
 _GRACE_S = 10.0
 _LOOK_AGAIN_S = 0.5
@@ -38,7 +38,7 @@ class MatrixRun:
     Args:
         settings: The host.
         results: Where results are kept.
-        options: How it goes about them.
+        options: The options of the run.
         open_engine: Connects to the engine; each thread has a connection of its own.
         progress: Receives events; called by one thread at a time.
     """
@@ -71,7 +71,7 @@ class MatrixRun:
         self._outcome = Outcome()
 
     def run(self, planned: Sequence[Planned]) -> Outcome:
-        """Have a result of every cell.
+        """Get a result for every cell.
 
         Raises:
             KeyboardInterrupt: Ctrl-C; results so far are kept, and all builds are stopped.
@@ -85,7 +85,7 @@ class MatrixRun:
         for one in planned:
             self._columns.update(shared_by(one.cell.column))
         for column in self._columns:
-            # A run that was killed left them.
+            # Leftovers of a run that was killed.
             if self._layers.noted(column):
                 self._layers.postpone(column)
         for _ in range(max(1, min(self._options.jobs, len(planned)))):
@@ -95,7 +95,7 @@ class MatrixRun:
             while not self._crew.wait(_POLL_S):
                 pass
         except BaseException:
-            # The engine ends a build whose client goes away, if only with this process.
+            # The engine stops a build whose client disconnects, as it does when this process ends.
             self._stop.set()
             self._crew.wait(_GRACE_S)
             raise
@@ -124,9 +124,9 @@ class MatrixRun:
             if self._is_over or self._stop.is_set() or (planned := self._queue.take()) is None:
                 return None
             self._running[planned.cell] = None
-            self._tell()
+            self._report()
         if self._queue.is_awaited(planned.cell):
-            # The other matrix may take as long as a build does.
+            # The other matrix may need the time of a build.
             self._stop.wait(_LOOK_AGAIN_S)
         return planned
 
@@ -138,7 +138,9 @@ class MatrixRun:
         """
         with self._lock:
             if self._queue.postpone(planned) == "first time":
-                text = f"Another process is building {planned.cell}; it is looked at again later"
+                text = (
+                    f"Another process is building {planned.cell}; this run looks at it again later"
+                )
                 self._progress(Note(text))
             del self._running[planned.cell]
 
@@ -148,10 +150,10 @@ class MatrixRun:
         return self._options.publisher.claimed(planned.cell)
 
     def _do(self, planned: Planned, engine: Callable[[], Engine]) -> None:
-        """Have a result of a cell; the caller holds its lock."""
+        """Get a result for a cell; the caller holds its lock."""
         cell = planned.cell
         begun = time.monotonic()
-        decided = self._builder.decide(planned, engine, self._telling(cell))
+        decided = self._builder.decide(planned, engine, self._progress_of(cell))
         if decided.is_unchanged:
             self._outcome.unchanged.append(cell)
         elif decided.result is not None and planned.refusal is not None:
@@ -165,13 +167,13 @@ class MatrixRun:
                 self._progress(Note(f"{decided.state:<7} {cell}{cause}"))
 
     def _clear_columns(self) -> None:
-        """Remove the layers of kernels whose cells are done, beside the next build.
+        """Remove the layers of kernels whose cells are done, in parallel with the next build.
 
-        Layers that another matrix still builds on are left to it, or to a later moment.
+        Layers that another matrix still uses are removed later, or by that matrix.
         """
         with self._lock:
             done = self._layers.take_pending(lambda column: self._columns[column] == 0)
-            # Kernels' layers first: they grew out of those of the tools.
+            # Layers of kernels come first: they are based on those of the tools.
             done.sort(key=lambda column: column.kernel == TOOLS)
         if done:
             self._crew.start(lambda: self._clear(done))
@@ -210,17 +212,17 @@ class MatrixRun:
                 self._outcome.troubles.append((cell, error))
                 self._progress(Note(f"trouble {cell}: {error.message}"))
                 self._is_over = self._is_over or not self._options.keep_going
-            self._tell()
+            self._report()
 
-    def _tell(self) -> None:
-        """Report how far the run is; the caller holds the lock."""
+    def _report(self) -> None:
+        """Report the progress of the run; the caller holds the lock."""
         running = tuple(map(str, self._running))
         self._progress(Tally(self._total, dict(self._counts), running))
 
-    def _telling(self, cell: Cell) -> Progress:
-        """Return the progress of one cell, which also stops builds of a run that is to end."""
+    def _progress_of(self, cell: Cell) -> Progress:
+        """Return the progress of one cell; it also stops the builds of a run that is to end."""
 
-        def telling(event: Event) -> None:
+        def forward(event: Event) -> None:
             if self._stop.is_set():
                 raise _StoppedError
             with self._lock:
@@ -234,4 +236,4 @@ class MatrixRun:
                     case Tally():
                         pass
 
-        return telling
+        return forward

@@ -1,4 +1,4 @@
-"""What a run of a matrix works with: options, the queue of cells, shared layers, threads."""
+"""The parts of a matrix run: options, the queue of cells, shared layers, threads."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ Retry = Literal["failed", "all"]
 class SharedLayers:
     """The layers that the cells of a kernel, or of a distro, have in common.
 
-    They are noted in files, so that they are removed even if the run that made them was killed, or
-    if two matrices made them at once.
+    Files record the layers, so that they are removed even if the run that made them was killed, or
+    if two matrices made them at the same time.
 
     Args:
         folder: Of the matrix; need not exist.
@@ -50,7 +50,7 @@ class SharedLayers:
             yield
 
     def note(self, column: Column, layers: Sequence[str]) -> None:
-        """Remember layers until they are removed; the caller is using them."""
+        """Record layers until they are removed; the caller is using them."""
         self.postpone(column)
         if layers:
             text = json.dumps(list(layers))
@@ -58,12 +58,12 @@ class SharedLayers:
             write_atomic(self._notes(column) / f"{name}.json", f"{text}\n")
 
     def postpone(self, column: Column) -> None:
-        """Have the layers of a kernel removed later."""
+        """Mark the layers of a kernel for removal."""
         with self._lock:
             self._pending[column] = None
 
     def take_pending(self, is_done: Callable[[Column], bool]) -> list[Column]:
-        """Return the kernels whose layers are to be removed now, and forget them."""
+        """Return the kernels whose layers are to be removed now, and clear their marks."""
         with self._lock:
             done = [column for column in self._pending if is_done(column)]
             for column in done:
@@ -71,7 +71,7 @@ class SharedLayers:
             return done
 
     def noted(self, column: Column) -> list[list[str]]:
-        """Return the noted layers, the oldest layer of each build first."""
+        """Return the recorded layers, the oldest layer of each build first."""
         return [layers for _path, layers in self._noted(column)]
 
     def _noted(self, column: Column) -> list[tuple[Path, list[str]]]:
@@ -82,7 +82,7 @@ class SharedLayers:
         return found
 
     def clear(self, column: Column, engine: Callable[[], Engine]) -> bool:
-        """Remove the layers of a kernel unless a build uses them; returns whether they are gone.
+        """Remove the layers of a kernel unless a build uses them; return whether they are gone.
 
         Raises:
             NotFoundError: No engine answers.
@@ -94,11 +94,11 @@ class SharedLayers:
             except InUseError:
                 return False
             for path, layers in self._noted(column):
-                # Layers of a kernel that another matrix is about to remove keep those below them.
+                # Layers that another matrix is about to remove keep the layers below them.
                 if remove_layers(engine(), layers):
                     path.unlink(missing_ok=True)
             if not self._noted(column):
-                # With drafts of runs that were killed.
+                # This includes drafts of runs that were killed.
                 shutil.rmtree(self._notes(column), ignore_errors=True)
             return True
 
@@ -108,16 +108,16 @@ class SharedLayers:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How a run goes about its cells.
+    """The options of a run.
 
     Attributes:
-        jobs: Builds at once.
+        jobs: Number of parallel builds.
         retry: Whether cells whose Pin has not changed are built again: those that failed, or all.
         keep_images: Whether artifact images stay in the engine.
         keep_going: Whether to go on after an error of the machine, such as a full disk.
         network: Network of the containers that download; None: what provision.toml says.
-        force: Whether kernels are tried that a recipe does not name.
-        publisher: Where cells go; None: nowhere, only their results are wanted.
+        force: Whether cells are built for kernels that a recipe does not name.
+        publisher: Takes the images of cells; None: only their results are kept.
     """
 
     jobs: int = 1
@@ -130,7 +130,7 @@ class RunOptions:
 
     @property
     def compilers(self) -> int | None:
-        """Compilers at once in each build: builds share the processors; None: as one build has."""
+        """Number of compilers of each build; None: that of a single build."""
         processors = len(os.sched_getaffinity(0))
         return max(1, processors // self.jobs) if self.jobs > 1 else None
 
@@ -139,26 +139,26 @@ class Publisher(Protocol):
     """Takes the images of built cells, such as a registry."""
 
     def has(self, cell: Cell) -> bool:
-        """Return whether the image of a cell is there."""
+        """Return whether the publisher has the image of a cell."""
 
     def claimed(self, cell: Cell) -> AbstractContextManager[None]:
-        """Keep other machines from building a cell; raises ``BusyError`` if one does."""
+        """Keep other machines from building a cell; raise ``BusyError`` if one does."""
 
     def publish(
         self, cell: Cell, engine: Engine, built: Built, pin: Pin, progress: Progress
     ) -> None:
-        """Put the image of a built cell there."""
+        """Publish the image of a built cell."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run has done.
+    """The outcome of a run.
 
     Attributes:
         built: Cells that were built in this run, with or without success.
         unchanged: Cells whose result still holds.
         troubles: Errors of the machine, by cell.
-        left: Cells that were not looked at.
+        left: Cells that the run did not reach.
     """
 
     built: list[Cell] = field(default_factory=list)
@@ -168,9 +168,9 @@ class Outcome:
 
 
 class CellQueue:
-    """Cells that are still to be looked at; the caller holds a lock.
+    """The cells that a run has not decided yet; the caller holds a lock.
 
-    Cells that another matrix is building come last, so that two runs don't go in step.
+    Cells that another matrix is building come last, so that two runs don't wait for each other.
 
     Args:
         planned: The cells, in their order.
@@ -187,7 +187,7 @@ class CellQueue:
         return queue.popleft() if queue else None
 
     def is_awaited(self, cell: Cell) -> bool:
-        """Return whether another matrix had a cell when it was last looked at."""
+        """Return whether another matrix was building a cell at the last look."""
         return cell in self._since
 
     def postpone(self, planned: Planned) -> Literal["first time", "again"]:
@@ -201,7 +201,7 @@ class CellQueue:
         if now - self._since.setdefault(planned.cell, now) >= LONGEST_WAIT_S:
             raise InUseError(
                 f"Another machine or process has held {planned.cell} for {LONGEST_WAIT_S:g} s.",
-                resolution="See which process it is: ps -C provision. Then run the command again.",
+                resolution="Look for the process (ps -C provision), then run the command again.",
             )
         self._later.append(planned)
         return "first time" if is_new else "again"
@@ -217,11 +217,11 @@ class Crew:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        # Counts the run itself too: the first thread may end before the next one starts.
+        # The run itself counts too: the first thread may end before the next one starts.
         self._active = 1
 
     def start(self, work: Callable[[], None]) -> None:
-        """Do work in a thread of its own."""
+        """Run a function in a thread of its own."""
         with self._lock:
             self._active += 1
         threading.Thread(target=self._working, args=(work,), daemon=True).start()
@@ -234,7 +234,7 @@ class Crew:
                 self._ended.set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until every thread has ended, or for some seconds; returns whether all have.
+        """Wait until every thread has ended, or for some seconds; return whether all have.
 
         It does not join them: Python 3.11 marks a thread as ended if the join is interrupted.
         """

@@ -12,9 +12,7 @@ import pytest
 from provision.agent import observe, preparing, reconcile
 from provision.agent.conclusion import Result
 from provision.agent.desired import load_desired
-from provision.agent.model import Desired
-from provision.agent.outcome import Run
-from provision.agent.plan import Mode
+from provision.agent.model import Desired, Mode, Run
 from provision.agent.status import ArtifactStatus
 from provision.errors import ProvisionError
 from provision.kmod import load, unload

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from provision.agent.model import Desired, KernelArtifact, Observed, ObservedDriver
-from provision.agent.plan import Action, Mode, Plan, plan
+from provision.agent.model import (
+    Action,
+    Desired,
+    KernelArtifact,
+    Mode,
+    Observed,
+    ObservedDriver,
+    Plan,
+)
+from provision.agent.plan import plan
 from provision.store.state import Failure, KernelState
 
 Target = tuple[str, str]
@@ -17,8 +25,8 @@ class Simulation:
     """A host that does what is asked of it.
 
     Attributes:
-        desired: What it should have.
-        observed: What it has.
+        desired: Its desired state.
+        observed: Its observed state.
         failing: Driver and kernel of the builds that fail.
         done: The actions in their order.
     """

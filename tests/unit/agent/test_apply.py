@@ -51,7 +51,7 @@ def test_no_version_moves_back_unasked(ready: Host) -> None:
     ready.apply(update=True)
     ready.newest = OLDER
     assert ready.kinds(update=True) == [f"prepare {KERNEL}"]
-    assert f"{NEWEST} stays: what is offered now is older ({OLDER})" in ready.notes[-1]
+    assert f"{NEWEST} stays: the offered version is older ({OLDER})" in ready.notes[-1]
     assert ready.current() == NEWEST
     assert ready.artifact().state == "ready"
 

@@ -187,7 +187,7 @@ def test_a_failure_to_record_is_reported_all_the_same(
     host.broken[KERNEL] = ProvisionError("The disk is full.", resolution="Make room")
     result = host.apply()
     assert (result.status.state, result.status.exit_code) == ("failed", 1)
-    assert any("can't be remembered" in note for note in host.notes)
+    assert any("can't be recorded" in note for note in host.notes)
     host.broken.clear()
     result = host.apply()
     assert result.outcomes[0].error is not None
@@ -215,7 +215,7 @@ def test_an_engine_that_is_restarted_is_waited_for(
     monkeypatch.setattr(preparing, "obtain", obtain)
     monkeypatch.setattr(preparing, "_RECONNECT_SECONDS", 0.0)
     assert host.apply().status.state == "ready"
-    assert any("Waiting until it is back" in note for note in host.notes)
+    assert any("Waiting for the engine" in note for note in host.notes)
 
 
 def test_an_engine_that_does_not_come_back_is_a_failure_that_passes(

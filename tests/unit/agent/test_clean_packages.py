@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.agent.build_garbage import UNUSED_DAYS, remove_packages
+from provision.agent.garbage import UNUSED_DAYS, remove_packages
 from provision.files import lock
 from provision.fleet.prebuild import prebuild_folder
 from provision.matrix.cells import Cell, Column, Row

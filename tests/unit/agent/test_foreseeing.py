@@ -11,8 +11,7 @@ import pytest
 
 from provision.agent import foreseeing, preparing
 from provision.agent.foreseeing import Foreseen, foresee
-from provision.agent.outcome import Run
-from provision.agent.plan import Mode
+from provision.agent.model import Mode, Run
 from provision.agent.reconcile import look_at
 from provision.pin import Pin
 from provision.pipeline.artifact_lookup import MissingArtifactError
@@ -135,7 +134,7 @@ def test_what_can_not_be_had_is_missing_and_the_way_out_is_said(
     assert found == Foreseen(
         DRIVER, KERNEL, "missing", reason="No registry has it", resolution="Push it"
     )
-    assert str(found) == "It can't be had: No registry has it"
+    assert str(found) == "It is not available: No registry has it"
 
 
 @pytest.mark.usefixtures("registry")

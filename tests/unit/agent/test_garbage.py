@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.agent import build_garbage
-from provision.agent.build_garbage import remove_images
-from provision.agent.garbage import Removed, Stock, remove_unneeded, unneeded
+from provision.agent import garbage
+from provision.agent.garbage import Removed, Stock, remove_images, remove_unneeded, unneeded
 from provision.agent.model import Desired
 from provision.build.artifact_image import DIGEST_LABEL
 from provision.engine.docker_api import Image
@@ -229,7 +228,7 @@ def test_images_go_whose_artifact_is_not_in_the_store(
     have("named", "sha256:" + "1" * 64, "provision/x:1", "mine:1")
     have("theirs", "sha256:" + "2" * 64, "registry.example/x:1")
     have("used", "sha256:" + "3" * 64, "provision/used:1")
-    monkeypatch.setattr(build_garbage, "open_engine", lambda _settings: engine)
+    monkeypatch.setattr(garbage, "open_engine", lambda _settings: engine)
     removed = [Removed("demo", gone.short_digest, GONE, "it is gone")]
     planned = remove_images(layout.root, removed, dry_run=True)
     assert planned == [gone.image, "provision/used:1"]

@@ -14,10 +14,11 @@ from provision.agent.model import (
     DesiredDriver,
     KernelArtifact,
     Loaded,
+    Mode,
     Observed,
     ObservedDriver,
 )
-from provision.agent.plan import Mode, plan
+from provision.agent.plan import plan
 from provision.host.kernels import Kernels
 from provision.store.state import Failure, KernelState
 from unit.agent.simulation import Simulation, unmet

@@ -12,9 +12,16 @@ from typing import Any
 
 import pytest
 
-from provision.agent.model import Desired, DesiredDriver, KernelArtifact, Observed, ObservedDriver
-from provision.agent.outcome import Outcome
-from provision.agent.plan import Action, plan
+from provision.agent.model import (
+    Action,
+    Desired,
+    DesiredDriver,
+    KernelArtifact,
+    Observed,
+    ObservedDriver,
+    Outcome,
+)
+from provision.agent.plan import plan
 from provision.agent.publish import Priority, last_status, metrics_text, publish, write_journal
 from provision.agent.status import Status, Trouble, failed_status, status_of
 from provision.errors import ProvisionError

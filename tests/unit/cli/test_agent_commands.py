@@ -47,7 +47,7 @@ def test_a_plan_says_what_and_why(host: Host, call: Call) -> None:
     lines = call("plan", "--root", host.root).out.splitlines()
     assert lines[0] == f"1. make the artifact of {DRIVER} for {KERNEL}: it does not exist yet"
     # A driver that no catalogue has.
-    assert lines[1].startswith("   It can't be had: ")
+    assert lines[1].startswith("   It is not available: ")
     assert lines[2].startswith("   What to do: ")
     assert len(lines) == 5
     document = call("plan", "--root", host.root, "--json").document

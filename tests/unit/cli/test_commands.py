@@ -179,7 +179,7 @@ def test_render(call: Call, host: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert (output / "Dockerfile").read_text() == "FROM scratch\n"
     outcome = call("render", "demo", "--root", host, "--output", host)
     assert outcome.code == 2
-    assert "holds something else" in outcome.err
+    assert "has other files" in outcome.err
 
 
 @pytest.mark.usefixtures("wanted")

@@ -74,10 +74,10 @@ def test_the_page_is_written(call: Call, folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "is not said"),
+        ((), "No source for the status"),
         (("--status", "/", "--metrics", "x"), "--metrics and --status can't be given together"),
-        (("--status", "/", "--limit", "web*"), "--limit is for --inventory only"),
-        (("--status", "/", "--max-age", "soon"), "'soon' is no time"),
+        (("--status", "/", "--limit", "web*"), "--limit works with --inventory only"),
+        (("--status", "/", "--max-age", "soon"), "'soon' is not a time"),
     ],
 )
 def test_what_makes_no_sense_is_refused(call: Call, words: tuple[str, ...], message: str) -> None:

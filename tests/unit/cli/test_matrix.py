@@ -101,7 +101,7 @@ def test_damaged_results_are_named_in_a_report(lab: Lab, call: Call) -> None:
     ("given", "text"),
     [
         ((), "No driver is named"),
-        (("--drivers", " ,"), "--drivers names nothing"),
+        (("--drivers", " ,"), "--drivers is empty"),
         (("--drivers", "demo", "--kernels", "5.4"), "distro"),
         (("--only-report", "--retry", "all", "--keep-images"), "--retry, --keep-images"),
         (("--drivers", "demo", "--html", "/nowhere/at/all.html"), "mkdir -p /nowhere/at"),

@@ -308,7 +308,7 @@ def test_push_takes_artifact_images_only(call: Call, host: Path, engine: FakeEng
     engine.have(Image("sha256:7", ("busybox:1",), labels={PIN_LABEL: "{}"}))
     refused = call("push", "busybox:1", "r.example/x:1", "--root", host, "--json")
     assert refused.code == 1
-    assert "is no artifact image" in refused.document["error"]["message"]
+    assert "is not an artifact image" in refused.document["error"]["message"]
     assert engine.calls == []
 
 

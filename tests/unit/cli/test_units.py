@@ -66,7 +66,7 @@ def test_units_of_a_package_are_left_alone_and_our_own_overrule_none_of_them(
     packaged.parent.mkdir(parents=True)
     packaged.write_text("[Service]\n")
     outcome = call("units", "--root", host)
-    assert "those of the package, in /usr/lib/systemd/system" in outcome.err
+    assert "installed the units in /usr/lib/systemd/system" in outcome.err
     assert not own.exists()
     assert call("units", "--root", host).out == "Nothing to do.\n"
     assert packaged.read_text() == "[Service]\n"

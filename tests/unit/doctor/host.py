@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision.catalogue import templates_dir
-from provision.doctor import diagnose, observe
-from provision.doctor.checks import Result
+from provision.doctor import Result, diagnose, observe
 from provision.manifest import DeviceNode, DriverFile, HostNeeds, Manifest
 from provision.store.activate import apply, plan
 from provision.store.entries import link_kernel

@@ -327,8 +327,8 @@ CASES: list[tuple[str, Break, str, str]] = [
     ("entitlement", _no_subscription, "warn", "/etc/pki/entitlement is missing or empty"),
     ("headers-source", immutable, "warn", "immutable (read-only)"),
     ("engine", _no_engine, "warn", "no container engine"),
-    ("registry", _registry_without_keys, "fail", "no signature counts for it"),
-    ("registry", _bundle_without_keys, "fail", "file:/srv/bundle is looked into"),
+    ("registry", _registry_without_keys, "fail", "no key is trusted for it"),
+    ("registry", _bundle_without_keys, "fail", "file:/srv/bundle is configured"),
     ("registry", _registry_with_bad_keys, "fail", "has keys that can't be used"),
     ("registry", _registry_that_needs_no_keys, "warn", "may serve anything"),
     ("registry", _unsigned, "warn", "it came from registry.example/demo:1"),
@@ -349,5 +349,5 @@ CASES: list[tuple[str, Break, str, str]] = [
     ("runtime", lambda host: podman_runtime(host, "50-oci-decorator", "/x"), "warn", "no /x"),
     ("runtime", _docker_runtime, "warn", "/etc/docker/daemon.json has the runtime"),
     ("store", _damaged, "fail", "has the sha256"),
-    ("store", _no_manifest, "fail", "no manifest that can be read"),
+    ("store", _no_manifest, "fail", "no readable manifest"),
 ]

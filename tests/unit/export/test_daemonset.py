@@ -76,8 +76,8 @@ def test_the_agent_may_do_no_more_than_it_has_to() -> None:
         ({"namespace": "x y: {"}, "The namespace, 'x y: {'"),
         ({"namespace": "x" * 64}, "The namespace"),
         ({"pull_secret": "a..b"}, "secret's name, ''"),
-        ({"image": "a b"}, "'a b' is no name of an image"),
-        ({"image": ""}, "'' is no name of an image"),
+        ({"image": "a b"}, "'a b' is not the name of an image"),
+        ({"image": ""}, "'' is not the name of an image"),
     ],
 )
 def test_what_kubernetes_would_refuse_is_refused_before(
@@ -183,6 +183,6 @@ def test_a_label_that_kubernetes_would_refuse_is_named(
     config.write_text(_CONFIG)
     words = ("export", "daemonset", "--image", "registry.example/agent:1", "--config", config)
     result = call(*words, "--selector", text)
-    assert (result.code, "is no label of Kubernetes" in result.err) == (2, True), result.err
+    assert (result.code, "is not a Kubernetes label" in result.err) == (2, True), result.err
     good = call(*words, "--selector", "feature.node.kubernetes.io/pci-10de.present=true")
     assert good.code == 0, good.err

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from provision.errors import NotFoundError, ProvisionError
-from provision.export.node_labels import publish, wanted_labels
+from provision.export.node_labels import labels_of, publish
 
 
 def status(state: str = "ready", version: str | None = "535.261.03", **more: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
@@ -47,15 +47,15 @@ class Api:
 
 
 def test_labels_say_state_and_version() -> None:
-    assert wanted_labels(status()) == {
+    assert labels_of(status()) == {
         "provision/ready": "true",
         "provision/nvidia.state": "ready",
         "provision/nvidia.version": "535.261.03",
     }
-    assert wanted_labels(status(version="1:2.0+deb~" + "x" * 80))["provision/nvidia.version"] == (
+    assert labels_of(status(version="1:2.0+deb~" + "x" * 80))["provision/nvidia.version"] == (
         "1_2.0_deb_" + "x" * 53
     )
-    assert "provision/nvidia.version" not in wanted_labels(status(version=None))
+    assert "provision/nvidia.version" not in labels_of(status(version=None))
 
 
 def test_only_what_changed_is_sent() -> None:
@@ -69,7 +69,7 @@ def test_only_what_changed_is_sent() -> None:
         }
     ]
     assert done.events == {"nvidia": "ready"}
-    again = Api(wanted_labels(status()))
+    again = Api(labels_of(status()))
     assert publish(status(), "node-1", again).labels == {}
     assert (again.patches, again.events) == ([], [])
 
@@ -90,7 +90,7 @@ def test_a_state_is_one_event(state: str, kind: str, reason: str) -> None:
     assert event["involvedObject"]["name"] == "node-1"
     assert event["message"].startswith(f"nvidia 535.261.03 is {state}. 6.1.0-56-amd64: It does not")
     assert len(event["message"]) <= 1024
-    same = Api(wanted_labels(status(state)))
+    same = Api(labels_of(status(state)))
     publish(status(state), "node-1", same)
     assert same.events == []
 
@@ -98,12 +98,12 @@ def test_a_state_is_one_event(state: str, kind: str, reason: str) -> None:
 def test_any_drivers_name_is_one_that_kubernetes_takes() -> None:
     long = status()
     long["drivers"][0]["name"] = "a_" + "b" * 62
-    assert max(len(label.partition("/")[2]) for label in wanted_labels(long)) == 63
+    assert max(len(label.partition("/")[2]) for label in labels_of(long)) == 63
     api = Api({})
     publish(long, "node-1", api)
     (event,) = api.events
     assert re.fullmatch(r"node-1\.a-b{62}\.[0-9a-f]+", event["metadata"]["name"])
-    again = Api(wanted_labels(long))
+    again = Api(labels_of(long))
     publish(long, "node-1", again)
     assert again.events == []
 

@@ -28,7 +28,7 @@ from provision.fleet.bundle_index import (
     sums_text,
 )
 from provision.fleet.bundle_load import for_host, push_bundle, store_bundle
-from provision.fleet.mirror_selection import ImageSelection, RegistryAccess
+from provision.fleet.mirror import ImageSelection, RegistryAccess
 from provision.pin import ClosurePackage, Pin
 from provision.pipeline.registries import Consent, tag_of
 from provision.pipeline.registry_search import ArtifactQuery, Lookup, seek
@@ -205,7 +205,7 @@ def test_what_builds_need_comes_along(
     pin = built(NEXT)
     have(registries, settings, pin)
     selection = ImageSelection(("demo",), (pin.kernel.release,))
-    with pytest.raises(NotFoundError, match="not all on this machine") as caught:
+    with pytest.raises(NotFoundError, match="lacks files that builds need") as caught:
         make(selection=selection, builds=True, engine=SavingEngine(has_base=False))
     assert "gcc" in str(caught.value.details)
     assert "debian:bookworm@" in str(caught.value.details)
@@ -274,7 +274,7 @@ def test_an_interrupted_bundle_is_none_and_goes_on(
 
 def test_a_folder_of_others_is_left_alone(make: Make, tmp_path: Path) -> None:
     write(tmp_path / "bundle/letters.txt", b"x")
-    with pytest.raises(ProvisionError, match="is no bundle"):
+    with pytest.raises(ProvisionError, match="so no bundle is written"):
         make()
     assert files_in(tmp_path / "bundle") == {"letters.txt": b"x"}
 
@@ -294,7 +294,7 @@ def test_who_trusts_another_key_or_none_takes_no_bundle(make: Make, tmp_path: Pa
     other = tmp_path / "other.pub"
     other.write_bytes(public_pem(OTHER))
     host = host_of(tmp_path)
-    with pytest.raises(UntrustedError, match="none of the keys"):
+    with pytest.raises(UntrustedError, match="no key that this host trusts"):
         open_bundle(host, tmp_path / "bundle", Consent(public_key=other))
     with pytest.raises(ProvisionError, match="whose signatures count"):
         open_bundle(settings_at(tmp_path / "x", "{}"), tmp_path / "bundle", DEFAULT)
@@ -347,7 +347,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a list with other sums": (
         lambda f: (f / SUMS).write_bytes((f / SUMS).read_bytes() + b"\n"),
-        "none of the keys",
+        "no key that this host trusts",
     ),
     "a list of megabytes": (lambda f: (f / SUMS).write_bytes(bytes(17 << 20)), "larger than"),
     "a signature of megabytes": (lambda f: (f / SIGNATURE).write_bytes(bytes(1 << 20)), "larger"),
@@ -379,7 +379,7 @@ INSIDERS: dict[str, tuple[Callable[[dict[str, object]], object], str]] = {
     "unknown members": (lambda index: index.update(run="rm"), "mistake"),
     "another Pin": (
         lambda index: index["artifacts"][0].update(pin=f"sha256:{'0' * 64}"),  # type: ignore[index] # JSON
-        "is not the image that it says|no signature of it counts",
+        "is not the image that the index describes|no signature of it counts",
     ),
     "another driver": (
         lambda index: index["artifacts"][0].update(driver="other"),  # type: ignore[index] # JSON

@@ -104,7 +104,7 @@ def test_a_host_that_keeps_ansible_waiting_is_unreachable_and_the_others_count(
 
 def test_ansibles_own_failure_is_reported(ansible: Ansible) -> None:
     ansible.returncode = 250
-    with pytest.raises(ProvisionError, match="could not ask") as caught:
+    with pytest.raises(ProvisionError, match="could not query") as caught:
         hosts_of_inventory(Path("hosts.yml"))
     assert "of Ansible's" in (caught.value.details or "")
 
@@ -114,7 +114,7 @@ def test_an_inventory_without_hosts_is_named(ansible: Ansible) -> None:
     with pytest.raises(NotFoundError, match=r"finds no host in 'hosts.yml'\.") as caught:
         hosts_of_inventory(Path("hosts.yml"))
     assert "WARNING" in (caught.value.details or "")
-    with pytest.raises(NotFoundError, match="meant by 'web'"):
+    with pytest.raises(NotFoundError, match="matches 'web'"):
         hosts_of_inventory(Path("hosts.yml"), AnsibleOptions(limit="web"))
 
 

@@ -66,7 +66,7 @@ def test_what_can_not_be_understood_is_a_note() -> None:
         (b"", "no JSON"),
         (b"[" * 100_000, "no JSON"),
         (b"[]", "no JSON object"),
-        (b"{}", "does not say"),
+        (b"{}", "has no state of the host"),
         (b" " * (LARGEST_STATUS + 1), "larger than"),
         (b"1" * 5000, "no JSON"),
     ],

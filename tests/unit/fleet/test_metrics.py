@@ -15,9 +15,9 @@ from provision.agent.publish import metrics_text
 from provision.agent.status import Status
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
-from provision.fleet import prometheus
+from provision.fleet import gather
+from provision.fleet.gather import hosts_of_prometheus
 from provision.fleet.metrics import hosts_of_files, parse_text
-from provision.fleet.prometheus import hosts_of_prometheus
 from unit.fleet.documents import KERNEL, NEXT, NOW
 from unit.fleet.written import slot, status
 
@@ -54,7 +54,7 @@ def test_files_without_metrics_of_ours_are_rows_too(tmp_path: Path) -> None:
     file.write_text("up 1\nprovision_ready{ 1\n")
     (host,) = hosts_of_files([file])
     assert host.state == "no-status"
-    assert "line 2 is no metric" in (host.reason or "")
+    assert "line 2 is not a metric" in (host.reason or "")
     (tmp_path / "none").mkdir()
     with pytest.raises(NotFoundError, match=r"\.prom"):
         hosts_of_files([tmp_path / "none"])
@@ -87,7 +87,7 @@ def test_a_prometheus_is_asked_for_hosts_and_for_those_that_it_lost(
             return vector(({**where, "__name__": "provision_driver_ready"}, 1))
         return vector(({"instance": "b:9100"}, NOW - 86400))
 
-    monkeypatch.setattr(prometheus, "get_small", get)
+    monkeypatch.setattr(gather, "get_small", get)
     ready, gone = hosts_of_prometheus("http://prometheus.example:9090/")
     assert (ready.name, ready.state) == ("a", "ready")
     assert (gone.name, gone.state, gone.time) == ("b", "unreachable", NOW - 86400)
@@ -100,8 +100,8 @@ def test_a_prometheus_is_asked_for_hosts_and_for_those_that_it_lost(
     "answer", [b"<html>", b"[]", b'{"data": 1}', b'{"data": {"result": [{}]}}', b"[" * 100_000]
 )
 def test_what_is_no_prometheus_is_named(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
-    monkeypatch.setattr(prometheus, "get_small", lambda *_given, **_more: answer)
-    with pytest.raises(ProvisionError, match="no Prometheus"):
+    monkeypatch.setattr(gather, "get_small", lambda *_given, **_more: answer)
+    with pytest.raises(ProvisionError, match="not a Prometheus"):
         hosts_of_prometheus("http://x")
 
 
@@ -109,7 +109,7 @@ def test_what_is_no_prometheus_is_named(monkeypatch: pytest.MonkeyPatch, answer:
     ("error", "message"),
     [
         (UnreachableError("x" * 900, details="y" * 900), "does not answer"),
-        (NotFoundError("404 of a long address"), "is no Prometheus"),
+        (NotFoundError("404 of a long address"), "is not a Prometheus"),
     ],
 )
 def test_an_address_that_is_wrong_is_named_in_short(
@@ -118,7 +118,7 @@ def test_an_address_that_is_wrong_is_named_in_short(
     def get(*_given: object, **_more: object) -> bytes:
         raise error
 
-    monkeypatch.setattr(prometheus, "get_small", get)
+    monkeypatch.setattr(gather, "get_small", get)
     with pytest.raises(ProvisionError, match=f"'http://x' {message}") as caught:
         hosts_of_prometheus("http://x")
     assert len(caught.value.details or "") <= 400
@@ -126,7 +126,7 @@ def test_an_address_that_is_wrong_is_named_in_short(
 
 
 def test_a_prometheus_without_our_metrics_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prometheus, "get_small", lambda *_given, **_more: vector())
+    monkeypatch.setattr(gather, "get_small", lambda *_given, **_more: vector())
     with pytest.raises(NotFoundError, match="no metric of provision"):
         hosts_of_prometheus("http://x")
 

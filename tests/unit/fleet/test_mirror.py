@@ -15,8 +15,7 @@ from provision.catalogue import Catalogue
 from provision.config import Config
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
-from provision.fleet.mirror import Mirrored, mirror, require_all
-from provision.fleet.mirror_selection import ImageSelection, RegistryAccess
+from provision.fleet.mirror import ImageSelection, Mirrored, RegistryAccess, mirror, require_all
 from provision.pin import Pin
 from provision.pipeline.registries import Consent, examine, tag_of
 from provision.pipeline.workspace import Settings

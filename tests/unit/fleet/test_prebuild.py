@@ -327,7 +327,7 @@ def test_what_is_called_otherwise_is_not_pushed(lab: Lab, registry: MemoryRegist
     place = publisher(lab, registry)
     built = lab.build(None, None, _resolved("1.2"), None, progress=silent)  # type: ignore[arg-type] # not read
     engine: Engine = lab.engine
-    with pytest.raises(ProvisionError, match="what was built is called"):
+    with pytest.raises(ProvisionError, match="the tag of the built image is"):
         place.publish(cell("2.0", KERNELS[0]), engine, built, PINS["1.2", KERNELS[0]], silent)
     assert registry.manifests == {}
 
@@ -396,8 +396,8 @@ def test_a_run_is_a_line_a_cell_and_a_document(lab: Lab, fleet: Path, call: Call
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (("--missing",), "--missing is for --list"),
-        (("--cell", "x"), "is no cell"),
+        (("--missing",), "--missing works with --list"),
+        (("--cell", "x"), "is not a cell"),
         (("--list", "--key", "/k"), "nothing is to be signed"),
         (("--key", "/k"), "nothing is to be signed"),
     ],

@@ -234,7 +234,7 @@ def test_the_command_shows_what_is_known(call: Call, tmp_path: Path) -> None:
 
 def test_the_command_looks_again(call: Call, tmp_path: Path) -> None:
     nothing = call("devices", "--root", tmp_path)
-    assert (nothing.code, nothing.out.splitlines()[0][:21]) == (0, "No devices are known.")
+    assert (nothing.code, nothing.out.splitlines()[0][:24]) == (0, "No devices are recorded.")
     _nvidia(tmp_path)
     again = call("devices", "refresh", "--root", tmp_path, "--json").document
     assert again["changed"] == ["nvidia"]
@@ -252,7 +252,7 @@ def test_the_command_looks_again(call: Call, tmp_path: Path) -> None:
     [
         (["voodoo"], 3, "provision devices refresh voodoo"),
         (["refresh", "voodoo"], 3, "Name one of nvidia, amd, intel"),
-        (["nvidia", "amd"], 2, "'amd' is one vendor too many"),
+        (["nvidia", "amd"], 2, "'amd' is a second one"),
     ],
 )
 def test_what_the_command_refuses(
@@ -266,7 +266,7 @@ def test_a_damaged_file_says_how_to_have_a_new_one(call: Call, tmp_path: Path) -
     write(tmp_path / FOLDER / "nvidia.json", b'{"devices": 3}')
     outcome = call("devices", "--root", tmp_path)
     assert outcome.code == 2
-    assert "What to do: Write it again: provision devices refresh" in outcome.err
+    assert "What to do: Write the file again: provision devices refresh" in outcome.err
 
 
 def test_what_is_no_text_of_the_kernel_is_left_out(tmp_path: Path) -> None:

@@ -40,10 +40,10 @@ def test_without_an_archive_one_is_to_be_made_from_the_source(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"url": "files.example"}, "no address"),
-        ({"url": "https://me:secret@files.example"}, "no address"),
-        ({"hook": None, "engines": ("docker",)}, "doesn't have"),
-        ({"hook": None, "docker_default": True}, "doesn't have"),
+        ({"url": "files.example"}, "not an address"),
+        ({"url": "https://me:secret@files.example"}, "not an address"),
+        ({"hook": None, "engines": ("docker",)}, "gets no oci-decorator"),
+        ({"hook": None, "docker_default": True}, "gets no oci-decorator"),
         ({"engines": ("podman",), "docker_default": True}, "not among the engines"),
     ],
 )
@@ -61,7 +61,7 @@ def test_a_program_for_another_machine_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"is for aarch64, and .* for x86_64"):
         prepare(wish)
     (tmp_path / "oci-decorator").write_text("#!/bin/sh\n")
-    with pytest.raises(UsageError, match="is no program"):
+    with pytest.raises(UsageError, match="is not a program"):
         prepare(wish)
     (tmp_path / "oci-decorator").unlink()
     with pytest.raises(NotFoundError, match="There is no file"):

@@ -56,5 +56,5 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
     whole = write_archive(tmp_path / "python.tar.gz", python_members()).read_bytes()
     for content in (b"not gzip", whole[: len(whole) // 2]):
         (tmp_path / "broken.tar.gz").write_bytes(content)
-        with pytest.raises(UsageError, match="is no archive"):
+        with pytest.raises(UsageError, match="is not an archive"):
             read_python(tmp_path / "broken.tar.gz")

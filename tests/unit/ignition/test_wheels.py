@@ -82,7 +82,7 @@ def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
     assert "--bundle" in str(caught.value.resolution)
     wheel = tmp_path / "provision-0.1-py3-none-any.whl"
     wheel.write_text("no wheel")
-    with pytest.raises(UsageError, match="is no wheel"):
+    with pytest.raises(UsageError, match="is not a wheel"):
         origin(wheel, None, _PYTHON)
     source = _checkout(tmp_path)
     with pytest.raises(UsageError, match="There is no folder"):
@@ -96,7 +96,7 @@ def test_what_is_no_archive_of_wheels_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="There is no file"):
         environment_name(tmp_path / BUNDLE, _PYTHON)
     (tmp_path / BUNDLE).write_text("no archive")
-    with pytest.raises(UsageError, match="is no archive"):
+    with pytest.raises(UsageError, match="is not an archive"):
         environment_name(tmp_path / BUNDLE, _PYTHON)
     write_archive(tmp_path / BUNDLE, {"provision-0.1-py3-none-any.whl": b"1"})
     with pytest.raises(UsageError, match=r"has no 'pip-\*\.whl'"):

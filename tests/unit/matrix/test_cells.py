@@ -10,8 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.matrix.cells import Cell, Column, Offer, Offers, Planned, Row, Selection
-from provision.matrix.choosing import choose_kernels, plan_cells
+from provision.matrix.cells import (
+    Cell,
+    Column,
+    Offer,
+    Offers,
+    Planned,
+    Row,
+    Selection,
+    choose_kernels,
+    plan_cells,
+)
 from provision.matrix.grid import report_of_cells, report_of_results
 from provision.matrix.host_report import Subject, failures_for, later_kernels
 from provision.matrix.results import BusyError, FirstError, Result, Results, result_of
@@ -126,7 +135,7 @@ def test_what_is_nowhere_is_refused_with_what_there_is(
 
 def test_drivers_that_no_distro_offers_are_not_found() -> None:
     offers = Offers((offer("plain", DEBIAN, refusal="not there"),), {DEBIAN: KERNELS})
-    with pytest.raises(NotFoundError, match="None of the drivers"):
+    with pytest.raises(NotFoundError, match="No driver is offered"):
         plan_cells(Selection(("made-up",)), offers)
 
 
@@ -299,7 +308,7 @@ def test_a_report_of_what_is_known_takes_the_same_words() -> None:
     # Results are of the release, however a host's os-release calls it.
     pointed = Selection(("all",), ("debian:12.11",), ("all",), ("all",), ("all",))
     assert {column.distro for column in report_of_results(known, pointed).columns} == {DEBIAN}
-    with pytest.raises(NotFoundError, match="knows nothing of nvidia on debian:13"):
+    with pytest.raises(NotFoundError, match="has no result for nvidia on debian:13"):
         report_of_results(known, Selection(("nvidia",), (NEXT,)))
 
 
@@ -348,6 +357,6 @@ def test_a_report_says_why_it_knows_no_kinds_of_branches() -> None:
         result_of(cell("1.8", KERNELS[0]), "built"),
     ]
     wish = Selection(("all",), (), ("all",), versions=("lts",), flavours=("all",))
-    with pytest.raises(UsageError, match="Which versions lts stands for, a vendor says") as caught:
+    with pytest.raises(UsageError, match="which versions lts stands for") as caught:
         report_of_results(known, wish)
     assert "(1.8, 1.9)" in str(caught.value.resolution)

@@ -18,8 +18,7 @@ from provision.distros.debian.packages_file import PackageTable
 from provision.engine.docker_api import Engine, Image
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
-from provision.matrix.cells import Selection
-from provision.matrix.choosing import plan_cells
+from provision.matrix.cells import Selection, plan_cells
 from provision.matrix.offers import find_offers
 from provision.pin import PIN_LABEL, BasePin, Pin
 from provision.pipeline import image_builds, package_pins, solving

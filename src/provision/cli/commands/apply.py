@@ -1,4 +1,4 @@
-"""``provision plan``, ``apply`` and ``prepare``: bring a host to what provision.toml says."""
+"""``provision plan``, ``apply`` and ``prepare``: bring a host to its desired state."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ import click
 from provision.agent.coming_kernels import is_calm, wait_for_kernel
 from provision.agent.conclusion import Result, always_published
 from provision.agent.desired import load_desired
-from provision.agent.model import Desired
-from provision.agent.outcome import Run
-from provision.agent.plan import Mode, Plan
+from provision.agent.model import Desired, Mode, Plan, Run
 from provision.agent.reconcile import apply, look_at
 from provision.agent.status import ArtifactStatus, Status
 from provision.cli import options
+from provision.cli.commands.status import lazily_shown, print_result, result_document
 from provision.cli.options import print_json
-from provision.cli.reconciling import lazily_shown, print_result, result_document
 from provision.errors import ExitCode, UsageError
 from provision.files import in_root
 from provision.host.kernels import find_kernels, kernels_of_usr
@@ -32,27 +30,27 @@ if TYPE_CHECKING:
 
 
 _WAYS = {
-    "boot": "Take what the store has for the running kernel; no network, no engine, no build.",
-    "retry": "Try again what failed or was rolled back.",
-    "update": "Move versions that are not fixed forward.",
-    "timer": "What the timer runs: --update if [policy] update = 'timer' allows it, then 'gc'.",
-    "allow-downgrade": "Take an artifact of a registry although a newer one was taken before.",
-    "wait-kernel": "First wait until the package manager is done with a new kernel.",
+    "boot": "Load what the store has for the running kernel, without network, engine or build.",
+    "retry": "Retry artifacts that failed or were rolled back.",
+    "update": "Move to newer versions where provision.toml does not fix the version.",
+    "timer": "Run as the timer: --update if [policy] update = 'timer', then 'gc'.",
+    "allow-downgrade": "Accept an artifact of a registry that is older than the one before it.",
+    "wait-kernel": "First wait until the package manager has installed a new kernel completely.",
 }
 
 
 @click.command("plan")
-@click.option("--retry", is_flag=True, help="Plan to try again what failed or was rolled back.")
-@click.option("--update", is_flag=True, help="Plan to move versions that are not fixed forward.")
+@click.option("--retry", is_flag=True, help="Plan as 'apply --retry' does.")
+@click.option("--update", is_flag=True, help="Plan as 'apply --update' does.")
 @options.catalogue
 @options.root
 @options.as_json
 def plan_command(
     *, retry: bool, update: bool, catalogues: tuple[Path, ...], root: Path, as_json: bool
 ) -> int:
-    """Say what 'provision apply' would do here, and why; and what can't be done.
+    """Show what 'provision apply' would do here and why, and what it could not do.
 
-    Registries are asked as 'apply' asks them; nothing is downloaded or changed.
+    The command queries registries as 'apply' does. It downloads and changes nothing.
     """
     root = root.resolve()
     desired = load_desired(root, catalogues=catalogues)
@@ -81,7 +79,7 @@ def plan_command(
 
 
 def _from_matrix(root: Path, desired: Desired) -> Iterator[dict[str, Any]]:
-    """Yield what the compatibility matrix says of kernels that are yet to come, if there is one."""
+    """Yield the failures in the compatibility matrix, if there is one, for kernels to come."""
     if not in_root(root, STORE / "matrix").is_dir():
         return
     from provision.config import load  # noqa: PLC0415 - loads the models of provision.toml
@@ -119,7 +117,7 @@ def _print(planned: Plan, artifacts: Mapping[tuple[str, str], Foreseen]) -> None
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """The ways to go about it, as they are given."""
+    """The options that say how to apply."""
 
     boot: bool
     retry: bool
@@ -145,10 +143,10 @@ ways = options.option_group(
 def apply_command(
     *, ways: Ways, catalogues: tuple[Path, ...], root: Path, dry_run: bool, as_json: bool
 ) -> int:
-    """Bring this host to what provision.toml says: modules for the running and the next kernels.
+    """Bring this host to the state that provision.toml describes, for the running and next kernels.
 
-    Nothing is done that is done already, nothing in use is unloaded. The exit code says how the
-    host is afterwards.
+    The command does only what is missing, and never unloads a module that is in use. The exit code
+    describes the state of the host afterwards.
     """
     context = click.get_current_context()
     if dry_run:
@@ -187,7 +185,7 @@ def _run(root: Path, catalogues: tuple[Path, ...], ways: Ways, progress: Progres
     mode = Mode(retry=ways.retry, update=update, allow_downgrade=ways.allow_downgrade)
     run = Run(root, desired, mode, catalogues, progress=progress)
     result = apply(run)
-    # A kernel that was installed meanwhile could not start a second run.
+    # The path unit starts no second run for a kernel that was installed during this one.
     while ways.wait_kernel and not is_calm(root):
         if not wait_for_kernel(root, progress=progress):
             break
@@ -195,11 +193,11 @@ def _run(root: Path, catalogues: tuple[Path, ...], ways: Ways, progress: Progres
         result = apply(run)
         result = replace(result, outcomes=(*before, *result.outcomes))
     if ways.timer:
-        from provision.agent import build_garbage, garbage  # noqa: PLC0415 - load models of packages
+        from provision.agent import garbage  # noqa: PLC0415 - loads the models of packages
 
-        # Kernels come and go: no one should have to remember to make room.
+        # The artifacts of removed kernels take space.
         garbage.remove_unneeded(root, desired, progress=progress)
-        build_garbage.remove_packages(root)
+        garbage.remove_packages(root)
     return result
 
 
@@ -208,7 +206,7 @@ def _allows(desired: Desired) -> bool:
 
 
 def _exit_code(result: Result, *, is_boot: bool) -> int:
-    """Return how the host is; at a boot, only whether what is there could be put to use."""
+    """Return the exit code of the host's state; at a boot, only of loading what the store has."""
     if not is_boot:
         return result.status.exit_code
     if any(outcome.error for outcome in result.outcomes):
@@ -223,7 +221,7 @@ def _exit_code(result: Result, *, is_boot: bool) -> int:
     "--usr",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Take the kernels of this /usr: that of a system which has not booted yet.",
+    help="Take the kernels of this /usr, of a system that has not booted yet.",
 )
 @options.catalogue
 @options.root
@@ -236,22 +234,20 @@ def prepare_command(
     root: Path,
     as_json: bool,
 ) -> int:
-    """Have every driver ready for kernels that are yet to come, named as 'uname -r' prints them.
+    """Make every driver ready for kernels to come, which are named as 'uname -r' prints them.
 
-    Does what 'apply' does, and the same for these kernels. The exit code is only about them: 0
-    says that each driver has its artifact.
+    The command does what 'apply' does, and the same for these kernels. Exit code 0 means that every
+    driver has its artifact for them.
     """
     coming = tuple(dict.fromkeys([*releases, *(kernels_of_usr(usr) if usr else ())]))
     if not coming:
         raise UsageError(
-            "No kernel was named."
-            if usr is None
-            else f"There is no kernel in '{usr}/lib/modules'.",
-            resolution="Name one: provision prepare RELEASE, or a /usr that has one with --usr.",
+            "No kernel is named." if usr is None else f"There is no kernel in '{usr}/lib/modules'.",
+            resolution="Name a kernel (provision prepare RELEASE), or a /usr with one (--usr DIR).",
         )
     root = root.resolve()
     verbose = click.get_current_context().find_root().params["verbose"]
-    # Someone asks for it: neither the policy nor an earlier failure counts.
+    # An explicit request overrides the policy and earlier failures.
     with lazily_shown(verbose=verbose) as progress, always_published(root, progress):
         desired = replace(load_desired(root, catalogues=catalogues), prebuild=True)
         run = Run(root, desired, Mode(retry=True), catalogues, progress, coming=coming, usr=usr)

@@ -1,4 +1,4 @@
-"""``provision build`` and ``base``: artifact images, and the base images that they are built on."""
+"""``provision build`` and ``base``: artifact images, and the base images that builds start from."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from provision.registry.names import check_push_name
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is built: a driver as the options say, or the Pin of a file."""
+    """The subject of a build: a driver, or the Pin of a file."""
 
     driver: str | None
     pin_file: Path | None
@@ -42,14 +42,14 @@ _subject = options.option_group(
         "pin_file",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="Build the Pin that 'provision resolve --output' wrote, in place of DRIVER.",
+        help="In place of DRIVER, build this Pin; 'provision resolve --output' writes the file.",
     ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _Publishing(KeyOptions):
-    """Where the image goes besides, and the key that signs it there."""
+    """Further destinations of the image, and the key that signs it there."""
 
     push_to: str | None
     output: Path | None
@@ -59,19 +59,19 @@ class _Publishing(KeyOptions):
         """Refuse options that contradict each other.
 
         Raises:
-            UsageError: Something is to be signed that goes nowhere, or a name is not valid.
+            UsageError: There is nothing to sign, or a name is not valid.
         """
         if self.signs and self.push_to is None and self.output is None:
             raise UsageError(
-                "--sign is for what is pushed or written.",
-                resolution="Give --push REF or --output FILE.tar too, or leave it out.",
+                "--sign needs an image that is pushed or written to an archive.",
+                resolution="Add --push REF or --output FILE.tar, or leave out --sign.",
             )
         self.check(signs=self.signs)
         if self.push_to is not None:
             check_push_name(self.push_to)
 
     def publish(self, work: Job, image: EngineImage) -> tuple[Pushed | None, SignedImage | None]:
-        """Push an image, and write it to an archive, as far as the options say so."""
+        """Push an image and write it to an archive, as the options say."""
         pushed = signed = None
         if self.push_to is not None:
             pushed, signed = publish(work.settings, image, self.push_to, progress=work.progress)
@@ -83,14 +83,14 @@ class _Publishing(KeyOptions):
 _publishing = options.option_group(
     "publishing",
     _Publishing,
-    click.option("--push", "push_to", metavar="REF", help="Push the image under this name too."),
+    click.option("--push", "push_to", metavar="REF", help="Also push the image under this name."),
     click.option(
         "--output",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE.tar",
-        help="Write the image to an archive too.",
+        help="Also write the image to an archive.",
     ),
-    click.option("--sign", "signs", is_flag=True, help="Sign what was pushed or written."),
+    click.option("--sign", "signs", is_flag=True, help="Sign the pushed or written image."),
     *private_key_options,
 )
 
@@ -113,9 +113,9 @@ def build_command(
     how: BuildSettings,
     publishing: _Publishing,
 ) -> None:
-    """Build DRIVER's kernel modules and user space into an image.
+    """Build the kernel modules and the user space of DRIVER into an image.
 
-    An image of the same Pin that exists already stays, and nothing is built.
+    If an image of the same Pin exists, the command builds nothing.
     """
     _check(subject, target)
     publishing.check_options()
@@ -128,7 +128,7 @@ def build_command(
             exists = find(work.engine, resolved.pin) is not None and not how.rebuild
             _print_dry_run(resolved.pin, exists=exists, as_json=as_json)
             return
-        # A key that can't be used is found out before the build.
+        # Check the key before the build.
         signer = publishing.signer(work.settings) if publishing.signs else None
         built = build_image(work.settings, work.engine, resolved, how, progress=work.progress)
         image = EngineImage(work.engine, built.image_id, resolved.pin, signer)
@@ -151,8 +151,8 @@ def _check(subject: Subject, target: RequestOptions) -> None:
     given = target.given()
     if subject.pin_file is not None and given:
         raise UsageError(
-            f"{', '.join(given)} can't be given with --pin: the file says all of that.",
-            resolution="Leave it out, or resolve again with it ('provision resolve --help').",
+            f"{', '.join(given)} can't be given with --pin: the file has these values.",
+            resolution="Leave it out, or resolve with it again ('provision resolve --help').",
         )
 
 
@@ -204,18 +204,18 @@ def _print_dry_run(pin: Pin, *, exists: bool, as_json: bool) -> None:
 
 @click.command("base")
 @click.argument("distro", required=False, metavar="[ID:VERSION]")
-@click.option("--replace", is_flag=True, help="Make it again although it is there.")
+@click.option("--replace", is_flag=True, help="Make the image again, even if it exists.")
 @options.root
 @options.dry_run
 @options.as_json
 def base_command(
     *, distro: str | None, replace: bool, root: Path, dry_run: bool, as_json: bool
 ) -> None:
-    """Make the base image of a distro, such as debian:12.
+    """Pull or make the base image of a distro, such as debian:12.
 
-    An image that is there stays; one that can be pulled is pulled; otherwise debootstrap, dnf or
-    zypper of this machine makes it from the distro's own packages. A base image that was made again
-    leads to new Pins.
+    An existing image stays. If the image can't be pulled, debootstrap, dnf or zypper of this
+    machine makes it from the distro's packages. A base image that was made again changes all Pins
+    that use it.
     """
     with job(root) as work:
         if dry_run:

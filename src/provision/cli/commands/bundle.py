@@ -23,11 +23,17 @@ from provision.fleet.bundle_index import (
     open_bundle,
 )
 from provision.fleet.bundle_load import Loaded, for_host, push_bundle, store_bundle
-from provision.fleet.mirror import Mirrored, mirror, require_all
-from provision.fleet.mirror_selection import ImageSelection, RegistryAccess, total_size
+from provision.fleet.mirror import (
+    ImageSelection,
+    Mirrored,
+    RegistryAccess,
+    mirror,
+    require_all,
+    total_size,
+)
 from provision.pipeline.registries import Consent
 
-# Options that say which artifacts are meant.
+# Options that select artifacts.
 selecting = options.option_group(
     "selection",
     ImageSelection,
@@ -36,21 +42,21 @@ selecting = options.option_group(
         "drivers",
         multiple=True,
         metavar="NAME",
-        help="A driver; may be given more than once.  [those of the catalogue]",
+        help="Driver; may be given more than once.  [those of the catalogue]",
     ),
     click.option(
         "--kernel",
         "kernels",
         multiple=True,
         metavar="RELEASE",
-        help="A kernel, or a pattern ('6.1.0-*'); may be given more than once.  [all]",
+        help="Kernel, or a pattern ('6.1.0-*'); may be given more than once.  [all]",
     ),
     click.option(
         "--distro",
         "distros",
         multiple=True,
         metavar="ID:VERSION",
-        help="A distro, such as debian:12; may be given more than once.  [all]",
+        help="Distro, such as debian:12; may be given more than once.  [all]",
     ),
 )
 
@@ -77,8 +83,9 @@ def mirror_command(
 ) -> None:
     """Copy artifact images with their signatures from the registry OLD to NEW.
 
-    Both are HOST[:PORT][/PREFIX]. Each image is verified with the keys of provision.toml before it
-    is copied, and keeps its digest and all of its names. What NEW has is not sent again.
+    OLD and NEW are written as HOST[:PORT][/PREFIX]. Each image is verified with the keys of
+    provision.toml before it is copied, and keeps its digest and its tags. Content that NEW has is
+    not sent again.
     """
     with job(root, catalogues) as work:
         access = RegistryAccess(work.settings, consent, progress=work.progress)
@@ -112,11 +119,11 @@ def _print_mirrored(done: Mirrored, *, dry_run: bool) -> None:
     print_table(("driver", "names", "size>"), rows)
     whole = megabytes(total_size(done.chosen))
     if dry_run:
-        click.echo(f"Would be copied: {len(done.chosen)} of {whole}.")
+        click.echo(f"Images to copy: {len(done.chosen)}, {whole}.")
         return
     click.echo(
-        f"Copied: {len(done.chosen)} of {whole}. Blobs sent: {done.blobs}, {megabytes(done.sent)};"
-        f" there before: {done.present}."
+        f"Images copied: {len(done.chosen)}, {whole}. Blobs sent: {done.blobs},"
+        f" {megabytes(done.sent)}; already there: {done.present}."
     )
 
 
@@ -125,7 +132,7 @@ _PLACE = click.Path(exists=True, path_type=Path)
 
 @click.group("bundle")
 def bundle_command() -> None:
-    """Carry artifacts over an air gap: signed, with what builds and hosts need besides."""
+    """Carry signed artifacts over an air gap, with everything else that builds and hosts need."""
 
 
 @bundle_command.command("create")
@@ -148,16 +155,16 @@ def create_command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Write a bundle: artifacts with signatures, packages and base images of their builds.
+    """Write a bundle: artifacts with their signatures, and the packages and base images of builds.
 
-    Into the same folder again, it goes on where it ended. Which key counts decides the host that
-    reads it: a bundle brings no trust.
+    A second run with the same folder continues an interrupted one. A bundle carries no trust: the
+    host that reads it decides which keys it accepts.
     """
     making.check(signs=not making.unsigned)
     output = making.output
     with job(root, catalogues) as work:
         order = making.order(work.settings, selection, extras)
-        # A key that can't be used is found out before anything is copied.
+        # Check the key before the copies.
         signer = None if making.unsigned or dry_run else making.signer(work.settings)
         access = RegistryAccess(work.settings, consent, progress=work.progress)
         contents = gather(access, order, lambda: work.engine)
@@ -166,7 +173,7 @@ def create_command(
             _print_planned(contents, output, as_json=as_json)
             return
         if not as_json:
-            click.echo(f"The bundle takes some {megabytes(contents.size)}.", err=True)
+            click.echo(f"The bundle takes about {megabytes(contents.size)}.", err=True)
         index = create(access, order, contents, output, signer)
     document = {"output": str(output), "signed": signer is not None, **_index_document(index)}
     if as_json:
@@ -192,7 +199,7 @@ def show_command(
     root: Path,
     as_json: bool,
 ) -> None:
-    """Verify the signature of a bundle, and say what is in it."""
+    """Verify the signature of a bundle and list its content."""
     with job(root) as work:
         found = open_bundle(work.settings, bundle, Consent(public_key, insecure))
         if checks:
@@ -227,7 +234,7 @@ def load_command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Use a bundle, once its signature and every file were verified."""
+    """Verify a bundle completely, then copy its content to a registry or to this host."""
     where.check()
     with job(root) as work:
         found = open_bundle(work.settings, bundle, consent)
@@ -238,23 +245,23 @@ def load_command(
         access = RegistryAccess(work.settings, consent, progress=work.progress)
         if where.registry is not None and not dry_run:
             done = push_bundle(access, found, where.registry)
-        wanted = _wanted(work, found, where)
+        for_store = _for_store(work, found, where)
         if where.stores and not dry_run:
             engine = (lambda: work.engine) if where.base_images else None
-            stored = store_bundle(access, found, wanted, engine=engine)
+            stored = store_bundle(access, found, for_store, engine=engine)
             done = replace(
                 stored, pushed=done.pushed, sent=done.sent, changed=stored.changed or done.changed
             )
     if as_json:
-        planned = [one.digest for one in wanted]
+        planned = [one.digest for one in for_store]
         print_json(
             {"signed_by": found.signed_by, "for_host": planned, **asdict(done), "dry_run": dry_run}
         )
         return
-    _print_loaded(found, done, len(wanted), dry_run=dry_run)
+    _print_loaded(found, done, len(for_store), dry_run=dry_run)
 
 
-def _wanted(work: Job, found: Bundle, where: Destination) -> tuple[BundleArtifact, ...]:
+def _for_store(work: Job, found: Bundle, where: Destination) -> tuple[BundleArtifact, ...]:
     if not where.stores:
         return ()
     return for_host(work.settings, found, all_kernels=where.all_kernels)
@@ -280,7 +287,7 @@ def _print_planned(contents: Contents, output: Path, *, as_json: bool) -> None:
         return
     rows = [(one.driver, ", ".join(one.tags), megabytes(one.size)) for one in contents.chosen]
     print_table(("driver", "names", "size>"), rows)
-    click.echo(f"{output} would take some {megabytes(contents.size)}.")
+    click.echo(f"{output} would take about {megabytes(contents.size)}.")
 
 
 def _print_index(index: BundleIndex) -> None:
@@ -296,14 +303,14 @@ def _print_index(index: BundleIndex) -> None:
         click.echo(f"verified with {key.name}, {key.fingerprint}")
 
 
-def _print_loaded(found: Bundle, done: Loaded, wanted: int, *, dry_run: bool) -> None:
+def _print_loaded(found: Bundle, done: Loaded, for_store: int, *, dry_run: bool) -> None:
     if dry_run:
-        click.echo(f"{found.name} is whole; {wanted} of its artifacts are for this host.")
+        click.echo(f"{found.name} is complete; {for_store} of its artifacts are for this host.")
         return
     for name in (*done.pushed, *done.entries, *done.bases):
         click.echo(name)
     click.echo(
         f"Names in the registry: {len(done.pushed)} ({megabytes(done.sent)} sent). Artifacts in the"
-        f" store: {len(done.entries)}. Taken: packages {done.packages}, closures {done.closures},"
+        f" store: {len(done.entries)}. Added: packages {done.packages}, closures {done.closures},"
         f" base images {len(done.bases)}."
     )

@@ -1,4 +1,4 @@
-"""``provision doctor`` and ``provision facts``: how a host is, and what is wrong with it."""
+"""``provision doctor`` and ``provision facts``: what a host is, and what is wrong with it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ _COLOURS: Mapping[State, str] = {"ok": "green", "warn": "yellow", "fail": "red",
 
 
 @click.command("doctor")
-@click.option("--all", "with_ok", is_flag=True, help="Show also what is right.")
+@click.option(
+    "--all", "with_ok", is_flag=True, help="Also show the checks that found nothing wrong."
+)
 @options.root
 @options.as_json
 def doctor_command(*, with_ok: bool, root: Path, as_json: bool) -> int:
-    """Look for what is commonly wrong with drivers on a host, and say what to do about it.
+    """Check this host for common problems with drivers, and explain causes and cures.
 
-    Nothing is changed. The exit code is 1 where something fails.
+    The command changes nothing. The exit code is 1 if a check fails.
     """
     results = diagnose(observe(root))
     states = Counter(result.state for result in results)
@@ -56,7 +58,7 @@ def _print(results: Iterable[Result]) -> None:
 @options.root
 @options.as_json
 def facts_command(*, catalogues: tuple[Path, ...], root: Path, as_json: bool) -> None:
-    """Show what this host is, and which of its PCI devices the catalogue has drivers for."""
+    """Show facts about this host, and the PCI devices that the catalogue has drivers for."""
     facts = read_facts(root)
     drivers = _drivers(facts, Catalogue([*catalogue_folders(), *catalogues]))
     if as_json:
@@ -66,7 +68,7 @@ def facts_command(*, catalogues: tuple[Path, ...], root: Path, as_json: bool) ->
 
 
 def _drivers(facts: Facts, catalogue: Catalogue) -> dict[str, list[str]]:
-    """Return the names of the drivers for each device that has any, by the device's address."""
+    """Return the names of the drivers for each PCI device, by its address."""
     if not facts.pci:
         return {}
     entries, _problems = catalogue.entries()

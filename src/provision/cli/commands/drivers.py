@@ -25,7 +25,7 @@ from provision.pipeline.workspace import load_settings
     "--distros",
     "of_distros",
     is_flag=True,
-    help="List the distros that drivers are built for, and what was run for each.",
+    help="List the distros that drivers are built for, and what was tested on each.",
 )
 @options.catalogue
 @options.root
@@ -40,14 +40,14 @@ def drivers_command(
 ) -> None:
     """List the drivers of the catalogue, or show one.
 
-    With DRIVER, its recipe is checked and shown; all mistakes in it are reported together.
+    With DRIVER, the command checks and shows its recipe; it reports all mistakes together.
     """
     if of_distros:
         if driver is not None:
             raise UsageError(
                 "DRIVER and --distros can't be given together.",
-                resolution="'provision kernels DRIVER --distro ID:VERSION' says what a driver"
-                " builds on ('provision kernels --help').",
+                resolution="'provision kernels DRIVER --distro ID:VERSION' lists the kernels that a"
+                " driver builds on ('provision kernels --help').",
             )
         _show_distros(as_json=as_json)
         return
@@ -59,7 +59,7 @@ def drivers_command(
 
 
 def _list(entries: list[Entry], problems: list[ConfigError], *, as_json: bool) -> None:
-    """Show what each driver is, and the recipes that can't be read."""
+    """Show each driver, and the recipes that can't be read."""
     if as_json:
         print_json(
             {
@@ -190,14 +190,14 @@ def _source(source: RecipeSource) -> str:
 
 
 def _modules(recipe: Recipe, flavour: str) -> list[str]:
-    """Return the names of a flavour's modules, from whatever source, each once."""
+    """Return the names of a flavour's modules, of all sources, each once."""
     variants = recipe.variants(None, flavour)
     return list(dict.fromkeys(m for variant in variants for m in variant.build.modules))
 
 
 @click.group("import")
 def import_command() -> None:
-    """Write a recipe from a driver's own description."""
+    """Write a recipe from the build files of a driver."""
 
 
 @import_command.command("dkms")
@@ -206,10 +206,10 @@ def import_command() -> None:
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Folder of drivers; the driver's folder is made in there.  [print the recipe]",
+    help="Folder of drivers, in which the driver's folder is made.  [print the recipe]",
 )
 @click.option(
-    "--kernel", metavar="RELEASE", help="Evaluate the dkms.conf for this kernel.  [the host's]"
+    "--kernel", metavar="RELEASE", help="Kernel to evaluate the dkms.conf for.  [the host's]"
 )
 @options.distro
 @options.root
@@ -225,8 +225,9 @@ def dkms(
 ) -> None:
     """Write the driver.toml of a source that has a dkms.conf.
 
-    PACKAGE is one of the distro's archive, such as v4l2loopback-dkms; DIR a folder with the
-    source; URL an archive of it. The dkms.conf is evaluated in a container without a network.
+    PACKAGE is a package of the distro's archive, such as v4l2loopback-dkms; DIR is a folder with
+    the source; URL is the address of an archive of the source. The dkms.conf is evaluated in a
+    container without a network.
     """
     request = ImportRequest(what, kernel=kernel, distro=distro, output=output)
     with job(root) as work:
@@ -250,7 +251,7 @@ def dkms(
 
 
 def _notes(made: Imported, *, to_stderr: bool) -> None:
-    click.echo("Look at what could not be found out:", err=to_stderr)
+    click.echo("Complete what the source does not say:", err=to_stderr)
     for line in made.draft.unknown:
         click.echo(f"  {line}", err=to_stderr)
     if made.draft.ignored:

@@ -46,7 +46,7 @@ _selector = click.option(
     "selectors",
     multiple=True,
     metavar="LABEL=VALUE",
-    help="Label of the nodes that get it; may be given more than once.",
+    help="Label that nodes must have; may be given more than once.",
 )
 _output = click.option(
     "--output", type=_FOLDER, metavar="DIR", help="New folder to write into.  [standard output]"
@@ -73,8 +73,8 @@ class _Cluster:
         """
         if self.with_credentials and self.pull_secret is None:
             raise UsageError(
-                "--with-credentials has no secret to put them into.",
-                resolution="Name it: --pull-secret NAME",
+                "--with-credentials needs the name of a secret.",
+                resolution="Name the secret: --pull-secret NAME",
             )
         if (self.sign_key is None) != (self.sign_certificate is None):
             raise UsageError("--sign-key and --sign-certificate go together: give both.")
@@ -96,18 +96,22 @@ _cluster = options.option_group(
     _Cluster,
     click.option("--namespace", default="default", show_default=True, metavar="NAME"),
     _selector,
-    click.option("--pull-secret", metavar="NAME", help="Secret that images are pulled with."),
+    click.option("--pull-secret", metavar="NAME", help="Secret for pulling images."),
     click.option(
         "--with-credentials",
         is_flag=True,
-        help="Write that secret too, from this machine's credentials for the registry.",
+        help="Also write that secret, from this machine's credentials for the registry.",
     ),
-    click.option("--sign-key", metavar="NAME", help="Secret with the key; KMM signs modules."),
-    click.option("--sign-certificate", metavar="NAME", help="Secret with its certificate."),
+    click.option(
+        "--sign-key", metavar="NAME", help="Secret with the key; KMM then signs the modules."
+    ),
+    click.option(
+        "--sign-certificate", metavar="NAME", help="Secret with the certificate of that key."
+    ),
     click.option(
         "--ordered-upgrade",
         is_flag=True,
-        help="Load it only on nodes whose label names the version.",
+        help="Load the driver only on nodes whose label names its version.",
     ),
 )
 
@@ -125,7 +129,7 @@ class _Images:
     regexp: str | None
 
     def choice(self) -> Choice:
-        """Return which images of a registry are meant."""
+        """Return the choice of a registry's images."""
         kernels = ClusterKernels(tuple(dict.fromkeys(self.kernels)), self.regexp)
         return Choice(self.version, self.flavour, self.distro, kernels)
 
@@ -133,18 +137,24 @@ class _Images:
 _images = options.option_group(
     "images",
     _Images,
-    click.option("--image", metavar="IMAGE", help="Image to look into.  [the registry's]"),
+    click.option(
+        "--image", metavar="IMAGE", help="Image whose manifest is read.  [one of the registry's]"
+    ),
     click.option(
         "--registry",
         "address",
         metavar="HOST[:PORT][/PREFIX]",
-        help="Where the cluster pulls from.  [[registry] address of provision.toml]",
+        help="Registry that the cluster pulls from.  [[registry] address of provision.toml]",
     ),
     version,
     options.flavour,
     options.distro,
     kernels,
-    click.option("--regexp", metavar="EXPRESSION", help="What other releases look like, for Go."),
+    click.option(
+        "--regexp",
+        metavar="EXPRESSION",
+        help="Regular expression in Go's syntax for the releases of other kernels.",
+    ),
 )
 
 
@@ -168,10 +178,10 @@ def kmm(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Write the Module by which Kubernetes' Kernel Module Management loads DRIVER.
+    """Write the Module with which Kubernetes' Kernel Module Management loads DRIVER.
 
-    The kernels are those that the registry has images for, unless some are named. What is loaded,
-    and in which order, is read from the manifest of one of the images.
+    By default, the Module covers all kernels that the registry has images for. The names and the
+    order of the kernel modules come from the manifest of one of the images.
     """
     if output is not None:
         check_output(output)
@@ -179,16 +189,16 @@ def kmm(
     with job(root, catalogues) as work:
         source = ArtifactSource(work.settings, lambda: work.engine, consent, work.progress)
         repository = source.repository(driver, images.address)
-        image, wanted = images.image, images.choice().kernels
+        image, cluster_kernels = images.image, images.choice().kernels
         if image is None:
             chosen = choose(source, driver, repository, images.choice())
-            image, wanted = chosen.image, chosen.kernels
+            image, cluster_kernels = chosen.image, chosen.kernels
         manifest = source.manifest(image)
         check_driver(manifest, driver, image)
-        if wanted == ClusterKernels():
-            wanted = ClusterKernels((manifest.pin.kernel.release,))
-        asked = cluster.options(_parameters(work, manifest))
-        found = {_MODULE: module_document(manifest, repository, wanted, asked)}
+        if cluster_kernels == ClusterKernels():
+            cluster_kernels = ClusterKernels((manifest.pin.kernel.release,))
+        kmm_options = cluster.options(_parameters(work, manifest))
+        found = {_MODULE: module_document(manifest, repository, cluster_kernels, kmm_options)}
         if cluster.with_credentials and cluster.pull_secret is not None:
             found[_SECRET] = secret_document(
                 cluster.pull_secret,
@@ -211,7 +221,7 @@ def _pairs(texts: tuple[str, ...]) -> Mapping[str, str]:
         key, equals, value = text.partition("=")
         if not equals or not _LABEL.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
             raise UsageError(
-                f"'{text}' is no label of Kubernetes with a value.",
+                f"'{text}' is not a Kubernetes label with a value.",
                 resolution="Write it as LABEL=VALUE:"
                 " --selector feature.node.kubernetes.io/pci-10de.present=true",
             )
@@ -253,7 +263,7 @@ class _Agent:
     interval: int
 
     def agent(self) -> Agent:
-        """Return how the agent runs; errors as ``read_config`` and ``read_keys``."""
+        """Return the agent's options; errors as ``read_config`` and ``read_keys``."""
         keys = read_keys(self.keys)
         return Agent(
             image=self.image,
@@ -268,11 +278,11 @@ class _Agent:
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _agent = options.option_group(
-    "wanted",
+    "agent",
     _Agent,
-    click.option("--image", required=True, metavar="IMAGE", help="The agent's image."),
+    click.option("--image", required=True, metavar="IMAGE", help="Image of the agent."),
     click.option(
-        "--config", type=_FILE, required=True, metavar="FILE", help="The nodes' provision.toml."
+        "--config", type=_FILE, required=True, metavar="FILE", help="provision.toml for the nodes."
     ),
     click.option(
         "--key",
@@ -280,18 +290,18 @@ _agent = options.option_group(
         type=_FILE,
         multiple=True,
         metavar="FILE",
-        help="Public key that counts on the nodes; may be given more than once.",
+        help="Public key that nodes trust; may be given more than once.",
     ),
     click.option("--namespace", default="provision", show_default=True, metavar="NAME"),
     _selector,
-    click.option("--pull-secret", metavar="NAME", help="Secret for the agent's image."),
+    click.option("--pull-secret", metavar="NAME", help="Secret for pulling the agent's image."),
     click.option(
         "--interval",
         type=click.IntRange(min=30),
         default=3600,
         show_default=True,
         metavar="SECONDS",
-        help="Time between two looks at a node.",
+        help="Time between two runs on a node.",
     ),
 )
 
@@ -300,19 +310,20 @@ _agent = options.option_group(
 @_agent
 @_output
 @options.as_json
-def daemonset(*, wanted: _Agent, output: Path | None, as_json: bool) -> None:
-    """Write what runs the agent on a cluster's nodes, where there is no Kernel Module Management.
+def daemonset(*, agent: _Agent, output: Path | None, as_json: bool) -> None:
+    """Write the objects that run the agent on the nodes of a cluster without KMM.
 
-    Namespace, account, role, configuration, DaemonSet and RuntimeClass.
+    These are a Namespace, a ServiceAccount with its role, a ConfigMap, a DaemonSet and a
+    RuntimeClass.
     """
     if output is not None:
         check_output(output)
-    made = documents(wanted.agent())
+    made = documents(agent.agent())
     if output is not None:
         write_files(output, {_AGENT: to_yaml(*made)})
     if as_json:
         files = [str(output / _AGENT)] if output else []
-        print_json({"image": wanted.image, "documents": made, "files": files})
+        print_json({"image": agent.image, "documents": made, "files": files})
     else:
         click.echo(output / _AGENT if output else to_yaml(*made), nl=bool(output))
 

@@ -1,4 +1,4 @@
-"""``provision fleet``: one module for the group."""
+"""``provision fleet``: the group and its command ``status``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ from provision.cli.display import print_table
 from provision.cli.options import print_json
 from provision.errors import UsageError
 from provision.files import write_atomic
-from provision.fleet.gather import AnsibleOptions, hosts_of_folder, hosts_of_inventory
+from provision.fleet.gather import (
+    AnsibleOptions,
+    hosts_of_folder,
+    hosts_of_inventory,
+    hosts_of_prometheus,
+)
 from provision.fleet.host_status import STATES, Host, KernelRow, is_out
 from provision.fleet.metrics import hosts_of_files
-from provision.fleet.prometheus import hosts_of_prometheus
 from provision.fleet.report import FleetReport, make_report, render_page
 from provision.pipeline.html_page import shown_time
 
@@ -30,12 +34,12 @@ _LONGEST_REASON = 160
 
 @click.group("fleet", no_args_is_help=False)
 def command() -> None:
-    """See and serve many hosts from one place."""
+    """Watch many hosts from one place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the hosts' status comes from, as the options say."""
+    """The source of the hosts' status."""
 
     inventory: Path | None
     metrics: tuple[str, ...]
@@ -45,10 +49,10 @@ class Source:
     limit: str | None
 
     def hosts(self) -> list[Host]:
-        """Ask for the status of every host.
+        """Return the hosts with their status.
 
         Raises:
-            UsageError: No source is named, or two; or an option is of another source.
+            UsageError: The options name no source or two, or belong to another source.
         """
         given = {"--inventory": self.inventory, "--metrics": self.metrics, "--status": self.status}
         named = [name for name, value in given.items() if value]
@@ -56,12 +60,15 @@ class Source:
             raise UsageError(
                 f"{' and '.join(named)} can't be given together."
                 if named
-                else "Where the hosts' status comes from is not said.",
-                resolution="Give one of: --inventory FILE (asks the hosts by Ansible), --metrics"
-                " URL (asks a Prometheus), --status DIR (reads files).",
+                else "No source for the status of the hosts is named.",
+                resolution="Use one of: --inventory FILE (Ansible queries the hosts), --metrics URL"
+                " (queries a Prometheus), --status DIR (reads files).",
             )
         if self.limit and not self.inventory:
-            raise UsageError("--limit is for --inventory only.")
+            raise UsageError(
+                "--limit works with --inventory only.",
+                resolution="Leave out --limit, or add --inventory FILE.",
+            )
         if self.inventory:
             how = AnsibleOptions(forks=self.forks, timeout=self.timeout, limit=self.limit)
             return hosts_of_inventory(self.inventory, how)
@@ -82,34 +89,34 @@ def _is_address(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which hosts are shown, as the options say."""
+    """The choice of hosts to show."""
 
     driver: tuple[str, ...]
     state: tuple[str, ...]
     max_age: str
 
     def report(self, hosts: Iterable[Host], *, now: int) -> FleetReport:
-        """Return the report of the hosts that are meant."""
+        """Return the report of these hosts."""
         return make_report(
             hosts, time=now, oldest=self.oldest(), drivers=self.driver, states=self.state
         )
 
     def oldest(self) -> float:
-        """Return the seconds that ``max_age`` says.
+        """Return ``max_age`` in seconds.
 
         Raises:
-            UsageError: It is no time.
+            UsageError: It is not a time.
         """
         found = _AGE.fullmatch(self.max_age)
         if found is None:
             raise UsageError(
-                f"--max-age '{self.max_age}' is no time.",
-                resolution="Give a number with s, m, h or d: 90m, 3h; 0 switches it off.",
+                f"--max-age '{self.max_age}' is not a time.",
+                resolution="Use a number with s, m, h or d, such as 90m or 3h; 0 means no limit.",
             )
         return float(found[1]) * _SECONDS[found[2]]
 
 
-# Options that say where the status comes from.
+# Options for the source of the status.
 _asking = options.option_group(
     "source",
     Source,
@@ -117,19 +124,19 @@ _asking = options.option_group(
         "--inventory",
         type=click.Path(exists=True, path_type=Path),
         metavar="FILE|DIR",
-        help="Ask the hosts of this inventory, by the installed Ansible.",
+        help="Query the hosts of this inventory with the installed Ansible.",
     ),
     click.option(
         "--metrics",
         multiple=True,
         metavar="URL|FILE",
-        help="Ask a Prometheus, or read metrics' files; may be given more than once.",
+        help="Query a Prometheus, or read files of metrics; may be given more than once.",
     ),
     click.option(
         "--status",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         metavar="DIR",
-        help="Read files: NAME.json or NAME/…/status.json.",
+        help="Read the files NAME.json or NAME/…/status.json of this folder.",
     ),
     click.option(
         "--forks",
@@ -137,7 +144,7 @@ _asking = options.option_group(
         default=50,
         show_default=True,
         metavar="N",
-        help="Hosts that Ansible asks at once.",
+        help="Number of hosts that Ansible queries in parallel.",
     ),
     click.option(
         "--timeout",
@@ -145,30 +152,35 @@ _asking = options.option_group(
         default=10,
         show_default=True,
         metavar="SECONDS",
-        help="Within which a host has to be connected.",
+        help="Time limit for the connection to a host.",
     ),
-    click.option("--limit", metavar="PATTERN", help="Hosts of the inventory.  [all]"),
+    click.option("--limit", metavar="PATTERN", help="Pattern for hosts of the inventory.  [all]"),
 )
 
 
-# Options that say which hosts are shown.
+# Options that select hosts.
 _choosing = options.option_group(
     "choice",
     Choice,
-    click.option("--driver", multiple=True, metavar="NAME", help="Only hosts with it."),
+    click.option(
+        "--driver",
+        multiple=True,
+        metavar="NAME",
+        help="Show only hosts with this driver; may be given more than once.",
+    ),
     click.option(
         "--state",
         multiple=True,
         type=click.Choice([*STATES, "stale"]),
         metavar="STATE",
-        help="Only hosts in this state, or stale; may be given more than once.",
+        help="Show only hosts in this state, or stale ones; may be given more than once.",
     ),
     click.option(
         "--max-age",
         default="3h",
         show_default=True,
         metavar="TIME",
-        help="A status that is older is stale; 0: no limit.",
+        help="Age after which a status is stale; 0 means no limit.",
     ),
 )
 
@@ -180,17 +192,17 @@ _choosing = options.option_group(
     "--html",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write a page that needs nothing else.",
+    help="Also write the report as a self-contained HTML page.",
 )
-@click.option("--all", "lists_all", is_flag=True, help="List the hosts too that are well.")
+@click.option("--all", "lists_all", is_flag=True, help="Also list the hosts without problems.")
 @options.as_json
 def status(
     *, source: Source, choice: Choice, html: Path | None, lists_all: bool, as_json: bool
 ) -> int:
-    """Show how many hosts are: each driver, for each kernel.
+    """Show the state of the drivers of many hosts, by kernel.
 
-    Exit code: 0 if all hosts are well; 1 if one has failed, lacks a driver now, can't be reached or
-    has an old status; 4 if one waits for a reboot and nothing else is wrong.
+    The exit code is 0 if no host has a problem, 4 if some hosts need a reboot and have no other
+    problem, and 1 otherwise: a host failed, lacks a driver, can't be reached or has a stale status.
     """
     choice.oldest()
     if html is not None and not html.absolute().parent.is_dir():
@@ -241,7 +253,7 @@ def _print(report: FleetReport, html: Path | None, *, lists_all: bool) -> None:
     if report.stale:
         click.echo(
             f"{click.style(str(len(report.stale)), fg='red')} of them have a status that is older"
-            " than --max-age, or says no time: their agent does not run, its status does not"
+            " than --max-age, or that has no time: their agent does not run, its status does not"
             " arrive, or their clock is wrong."
         )
     if html is not None:

@@ -33,21 +33,21 @@ _DISTRO = "debian:12"
     type=click.Path(path_type=Path),
     default=Path(),
     metavar="PATH",
-    help="The archive, or a folder for it.  [provision-python-VERSION-MACHINE.tar.gz, here]",
+    help="Archive to write, or a folder for it.  [provision-python-VERSION-MACHINE.tar.gz, here]",
 )
 @click.option(
     "--distro",
     metavar="ID:VERSION",
     default=_DISTRO,
     show_default=True,
-    help="Whose source and libraries; what hosts run does not matter.",
+    help="Distro of the source and the libraries; hosts may run any other.",
 )
 @click.option(
     "--prefix",
     metavar="DIR",
     default=DEFAULT_PREFIX,
     show_default=True,
-    help="Where it will lie on hosts; it runs nowhere else.",
+    help="Folder of this Python on hosts; it runs nowhere else.",
 )
 @click.option("--network", metavar="MODE", help="Network of the build, as 'docker build' takes it.")
 @options.root
@@ -65,8 +65,8 @@ def host_python_command(
 ) -> None:
     """Make a Python for hosts that have none, such as Fedora CoreOS and Flatcar.
 
-    It is compiled from the distro's source, which is pinned by checksum, and packed with the C
-    library and all else that it needs: one archive, to be unpacked at /.
+    The command compiles the distro's source, which is pinned by checksum, and packs the result with
+    the C library and everything else that it needs into one archive. Unpack it at /.
     """
     request = PythonRequest(distro, prefix, output, network)
     with job(root) as work:
@@ -105,85 +105,85 @@ def _print_python(document: dict[str, Any], *, as_json: bool) -> None:
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _ANY = click.Path(path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
-# A checkout that provision runs from is what most people want on their machines.
+# By default, machines get the checkout that this provision runs from.
 _CHECKOUT = Path(__file__).resolve().parents[4]
 
 
-# Options that say what a machine should get.
-_wanted = options.option_group(
-    "wanted",
+# Options for the content of a machine.
+_machine = options.option_group(
+    "machine",
     Options,
-    click.option("--config", type=_FILE, required=True, help="Its provision.toml."),
+    click.option("--config", type=_FILE, required=True, help="provision.toml of the machine."),
     click.option(
         "--url",
         metavar="BASE",
         required=True,
-        help="Where machines will find the output folder.",
+        help="Address under which machines reach the output folder.",
     ),
     click.option(
         "--variant",
         type=click.Choice(get_args(Variant)),
         default="fcos",
         show_default=True,
-        help="What runs on it.",
+        help="Distro of the machine.",
     ),
     click.option("--python", type=_FILE, required=True, help="Archive of 'provision host-python'."),
-    click.option(
-        "--hook", type=_FILE, help="The program oci-decorator.  [containers get no drivers]"
-    ),
+    click.option("--hook", type=_FILE, help="Program oci-decorator.  [containers get no drivers]"),
     click.option(
         "--engine",
         "engines",
         type=click.Choice(get_args(Engine)),
         multiple=True,
-        help="Engine that gets to know it; may be given more than once.  [the distro's]",
+        help="Engine to configure for it; may be given more than once.  [the distro's]",
     ),
     click.option(
         "--docker-config",
         type=_FILE,
-        help="A daemon.json of yours, into which the runtime is entered.",
+        help="Your daemon.json, to which the runtime is added.",
     ),
     click.option(
         "--docker-default",
         is_flag=True,
-        help="Let all of Docker's containers have the runtime.",
+        help="Make the runtime the default for all of Docker's containers.",
     ),
-    click.option(
-        "--bundle", type=_FILE, help="Archive of wheels that Ansible made.  [one is made]"
-    ),
+    click.option("--bundle", type=_FILE, help="Archive of wheels that Ansible made.  [a new one]"),
     click.option(
         "--source",
         type=_ANY,
         default=_CHECKOUT,
         metavar="PATH",
-        help="Checkout, or wheel of provision, to make it from.  [this checkout]",
+        help="Checkout or wheel of provision, to make the archive from.  [this checkout]",
     ),
     click.option("--wheelhouse", type=_FOLDER, help="Folder of wheels.  [the package index]"),
     click.option(
         "--expect",
         multiple=True,
         metavar="PATH",
-        help="File that provision.toml names and your own configuration puts there; may be"
+        help="File that provision.toml names and that your own configuration writes; may be"
         " given more than once.",
     ),
 )
 
 
 @click.command("ignition")
-@_wanted
+@_machine
 @click.option(
-    "--output", type=_FOLDER, required=True, metavar="DIR", help="Folder that is to be served."
+    "--output",
+    type=_FOLDER,
+    required=True,
+    metavar="DIR",
+    help="Folder to write, which you then serve.",
 )
 @options.dry_run
 @options.as_json
-def ignition_command(*, wanted: Options, output: Path, dry_run: bool, as_json: bool) -> None:
-    """Make what Fedora CoreOS or Flatcar needs at its first boot to get provision and drivers.
+def ignition_command(*, machine: Options, output: Path, dry_run: bool, as_json: bool) -> None:
+    """Make the files that give Fedora CoreOS or Flatcar its drivers at the first boot.
 
-    DIR gets config.ign, the files that it makes machines fetch from BASE, and provision.bu, which
-    takes it into a configuration of yours.
+    The command writes config.ign to DIR, the files that machines fetch from BASE, and provision.bu,
+    which merges config.ign into your own configuration.
     """
     check_output(output)
-    prepared = prepare(wanted)
+    prepared = prepare(machine)
     written = None
     if not dry_run:
         with shown(verbose=False) as progress:
@@ -191,7 +191,7 @@ def ignition_command(*, wanted: Options, output: Path, dry_run: bool, as_json: b
     if as_json:
         print_json(_ignition_document(prepared, written, output))
     elif written is None:
-        click.echo(f"would write {output / CONFIG}, {output / BUTANE_FILE} and what they name")
+        click.echo(f"would write {output / CONFIG}, {output / BUTANE_FILE} and the files they name")
     else:
         _print_written(written, output)
 

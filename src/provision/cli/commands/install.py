@@ -46,7 +46,7 @@ from provision.store.managed_files import Change
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """What was done, or would be, with which artifact."""
+    """The changes that were made, or would be, and their artifact."""
 
     pin: Pin
     entry: Path
@@ -55,7 +55,7 @@ class _Result:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How an artifact is put to use."""
+    """The options of an installation."""
 
     replace: bool
     dry_run: bool
@@ -67,7 +67,7 @@ _way = options.option_group(
     click.option(
         "--replace",
         is_flag=True,
-        help="Unpack an artifact again, and replace foreign files (a copy is kept).",
+        help="Unpack the artifact again, and replace foreign files; copies of them are kept.",
     ),
     options.dry_run,
 )
@@ -93,13 +93,13 @@ def install_command(
 ) -> None:
     """Put an artifact into the host's store and switch to it.
 
-    With IMAGE, that image's artifact. With DRIVER, the image that the registry of provision.toml
-    has for this host, or else what 'provision build' would build, built first if need be. What is
+    With DRIVER, the command installs the image that the registry of provision.toml has for this
+    host. If there is none, it builds the driver as 'provision build' does. An artifact that is
     installed already stays.
 
-    An image whose name begins with a registry's host is pulled from there, and has to be signed.
-    All other names are the engine's. FILE.tar, or a path that begins with / or ./, is an archive
-    of one, and has to be signed too.
+    An IMAGE whose name begins with the host of a registry is pulled from there and must be signed.
+    Every other name is an image of the engine. FILE.tar, or a path that begins with / or ./, is the
+    archive of an image and must be signed too.
     """
     with job(root, catalogues) as work:
         if is_archive_name(what):
@@ -119,21 +119,21 @@ def install_command(
 
 
 def _driver(
-    work: Job, wanted: DriverRequest, how: BuildSettings, consent: Consent, way: _Way
+    work: Job, request: DriverRequest, how: BuildSettings, consent: Consent, way: _Way
 ) -> _Result:
-    # A request for a certain build is not one for what a registry has.
-    is_build = how.rebuild or wanted.base or wanted.update or wanted.force
+    # These options ask for a certain build, which no registry has.
+    is_build = how.rebuild or request.base or request.update or request.force
     if not is_build:
         try:
-            trusted = look_for(work.settings, wanted, Lookup(consent, progress=work.progress))
+            trusted = look_for(work.settings, request, Lookup(consent, progress=work.progress))
         except ProvisionError as error:
-            in_store = _in_store(work, wanted, way, error)
+            in_store = _in_store(work, request, way, error)
             if in_store is None:
                 raise
             return in_store
         if trusted is not None:
             return _pulled(work, trusted, consent, way)
-    resolved = work.resolve(wanted)
+    resolved = work.resolve(request)
     layout = Layout(work.settings.root, resolved.pin.driver.name)
     entry = layout.entry(resolved.pin.short_digest)
     if entry.is_dir() and not (is_build or way.replace):
@@ -146,19 +146,21 @@ def _driver(
     return _installed(work, built.image, way)
 
 
-def _in_store(work: Job, wanted: DriverRequest, way: _Way, error: ProvisionError) -> _Result | None:
-    """Put an entry of the store to use where no registry answers and nothing is built here."""
+def _in_store(
+    work: Job, request: DriverRequest, way: _Way, error: ProvisionError
+) -> _Result | None:
+    """Activate an entry of the store where no registry answers and nothing is built here."""
     if way.replace or not may_be_in_store(work.settings, error):
         return None
-    entry = stored_for(work.settings, wanted)
+    entry = stored_for(work.settings, request)
     if entry is None:
         return None
-    work.progress(Note(f"{error.message} The store has what is asked for: {entry}"))
-    return _stored(work, Layout(work.settings.root, wanted.driver), entry, way)
+    work.progress(Note(f"{error.message} The store has the artifact: {entry}"))
+    return _stored(work, Layout(work.settings.root, request.driver), entry, way)
 
 
 def _stored(work: Job, layout: Layout, entry: Path, way: _Way) -> _Result | None:
-    """Put an entry of the store to use, without any engine; None: it is signed with another key."""
+    """Activate an entry of the store, without an engine; None: another key has signed it."""
     verify_entry(layout, entry, progress=work.progress)
     manifest = load_json(entry / MANIFEST, Manifest)
     if not is_signed_for_host(
@@ -172,7 +174,7 @@ def _stored(work: Job, layout: Layout, entry: Path, way: _Way) -> _Result | None
 
 
 def _pulled(work: Job, trusted: Trusted, consent: Consent, way: _Way) -> _Result:
-    """Put an image of a registry to use."""
+    """Install an image of a registry or an archive."""
     settings, pin = work.settings, trusted.image.pin
     layout = Layout(settings.root, pin.driver.name)
     if way.dry_run:
@@ -192,7 +194,7 @@ def _pulled(work: Job, trusted: Trusted, consent: Consent, way: _Way) -> _Result
 
 
 def _installed(work: Job, image: str, way: _Way) -> _Result:
-    """Put an image of the engine to use."""
+    """Install an image of the engine."""
     if way.dry_run:
         done = plan_installation(work.settings, work.engine, image, replace=way.replace)
     else:
@@ -242,9 +244,9 @@ def _print(result: _Result, *, dry_run: bool) -> None:
 def verify_command(
     *, what: str, public_key: Path | None, insecure: bool, root: Path, as_json: bool
 ) -> None:
-    """Compare an artifact with its manifest: every module and file, and the kernel they are for.
+    """Compare an artifact with its manifest: every module and file, and the kernel.
 
-    The artifact is that of an image, a folder of a store, or the one of DRIVER that is in use.
+    The artifact is that of an image, of a folder in a store, or the active one of DRIVER.
     """
     report = _report(what, root, Consent(public_key, insecure))
     manifest = report.require_whole(f"'{what}'")

@@ -1,9 +1,10 @@
-"""``provision load``, ``unload``, ``devices`` and ``vendor-file``: modules and their devices."""
+"""``provision load``, ``unload``, ``devices`` and ``vendor-file``: what containers get here."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,21 +38,21 @@ class Mover(Protocol):
     def __call__(
         self, settings: Settings, driver: str, *, dry_run: bool, progress: Progress
     ) -> Moved:
-        """Do it."""
+        """Load or unload them."""
 
 
 class SeveralDriversError(ProvisionError):
     """More than one driver failed.
 
     Args:
-        verb: What could not be done with them.
-        failed: What each of them said.
+        verb: ``loaded`` or ``unloaded``.
+        failed: The error of each driver.
     """
 
     def __init__(self, verb: str, failed: dict[str, ProvisionError]) -> None:
         super().__init__(
             f"{len(failed)} drivers could not be {verb}.",
-            resolution="Name one driver only to read what to do about it.",
+            resolution="Run the command for one driver to see what to do about it.",
             details="\n".join(f"{name}: {error.message}" for name, error in failed.items()),
         )
         codes = {error.exit_code for error in failed.values()}
@@ -59,7 +60,7 @@ class SeveralDriversError(ProvisionError):
         self._failed = failed
 
     def members(self) -> dict[str, object]:
-        """Return what each driver said."""
+        """Return the error of each driver."""
         return {
             "drivers": {
                 name: {"message": error.message, "exit_code": int(error.exit_code)}
@@ -68,27 +69,43 @@ class SeveralDriversError(ProvisionError):
         }
 
 
-def move(
-    mover: Mover, verb: str, drivers: Sequence[str], root: Path, *, dry_run: bool, as_json: bool
-) -> None:
-    """Load or unload drivers one after the other, whichever of them fail, and print the result.
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """The options of ``load`` and ``unload``; without names, they mean all drivers in the store."""
+
+    drivers: tuple[str, ...]
+    root: Path
+    dry_run: bool
+    as_json: bool
+
+
+_selection = options.option_group(
+    "selection",
+    _Selection,
+    click.argument("drivers", nargs=-1, metavar="[DRIVER]…"),
+    options.root,
+    options.dry_run,
+    options.as_json,
+)
+
+
+def _move(mover: Mover, verb: str, selection: _Selection) -> None:
+    """Load or unload drivers one after the other, even if some fail, and print the result.
 
     Args:
-        mover: What is done with each.
+        mover: Loads or unloads one driver.
         verb: ``loaded`` or ``unloaded``.
-        drivers: Which; none: all in the store.
-        root: Root of the host.
-        dry_run: Only say what would be done.
-        as_json: Print one JSON document.
+        selection: The drivers, and how to print the result.
 
     Raises:
-        ProvisionError: It failed with one driver, or with several.
+        ProvisionError: One driver failed, or several.
     """
-    settings = load_settings(root)
+    dry_run, as_json = selection.dry_run, selection.as_json
+    settings = load_settings(selection.root)
     results: list[Moved] = []
     failed: dict[str, ProvisionError] = {}
     with shown(verbose=False) as progress:
-        for driver in drivers or stored_drivers(settings.root):
+        for driver in selection.drivers or stored_drivers(settings.root):
             try:
                 results.append(mover(settings, driver, dry_run=dry_run, progress=progress))
             except ProvisionError as error:
@@ -136,31 +153,25 @@ def _moved_document(result: Moved, *, changed: bool) -> dict[str, Any]:
 
 
 @click.command("load")
-@click.argument("drivers", nargs=-1, metavar="[DRIVER]…")
-@options.root
-@options.dry_run
-@options.as_json
-def load_command(*, drivers: tuple[str, ...], root: Path, dry_run: bool, as_json: bool) -> None:
+@_selection
+def load_command(*, selection: _Selection) -> None:
     """Load the modules of drivers from the store into the running kernel; all drivers by default.
 
-    What is in their way is unloaded if no one uses it, what they need of the kernel's own is loaded
-    first, and missing device nodes are made. Nothing is built or downloaded.
+    The command first unloads conflicting modules that are not in use, and loads the kernel's own
+    modules that the drivers need. It makes missing device nodes. It builds and downloads nothing.
     """
-    move(load_driver, "loaded", drivers, root, dry_run=dry_run, as_json=as_json)
+    _move(load_driver, "loaded", selection)
 
 
 @click.command("unload")
-@click.argument("drivers", nargs=-1, metavar="[DRIVER]…")
-@options.root
-@options.dry_run
-@options.as_json
-def unload_command(*, drivers: tuple[str, ...], root: Path, dry_run: bool, as_json: bool) -> None:
+@_selection
+def unload_command(*, selection: _Selection) -> None:
     """Unload the modules of drivers from the running kernel; all drivers by default.
 
-    Never by force: a module that someone uses stays, with all of its driver's, and the exit code
-    is 4. The driver stays in the store.
+    If a module of a driver is in use, all modules of that driver stay loaded and the exit code is
+    4. The driver stays in the store.
     """
-    move(unload_driver, "unloaded", drivers, root, dry_run=dry_run, as_json=as_json)
+    _move(unload_driver, "unloaded", selection)
 
 
 _REFRESH = "refresh"
@@ -172,20 +183,21 @@ _COLUMNS = ("vendor", "index", "node", "PCI address", "UUID", "name", "arch", "M
 @options.root
 @options.as_json
 def devices_command(*, words: tuple[str, ...], root: Path, as_json: bool) -> int:
-    """Show the devices that containers can ask for by index or UUID.
+    """Show the devices that containers can request by index or UUID.
 
-    They are what /run/oci-decorator/devices says, which is written when a driver is loaded. With
-    'refresh' they are looked at again: do so after GPUs were divided (nvidia-smi mig).
+    The command reads /run/oci-decorator/devices, which is written when a driver is loaded. With
+    'refresh', it reads the devices again and writes these files; use that after GPUs were
+    partitioned (nvidia-smi mig).
 
-    VENDOR is the name of a driver, or nvidia, amd or intel; all by default.
+    VENDOR is the name of a driver, or nvidia, amd or intel; all vendors by default.
     """
     root = root.resolve()
     again = words[:1] == (_REFRESH,)
     names = words[1:] if again else words
     if len(names) > 1:
         raise UsageError(
-            f"'{names[1]}' is one vendor too many.",
-            resolution="Give one vendor, or none for all: provision devices.",
+            f"Only one vendor can be named, and '{names[1]}' is a second one.",
+            resolution="Name one vendor, or none for all of them: provision devices",
         )
     vendor = names[0] if names else None
     changed = [one.vendor for one in refresh(root, vendor) if one.changed] if again else []
@@ -200,10 +212,10 @@ def devices_command(*, words: tuple[str, ...], root: Path, as_json: bool) -> int
 
 
 def _known(root: Path, vendor: str | None, *, again: bool) -> dict[str, Facts]:
-    """Return what is written down, by vendor.
+    """Return the recorded facts by vendor.
 
     Raises:
-        NotFoundError: Nothing is of the vendor that was named.
+        NotFoundError: The named vendor has none.
         ConfigError: A file is damaged.
     """
     if vendor is None:
@@ -212,14 +224,14 @@ def _known(root: Path, vendor: str | None, *, again: bool) -> dict[str, Facts]:
         names = [vendor] if vendor in recorded(root) else []
         if not names and not again:
             raise NotFoundError(
-                f"Nothing is known of devices of '{vendor}'.",
-                resolution=f"Look for them: provision devices refresh {vendor}",
+                f"No devices of '{vendor}' are recorded.",
+                resolution=f"Look for devices: provision devices refresh {vendor}",
             )
     try:
         return {name: read_facts_file(root, name) for name in names}
     except ConfigError as error:
         raise ConfigError(
-            error.file, error.mistakes, resolution="Write it again: provision devices refresh"
+            error.file, error.mistakes, resolution="Write the file again: provision devices refresh"
         ) from error
 
 
@@ -240,7 +252,7 @@ def _show(known: Mapping[str, Facts]) -> None:
     if rows:
         print_table(_COLUMNS, rows)
     else:
-        click.echo("No devices are known. 'provision devices refresh' looks for them.")
+        click.echo("No devices are recorded. Look for them: provision devices refresh")
 
 
 def _rows(vendor: str, device: Device) -> list[tuple[object, ...]]:
@@ -262,7 +274,7 @@ def _rows(vendor: str, device: Device) -> list[tuple[object, ...]]:
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write it here.  [standard output]",
+    help="File to write.  [standard output]",
 )
 @options.catalogue
 @options.root
@@ -270,11 +282,11 @@ def _rows(vendor: str, device: Device) -> list[tuple[object, ...]]:
 def vendor_file_command(
     *, driver: str, output: Path | None, catalogues: tuple[Path, ...], root: Path, as_json: bool
 ) -> None:
-    """Write the vendor file of a driver that this host has from its distro or its maker.
+    """Write the vendor file of a driver that came from the distro or the vendor.
 
-    It lists the driver's libraries, programs and other files, which are looked for below --root.
-    Write it again after the driver was updated. Drivers that 'provision install' put into the store
-    have one already.
+    The file lists the libraries, programs and other files of the driver that the command finds
+    below --root. Write it again after an update of the driver. Drivers that 'provision install' put
+    into the store have a vendor file already.
     """
     root = root.resolve()
     entry = Catalogue([*catalogue_folders(), *catalogues]).entry(driver)

@@ -16,8 +16,7 @@ from provision.cli.job import Job, job
 from provision.cli.options import print_json
 from provision.errors import ExitCode, ProvisionError, UsageError, redact
 from provision.files import write_atomic
-from provision.matrix.cells import Planned, Selection
-from provision.matrix.choosing import plan_cells
+from provision.matrix.cells import Planned, Selection, plan_cells
 from provision.matrix.grid import (
     LOOKS,
     MatrixReport,
@@ -35,7 +34,7 @@ from provision.progress import Note
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Which cells, as the options say; each is a list with commas."""
+    """The options that select cells: lists with commas."""
 
     drivers: str | None
     distros: str | None
@@ -45,7 +44,7 @@ class Asked:
     force: bool
 
     def selection(self, *, only_report: bool) -> Selection:
-        """Return what is meant; of results, everything that is not named.
+        """Return the selection; for a report of results, an option that is left out selects all.
 
         Raises:
             UsageError: No driver is named, or a list is empty.
@@ -53,8 +52,8 @@ class Asked:
         if self.drivers is None and not only_report:
             raise UsageError(
                 "No driver is named.",
-                resolution="Name some ('provision drivers' lists them): --drivers nvidia,onload;"
-                " or take all of them: --drivers all.",
+                resolution="Name drivers that 'provision drivers' lists (--drivers nvidia,onload),"
+                " or all of them (--drivers all).",
             )
         everything = ("all",)
         return Selection(
@@ -76,15 +75,15 @@ def _listed(name: str, text: str | None) -> tuple[str, ...]:
     words = tuple(dict.fromkeys(word for part in text.split(",") if (word := part.strip())))
     if not words:
         raise UsageError(
-            f"--{name} names nothing.",
-            resolution=f"Give names with commas between them, or leave --{name} out.",
+            f"--{name} is empty.",
+            resolution=f"Write names with commas between them, or leave out --{name}.",
         )
     return words
 
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """How to go about it, as the options say."""
+    """The options of a run."""
 
     jobs: int
     retry: Retry | None
@@ -94,7 +93,7 @@ class Ways:
     only_report: bool
 
     def how(self, *, force: bool) -> RunOptions:
-        """Return what a run takes."""
+        """Return them as a run takes them."""
         return RunOptions(
             jobs=self.jobs,
             retry=self.retry,
@@ -108,18 +107,18 @@ class Ways:
         """Refuse options that contradict each other.
 
         Raises:
-            UsageError: Something is asked of a build, and nothing is to be built.
+            UsageError: Options of builds are used with ``--only-report``.
         """
         given = {"--retry": self.retry, "--keep-images": self.keep_images}
         wrong = [name for name, value in given.items() if value]
         if self.only_report and wrong:
             raise UsageError(
-                f"{', '.join(wrong)} can't be given with --only-report: nothing is built.",
+                f"{', '.join(wrong)} can't be used with --only-report, which builds nothing.",
                 resolution="Leave out one of them.",
             )
 
 
-# Options that say which cells are meant.
+# Options that select cells.
 _asking = options.option_group(
     "asked",
     Asked,
@@ -136,11 +135,13 @@ _asking = options.option_group(
         help="Versions, branches or kinds of branches (lts) of the drivers.  [latest]",
     ),
     click.option("--flavours", metavar="F,…|all", help="Flavours of the drivers.  [their default]"),
-    click.option("--force", is_flag=True, help="Build cells too that are not supported."),
+    click.option(
+        "--force", is_flag=True, help="Also build cells that the recipe does not support."
+    ),
 )
 
 
-# Options that say how a run goes about them.
+# Options of a run.
 _going = options.option_group(
     "ways",
     Ways,
@@ -150,25 +151,25 @@ _going = options.option_group(
         default=1,
         show_default=True,
         metavar="N",
-        help="Builds at once.",
+        help="Number of parallel builds.",
     ),
     click.option(
         "--retry",
         type=click.Choice(["failed", "all"]),
-        help="Build cells again although nothing has changed.",
+        help="Build failed or all cells again, even if nothing has changed.",
     ),
-    click.option("--keep-images", is_flag=True, help="Leave the images in the engine."),
+    click.option("--keep-images", is_flag=True, help="Keep the images in the engine."),
     click.option(
         "--keep-going",
         is_flag=True,
-        help="Go on although the engine, an archive or the disk failed.",
+        help="Continue after a failure of the engine, an archive or the disk.",
     ),
     click.option(
         "--network",
         metavar="MODE",
         help="Network of the containers that download, as 'docker run' takes it.",
     ),
-    click.option("--only-report", is_flag=True, help="Build nothing: show what is known."),
+    click.option("--only-report", is_flag=True, help="Build nothing; show the known results."),
 )
 
 
@@ -179,13 +180,13 @@ _going = options.option_group(
     "--html",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write the matrix as a page that needs nothing else.",
+    help="Also write the matrix as a self-contained HTML page.",
 )
 @click.option(
     "--state",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Where results are kept.  [/var/lib/provision/matrix]",
+    help="Folder of the results.  [/var/lib/provision/matrix]",
 )
 @options.catalogue
 @options.root
@@ -202,8 +203,8 @@ def command(
 ) -> int:
     """Build drivers for many kernels and show which of them build.
 
-    What is known of a cell whose inputs have not changed is not built again; a run that was
-    interrupted goes on where it was.
+    A cell whose inputs have not changed is not built again, so that an interrupted run continues
+    where it stopped.
     """
     ways.check()
     selection = asked.selection(only_report=ways.only_report)
@@ -228,10 +229,10 @@ def command(
 
 
 def _check_page(html: Path | None) -> None:
-    """Refuse a page that can't be written before hours of builds.
+    """Check before hours of builds that the page can be written.
 
     Raises:
-        UsageError: Its folder is not there.
+        UsageError: Its folder is missing.
     """
     if html is not None and not html.absolute().parent.is_dir():
         raise UsageError(
@@ -252,7 +253,7 @@ def _planned(work: Job, selection: Selection, ways: Ways) -> list[Planned]:
 def _built(
     work: Job, planned: list[Planned], results: Results, how: RunOptions, html: Path | None
 ) -> tuple[MatrixReport, Outcome]:
-    """Build; the page is written however the run ends."""
+    """Build the cells, and write the page even if the run fails."""
     run = MatrixRun(
         work.settings, results, how, lambda: open_engine(work.settings), progress=work.progress
     )
@@ -270,7 +271,7 @@ def _write_page(html: Path | None, report: MatrixReport) -> None:
 
 
 def _status(report: MatrixReport, outcome: Outcome | None) -> int:
-    """Return the exit code: a report says what is so, and does not fail for it."""
+    """Return the exit code; a report of known results never fails."""
     if outcome is None:
         return ExitCode.DONE
     is_bad = outcome.troubles or outcome.left or report.counts["failed"]
@@ -316,8 +317,8 @@ def _print(report: MatrixReport, outcome: Outcome | None, html: Path | None) -> 
             click.echo(f"  What to do: {error.resolution}")
     if outcome is not None and outcome.left:
         click.echo(
-            f"{len(outcome.left)} cells were left out. Run the command again: it goes on;"
-            " --keep-going does not stop at such troubles."
+            f"{len(outcome.left)} cells were left out. Run the command again to continue;"
+            " with --keep-going, it does not stop at such errors."
         )
     if html is not None:
         click.echo(f"page: {html}")

@@ -39,7 +39,7 @@ _COLOURS = {"pushed": "green", "failed": "red", "trouble": "red"}
 
 @dataclass(frozen=True, slots=True)
 class _Which(KeyOptions):
-    """Which cells, and the key that signs them."""
+    """The options that select cells, and the key that signs them."""
 
     cells: tuple[str, ...]
     lists: bool
@@ -49,12 +49,12 @@ class _Which(KeyOptions):
         """Refuse options that contradict each other.
 
         Raises:
-            UsageError: It does not.
+            UsageError: ``--missing`` or a key is used in vain.
         """
         if self.missing and not self.lists:
             raise UsageError(
-                "--missing is for --list: without it, nothing else is built anyway.",
-                resolution="Leave it out, or give --list too.",
+                "--missing works with --list only; a build leaves out present cells anyway.",
+                resolution="Leave out --missing, or add --list.",
             )
         if self.lists:
             self.check(signs=False)
@@ -62,7 +62,7 @@ class _Which(KeyOptions):
 
 @dataclass(frozen=True, slots=True)
 class _Ways:
-    """How to go about it."""
+    """The options of a run."""
 
     jobs: int | None
     retry: Retry | None
@@ -71,7 +71,7 @@ class _Ways:
     network: str | None
 
     def how(self, fleet: Fleet, *, force: bool) -> RunOptions:
-        """Return what a run takes; what is not given is as fleet.toml says."""
+        """Return them as a run takes them; fleet.toml has the defaults."""
         return RunOptions(
             jobs=self.jobs or fleet.jobs,
             retry=self.retry,
@@ -90,12 +90,12 @@ _which = options.option_group(
         "cells",
         metavar="ID",
         multiple=True,
-        help="Build this cell only, as --list names it; may be given more than once.",
+        help="Build only this cell, named as --list names it; may be given more than once.",
     ),
     click.option(
-        "--list", "lists", is_flag=True, help="Print the command of each cell; build nothing."
+        "--list", "lists", is_flag=True, help="Build nothing; print the command for each cell."
     ),
-    click.option("--missing", is_flag=True, help="List only what the registry does not have."),
+    click.option("--missing", is_flag=True, help="List only cells that the registry lacks."),
     *private_key_options,
 )
 
@@ -104,18 +104,21 @@ _ways = options.option_group(
     "ways",
     _Ways,
     click.option(
-        "--jobs", type=click.IntRange(1, 64), metavar="N", help="Builds at once.  [fleet.toml]"
+        "--jobs",
+        type=click.IntRange(1, 64),
+        metavar="N",
+        help="Number of parallel builds.  [fleet.toml]",
     ),
     click.option(
         "--retry",
         type=click.Choice(["failed", "all"]),
-        help="Build cells again that failed here, although nothing has changed.",
+        help="Build cells again that failed here, even if nothing has changed.",
     ),
-    click.option("--keep-images", is_flag=True, help="Leave the images in the engine."),
+    click.option("--keep-images", is_flag=True, help="Keep the images in the engine."),
     click.option(
         "--keep-going",
         is_flag=True,
-        help="Go on although the engine, an archive, the registry or the disk failed.",
+        help="Continue after a failure of the engine, an archive, the registry or the disk.",
     ),
     click.option(
         "--network",
@@ -133,7 +136,7 @@ _ways = options.option_group(
     "--state",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Where results are kept.  [/var/lib/provision/prebuild]",
+    help="Folder of the results.  [/var/lib/provision/prebuild]",
 )
 @options.catalogue
 @options.root
@@ -148,16 +151,17 @@ def command(
     catalogues: tuple[Path, ...],
     as_json: bool,
 ) -> int:
-    """Build what fleet.toml (FLEET) names, push it and sign it.
+    """Build, push and sign the cells of a fleet, which the file FLEET (fleet.toml) describes.
 
-    What the registry has is not built. Several machines may run this at once, or one cell each.
+    Cells that the registry has are not built. Several machines may run this command at the same
+    time, for all cells or for one cell each.
     """
     which.check_options()
     root = root.resolve()
     chosen = [Planned(read_cell(text)) for text in which.cells]
     with job(root, catalogues) as work:
         fleet = load_fleet(file, work.settings.catalogue)
-        # A key that can't be used is found out before hours of builds.
+        # Check the key before hours of builds.
         signer = None if which.lists else _signer(work.settings, fleet, which)
         registry = _registry(work.settings, fleet, signer)
         planned = chosen or _planned(work, file, fleet)
@@ -199,9 +203,9 @@ def _signer(settings: Settings, fleet: Fleet, which: _Which) -> Signer | None:
 
 
 def _settings_of(settings: Settings, fleet: Fleet) -> Settings:
-    """Return the settings with the fleet's registry as the host's own, if it has no other.
+    """Return the settings with the fleet's registry, if provision.toml names none.
 
-    So what [registry] says of authorities, TLS and credentials counts for it.
+    The authorities, TLS settings and credentials of [registry] then apply to it.
     """
     if settings.config.registry.address is not None:
         return settings
@@ -235,7 +239,7 @@ def _built(
 
 
 def _list(file: Path, registry: FleetRegistry, planned: list[Planned], *, as_json: bool) -> int:
-    """Print a command a cell: it shares nothing with the others but the registry."""
+    """Print a command for each cell; the commands share only the registry."""
     commands = [
         ["provision", "prebuild", str(file), "--cell", cell_id(one.cell)]
         for one in planned
@@ -288,4 +292,6 @@ def _print(rows: list[dict[str, Any]]) -> None:
     counts = Counter(row["state"] for row in rows)
     click.echo(", ".join(f"{count} {state}" for state, count in counts.items()) or "no cells")
     if counts["left"]:
-        click.echo("Run the command again: it goes on; --keep-going does not stop at troubles.")
+        click.echo(
+            "Run the command again to continue; with --keep-going, it does not stop at such errors."
+        )

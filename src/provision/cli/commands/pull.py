@@ -29,7 +29,7 @@ from provision.sources.market import newest_first
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """An image of a registry, as its catalogue or else its tag says, and what it is worth here."""
+    """An image of a registry, as its catalogue or its tag describes it, and its signature."""
 
     version: str
     flavour: str
@@ -53,10 +53,10 @@ class _Row:
     "--registry",
     "address",
     metavar="HOST[:PORT][/PREFIX]",
-    help="Where to look.  [[registry] address of provision.toml]",
+    help="Registry to search.  [[registry] address of provision.toml]",
 )
-@click.option("--kernel", metavar="RELEASE", help="List only what is for this kernel.")
-@click.option("--verify", "verifies", is_flag=True, help="Look at each image's signature.")
+@click.option("--kernel", metavar="RELEASE", help="List only images for this kernel.")
+@click.option("--verify", "verifies", is_flag=True, help="Verify the signature of each image.")
 @trusting
 @options.catalogue
 @options.root
@@ -74,15 +74,15 @@ def search_command(
 ) -> None:
     """List the artifact images of DRIVER in a registry: versions, flavours, kernels and distros.
 
-    They are read from the registry's catalogue, if a key that is trusted here has signed it, and
-    else from the tags. What is true of an image is what its own signature says: --verify.
+    The list comes from the registry's catalogue if a trusted key has signed it, and otherwise from
+    the tags. Only the signature of an image proves what it contains: use --verify.
     """
     with job(root, catalogues) as work:
         where = address or work.settings.config.registry.address
         if where is None:
             raise UsageError(
-                "There is no registry to look in.",
-                resolution="Give --registry, or set [registry] address in"
+                "No registry is named to search.",
+                resolution="Add --registry HOST, or set [registry] address in"
                 " /etc/provision/provision.toml.",
             )
         client = connect(work.settings, parse_reference(f"{where}/{driver}"))
@@ -100,7 +100,7 @@ def search_command(
 
 
 def _catalogue(work: Job, client: Client, driver: str, consent: Consent) -> ImageCatalogue | None:
-    """Return what the repository lists; None: no key is trusted here, or it lists nothing."""
+    """Return the catalogue of a repository; None: it has none, or no key is trusted here."""
     rule = trust_rule(work.settings, client.reference, driver)
     if rule.keys is None and consent.public_key is None:
         return None
@@ -132,7 +132,7 @@ def _tagged(work: Job, client: Client, driver: str) -> list[_Row]:
     try:
         flavours = tuple(work.settings.catalogue.entry(driver).recipe.flavours)
     except NotFoundError:
-        # A driver that is known elsewhere.
+        # The driver is only known elsewhere.
         flavours = ()
     found = ((tag, read_tag(tag, flavours)) for tag in client.tags())
     return [
@@ -143,7 +143,7 @@ def _tagged(work: Job, client: Client, driver: str) -> list[_Row]:
 
 
 def _in_order(rows: Sequence[_Row]) -> list[_Row]:
-    """Return the images by kernel, of each the newest version first."""
+    """Return the images by kernel, and the newest version first for each."""
     labels = {row.version: version_of_tag(row.version) for row in rows}
     ranks = {version: rank for rank, version in enumerate(newest_first(labels.values()))}
     return sorted(
@@ -153,9 +153,9 @@ def _in_order(rows: Sequence[_Row]) -> list[_Row]:
 
 
 def _verified(work: Job, client: Client, row: _Row, consent: Consent) -> _Row:
-    wanted = {"architecture": row.architecture} if row.architecture else {}
+    expected = {"architecture": row.architecture} if row.architecture else {}
     try:
-        trusted = examine(work.settings, Client(client.transport, row.reference), wanted, consent)
+        trusted = examine(work.settings, Client(client.transport, row.reference), expected, consent)
     except ProvisionError as error:
         return replace(row, refused=error.details or error.message)
     return replace(row, signed_by=trusted.verified.key if trusted.verified else None)
@@ -184,10 +184,10 @@ def _print_found(rows: list[_Row], *, verifies: bool) -> None:
     "pin_file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="In place of IMAGE: what the registry of provision.toml has of this Pin, which 'provision"
-    " resolve --output' wrote.",
+    help="In place of IMAGE, pull the image of this Pin from the registry of provision.toml;"
+    " 'provision resolve --output' writes the file.",
 )
-@click.option("--replace", is_flag=True, help="Pull it although the store has it.")
+@click.option("--replace", is_flag=True, help="Pull the image even if the store has its artifact.")
 @trusting
 @options.root
 @options.dry_run
@@ -202,10 +202,10 @@ def pull_command(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Put the artifact of IMAGE, an image of a registry or archive, into the host's store.
+    """Put the artifact of IMAGE, an image in a registry or an archive, into the host's store.
 
-    Its signature is verified, and it is not put to use: 'provision install IMAGE' does that too. No
-    engine is needed.
+    The command verifies the signature of the image and needs no engine. It does not activate the
+    artifact; 'provision install IMAGE' does.
     """
     if (image is None) == (pin_file is None):
         raise UsageError(
@@ -229,7 +229,7 @@ def pull_command(
 
 
 def _repository(work: Job, image: str) -> Repository:
-    """Open what has an image: an archive, or a registry."""
+    """Open the archive or the registry that has an image."""
     if is_archive_name(image):
         return open_archive(work.settings, Path(image), progress=work.progress)
     return connect(work.settings, parse_reference(image))

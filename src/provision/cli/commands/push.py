@@ -25,12 +25,12 @@ from provision.registry.private_key import generate_key
 @click.command("push")
 @click.argument("image", metavar="IMAGE")
 @click.argument("reference", metavar="[REF]", required=False)
-@click.option("--sign", "signs", is_flag=True, help="Sign what was pushed.")
+@click.option("--sign", "signs", is_flag=True, help="Sign the pushed image.")
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE.tar",
-    help="Write it to an archive, in place of a registry.",
+    help="Write the image to an archive in place of a registry.",
 )
 @signing_key
 @options.root
@@ -47,13 +47,15 @@ def push_command(
 ) -> None:
     """Push IMAGE, an artifact image of the engine, to a registry, or write it to an archive.
 
-    Without REF it goes where hosts look for it: below [registry] address of provision.toml, under
-    a tag of version, flavour, kernel and distro. It gets the tag of its Pin too, which never leads
-    to another image. With --sign, the registry's catalogue lists it.
+    Without REF, the image gets the name that hosts look for: below [registry] address of
+    provision.toml, with a tag of version, flavour, kernel and distro. It also gets the tag of its
+    Pin, which never points to another image. With --sign, the registry's catalogue lists it.
     """
     private.check(signs=signs)
     if output is not None and reference is not None:
-        raise UsageError("Give either REF or --output.", resolution="Leave one of them out.")
+        raise UsageError(
+            "REF and --output can't be given together.", resolution="Leave one of them out."
+        )
     if reference is not None:
         check_push_name(reference)
     with job(root) as work:
@@ -61,8 +63,8 @@ def push_command(
         name = reference or host_reference(work.settings, found.pin)
         if name is None and output is None:
             raise UsageError(
-                "There is no registry to push to.",
-                resolution="Give REF, or set [registry] address in /etc/provision/provision.toml.",
+                "No registry is named to push to.",
+                resolution="Add REF, or set [registry] address in /etc/provision/provision.toml.",
             )
         found = replace(found, signer=private.signer(work.settings) if signs else None)
         if output is not None:
@@ -83,7 +85,7 @@ def _print_pushed(pushed: Pushed, signed: SignedImage | None, *, as_json: bool) 
 
 
 def print_saved(output: Path, digest: str, signed: SignedImage | None, *, as_json: bool) -> None:
-    """Print which archive was written."""
+    """Print the name and the digest of an archive, and its signature."""
     document = signed.document() if signed else None
     if as_json:
         print_json({"output": str(output), "digest": digest, "signed": document})
@@ -97,15 +99,15 @@ def _engine_image(work: Job, image: str) -> EngineImage:
     """Return an image of the engine with its Pin.
 
     Raises:
-        ProvisionError: It is not an artifact image.
+        ProvisionError: The image is not an artifact image.
     """
     found = find_image(work.engine, image)
     try:
         pin = Pin.model_validate_json(found.labels.get(PIN_LABEL, ""))
     except ValidationError as error:
         raise ProvisionError(
-            f"'{image}' is no artifact image: it has no Pin in its label {PIN_LABEL}.",
-            resolution="Name an image that 'provision build' made.",
+            f"'{image}' is not an artifact image: its label {PIN_LABEL} has no Pin.",
+            resolution="Name an image that 'provision build' has built.",
         ) from error
     return EngineImage(work.engine, found.id, pin)
 
@@ -118,7 +120,7 @@ def _engine_image(work: Job, image: str) -> EngineImage:
     default=Path("provision"),
     show_default=True,
     metavar="NAME",
-    help="The files are NAME.key and NAME.pub.",
+    help="Name of the files: NAME.key and NAME.pub.",
 )
 @click.option("--no-password", is_flag=True, help="Leave the private key unencrypted.")
 @password_source
@@ -126,14 +128,17 @@ def _engine_image(work: Job, image: str) -> EngineImage:
 def key_command(
     *, what: str, output: Path, no_password: bool, as_json: bool, source: PasswordSource
 ) -> None:
-    """Make a pair of keys for images: the private one signs, the public one goes to the hosts.
+    """Generate a pair of keys: the private key signs images, and hosts verify with the public key.
 
-    The private key's file has mode 0600 and is encrypted with a password. Nothing that is there is
-    replaced.
+    The file of the private key has mode 0600 and is encrypted with a password. The command never
+    replaces an existing file.
     """
     del what
     if no_password and source.is_given:
-        raise UsageError("--no-password can't be given together with a password.")
+        raise UsageError(
+            "--no-password and a password can't be given together.",
+            resolution="Leave one of them out.",
+        )
     password = None if no_password else source.read("Password of the new key", confirm=True)
     private, public = generate_key(output, password)
     if as_json:
@@ -149,12 +154,12 @@ def key_command(
 @options.root
 @options.as_json
 def sign_command(*, image: str, private: KeyOptions, root: Path, as_json: bool) -> None:
-    """Sign IMAGE, an artifact image of a registry or an archive, beside the signatures that it has.
+    """Add a signature to IMAGE, an artifact image in a registry or an archive.
 
-    Give it by its digest (NAME@sha256:…), as 'provision push' prints it: by a tag, the registry
-    decides what is signed. Signed are the digest, and what the image's Pin says: driver, version,
-    flavour, distro, kernel and architecture. The tag of its Pin leads to it then, and the
-    repository's catalogue lists it. Signatures of FILE.tar go to FILE.tar.sig beside it.
+    Name the image by its digest (NAME@sha256:…), as 'provision push' prints it: with a tag, the
+    registry decides which image is signed. The signature covers the digest and the driver, version,
+    flavour, distro, kernel and architecture of the Pin. The image also gets the tag of its Pin, and
+    the catalogue of the repository lists it. The signature of FILE.tar is written to FILE.tar.sig.
     """
     is_file = is_archive_name(image)
     reference = None if is_file else parse_reference(image)
@@ -171,7 +176,7 @@ def sign_command(*, image: str, private: KeyOptions, root: Path, as_json: bool) 
 
 
 def print_signed(signed: SignedImage) -> None:
-    """Print what was signed, for people."""
+    """Print a signed image, for people."""
     facts = [(name, value) for name, value in asdict(signed.facts).items()]
     listed = [("catalogue", signed.catalogue)] if signed.catalogue is not None else []
     print_fields([("signed", signed.reference), ("signature", signed.signature), *facts, *listed])
@@ -183,13 +188,13 @@ def print_signed(signed: SignedImage) -> None:
     "--registry",
     "address",
     metavar="HOST[:PORT][/PREFIX]",
-    help="Where it is.  [[registry] address of provision.toml]",
+    help="Registry of the catalogue.  [[registry] address of provision.toml]",
 )
 @click.option(
     "--replace",
     "again",
     is_flag=True,
-    help="Make it of the images that there are, whatever it says and anyone who signed it.",
+    help="Make it from the images in the registry, even if another key has signed it.",
 )
 @signing_key
 @options.root
@@ -203,18 +208,18 @@ def catalogue_command(
     root: Path,
     as_json: bool,
 ) -> None:
-    """Bring a registry's catalogue of DRIVER up to date, and sign it.
+    """Update and sign the catalogue of DRIVER in a registry.
 
-    Pushes that sign keep it. This is for images that were signed by another program, for another
-    key, and for when images were removed. It lists images that have the tag of their Pin and a
-    signature that counts here, by [trust] keys or by the key that signs.
+    'push --sign' and 'sign' update the catalogue by themselves. Use this command after another
+    program has signed images, after images were removed, or for a new key. The catalogue lists
+    images that have the tag of their Pin and a signature by this key or one of [trust] keys.
     """
     with job(root) as work:
         where = address or work.settings.config.registry.address
         if where is None:
             raise UsageError(
-                "There is no registry whose catalogue could be written.",
-                resolution="Give --registry, or set [registry] address in"
+                "No registry is named that has the catalogue.",
+                resolution="Add --registry HOST, or set [registry] address in"
                 " /etc/provision/provision.toml.",
             )
         client = connect(work.settings, parse_reference(f"{where}/{driver}:{CATALOGUE}"))
@@ -223,8 +228,8 @@ def catalogue_command(
         known = keep_list(work.settings, client, signer, update, progress=work.progress)
     if known is None:
         raise ProvisionError(
-            f"The catalogue of {driver} was not written: no public key is known by which its images"
-            " could be verified.",
+            f"The catalogue of {driver} was not written: no public key is configured to verify its"
+            " images with.",
             resolution="Name the folder of public keys: [trust] keys in"
             " /etc/provision/provision.toml.",
         )

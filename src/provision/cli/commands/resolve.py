@@ -1,4 +1,4 @@
-"""``provision resolve`` and ``provision render``: the Pin, and what is rendered from it."""
+"""``provision resolve`` and ``provision render``: the Pin, and the build context for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from provision.pipeline.pin_file import pin_document
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write the Pin to a file that 'provision build --pin' takes, on any machine.",
+    help="Write the Pin to a file, for 'provision build --pin' on any machine.",
 )
 @options.as_json
 def resolve_command(
@@ -38,7 +38,7 @@ def resolve_command(
     as_json: bool,
     target: RequestOptions,
 ) -> None:
-    """Decide every input of building DRIVER: the Pin, whose digest names the image."""
+    """Decide every input of a build of DRIVER: the Pin, whose digest names the image."""
     with job(root, catalogues) as work:
         resolved = work.resolve(target.of(driver))
     document = pin_document(resolved.pin, resolved.urls)
@@ -95,7 +95,7 @@ def _closure(pin: Pin) -> str | None:
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
     metavar="DIR",
-    help="Where the files go; made if it is missing.",
+    help="Folder to write; it is made if it is missing.",
 )
 @target
 @options.dry_run
@@ -110,10 +110,10 @@ def render_command(
     as_json: bool,
     target: RequestOptions,
 ) -> None:
-    """Write the Dockerfile and the build context of DRIVER; the same Pin gives the same bytes."""
+    """Write the Dockerfile and the build context for DRIVER; the same Pin gives the same bytes."""
     if output.is_dir() and any(output.iterdir()) and not (output / "Dockerfile").is_file():
         raise UsageError(
-            f"'{output}' holds something else.", resolution="Give an empty folder, or a new one."
+            f"'{output}' has other files.", resolution="Name an empty folder, or a new one."
         )
     with job(root, catalogues) as work:
         resolved = work.resolve(target.of(driver))

@@ -1,38 +1,52 @@
-"""``provision status``, ``rollback`` and ``gc``: the artifacts of a host, used and unused."""
+"""``provision status``, ``rollback`` and ``gc``, and how all commands of the agent print a run.
+
+This module imports nothing that takes long to load.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from provision.agent.conclusion import Result
 from provision.agent.desired import load_desired
-from provision.agent.garbage import Removed, remove_unneeded
+from provision.agent.model import Outcome
 from provision.agent.reconcile import look_at
 from provision.agent.rollback import rollback, would_roll_back
 from provision.agent.status import Status
 from provision.cli import options
 from provision.cli.options import megabytes, print_json
-from provision.cli.reconciling import lazily_shown, print_result, result_document
 from provision.errors import ExitCode, UsageError
 from provision.files import in_root
 from provision.host.kernels import find_kernels
+from provision.progress import Event, Progress
 from provision.store.layout import STORE
+
+if TYPE_CHECKING:
+    from provision.agent.garbage import Removed
 
 _SECONDS = 2.0
 
 
 @click.command("status")
-@click.option("--watch", is_flag=True, help="Show it until interrupted.")
+@click.option("--watch", is_flag=True, help="Show the status repeatedly, until interrupted.")
 @click.option(
     "--check",
     is_flag=True,
-    help="End with 0 only if every driver works with this kernel and those that may boot next.",
+    help="Exit with 0 only if every driver works with this kernel and those that may boot next.",
 )
 @click.option(
-    "--kubernetes", "node", metavar="NODE", help="Write it to a node's labels and events too."
+    "--kubernetes",
+    "node",
+    metavar="NODE",
+    help="Also write the status to the labels and events of a Kubernetes node.",
 )
 @options.catalogue
 @options.root
@@ -46,7 +60,7 @@ def status_command(
     root: Path,
     as_json: bool,
 ) -> int:
-    """Show how this host is: each driver, for the running kernel and those that may boot next."""
+    """Show the state of each driver, for the running kernel and those that may boot next."""
     root = root.resolve()
     if watch and node is not None:
         raise UsageError("--watch and --kubernetes can't be given together.")
@@ -68,14 +82,14 @@ def status_command(
 
 def _publish(status: Status, node: str | None) -> None:
     if node is not None:
-        # Few hosts are nodes, and the client takes a while to load.
+        # Few hosts are nodes, and loading the client takes time.
         from provision.export.node_labels import publish  # noqa: PLC0415 - as above
 
         publish(status.document(), node)
 
 
 def _checked(status: Status) -> int:
-    """Return how the host is for someone who is about to reboot it."""
+    """Return the exit code of ``--check``: whether the host is ready for a reboot."""
     is_ready = all(artifact.is_ready for driver in status.drivers for artifact in driver.kernels)
     return status.exit_code or (ExitCode.DONE if is_ready else ExitCode.FAILED)
 
@@ -93,8 +107,8 @@ def _look(root: Path, catalogues: tuple[Path, ...]) -> Status:
 def rollback_command(*, driver: str, root: Path, dry_run: bool, as_json: bool) -> int:
     """Go back to the artifact of DRIVER that the running kernel used before.
 
-    Modules and user space change together. What is gone back from is not taken again before
-    provision.toml asks for something else, or 'provision apply --retry'.
+    Modules and user space change together. The rejected artifact is not used again until
+    provision.toml asks for another one, or until 'provision apply --retry'.
     """
     root = root.resolve()
     if dry_run:
@@ -116,27 +130,27 @@ def rollback_command(*, driver: str, root: Path, dry_run: bool, as_json: bool) -
 
 @click.command("gc")
 @click.option(
-    "--images", is_flag=True, help="Remove provision's images too that the store has no use for."
+    "--images", is_flag=True, help="Also remove the artifact images that the store does not need."
 )
 @options.root
 @options.dry_run
 @options.as_json
 def gc_command(*, images: bool, root: Path, dry_run: bool, as_json: bool) -> None:
-    """Remove artifacts that no kernel needs: what the running and other bootable ones use stays.
+    """Remove artifacts that no bootable kernel needs.
 
-    [policy] keep says how many more stay of each kernel, to roll back to. Of the package store
-    goes what was of no use for 30 days, except what kernels of this host are built with; of the
-    compatibility matrix, results that are older than a year.
+    [policy] keep sets how many older artifacts of each kernel stay for a rollback. The command also
+    removes packages that were not used for 30 days, unless a kernel of this host needs them, and
+    results of the compatibility matrix that are older than a year.
     """
     root = root.resolve()
     gone: list[str] = []
     with lazily_shown(verbose=click.get_current_context().find_root().params["verbose"]) as shown:
-        removed = remove_unneeded(root, load_desired(root), dry_run=dry_run, progress=shown)
-        from provision.agent import build_garbage  # noqa: PLC0415 - loads the models of packages
+        from provision.agent import garbage  # noqa: PLC0415 - loads the models of packages
 
+        removed = garbage.remove_unneeded(root, load_desired(root), dry_run=dry_run, progress=shown)
         if images:
-            gone = build_garbage.remove_images(root, removed, dry_run=dry_run, progress=shown)
-        files = build_garbage.remove_packages(root, dry_run=dry_run)
+            gone = garbage.remove_images(root, removed, dry_run=dry_run, progress=shown)
+        files = garbage.remove_packages(root, dry_run=dry_run)
         results = _remove_results(root, dry_run=dry_run)
     if as_json:
         found = [asdict(one) for one in removed]
@@ -148,7 +162,7 @@ def gc_command(*, images: bool, root: Path, dry_run: bool, as_json: bool) -> Non
 
 
 def _remove_results(root: Path, *, dry_run: bool) -> list[str]:
-    """Remove results of ``matrix`` and ``prebuild`` that are too old to say anything."""
+    """Remove results of ``matrix`` and ``prebuild`` that are older than a year."""
     folders = [in_root(root, STORE / name) for name in ("matrix", "prebuild")]
     folders = [folder for folder in folders if folder.is_dir()]
     if not folders:
@@ -178,6 +192,120 @@ def _print_removed(
         size = megabytes(sum(size for _name, size in files))
         click.echo(f"{verb} {len(files)} files of the package store ({size})")
     for cell in results:
-        click.echo(f"{verb} the matrix's result of {cell}: it is older than a year")
+        click.echo(f"{verb} the matrix result of {cell}: it is older than a year")
     if not removed and not images and not files and not results:
         click.echo("Nothing to remove.")
+
+
+_COLOURS = {"ready": "green", "pending": "cyan", "reboot-required": "yellow"}
+
+
+@contextmanager
+def lazily_shown(*, verbose: bool) -> Iterator[Progress]:
+    """Yield a progress that shows its events; the first event loads rich, which draws them."""
+    opened: list[Any] = []
+
+    def progress(event: Event) -> None:
+        if not opened:
+            from provision.cli.display import shown  # noqa: PLC0415 - loads rich
+
+            display = shown(verbose=verbose)
+            opened.extend([display, display.__enter__()])
+        opened[1](event)
+
+    try:
+        yield progress
+    finally:
+        if opened:
+            opened[0].__exit__(*sys.exc_info())
+
+
+def result_document(result: Result) -> dict[str, Any]:
+    """Return the document of 'provision apply --json'."""
+    return {
+        "changed": any(outcome.error is None for outcome in result.outcomes),
+        "actions": [_outcome(outcome) for outcome in result.outcomes],
+        "status": result.status.document(),
+        "problems": list(result.problems),
+        **_error(result.status),
+    }
+
+
+def _error(status: Status) -> dict[str, Any]:
+    """Return the member ``error`` that every failed command has; empty after a success."""
+    if status.error is not None:
+        return {"error": asdict(status.error)}
+    artifacts = [
+        (driver.name, artifact) for driver in status.drivers for artifact in driver.kernels
+    ]
+    bad = [
+        (name, artifact)
+        for name, artifact in artifacts
+        if artifact.state not in {"ready", "pending"}
+    ]
+    if status.exit_code == ExitCode.DONE or not bad:
+        return {}
+    name, worst = bad[0]
+    return {
+        "error": {
+            "message": f"{name} for {worst.release} is {worst.state}: {worst.reason}",
+            "resolution": worst.resolution,
+            "details": worst.failure.details if worst.failure else None,
+            "exit_code": status.exit_code,
+        }
+    }
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    error = outcome.error
+    return {
+        "kind": outcome.action.kind,
+        "driver": outcome.action.driver,
+        "kernel": outcome.action.kernel,
+        "reason": outcome.action.reason,
+        "result": outcome.result,
+        "seconds": round(outcome.seconds, 3),
+        "error": None
+        if error is None
+        else {
+            "message": error.message,
+            "resolution": error.resolution,
+            "details": error.details,
+            "exit_code": int(error.exit_code),
+        },
+    }
+
+
+def print_result(result: Result) -> None:
+    """Print the state of the host after a run, for people."""
+    status = result.status
+    for driver in status.drivers:
+        for note in driver.notes:
+            click.echo(f"{driver.name}: {note}")
+    if not result.outcomes and status.state == "ready":
+        click.echo("Nothing to do.")
+        return
+    for driver in status.drivers:
+        for artifact in driver.kernels:
+            text = f"{driver.name} for {artifact.release}: {_coloured(artifact.state)}"
+            click.echo(f"{text}, {artifact.version}" if artifact.version else text)
+            details = artifact.failure.details if artifact.failure else None
+            _print_reason(artifact.reason, details, artifact.resolution)
+    if status.error is not None:
+        error = status.error
+        click.echo(f"{_coloured('failed')}: {error.message}")
+        _print_reason(None, error.details, error.resolution)
+    elif not status.drivers:
+        click.echo("provision.toml names no driver: nothing to do.")
+
+
+def _print_reason(reason: str | None, details: str | None, resolution: str | None) -> None:
+    for line in [*([reason] if reason else []), *(details or "").splitlines()]:
+        click.echo(f"  {line}")
+    if resolution:
+        click.echo(f"  What to do: {resolution}")
+
+
+def _coloured(state: str) -> str:
+    """Return a state in its colour, which click leaves out of files and pipes."""
+    return click.style(state, fg=_COLOURS.get(state, "red"), bold=True)

@@ -34,8 +34,8 @@ from provision.store.units import (
 _WAITING = "Another provision is writing units; waiting for it"
 _FLATCAR = "flatcar"
 _PACKAGED = (
-    f"The units are those of the package, in /{PACKAGED_UNITS}; 'systemctl enable' and 'disable'"
-    " switch them. With --program, units for another program overrule them."
+    f"The distro's package has installed the units in /{PACKAGED_UNITS}; use 'systemctl enable' and"
+    " 'disable' for them. With --program, units for another program override them."
 )
 _PAGE = "how-to/keep-drivers-loaded.md"
 _BOOT = "provision-boot.service"
@@ -43,16 +43,16 @@ _INSTALLED = "/opt/provision/venv/share/provision/docs"
 
 
 @click.command("units")
-@click.option("--remove", is_flag=True, help="Disable and remove them.")
+@click.option("--remove", is_flag=True, help="Disable and remove the units and hooks.")
 @click.option(
     "--program",
     metavar="PATH",
-    help="Where 'provision' is on the host.  [this one, or /opt/provision/bin/provision]",
+    help="Path of 'provision' on the host.  [this one, or /opt/provision/bin/provision]",
 )
 @click.option(
     "--replace",
     is_flag=True,
-    help="Replace files that someone else wrote or changed (a copy is kept).",
+    help="Replace foreign and changed files; copies of them are kept.",
 )
 @options.root
 @options.dry_run
@@ -60,21 +60,21 @@ _INSTALLED = "/opt/provision/venv/share/provision/docs"
 def command(
     *, remove: bool, program: str | None, replace: bool, root: Path, dry_run: bool, as_json: bool
 ) -> None:
-    """Install and enable the systemd units that keep drivers in place, and the kernel hooks.
+    """Install and enable the systemd units and kernel hooks that keep drivers working.
 
-    They load drivers at boot, build for kernels that were installed, and see to it regularly that
-    the host is what provision.toml says. They write CDI specifications, unless [cdi] generate says
-    not to. On Flatcar, with [policy] hold_updates, an update of the
-    system is held as long as drivers don't build for its kernel.
+    The units load drivers at boot, prepare them for newly installed kernels, and regularly bring
+    the host to the state that provision.toml describes. They write CDI specifications unless [cdi]
+    generate = false. On Flatcar, with [policy] hold_updates, they hold back an update of the system
+    until the drivers build for its kernel.
 
-    The program has to lie where the units see it: outside of home directories and of /tmp. Where
-    a package of the distro brought the units, there is nothing to do.
+    The program must lie outside of home directories and of /tmp, where the units can run it. If a
+    package of the distro has installed the units, there is nothing to do.
     """
     root = root.resolve()
     is_packaged = program is None and in_root(root, PACKAGED_UNITS / _BOOT).is_file()
     if is_packaged and not remove:
         click.echo(_PACKAGED, err=True)
-    # What an earlier run wrote would overrule the package's.
+    # Units of an earlier run would override those of the package.
     without = remove or is_packaged
     files = [] if without else _files(root, program or own_program(root, sys.argv[0]))
     if dry_run:
@@ -97,7 +97,7 @@ def command(
 
 
 def _files(root: Path, program: str) -> list[UnitFile]:
-    """Render what a host is to have, for a program that its units can start."""
+    """Render the units and hooks for a program, which the units must be able to start."""
     files = unit_files(
         templates_dir(),
         UnitSettings(
@@ -124,7 +124,7 @@ def _holds_updates(root: Path) -> bool:
 
 
 def _documentation(root: Path) -> str:
-    # Another root will have what is installed there, not what lies on this machine.
+    # Another root has its own documentation, not that of this machine.
     return documentation_url(_PAGE) if root == Path("/") else f"file://{_INSTALLED}/{_PAGE}"
 
 

@@ -1,4 +1,4 @@
-"""``provision kernels`` and ``provision versions``: what can be built, and what is offered."""
+"""``provision kernels`` and ``provision versions``: kernels and versions to build, and offers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from provision.pipeline.availability import Concern, Offers, list_kernels, list_
 from provision.pipeline.driver_request import DriverRequest
 from provision.sources.upstream import Branch, Reading, newest_first
 
-# Characters of a reason: what libraries say of a network that is down is longer than that.
+# Characters of a reason; the messages of libraries about a network that is down are longer.
 _WHY = 200
 
 
@@ -69,9 +69,13 @@ def kernels_command(
 @click.option(
     "--check",
     is_flag=True,
-    help="Say only what someone should see to, and end with 1 if there is anything.",
+    help="Show only what needs attention, and exit with 1 if something does.",
 )
-@click.option("--offline", is_flag=True, help="Ask no vendor again that has answered before.")
+@click.option(
+    "--offline",
+    is_flag=True,
+    help="Use the last answers of vendors, and query only vendors without one.",
+)
 @options.distro
 @options.flavour
 @options.catalogue
@@ -90,14 +94,14 @@ def versions_command(
 ) -> int:
     """Show which versions of DRIVER are installed, offered here, and offered by its vendor.
 
-    Without DRIVER, the drivers of provision.toml.
+    Without DRIVER, the command shows the drivers of provision.toml.
     """
     with job(root, catalogues) as work:
         names = [driver] if driver else list(work.settings.config.drivers)
         if not names:
             raise UsageError(
                 "No driver was named, and provision.toml names none.",
-                resolution="Name one: provision versions nvidia ('provision drivers' lists them).",
+                resolution="Name one that 'provision drivers' lists: provision versions nvidia",
             )
         found = [
             list_offers(
@@ -143,7 +147,7 @@ def _print(offers: Offers) -> None:
 
 
 def _print_troubles(troubles: list[ProvisionError]) -> None:
-    """Print why sources did not answer; most of them for the same reason."""
+    """Print why sources did not answer; the same reason is printed once."""
     for resolution in dict.fromkeys(trouble.resolution for trouble in troubles):
         for trouble in troubles:
             if trouble.resolution == resolution:
