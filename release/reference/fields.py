@@ -25,15 +25,14 @@ from provision.catalogue.source_models import (
     UserFile,
 )
 from provision.catalogue.upstream import BranchFacts, Upstream
-from provision.config import CdiConfig, Config, MetricsConfig
+from provision.config import CdiConfig, Config, DriverConfig, MetricsConfig, PolicyConfig
 from provision.config.build_settings import (
     ArchiveConfig,
     EngineConfig,
     RepositoryConfig,
     TreeConfig,
 )
-from provision.config.driver_settings import DriverConfig, PolicyConfig, SigningConfig
-from provision.config.trust import RegistryConfig, TrustConfig
+from provision.config.trust import RegistryConfig, SigningConfig, TrustConfig
 from provision.manifest import Container, ContainerFeature, DeviceNode, HostNeeds
 
 # What pages may ask for the table of.

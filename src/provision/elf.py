@@ -166,11 +166,11 @@ def _described(
 ) -> Elf:
     strings = next((value for key, value in entries if key == _DT_STRTAB), None)
 
-    def texts(wanted: int) -> tuple[str, ...]:
+    def texts(tag: int) -> tuple[str, ...]:
         if strings is None:
             return ()
         start = _offset(segments, strings)
-        return tuple(_text(stream, start + value) for key, value in entries if key == wanted)
+        return tuple(_text(stream, start + value) for key, value in entries if key == tag)
 
     loaders = (_text(stream, s.offset) for s in segments if s.kind == _PT_INTERP)
     return Elf(

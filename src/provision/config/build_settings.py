@@ -7,9 +7,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from provision.config.driver_settings import AbsolutePath
 from provision.documents import Frozen
-from provision.pin import Sha256, Url
+from provision.pin import AbsolutePath, Sha256, Url
 
 
 def _address(text: str) -> str:

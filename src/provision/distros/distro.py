@@ -1,6 +1,6 @@
-"""What is known of a distro: the content of its data file (``<id>.toml`` beside this module).
+"""The model of a distro's data file (``<id>.toml`` beside this module).
 
-What a family does with it: ``provision.distros.family``.
+``provision.distros.family`` uses it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from provision.documents import Frozen
-from provision.pin import DistroPin, Name
+from provision.pin import AbsolutePath, DistroPin, Name
 
 FamilyName = Literal["apt", "dnf", "zypper", "tree"]
 
@@ -26,7 +26,6 @@ def _pattern(text: str) -> str:
 
 
 Pattern = Annotated[str, AfterValidator(_pattern)]
-AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00\n]*$")]
 Placeholder = Annotated[str, StringConstraints(min_length=1)]
 
 
@@ -218,20 +217,20 @@ class Distro(Frozen):
         """
         words = version.split(".")
         for count in range(len(words), 0, -1):
-            wanted = ".".join(words[:count])
+            prefix = ".".join(words[:count])
             for release in self.releases:
-                if wanted == release.version or version == release.codename:
+                if prefix == release.version or version == release.codename:
                     return release
         return None
 
-    def build_tools(self, release: Release, wanted: Iterable[str]) -> tuple[str, ...]:
+    def build_tools(self, release: Release, packages: Iterable[str]) -> tuple[str, ...]:
         """Return the packages of a build besides headers and compiler, sorted.
 
         Args:
             release: One of its releases.
-            wanted: What a recipe asks for, by Debian's names.
+            packages: The packages that a recipe names, by Debian's names.
         """
-        named = (self.names.get(name, name) for name in wanted)
+        named = (self.names.get(name, name) for name in packages)
         return tuple(sorted({*self.tools, *release.tools, *named}))
 
     def pin(self, release: Release) -> DistroPin:

@@ -22,7 +22,7 @@ WORK = "/provision/solve"
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Something to install, as the distro's solver takes it.
+    """A package to install, as the distro's solver takes it.
 
     Attributes:
         text: ``kernel-devel-uname-r = 5.14.0-427.el9.x86_64``, ``gcc``, ``linux-headers-K``; a
@@ -143,7 +143,7 @@ class Failure:
 
 
 class Family(Protocol):
-    """What distros of one package manager have in common. Pure: nothing here starts anything."""
+    """The functions that distros of one package manager share. All of them are pure."""
 
     name: FamilyName
 
@@ -168,7 +168,7 @@ class Family(Protocol):
         Args:
             distro: The distro.
             release: Its release.
-            specs: What is wanted.
+            specs: The packages to solve for.
             repositories: Used instead of the base image's own; empty: those.
             config: The kernel's configuration to copy out of the first spec's packages, as an
                 absolute path where they are installed; None: none.
@@ -199,7 +199,7 @@ class Family(Protocol):
         """
 
     def explain(self, failure: Failure) -> ProvisionError:
-        """Return what to say about a script that failed."""
+        """Return the error for a script that failed."""
 
     def kernels(
         self, distro: Distro, release: Release, repositories: tuple[Repository, ...]

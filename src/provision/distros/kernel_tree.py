@@ -1,6 +1,7 @@
-"""Kernels whose headers are no packages: a kernel's source, or what its own build left.
+"""Kernels without packaged headers: a tree of the kernel's source, or of its own build.
 
-Pure: which compiler and packages a tree takes, and what to say where it can't serve its kernel.
+These pure functions choose a tree's compiler and packages, and refuse a tree that can't serve its
+kernel.
 """
 
 from __future__ import annotations
@@ -119,8 +120,8 @@ def compiler_package(config: Mapping[str, str], kernel: str) -> Toolchain:
     Raises:
         NotFoundError: The configuration doesn't say which compiler it was.
     """
-    wanted = compiler_of(config)
-    if wanted is None:
+    compiler = compiler_of(config)
+    if compiler is None:
         raise NotFoundError(
             f"The configuration of the kernel {kernel} does not say which compiler built it"
             " (CONFIG_CC_VERSION_TEXT).",
@@ -128,9 +129,9 @@ def compiler_package(config: Mapping[str, str], kernel: str) -> Toolchain:
             " /proc/config.gz or in the build's folder; Linux has that option since 4.18.",
         )
     text = config["CONFIG_CC_VERSION_TEXT"].strip('"')
-    if wanted.name == "clang":
-        more = (f"lld-{wanted.major}", f"llvm-{wanted.major}")
-        return Toolchain(text, more, llvm=f"-{wanted.major}")
+    if compiler.name == "clang":
+        more = (f"lld-{compiler.major}", f"llvm-{compiler.major}")
+        return Toolchain(text, more, llvm=f"-{compiler.major}")
     return Toolchain(text, ())
 
 
@@ -140,8 +141,8 @@ def compiler_beside(config: Mapping[str, str] | None) -> Toolchain:
     Args:
         config: The kernel's configuration; None: only the build can read it.
     """
-    wanted = None if config is None else compiler_of(config)
-    return Toolchain(None, (), llvm="1" if wanted and wanted.name == "clang" else None)
+    compiler = None if config is None else compiler_of(config)
+    return Toolchain(None, (), llvm="1" if compiler and compiler.name == "clang" else None)
 
 
 def build_packages(kind: str, config: Mapping[str, str]) -> tuple[str, ...]:
@@ -158,7 +159,7 @@ def build_packages(kind: str, config: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def fedora_of_kernel(kernel: str) -> str | None:
-    """Return the release of Fedora that a kernel was built in (``fedora:42``); None: none says it.
+    """Return the release of Fedora that a kernel was built in (``fedora:42``); None for others.
 
     The deployment that boots next may be of another release than the one that runs: what counts is
     the ``fcN`` in the kernel's name.

@@ -1,4 +1,4 @@
-"""Finds the container engine: the one that is named, or that listens at a usual place."""
+"""Finds the container engine: the named one, or one that listens on a default socket."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def connect(host: str | None = None) -> Engine:
     """Connect to the engine.
 
     Args:
-        host: Its address; None: ``DOCKER_HOST``, or the default socket that answers.
+        host: Its address; None for ``DOCKER_HOST``, or else the first default socket that answers.
 
     Raises:
-        NotFoundError: No engine answers; says what was tried and how to get one.
-        ProvisionError: There is one that may not be used, or that fails.
+        NotFoundError: No engine answers; says what was tried and how to install one.
+        ProvisionError: This user may not use the engine, or the engine fails.
     """
     named = host or os.environ.get("DOCKER_HOST")
     tried: list[str] = []
@@ -57,7 +57,7 @@ def connect(host: str | None = None) -> Engine:
 
 
 def _problem_of(host: str) -> str | None:
-    """Say why a host can't be reached; None if it can (or if only the SDK can say)."""
+    """Return why a host can't be reached; None if it can be, or if only the SDK can tell."""
     try:
         parts = urlsplit(host)
         if parts.scheme == "unix":
@@ -86,14 +86,14 @@ def _client(host: str) -> APIClient:
     try:
         return APIClient(base_url=host, version="auto", tls=_tls())
     except (DockerException, RequestException, HTTPError, OSError, ValueError) as error:
-        # The last ones: files of its configuration, or what it says of its version.
+        # OSError and ValueError: files of the configuration, or the version that the engine states.
         raise ProvisionError(
             f"The container engine at {host} does not answer as one.", details=str(error)
         ) from error
 
 
 def _tls() -> TLSConfig | bool:
-    """Return the client's certificates where the environment names them, as Docker's own does.
+    """Return the client's certificates that the environment names, as for Docker's own client.
 
     Source: https://docs.docker.com/reference/cli/docker/#environment-variables
     """

@@ -1,8 +1,7 @@
-"""A container that runs scripts: files go in, output is followed, files come out."""
+"""A container that runs scripts: files are copied into it and out of it, and output is followed."""
 
 from __future__ import annotations
 
-import io
 import tarfile
 import time
 from collections import deque
@@ -15,29 +14,29 @@ from docker import APIClient
 from docker.errors import APIError
 from requests.exceptions import ReadTimeout
 
-from provision.engine.tar_streams import BAD_TAR, pack
+from provision.engine.tar_streams import BAD_TAR, pack, readable
 from provision.errors import ProvisionError
 
 _CHUNK = 1 << 20
 _LINES_KEPT = 400
-# A container's first process gets no signal that it has no handler of. Everything ends with it.
+# A container's first process gets only signals that it handles. All other processes end with it.
 _WAITING = "trap 'exit 0' TERM; sleep \"$0\" & wait"
-# Of a file that is read into memory, and of a line: what is longer comes in pieces.
+# Bytes of a file that is read into memory, and of a line; a longer line comes in pieces.
 _MAX_FILE = 64 << 20
 _MAX_LINE = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """Which container is wanted.
+    """The settings of a container to start.
 
     Attributes:
         image_id: The image.
-        owner: Whose it is; the caller holds a lock of that name, so containers that carry it are
-            leftovers of killed runs, and are removed.
+        owner: Name of a lock that the caller holds. Containers with this label are leftovers of
+            killed runs, and are removed.
         network: As ``docker run --network`` takes it; None: the engine's default.
-        binds: Paths of the host that it sees read-only, by path in the container.
-        environment: Variables of what runs in it.
+        binds: Paths of the host that are mounted read-only, by path in the container.
+        environment: Variables of the scripts in it.
         limit: Seconds after which it ends, whatever runs in it.
     """
 
@@ -51,7 +50,7 @@ class ContainerRequest:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a script did: its exit status, and the last lines that it printed."""
+    """A finished script: its exit status, and the last lines that it printed."""
 
     status: int
     said: str
@@ -74,7 +73,7 @@ class Container:
         self._end = time.monotonic() + request.limit
 
     def put(self, files: Mapping[str, bytes], folder: str) -> None:
-        """Write files below a folder, which is made.
+        """Write files below a folder, which is created.
 
         Args:
             files: Contents by relative path.
@@ -86,7 +85,7 @@ class Container:
             self._client.put_archive(self._id, "/", tar.read())
 
     def run(self, script: str, *, on_line: Callable[[str], None]) -> Ran:
-        """Run a script with ``sh``, handing on each line that it prints as it comes.
+        """Run a script with ``sh``, and pass on each line that it prints as it comes.
 
         Raises:
             ProvisionError: It ran past the container's limit, or the engine failed.
@@ -113,7 +112,7 @@ class Container:
         """Return the content of a file.
 
         Raises:
-            ProvisionError: It is not there, or no regular file, or larger than 64 MiB.
+            ProvisionError: It is missing, not a regular file, or larger than 64 MiB.
         """
         for _name, content in self.files(path):
             data = content.read(_MAX_FILE + 1)
@@ -126,11 +125,11 @@ class Container:
         raise ProvisionError(f"The container has no file '{path}'.")
 
     def files(self, path: str) -> Iterator[tuple[str, IO[bytes]]]:
-        """Yield the regular files of a folder, or one file: names without folders, contents."""
+        """Yield the name and content of one file, or of each regular file of a folder."""
         with self._translated(f"read '{path}' of a container"):
             stream, _status = self._client.get_archive(self._id, path, _CHUNK)
             try:
-                with tarfile.open(fileobj=_Chunks(stream), mode="r|") as archive:
+                with tarfile.open(fileobj=readable(stream), mode="r|") as archive:
                     for member in archive:
                         content = archive.extractfile(member) if member.isreg() else None
                         if content is not None:
@@ -140,12 +139,12 @@ class Container:
                     f"'{path}' of a container could not be read.", details=str(error)
                 ) from error
             finally:
-                # The engine keeps the container busy until all of it is sent.
+                # The engine keeps the container busy until all bytes are sent.
                 deque(stream, maxlen=0)
 
     @contextmanager
     def _patient(self) -> Iterator[None]:
-        """Let the engine say nothing for as long as the container may run."""
+        """Allow the engine to be silent for as long as the container may run."""
         before = self._client.timeout
         self._client.timeout = max(1, round(self._end - time.monotonic()))
         try:
@@ -160,31 +159,6 @@ class Container:
             " again: what was downloaded is kept.",
             details="\n".join(list(last)[-20:]) or None,
         )
-
-
-class _Chunks(io.RawIOBase):
-    """A stream of chunks as a file to read from."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._rest = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        parts = [self._rest]
-        length = len(self._rest)
-        while size < 0 or length < size:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                break
-            parts.append(chunk)
-            length += len(chunk)
-        whole = b"".join(parts)
-        cut = len(whole) if size < 0 else size
-        self._rest = whole[cut:]
-        return whole[:cut]
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
@@ -205,13 +179,13 @@ def running(
     request: ContainerRequest,
     translated: Callable[[str], AbstractContextManager[None]],
 ) -> Iterator[Container]:
-    """Start a container that waits for scripts; it is removed afterwards, however this ends."""
+    """Start a container that waits for scripts; it is removed afterwards, also after an error."""
     label = f"provision.solve={request.owner}"
     with translated("start a container"):
         _remove(client, _left_over(client, label))
         made = client.create_container(
             request.image_id,
-            # Ends by itself, and the engine removes it then, where this process is killed.
+            # If this process is killed, the container ends by itself, and the engine removes it.
             command=["sh", "-c", _WAITING, f"{request.limit:.0f}"],
             entrypoint=[],
             labels={"provision.solve": request.owner},
@@ -220,8 +194,8 @@ def running(
                 auto_remove=True,
                 network_mode=request.network,
                 binds=[f"{host}:{inside}:ro" for inside, host in request.binds.items()],
-                # With SELinux, a container may not read the host's files; giving them another label
-                # would take them from the host's own programs.
+                # With SELinux, a container may not read the host's files. With another label, the
+                # host's own programs could not read them.
                 security_opt=["label=disable"] if request.binds else None,
             ),
         )
@@ -239,11 +213,11 @@ def running(
 
 
 def _end(client: APIClient, container: str, signal: str) -> None:
-    """End a container, which the engine then removes: its files are nothing to wait for."""
+    """End a container, which the engine then removes; this does not wait for the removal."""
     try:
         client.kill(container, signal)
     except APIError:
-        # It did not start, or has ended by itself.
+        # The container did not start, or has ended.
         _remove(client, [container])
 
 
@@ -253,6 +227,6 @@ def _left_over(client: APIClient, label: str) -> list[str]:
 
 def _remove(client: APIClient, containers: Iterable[str]) -> None:
     for container in containers:
-        # One that is being removed by the engine itself may be gone by now.
+        # The engine may be removing the container, or have removed it.
         with suppress(APIError):
             client.remove_container(container, force=True)

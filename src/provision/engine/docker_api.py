@@ -1,6 +1,6 @@
-"""The connection to a container engine that speaks Docker's API (Docker; podman's service).
+"""The connection to a container engine with Docker's API: Docker, or podman's service.
 
-Everything that the SDK raises becomes a ``ProvisionError`` here.
+It turns every exception of the SDK into a ``ProvisionError``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ARCHITECTURES = {
     "s390x": "s390x",
     "riscv64": "riscv64",
 }
-# How long a build may say nothing: longer than any one step takes.
+# Seconds for which a build may be silent: more than any step takes.
 _SILENT_SECONDS = 3600
 _CHUNK = 1 << 20
 _ANSWER_SHOWN = 200
@@ -42,10 +42,10 @@ Message = Mapping[str, Any]
 
 
 def engine_architecture(architecture: str) -> str:
-    """Return Docker's name of what ``uname -m`` prints.
+    """Return Docker's name of an architecture, given the one that ``uname -m`` prints.
 
     Raises:
-        NotFoundError: Nothing is built for it.
+        NotFoundError: The architecture is not supported.
     """
     known = _ARCHITECTURES.get(architecture)
     if known is None:
@@ -66,7 +66,7 @@ def split_reference(reference: str) -> tuple[str, str | None]:
 
 
 def names_registry(reference: str) -> bool:
-    """Return whether an image's name says which registry it comes from, and so is not local.
+    """Return whether an image's name contains a registry, and so is not a local one.
 
     podman calls its local images ``localhost/NAME``.
     Source: https://docs.docker.com/reference/cli/docker/image/tag/#description
@@ -81,7 +81,7 @@ def _without_tag(reference: str) -> str:
 
 
 class EngineLostError(ProvisionError):
-    """The engine went away in the middle of something, which can be done again when it is back."""
+    """The connection to the engine broke; what failed can be done again when the engine is back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Image:
     Attributes:
         id: ``sha256:`` and 64 digits.
         tags: ``name:tag`` references.
-        digests: ``name@sha256:…`` references, known for images from a registry only.
+        digests: ``name@sha256:…`` references; only images from a registry have any.
         labels: Its labels.
         size: Bytes on disk.
         architecture: As Docker calls it (``amd64``).
@@ -107,7 +107,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """What an engine's build takes besides the context; none of it may change the result.
+    """The options of a build besides its context; none of them may change the result.
 
     Attributes:
         build_args: Values of the Dockerfile's arguments.
@@ -160,9 +160,9 @@ class Engine:
         return [image for image in images if image is not None and image.tags]
 
     def build(self, context: IO[bytes], options: BuildOptions) -> Iterator[Message]:
-        """Build a tar file's Dockerfile with the classic builder; yields what the engine says.
+        """Build the Dockerfile in a tar file with the classic builder; yield the engine's messages.
 
-        The result gets no name; its id is in the messages (``aux``).
+        The image gets no name; its id is in the messages (``aux``).
         """
         with self._translated("build an image"):
             yield from self._messages(
@@ -186,12 +186,12 @@ class Engine:
             self._client.tag(image_id, name, tag, force=True)
 
     def remove(self, image_id: str, *, with_parents: bool) -> None:
-        """Remove an unnamed image, and if wanted those that only it was made from."""
+        """Remove an unnamed image, and on request the parent images that no other image has."""
         with self._translated(f"remove the image {image_id}"):
             self._client.remove_image(image_id, noprune=not with_parents)
 
     def pull(self, reference: str, *, platform: str | None = None) -> Iterator[Message]:
-        """Fetch an image from its registry; yields what the engine says."""
+        """Pull an image from its registry; yield the engine's messages."""
         name, tag = split_reference(reference)
         with self._translated(f"pull '{reference}'"):
             yield from self._messages(
@@ -199,7 +199,7 @@ class Engine:
             )
 
     def push(self, reference: str) -> Iterator[Message]:
-        """Send an image to its registry; yields what the engine says."""
+        """Push an image to its registry; yield the engine's messages."""
         name, tag = split_reference(reference)
         with self._translated(f"push '{reference}'"):
             yield from self._messages(self._client.push(name, tag, stream=True, decode=True))
@@ -210,7 +210,7 @@ class Engine:
             yield from self._client.get_image(image_id, chunk_size=_CHUNK)
 
     def load(self, archive: IO[bytes]) -> None:
-        """Take the images of an archive that `docker save` wrote."""
+        """Load the images of an archive that `docker save` wrote."""
         chunks = iter(lambda: archive.read(_CHUNK), b"")
         with self._translated("load an archive"):
             # The stubs lack this method's types.
@@ -223,10 +223,10 @@ class Engine:
                     )
 
     def import_tree(self, tar: IO[bytes], reference: str, changes: Iterable[str]) -> None:
-        """Make an image of one layer out of a tar file of a root file system."""
+        """Make an image of one layer from the tar file of a root file system."""
         name, tag = split_reference(reference)
-        # An iterator, because the SDK announces a chunked body: of a file, whose length is known,
-        # requests would send the bare bytes: "invalid byte in chunk length", says the engine.
+        # The SDK announces a chunked body. Given a file, whose length is known, requests would send
+        # the bare bytes, and the engine would answer "invalid byte in chunk length".
         chunks = iter(lambda: tar.read(_CHUNK), b"")
         with self._translated(f"import '{reference}'"):
             self._client.import_image_from_stream(chunks, name, tag, list(changes))
@@ -238,13 +238,13 @@ class Engine:
         Args:
             image_id: The image.
             path: Absolute path in it.
-            owner: Whose container this is; the caller holds a lock of that name, so containers
-                that carry it are leftovers of killed runs, and are removed.
+            owner: Name of a lock that the caller holds. Containers with this label are leftovers
+                of killed runs, and are removed.
         """
         label = f"provision.extract={owner}"
         with self._translated(f"read '{path}' of the image {image_id[:19]}"):
             self._remove_containers(label)
-            # The image has no command, and the engine wants one; it is never started.
+            # The engine requires a command, and the image has none; the container never starts.
             container = self._client.create_container(
                 image_id, command=["/none"], labels={"provision.extract": owner}
             )
@@ -255,8 +255,8 @@ class Engine:
                 try:
                     yield stream
                 finally:
-                    # The engine keeps the container busy until all of it is sent, and the SDK has
-                    # no way to hang up.
+                    # The engine keeps the container busy until all bytes are sent, and the SDK
+                    # can't close the connection.
                     deque(stream, maxlen=0)
             finally:
                 self._remove_containers(label)
@@ -275,7 +275,7 @@ class Engine:
             self._client.remove_container(container_id, force=True)
 
     def _messages(self, said: Iterable[object]) -> Iterator[Message]:
-        """Yield what an engine says during long work; each is an object."""
+        """Yield the messages of an engine during long work; each must be an object."""
         for message in said:
             if not isinstance(message, Mapping):
                 raise self._odd(message)
@@ -283,7 +283,7 @@ class Engine:
 
     @contextmanager
     def _understood(self, answer: object) -> Iterator[None]:
-        """Refuse an answer that is not shaped as Docker's API says."""
+        """Refuse an answer without the members that Docker's API defines."""
         try:
             yield
         except (KeyError, TypeError, AttributeError) as error:
@@ -298,7 +298,7 @@ class Engine:
 
     @contextmanager
     def _translated(self, what: str) -> Iterator[None]:
-        """Turn what the SDK raises into our errors."""
+        """Turn the SDK's exceptions into ``ProvisionError``."""
         try:
             yield
         except APIError as error:

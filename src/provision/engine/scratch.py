@@ -1,4 +1,4 @@
-"""Folders for work in progress: one user at a time, and what a killed one left is removed."""
+"""Scratch folders, each for one process at a time; leftovers of killed runs are removed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def scratch(state: Path, name: str, *, progress: Progress = silent) -> Iterator[
 
     Args:
         state: Folder for provision's own state.
-        name: What the folder is for; a second user of the same name waits.
+        name: Name of the folder; another process with the same name waits.
         progress: Receives a note of the wait.
 
     Raises:
@@ -48,12 +48,12 @@ def _remove(folder: Path) -> None:
     """Remove a folder.
 
     Raises:
-        ProvisionError: Something is mounted in it, whose files are others'.
+        ProvisionError: A file system is mounted in it, whose files must not be removed.
         OSError: It can't be removed.
     """
     if not folder.exists():
         return
-    # The deepest first. A debootstrap that was killed leaves /proc and /sys.
+    # The deepest mount comes first. A killed debootstrap leaves /proc and /sys.
     if mounted := sorted(_mounted_below(folder), reverse=True):
         raise ProvisionError(
             f"A run that was killed left something mounted in '{folder}'.",
@@ -63,7 +63,7 @@ def _remove(folder: Path) -> None:
 
 
 def _mounted_below(folder: Path) -> list[str]:
-    """Return where file systems are mounted in a folder.
+    """Return the mount points in a folder.
 
     Source: proc_pid_mountinfo(5): the fifth word of a line, with blanks as octal numbers.
     """

@@ -1,4 +1,4 @@
-"""Reads what a build says: its steps, how long each took, what the layers are, why it failed."""
+"""Reads the messages of a build: its steps, their times and layers, and why it failed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BUILT = re.compile(r"^Successfully built [0-9a-f]{12,64}$")
 _CHATTER = re.compile(
     r"^( ?--?->|Removing intermediate container|Successfully (built|tagged)|\[\d+/\d+\] COMMIT|$)"
 )
-# Colours that the engine wraps around stderr, and others that programs print.
+# Colours of the engine around stderr, and those that programs print.
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _REMOVING = re.compile(r"^Removing intermediate container")
 _LINES_KEPT = 1000
@@ -30,13 +30,13 @@ _LINES_KEPT = 1000
 
 @dataclass(slots=True)
 class StepRecord:
-    """One instruction of the Dockerfile, as it went.
+    """One executed instruction of the Dockerfile.
 
     Attributes:
-        number: Counted from one, over all stages (podman: within the stage).
-        instruction: As the Dockerfile has it, on one line.
+        number: Its number from one, over all stages (podman: within the stage).
+        instruction: The instruction, on one line.
         seconds: Wall-clock time that it took.
-        cached: Whether the engine had its result already.
+        cached: Whether its layer came from the engine's cache.
         layer: Short id of the image after it.
         lines: The last lines that it printed.
     """
@@ -53,11 +53,11 @@ class BuildStream:
     """Collects a build's messages.
 
     Attributes:
-        steps: The instructions so far; the last one is the failing one when ``error`` is set.
-        total: How many instructions there are.
+        steps: The instructions so far; if ``error`` is set, the last one failed.
+        total: Number of instructions.
         image_id: The finished image, ``sha256:…``; None until the last stage is complete.
         stage_ids: The finished images of all stages.
-        error: What the engine gave as the reason of the failure.
+        error: The engine's reason for the failure.
         exit_status: Exit status of the instruction that failed.
     """
 
@@ -78,7 +78,7 @@ class BuildStream:
         return self.stage_ids[-1] if self._is_built and self.stage_ids else None
 
     def feed(self, message: Mapping[str, Any]) -> list[Event]:
-        """Take one message of the engine; returns what is worth showing."""
+        """Process one message of the engine; return events to show."""
         if "stream" in message:
             return self._text(str(message["stream"]))
         if "aux" in message:
@@ -93,7 +93,7 @@ class BuildStream:
         return []
 
     def finish(self) -> None:
-        """Take note that no more messages come."""
+        """End the stream: no more messages come."""
         if self._partial:
             self._line(self._partial)
             self._partial = ""
@@ -112,7 +112,7 @@ class BuildStream:
 
     def _line(self, raw: str) -> list[Event]:
         last = raw[:-1] if raw.endswith("\r") else raw.rsplit("\r", 1)[-1]
-        # What a driver's build prints is a stranger's text: it does not set a terminal's title.
+        # The output of a driver's build is untrusted: it must not control a terminal.
         line = printable(_ESCAPES.sub("", last))
         if match := _STEP.match(line):
             return [self._open_step(int(match[1]), int(match[2]), match[3].strip())]
@@ -144,7 +144,7 @@ class BuildStream:
 
 
 def transfer(message: Mapping[str, Any]) -> list[Event]:
-    """Turn a pull's or push's progress message into an event; most carry nothing to show."""
+    """Turn a progress message of a pull or push into an event, if it has anything to show."""
     detail = _mapping(message.get("progressDetail"))
     current, total = detail.get("current"), detail.get("total")
     if not isinstance(current, int):
@@ -154,5 +154,5 @@ def transfer(message: Mapping[str, Any]) -> list[Event]:
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
-    """Return a part of a message; empty where the engine left it out."""
+    """Return a part of a message; empty if the engine left it out."""
     return value if isinstance(value, Mapping) else {}

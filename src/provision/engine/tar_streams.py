@@ -1,7 +1,7 @@
 """Tar streams into and out of an engine: build contexts, and the content of images.
 
-Python's own extraction filters came with 3.11.4 and Debian 12 has 3.11.2; these rules are also
-stricter: an artifact has no need of absolute links, devices, set-uid bits or foreign owners.
+Python has extraction filters since 3.11.4, and Debian 12 has 3.11.2. These rules are also stricter:
+an artifact needs no absolute links, devices, set-uid bits or owners other than root.
 """
 
 from __future__ import annotations
@@ -11,24 +11,29 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import IO, Self
+from typing import IO, TYPE_CHECKING, Self, cast
 
 from provision.errors import ProvisionError
 from provision.progress import Progress, Transfer
 
-# Small enough for a processor's cache: what was just decompressed is written out of it.
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+# Small enough for a processor's cache, so that decompressed bytes are written from there.
 _CHUNK = 256 << 10
-# No set-uid bits, and no one but the owner writes.
+# Bytes that are read ahead from a stream of chunks.
+_BUFFER = 1 << 20
+# No set-uid bits, and only the owner may write.
 _PERMISSIONS = 0o755
 _PROGRESS_BYTES = 8 << 20
-# Each takes memory and an inode; a driver has some hundreds.
+# Each member takes memory and an inode; a driver has some hundreds.
 _MOST_MEMBERS = 200_000
-# Linux' own limits (PATH_MAX, NAME_MAX): what is longer can't be made, and pathlib's memory for the
-# folders above a path grows with the square of their number.
+# The limits of Linux (PATH_MAX, NAME_MAX): longer paths can't be created, and pathlib's memory for
+# the folders above a path grows with the square of their number.
 _LONGEST_PATH, _LONGEST_NAME = 4096, 255
-# The library reads a header of any length into memory; those of images have some hundred bytes.
+# tarfile reads a header of any length into memory; headers in images have some hundred bytes.
 _LONGEST_HEADER = 64 << 10
 _EXTENDED = (
     tarfile.XHDTYPE,
@@ -38,13 +43,13 @@ _EXTENDED = (
 )
 # https://github.com/opencontainers/image-spec/blob/v1.1.0/layer.md#whiteouts
 _WHITEOUT = ".wh."
-# What the library raises for a stream that is no tar file: besides its own, for numbers in its
-# headers that are none or too large, and for headers of headers without end.
+# The exceptions that tarfile raises for a stream that is no tar file: besides its own, those for
+# numbers in headers that are not valid or too large, and for headers nested without end.
 BAD_TAR = (tarfile.TarError, ValueError, ArithmeticError, EOFError, RecursionError)
 
 
 class BoundedTarInfo(tarfile.TarInfo):
-    """A member of an archive of strangers: its headers take little memory and time.
+    """A member of an untrusted archive: its headers take little memory and time.
 
     Raises:
         tarfile.ReadError: They are too long, or of a kind that no image has.
@@ -52,28 +57,58 @@ class BoundedTarInfo(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Return the member of a header, as the library does."""
+        """Return the member that a header describes, as tarfile does."""
         member = super().frombuf(buf, encoding, errors)
         if member.type == tarfile.GNUTYPE_SPARSE:
-            # The library follows its list of holes to the end, however long.
+            # tarfile follows its list of holes to the end, however long.
             raise tarfile.ReadError("it has a file with holes")
         if member.type == tarfile.XGLTYPE:
-            # The library keeps what all of them say.
+            # tarfile keeps the content of all such headers.
             raise tarfile.ReadError("it has a header for all files")
         if member.type in _EXTENDED and member.size > _LONGEST_HEADER:
             raise tarfile.ReadError(f"it has a header of {member.size} bytes")
         return member
 
     def _proc_gnusparse_10(self, next: tarfile.TarInfo, *_: object) -> None:  # noqa: A002 - the library's own name
-        """Mark a file with holes as one; the library would read lines of any length from it."""
+        """Mark a file with holes; tarfile would read lines of any length from it."""
         next.sparse = b""
 
 
+def readable(chunks: Iterator[bytes]) -> IO[bytes]:
+    """Return a file that reads a stream of byte strings."""
+    return cast("IO[bytes]", io.BufferedReader(_Chunks(chunks), _BUFFER))
+
+
+class _Chunks(io.RawIOBase):
+    """A stream of byte strings as a raw file."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        super().__init__()
+        self._chunks = chunks
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        """Fill a buffer, as ``io.RawIOBase`` requires; return 0 at the end."""
+        while not self._rest:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                return 0
+            self._rest = memoryview(chunk)
+        target = memoryview(buffer)
+        count = min(len(target), len(self._rest))
+        target[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+
 def pack(files: Mapping[str, bytes | Path]) -> IO[bytes]:
-    """Return a tar file of regular files, sorted by path, without owner, date or mode of anyone.
+    """Return a tar file of regular files, sorted by path, with the same owner, date and mode.
 
     Args:
-        files: Content by path relative to the context, or the file that has it.
+        files: The content, or the file that has it, by path relative to the context.
 
     Raises:
         ProvisionError: A path is too long for a tar file.
@@ -81,7 +116,7 @@ def pack(files: Mapping[str, bytes | Path]) -> IO[bytes]:
     """
     # Contexts with packages have some hundred MB.
     large = any(isinstance(content, Path) for content in files.values())
-    # Closed by its reader.
+    # The reader closes it.
     buffer: IO[bytes] = tempfile.TemporaryFile() if large else io.BytesIO()  # noqa: SIM115 - returned
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for path, content in sorted(files.items()):
@@ -104,14 +139,14 @@ def pack(files: Mapping[str, bytes | Path]) -> IO[bytes]:
 
 
 class Unpacker:
-    """Puts the members of a tar stream below a folder.
+    """Unpacks the members of a tar stream below a folder.
 
     Args:
         destination: An existing, empty folder.
-        strip: First path part that every member has; it is dropped (``opt``).
+        strip: First path part of every member, such as ``opt``; it is removed.
         progress: Receives the bytes written so far.
-        ignores_others: Whether members that lie elsewhere are passed over: an image may bring a
-            shell for those who run it. Otherwise they are refused.
+        ignores_others: Whether members outside of ``strip`` are ignored, because an image may
+            contain a shell for people who run it. Otherwise they are refused.
     """
 
     def __init__(
@@ -132,7 +167,7 @@ class Unpacker:
 
         Raises:
             ProvisionError: A member would leave the folder, or is of a kind that no artifact has;
-                or the stream is no whole tar file.
+                or the stream is not a complete tar file.
             OSError: The disk is full or the folder can't be written.
         """
         try:
@@ -141,7 +176,7 @@ class Unpacker:
             ) as archive:
                 while (member := archive.next()) is not None:
                     self._member(archive, member)
-                    # The library keeps them all, with their headers.
+                    # tarfile would keep all members, with their headers.
                     archive.members.clear()  # type: ignore[attr-defined] # missing in the stub
         except BAD_TAR as error:
             raise ProvisionError(
@@ -164,7 +199,7 @@ class Unpacker:
         if path in self._folders or path in self._files:
             raise _refused(member.name, "is there twice")
         if member.issparse():
-            # Some bytes of it would fill any disk.
+            # A few bytes of it could fill any disk.
             raise _refused(member.name, "is a file with holes")
         self._make_folders(path.parent)
         if member.isreg():
@@ -178,7 +213,7 @@ class Unpacker:
         self._files.add(path)
 
     def _hides(self, name: str) -> bool:
-        """Return whether a whiteout is about what is unpacked here."""
+        """Return whether a whiteout hides files that are unpacked here."""
         parts = PurePosixPath(name).parts
         return self._strip in parts[:1] or parts in {
             (f"{_WHITEOUT}{self._strip}",),
@@ -186,9 +221,9 @@ class Unpacker:
         }
 
     def _is_elsewhere(self, member: tarfile.TarInfo) -> bool:
-        """Return whether a member does not belong to the artifact, and may be there all the same.
+        """Return whether a member lies outside of the artifact and is ignored.
 
-        Nothing is made of it, whatever it is; its bytes are read and counted as all others are.
+        It is not unpacked; its bytes are read and counted like all others.
         """
         if not self._ignores_others:
             return False
@@ -203,7 +238,7 @@ class Unpacker:
         return PurePosixPath(*parts[1:])
 
     def _make_folders(self, path: PurePosixPath) -> None:
-        """Make a folder and those above it; none of them can be a link: all are ours."""
+        """Make a folder and those above it; no link can be among them, as all are made here."""
         for folder in [*reversed(path.parents), path]:
             if folder in self._files:
                 raise _refused(str(folder), "is a file or link, and a folder too")
@@ -253,10 +288,10 @@ def _checked(name: str) -> PurePosixPath:
 
 
 def _stays_inside(folder: PurePosixPath, target: PurePosixPath) -> bool:
-    """Whether a link in a folder leads into the artifact.
+    """Return whether a link in a folder leads into the artifact.
 
-    ``..`` may only come first, where it climbs real folders: behind a name that is a link itself
-    it would climb from wherever that one leads.
+    ``..`` may only stand at the beginning, where it climbs real folders. After the name of a link
+    it would climb from the target of that link.
     """
     parts = list(target.parts)
     climbs = next((at for at, part in enumerate(parts) if part != ".."), len(parts))

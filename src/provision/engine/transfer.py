@@ -1,9 +1,8 @@
-"""Takes the content of artifact images out of the engine, and sends images to a registry."""
+"""Extracts the content of artifact images from the engine, and pushes images to a registry."""
 
 from __future__ import annotations
 
 import errno
-import io
 import re
 import shutil
 import tarfile
@@ -11,25 +10,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
 
 from provision.engine.docker_api import Engine, Image, split_reference
 from provision.engine.stream import transfer
-from provision.engine.tar_streams import BAD_TAR, Unpacker
+from provision.engine.tar_streams import BAD_TAR, Unpacker, readable
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import lock
 from provision.progress import Note, Progress, silent
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
 _LICENCES = "org.opencontainers.image.licenses"
-# Of no list of free licences, not looked at, or disputed for modules of a kernel under the GPL.
+# Licences that are on no list of free licences, unknown, or disputed for modules of a GPL kernel.
 _RESTRICTED = re.compile(r"\b(?:LicenseRef-[A-Za-z0-9.-]+|NOASSERTION|CDDL-[0-9.]+)")
-# Where an artifact lies in its image: what Kubernetes' KMM expects of driver images.
+# The folder of an artifact in its image: Kubernetes' KMM expects it there in driver images.
 ARTIFACT = "/opt"
 _FILE_MAX = 64 << 20
-_BUFFER = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +38,10 @@ def push(engine: Engine, image_id: str, reference: str, *, progress: Progress = 
     """Push an image under a name.
 
     Args:
-        engine: Has the image; its own credentials count (``docker login``).
+        engine: The engine with the image; it uses its own credentials (``docker login``).
         image_id: The image.
         reference: ``registry/name:tag``.
-        progress: Receives the bytes sent, and licences that may forbid it.
+        progress: Receives the bytes sent, and a warning about licences that may forbid it.
 
     Raises:
         ProvisionError: The registry refused it or can't be reached.
@@ -89,10 +83,9 @@ def extract(
     """Unpack an artifact image's content into a new folder.
 
     Args:
-        engine: Has the image.
+        engine: The engine with the image.
         image: The image.
-        destination: The folder; must not exist. It is there whole, or not at all, unless the
-            process is killed.
+        destination: The folder; it must not exist. After an error it is removed.
         state: Folder for locks.
         progress: Receives the bytes written so far.
 
@@ -106,7 +99,7 @@ def extract(
             engine.archive(image.id, ARTIFACT, owner=owner) as chunks,
         ):
             unpacker = Unpacker(destination, strip=ARTIFACT.strip("/"), progress=progress)
-            unpacker.unpack(_readable(chunks))
+            unpacker.unpack(readable(chunks))
     except BaseException as error:
         shutil.rmtree(destination, ignore_errors=True)
         if isinstance(error, OSError):
@@ -115,17 +108,23 @@ def extract(
 
 
 def read_file(engine: Engine, image: Image, path: str, *, state: Path) -> bytes:
-    """Return one file of an artifact image, given relative to its content.
+    """Return one file of an artifact image.
+
+    Args:
+        engine: The engine with the image.
+        image: The image.
+        path: Path of the file, relative to the artifact.
+        state: Folder for locks.
 
     Raises:
-        ProvisionError: It has no such file, or the engine failed.
+        ProvisionError: The image has no such file, or the engine failed.
     """
     with (
         _owned(state) as owner,
         engine.archive(image.id, f"{ARTIFACT}/{path}", owner=owner) as chunks,
     ):
         try:
-            with tarfile.open(fileobj=_readable(chunks), mode="r|") as archive:
+            with tarfile.open(fileobj=readable(chunks), mode="r|") as archive:
                 return _content(archive, path)
         except BAD_TAR as error:
             raise ProvisionError(
@@ -149,7 +148,7 @@ def find_image(engine: Engine, reference: str) -> Image:
     """Return an image of the engine by name or id; nothing is pulled.
 
     Raises:
-        NotFoundError: The engine hasn't got it.
+        NotFoundError: The engine does not have it.
     """
     image = engine.image(reference)
     if image is None:
@@ -170,37 +169,8 @@ def _owned(state: Path, progress: Progress = silent) -> Iterator[str]:
         yield str(path)
 
 
-def _readable(chunks: Iterator[bytes]) -> IO[bytes]:
-    return cast("IO[bytes]", io.BufferedReader(_Chunks(chunks), _BUFFER))
-
-
-class _Chunks(io.RawIOBase):
-    """Makes a stream of byte strings readable as a file."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        super().__init__()
-        self._chunks = chunks
-        self._rest = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Buffer) -> int:
-        """Fill a buffer, as ``io.RawIOBase`` wants it; 0 at the end."""
-        while not self._rest:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                return 0
-            self._rest = memoryview(chunk)
-        target = memoryview(buffer)
-        count = min(len(target), len(self._rest))
-        target[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
-        return count
-
-
 def disk_error(error: OSError, destination: Path) -> ProvisionError:
-    """Return what to say of a disk that is full or can't be written."""
+    """Return the error for a disk that is full or can't be written."""
     if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
         return ProvisionError(f"Could not write to '{destination}': {error.strerror or error}.")
     free = shutil.disk_usage(destination.parent).free

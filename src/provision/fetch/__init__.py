@@ -1,4 +1,4 @@
-"""The only place that downloads; what it leaves behind has been checked by sha256 or signature."""
+"""The only place that downloads. Downloads are checked by a checksum or a signature."""
 
 from __future__ import annotations
 

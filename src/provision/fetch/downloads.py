@@ -1,4 +1,4 @@
-"""Files from a network, checked by sha256 or MD5 before they get their name."""
+"""Downloads files, and checks their sha256 or MD5 before they get their name."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from provision.fetch.http import check_secure, content, get_small, length, reque
 from provision.files import sha256_file, sync_directory
 from provision.progress import Progress, Transfer, silent
 
-# For files whose size no index gives. The largest driver has less than 1 GiB.
+# The limit for files of unknown size. The largest driver has less than 1 GiB.
 LARGEST = 4 << 30
 _MAX_SUM = 4096
 _MD5 = re.compile(r"[0-9A-Fa-f]{32}")
 
 
 class WrongContentError(ProvisionError):
-    """Something answers, with another file than the one whose sha256 is known."""
+    """The server sent another file than the one with the known sha256."""
 
 
 def download(
@@ -33,24 +33,25 @@ def download(
     limit: int = LARGEST,
     progress: Progress = silent,
 ) -> bool:
-    """Download a file whose content is known beforehand.
+    """Download a file with a known sha256.
 
-    The file appears under its name only when it is complete and right.
+    The file appears under its name only when it is complete and its checksum is right.
 
     Args:
         url: Its address.
         sha256: Its checksum, 64 hexadecimal digits.
-        destination: Where it goes; the folder is made if it is missing.
-        limit: Bytes that it may have; no more are written. Its size, where that is known.
-        progress: Receives how far it is.
+        destination: Path of the new file; its folder is made if it is missing.
+        limit: The most bytes that are written: its size, if that is known.
+        progress: Receives the bytes received.
 
     Returns:
-        Whether it was downloaded: a right file that is there already stays.
+        Whether it was downloaded; an existing file with this checksum stays.
 
     Raises:
         NotFoundError: The server doesn't have it.
         UnreachableError: The server can't be reached, or kept failing.
-        ProvisionError: The content is not what it should be.
+        WrongContentError: The content has another checksum.
+        ProvisionError: The file is too large, or the server refused.
         OSError: The folder can't be written, or the disk is full.
     """
     if destination.is_file() and sha256_file(destination) == sha256:
@@ -62,7 +63,7 @@ def download(
 
 
 def _replace(url: str, sha256: str, destination: Path, limit: int, progress: Progress) -> None:
-    """Download a file to a draft, which gets its name once it is known to be right."""
+    """Download a file to a draft, which is renamed after its checksum was compared."""
     handle, name = tempfile.mkstemp(dir=destination.parent, prefix=f".{destination.name}.")
     draft = Path(name)
     try:
@@ -77,16 +78,16 @@ def _replace(url: str, sha256: str, destination: Path, limit: int, progress: Pro
 
 
 def download_summed(url: str, *, destination: Path, progress: Progress = silent) -> None:
-    """Download a file whose MD5 its publisher has beside it, as ``URL.md5``.
+    """Download a file with an MD5 in ``URL.md5``.
 
-    That finds what was damaged on the way; who wrote it is what HTTPS says, so nothing else is
-    asked, and no redirect to anything else is followed.
+    The MD5 only detects damage, and HTTPS authenticates the server. So plain HTTP is refused, also
+    in redirects.
 
     Raises:
         UsageError: The address is not one of HTTPS.
         NotFoundError: The server has no such file, or no checksum of it.
         UnreachableError: The server can't be reached, or kept failing.
-        ProvisionError: The content is not what it should be.
+        ProvisionError: The content has another MD5.
         OSError: The folder can't be written, or the disk is full.
     """
     check_secure(url, url)
@@ -108,13 +109,13 @@ def download_summed(url: str, *, destination: Path, progress: Progress = silent)
 
 
 def download_any(url: str, *, destination: Path, limit: int, progress: Progress = silent) -> str:
-    """Download what the caller checks before it is used: nothing vouches for the content yet.
+    """Download a file that the caller must check before its use: nothing is checked here.
 
     Args:
         url: Its address.
-        destination: Where it goes; a file there is written over.
-        limit: Bytes that it may have; no more are written.
-        progress: Receives how far it is.
+        destination: Path of the file; an existing file is overwritten.
+        limit: The most bytes that are written.
+        progress: Receives the bytes received.
 
     Returns:
         Its sha256, 64 hexadecimal digits.
@@ -146,7 +147,7 @@ def _published_md5(url: str) -> str:
 def _receive(
     url: str, stream: IO[bytes], limit: int, progress: Progress, *, secure: bool = False
 ) -> str:
-    """Write a download to an open file, down to the disk, and return its sha256."""
+    """Write a download durably to an open file, and return its sha256."""
     digest = hashlib.sha256()
     done = 0
     with request(url, {}, secure=secure) as response:

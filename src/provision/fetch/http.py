@@ -45,12 +45,12 @@ class TroubleError(Exception):
 
 
 def retried(url: str, attempt: Callable[[], T], *, patient: bool = True) -> T:
-    """Return what an attempt returns; connection trouble is worth another attempt after a pause.
+    """Return the result of an attempt; after connection trouble, pause and try again.
 
     Args:
         url: The address, for messages.
         attempt: Raises ``TroubleError`` if a repetition may help.
-        patient: Whether there is more than one attempt.
+        patient: Whether to make several attempts.
 
     Raises:
         UnreachableError: The last attempt failed too.
@@ -71,15 +71,15 @@ def retried(url: str, attempt: Callable[[], T], *, patient: bool = True) -> T:
 
 
 def get_small(url: str, *, limit: int, patient: bool = True, secure: bool = False) -> bytes:
-    """Return a small file about whose content nothing is known beforehand.
+    """Return a small file without a known checksum.
 
-    An address of HTTPS that leads to one of plain HTTP is refused: nothing else vouches for it.
+    A redirect from HTTPS to plain HTTP is refused: only TLS protects the content.
 
     Args:
         url: Its address.
-        limit: Bytes that it may have.
-        patient: Whether connection trouble is worth several attempts.
-        secure: Whether plain HTTP is refused from the start.
+        limit: The most bytes that it may have.
+        patient: Whether to make several attempts after connection trouble.
+        secure: Whether plain HTTP is refused for the first request too.
 
     Raises:
         NotFoundError: The server doesn't have it.
@@ -110,7 +110,7 @@ def _refuse_downgrade(url: str, response: requests.Response) -> None:
 def request(
     url: str, headers: Mapping[str, str], *, secure: bool = False
 ) -> Iterator[requests.Response]:
-    """Ask a server; yields its answer, whose content is still to be read.
+    """Send a request; yield the answer, with its content still to be read.
 
     Args:
         url: The address.
@@ -120,7 +120,7 @@ def request(
     Raises:
         TroubleError: Connection trouble.
         NotFoundError: The server doesn't have it.
-        ProvisionError: The server refused, or the address makes no sense.
+        ProvisionError: The server refused, or the address is not valid.
     """
     import requests  # noqa: PLC0415 - 0.15 s that a command with a warm cache doesn't pay
 
@@ -144,8 +144,8 @@ def _opened(url: str, headers: Mapping[str, str]) -> requests.Response:
     """Return the server's answer, of which only the head was read.
 
     Raises:
-        requests.RequestException: Whatever the library says of network and server.
-        ProvisionError: The address, a proxy's or the file of certificates makes no sense.
+        requests.RequestException: The network or the server failed.
+        ProvisionError: The address, a proxy's address or the file of certificates is not valid.
     """
     import requests  # noqa: PLC0415 - as above
     from urllib3.exceptions import HTTPError  # noqa: PLC0415 - as above
@@ -168,7 +168,7 @@ def _opened(url: str, headers: Mapping[str, str]) -> requests.Response:
     except requests.RequestException:
         raise
     except (HTTPError, OSError, ValueError) as error:
-        # The library lets these through: a proxy or a host's name that can't be parsed, a missing
+        # The library does not wrap these: a proxy or a host's name that can't be parsed, a missing
         # REQUESTS_CA_BUNDLE.
         raise _refused(url, error) from error
 
@@ -210,7 +210,9 @@ def _check_status(url: str, response: requests.Response) -> None:
 def content(response: requests.Response, *, limit: int) -> Iterator[bytes]:
     """Yield a response's content, never more than the limit.
 
-    A transfer that ends early is connection trouble.
+    Raises:
+        TroubleError: The transfer ended early.
+        ProvisionError: The content is larger than the limit.
     """
     expected = length(response)
     received = 0
@@ -226,7 +228,7 @@ def content(response: requests.Response, *, limit: int) -> Iterator[bytes]:
 
 
 def length(response: requests.Response) -> int | None:
-    """Return the bytes that a server announces; None: it announces none."""
+    """Return the length that a server announces; None if it announces none."""
     text = response.headers.get("Content-Length", "")
     encoded = response.headers.get("Content-Encoding", "identity") != "identity"
     return int(text) if _NUMBER.fullmatch(text) and not encoded else None

@@ -1,4 +1,4 @@
-"""Sessions of HTTP in which no answer can keep its reader waiting for ever.
+"""HTTP sessions with a time limit for each whole answer.
 
 The library's time limit is for one piece of an answer. A server that sends a byte a minute never
 exceeds it, nor does one whose interim answers (``100 Continue``), header lines, chunk extensions or

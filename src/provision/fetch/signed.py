@@ -28,12 +28,12 @@ class SignatureError(ProvisionError):
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """A document whose signature was good.
+    """A document with a verified signature.
 
     Attributes:
-        payload: Only the signed text, without the signature or anything around it.
-        etag: The server's name for this content, if it gave one.
-        last_modified: The server's date of this content, if it gave one.
+        payload: The signed text, without the signature or other text.
+        etag: The server's ETag of this content, if it sent one.
+        last_modified: The server's date of this content, if it sent one.
     """
 
     payload: bytes
@@ -44,16 +44,16 @@ class Signed:
 def get_signed(
     url: str, *, keyrings: Sequence[Path], known: Signed | None = None, patient: bool = True
 ) -> Signed:
-    """Download a clear-signed text and return what is signed in it.
+    """Download a clear-signed text and return the signed part.
 
     Args:
         url: Its address.
         keyrings: Files with the keys that may sign it, in OpenPGP's binary form.
-        known: What it was before; not sent again by a server that knows that it is still that.
-        patient: Whether connection trouble is worth several attempts.
+        known: The last known document; the server need not send an unchanged one again.
+        patient: Whether to make several attempts after connection trouble.
 
     Returns:
-        The document, or ``known`` itself where that is still current.
+        The document, or ``known`` itself if that is current.
 
     Raises:
         NotFoundError: The server doesn't have it, or no program that checks signatures is there.
@@ -81,15 +81,15 @@ def get_signed(
 def download_signed(
     url: str, *, keyring: Path, destination: Path, progress: Progress = silent
 ) -> None:
-    """Download a file whose signature its publisher has beside it, as ``URL.sig``.
+    """Download a file with a signature in ``URL.sig``.
 
-    A file that is there already stays if its signature is good.
+    An existing file with a valid signature stays.
 
     Args:
         url: Its address.
         keyring: File with the keys that may sign it, in OpenPGP's binary form.
-        destination: Where it goes; the folder is made if it is missing.
-        progress: Receives how far it is.
+        destination: Path of the new file; its folder is made if it is missing.
+        progress: Receives the bytes received.
 
     Raises:
         NotFoundError: The server lacks the file or its signature.
@@ -119,22 +119,21 @@ def download_signed(
 
 
 def verify_signed(text: bytes, *, keyrings: Sequence[Path], name: str) -> bytes:
-    """Return what is signed in a clear-signed text.
+    """Return the signed part of a clear-signed text.
 
-    One good signature is enough, because a document is signed with old and new keys while keys
-    change. The check is done by ``gpgv``, or where that is missing by ``sqv``: apt needs one of
-    them, so every Debian has one.
+    One valid signature suffices, because a document is signed with old and new keys while keys
+    change. ``gpgv`` checks it, or else ``sqv``: apt needs one of them, so every Debian has one.
 
     Args:
         text: The whole text.
         keyrings: Files with the keys that may sign it, in OpenPGP's binary form.
-        name: What error messages call it.
+        name: Its name in messages.
 
     Raises:
         NotFoundError: Neither program is installed.
         SignatureError: It has no good signature by one of the keys.
     """
-    # The programs skip text before the signed part; a document with any is not what was published.
+    # The programs skip text before the signed part; a published document has none.
     if not text.startswith(_BEGIN) or text.count(_BEGIN) != 1:
         raise SignatureError(
             f"'{name}' is not a signed document.",
@@ -158,13 +157,13 @@ def verify_signed(text: bytes, *, keyrings: Sequence[Path], name: str) -> bytes:
 
 
 def verify_detached(file: Path, signature: Path, *, keyring: Path, name: str) -> None:
-    """Check the signature of a file that lies in a file of its own.
+    """Check a file by a separate file with its signature.
 
     Args:
-        file: What is signed.
+        file: The signed file.
         signature: The signature, in OpenPGP's binary form.
         keyring: File with the keys that may sign it, in the same form.
-        name: What error messages call it.
+        name: Its name in messages.
 
     Raises:
         NotFoundError: Neither gpgv nor sqv is installed.
@@ -185,7 +184,7 @@ def verify_detached(file: Path, signature: Path, *, keyring: Path, name: str) ->
 
 
 def _gpgv(signed: Path, payload: Path, keyrings: Sequence[Path]) -> tuple[bool, Completed]:
-    """Check with GnuPG, whose exit status also complains of a signature by an unknown key.
+    """Check with GnuPG, which exits with an error also for a further signature by an unknown key.
 
     Source: GnuPG's doc/DETAILS, "General status codes".
     """

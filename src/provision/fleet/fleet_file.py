@@ -13,7 +13,6 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
 from provision.catalogue import Catalogue
-from provision.config.driver_settings import AbsolutePath
 from provision.config.trust import RegistryAddress
 from provision.distros import find_distro
 from provision.documents import Frozen, load_toml
@@ -22,7 +21,7 @@ from provision.errors import ConfigError, Mistake, ProvisionError, UsageError
 from provision.matrix.cells import Cell, Column, Planned, Row, Selection, plan_cells
 from provision.matrix.offers import find_offers
 from provision.matrix.results import DistroName
-from provision.pin import KernelRelease, Name, Version
+from provision.pin import AbsolutePath, KernelRelease, Name, Version
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 

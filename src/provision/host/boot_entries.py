@@ -29,15 +29,15 @@ _VERSION = 0x20E
 _HEADER_BYTES = 0x8000
 _PARTITION_LABELS = "dev/disk/by-partlabel"
 _SECONDS = 900.0
-# In a mount namespace of its own, so that whatever ends this, nothing stays mounted. No link: one
-# to /usr would lead into the /usr that runs.
+# It runs in its own mount namespace, so that nothing stays mounted, however it ends. Links are
+# refused: a link to /usr would lead into the running /usr.
 _SCRIPT = """\
 set -e
 device=$1 mounted=$2 folder=$3 draft=$4 known=$5
 shift 5
 mount -o ro "$device" "$mounted"
 if [ ! -d "$mounted/$folder" ] || [ -L "$mounted/$folder" ]; then echo absent; exit; fi
-# Of each file: name, kind, mode, size, both times of change, inode, and where a link leads.
+# For each file: name, kind, mode, size, both times of change, inode, and the target of a link.
 cd "$mounted/$folder"
 found=$(find . -printf '%P\\0%y %m %s %T@ %C@ %i %l\\0' | sort -z | sha256sum)
 echo "${found%% *}"
@@ -49,7 +49,7 @@ _ABSENT = "absent"
 
 @dataclass(frozen=True, slots=True)
 class PendingKernels:
-    """The kernels that may run after the next boot, and what could not be found out."""
+    """The kernels that may run after the next boot, and notes about what is not known."""
 
     releases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -60,8 +60,8 @@ def next_of_ostree(root: Path, status: str | None) -> PendingKernels:
 
     Args:
         root: Root of the host.
-        status: What ``rpm-ostree status --json`` prints; its deployments are in the order in which
-            the boot loader has them, so those before the booted one have been made since.
+        status: The output of ``rpm-ostree status --json``. It lists deployments in the order of the
+            boot loader, so those before the booted one are newer.
     """
     try:
         deployments = json.loads(status or "")["deployments"]
@@ -72,7 +72,7 @@ def next_of_ostree(root: Path, status: str | None) -> PendingKernels:
     releases, notes = [], []
     for folder in folders:
         modules = folder / "usr/lib/modules"
-        # A deployment is a root of its own.
+        # A deployment is a root.
         found = sorted(
             path.parent.name for path in glob_in_root(folder, "usr/lib/modules/*/vmlinuz")
         )
@@ -85,12 +85,12 @@ def next_of_ostree(root: Path, status: str | None) -> PendingKernels:
 def next_of_flatcar(root: Path, status: str | None) -> PendingKernels:
     """Return the kernel of the slot that boots next, if an update waits for its reboot.
 
-    Its updater copies the kernel to the boot partition, as ``vmlinuz-a`` or ``vmlinuz-b``.
+    Flatcar's updater copies the kernel to the boot partition, as ``vmlinuz-a`` or ``vmlinuz-b``.
     Source: flatcar-postinst in https://github.com/flatcar/update_engine.
 
     Args:
         root: Root of the host.
-        status: What ``update_engine_client -status`` prints.
+        status: The output of ``update_engine_client -status``.
     """
     fields = dict(re.findall(r"^([A-Z_]+)=(.*)$", status or "", re.MULTILINE))
     if not fields.get("CURRENT_OP", "").startswith("UPDATE_STATUS_"):
@@ -107,10 +107,10 @@ def next_of_flatcar(root: Path, status: str | None) -> PendingKernels:
 
 
 def image_release(path: Path) -> str:
-    """Return the release that a kernel image for x86 says it has.
+    """Return the release that a kernel image for x86 states.
 
     Raises:
-        ValueError: It is no such image.
+        ValueError: It is not such an image.
         OSError: It can't be read.
     """
     with path.open("rb") as stream:
@@ -126,7 +126,7 @@ def image_release(path: Path) -> str:
 
 
 def _before_booted(deployments: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the deployments that the boot loader prefers to the booted one: only the first."""
+    """Return the deployment that boots next, in a list; empty if it is the booted one."""
     first = deployments[:1]
     return [deployment for deployment in first if not deployment["booted"]]
 
@@ -137,7 +137,7 @@ def _deployment(root: Path, deployment: Mapping[str, Any]) -> Path:
 
 
 def other_slot(root: Path) -> Path | None:
-    """Return the device of the /usr that is not booted; None: the host has no such slots.
+    """Return the device of the /usr that is not booted; None if the host has no such slots.
 
     Source: https://www.flatcar.org/docs/latest/reference/developer-guides/sdk-disk-partitions/
     """
@@ -153,21 +153,21 @@ def other_slot(root: Path) -> Path | None:
 def pack_from_slot(
     root: Path, folder: str, draft: Path, options: Sequence[str], *, known: str | None = None
 ) -> str | None:
-    """Pack a folder of the slot that is not booted into a tar file, unless its state is known.
+    """Pack a folder of the slot that is not booted into a tar file, unless it is unchanged.
 
     Args:
         root: Root of the host.
-        folder: Relative to that /usr.
+        folder: The folder, relative to that /usr.
         draft: The tar file.
         options: Further options of tar.
-        known: Fingerprint of a state that need not be packed.
+        known: Fingerprint of the state that has been packed before.
 
     Returns:
-        Fingerprint of the folder's state: nothing was packed if that is the known one. None: the
-        host has no such slot, or the slot no such folder.
+        Fingerprint of the folder's state; if it is the known one, nothing was packed. None if the
+        host has no such slot, or the slot has no such folder.
 
     Raises:
-        ProvisionError: The slot can't be mounted, or the folder not be packed.
+        ProvisionError: The slot can't be mounted, or the folder can't be packed.
     """
     device = other_slot(root)
     if device is None:
@@ -188,12 +188,12 @@ def pack_from_slot(
 # https://uapi-group.org/specifications/specs/boot_loader_specification/
 _PARTITIONS = ("boot", "efi", "boot/efi")
 _MENUS = ("boot/grub/grub.cfg", "boot/grub2/grub.cfg")
-# Patterns as text: most hosts have only some of this, and compiling takes longer than reading.
+# Patterns are compiled only when they are needed: that takes longer than reading the files.
 _GRUB = r"(?m)^\s*linux(?:16|efi)?\s+(\S+)"
 _KEY = r"(?m)^[ \t]*(linux|efi|uki|version)[ \t]+(\S+)"
 _IMAGE = r"(?:vmlinuz|vmlinux|kernel|Image)-(?P<release>\d.*)$"
 _RELEASE = r"\d+\.\d+"
-# A unified kernel image: TOKEN-RELEASE.efi, with the tries that are left: kernel-install(8).
+# A unified kernel image: TOKEN-RELEASE.efi, with the number of tries left: kernel-install(8).
 _UNIFIED = r"-(?P<release>\d+\.\d+.*?)(?:\+\d+(?:-\d+)?)?\.efi$"
 _SLOTS = ("a", "b")
 
@@ -204,7 +204,7 @@ class BootEntries:
 
     Attributes:
         releases: As ``uname -r`` prints them.
-        doubts: What could not be read: there may be more kernels.
+        doubts: What could not be read; there may be more kernels in it.
     """
 
     releases: tuple[str, ...] = ()
@@ -226,7 +226,7 @@ def boot_entries(root: Path) -> BootEntries:
 
 
 def _deployments(root: Path, doubts: list[str]) -> Iterator[str]:
-    """Yield the kernels of every deployment of ostree, the one to go back to among them.
+    """Yield the kernels of every deployment of ostree, that of a rollback among them.
 
     Source: https://ostreedev.github.io/ostree/deployment/
     """
@@ -237,13 +237,13 @@ def _deployments(root: Path, doubts: list[str]) -> Iterator[str]:
     if not deployments:
         doubts.append(f"there is no deployment in {root / 'ostree/deploy'}")
     for deployment in deployments:
-        # A deployment is a root of its own.
+        # A deployment is a root.
         images = glob_in_root(deployment, "usr/lib/modules/*/vmlinuz")
         yield from (path.parent.name for path in images)
 
 
 def _slots(root: Path, doubts: list[str]) -> Iterator[str]:
-    """Yield the kernels of both of Flatcar's slots; the one that was never written has none."""
+    """Yield the kernels of both of Flatcar's slots; a slot that was never written has no kernel."""
     for name in _SLOTS:
         path = in_root(root, f"boot/flatcar/vmlinuz-{name}")
         if not path.exists():
@@ -255,7 +255,7 @@ def _slots(root: Path, doubts: list[str]) -> Iterator[str]:
 
 
 def _loader_entries(root: Path, doubts: list[str]) -> Iterator[str]:
-    """Yield the kernels of the entries of the Boot Loader Specification whose image is there."""
+    """Yield the kernels of Boot Loader Specification entries whose image exists."""
     for partition in _PARTITIONS:
         for entry in glob_in_root(root, f"{partition}/loader/entries/*.conf"):
             keys = dict(re.findall(_KEY, _text(root, entry, doubts)))
@@ -264,7 +264,7 @@ def _loader_entries(root: Path, doubts: list[str]) -> Iterator[str]:
                 continue
             names = [keys.get("version", ""), _named(image) or "", Path(image).parent.name]
             releases = list(_releases(names))
-            # What "efi" starts need be no kernel: a shell, another system's loader.
+            # "efi" may start something other than a kernel: a shell, another system's loader.
             if not releases and ("linux" in keys or "uki" in keys):
                 releases = list(_release_inside(root, image, entry, doubts))
             yield from releases
@@ -273,11 +273,11 @@ def _loader_entries(root: Path, doubts: list[str]) -> Iterator[str]:
 def _release_inside(
     root: Path, image: str, entry: PurePosixPath, doubts: list[str]
 ) -> Iterator[str]:
-    """Yield the release that an image says it has, where no name of the entry does."""
+    """Yield the release that an image states, for an entry whose names have no release."""
     try:
         yield image_release(_lies_at(root, image)[0])
     except (OSError, ValueError) as error:
-        # A rescue entry (dracut's) brings all modules that it loads in its initial RAM disk.
+        # A rescue entry (dracut's) has all modules that it loads in its initial RAM disk.
         if "-rescue-" in image:
             return
         doubts.append(f"'{root / entry}' names no release of a kernel: {error}")
@@ -292,7 +292,7 @@ def _unified(root: Path) -> Iterator[str]:
 
 
 def _menus(root: Path, doubts: list[str]) -> Iterator[str]:
-    """Yield the kernels of GRUB's menu whose image is there."""
+    """Yield the kernels of GRUB's menu whose image exists."""
     for name in _MENUS:
         if not in_root(root, name).is_file():
             continue
@@ -307,7 +307,7 @@ def _images(root: Path) -> Iterator[str]:
 
 
 def _named(image: str) -> str | None:
-    """Return the release in an image's name; None where it has none (``vmlinuz-a``)."""
+    """Return the release in an image's name; None for names without one (``vmlinuz-a``)."""
     match = re.match(_IMAGE, Path(image).name)
     return match["release"] if match else None
 
@@ -317,12 +317,12 @@ def _releases(names: Iterable[str]) -> Iterator[str]:
 
 
 def _is_there(root: Path, image: str) -> bool:
-    """Return whether an image exists: an entry whose kernel is gone boots nothing."""
+    """Return whether an image exists; an entry without its kernel can't boot."""
     return bool(_lies_at(root, image))
 
 
 def _lies_at(root: Path, image: str) -> list[Path]:
-    """Return the files that may be meant: entries count from the partition that they lie on."""
+    """Return the files that an entry may name: its paths begin at the partition that it lies on."""
     name = re.sub(r"^\([^)]*\)", "", image).lstrip("/")
     found = (in_root(root, PurePosixPath(folder, name)) for folder in ("", *_PARTITIONS))
     return [path for path in found if path.exists()]

@@ -22,10 +22,10 @@ _CLASS_DIGITS = 4
 
 
 def pci_address(text: str) -> str | None:
-    """Return an address as sysfs writes it; None: it is not one.
+    """Return an address as sysfs writes it; None if the text is not an address.
 
     Args:
-        text: In any usual form, such as ``00000000:0A:00.0``.
+        text: An address in any usual form, such as ``00000000:0A:00.0``.
     """
     match = _ADDRESS.fullmatch(text.strip())
     if match is None:
@@ -35,7 +35,7 @@ def pci_address(text: str) -> str | None:
 
 
 def pci_order(address: str) -> tuple[int, ...]:
-    """Return what addresses of this module's form are sorted by: their numbers."""
+    """Return the sort key of an address that ``pci_address`` returned: its numbers."""
     return tuple(int(part, 16) for part in re.split("[:.]", address))
 
 
@@ -45,10 +45,10 @@ class PciDevice:
 
     Attributes:
         address: Such as ``0000:01:00.0``.
-        vendor: Who made it.
-        device: What it is.
-        device_class: Which kind of device it is: class and subclass.
-        driver: The kernel driver that has it; None: none.
+        vendor: Id of its vendor.
+        device: Id of its model.
+        device_class: Class and subclass.
+        driver: The kernel driver that is bound to it; None if there is none.
     """
 
     address: str
@@ -76,7 +76,7 @@ def _device(folder: Path, address: str) -> PciDevice | None:
     try:
         vendor, device, kind = (_hex(folder / name) for name in ("vendor", "device", "class"))
     except OSError:
-        # It was unplugged meanwhile.
+        # The device was unplugged meanwhile.
         return None
     link = folder / "driver"
     driver = link.readlink().name if link.is_symlink() else None
@@ -87,9 +87,9 @@ def _hex(path: Path) -> str:
     return path.read_text().strip().removeprefix("0x")
 
 
-# Where programs are: Flatcar's extensions use /opt/bin.
+# Folders of programs; Flatcar's extensions use /opt/bin.
 _FOLDERS = ("usr/bin", "usr/sbin", "bin", "sbin", "usr/local/bin", "usr/local/sbin", "opt/bin")
-# Name, program of the engine itself, its usual sockets.
+# Each engine's name, program and usual sockets.
 _ENGINES = (
     ("docker", "dockerd", ("run/docker.sock",)),
     ("podman", "podman", ("run/podman/podman.sock",)),
@@ -114,8 +114,8 @@ class Engine:
 
     Attributes:
         name: ``docker``, ``podman``, ``containerd`` or ``cri-o``.
-        program: Path of its program on the host; None: not one of the usual ones.
-        socket: Path of its socket on the host; None: it isn't running, or needs no service.
+        program: Path of its program on the host; None if it is in none of the usual folders.
+        socket: Path of its socket on the host; None if it isn't running, or needs no service.
     """
 
     name: str
@@ -124,7 +124,7 @@ class Engine:
 
 
 def find_engines(root: Path) -> tuple[Engine, ...]:
-    """Return the engines of a host, without starting or asking any."""
+    """Return the engines of a host, without connecting to them."""
     engines = []
     for name, program, sockets in _ENGINES:
         found = _first(root, [f"{folder}/{program}" for folder in _FOLDERS])
@@ -135,12 +135,12 @@ def find_engines(root: Path) -> tuple[Engine, ...]:
 
 
 def _first(root: Path, names: tuple[str, ...] | list[str]) -> str | None:
-    # A link that leads nowhere counts: what it leads to may be mounted later.
+    # A broken link counts: its target may be mounted later.
     return next((f"/{n}" for n in names if lexists(in_root(root, n, follow=False))), None)
 
 
 def immutable_kind(root: Path, distro: str) -> str | None:
-    """Return ``ostree``, ``flatcar``, ``transactional``, ``read-only``, or None for none of them.
+    """Return ``ostree``, ``flatcar``, ``transactional`` or ``read-only``; None for other hosts.
 
     Args:
         root: Root of the host.
@@ -152,14 +152,14 @@ def immutable_kind(root: Path, distro: str) -> str | None:
         return "flatcar"
     read_only = _is_read_only(root)
     updater = any(in_root(root, f"{f}/transactional-update").exists() for f in ("usr/sbin", "sbin"))
-    # The program can be installed on an ordinary host too, where it does no harm.
+    # The program may also be installed on an ordinary host, where it does no harm.
     if updater and read_only is not False:
         return "transactional"
     return "read-only" if read_only else None
 
 
 def _is_read_only(root: Path) -> bool | None:
-    """Return whether /usr is mounted read-only; None where no program runs below the root.
+    """Return whether /usr is mounted read-only; None if the root has no /proc.
 
     Source: fstab(5), the format of /proc/mounts; a later line hides an earlier one.
     """
@@ -180,7 +180,7 @@ def secure_boot(root: Path) -> str:
     try:
         value = in_root(root, f"sys/firmware/efi/efivars/{_SECURE_BOOT}").read_bytes()[_ATTRIBUTES:]
     except FileNotFoundError:
-        # A firmware without the variable has no Secure Boot; without efivarfs no one knows.
+        # Firmware without the variable has no Secure Boot; without efivarfs it is unknown.
         mounted = any((firmware / "efivars").glob("*"))
         return "absent" if mounted else "unknown"
     except OSError:
@@ -189,7 +189,7 @@ def secure_boot(root: Path) -> str:
 
 
 def lockdown(root: Path) -> str | None:
-    """Return the kernel's lockdown, or None where it has none.
+    """Return the kernel's lockdown; None if the kernel has no such feature.
 
     Source: kernel_lockdown(7): ``none [integrity] confidentiality``.
     """
@@ -204,7 +204,7 @@ def lockdown(root: Path) -> str | None:
 def selinux(root: Path) -> str:
     """Return ``enforcing``, ``permissive``, ``disabled`` or ``absent``.
 
-    Of a root that isn't running it is what its configuration asks for.
+    For a root that isn't running, it is the configured mode.
     """
     try:
         text = in_root(root, "sys/fs/selinux/enforce").read_text()
@@ -229,16 +229,16 @@ def _configured(path: Path) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Distro:
-    """A distribution, as its os-release says.
+    """A distribution, as its os-release describes it.
 
     Attributes:
         id: ``debian``, ``fedora``, ….
-        version: Its version; empty for one that has none (a rolling release).
-        codename: Empty if it has none.
+        version: Its version; empty for a rolling release.
+        codename: Its codename, or empty.
         like: The distros that it is derived from, the closest first.
-        variant: An edition such as ``coreos``; empty if it has none.
-        name: For people.
-        build_id: Which build of the distro's image it is; empty for hosts of packages.
+        variant: Its edition, such as ``coreos``, or empty.
+        name: Its name for people.
+        build_id: The build of the distro's image; empty for package-based hosts.
     """
 
     id: str
@@ -252,16 +252,17 @@ class Distro:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a host is.
+    """The facts of a host.
 
     Attributes:
-        kernel: Release of the running kernel; of a root that isn't running, the newest complete
-            one in it; None: it has none.
+        kernel: Release of the running kernel, or of the newest complete one for a root that isn't
+            running; None if the root has no kernel.
         arch: As ``uname -m`` prints it.
         secure_boot: ``enabled``, ``disabled``, ``absent`` (no UEFI) or ``unknown``.
-        lockdown: ``none``, ``integrity`` or ``confidentiality``; None: the kernel hasn't got it.
+        lockdown: ``none``, ``integrity`` or ``confidentiality``; None if the kernel lacks it.
         selinux: ``enforcing``, ``permissive``, ``disabled`` or ``absent``.
-        immutable: ``ostree``, ``flatcar``, ``transactional``, ``read-only`` (/usr); None: it isn't.
+        immutable: ``ostree``, ``flatcar``, ``transactional`` or ``read-only`` (/usr); None for
+            other hosts.
     """
 
     distro: Distro
@@ -275,15 +276,15 @@ class Facts:
     pci: tuple[PciDevice, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the facts as what ``json.dumps`` takes."""
+        """Return the facts as a document for ``json.dumps``."""
         return asdict(self)
 
 
 def read_facts(root: Path = Path("/")) -> Facts:
-    """Return the facts of the host whose root is given.
+    """Return the facts of a host, given its root.
 
     Raises:
-        NotFoundError: There is no os-release under the root, so it is no host's root.
+        NotFoundError: There is no os-release under the root, so it is not the root of a host.
     """
     distro = _distro(root)
     return Facts(
@@ -314,10 +315,10 @@ def _distro(root: Path) -> Distro:
             details="\n".join(f"looked for {root / name}" for name in _OS_RELEASES),
         )
     return Distro(
-        # Not the library's id, which renames some: this is what other tools call it too.
+        # The library renames some ids; this is the one that other tools use.
         id=fields.get("id", "linux"),
         version=fields.get("version_id", ""),
-        # Not the library's own, which looks into other files of this machine too.
+        # The library's codename() also reads other files of this machine.
         codename=known.os_release_attr("codename").lower(),
         like=tuple(fields.get("id_like", "").split()),
         variant=fields.get("variant_id", ""),

@@ -1,4 +1,4 @@
-"""The kernels of a host: which runs, which may boot next, and for which architecture."""
+"""The kernels of a host: the running one, those that may boot next, and their architecture."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from provision.run import find_program, run
 
 # Source: random(4).
 _BOOT = PurePosixPath("proc/sys/kernel/random/boot_id")
-# Programs that every host has, whatever its size.
+# Every host has one of these programs.
 _PROGRAMS = ("usr/lib/systemd/systemd", "lib/systemd/systemd", "usr/bin/env", "bin/sh")
 
 
 def kernel_release(root: Path) -> str | None:
-    """Return the running kernel's release, as the root's own /proc says.
+    """Return the running kernel's release, from the root's own /proc.
 
-    A root that isn't running (a mounted disk, an unpacked image) has no /proc: then it is the
-    newest kernel under its ``lib/modules`` that is complete, which a boot of it would take. Package
-    managers make a kernel's folder long before they are done; ``modules.dep`` comes last.
+    A root that isn't running (a mounted disk, an unpacked image) has no /proc. Its kernel is the
+    newest complete one under its ``lib/modules``, which would boot. Package managers make a
+    kernel's folder long before they are done; ``modules.dep`` comes last.
     """
     running = in_root(root, "proc/sys/kernel/osrelease")
     if running.is_file():
@@ -41,11 +41,11 @@ def kernel_release(root: Path) -> str | None:
 
 
 def is_running_host(root: Path) -> bool:
-    """Return whether a root is that of the machine that runs this, wherever it is mounted.
+    """Return whether a root is that of this machine, wherever it is mounted.
 
-    An agent in a pod has it at ``/host``. A tree that only has the machine's /proc, as one that an
-    image is made in, is not the root of its first process. Where that process can't be looked at,
-    which takes the right to trace it, no root but / counts.
+    An agent in a pod has it at ``/host``. A tree with only the machine's /proc, such as one that an
+    image is made in, is not the root of the machine's first process. If this process may not trace
+    the first one, only / counts as this machine's root.
     Source: proc_pid_root(5).
     """
     root = root.resolve()
@@ -60,7 +60,7 @@ def is_running_host(root: Path) -> bool:
 
 
 def has_this_boot(root: Path) -> bool:
-    """Return whether a root has the /proc of the kernel that runs this: it has its boot's id."""
+    """Return whether a root has the /proc of this machine's kernel: the boot ids are equal."""
     try:
         return in_root(root, _BOOT).read_bytes() == (Path("/") / _BOOT).read_bytes()
     except OSError:
@@ -79,7 +79,7 @@ def kernel_order(release: str) -> list[tuple[int, int, str]]:
 def machine(root: Path) -> str:
     """Return the architecture as ``uname -m`` prints it.
 
-    Another root's is that of its programs; a root without programs is taken to be of this machine.
+    For another root it is that of its programs; without programs, it is that of this machine.
     """
     own = os.uname().machine
     if root == Path("/"):
@@ -96,7 +96,7 @@ def _head(path: Path) -> bytes:
 _FOLDERS = ("usr/lib/modules", "lib/modules")
 _ASK_SECONDS = 60.0
 
-# Runs a program and returns what it prints; None where it isn't installed or fails.
+# Runs a program and returns its output; None if the program is missing or fails.
 Ask = Callable[[Sequence[str]], str | None]
 
 
@@ -105,12 +105,12 @@ class Kernels:
     """The kernels of a host, by release.
 
     Attributes:
-        running: The one that runs; None: the root holds none.
+        running: The running one; None if the root has no kernel.
         pending: Those that may run after the next boot, besides the running one.
-        installed: All that are complete, the newest first.
-        incomplete: Those whose files are not all there (yet).
-        notes: What could not be found out, for people.
-        others: What deployments, slots and boot loader entries have besides: it may boot again.
+        installed: The complete ones, the newest first.
+        incomplete: Those of which files are missing, maybe for now.
+        notes: What is not known, for people.
+        others: Further ones in deployments, slots and boot loader entries, which may boot again.
         doubts: Why there may be more kernels than these.
     """
 
@@ -124,34 +124,34 @@ class Kernels:
 
     @property
     def relevant(self) -> tuple[str, ...]:
-        """The kernels that need their modules: the running one first."""
+        """The kernels that need modules, the running one first."""
         running = (self.running,) if self.running else ()
         return tuple(dict.fromkeys([*running, *self.pending]))
 
     @property
     def bootable(self) -> tuple[str, ...]:
-        """Every kernel that could be chosen at a boot, the relevant ones first."""
+        """Every kernel that may be chosen at a boot, the relevant ones first."""
         return tuple(dict.fromkeys([*self.relevant, *self.installed, *self.others]))
 
 
 def find_kernels(
     root: Path = Path("/"), *, ask: Ask | None = None, coming: Sequence[str] = ()
 ) -> Kernels:
-    """Return the kernels of the host whose root is given.
+    """Return the kernels of a host, given its root.
 
     Args:
         root: Root of the host.
-        coming: Kernels that someone knows to be among those of the next boots.
-        ask: Runs a program of the host; by default programs are run only for the running host,
-            because those of this machine know nothing about another root.
+        ask: Runs a program of the host. By default, programs run only for /, because the programs
+            of this machine know nothing about another root.
+        coming: Kernels that are known to be among those of the next boots.
     """
     ask = ask or (_ask if root == Path("/") else _no_question)
     running = kernel_release(root)
     complete, incomplete = _installed(root)
     newest = complete[:1]
     special = _pending_elsewhere(root, ask)
-    # A host that switches between whole systems boots what its updater says, whatever else lies
-    # in /lib/modules of the one that runs.
+    # An image-based host boots what its updater says, whatever else lies in /lib/modules of the
+    # running system.
     found = PendingKernels(tuple(newest)) if special is None else special
     entries = boot_entries(root)
     known = {running, *complete}
@@ -169,13 +169,13 @@ def find_kernels(
 
 
 def kernels_of_usr(usr: Path) -> tuple[str, ...]:
-    """Return the kernels of a /usr, such as one that was unpacked and has not booted yet."""
+    """Return the kernels of a /usr, such as an unpacked one that has not booted yet."""
     folders = (usr / "lib/modules").glob("[0-9]*")
     return tuple(sorted((path.name for path in folders if path.is_dir()), key=kernel_order))
 
 
 def _pending_elsewhere(root: Path, ask: Ask) -> PendingKernels | None:
-    """Return what an image-based host boots next; None for a host of packages."""
+    """Return what an image-based host boots next; None for a package-based host."""
     if in_root(root, "run/ostree-booted").exists():
         return next_of_ostree(root, ask(("rpm-ostree", "status", "--json")))
     if in_root(root, "boot/flatcar").is_dir():
@@ -186,8 +186,8 @@ def _pending_elsewhere(root: Path, ask: Ask) -> PendingKernels | None:
 def _installed(root: Path) -> tuple[list[str], list[str]]:
     """Return the complete and the incomplete kernels of lib/modules, the newest first.
 
-    Package managers unpack files one by one; depmod writes modules.dep when all are there. Without
-    an image a kernel can't boot: its package is gone, or not unpacked yet.
+    Package managers unpack files one by one; depmod writes modules.dep when all are there. A kernel
+    without its image can't boot: its package was removed, or is not unpacked yet.
     """
     folders = {
         path.name: folder

@@ -31,7 +31,7 @@ _PREFIXES = ("/usr/lib/firmware/", "/lib/firmware/")
 
 
 def offer_firmware(entry: Path, manifest: Manifest, *, root: Path = Path("/")) -> bool:
-    """Link an artifact's firmware to where the kernel looks.
+    """Link an artifact's firmware into the folder that the kernel looks into.
 
     Args:
         entry: The artifact's folder.
@@ -39,10 +39,10 @@ def offer_firmware(entry: Path, manifest: Manifest, *, root: Path = Path("/")) -
         root: Root of the running host.
 
     Returns:
-        Whether the artifact has any.
+        Whether the artifact has firmware.
 
     Raises:
-        ProvisionError: Another folder is set, so the kernel would not look into ours.
+        ProvisionError: Another folder is configured, so the kernel would not look into ours.
         OSError: The folder can't be written.
     """
     names = firmware_names(manifest)
@@ -62,13 +62,13 @@ def offer_firmware(entry: Path, manifest: Manifest, *, root: Path = Path("/")) -
         target = f"/{(real / path).relative_to(root.resolve())}"
         switch_symlink(in_root(root, FIRMWARE_FOLDER / name, follow=False), target)
     if current != ours:
-        # Not atomically: it is no file but a parameter of the kernel.
+        # This is a parameter of the kernel and can't be replaced by a rename.
         in_root(root, FIRMWARE_PARAMETER).write_text(ours)
     return True
 
 
 def firmware_names(manifest: Manifest) -> dict[str, str]:
-    """Return what the kernel calls each firmware file, with its path in the artifact."""
+    """Return the path in the artifact of each firmware file, by the name that the kernel uses."""
     return {
         file.path.removeprefix(prefix): f"driver{file.path}"
         for file in manifest.files
@@ -78,20 +78,20 @@ def firmware_names(manifest: Manifest) -> dict[str, str]:
 
 
 def configured_folder(root: Path) -> str:
-    """Return the folder that the kernel looks into before its own; empty if there is none."""
+    """Return the folder that the kernel looks into before its own; empty if none is configured."""
     try:
         return in_root(root, FIRMWARE_PARAMETER).read_text().strip()
     except OSError:
         return ""
 
 
-# Makes a node: path, mode with type, device number; ``os.mknod``.
+# Makes a node from its path, its mode with the type, and its device number, as ``os.mknod`` does.
 Mknod = Callable[[Path, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A device node that should be there: its path below ``/dev``, numbers, permission bits."""
+    """A device node: its path below ``/dev``, its numbers and its permission bits."""
 
     name: str
     major: int
@@ -99,8 +99,8 @@ class Node:
     mode: int
 
 
-def wanted_nodes(manifest: Manifest, *, root: Path = Path("/")) -> list[Node]:
-    """Return the nodes that an artifact's loaded modules need; none for those not loaded."""
+def required_nodes(manifest: Manifest, *, root: Path = Path("/")) -> list[Node]:
+    """Return the nodes that an artifact's loaded modules need."""
     majors = _majors(root)
     found = []
     for rule in manifest.host.nodes:
@@ -113,8 +113,8 @@ def wanted_nodes(manifest: Manifest, *, root: Path = Path("/")) -> list[Node]:
 
 
 def missing_nodes(manifest: Manifest, *, root: Path = Path("/")) -> list[Node]:
-    """Return the wanted nodes that are not there, or are another device's."""
-    return [node for node in wanted_nodes(manifest, root=root) if not _is_there(root, node)]
+    """Return the required nodes that are missing or have another device's numbers."""
+    return [node for node in required_nodes(manifest, root=root) if not _is_there(root, node)]
 
 
 def make_nodes(
@@ -127,19 +127,19 @@ def make_nodes(
     """Make the nodes and links that an artifact's loaded modules need.
 
     Args:
-        manifest: The artifact's.
+        manifest: The artifact's manifest.
         root: Root of the running host.
         progress: Receives a note of each node that is made.
         mknod: Makes a node.
 
     Returns:
-        The nodes that were made, as paths on the host.
+        The new nodes, as paths on the host.
 
     Raises:
         ProvisionError: The nodes can't be made.
     """
     made = []
-    for node in wanted_nodes(manifest, root=root):
+    for node in required_nodes(manifest, root=root):
         if not _is_there(root, node):
             progress(Note(f"make /dev/{node.name} ({node.major}:{node.minor})"))
             _make(root, node, mknod)
@@ -154,7 +154,7 @@ def remove_nodes(manifest: Manifest, *, root: Path = Path("/")) -> tuple[str, ..
     """Remove the nodes of modules that are not loaded any more, and their links.
 
     Returns:
-        The nodes that were removed, as paths on the host.
+        The removed nodes, as paths on the host.
     """
     majors = _majors(root)
     removed = []
@@ -209,7 +209,7 @@ def _is_there(root: Path, node: Node) -> bool:
 
 
 def _make(root: Path, node: Node, mknod: Mknod) -> None:
-    """Make a node under its name by one rename, so that no one finds it half made."""
+    """Make a node and rename it to its name, so that it appears with its permissions."""
     path = in_root(root, f"dev/{node.name}", follow=False)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -1,11 +1,11 @@
-"""Loads the modules of an artifact into the running kernel, and takes them out again.
+"""Loads the modules of an artifact into the running kernel, and unloads them.
 
-Policies send modprobe to a domain of its own (``kmod_t``), and those of the reference policy
-(Debian's) let that one into /lib/modules but not into /var/lib, whatever label the store's files
-have. Who installs drivers may read the store and load modules; so no other domain is needed.
+The artifact's own modules come from the store (``modprobe -d``), so that /lib/modules may be
+read-only. The kernel's modules that they need come from /lib/modules, by plain ``modprobe``.
 
-The artifact's own come from the store (``modprobe -d``), so that /lib/modules may be read-only;
-what they need of the kernel's own comes from there, by plain ``modprobe``.
+SELinux policies run modprobe in a domain of its own (``kmod_t``). The reference policy (Debian's)
+lets that domain read /lib/modules but not /var/lib, whatever labels the store's files have. The
+process that installs drivers may read the store and load modules, so modprobe runs in its domain.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from provision.run import run
 # Module parameters: by module, then by name.
 Parameter = str | int | bool
 Options = Mapping[str, Mapping[str, Parameter]]
-# Seconds for one module and its hardware: less than provision-boot.service has for all of them, so
-# that the status still says which one hung.
+# Seconds for one module and its hardware: fewer than provision-boot.service has for all modules, so
+# that the status can still name the one that hung.
 _LIMIT_S = 120.0
 
 
@@ -48,7 +48,7 @@ def in_own_domain(argv: list[str | Path], root: Path = Path("/")) -> list[str | 
     try:
         context = in_root(root, "proc/self/attr/current").read_text().rstrip("\0\n")
     except OSError:
-        # The kernel has no SELinux, whatever the configuration says.
+        # This kernel has no SELinux, whatever the configuration says.
         return argv
     return ["runcon", context, *argv] if context else argv
 
@@ -61,57 +61,58 @@ def load(
     root: Path = Path("/"),
     progress: Progress = silent,
 ) -> tuple[str, ...]:
-    """Load the modules of a store entry that aren't, with all that belongs to it.
+    """Load the modules of a store entry that are not loaded yet, and set up their devices.
 
-    That is: what is in the way unloaded, firmware found, the kernel's own modules that they need
-    loaded first, device nodes made. If one can't be loaded, those that this call loaded go again.
+    First, conflicting modules are unloaded, the firmware is linked, and the modules of the kernel
+    that these need are loaded. Device nodes are made afterwards. If a module can't be loaded, those
+    that this call has loaded are unloaded again.
 
     Args:
         entry: The artifact's folder.
         manifest: Its manifest.
-        options: Module parameters; they win over those of /etc/modprobe.d.
+        options: Module parameters; they take precedence over those of /etc/modprobe.d.
         root: Root of the running host.
-        progress: Receives what is done.
+        progress: Receives a note of each step.
 
     Returns:
-        The modules that were loaded, in their order; none if all were.
+        The modules that this call loaded, in their order.
 
     Raises:
-        NotFoundError: The artifact is for another kernel than the one that runs, or its hardware
-            is missing.
-        UsageError: Options name a module that the artifact hasn't got.
-        InUseError: A module is loaded from another build, or one that is in the way is in use.
+        NotFoundError: The artifact is for another kernel than the running one, or its hardware is
+            missing.
+        UsageError: Options name a module that the artifact does not have.
+        InUseError: A module is loaded from another build, or a conflicting module is in use.
         ProvisionError: The kernel refused a module; says why.
     """
-    wanted = loadable(entry, manifest, root=root)
+    missing = loadable(entry, manifest, root=root)
     parameters = parameters_of(manifest, options or {})
-    if wanted:
+    if missing:
         unload_conflicts(manifest, root=root, progress=progress)
         offer_firmware(entry, manifest, root=root)
-        _load_needed(manifest, wanted, root, progress)
-    done: list[str] = []
+        _load_needed(manifest, missing, root, progress)
+    loaded: list[str] = []
     try:
-        for module in wanted:
+        for module in missing:
             try:
                 _insert(entry, manifest, module.name, parameters.get(module.name, []), root)
             except ProvisionError as error:
                 if module.name not in manifest.host.optional:
                     raise
                 progress(Note(f"left out {module.name}, which is optional: {error.message}"))
-                continue
-            done.append(module.name)
-            progress(Note(f"loaded {module.name}"))
+            else:
+                loaded.append(module.name)
+                progress(Note(f"loaded {module.name}"))
     except BaseException:
-        unload_modules(done, root=root, progress=progress)
+        unload_modules(loaded, root=root, progress=progress)
         raise
     make_nodes(manifest, root=root, progress=progress)
-    return tuple(done)
+    return tuple(loaded)
 
 
 def loadable(entry: Path, manifest: Manifest, *, root: Path = Path("/")) -> list[Module]:
     """Return the modules of a store entry that are not loaded, in the order of loading.
 
-    Arguments and errors as ``load``, which this is the first half of.
+    Arguments and errors as ``load``, which calls this first.
     """
     require_kernel(manifest, root)
     return _not_loaded(entry, manifest, root)
@@ -123,15 +124,15 @@ def unload(
     """Unload the modules of an artifact, whatever build of them is loaded; never by force.
 
     Args:
-        manifest: The artifact's.
+        manifest: The artifact's manifest.
         root: Root of the running host.
-        progress: Receives what is done.
+        progress: Receives a note of each step.
 
     Returns:
-        The modules that were unloaded, in their order; none if none were loaded.
+        The modules that this call unloaded, in their order.
 
     Raises:
-        InUseError: Someone uses one of them; names who. Nothing has been unloaded then.
+        InUseError: A module is in use; names its users. Nothing has been unloaded then.
         ProvisionError: The kernel refused for another reason.
     """
     names = [module.name for module in manifest.modules]
@@ -154,10 +155,10 @@ def devices_of(manifest: Manifest) -> tuple[str, ...]:
 
 
 def require_kernel(manifest: Manifest, root: Path = Path("/")) -> None:
-    """Do nothing if an artifact is for the running kernel.
+    """Refuse an artifact that is for another kernel than the running one.
 
     Raises:
-        NotFoundError: It is for another, or none runs under the root.
+        NotFoundError: It is for another kernel, or no kernel runs under the root.
     """
     release = manifest.pin.kernel.release
     try:
@@ -176,7 +177,7 @@ def require_kernel(manifest: Manifest, root: Path = Path("/")) -> None:
 
 
 def parameters_of(manifest: Manifest, options: Options) -> dict[str, list[str]]:
-    """Return each module's parameters as modprobe takes them.
+    """Return each module's parameters as arguments of modprobe.
 
     Raises:
         UsageError: The artifact has no such module.
@@ -186,7 +187,7 @@ def parameters_of(manifest: Manifest, options: Options) -> dict[str, list[str]]:
     if unknown := sorted(set(given) - known):
         raise UsageError(
             f"There are options for the module '{unknown[0]}', which {manifest.pin.driver.name}"
-            " hasn't got.",
+            " does not have.",
             resolution=f"Its modules are {', '.join(sorted(known))}.",
         )
     return {
@@ -212,14 +213,14 @@ def _not_loaded(entry: Path, manifest: Manifest, root: Path) -> list[Module]:
             resolution=f"Unload it first (provision unload {driver}), or reboot.",
         )
     missing = [module for module in load_order(manifest) if module.name not in loaded]
-    # Only optional ones were refused when the others were loaded, and would be again.
+    # If only optional modules are missing, the kernel refused them before, and would again.
     return missing if any(m.name not in manifest.host.optional for m in missing) else []
 
 
 def _load_needed(manifest: Manifest, modules: list[Module], root: Path, progress: Progress) -> None:
-    """Load what the modules need of the kernel's own.
+    """Load the kernel's own modules that the artifact's modules need.
 
-    What only optional ones need is left to them: they are refused where it is missing.
+    If they can't be loaded for an optional module, the kernel refuses that module later.
     """
     own = {module.name for module in manifest.modules}
     loaded = loaded_modules(root)
@@ -242,8 +243,8 @@ def _load_needed(manifest: Manifest, modules: list[Module], root: Path, progress
 
 
 def _insert(entry: Path, manifest: Manifest, name: str, parameters: list[str], root: Path) -> None:
-    # Without -i a command that modprobe.d has for the module would run instead.
-    # What KMM needs in modules.dep is loaded already, from the kernel's own.
+    # Without -i, modprobe would run a command that modprobe.d has for the module.
+    # The dependencies that modules.dep has for KMM are loaded already.
     folder = entry.resolve() if manifest.kmm is None else entry.resolve() / HOSTS
     where: list[str | Path] = ["-i", "-d", folder, "-S", manifest.pin.kernel.release]
     with KernelLog(root) as log:

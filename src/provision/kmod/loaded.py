@@ -1,4 +1,4 @@
-"""Which modules the kernel has loaded, whether they are those of an artifact, and who uses them."""
+"""Which modules the kernel has loaded, whether they are an artifact's, and who uses them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class LoadedModule:
 
     Attributes:
         name: With ``_``, as the kernel writes it.
-        references: How many use it, the modules in ``holders`` among them.
+        references: Number of users, the modules in ``holders`` among them.
         holders: Modules that use it.
-        version: The version that it says it has.
+        version: The version that it states.
         srcversion: A checksum of its source.
         build_id: The note that identifies its build.
-        is_permanent: It has no way to be unloaded.
-        is_in_tree: It was built with the kernel, not on its own; None: no one says.
+        is_permanent: Whether it can't be unloaded.
+        is_in_tree: Whether it was built with the kernel; None if that is not known.
     """
 
     name: str
@@ -54,9 +54,9 @@ class User:
 
     Attributes:
         module: The module.
-        kind: ``module``, ``process``, ``interface`` (of the network), or ``kernel`` where nothing
-            more can be said.
-        name: Who.
+        kind: ``module``, ``process``, ``interface`` (of the network), or ``kernel`` if no more is
+            known.
+        name: The user, as messages name it.
     """
 
     module: str
@@ -68,7 +68,7 @@ class User:
 
 
 def loaded_modules(root: Path = Path("/")) -> dict[str, LoadedModule]:
-    """Return the loaded modules by name; none where the root has no running kernel.
+    """Return the loaded modules by name; empty if no kernel runs under the root.
 
     Sources: proc(5), /proc/modules; /sys/module in
     https://docs.kernel.org/admin-guide/abi-stable.html.
@@ -90,14 +90,15 @@ def other_builds(
 
 
 def is_same_build(module: Path, loaded: LoadedModule) -> bool:
-    """Return whether a loaded module is the one of a file.
+    """Return whether a loaded module is that of a file.
 
-    They are compared by what identifies the build best of what both sides have.
+    They are compared by the build id; if one side lacks it, by the checksum of the source; if one
+    side lacks that too, by the version.
     """
     try:
         build_id, info = read_identity(module)
     except (ProvisionError, OSError):
-        # What can't be read is for verification to report; it surely isn't what was loaded.
+        # Verification reports such a file; the kernel can't have loaded it.
         return False
     if build_id is not None and loaded.build_id is not None:
         return build_id == loaded.build_id
@@ -114,25 +115,25 @@ def users_of(
     devices: Iterable[str] = (),
     root: Path = Path("/"),
 ) -> tuple[User, ...]:
-    """Return who keeps modules from being unloaded; no one if they can be.
+    """Return the users that keep modules from being unloaded; empty if they can be unloaded.
 
     Args:
-        names: The modules, which are to go together: that they use each other doesn't count.
+        names: The modules, which are unloaded together: their use of each other doesn't count.
         loaded: From ``loaded_modules``.
-        devices: Globs below ``/dev`` of what the modules serve, to find processes by.
+        devices: Globs below ``/dev`` of the modules' devices, by which processes are found.
         root: Root of the host.
     """
-    wanted = [name for name in names if name in loaded]
+    removed = [name for name in names if name in loaded]
     users: list[User] = []
-    for name in wanted:
+    for name in removed:
         module = loaded[name]
-        users += [User(name, "module", f"the module {h}") for h in set(module.holders) - {*wanted}]
+        users += [User(name, "module", f"the module {h}") for h in set(module.holders) - {*removed}]
         users += [User(name, "interface", f"the network interface {i}") for i in _up(root, name)]
         if module.is_permanent:
             users.append(User(name, "kernel", "the kernel: it can't be unloaded at all"))
         elif module.references > len(module.holders):
             users += _openers(name, devices, root)
-    return tuple(sorted(set(users), key=lambda user: (wanted.index(user.module), user.name)))
+    return tuple(sorted(set(users), key=lambda user: (removed.index(user.module), user.name)))
 
 
 def _loaded(line: str, modules: Path) -> LoadedModule:
@@ -144,7 +145,7 @@ def _loaded(line: str, modules: Path) -> LoadedModule:
     holders = [user for user in users.split(",") if user not in {"", "-"}]
     return LoadedModule(
         name=name,
-        # A kernel that can't unload modules doesn't count.
+        # A kernel that can't unload modules does not count references.
         references=0 if references == "-" else int(references),
         holders=tuple(user for user in holders if user != _PERMANENT),
         version=_text(folder / "version"),
@@ -156,13 +157,16 @@ def _loaded(line: str, modules: Path) -> LoadedModule:
 
 
 def _is_in_tree(folder: Path) -> bool | None:
-    """Read it from a module's taints; ``O``: https://docs.kernel.org/admin-guide/tainted-kernels.html."""
+    """Return whether a module was built with the kernel: without the taint ``O``.
+
+    Source: https://docs.kernel.org/admin-guide/tainted-kernels.html
+    """
     taints = _text(folder / "taint")
     return None if taints is None else "O" not in taints
 
 
 def _up(root: Path, module: str) -> list[str]:
-    """Return the network interfaces of a module that are up: no reference counts for them."""
+    """Return the network interfaces of a module that are up: the kernel counts no references."""
     found = []
     for interface in sorted(in_root(root, "sys/class/net").glob("*")):
         driver = interface / "device/driver/module"
@@ -173,7 +177,7 @@ def _up(root: Path, module: str) -> list[str]:
 
 
 def _openers(module: str, devices: Iterable[str], root: Path) -> list[User]:
-    """Return the processes that have devices open; the kernel where none can be found."""
+    """Return the processes that have devices open; the kernel if no process is found."""
     patterns = [f"/dev/{pattern}" for pattern in devices]
     found = []
     for process in in_root(root, "proc").glob("[0-9]*"):
@@ -182,14 +186,16 @@ def _openers(module: str, devices: Iterable[str], root: Path) -> list[User]:
             name = _text(process / "comm") or "?"
             paths = ", ".join(sorted(opened))
             found.append(User(module, "process", f"{name} (process {process.name}), {paths}"))
-    return found or [User(module, "kernel", "a process or the kernel; no one has a device open")]
+    return found or [
+        User(module, "kernel", "a process or the kernel; no process has a device open")
+    ]
 
 
 def _open_files(process: Path) -> list[str]:
     try:
         return [str(link.readlink()) for link in (process / "fd").iterdir()]
     except OSError:
-        # It has ended meanwhile, or isn't ours to look at.
+        # The process has ended, or this user may not look at it.
         return []
 
 

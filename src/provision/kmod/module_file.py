@@ -1,4 +1,4 @@
-"""The file of a kernel module: what it says about itself, and the signature at its end.
+"""The file of a kernel module: its modinfo, its build id, and the signature at its end.
 
 A module is a relocatable ELF file; its ``.modinfo`` section holds ``key=value`` strings, each
 ended by a zero byte, and a note holds the identity of the build. Source:
@@ -23,7 +23,7 @@ from pathlib import Path
 from provision.elf import elf_section
 from provision.errors import ProvisionError
 
-# What reading bytes that are no module may raise.
+# The exceptions that parsing raises for bytes that are no module.
 UNREADABLE = (
     struct.error,
     IndexError,
@@ -45,7 +45,7 @@ def read_modinfo(path: Path) -> dict[str, list[str]]:
     """Return the values of each key of a module file; compressed files are read too.
 
     Raises:
-        ProvisionError: It is no kernel module, or compressed in a way that Python can't read.
+        ProvisionError: It is not a kernel module, or compressed in a way that Python can't read.
         OSError: It can't be read.
     """
     try:
@@ -58,7 +58,7 @@ def parse_modinfo(data: bytes | mmap) -> dict[str, list[str]]:
     """Return the values of each key of a module's bytes.
 
     Raises:
-        UNREADABLE: They are none of a 64-bit ELF file with a ``.modinfo`` section.
+        UNREADABLE: They are not those of a 64-bit ELF file with a ``.modinfo`` section.
     """
     values: dict[str, list[str]] = {}
     for entry in elf_section(data, _MODINFO).split(b"\0"):
@@ -73,10 +73,10 @@ def parse_modinfo(data: bytes | mmap) -> dict[str, list[str]]:
 def read_identity(path: Path) -> tuple[bytes | None, dict[str, list[str]]]:
     """Return the build-id note of an uncompressed module file, if it has one, and its modinfo.
 
-    Only the parts that hold them are read: modules of 60 MB are not rare.
+    Only these parts are read: modules of 60 MB are not rare.
 
     Raises:
-        ProvisionError: It is no kernel module.
+        ProvisionError: It is not a kernel module.
         OSError: It can't be read.
     """
     try:
@@ -106,7 +106,7 @@ class Appended:
     """A signature at the end of a module.
 
     Attributes:
-        content_size: Bytes before it: what is signed.
+        content_size: Number of bytes before it; these are signed.
         message: The PKCS#7 message, in DER.
     """
 
@@ -118,7 +118,7 @@ def find_signature(data: bytes | mmap) -> Appended | None:
     """Return the signature at the end of a module's bytes; None if it has none.
 
     Raises:
-        ValueError: There is the magic text, and what is before it makes no sense.
+        ValueError: The magic text is there, and the bytes before it are not a valid signature.
     """
     size = len(data)
     record_at = size - len(MAGIC) - _RECORD.size
@@ -139,7 +139,7 @@ def read_signature(path: Path) -> Appended | None:
     """Return the signature of a module file; None if it has none.
 
     Raises:
-        ValueError: What there is makes no sense.
+        ValueError: The signature is not valid.
         OSError: The file can't be read.
     """
     if path.stat().st_size == 0:
@@ -149,11 +149,11 @@ def read_signature(path: Path) -> Appended | None:
 
 
 def append_signature(path: Path, message: bytes) -> None:
-    """Append a signature to a module file; one that it has already no longer counts.
+    """Append a signature to a module file; an earlier signature in it no longer counts.
 
     Args:
-        path: The module; not in use yet, because a run that is killed leaves half of it.
-        message: PKCS#7 in DER: detached, over the whole file as it is.
+        path: The module, which must not be in use yet: a killed run leaves it half written.
+        message: The PKCS#7 message in DER: detached, over the whole file.
 
     Raises:
         OSError: The file can't be written.

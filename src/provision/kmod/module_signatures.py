@@ -1,7 +1,7 @@
 """Signs the modules of an artifact for hosts that refuse unsigned ones, and checks signatures.
 
-OpenSSL makes the messages and we append them (docs/decisions/18-store-and-modules.md). Keys may be
-wherever it can reach them: in a file, or in a token.
+OpenSSL makes the messages, and provision appends them (docs/decisions/18-store-and-modules.md).
+Keys may be in files or in tokens.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _DER_BEGIN = b"\x30"
 
 
 def fingerprint(certificate: Path) -> str:
-    """Return the sha256 of a certificate in DER: what a Pin knows a signing key by.
+    """Return the sha256 of a certificate in DER, by which a Pin identifies a signing key.
 
     Raises:
         NotFoundError: There is no such file.
-        ProvisionError: It holds no certificate.
+        ProvisionError: The file holds no certificate.
     """
     return hashlib.sha256(_der(certificate)).hexdigest()
 
@@ -52,13 +52,13 @@ def sign_for_host(
 ) -> None:
     """Sign the modules of an artifact with the host's key, unless its Pin names another key.
 
-    An image that was made for another host stays as it is. Arguments and errors as
+    The modules of an image that was made for another host stay as they are. Arguments and errors as
     ``sign_modules``.
     """
     if signing.certificate is None:
         return
     pin = manifest.pin
-    # A Pin with a closure or a kernel tree names no key: each host signs with its own.
+    # A Pin with a closure or a kernel tree names no key: each host signs with its own key.
     if pin.is_signed_by_hosts or pin.signing_key == fingerprint(in_root(root, signing.certificate)):
         sign_modules(entry, manifest, signing, root=root, progress=progress)
 
@@ -68,8 +68,8 @@ def is_signed_for_host(
 ) -> bool:
     """Return whether an entry's modules carry the signatures that this host would give them.
 
-    A key is no part of a Pin with a closure: where provision.toml names another key now, the entry
-    stays the right one, and only its signatures are outdated.
+    A Pin with a closure names no key: if provision.toml names another key now, the entry stays the
+    right one, and only its signatures are outdated.
 
     Raises:
         NotFoundError: There is no certificate, or no ``openssl``.
@@ -92,17 +92,17 @@ def sign_modules(
 
     Args:
         entry: The artifact's folder.
-        manifest: Its manifest; stays as it is, because it describes what was built.
+        manifest: Its manifest; it stays as it is, because it describes what was built.
         signing: Key and certificate.
         root: Root of the host that key and certificate are on.
-        progress: Receives what is done.
+        progress: Receives a note of each module.
 
     Returns:
-        The modules that were signed; none without a key.
+        The signed modules; empty without a key.
 
     Raises:
         NotFoundError: Key, certificate, PIN or OpenSSL are missing.
-        ProvisionError: OpenSSL failed, or what it made is not signed with this certificate.
+        ProvisionError: OpenSSL failed, or the signatures do not fit this certificate.
         OSError: A module can't be written.
     """
     key = open_key(root, signing)
@@ -127,12 +127,12 @@ def sign_modules(
 
 
 def verify_signatures(entry: Path, manifest: Manifest, certificate: Path) -> tuple[Finding, ...]:
-    """Return what is wrong with the signatures of an artifact's modules; nothing if all are good.
+    """Return what is wrong with the signatures of an artifact's modules; empty if all are good.
 
     Args:
         entry: The artifact's folder.
         manifest: Its manifest.
-        certificate: Of the key that they must be signed with, as PEM or DER.
+        certificate: The certificate of the key that must have signed them, in PEM or DER.
 
     Raises:
         NotFoundError: There is no certificate, or no ``openssl``.
@@ -147,7 +147,7 @@ def verify_signatures(entry: Path, manifest: Manifest, certificate: Path) -> tup
 
 
 def is_signed(module: Path) -> bool:
-    """Return whether a module file carries a signature, made with any key.
+    """Return whether a module file has a signature, whatever key made it.
 
     Raises:
         OSError: It can't be read.
@@ -163,9 +163,9 @@ class _ModuleSigner:
     """Makes signatures.
 
     Attributes:
-        key: What OpenSSL is given to sign with.
-        hash: The signature's digest.
-        folder: Where it works.
+        key: The key, as OpenSSL takes it.
+        hash: Name of the signature's digest.
+        folder: A folder for temporary files.
     """
 
     key: SigningKey
@@ -174,11 +174,11 @@ class _ModuleSigner:
 
     @property
     def certificate(self) -> Path:
-        """The key's certificate, as PEM: all that every OpenSSL reads."""
+        """The key's certificate, in PEM, which every version of OpenSSL reads."""
         return self.folder / "certificate.pem"
 
     def sign(self, module: Module, path: Path, *, is_token: bool) -> bytes:
-        """Return the detached PKCS#7 message over a file, in DER, as the kernel takes it.
+        """Return the detached PKCS#7 message over a file, in DER, as the kernel expects it.
 
         It has no certificates and no signed attributes: the kernel looks for its own copy of the
         certificate, and hashes nothing but the module. Source: openssl-cms(1);
@@ -200,9 +200,9 @@ class _ModuleSigner:
 
 
 def _fault(module: Path, folder: Path) -> str | None:
-    """Return what is wrong with a module's signature.
+    """Return what is wrong with a module's signature; None if it is good.
 
-    Source: openssl-cms(1). Neither chain nor dates count, as they don't for the kernel.
+    As for the kernel, neither the certificate's chain nor its dates count. Source: openssl-cms(1).
     """
     try:
         appended = find_signature(module.read_bytes())

@@ -1,4 +1,4 @@
-"""Why the kernel refused a module, in words: from modprobe's one line and the kernel's log."""
+"""Explains why the kernel refused a module, from modprobe's one line and the kernel's log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _OTHER_SYMBOL = re.compile(r"disagrees about version of symbol (\S+)")
 _VERMAGIC = re.compile(r"version magic '(?P<is>[^']*)' should be '(?P<should>[^']*)'")
 _PARAMETER = re.compile(r"(?P<value>`.*' invalid for parameter|unknown parameter) .?(?P<name>\w+)")
 _SIGNATURE = ("Key was rejected by service", "Required key not available", "Bad message")
-# What the kernel logs of them: kernel/module/signing.c. Of one that doesn't verify it logs nothing.
+# What the kernel logs about signatures: kernel/module/signing.c. About one that does not verify it
+# logs nothing.
 _SIGNATURE_LOG = (
     ("unsigned module", "unsigned"),
     ("unsupported crypto", "digest"),
@@ -56,8 +57,8 @@ class KernelLog:
     """The kernel's log from the moment at which this is entered.
 
     Args:
-        root: Root of the host. Where its log can't be read, there are no lines.
-        whole: Begin with the oldest line that the kernel still has instead.
+        root: Root of the host. If its log can't be read, there are no lines.
+        whole: Whether to begin with the oldest line that the kernel still has.
     """
 
     def __init__(self, root: Path, *, whole: bool = False) -> None:
@@ -70,7 +71,7 @@ class KernelLog:
             self._handle = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             os.lseek(self._handle, 0, self._from)
         except OSError:
-            # Containers and unprivileged users have none; the reasons are then less exact.
+            # Containers and unprivileged users can't read it; reasons are less exact then.
             self.__exit__(None, None, None)
         return self
 
@@ -87,13 +88,13 @@ class KernelLog:
 
     @property
     def is_readable(self) -> bool:
-        """Whether there is a log to read."""
+        """Whether the log can be read."""
         return self._handle is not None
 
     def lines(self) -> list[str]:
-        """Return what has been logged since, one message an item, without its head."""
+        """Return the messages that have been logged since, without their heads."""
         records = b"".join(self._records()).decode(errors="replace").splitlines()
-        # Continuation lines begin with a blank and hold fields of the device, not text.
+        # Continuation lines begin with a blank and have fields of the device, not text.
         return [r.partition(";")[2] for r in records if ";" in r and not r.startswith(" ")]
 
     def _records(self) -> list[bytes]:
@@ -104,7 +105,7 @@ class KernelLog:
             except BlockingIOError:
                 break
             except BrokenPipeError:
-                # Overwritten before it was read; the next read goes on after the gap.
+                # Records were overwritten; the next read goes on after the gap.
                 continue
             if not record:
                 break
@@ -117,10 +118,10 @@ class Refusal:
     """What is known of a refusal.
 
     Attributes:
-        module: Its name.
+        module: The module's name.
         kernel: Release of the running kernel.
-        said: What modprobe said.
-        log: What the kernel logged meanwhile.
+        said: The output of modprobe.
+        log: The messages that the kernel logged meanwhile.
     """
 
     module: str
@@ -129,11 +130,11 @@ class Refusal:
     log: Sequence[str]
 
     def has(self, *texts: str) -> bool:
-        """Return whether modprobe said one of these."""
+        """Return whether modprobe printed one of these texts."""
         return any(text in self.said for text in texts)
 
     def found(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Return where a pattern first matches in the log."""
+        """Return the first match of a pattern in the log."""
         return next((match for line in self.log if (match := pattern.search(line))), None)
 
 

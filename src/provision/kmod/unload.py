@@ -1,7 +1,7 @@
-"""Takes modules out of the kernel, those of the kernel's own that hold a driver's hardware too.
+"""Unloads modules: a driver's own, and those of the kernel that hold the driver's hardware.
 
-That they aren't loaded at the next boot is the business of a file in /etc/modprobe.d, which comes
-and goes with the driver (``provision.store``); here they are taken out of the running kernel.
+A file in /etc/modprobe.d keeps the latter from being loaded at the next boot; it comes and goes
+with the driver (``provision.store``).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from provision.run import run
 
 
 class ModuleInUseError(InUseError):
-    """Modules that can't be unloaded, because of those who use them.
+    """Modules can't be unloaded, because they are in use.
 
     Args:
         message: What could not be done.
-        users: Who uses them.
-        resolution: What to do next; None: stop them, or reboot.
+        users: The users of the modules.
+        resolution: What to do next; None: stop the users, or reboot.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class ModuleInUseError(InUseError):
         )
 
     def members(self) -> dict[str, object]:
-        """Return each user."""
+        """Return each user, for the error's JSON document."""
         return {
             "users": [
                 {"module": user.module, "kind": user.kind, "name": user.name} for user in self.users
@@ -53,49 +53,49 @@ def unload_modules(
     root: Path = Path("/"),
     progress: Progress = silent,
 ) -> tuple[str, ...]:
-    """Unload those of some modules that are loaded: all of them, or none if one is in use.
+    """Unload the given modules, if they are loaded: all of them, or none if one is in use.
 
     Args:
         names: The modules.
-        devices: Globs below ``/dev`` of what they serve, to name who has it open.
+        devices: Globs below ``/dev`` of their devices, by which processes are found.
         root: Root of the running host.
-        progress: Receives what is done.
+        progress: Receives a note of each step.
 
     Returns:
-        The modules that were unloaded, in their order.
+        The unloaded modules, in their order.
 
     Raises:
-        ModuleInUseError: Someone uses one of them.
+        ModuleInUseError: A module is in use.
         ProvisionError: The kernel refused for another reason.
     """
-    wanted = removable(names, devices=devices, root=root)
-    for name in wanted:
+    ordered = removable(names, devices=devices, root=root)
+    for name in ordered:
         progress(Note(f"unload {name}"))
         _remove(name)
-    return wanted
+    return ordered
 
 
 def removable(
     names: Iterable[str], *, devices: Iterable[str] = (), root: Path = Path("/")
 ) -> tuple[str, ...]:
-    """Return those of some modules that are loaded, in the order in which they can go.
+    """Return the loaded ones of the given modules, in the order in which they can be unloaded.
 
-    Arguments and errors as ``unload_modules``, which this is the first half of.
+    Arguments and errors as ``unload_modules``, which calls this first.
     """
     loaded = loaded_modules(root)
-    wanted = unload_order(names, loaded)
-    if users := users_of(wanted, loaded, devices=devices, root=root):
+    ordered = unload_order(names, loaded)
+    if users := users_of(ordered, loaded, devices=devices, root=root):
         raise ModuleInUseError(f"{_listed(users)} can't be unloaded: in use.", users)
-    return wanted
+    return ordered
 
 
 def unload_order(names: Iterable[str], loaded: Mapping[str, LoadedModule]) -> tuple[str, ...]:
-    """Return the loaded ones of some modules, each after those that use it."""
+    """Return the loaded ones of the given modules, each after those that use it."""
     left = [name for name in names if name in loaded]
     order: list[str] = []
     while left:
         free = [n for n in left if not set(loaded[n].holders) & set(left)]
-        # Two that hold each other: the kernel will say so.
+        # If two modules hold each other, the kernel refuses.
         step = free or left
         order += step
         left = [name for name in left if name not in step]
@@ -107,9 +107,10 @@ def _remove(name: str) -> None:
     if done.returncode == 0:
         return
     if "in use" in done.stderr or "temporarily unavailable" in done.stderr:
-        # Someone came in between looking and unloading.
+        # It was opened after it was looked at.
         raise ModuleInUseError(
-            f"{name} can't be unloaded: in use.", [User(name, "kernel", "someone, since just now")]
+            f"{name} can't be unloaded: in use.",
+            [User(name, "kernel", "a process that came just now")],
         )
     raise ProvisionError(
         f"The module '{name}' could not be unloaded.",
@@ -123,24 +124,24 @@ def _listed(users: Iterable[User]) -> str:
 
 
 class ConflictError(ModuleInUseError):
-    """A module that is in the way of a driver and can't be unloaded while this kernel runs."""
+    """A module conflicts with a driver, and can't be unloaded while this kernel runs."""
 
 
 def loaded_conflicts(manifest: Manifest, loaded: Mapping[str, LoadedModule]) -> tuple[str, ...]:
-    """Return the loaded modules that are in the way of an artifact's."""
+    """Return the loaded modules that conflict with an artifact's."""
     return tuple(name for name in manifest.host.conflicts if name in loaded)
 
 
 def unload_conflicts(
     manifest: Manifest, *, root: Path = Path("/"), progress: Progress = silent
 ) -> tuple[str, ...]:
-    """Unload what is in the way of an artifact's modules.
+    """Unload the modules that conflict with an artifact's.
 
     Returns:
-        The modules that were unloaded.
+        The unloaded modules.
 
     Raises:
-        ConflictError: One is in use; after a reboot it will not be loaded.
+        ConflictError: A module is in use; after a reboot it will not be loaded.
         ProvisionError: The kernel refused for another reason.
     """
     driver = manifest.pin.driver.name

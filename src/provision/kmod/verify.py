@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong with an artifact.
+    """One thing that is wrong with an artifact.
 
     Attributes:
         path: The file, relative to the artifact.
         kind: ``missing``, ``altered``, ``mode``, ``link``, ``extra``, ``vermagic``,
             ``modules.dep``, ``signature``, ``pin`` or ``manifest``.
-        message: What is wrong, completing the path.
+        message: What is wrong, as it continues the path.
     """
 
     path: str
@@ -48,9 +48,9 @@ class Report:
     """The result of a verification.
 
     Attributes:
-        manifest: None where no readable one is there.
+        manifest: The artifact's manifest; None if it is missing or can't be read.
         findings: Everything that is wrong; empty for a whole artifact.
-        size: Bytes that were compared.
+        size: Number of compared bytes.
     """
 
     manifest: Manifest | None
@@ -61,7 +61,7 @@ class Report:
         """Return the manifest of a whole artifact.
 
         Raises:
-            DamagedError: Something is wrong; names all of it.
+            DamagedError: The artifact is damaged; lists all findings.
         """
         if self.findings or self.manifest is None:
             raise DamagedError(what, self.findings)
@@ -69,7 +69,7 @@ class Report:
 
 
 class DamagedError(ProvisionError):
-    """An artifact that is not what its manifest says.
+    """An artifact differs from its manifest.
 
     Args:
         what: The artifact, as its user would name it.
@@ -92,10 +92,10 @@ class DamagedError(ProvisionError):
 
 
 MANIFEST = PurePosixPath("driver/manifest.json")
-# Where hosts find the modules of an artifact that has a module for KMM beside them.
+# The folder in which hosts find the modules of an artifact that also has a module for KMM.
 HOSTS = PurePosixPath("host")
 _MODULE_MODE = "0644"
-# What depmod writes; made by the build, and rightly not in the manifest.
+# depmod writes these files in the build; the manifest does not list them.
 _DEPMOD_FILE = re.compile(r"modules\.[a-z.]+")
 # Files that are hashed at once.
 _AT_ONCE = 4
@@ -109,8 +109,8 @@ def verify_artifact(
 
     Args:
         artifact: The folder: a store entry, or the unpacked ``/opt`` of an image.
-        pin_label: The Pin's digest as the image's label has it, if there is an image.
-        on_bytes: Receives how many bytes have been compared.
+        pin_label: The Pin's digest in the image's label, if there is an image.
+        on_bytes: Receives the number of bytes that have been compared so far.
 
     Raises:
         NotFoundError: There is no such folder.
@@ -138,7 +138,7 @@ def verify_artifact(
 
 
 def verify_modules(artifact: Path) -> Report:
-    """Compare only an artifact's modules with its manifest: what has to be right before loading.
+    """Compare only an artifact's modules with its manifest, before they are loaded.
 
     Errors as ``verify_artifact``.
     """
@@ -159,7 +159,7 @@ class _Check:
         self._manifest = manifest
         self._on_bytes = on_bytes
         self._known = {MANIFEST, UNSIGNED}
-        # Of user space: hashing takes most of the time, and processors can share it.
+        # Hashing the user space takes most of the time, and processors can share it.
         self._digests: dict[Path, Future[str]] = {}
         release = manifest.pin.kernel.release
         self._kernel_folder = PurePosixPath("lib/modules") / release
@@ -192,7 +192,7 @@ class _Check:
             self._hosts_modules()
 
     def _hosts_modules(self) -> None:
-        """Check what leads hosts past the module for KMM: links, and a modules.dep without it."""
+        """Check the folder for hosts: links to all modules but KMM's, and its own modules.dep."""
         folder = HOSTS / self._kernel_folder
         listed = self._listed_modules(folder)
         for module in self._manifest.modules:
@@ -240,7 +240,7 @@ class _Check:
         self._content(path, sha256=file.sha256, size=file.size, mode=file.mode)
 
     def _module(self, path: PurePosixPath, module: Module) -> bool:
-        """Check a module; a signature at its end is no part of what was built."""
+        """Check a module; the build made it without the signature at its end."""
         size, sha256 = module.size, module.sha256
         full = self._artifact / path
         pin = self._manifest.pin
@@ -252,13 +252,15 @@ class _Check:
                 return False
             if appended is not None and appended.content_size == size:
                 if content_digest(full, appended) != sha256:
-                    self._found(path, "altered", f"has not the sha256 {sha256} below its signature")
+                    self._found(
+                        path, "altered", f"has another sha256 than {sha256} below its signature"
+                    )
                     return False
                 size, sha256 = full.stat().st_size, sha256_file(full)
         return self._content(path, sha256=sha256, size=size, mode=_MODULE_MODE)
 
     def _content(self, path: PurePosixPath, *, sha256: str, size: int, mode: str) -> bool:
-        """Check a regular file; returns whether its content is right."""
+        """Check a regular file; return whether its content is right."""
         full = self._artifact / path
         status = _status(full)
         if status is None:
@@ -299,7 +301,7 @@ class _Check:
         except ProvisionError as error:
             self._found(path, "vermagic", error.message)
             return
-        # The kernel ends it by a blank, which modinfo's readers drop.
+        # The kernel's text ends with a blank, which readers of modinfo drop.
         found = values[0].strip() if values else ""
         release = self._manifest.pin.kernel.release
         if found.split(" ", 1)[0] != release:
@@ -310,7 +312,7 @@ class _Check:
             self._found(path, "vermagic", f"has vermagic '{found}', not '{module.vermagic}'")
 
     def _listed_modules(self, folder: PurePosixPath) -> set[PurePosixPath] | None:
-        """Return the modules that a folder's modules.dep knows; None if it can't be read.
+        """Return the modules that a folder's modules.dep lists; None if it can't be read.
 
         Source: modules.dep(5); its paths are relative to its own folder.
         """

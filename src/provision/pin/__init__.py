@@ -20,6 +20,7 @@ from pydantic import (
 
 from provision.documents import Frozen
 from provision.pin.identifiers import (
+    AbsolutePath,
     Architecture,
     Commit,
     ImageDigest,
@@ -47,6 +48,7 @@ from provision.pin.sources import (
 
 __all__ = [
     "PIN_LABEL",
+    "AbsolutePath",
     "Architecture",
     "ArchiveSource",
     "BasePin",
@@ -112,7 +114,7 @@ class Digested(Frozen):
 
 
 class DriverPin(Frozen):
-    """Which driver."""
+    """The driver."""
 
     name: Name
     version: Version
@@ -120,14 +122,14 @@ class DriverPin(Frozen):
 
 
 class KernelPin(Frozen):
-    """Which kernel the modules are for; ``architecture`` as ``uname -m`` prints it."""
+    """The kernel that the modules are for; ``architecture`` as ``uname -m`` prints it."""
 
     release: KernelRelease
     architecture: Architecture
 
 
 class DistroPin(Frozen):
-    """Which distribution the kernel and the build's packages come from."""
+    """The distribution that the kernel and the build's packages come from."""
 
     id: Name
     version: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z][A-Za-z0-9._-]*$")]
@@ -139,7 +141,7 @@ class BasePin(Frozen):
 
     Attributes:
         image: Name and tag, as a Dockerfile's FROM takes it.
-        digest: Of the registry's manifest, or the image's own id where it came from no registry.
+        digest: Digest of the registry's manifest, or the image's id if it came from no registry.
     """
 
     image: ImageName
@@ -154,17 +156,17 @@ class PackagePin(Frozen):
 
 
 class ClosurePackage(Frozen):
-    """A package that the build container gets, whole, in exactly this build.
+    """A package of the build container, in exactly this build.
 
     Attributes:
         name: Its name.
-        version: As its family writes it: ``1:2.3-4`` for Debian's and for RPM's.
-        arch: As its family calls it (``amd64``, ``x86_64``, ``noarch``).
-        sha256: Of its file.
-        size: Bytes of its file.
-        repository: Which one it is from, as the solver calls it.
-        location: Its path in there.
-        action: Whether the base image has it in another version.
+        version: Its version, as its family writes it: ``1:2.3-4`` for Debian's and for RPM's.
+        arch: Its architecture, as its family names it (``amd64``, ``x86_64``, ``noarch``).
+        sha256: Checksum of its file.
+        size: Number of bytes of its file.
+        repository: Its repository, as the solver names it.
+        location: Its path in the repository.
+        action: ``upgrade`` if the base image has another version of it.
     """
 
     name: PackageName
@@ -187,20 +189,20 @@ class FilePin(Frozen):
 class TreePin(Frozen):
     """The kernel tree that the modules are built in, where no packages hold the headers.
 
-    Where its files lie is no part of it: the same bytes give the same modules.
+    The paths of its files are not part of it: the same bytes give the same modules.
 
     Attributes:
         kind: ``source`` is a kernel's source, which the build configures and prepares;
             ``prepared`` is what a kernel's own build left for external modules; ``image`` is the
             same, in the base image.
-        tree: Of the tar file that holds the tree; None: it lies in the base image.
-        config: Of the kernel's configuration; None: it lies in a prepared tree.
-        symvers: Of the kernel's Module.symvers; None: it lies in a prepared tree, or the kernel
-            has no modversions.
-        compiler: Of the tar file that holds the compiler; None: the compiler is a package, or in
-            the base image.
-        toolchain: The distro whose packages compile; None: everything is in the base image.
-        llvm: ``LLVM`` of the kernel's build, where Clang compiles; None: it is GCC.
+        tree: Sha256 of the tar file with the tree; None if the tree is in the base image.
+        config: Sha256 of the kernel's configuration; None if it is in a prepared tree.
+        symvers: Sha256 of the kernel's Module.symvers; None if it is in a prepared tree, or the
+            kernel has no modversions.
+        compiler: Sha256 of the tar file with the compiler; None if the compiler is a package, or
+            in the base image.
+        toolchain: The distro whose packages compile; None if everything is in the base image.
+        llvm: ``LLVM`` of the kernel's build, if Clang compiles; None for GCC.
     """
 
     kind: Literal["source", "prepared", "image"]
@@ -215,25 +217,25 @@ class TreePin(Frozen):
 class Pin(Digested):
     """Everything that can change the artifact.
 
-    ``components``, ``signing_key`` and ``keyring`` are of Pins that versions before closures
-    wrote. No new Pin sets them; they stay because digests are of their JSON: without them,
-    artifacts in stores could not be read any more, and every other one would get a new name.
+    Versions of provision without closures wrote ``components``, ``signing_key`` and ``keyring``. No
+    new Pin sets them. They stay because digests are made of the JSON: without them, artifacts in
+    stores could not be read any more, and every other one would get a new name.
 
     Attributes:
-        compiler: The compiler that built the kernel; None: it is no package (see ``tree``).
+        compiler: The compiler that built the kernel; None if it is not a package (see ``tree``).
         headers: The packages that hold the kernel's headers.
         packages: Further build tools.
-        closure: Every package that is installed for the build, by name; empty where the packages
-            above are all that is pinned. Their addresses are no part of it.
-        components: Sections of the archive that the sources need besides ``main``.
+        closure: Every package that is installed for the build, by name; empty if only the packages
+            above are pinned. Addresses are not part of it.
+        components: Components of the archive that the sources need besides ``main``.
         sources: What is built and shipped.
         patches: Applied in this order.
         recipe: Digest of the driver.toml parts that reach the build.
         template: Digest of the Dockerfile template, its macros and the collector.
-        signing_key: Fingerprint of the key that signs the modules; None: they are not signed.
-        keyring: Of the keys that the build's archive is verified with, where they are not the
-            distro's own: another authority may give a version another content.
-        tree: The kernel tree, where the headers are no packages; the distro is then the kernel's,
+        signing_key: Fingerprint of the key that signs the modules; None if they are not signed.
+        keyring: Sha256 of the keys that verify the build's archive, if they are not the distro's
+            own: the same version may have other content there.
+        tree: The kernel tree, if the headers are not packaged; the distro is then the kernel's,
             and the tree names the one whose packages compile.
     """
 
@@ -259,7 +261,7 @@ class Pin(Digested):
 
     @model_serializer(mode="wrap")
     def _said_if_any(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what a Pin says nothing of: such Pins are older than these members."""
+        """Leave out empty members that older Pins lack, so that their digests stay."""
         data: dict[str, Any] = handler(self)
         for name in ("keyring", "tree"):
             if data[name] is None:
@@ -283,5 +285,5 @@ class Pin(Digested):
 
 
 def keyring_digest(keyring: bytes | None) -> str | None:
-    """Return what a Pin says of the keys of an archive; None: they are the distro's own."""
+    """Return a Pin's checksum of an archive's keys; None for the distro's own keys."""
     return None if keyring is None else hashlib.sha256(keyring).hexdigest()

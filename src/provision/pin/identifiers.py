@@ -1,4 +1,4 @@
-"""Kinds of text in Pins, and in every other document that names the same things."""
+"""Types of the names, versions, checksums, addresses and paths in Pins and other documents."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from provision.errors import redact
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 ImageDigest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
+# On a host or in a container.
+AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00\n]*$")]
 # Goes into file names, image tags and RUN lines: no blanks, quotes or slashes.
 KernelRelease = Annotated[
     str, StringConstraints(pattern=r"^[0-9][A-Za-z0-9._+~-]*$", max_length=64)

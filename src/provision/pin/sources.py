@@ -1,4 +1,4 @@
-"""What a Pin holds of a driver's source: a model for each kind."""
+"""The sources of a driver in a Pin: a model for each kind."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from provision.pin.identifiers import (
 
 
 class SourcePin(Frozen):
-    """What every kind of source says of itself, however it is built."""
+    """Members of every kind of source."""
 
     @property
     def text(self) -> str:
-        """What people read about it."""
+        """A description for people."""
         raise NotImplementedError
 
     @property
     def file(self) -> str | None:
-        """Sha256 of its file in the build context; None: the build fetches it from a network."""
+        """Sha256 of its file in the build context; None if it has no such file."""
         return None
 
     @property
     def address(self) -> str | None:
-        """Where its file is; None: what offers it says so."""
+        """Address of its file; None if the Pin does not hold it."""
         return None
 
 
@@ -76,7 +76,7 @@ class _Download(SourcePin):
 
     @property
     def address(self) -> str | None:
-        """Where the vendor has it."""
+        """The vendor's address of it."""
         return self.url
 
 
@@ -127,7 +127,7 @@ class GitSource(SourcePin):
 
     @property
     def commits(self) -> tuple[GitCommit, ...]:
-        """All that is fetched: the source's commit, then its submodules'."""
+        """All commits to fetch: the source's, then its submodules'."""
         own = GitCommit(url=self.url, commit=self.commit, sha256=self.sha256)
         return (own, *self.submodules)
 
@@ -141,13 +141,14 @@ class GitSource(SourcePin):
 
 
 class RunfileSource(_Download):
-    """A self-extracting file (``.run``) of NVIDIA's, which is cut open and never run.
+    """A self-extracting file (``.run``) of NVIDIA's, which is unpacked and never run.
 
     Attributes:
-        version: Of the driver in it.
+        version: Version of the driver in it.
         architecture: As ``uname -m`` prints it.
-        layout: Which rules put its user space into containers; other rules are another artifact.
-        leave_out: Types of files that go into no container, as its own list of files calls them.
+        layout: Version of the rules that put its user space into containers; other rules make
+            another artifact.
+        leave_out: Types of files that go into no container, by their names in its list of files.
     """
 
     kind: Literal["runfile"] = "runfile"

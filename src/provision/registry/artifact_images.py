@@ -1,7 +1,7 @@
 """Images of artifacts: found, examined before anything of them is used, and unpacked.
 
-In this order: the manifest's bytes, their digest, the signature of that digest, what the signature
-says, the image's configuration, and then its layers, all by their digests.
+They are examined in this order: the manifest's bytes, their digest, the signature of that digest,
+the signed facts, the image's configuration, and then its layers, all by their digests.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from provision.registry.manifests import (
 from provision.registry.names import CATALOGUE, Reference
 from provision.run import find_program, run
 
-# As long as a slow machine takes for a large layer.
+# A slow machine takes less for a large layer.
 _ZSTD_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An image of a registry, of which nothing but manifest and configuration was read.
+    """An image of a registry, of which only manifest and configuration were read.
 
     Attributes:
         client: Its repository.
@@ -61,13 +61,12 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Trusted:
-    """An image that is signed as it has to be, or whose owner said that it need not be.
+    """An image with the required signature, or one that needs none by the host's settings.
 
     Attributes:
         image: The image.
-        verified: Who signed it, and what is signed; None: nothing was asked for.
-        listed: What the serial of the catalogue that led to it is remembered by, and that serial;
-            None: none did.
+        verified: Its verified signature; None if none is required.
+        listed: Name and serial of the catalogue that listed it; None if no catalogue did.
     """
 
     image: Found
@@ -76,7 +75,7 @@ class Trusted:
 
     @property
     def facts(self) -> Facts | None:
-        """What is signed."""
+        """The signed facts."""
         return self.verified.facts if self.verified else None
 
 
@@ -89,15 +88,15 @@ def find(
     """Return the image of a client's reference, once its signature was examined.
 
     Args:
-        client: Its repository, and the name that is looked for.
-        architecture: As ``uname -m`` prints it, where the name is of several images.
-        examine: Verifies the signature of a manifest with this digest; None: nothing is asked for.
+        client: Its repository, with its name.
+        architecture: As ``uname -m`` prints it; it selects an image of an index.
+        examine: Verifies the signature of a manifest with this digest; None if none is required.
 
     Raises:
         NotFoundError: The registry does not have it, or not for this architecture.
-        UntrustedError: It is not signed as it has to be.
+        UntrustedError: It lacks the required signature.
         UnreachableError: The registry kept failing.
-        ProvisionError: It is no artifact image.
+        ProvisionError: It is not an artifact image.
     """
     name = str(client.reference)
     content, manifest = _manifest(client, architecture)
@@ -112,10 +111,10 @@ def find(
 
 
 def _manifest(client: Repository, architecture: str) -> tuple[Content, Manifest]:
-    """Return the manifest of an image, chosen from an index where the name is of one."""
+    """Return the manifest of an image; of an index, that for the architecture."""
     name = str(client.reference)
     if client.reference.tag == CATALOGUE and client.reference.digest is None:
-        # Else the first image in it would be taken for the one that is meant.
+        # Otherwise, the first image in it would be chosen.
         raise ProvisionError(
             f"'{name}' is the catalogue of a repository, and no image.",
             resolution="Name one of the images that it lists: provision search"
@@ -143,7 +142,7 @@ def _pin(config: ImageConfig, name: str) -> Pin:
 
 
 def facts_of(pin: Pin, serial: int) -> Facts:
-    """Return what is said of the artifact of a Pin when its image is signed."""
+    """Return the facts to sign for the artifact of a Pin."""
     return Facts(
         pin=pin.digest,
         driver=pin.driver.name,
@@ -157,10 +156,10 @@ def facts_of(pin: Pin, serial: int) -> Facts:
 
 
 def _same(facts: Facts, image: Found) -> None:
-    """See that an image is what its signature says.
+    """Refuse an image whose Pin differs from the signed facts.
 
     Raises:
-        UntrustedError: It is another.
+        UntrustedError: They differ.
     """
     if facts_of(image.pin, facts.serial) != facts:
         raise UntrustedError(
@@ -177,22 +176,23 @@ def unpack_layers(
     is_complete: Callable[[], bool] = lambda: False,
     progress: Progress = silent,
 ) -> int:
-    """Download an image's layers, the last first, and unpack each once it is known to be right.
+    """Download an image's layers, the last first, and unpack each after its digest was compared.
 
     Their order does not matter: no file of an artifact is in two of them.
 
     Args:
         image: The image.
-        folder: Where a layer lies meanwhile; it is gone afterwards.
+        folder: Folder for one layer at a time; nothing stays in it.
         unpack: Unpacks a tar stream; it is called once a layer.
-        is_complete: Whether what the layers hold that are left is there; called between two layers.
-        progress: Receives what is received.
+        is_complete: Whether the content of the remaining layers is there already; called between
+            two layers.
+        progress: Receives the bytes received.
 
     Returns:
         The bytes of the layers that were downloaded.
 
     Raises:
-        WrongContentError: A layer is not what its digest says.
+        WrongContentError: A layer has another digest.
         UnreachableError: The registry kept failing.
         NotFoundError: A layer is compressed with zstd, and the host has no such program.
         ProvisionError: A layer can't be decompressed, or unpacks to too much.
@@ -219,9 +219,9 @@ def unpack_layers(
 
 
 def _unzstd(file: Path, name: str) -> Path:
-    """Let the distro's own program decompress a layer: Python reads zstd from 3.14 on.
+    """Decompress a layer with the distro's program: Python reads zstd from 3.14 on.
 
-    It has neither memory (beyond a window of 128 MiB) nor bytes to write without a limit.
+    Its memory (a window of 128 MiB) and its output are limited.
     """
     target = file.with_name("plain")
     argv = ["zstd", "--decompress", "--quiet", "--memory=128MB", "-o", str(target), str(file)]

@@ -48,7 +48,7 @@ def verify_signature(
     client: Repository,
     digest: str,
     keys: Sequence[PublicKey],
-    wanted: Mapping[str, str],
+    required: Mapping[str, str],
     *,
     oldest: int = 0,
 ) -> Verified:
@@ -56,19 +56,19 @@ def verify_signature(
 
     Args:
         client: The repository of image and signatures.
-        digest: Of the image's manifest.
+        digest: Digest of the image's manifest.
         keys: The trusted keys.
-        wanted: The required facts, by names of ``Facts``.
+        required: The required facts, by names of ``Facts``.
         oldest: The lowest accepted serial.
 
     Raises:
-        UntrustedError: No signature is good; says why for each.
+        UntrustedError: No signature counts; says why for each.
     """
-    name = f"{client.reference.registry}/{client.reference.repository}@{digest}"
+    name = f"{client.reference.name}@{digest}"
     complaints: list[str] = []
     good: list[Verified] = []
     for verified in _verified(client, digest, keys, complaints):
-        wrong = _wrong(verified, wanted, oldest)
+        wrong = _wrong(verified, required, oldest)
         complaints += wrong
         if not wrong:
             good.append(verified)
@@ -81,12 +81,12 @@ def verify_signature(
     return max(good, key=lambda one: one.facts.serial if one.facts else 0)
 
 
-def _wrong(verified: Verified, wanted: Mapping[str, str], oldest: int) -> list[str]:
+def _wrong(verified: Verified, required: Mapping[str, str], oldest: int) -> list[str]:
     facts = verified.facts
     if facts is None:
         text = "does not say which driver, version, flavour, distro, kernel, architecture, Pin and"
         return [f"the signature by {verified.key} {text} serial it is for"]
-    wrong = list(differences(facts, wanted))
+    wrong = list(differences(facts, required))
     if facts.serial < oldest:
         wrong.append(
             f"the signature by {verified.key} is of {facts.serial} (Unix seconds), and not_before"
@@ -98,7 +98,7 @@ def _wrong(verified: Verified, wanted: Mapping[str, str], oldest: int) -> list[s
 def _verified(
     client: Repository, digest: str, keys: Sequence[PublicKey], complaints: list[str]
 ) -> Iterator[Verified]:
-    """Yield the signatures of an image that a key has made; adds a complaint for each other one."""
+    """Yield the signatures of an image by trusted keys; add a complaint for each other one."""
     for payload, signature in _signatures(client, digest, complaints):
         try:
             verified = verify_payload(payload, signature, digest=digest, keys=keys)
@@ -110,7 +110,7 @@ def _verified(
 
 def _signatures(client: Repository, digest: str, complaints: list[str]) -> list[tuple[bytes, str]]:
     """Return the payloads of an image's signatures, each with its signature in base64."""
-    name = f"{client.reference.registry}/{client.reference.repository}@{digest}"
+    name = f"{client.reference.name}@{digest}"
     try:
         content = client.manifest(signature_tag(digest))
     except NotFoundError:
@@ -135,18 +135,18 @@ def signature_tag(digest: str) -> str:
 def verify_catalogue(
     client: Repository, digest: str, keys: Sequence[PublicKey], driver: str
 ) -> Verified:
-    """Return a good signature of a driver's catalogue of images.
+    """Return a valid signature of a driver's catalogue of images.
 
     Args:
         client: The repository of catalogue and signatures.
-        digest: Of the catalogue.
+        digest: Digest of the catalogue.
         keys: The trusted keys.
         driver: The driver.
 
     Raises:
         UntrustedError: No signature is good; says why for each.
     """
-    name = f"{client.reference.registry}/{client.reference.repository}@{digest}"
+    name = f"{client.reference.name}@{digest}"
     complaints: list[str] = []
     for verified in _verified(client, digest, keys, complaints):
         if verified.catalogue == driver:
@@ -163,7 +163,7 @@ def verify_catalogue(
 
 def signatures_name(client: Repository, digest: str) -> str:
     """Return the name of an image's signatures."""
-    return f"{client.reference.registry}/{client.reference.repository}:{signature_tag(digest)}"
+    return f"{client.reference.name}:{signature_tag(digest)}"
 
 
 def signature_layers(client: Repository, digest: str) -> list[dict[str, Any]]:
@@ -187,17 +187,17 @@ def signature_layers(client: Repository, digest: str) -> list[dict[str, Any]]:
 
 
 def signer_of(client: Repository, digest: str, keys: Sequence[PublicKey]) -> str:
-    """Return the key that signed a content other than an artifact, such as a list of them.
+    """Return the name of the key that signed content other than an artifact, such as an index.
 
     Args:
         client: The repository of content and signatures.
-        digest: The content's.
+        digest: Digest of the content.
         keys: The trusted keys.
 
     Raises:
-        UntrustedError: None of them signed it.
+        UntrustedError: No trusted key signed it.
     """
-    name = f"{client.reference.registry}/{client.reference.repository}@{digest}"
+    name = f"{client.reference.name}@{digest}"
     complaints: list[str] = []
     for verified in _verified(client, digest, keys, complaints):
         return verified.key
@@ -213,9 +213,9 @@ def sign(client: Writable, digest: str, facts: Facts | Mapping[str, str], signer
 
     Args:
         client: The image's repository.
-        digest: Of its manifest.
+        digest: Digest of its manifest.
         facts: Its facts; for a catalogue, another mapping.
-        signer: Signs.
+        signer: Signs the payload.
 
     Returns:
         The name of its signatures.
@@ -231,11 +231,11 @@ def sign(client: Writable, digest: str, facts: Facts | Mapping[str, str], signer
 def make_signature(
     client: Writable, digest: str, facts: Facts | Mapping[str, str], signer: Signer
 ) -> dict[str, Any]:
-    """Return a signature of an image, as ``add_signature`` takes it; its payload is uploaded.
+    """Upload the payload of an image's signature; return the signature for ``add_signature``.
 
     Arguments and errors as ``sign``.
     """
-    name = f"{client.reference.registry}/{client.reference.repository}"
+    name = client.reference.name
     payload = payload_of(digest, facts, name)
     stored = client.put_blob(payload)
     annotations = {ANNOTATION: base64.b64encode(signer(payload)).decode()}
@@ -248,10 +248,10 @@ def make_signature(
 
 
 def add_signature(client: Writable, digest: str, made: dict[str, Any], signer: Signer) -> bool:
-    """Put a signature beside those that an image has; returns False if it is among them.
+    """Add a signature to those of an image; return False if it is among them.
 
-    Registries write no tag on condition: of two who sign an image at the same moment, the last one
-    may write over the other's signature. So who has signed does this again a little later.
+    A registry can't write a tag conditionally: of two signers at the same moment, the second may
+    overwrite the signature of the first. So each signer calls this again a little later.
 
     Raises:
         As ``sign``.
@@ -260,7 +260,7 @@ def add_signature(client: Writable, digest: str, made: dict[str, Any], signer: S
     if any(_is_same(one, made) for one in layers):
         return False
     if len(layers) >= MOST_SIGNATURES and isinstance(signer, FileSigner):
-        # What this key signed before says the same, with an older serial.
+        # Earlier signatures by this key have the same facts, with an older serial.
         layers = [one for one in layers if not _is_own(client, one, digest, signer.public)]
     if len(layers) >= MOST_SIGNATURES:
         repository, _, tag = signatures_name(client, digest).rpartition(":")
@@ -281,7 +281,7 @@ def _is_same(layer: Mapping[str, Any], made: Mapping[str, Any]) -> bool:
 
 
 def put_signatures(client: Writable, digest: str, layers: Sequence[dict[str, Any]]) -> None:
-    """Write the signatures of an image, whose payloads are there already.
+    """Write the signatures of an image; their payloads must be in the registry.
 
     Raises:
         ProvisionError: The registry refuses.

@@ -1,4 +1,4 @@
-"""Keeps the signed catalogue of a repository's images complete, among several writers.
+"""Keeps the signed catalogue of a repository's images complete, with several writers.
 
 Why writers lose none of each other's entries: docs/decisions/16-registries.md.
 """
@@ -62,7 +62,7 @@ def look_at(client: Client, tag: str, keys: Sequence[PublicKey]) -> Listed | Non
     except (UnreachableError, DeniedError):
         raise
     except ProvisionError:
-        # It is gone, signed by others, or no image.
+        # It was removed, is signed by other keys, or is not an image.
         return None
     if verified.facts is None:
         return None
@@ -74,16 +74,16 @@ def look_at(client: Client, tag: str, keys: Sequence[PublicKey]) -> Listed | Non
 class CatalogueKeeper:
     """Keeps the catalogue of a repository complete, also while others write it.
 
-    Registries write no tag on condition. So what was written is read again, together with the tags:
-    as long as something is missing that another writer knew, it is written again. Images without a
-    signature are examined again too: their writer may have signed them since, and listed them in a
-    catalogue that this one replaced.
+    A registry can't write a tag conditionally. So the catalogue is read again after each write,
+    together with the tags. It is written again as long as an entry of another writer is missing.
+    Images without a signature are examined again too: another writer may have signed them since,
+    and listed them in a catalogue that this one replaced.
 
     Attributes:
         client: The repository.
         driver: The driver.
         signer: Signs the catalogue.
-        keys: What they signed is listed; a catalogue that they signed is extended.
+        keys: Images that they signed are listed; a catalogue that they signed is extended.
         now: Unix seconds.
     """
 
@@ -98,7 +98,7 @@ class CatalogueKeeper:
 
         Args:
             pins: Digests of Pins whose images were signed just now.
-            again: Begin with none: examine every image, whatever the catalogue says.
+            again: Whether to ignore the current catalogue and examine every image.
 
         Returns:
             The catalogue as it is in the registry then.
@@ -113,11 +113,11 @@ class CatalogueKeeper:
         gone: set[str] = set()
         for attempt in range(_ROUNDS):
             if attempt:
-                # Writers that met once do not meet again.
+                # Random pauses keep two writers from colliding again.
                 pause = _PAUSE * attempt * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
                 self.client.transport.sleep(pause)
             known = self._known(again=again)
-            # In this order: other writers set the tag of an image before they list it.
+            # Tags are read after the catalogue: writers set an image's tag before they list it.
             tags = {tag for tag in self.client.tags() if pin_of_tag(tag)} | waiting
             before = () if again or known is None else known.entries
             entries = self._entries(before, tags, gone, waiting)
@@ -133,7 +133,7 @@ class CatalogueKeeper:
             serial = max(int(self.now() * MILLISECONDS), next_one)
             gone |= self._write(ImageCatalogue(self.driver, serial, entries))
             waiting, again = set(), False
-        repository = f"{self.client.reference.registry}/{self.client.reference.repository}"
+        repository = self.client.reference.name
         raise ProvisionError(
             f"The catalogue of '{repository}' was written {_ROUNDS} times, and each time another"
             " writer had replaced it.",
@@ -167,14 +167,14 @@ class CatalogueKeeper:
         except (UnreachableError, DeniedError):
             raise
         except ProvisionError:
-            # A key that counts has signed it, and it is none.
+            # A trusted key has signed it, but it is not a catalogue.
             if again:
                 return None
             raise
 
     def _empty(self) -> NotFoundError:
-        """Return the error for a first catalogue without images: it would hide those with tags."""
-        repository = f"{self.client.reference.registry}/{self.client.reference.repository}"
+        """Return the error for a first catalogue without images, which would hide tagged ones."""
+        repository = self.client.reference.name
         return NotFoundError(
             f"'{repository}' has no image to list: none has the tag of its Pin (pin-…) and a"
             " signature that counts here. Its catalogue was not written.",
@@ -183,13 +183,13 @@ class CatalogueKeeper:
         )
 
     def _write(self, catalogue: ImageCatalogue) -> set[str]:
-        """Write a catalogue; returns the tags of the entries whose images are gone."""
+        """Write a catalogue; return the tags of the entries whose images are gone."""
         try:
             write_catalogue(self.client, catalogue, self.signer)
         except (UnreachableError, DeniedError):
             raise
         except ProvisionError:
-            # Registries take no index of what they do not have.
+            # Registries refuse an index of missing manifests.
             gone = [one for one in catalogue.entries if not self._is_there(one.digest)]
             if not gone:
                 raise
@@ -230,6 +230,6 @@ def write_catalogue(client: Client, catalogue: ImageCatalogue, signer: Signer) -
             " of old kernels below another prefix; then: provision catalogue"
             f" {catalogue.driver} --replace",
         )
-    # Signed first, so that no host ever finds it without a signature.
+    # It is signed first, so that no host finds it without a signature.
     sign(client, content_digest(data), {CATALOGUE_FACT: catalogue.driver}, signer)
     client.put_manifest(CATALOGUE, data, OCI_INDEX)

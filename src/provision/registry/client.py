@@ -205,7 +205,7 @@ class Client:
 
     @property
     def _shown(self) -> str:
-        return f"{self.reference.registry}/{self.reference.repository}"
+        return self.reference.name
 
     def _compare(self, expected: str, got: str) -> None:
         if got != expected:

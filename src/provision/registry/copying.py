@@ -144,8 +144,7 @@ class ImageCopier:
             ProvisionError: A registry refuses.
             OSError: The disk is full.
         """
-        reference = self.source.reference
-        name = f"{reference.registry}/{reference.repository}@{content.digest}"
+        name = f"{self.source.reference.name}@{content.digest}"
         found = parse_manifest(content.data, name)
         if isinstance(found, Index):
             for one in found.manifests:

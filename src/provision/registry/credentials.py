@@ -176,7 +176,7 @@ def _from_helper(helper: str, key: str, ask: RunHelper) -> Credentials | None:
     program = f"docker-credential-{helper}"
     done = ask(program, key)
     if done.returncode != 0:
-        # The protocol's words for: it knows no credentials.
+        # By the protocol, this means that the helper has no credentials.
         if "credentials not found" in (done.stdout + done.stderr):
             return None
         raise ProvisionError(

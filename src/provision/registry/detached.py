@@ -157,7 +157,7 @@ def sign_archive(repository: Repository, archive: Path, facts: Facts, signer: Si
         repository: The archive's image, named by its digest.
         archive: The archive.
         facts: The facts to sign.
-        signer: Signs.
+        signer: Signs the payload.
 
     Raises:
         ProvisionError: The file of signatures is not valid, or is full.

@@ -1,8 +1,8 @@
 """The signed list of a repository's images: an OCI index under the tag ``catalogue``.
 
 Each entry is an image, with the facts of its signature as annotations. Hosts get the list in one
-request; an image still needs its own signature. Why writers
-lose none of each other's entries: docs/decisions/16-registries.md.
+request; an image still needs its own signature. Why writers lose
+none of each other's entries: docs/decisions/16-registries.md.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from provision.registry.manifests import (
 )
 from provision.registry.names import CATALOGUE
 
-# Some 560 bytes each, in a manifest of no more than 4 MiB.
+# An entry has some 560 bytes, and a manifest 4 MiB at most.
 MOST_ENTRIES = 6000
 _LONGEST_SERIAL = 15
 LARGEST_SERIAL = 10**_LONGEST_SERIAL - 1
-# In a second: what serials of catalogues count in, which several writers may replace in one.
+# Serials of catalogues count milliseconds: several writers may write one within a second.
 MILLISECONDS = 1000
 _PREFIX = "provision."
 _OF = f"{_PREFIX}catalogue"
@@ -47,9 +47,9 @@ class Listed:
     """An image in a catalogue.
 
     Attributes:
-        digest: Of its manifest.
-        size: Bytes of that manifest.
-        media_type: Of that manifest.
+        digest: Digest of its manifest.
+        size: Number of bytes of that manifest.
+        media_type: Media type of that manifest.
         facts: The facts of its signature when the entry was written.
     """
 
@@ -75,12 +75,12 @@ class ImageCatalogue:
     entries: tuple[Listed, ...]
     signed_by: str = ""
 
-    def of(self, wanted: Mapping[str, str]) -> tuple[Listed, ...]:
+    def of(self, facts: Mapping[str, str]) -> tuple[Listed, ...]:
         """Return the images with these facts, the last signed one first."""
         fitting = [
             one
             for one in self.entries
-            if all(getattr(one.facts, name) == value for name, value in wanted.items())
+            if all(getattr(one.facts, name) == value for name, value in facts.items())
         ]
         return tuple(sorted(fitting, key=lambda one: one.facts.serial, reverse=True))
 
@@ -111,7 +111,7 @@ def read_catalogue(
     except NotFoundError:
         return None
     verified = verify_catalogue(client, content.digest, keys, driver)
-    name = f"{client.reference.registry}/{client.reference.repository}:{CATALOGUE}"
+    name = f"{client.reference.name}:{CATALOGUE}"
     return parse_catalogue(content.data, driver, name, verified.key)
 
 

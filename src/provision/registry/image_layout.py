@@ -240,7 +240,7 @@ class LayoutWriter:
         return Descriptor(mediaType="", digest=digest, size=len(data))
 
     def put_manifest(self, tag: str, data: bytes, media_type: str) -> str:
-        """Add a manifest under a tag; under its own digest, it does not get into the index."""
+        """Add a manifest under a tag; under its own digest, it is not added to the index."""
         stored = self.put_blob(data)
         if tag == stored.digest:
             return tag
@@ -260,13 +260,13 @@ class LayoutWriter:
         index = json.loads((self.folder / INDEX).read_text())["manifests"]
         kept = [one for one in index if one["annotations"].get(REF_NAME) in tags]
         self._write_index(kept)
-        wanted = {*manifests, *(one["digest"] for one in kept)}
-        for digest in tuple(wanted):
+        used = {*manifests, *(one["digest"] for one in kept)}
+        for digest in tuple(used):
             found = parse_manifest(self.manifest(digest).data, digest)
             if isinstance(found, Manifest):
-                wanted.update(blob.digest for blob in (found.config, *found.layers))
+                used.update(blob.digest for blob in (found.config, *found.layers))
         for path in self._blobs.iterdir():
-            if f"sha256:{path.name}" not in wanted:
+            if f"sha256:{path.name}" not in used:
                 path.unlink()
 
     def _write_index(self, manifests: Sequence[object]) -> None:

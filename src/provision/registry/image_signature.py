@@ -186,8 +186,8 @@ def payload_of(digest: str, facts: Facts | Mapping[str, str], name: str) -> byte
     """Return the payload to sign for an image.
 
     Args:
-        digest: Of the image's manifest.
-        facts: Its facts; a mapping with other names for anything but an artifact.
+        digest: Digest of the image's manifest.
+        facts: The artifact's facts; for other content, a mapping with other names.
         name: Its name in the registry; verifiers ignore it, so that mirrors work.
     """
     document = {
@@ -204,16 +204,16 @@ def payload_of(digest: str, facts: Facts | Mapping[str, str], name: str) -> byte
 def verify_payload(
     payload: bytes, signature: str, *, digest: str, keys: Sequence[PublicKey]
 ) -> Verified:
-    """Verify a payload's signature; returns the key and the signed facts.
+    """Verify a payload's signature; return the key and the signed facts.
 
     Args:
-        payload: Its bytes.
-        signature: Base64 of the signature.
-        digest: Of the image's manifest.
-        keys: The trusted keys; one of them must have signed.
+        payload: The signed bytes.
+        signature: The signature in base64.
+        digest: Digest of the image's manifest.
+        keys: The trusted keys.
 
     Raises:
-        UntrustedError: None of them has, or the payload is for another image.
+        UntrustedError: No trusted key has signed it, or it is for another image.
     """
     try:
         raw = base64.b64decode(signature, validate=True)
@@ -258,9 +258,9 @@ def _catalogue(optional: object) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def differences(facts: Facts, wanted: Mapping[str, str]) -> Iterable[str]:
-    """Yield a line for each signed fact that differs from the wanted one."""
-    for name, value in wanted.items():
+def differences(facts: Facts, required: Mapping[str, str]) -> Iterable[str]:
+    """Yield a line for each signed fact that differs from the required one."""
+    for name, value in required.items():
         found = getattr(facts, name)
         if found != value:
             yield f"{name}: {value} was asked for, and {found} is signed"

@@ -1,7 +1,7 @@
-"""Layers on their way to the disk: decompressed ahead, and hashed beside those who use them.
+"""Reads layers: threads decompress them ahead and hash them, beside the code that uses them.
 
-zlib, OpenSSL and the kernel all let other threads run while they work, so two processors share what
-one would do in turns. Nothing here decides anything: digests are compared by the callers.
+zlib, OpenSSL and the kernel let other threads run while they work, so two processors share the
+work. The callers compare the digests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import IO, Self
 
 from provision.errors import ProvisionError
 
-# What a layer may unpack to; a driver has some 1.5 GB.
+# Limit of a layer's unpacked bytes; a driver has some 1.5 GB.
 LARGEST_CONTENT = 16 << 30
 # Large enough that threads seldom wait for each other, small enough for a processor's cache.
 _CHUNK = 256 << 10
@@ -26,7 +26,7 @@ _MOST_AHEAD = 8
 
 
 class Hashing:
-    """The sha256 of bytes, computed in a thread of its own."""
+    """The sha256 of bytes, computed in a separate thread."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -40,19 +40,19 @@ class Hashing:
         self._worker.shutdown(cancel_futures=True)
 
     def update(self, data: bytes) -> None:
-        """Hash some more; waits only where much is left to be hashed."""
+        """Hash further bytes; wait only if many chunks are not hashed yet."""
         self._waiting.append(self._worker.submit(self._hash.update, data))
         if len(self._waiting) > _MOST_AHEAD:
             self._waiting.popleft().result()
 
     def digest(self) -> str:
-        """Return the digest of all that came so far, as registries write it."""
+        """Return the digest of all bytes so far, as registries write it."""
         while self._waiting:
             self._waiting.popleft().result()
         return f"sha256:{self._hash.hexdigest()}"
 
     def restart(self) -> None:
-        """Forget what came so far."""
+        """Begin again without the bytes so far."""
         self.digest()
         self._hash = hashlib.sha256()
 
@@ -81,7 +81,7 @@ class LayerContent:
         self._reader.shutdown(cancel_futures=True)
 
     def read(self, size: int) -> bytes:
-        """Return the next bytes, at most ``size``, or fewer; none at the end.
+        """Return the next bytes, ``size`` at most; empty at the end.
 
         Raises:
             ProvisionError: The layer can't be decompressed, or is too long.
@@ -92,7 +92,7 @@ class LayerContent:
         return data[:size]
 
     def finish(self) -> None:
-        """Read what follows the archive's end: there, too, it has to be right.
+        """Read the bytes after the archive's end, which must be valid too.
 
         Raises:
             As ``read``.
@@ -150,7 +150,7 @@ def _inflated(stored: IO[bytes]) -> Iterator[bytes]:
 
 
 def too_much() -> ProvisionError:
-    """Return what is said of a layer that unpacks to more than it may."""
+    """Return the error for a layer that unpacks to too many bytes."""
     return ProvisionError(
         f"A layer of the image unpacks to more than {LARGEST_CONTENT} bytes.",
         resolution="This is no artifact image that provision built: don't use it.",

@@ -60,6 +60,11 @@ class Reference:
         return f"{self.registry}/{self.repository}{tag}{digest}"
 
     @property
+    def name(self) -> str:
+        """The repository with its registry: ``host[:port]/drivers/nvidia``."""
+        return f"{self.registry}/{self.repository}"
+
+    @property
     def api_host(self) -> str:
         """The host and port of the registry's API."""
         return _HUB_API if self.registry == _HUB else self.registry

@@ -51,7 +51,7 @@ class TokenSigner:
 
     Attributes:
         uri: Its PKCS#11 URI, for messages.
-        key: What OpenSSL is given.
+        key: The key, as OpenSSL takes it.
         secret: The PIN, as OpenSSL reads it from standard input.
     """
 
@@ -88,17 +88,17 @@ class TokenSigner:
 
 
 def open_signer(key: str, password: Password, *, root: Path = Path("/")) -> Signer:
-    """Return what signs with a private key.
+    """Return a signer with a private key.
 
     Args:
         key: Its file, or a PKCS#11 URI without a PIN.
-        password: Asked for when the key takes one: for a file that is encrypted, and for tokens.
+        password: Returns the password; called for an encrypted file and for tokens.
         root: Root of the host that a URI's ``pin-source`` is on.
 
     Raises:
         NotFoundError: There is no such key, or OpenSSL can't reach tokens.
-        UsageError: The URI has a PIN in it, or two.
-        ProvisionError: It is no key of ECDSA over P-256, or the password is wrong.
+        UsageError: The URI contains a PIN, or names two.
+        ProvisionError: It is not a key of ECDSA over P-256, or the password is wrong.
     """
     if not key.startswith(URI_SCHEME):
         return open_private_key(Path(key), password)
@@ -156,7 +156,7 @@ def open_private_key(path: Path, password: Password) -> FileSigner:
 
     Args:
         path: PEM, encrypted or not.
-        password: Asked for if it is encrypted.
+        password: Returns the password; called for an encrypted file.
 
     Raises:
         NotFoundError: There is no such file.
@@ -192,7 +192,7 @@ def _private_key(path: Path, password: Password) -> EllipticCurvePrivateKey:
         try:
             key = load_pem_private_key(data, None)
         except TypeError:
-            # That is how the library says that it takes a password.
+            # The library raises this for an encrypted key.
             key = load_pem_private_key(data, password())
     except (ValueError, UnsupportedAlgorithm) as error:
         raise ProvisionError(

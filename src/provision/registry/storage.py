@@ -280,7 +280,11 @@ def copy_blob(
 
 
 def compare_digest(name: str, expected: str, got: str) -> None:
-    """Refuse content of a medium that has another digest; WrongContentError."""
+    """Refuse content of a medium that has another digest.
+
+    Raises:
+        WrongContentError: The digests differ.
+    """
     if got != expected:
         raise WrongContentError(
             f"'{name}' is damaged: what it has under {expected} is another content.",

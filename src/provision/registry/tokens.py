@@ -1,4 +1,4 @@
-"""Answers to a registry's authentication challenge, and the hosts that may get credentials.
+"""Answers a registry's authentication challenge; decides which hosts may get credentials.
 
 Source: https://distribution.github.io/distribution/spec/auth/token/.
 """

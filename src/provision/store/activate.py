@@ -1,7 +1,7 @@
-"""Puts a store entry to use, and writes the configuration that is made from its manifest.
+"""Activates a store entry, and writes the configuration that is made from its manifest.
 
-Every step is repeatable and the whole is decided again by each run, so a run that was killed
-anywhere is finished by the next.
+Every step can be repeated, and each run decides on all steps again. So the next run completes what
+a killed run left.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ _FOREIGN = (
 
 
 def vendor_config(layout: Layout, manifest: Manifest) -> str:
-    """Return the text of the vendor config: what a container gets, from what was really built."""
+    """Return the text of the vendor config, which says what a container gets.
+
+    It is made from the manifest, which lists what was really built.
+    """
     container = manifest.container
     document = {
         "version": manifest.pin.driver.version,
@@ -62,7 +65,7 @@ def loader_config(layout: Layout, manifest: Manifest) -> str | None:
 
 
 def modprobe_config(layout: Layout, manifest: Manifest) -> str | None:
-    """Return the text of the host's modprobe.d file; None where nothing is in the driver's way.
+    """Return the text of the host's modprobe.d file; None if no module conflicts with the driver.
 
     Source: modprobe.d(5); a blacklisted module is not loaded for a device, only by its name.
     """
@@ -74,7 +77,7 @@ def modprobe_config(layout: Layout, manifest: Manifest) -> str | None:
 
 
 def _sonames(manifest: Manifest) -> dict[str, str]:
-    """Return the sonames of the architecture's own libraries, which a start needn't read then."""
+    """Return the sonames of 64-bit libraries, so that a container's start need not read them."""
     named = [file for file in manifest.files if file.features and file.elf_class == _NATIVE_CLASS]
     return {file.path: file.soname for file in named if file.soname is not None}
 
@@ -91,15 +94,15 @@ def _feature(manifest: Manifest, name: str) -> dict[str, list[str]]:
 
 
 def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[Change]:
-    """Return what must change so that an entry is the one in use; nothing if it is already.
+    """Return the changes that put an entry to use; none if it is in use already.
 
     Args:
-        layout: The driver's places.
-        manifest: The entry's.
-        replace: Replace files that someone else wrote, keeping a copy.
+        layout: The driver's paths.
+        manifest: The entry's manifest.
+        replace: Replace foreign files, keeping a copy of each.
 
     Raises:
-        ProvisionError: Someone else wrote or changed a file that has to be replaced.
+        ProvisionError: A foreign file has to be replaced.
     """
     managed = _managed_files(layout)
     record = managed.load()
@@ -107,18 +110,18 @@ def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[C
     changes: list[Change] = []
     if not layout.entry(short).is_dir():
         changes.append(Change("unpack", layout.entry(short)))
-    wanted = {
+    texts = {
         layout.vendor_config: vendor_config(layout, manifest),
         layout.loader_config: loader_config(layout, manifest),
         layout.modprobe_config: modprobe_config(layout, manifest),
     }
-    files = [c for path, text in wanted.items() for c in managed.file_changes(record, path, text)]
+    files = [c for path, text in texts.items() for c in managed.file_changes(record, path, text)]
     if not replace:
         refuse_foreign(files, _FOREIGN)
     changes += [change for change in files if change.kind == "save"]
     changes += _link_changes(layout, short)
     changes += [change for change in files if change.kind != "save"]
-    has_libraries = wanted[layout.loader_config] is not None
+    has_libraries = texts[layout.loader_config] is not None
     is_stale = (has_libraries or record.library_cache) and record.library_cache != short
     if is_stale and _is_running_host(layout):
         changes.append(Change("ldconfig", Path("/etc/ld.so.cache"), short))
@@ -126,9 +129,9 @@ def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[C
 
 
 def plan_removal(layout: Layout) -> list[Change]:
-    """Return what must change so that no entry is in use: the files that we wrote go, and links.
+    """Return the changes after which no entry is in use: managed files and links are removed.
 
-    What someone else changed meanwhile stays: it is theirs.
+    A managed file that someone else has changed stays: it is a foreign file now.
     """
     managed = _managed_files(layout)
     record = managed.load()
@@ -149,9 +152,9 @@ def apply(
     """Make changes in their order; the caller holds the driver's lock and has unpacked the entry.
 
     Args:
-        layout: The driver's places.
+        layout: The driver's paths.
         changes: From ``plan``.
-        on_change: Called before each.
+        on_change: Called before each change.
 
     Raises:
         OSError: A file can't be written.
@@ -174,7 +177,7 @@ def apply(
 
 
 def _is_running_host(layout: Layout) -> bool:
-    """Whether this is the root of the machine that runs this: the only one ldconfig is for."""
+    """Return whether the root is that of this machine: ldconfig serves no other root."""
     return layout.root.resolve() == Path("/")
 
 

@@ -1,4 +1,4 @@
-"""What the confinement of units hides of a host, and whether they could start their program.
+"""What the confinement of systemd units hides, and whether they could start their program.
 
 Source: systemd.exec(5), ``ProtectHome=`` and ``PrivateTmp=``.
 """
@@ -32,13 +32,13 @@ _LONGEST_LINE = 8192
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """Something that a program needs and a unit doesn't see.
+    """A file that a program needs and that is hidden from a unit.
 
     Attributes:
         unit: The unit's name.
-        file: What is needed; an absolute path on the host.
-        setting: What hides it, such as ``ProtectHome=yes``.
-        folder: The folder that it lies in.
+        file: The file's absolute path on the host.
+        setting: The setting that hides it, such as ``ProtectHome=yes``.
+        folder: The hidden folder that the file lies in.
     """
 
     unit: str
@@ -53,16 +53,17 @@ class Hidden:
 def require_visible(
     root: Path, program: str, units: Iterable[tuple[str, str]], *, checkout: Path | None
 ) -> None:
-    """Refuse a program that units could not start, because it lies where they can't see it.
+    """Refuse a program that units could not start, because it is hidden from them.
 
     Args:
         root: Root of the host.
-        program: Its absolute path there; it may not be there yet.
+        program: Its absolute path on the host; the file may be missing yet.
         units: Names and texts of the units that run it.
-        checkout: The clone that this program runs from, for what to do; None: it is installed.
+        checkout: The clone that this process runs from, for the advice in the error; None if
+            provision is installed.
 
     Raises:
-        UsageError: It, its Python or its package are hidden from one of them.
+        UsageError: The program, its Python or its package is hidden from a unit.
     """
     found = list(hidden(root, program, units))
     if not found:
@@ -80,10 +81,10 @@ def require_visible(
 
 
 def hidden(root: Path, program: str, units: Iterable[tuple[str, str]]) -> Iterator[Hidden]:
-    """Yield what a program needs to start and units don't see; one file a unit and folder."""
+    """Yield files that a program needs to start and that units don't see: one a unit and folder."""
     needed = list(dict.fromkeys(_needed(root, PurePosixPath(program))))
     for unit, text in units:
-        # Some start another program.
+        # Some units start another program.
         if program not in text:
             continue
         for setting, value in _SETTING.findall(text):
@@ -96,15 +97,15 @@ def hidden(root: Path, program: str, units: Iterable[tuple[str, str]]) -> Iterat
 
 
 def _needed(root: Path, program: PurePosixPath) -> Iterator[PurePosixPath]:
-    """Yield the places of a program, of its Python, and of what that imports it from."""
+    """Yield the paths of a program, of its Python, and of the folders of its package."""
     places = _places(root, program)
     yield from places
     interpreter = _interpreter(_below(root, places[-1]))
     if interpreter is None:
         return
     yield from _places(root, interpreter)
-    # The folder counts by the name that the program gives: a virtual environment is no more than
-    # a link to its Python and what lies beside that link.
+    # The folder counts under the name that the program gives: a virtual environment consists of a
+    # link to its Python and of the files beside that link.
     environment = _below(root, _places(root, interpreter.parent.parent)[-1])
     for named in _named_by(environment):
         yield from _places(root, named)
@@ -145,7 +146,7 @@ def _named_by(environment: Path) -> Iterator[PurePosixPath]:
 
 
 def _places(root: Path, path: PurePosixPath) -> list[PurePosixPath]:
-    """Return the places that a path leads through below a root: its links, and where it ends.
+    """Return the paths that a path leads through below a root: its links, and its end.
 
     Links are followed as a process of that host would, never out of the root.
     """

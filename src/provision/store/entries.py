@@ -35,7 +35,7 @@ _SYNCS = 8
 
 
 def link_kernel(layout: Layout, release: str, short_digest: str) -> bool:
-    """Let a kernel use an artifact from now on; one rename.
+    """Let a kernel use an artifact from now on, by one rename.
 
     Returns:
         Whether anything changed.
@@ -47,7 +47,7 @@ def link_kernel(layout: Layout, release: str, short_digest: str) -> bool:
 
 
 def unlink_kernel(layout: Layout, release: str) -> bool:
-    """Forget which artifact a kernel uses; returns whether there was one."""
+    """Remove the link from a kernel to its artifact; return whether there was one."""
     link = layout.kernel_link(release)
     if not link.is_symlink():
         return False
@@ -64,7 +64,7 @@ def linked_kernels(layout: Layout) -> dict[str, str]:
         return {}
     found = {}
     for link in links:
-        # Names that begin with a dot are a killed run's; another process may remove any.
+        # A killed run leaves names that begin with a dot; another process may remove any link.
         with suppress(OSError):
             if link.is_symlink() and not link.name.startswith("."):
                 found[link.name] = link.readlink().name
@@ -94,14 +94,14 @@ def is_entry(path: Path) -> bool:
 def add(
     layout: Layout, short_digest: str, fill: Callable[[Path], None], *, replace: bool = False
 ) -> bool:
-    """Add an entry; the driver's lock is held before and after it is filled, not meanwhile.
+    """Add an entry; the driver's lock is held before and after the entry is filled, not meanwhile.
 
     Args:
-        layout: The driver's places.
+        layout: The driver's paths.
         short_digest: The entry's name.
-        fill: Makes the folder that it is given and fills it; whatever it raises ends the
+        fill: Makes the folder that it is given and fills it. An exception in it ends the
             addition, and nothing stays behind.
-        replace: Whether an entry of that name gives way; it does so when the new one is complete.
+        replace: Whether the new entry, once it is complete, replaces an entry of that name.
 
     Returns:
         Whether anything changed.
@@ -117,12 +117,12 @@ def add(
 
 @contextmanager
 def drafted(layout: Layout, short_digest: str, fill: Callable[[Path], None]) -> Iterator[Path]:
-    """Yield a folder that is filled and durable, for ``adopt``; it is removed if it is not taken.
+    """Yield a folder that is filled and durable, for ``adopt``; it is removed if it is not adopted.
 
-    Filling takes a while, so no lock of the driver is held. What keeps the folder from being taken
-    for one that a killed run left is a lock of its own, which ends with this process.
+    Filling takes a while, so the driver's lock is not held. The folder has a lock of its own, which
+    ends with this process; it distinguishes the folder from one that a killed run left.
 
-    Args and errors as ``add``.
+    Arguments and errors as ``add``.
     """
     with changing(layout):
         layout.folder.mkdir(parents=True, exist_ok=True)
@@ -144,7 +144,7 @@ def adopt(layout: Layout, short_digest: str, draft: Path, *, replace: bool) -> b
     """Make a draft the entry of its name; the caller holds the driver's lock.
 
     Returns:
-        Whether anything changed: an entry that is there stays, unless it is to give way.
+        Whether anything changed: without ``replace``, an existing entry stays.
 
     Raises:
         OSError: The store can't be written.
@@ -153,8 +153,8 @@ def adopt(layout: Layout, short_digest: str, draft: Path, *, replace: bool) -> b
     if entry.exists():
         if not replace:
             return False
-        # Not one step, as a folder can't be renamed over a full one; a run that is killed in
-        # between leaves no entry, and the next one adds it.
+        # This takes two steps: a folder can't be renamed over one that is not empty. A run that is
+        # killed in between leaves no entry, and the next run adds it.
         removed = layout.folder / f"{_REMOVED}{short_digest}"
         if removed.exists():
             shutil.rmtree(removed)
@@ -166,19 +166,19 @@ def adopt(layout: Layout, short_digest: str, draft: Path, *, replace: bool) -> b
 
 
 def remove(layout: Layout, short_digest: str) -> int:
-    """Remove an entry; the caller holds the driver's lock and knows that no one needs it.
+    """Remove an entry that is not needed any more; the caller holds the driver's lock.
 
     Returns:
-        How many bytes that freed.
+        The bytes that this freed.
 
     Raises:
         OSError: The store can't be written.
     """
     entry = layout.entry(short_digest)
     found = (path.lstat() for path in entry.rglob("*") if not path.is_dir())
-    # User space may be linked into other entries, which keep it.
+    # Files of the user space may be hard links, which other entries keep.
     size = sum(status.st_size for status in found if status.st_nlink == 1)
-    # Under another name first: half of an entry must not be taken for one.
+    # It is renamed first: a half-removed entry must not look like an entry.
     removed = layout.folder / f"{_REMOVED}{short_digest}"
     entry.rename(removed)
     sync_directory(layout.folder)
@@ -189,11 +189,10 @@ def remove(layout: Layout, short_digest: str) -> int:
 def remove_leftovers(layout: Layout) -> list[Path]:
     """Remove what killed runs left behind; the caller holds the driver's lock.
 
-    All of it is made under that lock, but for the drafts of entries: one that a process is filling
-    stays.
+    Drafts of entries are filled without that lock; one that a process is filling stays.
 
     Returns:
-        What was removed.
+        The removed files, links and folders.
     """
     patterns = [
         (layout.folder, f"{_PARTIAL}*"),
@@ -223,7 +222,7 @@ def current_entry(layout: Layout) -> Path:
     """Return the folder of the artifact in use.
 
     Raises:
-        NotFoundError: It is missing.
+        NotFoundError: No artifact is in use.
     """
     entry = layout.linked(layout.current)
     if entry is None:
@@ -235,11 +234,11 @@ def current_entry(layout: Layout) -> Path:
 
 
 def sync_tree(folder: Path) -> None:
-    """Make a folder with everything in it durable, so that its rename may follow."""
+    """Make a folder and everything in it durable, before it is renamed."""
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - takes time that a run with nothing to do doesn't pay
 
     paths = [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
-    # Several at once: the file system writes its journal once for all of them.
+    # The file system writes its journal once for several files at once.
     with ThreadPoolExecutor(_SYNCS) as pool:
         list(pool.map(_sync_file, (path for path in paths if not path.is_symlink())))
     for parent, _folders, _names in os.walk(folder):
@@ -255,7 +254,7 @@ def _sync_file(path: Path) -> None:
 
 
 def _own(folder: Path) -> int:
-    """Lock a folder for as long as this process lives or keeps the descriptor."""
+    """Lock a folder until this process ends or closes the returned descriptor."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return handle
@@ -273,18 +272,19 @@ def _is_owned(path: Path) -> bool:
     return False
 
 
-# As in provision.manifest, which takes too long to load for a run that finds nothing to do.
+# The same as ``provision.manifest.UNSIGNED``, which takes too long to import for a run that finds
+# nothing to do.
 MARK = "unsigned"
 _LONGEST = 4096
 _LONGEST_SERIALS = 1 << 20
 
 
 def mark_unsigned(entry: Path, reference: str) -> None:
-    """Note in an entry, before it is complete, that it is not signed.
+    """Mark an entry that is not complete yet as unsigned.
 
     Args:
-        entry: Its folder.
-        reference: The image that it came from.
+        entry: The entry's folder.
+        reference: The image that the artifact came from.
 
     Raises:
         OSError: The store can't be written.
@@ -293,7 +293,7 @@ def mark_unsigned(entry: Path, reference: str) -> None:
 
 
 def unsigned_reference(entry: Path) -> str | None:
-    """Return the image that an unsigned entry came from; None: it was built here, or is signed."""
+    """Return the image that an unsigned entry came from; None if it was built here or is signed."""
     try:
         with (entry / MARK).open("rb") as stream:
             return stream.read(_LONGEST).decode(errors="replace").strip()
@@ -302,20 +302,20 @@ def unsigned_reference(entry: Path) -> str | None:
 
 
 def newest_serial(layout: Layout, target: str) -> int:
-    """Return the serial of the newest artifact that was taken from a registry; 0: there was none.
+    """Return the serial of the newest artifact that a registry served; 0 before the first one.
 
     Args:
-        layout: The driver's places.
-        target: What it was for: distro, kernel and architecture.
+        layout: The driver's paths.
+        target: Distro, kernel and architecture of the artifact.
 
     Raises:
-        ProvisionError: What was noted can't be read, so that nothing may be taken.
+        ProvisionError: The file of serials can't be read, so that no artifact may be accepted.
     """
     return _serials(layout).get(target, 0)
 
 
 def note_serial(layout: Layout, target: str, serial: int) -> None:
-    """Note the serial of an artifact that was taken from a registry.
+    """Record the serial of an artifact that a registry served.
 
     The caller holds the driver's lock. Arguments and errors as ``newest_serial``.
     """

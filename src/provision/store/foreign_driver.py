@@ -1,7 +1,7 @@
-"""The vendor file of a driver that a host has from elsewhere: from its distro, or its maker.
+"""The vendor file of a driver that the distro or the vendor installed, and not provision.
 
-The format has no patterns for files, so the files are looked for once and listed. What belongs to
-the driver is the recipe's knowledge: ``[installed]``.
+The format has no patterns for files, so the files are searched once and listed. The recipe says
+what belongs to the driver: ``[installed]``.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from provision.errors import NotFoundError
 from provision.files import glob_in_root, in_root
 from provision.sources import newest_first
 
-# The machine whose 32-bit programs another one runs, in the names of Debian's folders.
+# The 32-bit architectures whose programs an architecture runs, as Debian's folders name them.
 _SMALLER = {"x86_64": ("i386",)}
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Where files of a driver are looked for.
+    """Where files of a driver are searched.
 
     Attributes:
         root: Root of the host.
-        machine: Its architecture, as ``uname -m`` says it.
-        installed: The recipe's knowledge.
+        machine: Its architecture, as ``uname -m`` prints it.
+        installed: The recipe's ``[installed]``.
         version: The driver's version.
     """
 
@@ -65,7 +65,7 @@ class Search:
         return in_root(self.root, path).exists()
 
     def _first(self, folders: Iterable[str], pattern: str, bits: int | None) -> list[str]:
-        """Return what matches in the first folder that has anything."""
+        """Return the matching files of the first folder that has any."""
         for folder in folders:
             paths = glob_in_root(self.root, f"{folder}/{pattern}")
             if found := [f"/{path}" for path in paths if self._fits(path, bits)]:
@@ -77,7 +77,7 @@ class Search:
         return place.is_file() and (bits is None or _bits(place) == bits)
 
     def _links(self, folders: Iterable[str], file: str) -> Iterator[str]:
-        """Yield the links to a library: by its soname, and by the name that linkers look for."""
+        """Yield the links to a library: its soname, and the name that linkers search."""
         stem = PurePosixPath(file).name.partition(".so")[0]
         target = in_root(self.root, file)
         for folder in folders:
@@ -87,15 +87,15 @@ class Search:
 
 
 def foreign_vendor_file(recipe: Recipe, *, root: Path, machine: str) -> str:
-    """Return the text of a vendor file for a driver that a host has from elsewhere.
+    """Return the text of a vendor file for a driver that provision did not install.
 
     Args:
-        recipe: The driver's.
+        recipe: The driver's recipe.
         root: Root of the host.
-        machine: Its architecture, as ``uname -m`` says it.
+        machine: Its architecture, as ``uname -m`` prints it.
 
     Raises:
-        NotFoundError: The recipe doesn't know how to recognise it, or it is not there.
+        NotFoundError: The recipe does not say how to find the driver, or the driver is missing.
     """
     installed = recipe.installed
     if installed is None:
@@ -128,7 +128,7 @@ def foreign_vendor_file(recipe: Recipe, *, root: Path, machine: str) -> str:
 
 
 def library_folders(installed: Installed, machine: str) -> list[str]:
-    """Return the folders for libraries: of a machine, and of its smaller sibling."""
+    """Return the folders of libraries, those of the 32-bit architecture among them."""
     triplets = [f"{name}-linux-gnu" for name in (machine, *_SMALLER.get(machine, ()))]
     return list(
         dict.fromkeys(
@@ -140,7 +140,7 @@ def library_folders(installed: Installed, machine: str) -> list[str]:
 
 
 def _version(recipe: Recipe, installed: Installed, root: Path, machine: str) -> str:
-    """Return the version that is installed: the loaded one where there are several."""
+    """Return the installed version; of several, the loaded one."""
     before, _, after = installed.library.partition("{version}")
     pattern = re.compile(f"{re.escape(before)}([0-9][0-9A-Za-z.+~-]*){re.escape(after)}")
     folders = library_folders(installed, machine)
@@ -162,8 +162,8 @@ def _version(recipe: Recipe, installed: Installed, root: Path, machine: str) -> 
 
 
 def _loaded_version(recipe: Recipe, root: Path) -> str | None:
-    """Return the version of the module that is loaded; None: none is."""
-    # Any source will do: they build the same modules.
+    """Return the version of the loaded module; None if it is not loaded."""
+    # All sources of a driver build the same modules.
     variant = next(recipe.variants(None, recipe.default_flavour))
     module = PurePosixPath(variant.build.modules[0]).stem
     path = PurePosixPath("sys/module", module.replace("-", "_"), "version")
@@ -174,7 +174,7 @@ def _loaded_version(recipe: Recipe, root: Path) -> str | None:
 
 
 def _bits(path: Path) -> int | None:
-    """Return the class of an ELF file; None: it is not one."""
+    """Return the class of an ELF file, 32 or 64; None for other files."""
     try:
         with path.open("rb") as stream:
             return elf_bits(stream.read(HEAD_SIZE))

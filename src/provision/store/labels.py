@@ -1,10 +1,10 @@
-"""SELinux labels of the store: what containers may read and run, and what the kernel may load.
+"""SELinux labels of the store: they decide what containers may use and what the kernel may load.
 
-A container's process (``container_t``) reads files of the type ``container_ro_file_t`` and next to
-nothing else of a host; engines may mount those into it, and follow links of that type. Under the
-reference policy (Debian's) a container can begin only with a program of ``container_file_t``. The
-types are those of container-selinux, as in Fedora's and Debian 13's policy. Nothing outside of the
-store is labelled.
+A container's process (``container_t``) reads files of the type ``container_ro_file_t`` and hardly
+any other files of a host. Engines may mount such files into it, and follow links of that type.
+Under the reference policy (Debian's), the first program of a container must have the type
+``container_file_t``. The types are those of container-selinux, as in Fedora's and Debian 13's
+policy. Nothing outside of the store is labelled.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ log = logging.getLogger(__name__)
 
 
 def label_entry(entry: Path, manifest: Manifest, layout: Layout) -> None:
-    """Label an entry of the store and the folder that it will lie in, where the host has SELinux.
+    """Label an entry of the store and its future folder, where the host has SELinux.
 
-    Links that are made beside it later get the folder's label.
+    Links that are made in the folder later get the folder's label.
 
     Args:
-        entry: The entry or its draft, complete.
-        manifest: Its manifest.
-        layout: Where it belongs.
+        entry: The complete entry, or its complete draft.
+        manifest: The entry's manifest.
+        layout: The driver's paths.
 
     Raises:
         OSError: This process may not set labels.

@@ -1,4 +1,4 @@
-"""Where things of one driver lie on a host; ``root`` is ``/`` or a tree that stands for a host."""
+"""The paths of one driver on a host; ``root`` is ``/`` or a tree that stands for a host."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MODPROBE_CONFIGS = PurePosixPath("etc/modprobe.d")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The places of a driver."""
+    """The paths of a driver."""
 
     root: Path
     driver: str
 
     @property
     def folder(self) -> Path:
-        """The driver's part of the store; all entries and what belongs to them lie in it."""
+        """The driver's part of the store, with all its entries."""
         return in_root(self.root, STORE / self.driver)
 
     def entry(self, short_digest: str) -> Path:
@@ -41,7 +41,7 @@ class Layout:
 
     @property
     def kernels(self) -> Path:
-        """Folder of links: which artifact is for which kernel."""
+        """Folder of links: a kernel's release names the artifact that it uses."""
         return in_root(self.root, STORE / self.driver / "kernels")
 
     def kernel_link(self, release: str) -> Path:
@@ -50,17 +50,17 @@ class Layout:
 
     @property
     def state(self) -> Path:
-        """What the agent remembers: what was chosen, what failed, what was rolled back from."""
+        """The agent's state: what it chose, what failed, and what someone rolled back from."""
         return self.folder / "state.json"
 
     @property
     def serials(self) -> Path:
-        """How new the artifacts were that came from a registry."""
+        """The serials of the newest artifacts that came from a registry."""
         return self.folder / "serials.json"
 
     @property
     def record(self) -> Path:
-        """What was written outside of the store."""
+        """The record of managed files: what provision wrote outside of the store."""
         return self.folder / "written.json"
 
     @property
@@ -70,31 +70,31 @@ class Layout:
 
     @property
     def lock(self) -> Path:
-        """Held by anyone who changes any of this."""
+        """The lock file of this folder; a process that changes something in it holds the lock."""
         return self.folder / ".lock"
 
     @property
     def vendor_config(self) -> Path:
-        """What oci-decorator reads."""
+        """The vendor file that oci-decorator reads."""
         return self.root / VENDOR_CONFIGS / f"{self.driver}.json"
 
     @property
     def loader_config(self) -> Path:
-        """What the host's dynamic loader learns from."""
+        """The file by which the host's dynamic loader finds the driver's libraries."""
         return self.root / LOADER_CONFIGS / f"provision-{self.driver}.conf"
 
     @property
     def modprobe_config(self) -> Path:
-        """What keeps modules that are in the driver's way from being loaded."""
+        """The file that keeps modules that conflict with the driver from being loaded."""
         return self.root / MODPROBE_CONFIGS / f"provision-{self.driver}.conf"
 
     @property
     def driver_root(self) -> PurePosixPath:
-        """The current user space, as the host itself calls it whatever ``root`` is."""
+        """The current user space, as a path on the host itself."""
         return PurePosixPath("/") / STORE / self.driver / "current/driver"
 
     def linked(self, link: Path) -> Path | None:
-        """Return the artifact that a link of the store leads to; None: it leads to none."""
+        """Return the artifact that a link of the store leads to; None if it leads nowhere."""
         if not link.is_symlink():
             return None
         target = in_root(self.root, link.relative_to(self.root))

@@ -1,17 +1,17 @@
 """The locks of a host, and the order in which they are taken.
 
-``building``: held by who makes artifacts (``apply``, ``prepare``) and by ``gc --images``, for up to
-hours. It guards effort only: two agents don't build the same twice.
+``building``, one a host: a process holds it for up to hours while it makes artifacts (``apply``,
+``prepare``) or runs ``gc --images``. It only saves work: two agents don't build the same twice.
 
-``switching``, one a host: held by who changes which artifact is in use or what the kernel has
-loaded, who removes artifacts and who publishes the status; for seconds.
+``switching``, one a host: a process holds it for seconds while it switches artifacts, loads or
+unloads modules, removes artifacts or publishes the status.
 
-``changing``, one a driver: held by who reads its part of the store in order to write it (entries,
-links, state, managed files); for moments.
+``changing``, one a driver: a process holds it for moments while it reads the driver's part of the
+store in order to write it (entries, links, state, managed files).
 
-They are taken in this order and never the other way round, and of two drivers' never both. A build
-holds neither of the last two, so nothing that switches waits for it. Looking (``status``,
-``plan``) takes none. Why: docs/decisions/19-agent.md.
+Locks are taken in this order only, and never those of two drivers at once. A build holds neither of
+the last two, so nothing that switches waits for it. Commands that only look (``status``, ``plan``)
+take no lock. Why: docs/decisions/19-agent.md.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from provision.files import LONGEST_WAIT_S, in_root, lock
 from provision.progress import Note, Progress, silent
 from provision.store.layout import STORE, Layout
 
-# Builds take up to hours; what else is done under a lock takes seconds, on a slow disk minutes.
+# Builds take up to hours; other work under a lock takes seconds, or minutes on a slow disk.
 BUILD_SECONDS = LONGEST_WAIT_S
 SWITCH_SECONDS = 600.0
-# A wait that is shorter is worth no words.
+# Shorter waits are not reported.
 _PATIENCE_SECONDS = 1.0
 _BUILDING, _SWITCHING, _CHANGING = range(3)
 _BUILD_LOCK = Path("run/provision/building.lock")
 
 
 class _Held(threading.local):
-    """The locks that a thread holds: their ranks, and how often it took them, by path."""
+    """The ranks of the locks that a thread holds, and how often it took each, by path."""
 
     def __init__(self) -> None:
         self.ranks: dict[Path, int] = {}
@@ -50,9 +50,9 @@ class _Waiting:
     """How a lock is waited for.
 
     Args:
-        progress: Receives a note of a wait that is worth one.
-        text: What the note says.
-        limit: Seconds to wait at most.
+        progress: Receives a note of a wait that is not short.
+        text: The note's text.
+        limit: The longest wait, in seconds.
         on_wait: Called before any wait, however short.
     """
 
@@ -83,13 +83,13 @@ class _Waiting:
 
 @contextmanager
 def building(root: Path, progress: Progress = silent) -> Iterator[bool]:
-    """Keep other agents of a host from building; yields whether one of them had to be waited for.
+    """Keep other agents of a host from building; yield whether this process had to wait for one.
 
-    What was observed before a wait is past: look at the host again.
+    After a wait, earlier observations of the host are outdated.
 
     Raises:
-        InUseError: Another one builds for longer than a build may take.
-        OSError: The lock can't be made.
+        InUseError: Another agent builds for longer than a build may take.
+        OSError: The lock file can't be made.
     """
     waited: list[bool] = []
     text = "Another provision is building on this host; waiting for it"
@@ -130,7 +130,7 @@ def changing(
 
 @contextmanager
 def _taken(path: Path, rank: int, waiting: _Waiting) -> Iterator[None]:
-    """Take a lock, or go on with it where this thread holds it already."""
+    """Take a lock, unless this thread holds it already."""
     path = path.parent.resolve() / path.name
     if path in _held.depths:
         _held.depths[path] += 1
@@ -150,10 +150,10 @@ def _taken(path: Path, rank: int, waiting: _Waiting) -> Iterator[None]:
 
 
 def _check_order(path: Path, rank: int) -> None:
-    """Refuse what could make two processes wait for each other.
+    """Refuse an order of locks that could make two processes wait for each other.
 
     Raises:
-        RuntimeError: A lock of a later rank, or another driver's, is held: a defect.
+        RuntimeError: This thread holds a lock of the same or a later rank: a defect.
     """
     if any(held >= rank for held in _held.ranks.values()):
         raise RuntimeError(f"'{path}' is locked out of order: {sorted(_held.ranks)} are held")

@@ -1,6 +1,6 @@
-"""Knows the files that provision wrote outside of its store from those that someone else did.
+"""Managed files, which provision wrote outside of its store, and how they differ from foreign ones.
 
-Why a file of someone else is not replaced: docs/decisions/18-store-and-modules.md.
+Why a foreign file is not replaced: docs/decisions/18-store-and-modules.md.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from provision.pin import Sha256
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing to do.
+    """One change of a host.
 
     Attributes:
-        kind: ``unpack`` an artifact, ``save`` a copy of someone's file, ``write`` or ``remove`` a
+        kind: ``unpack`` an artifact, ``save`` a copy of a foreign file, ``write`` or ``remove`` a
             file, ``switch`` a link, or refresh the host's library cache (``ldconfig``).
-        path: To what.
+        path: The file or folder that changes.
         value: The file's text, or the link's target.
         mode: Permission bits of a file that is written.
     """
@@ -49,12 +49,12 @@ class Change:
 
 
 class Record(Frozen):
-    """What provision wrote outside of the store, so that it knows its own files again.
+    """The record of managed files, by which provision recognises them.
 
     Attributes:
-        files: Checksums of what a file may hold, by its path on the host: what was written, and
-            while that happens also what was there before.
-        library_cache: The entry that the host's library cache was refreshed for.
+        files: The sha256 of each content that a file may have, by its path on the host: of the
+            written content, and during a write also of the one before.
+        library_cache: The entry that the host's library cache was last refreshed for.
     """
 
     files: dict[str, tuple[Sha256, ...]] = Field(default_factory=dict)
@@ -63,12 +63,12 @@ class Record(Frozen):
 
 @dataclass(frozen=True, slots=True)
 class ManagedFiles:
-    """A record on disk, and what it is about.
+    """The managed files of a driver or of the units, with their record on disk.
 
     Attributes:
         root: Root of the host.
         path: The record.
-        saved: Folder for copies of other people's files.
+        saved: Folder for copies of foreign files.
     """
 
     root: Path
@@ -76,7 +76,7 @@ class ManagedFiles:
     saved: Path
 
     def load(self) -> Record:
-        """Read the record; an empty one where there is none."""
+        """Read the record; return an empty one if it is missing."""
         return load_json(self.path, Record) if self.path.exists() else Record()
 
     def store(self, record: Record) -> None:
@@ -86,12 +86,12 @@ class ManagedFiles:
     def file_changes(
         self, record: Record, path: Path, text: str | None, *, mode: int = 0o644
     ) -> list[Change]:
-        """Return how a file becomes what it should be.
+        """Return the changes that give a file its content, or remove it.
 
         Args:
             record: From ``load``.
             path: The file.
-            text: What it should hold; None: it must not exist.
+            text: Its new content; None to remove it.
             mode: Its permission bits.
         """
         there = self._content(path)
@@ -108,7 +108,7 @@ class ManagedFiles:
         return [Change("save", path, str(self.saved / f"{path.name}.{digest[:12]}")), change]
 
     def place(self, path: Path) -> Path:
-        """Return where a file lies, whatever links its folders are; it may be a link itself."""
+        """Return where a file lies, with links of its folders resolved; it may be a link itself."""
         return in_root(self.root, self._name(path), follow=False)
 
     def make(self, change: Change) -> None:
@@ -129,7 +129,7 @@ class ManagedFiles:
                 sync_directory(place.parent)
 
     def write(self, path: Path, text: str, *, mode: int = 0o644) -> None:
-        """Write a file, noting beforehand what it may hold if this ends in the middle."""
+        """Write a file; the record lists the new content first, in case this process is killed."""
         name = self._name(path)
         record = self.load()
         content = self._content(path)
@@ -141,9 +141,9 @@ class ManagedFiles:
         write_atomic(self.place(path), text, mode=mode)
 
     def _content(self, path: Path) -> bytes | None:
-        """Return what a file holds, through links below the root; None: there is no such file.
+        """Return a file's content, through links below the root; None if there is no such file.
 
-        A link that leads nowhere is a foreign file too, such as one that masks a unit.
+        A link that leads nowhere, such as one that masks a unit, counts as an empty file.
         """
         real = in_root(self.root, self._name(path))
         if real.exists():
@@ -155,14 +155,14 @@ class ManagedFiles:
 
 
 def refuse_foreign(changes: Iterable[Change], resolution: str) -> None:
-    """Do nothing if no file of someone else would have to be replaced.
+    """Refuse changes that would replace foreign files.
 
     Args:
-        changes: What is to be done.
-        resolution: What to do next, if one would.
+        changes: The planned changes.
+        resolution: What to do next, for the error.
 
     Raises:
-        ProvisionError: One would; names all of them.
+        ProvisionError: They would replace foreign files; names all of these.
     """
     foreign = [str(change.path) for change in changes if change.kind == "save"]
     if foreign:

@@ -1,8 +1,9 @@
-"""What the agent remembers of a driver between two runs (``state.json``).
+"""The agent's state of a driver, which it keeps from one run to the next (``state.json``).
 
-It holds decisions that nothing else does: what was rolled back from, and which version stays.
-So an unknown key is kept, what can't be read is said and set aside, and the file of a newer
-provision is not touched: docs/decisions/19-agent.md. Models are plain, to be read in a moment.
+No other file has these decisions: which artifacts someone rolled back from, and which version
+stays. So unknown keys are kept, a file that can't be read is reported and set aside, and the file
+of a newer provision is not touched: docs/decisions/19-agent.md. The models are plain classes, which
+load faster than pydantic's.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from provision.store.lenient import (
 )
 from provision.store.locks import changing
 
-# Grows when a key that is there changes its meaning; a new key does not count.
+# It grows when an existing key changes its meaning, not when a key is added.
 SCHEMA = 1
 # Seconds before a failed build is tried again, doubled each time; and the longest pause.
 _PAUSE = 60
@@ -41,20 +42,20 @@ _MOST_DOUBLINGS = 16
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why an artifact could not be had.
+    """Why there is no artifact for a kernel.
 
     Attributes:
         reason: ``compile``, ``build``, ``missing`` (headers, kernel, driver or version),
-            ``untrusted`` (what a registry has is not signed as it has to be), ``load`` or
+            ``untrusted`` (an image of a registry lacks a trusted signature), ``load`` or
             ``failed``.
         message: What happened, in one line.
         resolution: What to do.
         details: The compiler's complaints, or a program's last lines.
-        inputs: What was tried: it is not tried again as long as this is the same, if ``final``.
+        inputs: Fingerprint of the inputs of this attempt.
         time: Unix time.
         attempts: How often in a row it failed with these inputs.
-        final: Whether trying again makes no sense before the inputs change.
-        log: The build's whole output, if there was one.
+        final: Whether another attempt makes sense only after the inputs have changed.
+        log: Path of the build's whole output, if there was a build.
         extra: Keys that this version does not know; they are kept.
     """
 
@@ -70,11 +71,11 @@ class Failure:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def holds(self, *, now: float) -> bool:
-        """Return whether it is too early to try the same again.
+        """Return whether it is too early for another attempt with the same inputs.
 
-        A clock that was set back makes no one wait.
+        After a clock was set back, another attempt is made at once.
         """
-        # Bounded before it is a power: whatever the file says.
+        # The exponent is bounded, because the file may have any number.
         pause = min(_PAUSE * 2 ** min(self.attempts, _MOST_DOUBLINGS), _LONGEST_PAUSE)
         is_build = self.reason in {"build", "compile"}
         return self.final or (is_build and 0 <= now - self.time < pause)
@@ -82,22 +83,23 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class KernelState:
-    """What is known about a driver's artifact for one kernel.
+    """The state of a driver's artifact for one kernel.
 
     Attributes:
-        inputs: Fingerprint of everything that the artifact was decided from.
+        inputs: Fingerprint of all inputs of the decision for this artifact.
         wanted: Fingerprint of what provision.toml asked for.
-        version: The driver's version that was chosen.
+        version: The chosen version of the driver.
         previous: The artifact that this kernel used before.
-        fingerprint: Fingerprint of the files' sizes and times when they were last compared.
+        fingerprint: Fingerprint of the files' sizes and times at their last comparison.
         damaged: The artifact that a later comparison found damaged.
-        prepared: Unix time when the artifact was there.
-        seconds: How long that took, by part.
+        prepared: Unix time at which the artifact was complete.
+        seconds: The seconds that each part of the preparation took.
         rejected: Artifacts that someone rolled back from.
-        failure: Why the wanted artifact is not there; None: it is.
-        load_failure: Why its modules could not be loaded, or unloaded for it; None: they could.
-        announced: The kernel that ran when this one was prepared, which was yet to come (empty:
-            none ran); None: it was not.
+        failure: Why the artifact is missing; None if it is there.
+        load_failure: Why its modules could not be loaded, or others unloaded for them; None if
+            they could.
+        announced: The kernel that ran while the artifact was prepared for a kernel that was yet to
+            come (empty if no kernel ran); None for other kernels.
         extra: Keys that this version does not know; they are kept.
     """
 
@@ -121,12 +123,12 @@ class DriverState:
     """A ``state.json``.
 
     Attributes:
-        kernels: What is known, by kernel.
+        kernels: The state of each kernel, by release.
         activated: The artifact whose activation was completed: links, vendor config and all.
-        schema: Version of its format; greater than ours: a newer provision wrote it, and it must
-            not be written.
+        schema: Version of the format. A version greater than ``SCHEMA`` shows that a newer
+            provision wrote the file, which must not be overwritten.
         extra: Keys that this version does not know; they are kept.
-        problems: What could not be read.
+        problems: A line for each value that could not be read.
     """
 
     kernels: Mapping[str, KernelState] = field(default_factory=dict)
@@ -141,21 +143,21 @@ class DriverState:
         return self.schema > SCHEMA
 
     def of(self, release: str) -> KernelState:
-        """Return what is known about one kernel; nothing, if nothing is."""
+        """Return the state of one kernel; an empty one if nothing is known."""
         return self.kernels.get(release, KernelState())
 
     def updated(self, release: str, kernel: KernelState) -> DriverState:
-        """Return the same with what is known about one kernel replaced."""
+        """Return this state with that of one kernel replaced."""
         return replace(self, kernels={**self.kernels, release: kernel})
 
     def without(self, release: str) -> DriverState:
-        """Return the same with one kernel forgotten."""
+        """Return this state without one kernel."""
         kept = {name: kernel for name, kernel in self.kernels.items() if name != release}
         return replace(self, kernels=kept)
 
 
 class NewerStateError(ProvisionError):
-    """A newer provision wrote what is remembered of a driver; this one must not change it."""
+    """A newer provision wrote a driver's state; this one must not change it."""
 
     def __init__(self, path: Path, schema: int) -> None:
         super().__init__(
@@ -167,9 +169,9 @@ class NewerStateError(ProvisionError):
 
 
 def load_state(layout: Layout) -> DriverState:
-    """Return what is remembered of a driver; nothing where nothing is.
+    """Return a driver's state; an empty one if there is no file.
 
-    What can't be read is among its ``problems``.
+    Its ``problems`` list what can't be read.
     """
     try:
         data = layout.state.read_bytes()
@@ -181,7 +183,7 @@ def load_state(layout: Layout) -> DriverState:
 
 
 def parse_state(data: bytes) -> DriverState:
-    """Return what a ``state.json`` says."""
+    """Return the state in the bytes of a ``state.json``."""
     problems: list[str] = []
     try:
         document = json.loads(data)
@@ -198,12 +200,12 @@ def parse_state(data: bytes) -> DriverState:
 
 
 def store_state(layout: Layout, state: DriverState) -> bool:
-    """Write what is to be remembered; the caller holds the driver's lock.
+    """Write a driver's state; the caller holds the driver's lock.
 
     A file that could not be read whole is copied to another name first.
 
     Returns:
-        Whether that changed anything.
+        Whether the file changed.
 
     Raises:
         NewerStateError: A newer provision wrote the file.
@@ -223,7 +225,7 @@ def state_text(state: DriverState) -> str:
 
 
 def update_state(layout: Layout, change: Callable[[DriverState], DriverState]) -> bool:
-    """Change what is remembered of a driver; arguments and errors as ``store_state``."""
+    """Change a driver's state; returns and raises as ``store_state``."""
     with changing(layout):
         before = load_state(layout)
         after = change(before)
@@ -231,10 +233,10 @@ def update_state(layout: Layout, change: Callable[[DriverState], DriverState]) -
 
 
 def refuse_newer(layout: Layout) -> None:
-    """Do nothing, unless a newer provision wrote what is remembered of a driver.
+    """Refuse to go on if a newer provision wrote a driver's state.
 
     Raises:
-        NewerStateError: One did.
+        NewerStateError: A newer provision wrote it.
     """
     state = load_state(layout)
     if state.is_newer:
@@ -259,7 +261,7 @@ def _kernel(data: object, release: str, problems: list[str]) -> KernelState:
 
 
 def _document(kernel: KernelState) -> dict[str, Any]:
-    """Return what is written of a kernel: what is known, and what was kept unread."""
+    """Return a kernel's state as JSON, with the unknown keys that were kept."""
     document = asdict(kernel)
     for name in ("failure", "load_failure"):
         if document[name] is not None:
@@ -268,7 +270,7 @@ def _document(kernel: KernelState) -> dict[str, Any]:
     return {**document["extra"], **named}
 
 
-# Keys of the file that are called otherwise here: hosts have files with them.
+# Keys of the file that have other names here: files on hosts have the old names.
 _FIELDS = {"wish": "wanted", "stamp": "fingerprint"}
 _KEYS = {name: key for key, name in _FIELDS.items()}
 _FAILURE: dict[str, Kind] = {
@@ -294,7 +296,7 @@ _KERNEL: dict[str, Kind] = {
     "seconds": numbers,
     "rejected": texts,
     "announced": optional(text),
-    # Objects, read on their own.
+    # These are objects, which ``_kernel`` reads.
     "failure": lambda value: value,
     "load_failure": lambda value: value,
 }

@@ -1,7 +1,7 @@
-"""The systemd units that run the agent, udev's rule, kernel packages' hooks, Flatcar's gate.
+"""The systemd units that run the agent, udev's rule, hooks of kernel packages, and Flatcar's gate.
 
-They lie in /etc, where a host's own units belong, and are enabled by the links that
-``systemctl enable`` would make, so that an image's root is prepared in the same way as a host.
+They lie in /etc, where a host's own units belong. The links that ``systemctl enable`` would make
+enable them, so that an image's root is prepared in the same way as a host.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from provision.store.layout import STORE
 from provision.store.managed_files import Change, ManagedFiles, Record, refuse_foreign
 
 UNITS = PurePosixPath("etc/systemd/system")
-# Where packages of the distro put theirs; those in UNITS overrule them.
+# Packages of the distro put their units here; those in UNITS take precedence.
 PACKAGED_UNITS = PurePosixPath("usr/lib/systemd/system")
 KERNEL_HOOKS = PurePosixPath("etc/kernel")
 UDEV_RULES = PurePosixPath("etc/udev/rules.d")
-# What runs when kernels come and go, by who runs it; both pass the kernel's release.
+# The hooks that Debian's kernel packages and kernel-install run when a kernel comes or goes; both
+# pass the kernel's release.
 # Sources: https://kernel-team.pages.debian.net/kernel-handbook/ch-update-hooks.html and
 # https://www.freedesktop.org/software/systemd/man/latest/kernel-install.html
 _DEBIAN = ("header_postinst.d", "postinst.d", "postrm.d")
 DEBIAN_HOOKS = tuple(KERNEL_HOOKS / folder / "provision" for folder in _DEBIAN)
 KERNEL_INSTALL_HOOKS = (KERNEL_HOOKS / "install.d/95-provision.install",)
 _RPM_DATABASES = ("var/lib/rpm", "usr/lib/sysimage/rpm")
-# Where flatcar-postinst looks, as /usr/share/oem/bin: on its OEM partition, which can be written.
+# flatcar-postinst finds it as /usr/share/oem/bin: on the OEM partition, which can be written.
 # Source: https://www.flatcar.org/docs/latest/setup/releases/update-strategies/
 _OEM_PROGRAMS = PurePosixPath("oem/bin")
-# What runs at once, without waiting for a boot.
+# The units that start at once, without waiting for a boot.
 WATCHERS = (
     "provision-kernel.path",
     "provision-apply.timer",
@@ -43,7 +44,7 @@ WATCHERS = (
 )
 _CDI = "provision-cdi."
 _UNIT_SUFFIXES = (".service.j2", ".path.j2", ".timer.j2")
-# systemd.service(5), COMMAND LINES: blanks, quotes, '%' and '$' mean something there.
+# In a unit, blanks, quotes, '%' and '$' are special: systemd.service(5), COMMAND LINES.
 _PROGRAM = re.compile(r"/[A-Za-z0-9._+/-]+")
 _WANTED_BY = re.compile(r"^WantedBy=(\S+)$", re.MULTILINE)
 _FOREIGN = (
@@ -63,13 +64,13 @@ class UnitFile:
 
 @dataclass(frozen=True, slots=True)
 class UnitSettings:
-    """What the units of a host are rendered from.
+    """The values that the units of a host are rendered from.
 
     Attributes:
         program: Absolute path of ``provision`` on the host.
         documentation: Address for ``Documentation=``.
-        hooks: What the host's kernel packages run, from ``kernel_hooks``.
-        with_gate: Whether an update is held that drivers don't build for.
+        hooks: The hooks that the host's kernel packages run, from ``kernel_hooks``.
+        with_gate: Whether an update is held as long as drivers don't build for its kernel.
         with_cdi: Whether CDI specifications are written at boot and when drivers change.
     """
 
@@ -81,11 +82,11 @@ class UnitSettings:
 
 
 def unit_files(templates: Path, settings: UnitSettings) -> list[UnitFile]:
-    """Render all units, udev's rule, the kernel hooks, and what holds updates of Flatcar.
+    """Render all units, udev's rule, the kernel hooks, and the gate that holds Flatcar's updates.
 
     Args:
         templates: The folder of templates.
-        settings: What they are rendered from.
+        settings: The values that they are rendered from.
 
     Raises:
         UsageError: The program's path can't stand in a unit.
@@ -108,7 +109,7 @@ def unit_files(templates: Path, settings: UnitSettings) -> list[UnitFile]:
     ]
     units = [p for p in units if settings.with_cdi or not p.name.startswith(_CDI)]
     files = [rendered(path, UNITS, 0o644) for path in units]
-    # udev sees by itself that a rule came or went: systemd-udevd.service(8).
+    # udev notices changes of its rules: systemd-udevd.service(8).
     rules = sorted((templates / "udev").glob("*.rules.j2"))
     files += [rendered(path, UDEV_RULES, 0o644) for path in rules]
     for hook in sorted(settings.hooks):
@@ -124,7 +125,7 @@ def _environment(templates: Path) -> Environment:
         loader=FileSystemLoader(templates),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
-        # What is rendered are units and scripts, not web pages.
+        # The templates are units and scripts, not web pages.
         autoescape=False,  # noqa: S701
     )
 
@@ -140,11 +141,11 @@ def enabling_links(files: Iterable[UnitFile]) -> dict[PurePosixPath, str]:
 
 
 def kernel_hooks(root: Path) -> tuple[PurePosixPath, ...]:
-    """Return the hooks that a host's kernel packages run: none on hosts of images.
+    """Return the hooks that a host's kernel packages run; empty for image-based hosts.
 
-    The packages of Debian and its kin run those of /etc/kernel; those of the RPM families call
-    kernel-install, which runs its plugins. Where an RPM distro's packages do not call it, the
-    plugin is never run, and the folder of the kernel is what is noticed.
+    Kernel packages of Debian's family run the hooks in /etc/kernel. Those of the RPM families call
+    kernel-install, which runs its plugins. If an RPM distro's packages do not call it, the plugin
+    never runs, and provision-kernel.path notices the kernel's folder instead.
     """
     if in_root(root, "var/lib/dpkg").is_dir():
         return DEBIAN_HOOKS
@@ -156,28 +157,28 @@ def kernel_hooks(root: Path) -> tuple[PurePosixPath, ...]:
 
 
 def plan_units(root: Path, files: Iterable[UnitFile], *, replace: bool = False) -> list[Change]:
-    """Return what must change so that a host has exactly these units, enabled; maybe nothing.
+    """Return the changes after which a host has exactly these units, enabled.
 
     Args:
         root: Root of the host.
-        files: What it should have; none: everything of ours goes.
-        replace: Replace files that someone else wrote, keeping a copy.
+        files: The units and hooks; empty to remove all of provision's.
+        replace: Replace foreign files, keeping a copy of each.
 
     Raises:
-        ProvisionError: Someone else wrote or changed a file that has to be replaced or removed.
+        ProvisionError: A foreign file has to be replaced or removed.
     """
     managed = _managed_files(root)
     record = managed.load()
-    wanted = {root / file.path: file for file in files}
+    planned = {root / file.path: file for file in files}
     ours = [root / name.lstrip("/") for name in record.files]
     changes: list[Change] = []
-    for path in dict.fromkeys([*wanted, *ours]):
-        file = wanted.get(path)
+    for path in dict.fromkeys([*planned, *ours]):
+        file = planned.get(path)
         text, mode = (file.text, file.mode) if file else (None, 0)
         changes += managed.file_changes(record, path, text, mode=mode)
     if not replace:
         refuse_foreign(changes, _FOREIGN)
-    links = {root / path: target for path, target in enabling_links(wanted.values()).items()}
+    links = {root / path: target for path, target in enabling_links(planned.values()).items()}
     gone = _own_links(root, record) - set(links)
     changes += [Change("remove", path) for path in sorted(gone)]
     changes += [
@@ -193,8 +194,8 @@ def apply_units(root: Path, changes: list[Change], *, on_change: Callable[[Chang
 
     Args:
         root: Root of the host.
-        changes: From ``plan_units``; with none, nothing is done.
-        on_change: Called before each.
+        changes: From ``plan_units``; if it is empty, nothing is done.
+        on_change: Called before each change.
 
     Raises:
         OSError: A file can't be written.
@@ -224,11 +225,11 @@ def own_program(root: Path, started_as: str) -> str:
     """Return the path by which a host's units run ``provision``.
 
     Args:
-        root: Root of the host; another than the running one has its own, where DESIGN puts it.
-        started_as: How this process was started.
+        root: Root of the host. Another root than / has its own provision, in /opt/provision.
+        started_as: The name or path by which this process was started.
 
     Raises:
-        UsageError: It was not started as a program, and there is none on PATH.
+        UsageError: This process was not started as a program, and PATH has no ``provision``.
     """
     if root.resolve() != Path("/"):
         return "/opt/provision/bin/provision"
@@ -242,7 +243,7 @@ def own_program(root: Path, started_as: str) -> str:
 
 
 def _own_links(root: Path, record: Record) -> set[Path]:
-    """Return the links that enable a unit which we wrote."""
+    """Return the links that enable provision's units."""
     names = set(record.files)
     found = {
         root / path: in_root(root, path, follow=False)
@@ -269,7 +270,7 @@ def _exists(root: Path, name: str) -> bool:
 
 
 def _managed_files(root: Path) -> ManagedFiles:
-    # Below a name that no driver can have.
+    # No driver can have this name.
     folder = in_root(root, STORE / ".units")
     return ManagedFiles(root, folder / "written.json", folder)
 

@@ -440,7 +440,7 @@ def test_an_own_mirror_may_call_itself_what_it_likes(host: Host) -> None:
 
 
 def test_a_missing_section_is_named(host: Host) -> None:
-    with pytest.raises(NotFoundError, match="has no section non-free; it has contrib, main"):
+    with pytest.raises(NotFoundError, match="has no component non-free; it has contrib, main"):
         host.open(components=["non-free"])
 
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from kit.probe import is_root, need
 from provision.catalogue import Catalogue, catalogue_folders
 from provision.errors import ProvisionError
-from provision.kmod.device_setup import make_nodes, missing_nodes, remove_nodes, wanted_nodes
+from provision.kmod.device_setup import make_nodes, missing_nodes, remove_nodes, required_nodes
 from provision.manifest import DeviceNode, Manifest, MinorsFrom
 from unit.kmod.artifact import make_artifact, write
 
@@ -48,7 +48,7 @@ def _machine(root: Path, *minors: int, devices: str = DEVICES) -> Path:
 
 
 def test_nvidias_nodes_are_those_of_its_gpus(nvidia: Manifest, tmp_path: Path) -> None:
-    nodes = wanted_nodes(nvidia, root=_machine(tmp_path, 0, 1))
+    nodes = required_nodes(nvidia, root=_machine(tmp_path, 0, 1))
     assert {(node.name, node.major, node.minor) for node in nodes} == {
         ("nvidiactl", 195, 255),
         ("nvidia-modeset", 195, 254),
@@ -62,8 +62,8 @@ def test_nvidias_nodes_are_those_of_its_gpus(nvidia: Manifest, tmp_path: Path) -
 
 def test_a_driver_that_is_not_loaded_has_no_nodes(nvidia: Manifest, tmp_path: Path) -> None:
     none = "Character devices:\n  1 mem\n"
-    assert wanted_nodes(nvidia, root=_machine(tmp_path, devices=none)) == []
-    assert wanted_nodes(nvidia, root=tmp_path / "nothing") == []
+    assert required_nodes(nvidia, root=_machine(tmp_path, devices=none)) == []
+    assert required_nodes(nvidia, root=tmp_path / "nothing") == []
 
 
 def test_nodes_and_links_are_made_once_and_removed(nvidia: Manifest, tmp_path: Path) -> None:

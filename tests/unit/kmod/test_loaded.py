@@ -54,7 +54,10 @@ def test_modules_that_go_together_do_not_count_as_each_others_users(tmp_path: Pa
     loaded = loaded_modules(_machine(tmp_path))
     assert users_of(["nvidia_uvm"], loaded, root=tmp_path) == ()
     (drm,) = users_of(["nvidia_modeset"], loaded, root=tmp_path)[:1]
-    assert (drm.kind, drm.name) == ("kernel", "a process or the kernel; no one has a device open")
+    assert (drm.kind, drm.name) == (
+        "kernel",
+        "a process or the kernel; no process has a device open",
+    )
     names = ["nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia"]
     assert {u.module for u in users_of(names, loaded, root=tmp_path)} == {
         "nvidia_drm",

@@ -16,8 +16,7 @@ import pytest
 from provision.build.artifact_image import DIGEST_LABEL, Built
 from provision.build.diagnosis import BuildError, BuildFailure, SourceError
 from provision.catalogue import Catalogue
-from provision.config import Config
-from provision.config.driver_settings import DriverConfig
+from provision.config import Config, DriverConfig
 from provision.engine.docker_api import Engine, EngineLostError, Image
 from provision.engine.stream import StepRecord
 from provision.errors import ExitCode, NotFoundError, ProvisionError

@@ -71,8 +71,8 @@ class Apt:
         config: str | None = None,
     ) -> Script:
         """Return what downloads the closure of packages."""
-        wanted = " ".join(shlex.quote(spec.text) for spec in specs)
-        parts = [_prelude(repositories), _SOLVE.replace("@wanted@", wanted)]
+        packages = " ".join(shlex.quote(spec.text) for spec in specs)
+        parts = [_prelude(repositories), _SOLVE.replace("@packages@", packages)]
         if config:
             parts.append(_CONFIG.replace("@config@", shlex.quote(config)))
         return Script(
@@ -125,7 +125,7 @@ def _prelude(repositories: tuple[Repository, ...]) -> str:
             "-o APT::Install-Recommends=false",
             "-o Acquire::Languages=none",
             "-o Acquire::ForceHash=sha256",
-            # A repository that can't be read is only a warning otherwise.
+            # Otherwise, a repository that can't be read causes only a warning.
             "-o APT::Update::Error-Mode=any",
             *([own] if repositories else []),
         ]
@@ -134,7 +134,7 @@ def _prelude(repositories: tuple[Repository, ...]) -> str:
 set -eu
 cd {WORK}
 export LC_ALL=C DEBIAN_FRONTEND=noninteractive
-# Debian's and Ubuntu's own images know no authorities, so that no https mirror could be read.
+# Debian's and Ubuntu's own images have no authorities, so that no https mirror could be read.
 authorities=
 if [ ! -s {_CA_BUNDLE} ] && [ -s {WORK}/{AUTHORITIES} ]; then
     authorities='-o Acquire::https::CaInfo={WORK}/{AUTHORITIES}'
@@ -142,18 +142,18 @@ fi
 apt_get() {{ apt-get {options} $authorities "$@"; }}
 apt_cache() {{ apt-cache {options} "$@"; }}
 mkdir -p lists/partial cache archives/partial none/partial sources
-# Once for both rounds: they have to see one state of the repositories.
+# Only the first round updates: both must see the same state of the repositories.
 if [ ! -e updated ]; then apt_get --quiet update; : > updated; fi"""
 
 
-# The listing is asked for while the packages are downloaded: of the same indexes, it is the same
-# answer. It has another, empty folder of downloads, because it leaves out what lies there already.
+# apt prints the listing while it downloads the packages; the indexes are the same. The listing has
+# another, empty folder of downloads, because apt leaves out files that it has downloaded already.
 # apt compares each file with its sha256, and so does the package store.
 _SOLVE = """\
 apt_get -o Dir::Cache::Archives=/provision/solve/none --quiet=2 --print-uris --yes \\
-    install @wanted@ > uris.txt 2> uris.log &
+    install @packages@ > uris.txt 2> uris.log &
 listing=$!
-apt_get --quiet --download-only --yes install @wanted@
+apt_get --quiet --download-only --yes install @packages@
 wait "$listing" || { cat uris.log; exit 1; }
 rm -rf packages && mkdir packages
 {

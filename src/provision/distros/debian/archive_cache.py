@@ -1,7 +1,7 @@
-"""What is kept of an archive between two runs, and when it is asked again.
+"""The cache of an archive's indexes, and when the archive is asked again.
 
-One folder a suite: the signed text, when it was checked, and a table for each Packages file.
-Anyone who reads or changes it holds the lock (``provision.distros.debian.archive_index``).
+A suite has one folder with the signed text, the time of its last check, and a table for each
+Packages file. Processes that read or change it hold the lock of ``ArchiveAccess.reading``.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from provision.progress import Note, Progress
 
 log = logging.getLogger(__name__)
 
-# Seconds for which an index counts as current, and after which an unreachable one is tried again.
+# Seconds for which an index counts as current, and seconds until an archive is tried again.
 MAX_AGE = 15 * 60
 _RETRY_AFTER = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a suite.
+    """The cached state of a suite.
 
     Attributes:
         signed: Its signed text.
-        release: What that says.
-        checked: Unix time when the archive last said that this is current.
-        tried: Unix time when it was last asked, with or without an answer.
+        release: The parsed text.
+        checked: Unix time at which the archive last confirmed that it is current.
+        tried: Unix time of the last request, with or without an answer.
     """
 
     signed: Signed
@@ -63,7 +63,7 @@ class SuiteCache:
 
     def __init__(self, address: SuiteAddress, folder: Path) -> None:
         self.address = address
-        # Another keyring is another opinion on what is signed.
+        # With another keyring, other texts may count as signed.
         key = "\n".join([address.uri, address.suite, *(str(ring) for ring in address.keyrings)])
         self.folder = folder / hashlib.sha256(key.encode()).hexdigest()[:16]
 
@@ -73,13 +73,13 @@ class SuiteCache:
         return f"{self.address.uri}/dists/{self.address.suite}"
 
     def release(self, *, now: float) -> ReleaseFile:
-        """Return the suite's Release file, asking the archive where ours is too old.
+        """Return the suite's Release file; an outdated one in the cache is downloaded again.
 
         Raises:
             UnreachableError: The archive can't be reached, and nothing is cached.
-            SignatureError: What it sent is not signed by a trusted key.
-            ProvisionError: What it sent is of another suite, or out of date; or it can't be
-                reached, and what is cached is out of date.
+            SignatureError: The downloaded file is not signed by a trusted key.
+            ProvisionError: It is that of another suite, or out of date; or the archive can't be
+                reached, and the cached file is out of date.
         """
         known = self._load()
         if known and 0 <= now - known.checked < MAX_AGE and not self._is_expired(known, now):
@@ -103,7 +103,7 @@ class SuiteCache:
     def table(
         self, release: ReleaseFile, component: str, architecture: str, progress: Progress
     ) -> PackageTable | None:
-        """Return a section's packages; None if the suite has no such section.
+        """Return a component's packages; None if the suite has no such component.
 
         Raises:
             NotFoundError: The archive doesn't have what its Release file lists.
@@ -116,7 +116,7 @@ class SuiteCache:
         path = self._table_path(index, stem)
         if not path.exists():
             self._read_packages(release, index, path, progress)
-            # Older ones, and what a process that was killed has left.
+            # Older tables, and drafts of killed processes.
             for old in [*self.folder.glob(f"{stem}*"), *self.folder.glob(f".*{stem}*")]:
                 if old != path:
                     old.unlink()
@@ -129,7 +129,7 @@ class SuiteCache:
         )
 
     def has_table(self, release: ReleaseFile, component: str, architecture: str) -> bool:
-        """Return whether a section's packages are cached, or the suite has no such section."""
+        """Return whether a component's packages are cached, or the suite lacks the component."""
         index = release.packages_file(component, architecture)
         return index is None or self._table_path(index, _stem(component, architecture)).exists()
 
@@ -137,7 +137,7 @@ class SuiteCache:
         return self.folder / f"{stem}{index.sha256[:32]}.sqlite"
 
     def sources(self, release: ReleaseFile, component: str, progress: Progress) -> bytes | None:
-        """Return the text of a section's Sources file; None if the suite has no such section.
+        """Return the text of a component's Sources file; None if the suite lacks the component.
 
         Raises:
             NotFoundError: The archive doesn't have what its Release file lists.
@@ -191,14 +191,14 @@ class SuiteCache:
         get(url)
 
     def _accept(self, signed: Signed, known: Known | None, now: float) -> ReleaseFile:
-        """Keep what the archive sent, unless it is older than what it sent before.
+        """Store a downloaded Release file, unless it is older than the cached one.
 
         Source: https://wiki.debian.org/DebianRepository/Format#Date.2C_Valid-Until
         """
         new = Known(signed, self._parse(signed), now, now)
         if known is not None and self._is_older(new.release, known.release):
-            # A replay; or mirrors behind one name, which differ for a while. It doesn't count as
-            # an answer: the next run asks again.
+            # It is a replay, or from one of several mirrors that differ for a while. It doesn't
+            # count as an answer: the next run asks again.
             self._store(replace(known, tried=now))
             return self._kept(known, now, "answered with an older index than before")
         if self._is_expired(new, now):
@@ -207,7 +207,7 @@ class SuiteCache:
         return new.release
 
     def _kept(self, known: Known, now: float, why: str) -> ReleaseFile:
-        """Return what is cached, as long as it is valid."""
+        """Return the cached Release file, as long as it is valid."""
         if self._is_expired(known, now):
             raise self._expired(
                 known.release, f"The cached index is the newest: {self.address} {why}."
@@ -258,7 +258,7 @@ class SuiteCache:
             payload = (self.folder / "Release").read_bytes()
             signed = Signed(payload, state["etag"], state["last_modified"])
             checked, tried = float(state["checked"]), float(state["tried"])
-            # Refuses what is no point in time, which could not be shown.
+            # Raises ValueError for a time that could not be shown.
             datetime.fromtimestamp(checked, UTC)
             return Known(signed, self._parse(signed), checked, tried)
         except (
@@ -269,7 +269,7 @@ class SuiteCache:
             TypeError,
             ProvisionError,
         ):
-            # Never written, or damaged: read again.
+            # It was never written or is damaged, and is read again.
             return None
 
     def _store(self, known: Known) -> None:
@@ -285,5 +285,5 @@ class SuiteCache:
 
 
 def _stem(component: str, architecture: str) -> str:
-    """Return what the name of a section's table begins with."""
+    """Return the beginning of the name of a component's table."""
     return f"{component}-{architecture}-"

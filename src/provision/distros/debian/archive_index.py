@@ -36,8 +36,8 @@ class Suite:
     """A suite that an index was read from.
 
     Attributes:
-        address: Where it is, and whose keys sign it.
-        components: Those of its components that were read.
+        address: Its address, and the keys that sign it.
+        components: The components that were read.
         enabled: Those of them that every build may take packages from.
     """
 
@@ -50,13 +50,13 @@ class Suite:
 
 
 class ArchiveIndex:
-    """What can be installed of a distro.
+    """The packages that can be installed of a distro.
 
     Args:
         distro: The distro.
-        architecture: Debian's name of it.
-        tables: Its packages; or what reads them, which is called when the first is asked for.
-        suites: Where they come from; the release itself among them.
+        architecture: The architecture, by Debian's name.
+        tables: Its packages, or a function that reads them at the first request.
+        suites: The suites that they come from, the release itself among them.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ArchiveIndex:
 
     @property
     def is_read(self) -> bool:
-        """Whether an answer takes no download."""
+        """Whether all packages are read, so that no request downloads anything."""
         return not callable(self._tables)
 
     @property
@@ -89,18 +89,18 @@ class ArchiveIndex:
 
     @property
     def security_mirror(self) -> str | None:
-        """Address of its security updates; None: there are none."""
+        """Address of its security updates; None if it has none."""
         found = (s.address for s in self.suites)
         return next((address.uri for address in found if address.suite.endswith("-security")), None)
 
     @property
     def is_snapshot(self) -> bool:
-        """Whether it counts although its time of validity is over."""
+        """Whether it counts although it is out of date."""
         return any(suite.address.snapshot for suite in self.suites)
 
     @property
     def keyring(self) -> bytes | None:
-        """The keys that sign it, where they are not the distro's own; None: they are.
+        """The keys that sign it; None for the distro's own keys.
 
         Binary keyrings are sequences of keys:
         https://www.rfc-editor.org/rfc/rfc9580#section-10.1
@@ -152,7 +152,7 @@ _WAITING = "waiting for another provision to finish reading package indexes"
 
 
 def default_cache() -> Path:
-    """Return the folder for what can be had again: the system's for root, else the user's.
+    """Return the folder for caches: the system's for root, otherwise the user's.
 
     Source: https://specifications.freedesktop.org/basedir-spec/latest/
     """
@@ -170,9 +170,9 @@ class ArchiveAccess:
 
     Attributes:
         config: Settings of the host.
-        root: Root of the host whose apt configuration says where packages come from.
-        cache: Where indexes are kept; None: ``default_cache()``.
-        progress: Receives what is read, and how far downloads are.
+        root: Root of the host with the apt configuration that names the archives.
+        cache: Folder for indexes; None for ``default_cache()``.
+        progress: Receives a note of each index that is read, and the bytes of downloads.
     """
 
     config: Config = field(default_factory=Config)
@@ -209,20 +209,20 @@ def open_index(
     architecture: str,
     components: Iterable[str] = (),
 ) -> ArchiveIndex:
-    """Return the index of a distro's archive, asking the archive where ours is too old.
+    """Return the index of a distro's archive; an outdated one in the cache is read again.
 
-    Lists of packages that are not cached are downloaded when the first package is asked for, or by
-    ``ArchiveIndex.read``; what is said below of them is raised then.
+    Lists of packages that are not cached are downloaded with the first request for a package, or by
+    ``ArchiveIndex.read``, which then raises the errors of these lists.
 
     Args:
-        distro: Which distro.
+        distro: The distro.
         layout: How its archive is laid out.
         access: How the host reads it.
         architecture: As ``uname -m`` prints it.
-        components: Components needed besides those that are always read.
+        components: Components to read besides those that are always read.
 
     Raises:
-        NotFoundError: No mirror, no keyring, or no such section or architecture.
+        NotFoundError: There is no mirror, no keyring, or no such component or architecture.
         UnreachableError: The archive can't be reached, and its index is not cached.
         SignatureError: Its index is not signed by a trusted key.
         ProvisionError: Its index is out of date or broken.
@@ -230,7 +230,7 @@ def open_index(
     """
     debian_name = debian_architecture(architecture)
     addresses = access.suites(distro, layout)
-    sections = tuple(dict.fromkeys([*layout.enabled, *components]))
+    components_to_read = tuple(dict.fromkeys([*layout.enabled, *components]))
     with access.reading() as pool:
         found = [
             (cache, release)
@@ -240,60 +240,74 @@ def open_index(
             if release is not None
         ]
         releases = [(cache.address, release) for cache, release in found]
-        _check(distro, addresses, releases, sections, debian_name)
-        wanted = list(_wanted(found, sections, debian_name))
-        is_cached = all(want[0].has_table(*want[1:]) for want in wanted)
+        _check(distro, addresses, releases, components_to_read, debian_name)
+        lists = list(_package_lists(found, components_to_read, debian_name))
+        is_cached = all(one.cache.has_table(*one.parts) for one in lists)
         tables = (
-            _tables(wanted, pool, access.progress)
+            _tables(lists, pool, access.progress)
             if is_cached
-            else partial(_read_later, wanted, access)
+            else partial(_read_later, lists, access)
         )
     return ArchiveIndex(
         distro=distro,
         architecture=debian_name,
         tables=tables,
-        suites=[_suite(address, release, sections, layout) for address, release in releases],
+        suites=[
+            _suite(address, release, components_to_read, layout) for address, release in releases
+        ],
     )
 
 
-Want = tuple[SuiteCache, ReleaseFile, str, str]
+@dataclass(frozen=True, slots=True)
+class _PackageList:
+    """A list of packages of a suite, for one component and architecture."""
+
+    cache: SuiteCache
+    release: ReleaseFile
+    component: str
+    architecture: str
+
+    @property
+    def parts(self) -> tuple[ReleaseFile, str, str]:
+        """The arguments of the cache's methods."""
+        return self.release, self.component, self.architecture
 
 
 def _suite(
-    address: SuiteAddress, release: ReleaseFile, sections: Sequence[str], layout: ArchiveLayout
+    address: SuiteAddress, release: ReleaseFile, components: Sequence[str], layout: ArchiveLayout
 ) -> Suite:
-    read = tuple(name for name in sections if name in release.components)
+    read = tuple(name for name in components if name in release.components)
     return Suite(address, read, tuple(name for name in read if name in layout.enabled))
 
 
-def _wanted(
-    found: Iterable[tuple[SuiteCache, ReleaseFile]], sections: Sequence[str], architecture: str
-) -> Iterator[Want]:
+def _package_lists(
+    found: Iterable[tuple[SuiteCache, ReleaseFile]], components: Sequence[str], architecture: str
+) -> Iterator[_PackageList]:
     for cache, release in found:
-        for section in sections:
+        for component in components:
             for name in release.architectures_to_read(architecture):
-                yield cache, release, section, name
+                yield _PackageList(cache, release, component, name)
 
 
-def _read_later(wanted: Sequence[Want], access: ArchiveAccess) -> list[PackageTable]:
-    """Return the packages of sections, after the lock of the cache was given back."""
+def _read_later(lists: Sequence[_PackageList], access: ArchiveAccess) -> list[PackageTable]:
+    """Return the packages of lists, after the lock of the cache was released."""
     with access.reading() as pool:
-        return _tables(wanted, pool, access.progress)
+        return _tables(lists, pool, access.progress)
 
 
 def _tables(
-    wanted: Sequence[Want], pool: ThreadPoolExecutor, progress: Progress
+    lists: Sequence[_PackageList], pool: ThreadPoolExecutor, progress: Progress
 ) -> list[PackageTable]:
-    """Return the packages of sections; some suites lack some of them."""
-    found = pool.map(lambda want: want[0].table(*want[1:], progress), wanted)
+    """Return the packages of lists; some suites lack some of them."""
+    found = pool.map(lambda one: one.cache.table(*one.parts, progress), lists)
     return [table for table in found if table is not None]
 
 
 def suite_release(cache: SuiteCache) -> tuple[SuiteCache, ReleaseFile | None]:
-    """Return a suite's Release file; None where it turns out to be another archive.
+    """Return a suite's Release file; None if the address is that of another archive.
 
     Raises:
-        ProvisionError: It can't be had, or is not what it should be.
+        ProvisionError: It can't be downloaded, or is not valid.
     """
     address = cache.address
     try:
@@ -313,10 +327,14 @@ def _check(
     distro: DistroPin,
     addresses: Sequence[SuiteAddress],
     found: Sequence[tuple[SuiteAddress, ReleaseFile]],
-    sections: Sequence[str],
+    components: Sequence[str],
     architecture: str,
 ) -> None:
-    """Raise NotFoundError unless the release itself is there, with all that is wanted of it."""
+    """Require the release itself, with the architecture and all components.
+
+    Raises:
+        NotFoundError: One of them is missing.
+    """
     looked = "\n".join(f"looked in {address}" for address in addresses)
     main = next((release for address, release in found if address.suite == distro.codename), None)
     if main is None:
@@ -334,10 +352,10 @@ def _check(
             details=looked,
         )
     offered = frozenset[str]().union(*(release.components for _, release in found))
-    missing = [section for section in sections if section not in offered]
+    missing = [component for component in components if component not in offered]
     if missing:
         raise NotFoundError(
-            f"The archive of {distro.id} {distro.version} has no section {', '.join(missing)};"
+            f"The archive of {distro.id} {distro.version} has no component {', '.join(missing)};"
             f" it has {', '.join(sorted(offered))}.",
             resolution="A partial mirror may lack it; name a complete one in"
             " /etc/provision/provision.toml.",

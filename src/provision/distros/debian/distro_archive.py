@@ -61,19 +61,19 @@ def layout_of(pin: DistroPin) -> ArchiveLayout:
 
 
 def uses_archive(pin: DistroPin) -> bool:
-    """Return whether a release's packages are in an archive that is read here."""
+    """Return whether a release's packages are in an archive that apt reads."""
     return release_of(pin)[0].apt is not None
 
 
 def require_headers(index: ArchiveIndex, kernel: str) -> None:
-    """Refuse a kernel whose headers are not packaged, before an engine is asked for anything.
+    """Refuse a kernel whose headers are not packaged, before an engine starts any work.
 
     Args:
         index: The archive of the distro that the kernel comes from.
         kernel: The kernel's release, as ``uname -r`` prints it.
 
     Raises:
-        NotFoundError: The headers are not packaged there; says where they may be.
+        NotFoundError: The headers are not packaged there; says where to find them.
     """
     if index.package(f"{_PREFIX}{kernel}") is None:
         raise _no_headers(index, kernel)
@@ -87,22 +87,22 @@ def packaged_kernels(index: ArchiveIndex, *, like: str | None = None) -> list[st
         like: A kernel; only those of its flavour (``amd64``, ``cloud-amd64``, ``rt-amd64``) are
             listed. Without it, or if it has no flavour: the plain ones.
     """
-    wanted = _RELEASE.fullmatch(like) if like else None
+    example = _RELEASE.fullmatch(like) if like else None
     plain = re.compile(release_of(index.distro)[0].headers[0].kernels)
     kernels = []
     for package in index.packages_matching(_PREFIX):
         match = _RELEASE.fullmatch(package.name.removeprefix(_PREFIX))
         if match is None or not _is_real(package, match["version"]):
             continue
-        if match["flavour"] == wanted["flavour"] if wanted else plain.fullmatch(match[0]):
+        if match["flavour"] == example["flavour"] if example else plain.fullmatch(match[0]):
             kernels.append(match[0])
     return sorted(kernels, key=version_key, reverse=True)
 
 
 def _is_real(package: IndexedPackage, version: str) -> bool:
-    """Return whether a package holds headers, and is no name for the newest that do.
+    """Return whether a package holds headers itself.
 
-    Such as ``linux-headers-6.12-amd64``, which holds nothing and needs the real one.
+    A package such as ``linux-headers-6.12-amd64`` is empty and depends on the real one.
     """
     shared = re.compile(rf"linux-(?:[a-z0-9.-]+-)?headers-{re.escape(version)}(?:-common.*)?")
     return any(
@@ -176,7 +176,7 @@ class SourcePackage:
         """Return the file with a part such as ``.orig.tar.`` in its name.
 
         Raises:
-            NotFoundError: There is none, or not only one.
+            NotFoundError: There is no such file, or more than one.
         """
         signature = (".asc", ".sig")
         found = [f for f in self.files if part in f.name and not f.name.endswith(signature)]
@@ -199,7 +199,7 @@ def find_sources(
 
     Args:
         name: Its name.
-        distro: Which distro's.
+        distro: The distro.
         layout: How its archive is laid out.
         access: How the host reads it.
 
@@ -226,10 +226,10 @@ def find_sources(
 
 
 def _packages(text: bytes, name: str, uri: str) -> Iterator[SourcePackage]:
-    """Yield a package's versions; only its own entries are parsed, of some 35,000.
+    """Yield a package's versions; of some 35,000 entries, only those of the package are parsed.
 
     Raises:
-        ProvisionError: An entry of it lacks something.
+        ProvisionError: An entry of the package lacks a field.
     """
     head = f"Package: {name}\n".encode()
     for stanza in text.split(b"\n\n"):
@@ -246,7 +246,7 @@ def _packages(text: bytes, name: str, uri: str) -> Iterator[SourcePackage]:
 
 def _package(fields: Sources, name: str, uri: str) -> SourcePackage:
     version = str(fields["Version"])
-    # Refuses what is no version, which could not be sorted.
+    # Raises ValueError for a version that could not be sorted.
     version_key(version)
     address = f"{uri}/{fields['Directory']}"
     files = tuple(

@@ -19,7 +19,7 @@ from provision.files import sync_directory
 
 # https://wiki.debian.org/DebianRepository/Format#A.22Packages.22_Indices
 _FIELDS = (b"Package", b"Version", b"Architecture", b"Filename", b"SHA256", b"Size", b"Depends")
-_WANTED = frozenset(_FIELDS)
+_READ = frozenset(_FIELDS)
 # As large as the table takes it.
 _SIZE = re.compile(r"[0-9]{1,15}")
 _CREATE = """
@@ -43,7 +43,7 @@ class IndexedPackage:
         size: Of the file, in bytes.
         depends: Its Depends field.
         suite: The suite that it is in.
-        component: The section that it is in.
+        component: The component that it is in.
         uri: Address of the archive.
         is_automatic: Whether it is installed without being asked for; backports are not.
     """
@@ -72,8 +72,8 @@ Row = tuple[str, str, str, str, str, int, str]
 def parse_packages(chunks: Iterable[bytes]) -> Iterator[Row]:
     """Yield the packages of a Packages file, which comes in pieces, as rows of the table.
 
-    A line-wise reader of the few fields that are wanted, because the general parsers take ten
-    times as long for the same (docs/decisions/13-what-resolve-reads.md).
+    It reads only the required fields, line by line: the general parsers take ten times as long
+    (docs/decisions/13-what-resolve-reads.md).
 
     Raises:
         ProvisionError: A package lacks a name, a version or a valid size.
@@ -90,7 +90,7 @@ def _rows(stanzas: Iterable[bytes]) -> Iterator[Row]:
         fields = dict.fromkeys(_FIELDS, b"")
         for line in stanza.split(b"\n"):
             key, colon, value = line.partition(b":")
-            if colon and key in _WANTED:
+            if colon and key in _READ:
                 fields[key] = value.strip()
         if any(fields.values()):
             yield _row(fields)
@@ -136,7 +136,7 @@ class PackageTable:
     Args:
         path: What ``write_table`` made.
         suite: The suite that it belongs to.
-        component: The section that it belongs to.
+        component: The component that it belongs to.
         uri: Address of the archive.
         is_automatic: Whether its packages are installed without being asked for.
     """

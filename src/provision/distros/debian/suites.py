@@ -1,4 +1,4 @@
-"""Which suites at which addresses make up the archive of a distro, and how it is laid out."""
+"""The suites and addresses of a distro's archive, and its layout."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class ArchiveLayout:
     """What the archives of a distro's releases have in common.
 
     Attributes:
-        origin: What its indexes say about where they come from.
-        keyrings: Where its own package puts the keys that sign its indexes.
-        keyring_package: That package.
+        origin: The origin in its indexes.
+        keyrings: Paths of the keys that sign its indexes.
+        keyring_package: The package with these keys.
         components: Its components.
-        enabled: Those that hold kernels, compilers and tools, and are always read.
-        codenames: Of all its releases, oldest first.
+        enabled: Those with kernels, compilers and tools, which are always read.
+        codenames: The codenames of all its releases, oldest first.
         security_in_archive: Whether a complete mirror has the security suite too. Debian's
             security updates are an archive of their own.
     """
@@ -85,10 +85,10 @@ class SuiteAddress:
         uri: The archive's address, without a final slash.
         suite: The suite.
         keyrings: Files with the keys that may sign its index.
-        origin: What the index must say about where it comes from; None: anything.
-        tentative: It may turn out to be someone else's archive, which is then left out.
-        snapshot: It keeps an old state on purpose, whose time of validity is over.
-        has_own_keys: Its keyring is not the distro's own.
+        origin: The required origin of its index; None for any.
+        tentative: Whether it may be another archive, which is then left out.
+        snapshot: Whether it keeps an old state on purpose, which is out of date.
+        has_own_keys: Whether its keyring is not the distro's own.
     """
 
     uri: str
@@ -113,16 +113,16 @@ def suite_addresses(
 ) -> list[SuiteAddress]:
     """Return the addresses of a distro's archive.
 
-    ``provision.toml`` decides where it names a mirror. Otherwise it is the machine's own apt
-    configuration: as it stands if it is about this release, and with the suites of this release
-    at the same addresses if it is about another release of the same distro.
+    A mirror in ``provision.toml`` takes precedence. Otherwise, the machine's own apt configuration
+    names the addresses. If it is for another release of the same distro, the suites of this release
+    are read at the same addresses.
 
     Args:
-        distro: Which distro.
-        layout: How its archive is laid out.
-        config: What provision.toml says about its archive.
+        distro: The distro.
+        layout: The layout of its archive.
+        config: Settings of its archive in provision.toml.
         root: Root of the host whose apt configuration is read.
-        key_folder: Where keys that apt has as text are put in binary form.
+        key_folder: Folder for binary copies of keys that apt has as text.
 
     Raises:
         NotFoundError: No mirror or no keyring is known.
@@ -158,11 +158,11 @@ def _configured(
             distro.id,
         )
     release, updates, security_suite = layout.suites(distro.codename)
-    wanted = [(mirror, release), (mirror, updates), (security, security_suite)]
+    suites = [(mirror, release), (mirror, updates), (security, security_suite)]
     if config.backports:
-        wanted.append((mirror, layout.backports(distro.codename)))
+        suites.append((mirror, layout.backports(distro.codename)))
     keys = _keyrings(distro, layout, config, root, key_folder)
-    for uri, suite in wanted:
+    for uri, suite in suites:
         if uri:
             yield SuiteAddress(uri.rstrip("/"), suite, keys, snapshot=config.snapshot)
 
@@ -206,8 +206,8 @@ def _derive(
     derived = []
     for source in sources:
         for other, _, other_security in others:
-            wanted = {other: (release, updates), other_security: (security,)}
-            derived += [replace(source, suite=suite) for suite in wanted.get(source.suite, ())]
+            own = {other: (release, updates), other_security: (security,)}
+            derived += [replace(source, suite=suite) for suite in own.get(source.suite, ())]
     return derived
 
 

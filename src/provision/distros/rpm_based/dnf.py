@@ -165,11 +165,11 @@ class Dnf:
         config: str | None = None,
     ) -> Script:
         """Return what downloads the closure of packages."""
-        wanted = " ".join(shlex.quote(spec.text) for spec in specs)
+        packages = " ".join(shlex.quote(spec.text) for spec in specs)
         text = "\n".join(
             [
                 _prelude(distro, repositories),
-                _DOWNLOAD.replace("@specs@", wanted).replace("@archived@", rpm.ARCHIVED),
+                _DOWNLOAD.replace("@specs@", packages).replace("@archived@", rpm.ARCHIVED),
                 # While the signatures are checked: both take a processor each.
                 rpm.sums(),
                 _ORIGINS.replace("@options@", _words(distro, repositories)),

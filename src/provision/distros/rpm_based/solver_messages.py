@@ -1,6 +1,6 @@
-"""What dnf and zypper say when they fail, and what to say about it: a message for each trouble.
+"""Explains messages of dnf and zypper: the cause of a failure, and what to do.
 
-The solver's own words are always in the details: they name packages and mirrors.
+The solver's own messages are always in the details: they name packages and mirrors.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Words:
     """What a package manager prints, as regular expressions.
 
     Attributes:
-        absent: What it does not know; the group ``spec`` has it.
-        conflict: That there is no solution.
-        stale: That a mirror lacks a file that its index names, or has another in its place.
-        refused: That a server wants to know who asks.
-        unreachable: That a server does not answer.
-        unsigned: That a package's signature is wrong.
-        unsigned_index: That a repository's index is not signed, or by another key.
+        absent: It has no such package; the group ``spec`` names it.
+        conflict: There is no solution.
+        stale: A mirror lacks a file that its index names, or has another in its place.
+        refused: A server requires authentication.
+        unreachable: A server does not answer.
+        unsigned: A package's signature is wrong.
+        unsigned_index: A repository's index is not signed, or by another key.
     """
 
     absent: re.Pattern[str]
@@ -94,7 +94,7 @@ class HeadersGoneError(NotFoundError):
 
 
 def explain(failure: Failure, words: Words) -> ProvisionError:
-    """Return what to say about a script that failed."""
+    """Return the error for a script that failed."""
     by_status = {BAD_SIGNATURE: _wrong_key, NO_KEYS: _no_keys, NO_CONFIG: _no_config}
     if failure.status in by_status:
         return by_status[failure.status](failure)
@@ -128,9 +128,9 @@ def explain(failure: Failure, words: Words) -> ProvisionError:
 
 
 def missing_entitlement(failure: Failure) -> ProvisionError:
-    """Return what to say where a distro's repositories want to know who asks."""
-    wanted = [one.host for one in failure.distro.entitlement if one.required]
-    if not wanted:
+    """Return the error for repositories that require a subscription."""
+    required = [one.host for one in failure.distro.entitlement if one.required]
+    if not required:
         return ProvisionError(
             f"A repository of {_release(failure)} refuses to serve this machine.",
             resolution="Name repositories that it may use in /etc/provision/provision.toml:"
@@ -140,7 +140,7 @@ def missing_entitlement(failure: Failure) -> ProvisionError:
     return NotFoundError(
         f"The repositories of {_release(failure)} need a subscription, and this machine's is"
         " missing or not valid.",
-        resolution=f"Register this machine, so that it has {' and '.join(wanted)} (they are"
+        resolution=f"Register this machine, so that it has {' and '.join(required)} (they are"
         " bound read-only into the container that solves, and never part of an image), or name a"
         f" mirror in /etc/provision/provision.toml: [distros.{failure.distro.id}] repositories.",
         details=_last(failure.said) or None,

@@ -53,14 +53,14 @@ class Zypper:
         config: str | None = None,
     ) -> Script:
         """Return what downloads the closure of packages."""
-        wanted = " ".join(shlex.quote(spec.text) for spec in specs)
+        packages = " ".join(shlex.quote(spec.text) for spec in specs)
         keys = rpm_keys.key_patterns(distro, release, repositories)
         origins = rpm.bases(repositories) if repositories else _URLS
         text = "\n".join(
             [
                 _prelude(repositories),
                 _once(f"{rpm_keys.trusted_keys(keys)}run refresh"),
-                _DOWNLOAD.replace("@specs@", wanted),
+                _DOWNLOAD.replace("@specs@", packages),
                 # While the signatures are checked: both take a processor each.
                 rpm.sums(),
                 f"{{\n{origins}}} &\nlocating=$!",

@@ -4,5 +4,5 @@ Written to ``/run/oci-decorator/devices/<vendor>.json``, where oci-decorator fin
 belongs to an index or a UUID. NVML is asked in a process of its own;
 docs/decisions/09-facts-and-doctor.md says why.
 
-Nothing is imported here: each look at a host takes ``record``, and not the models of the rest.
+Nothing is imported here: each look at a host imports ``record`` only, without any models.
 """

@@ -1,6 +1,6 @@
-"""Facts about devices, as the file for oci-decorator has them.
+"""Facts about devices, as they are written for oci-decorator.
 
-Below a root that is another host's these are files like others, and may be anything.
+The files below another host's root are not the kernel's: they may have any content.
 
 ``docs/reference/device-facts.schema.json`` is made from these types.
 """
@@ -40,13 +40,12 @@ Brand = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+$")]
 
 
 def kernel_text(path: Path) -> str | None:
-    """Return what a file says; None: it can't be read, or is nothing that the kernel shows.
+    """Return a file's text; None if it can't be read, or can't be a file of the kernel.
 
-    That is what is no regular file, such as a FIFO, which would hold the reader up, and what is
-    larger than ``LARGEST`` bytes.
+    The kernel's are regular files (a FIFO would block its reader) of ``LARGEST`` bytes at most.
 
     Args:
-        path: The file, in a root already (``provision.files.in_root``).
+        path: The file, resolved by ``provision.files.in_root``.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
@@ -60,7 +59,7 @@ def kernel_text(path: Path) -> str | None:
 
 
 def minor_number(text: str) -> int | None:
-    """Return the minor number of a node that a text says; None: it says none. Pure."""
+    """Return the minor number of a node in a text; None if it has no valid one. Pure."""
     match = _NUMBER.fullmatch(text.strip())
     number = None if match is None else int(match[0])
     return None if number is None or number > LARGEST_MINOR else number
@@ -70,8 +69,8 @@ class Mig(Frozen):
     """A part of a GPU that is used like a GPU: NVIDIA's Multi-Instance GPU.
 
     Attributes:
-        index: Its number on its GPU, as ``nvidia-smi -L`` counts.
-        uuid: Its name.
+        index: Its number on its GPU, as in ``nvidia-smi -L``.
+        uuid: Its UUID.
         gpu_instance: Number of the GPU instance.
         compute_instance: Number of the compute instance in it.
         nodes: Nodes below /dev that give access to both, besides the GPU's own.
@@ -91,11 +90,11 @@ class Device(Frozen):
         index: Its number in the order of PCI addresses.
         minor: Number in the name of its node: of ``nvidia0``, ``renderD128``.
         pci: Its PCI address.
-        uuid: Its name; left out where it isn't known.
-        name: What its maker calls the product, for people.
+        uuid: Its UUID; left out if it is not known.
+        name: The vendor's name of the product, for people.
         brand: The product line, as requirements of images name it.
         arch: The compute capability.
-        mig: Its parts; left out where it is not divided.
+        mig: Its parts; left out if it is not divided.
     """
 
     index: Number
@@ -113,11 +112,11 @@ class Facts(Frozen):
 
     Attributes:
         schema_version: Of this format.
-        source: Who was asked: NVIDIA's library, the driver's files in /proc, or sysfs.
+        source: Where they come from: NVIDIA's library, the driver's files in /proc, or sysfs.
         driver_version: Version of the loaded driver.
         cuda_version: The newest version of CUDA that it can run.
         devices: In the order of their indices.
-        problems: What could not be found out, for people.
+        problems: What is not known, for people.
     """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
@@ -134,7 +133,7 @@ class Facts(Frozen):
     )
 
     def text(self) -> str:
-        """Return what the file holds: nothing for what is not known."""
+        """Return the file's text; unknown members are left out."""
         document = self.model_dump(mode="json", exclude_none=True)
         if not self.problems:
             del document["problems"]

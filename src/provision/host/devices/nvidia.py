@@ -52,7 +52,7 @@ _BRANDS = (
 
 
 class Part(Frozen):
-    """A part of a GPU as the probe prints it."""
+    """A part of a GPU, as the probe prints it."""
 
     index: int
     uuid: str | None
@@ -61,7 +61,7 @@ class Part(Frozen):
 
 
 class Gpu(Frozen):
-    """A GPU as the probe prints it."""
+    """A GPU, as the probe prints it."""
 
     index: int
     minor: int | None
@@ -74,7 +74,7 @@ class Gpu(Frozen):
 
 
 class Answer(Frozen):
-    """What the probe prints."""
+    """The output of the probe."""
 
     error: str | None = None
     driver_version: str | None = None
@@ -84,16 +84,16 @@ class Answer(Frozen):
 
 
 def ask_nvml(library: Path | None, *, limit: float = LIMIT_S) -> Facts:
-    """Return what NVML says; the nodes of parts of GPUs are not filled in.
+    """Return NVML's facts, without the nodes of parts of GPUs.
 
     Args:
-        library: ``libnvidia-ml.so.1``; None: the one that the loader finds.
-        limit: Seconds after which it is given up.
+        library: ``libnvidia-ml.so.1``; None for the one that the loader finds.
+        limit: The time limit in seconds.
 
     Raises:
-        ProvisionError: It is missing, hangs, crashes or refuses; says why.
+        ProvisionError: NVML is missing, hangs, crashes or refuses; says why.
     """
-    # Isolated: no variable of the caller and no folder of modules has a say in what root runs.
+    # -I: neither the caller's variables nor other folders of modules decide what root runs.
     argv: list[str | Path] = [sys.executable, "-I", _PROBE, *([library] if library else [])]
     done = run(argv, why=_WHY, check=False, timeout=limit)
     if done.returncode != 0:
@@ -104,15 +104,15 @@ def ask_nvml(library: Path | None, *, limit: float = LIMIT_S) -> Facts:
 
 
 def parse_answer(printed: str) -> Facts:
-    """Return the facts in what the probe printed. Pure.
+    """Return the facts in the output of the probe. Pure.
 
-    What has no number or address can't be chosen, and is left out with a note.
+    A device without a number or address can't be chosen, and is left out with a note.
 
     Args:
-        printed: Its last line is the answer; libraries may print lines before it.
+        printed: The output; its last line is the answer, and libraries may print lines before it.
 
     Raises:
-        ProvisionError: It is an error, or no answer.
+        ProvisionError: The answer is an error, or not valid.
     """
     try:
         answer = parse_json(printed.strip().rpartition("\n")[2], Answer, name="NVML's answer")
@@ -184,7 +184,7 @@ def _ending(status: int) -> str:
 
 
 def _line(text: str) -> str:
-    """Return a foreign text as one line."""
+    """Return an untrusted text as one printable line."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split()) or "no reason"
 
 
@@ -198,7 +198,7 @@ _UUID = re.compile(r"GPU-[0-9a-f-]{36}")
 
 @dataclass(frozen=True, slots=True)
 class Information:
-    """What /proc says of a GPU; None: not known."""
+    """The facts of a GPU in /proc; None for unknown ones."""
 
     pci: str | None
     minor: int | None
@@ -209,18 +209,18 @@ class Information:
 def nvidia_facts(
     root: Path, libraries: Sequence[Path] = (), *, limit: float = LIMIT_S
 ) -> Facts | None:
-    """Return what is known of NVIDIA's GPUs; None: their driver is not loaded.
+    """Return the facts of NVIDIA's GPUs; None if their driver is not loaded.
 
     Args:
         root: Root of the host.
-        libraries: Where ``libnvidia-ml.so.1`` lies in stores of drivers.
-        limit: Seconds for NVML.
+        libraries: Paths of ``libnvidia-ml.so.1`` in the store.
+        limit: The time limit of NVML in seconds.
     """
     version = loaded_version(root)
     if version is None:
         return None
     if not has_this_boot(root):
-        # A tree: this machine's NVML knows nothing of it, and its own is no program for us.
+        # This is a tree: this machine's NVML does not know it, and its own must not run here.
         return _from_proc(root, version)
     try:
         facts = ask_nvml(_library(root, libraries, version), limit=limit)
@@ -233,7 +233,7 @@ def nvidia_facts(
 
 
 def loaded_version(root: Path) -> str | None:
-    """Return the version of the loaded driver; None: none is loaded."""
+    """Return the version of the loaded driver; None if it is not loaded."""
     text = _read(root, _DRIVER / "version")
     return None if text is None else parse_version(text) or "unknown"
 
@@ -245,7 +245,7 @@ def parse_version(text: str) -> str | None:
 
 
 def parse_information(text: str) -> Information:
-    """Return what a text of /proc/driver/nvidia/gpus/ADDRESS/information says. Pure.
+    """Return the facts in the text of /proc/driver/nvidia/gpus/ADDRESS/information. Pure.
 
     The driver prints question marks for the UUID of a GPU that no process has used yet.
     """
@@ -261,7 +261,7 @@ def parse_information(text: str) -> Information:
 
 
 def _library(root: Path, stored: Iterable[Path], version: str) -> Path | None:
-    """Return the library to load: of the loaded driver's version, if there is one."""
+    """Return the library to load: one of the loaded driver's version, if possible."""
     machine = platform.machine()
     folders = (
         f"usr/lib/{machine}-linux-gnu",
@@ -281,7 +281,7 @@ def _from_proc(root: Path, version: str, *problems: str) -> Facts:
     found = []
     for path in glob_in_root(root, f"{_DRIVER}/gpus/*/information"):
         information = parse_information(_read(root, path) or "")
-        # The folder is named after the address too.
+        # The folder's name is the address too.
         address = information.pci or pci_address(path.parent.name)
         if address is None or information.minor is None:
             said.append(f"The GPU of /{path} is left out: its minor number is not known")
@@ -302,7 +302,7 @@ def _from_proc(root: Path, version: str, *problems: str) -> Facts:
 
 
 def _with_nodes(root: Path, facts: Facts) -> Facts:
-    """Return facts with the nodes of parts of GPUs; a part without them can't be given away."""
+    """Return facts with the nodes of parts of GPUs; a part without nodes is left out."""
     problems = list(facts.problems)
     devices = []
     for gpu in facts.devices:

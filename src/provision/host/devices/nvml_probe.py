@@ -1,9 +1,9 @@
 """Asks NVML about GPUs and prints one line of JSON; ``host.devices.nvidia`` runs this file.
 
-It is a program of its own, because NVML is foreign code that may hang or crash. It imports nothing
-of provision, and runs with any Python that has NVIDIA's ``nvidia-ml-py``.
+It is a separate program, because NVML may hang or crash. It imports nothing of provision, and runs
+with any Python that has NVIDIA's ``nvidia-ml-py``.
 
-Its one argument, which may be left out, is the path of the library.
+Its optional argument is the path of the library.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Answer = dict[str, Any]
 
 
 class Session:
-    """One conversation with NVML, and what it could not say.
+    """A session with NVML, and the problems in it.
 
     Args:
         nvml: The module ``pynvml``.
@@ -26,12 +26,12 @@ class Session:
     def __init__(self, nvml: Any) -> None:  # noqa: ANN401 - a module without type hints
         self.nvml = nvml
         self.problems: list[str] = []
-        # What this GPU or this version of the driver has no answer for, which is no trouble.
+        # This GPU or this version of the driver has no answer, which is not a problem.
         self._unknown = {nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND}
         self._absent = {nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_ERROR_INVALID_ARGUMENT}
 
     def ask(self, about: str, function: str, *words: object) -> Any:  # noqa: ANN401
-        """Return what a function says; None, and a note where it is trouble, if it fails."""
+        """Return the result of a function; None if it fails, with a note if that is a problem."""
         try:
             return getattr(self.nvml, function)(*words)
         except self.nvml.NVMLError as error:
@@ -40,7 +40,7 @@ class Session:
             return None
 
     def part(self, gpu: object, index: int) -> object | None:
-        """Return a part of a GPU; None: no part has that number."""
+        """Return a part of a GPU; None if no part has that number."""
         try:
             handle: object = self.nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
         except self.nvml.NVMLError as error:
@@ -53,7 +53,7 @@ class Session:
 def main() -> int:
     """Ask, and print the answer."""
     try:
-        # By its path: pynvml asks the loader for the name, and gets what is loaded already.
+        # pynvml loads the library by its name, and so gets the one that is loaded here by its path.
         if len(sys.argv) > 1:
             ctypes.CDLL(sys.argv[1])
         import pynvml  # noqa: PLC0415 - it may be missing
@@ -87,7 +87,7 @@ def _answer(session: Session) -> Answer:
 
 
 def _gpu(session: Session, index: int) -> Answer | None:
-    """Return what is known of a GPU; None: it can't be used."""
+    """Return the facts of a GPU; None if it can't be used."""
     about = f"GPU {index}"
     gpu = session.ask(about, "nvmlDeviceGetHandleByIndex", index)
     if gpu is None:
@@ -107,7 +107,7 @@ def _gpu(session: Session, index: int) -> Answer | None:
 
 
 def _parts(session: Session, about: str, gpu: object) -> list[Answer] | None:
-    """Return the parts of a GPU; None: it isn't divided."""
+    """Return the parts of a GPU; None if it is not divided."""
     mode = session.ask(about, "nvmlDeviceGetMigMode", gpu)
     if mode is None or mode[0] != session.nvml.NVML_DEVICE_MIG_ENABLE:
         return None

@@ -1,4 +1,4 @@
-"""Reads the facts of all vendors' devices; those of AMD's and Intel's GPUs from the kernel."""
+"""Reads the facts of devices of all vendors; those of AMD's and Intel's GPUs are the kernel's."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _UNIQUE = re.compile(r"(?:0x)?([0-9a-f]{1,16})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class DrmVendor:
-    """Whose GPUs are meant.
+    """A vendor of GPUs that the kernel's DRM drivers serve.
 
     Attributes:
         pci: Its PCI id.
-        module: The kernel's driver, which may have a version of its own.
+        module: The kernel's driver, which may have its own version.
     """
 
     pci: str
@@ -38,13 +38,13 @@ INTEL = DrmVendor("0x8086", "i915")
 
 
 def drm_facts(root: Path, vendor: DrmVendor) -> Facts | None:
-    """Return what is known of a vendor's GPUs; None: there are none.
+    """Return the facts of a vendor's GPUs; None if there are none.
 
-    A node that belongs to no PCI device of its own (a partition of an AMD GPU) is left out.
+    A node without a PCI device of its own (a partition of an AMD GPU) is left out.
 
     Args:
         root: Root of the host.
-        vendor: Whose.
+        vendor: The vendor.
 
     Source: https://docs.kernel.org/gpu/drm-uapi.html, https://docs.kernel.org/gpu/amdgpu/
     """
@@ -88,8 +88,8 @@ def _text(path: Path) -> str | None:
     return None if text is None else "".join(c for c in text if c.isprintable()).strip()
 
 
-# Those that any host may have, however their drivers were installed. NVML's library is looked for
-# in the folders that are given.
+# The vendors whose devices any host may have, however their drivers were installed. The paths are
+# those of NVML's library.
 _SOURCES: Mapping[str, Callable[[Path, Sequence[Path]], Facts | None]] = {
     "nvidia": nvidia_facts,
     "amd": lambda root, _libraries: drm_facts(root, AMD),
@@ -102,12 +102,12 @@ VENDORS = tuple(_SOURCES)
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What was collected for a vendor.
+    """The result of collecting the facts of a vendor's devices.
 
     Attributes:
-        vendor: Whose devices; the name of its file.
-        facts: What is known; None: there is no such device, and so no file.
-        changed: Whether the file is another than before.
+        vendor: The vendor; the file has this name.
+        facts: The facts; None if there is no such device, and so no file.
+        changed: Whether the file changed.
     """
 
     vendor: str
@@ -116,20 +116,20 @@ class Recorded:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What could not be found out."""
+        """What is not known."""
         return self.facts.problems if self.facts else ()
 
 
 def record_facts(
     root: Path, vendor: str, *, source: str | None = None, libraries: Sequence[Path] = ()
 ) -> Recorded:
-    """Collect the facts of a vendor's devices and write them down, or remove what was.
+    """Collect the facts of a vendor's devices and write their file, or remove it.
 
     Args:
         root: Root of the host.
-        vendor: The name of the file.
-        source: Whose devices are meant, of ``VENDORS``; None: those of that name.
-        libraries: Where NVIDIA's library may lie besides the host's own folders.
+        vendor: The vendor, which names the file.
+        source: One of ``VENDORS``, whose devices are read; None for ``vendor``.
+        libraries: Paths of NVIDIA's library besides those of the host.
 
     Raises:
         InUseError: Another process collects for too long.
@@ -142,10 +142,10 @@ def record_facts(
 
 
 def read_facts_file(root: Path, vendor: str) -> Facts:
-    """Return what is written down of a vendor's devices.
+    """Return the recorded facts of a vendor's devices.
 
     Raises:
-        NotFoundError: Nothing is.
-        ConfigError: The file is not what its schema says.
+        NotFoundError: There is no file.
+        ConfigError: The file does not fit its schema.
     """
     return load_json(facts_path(root, vendor), Facts)

@@ -1,4 +1,4 @@
-"""The files that facts about devices are written to, one a vendor."""
+"""The files of facts about devices, one a vendor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FOLDER = PurePosixPath("run/oci-decorator/devices")
 _LOCK = PurePosixPath("run/provision/devices.lock")
-# Longer than one who holds it may wait for NVML, and for a process that can't be killed.
+# Longer than its holder may wait for NVML, and for a process that can't be killed.
 _WAIT_S = 90.0
 
 
@@ -24,7 +24,7 @@ def facts_path(root: Path, vendor: str) -> Path:
     """Return the file with the facts of a vendor's devices.
 
     Raises:
-        UsageError: No vendor file can have that name.
+        UsageError: It can't be the name of a vendor file.
     """
     if not vendor or "/" in vendor or vendor.startswith("."):
         raise UsageError(
@@ -36,9 +36,9 @@ def facts_path(root: Path, vendor: str) -> Path:
 
 @contextmanager
 def recording(root: Path) -> Iterator[None]:
-    """Keep others from collecting facts: those of the last one are the newest.
+    """Keep other processes from collecting facts, so that older facts never replace newer ones.
 
-    For unloading a driver too: a process that asks NVML keeps the driver in use.
+    It is held for unloading a driver too: a process that asks NVML keeps the driver in use.
 
     Raises:
         InUseError: Another process collects for too long.
@@ -49,7 +49,7 @@ def recording(root: Path) -> Iterator[None]:
 
 
 def write_facts(root: Path, vendor: str, facts: Facts) -> bool:
-    """Write facts, which everyone may read; the caller is ``recording``.
+    """Write facts, which all users may read; the caller holds ``recording``.
 
     Returns:
         Whether anything changed.
@@ -63,10 +63,10 @@ def write_facts(root: Path, vendor: str, facts: Facts) -> bool:
 
 
 def remove_facts(root: Path, vendor: str) -> bool:
-    """Remove the facts of devices whose driver is gone; the caller is ``recording``.
+    """Remove the facts of devices whose driver is gone; the caller holds ``recording``.
 
     Returns:
-        Whether there were any.
+        Whether there was a file.
 
     Raises:
         OSError: /run can't be written.
@@ -81,14 +81,15 @@ def remove_facts(root: Path, vendor: str) -> bool:
 
 
 def recorded(root: Path) -> list[str]:
-    """Return the vendors whose devices' facts are written down."""
+    """Return the vendors with recorded facts."""
     return [path.stem for path in glob_in_root(root, f"{FOLDER}/*.json")]
 
 
 def recorded_problems(root: Path, vendor: str) -> tuple[str, ...]:
-    """Return what could not be found out about a vendor's devices; nothing where nothing is known.
+    """Return what is not known of a vendor's devices, from their file; empty without a file.
 
-    A file that can't be read is a problem too. Each look at a host asks this, so it takes no model.
+    A file that can't be read is a problem too. Each look at a host calls this, so it uses no model,
+    which would take time to load.
     """
     try:
         document = json.loads(facts_path(root, vendor).read_bytes())
