@@ -1,12 +1,12 @@
 #!/bin/sh
-# The agent in a pod: keeps the host below ROOT as its provision.toml says, until it is stopped.
-# With arguments, it runs 'provision' with them, once.
+# Runs the agent in a pod: keeps the host below ROOT as provision.toml says, until it is stopped.
+# With arguments, it runs 'provision' once with these arguments.
 #
-# ROOT       the host's root, mounted            [/host]
+# ROOT       where the host's root is mounted      [/host]
 # CONFIG     folder with provision.toml and *.pub  [/config]
-# INTERVAL   seconds between two looks           [3600]
-# NODE_NAME  the node, which gets labels and events; without it, nothing is published
-# ONCE       not empty: look once, and end with what 'provision apply' ended with
+# INTERVAL   seconds between two runs              [3600]
+# NODE_NAME  the node that gets labels and events; without it, nothing is published
+# ONCE       if not empty: run once, and exit with the status of 'provision apply'
 set -u
 
 [ $# -eq 0 ] || exec provision "$@"
@@ -16,8 +16,8 @@ config=${CONFIG:-/config}
 own=${0%/*}
 child=
 
-# The shell hears a signal only between commands, so every wait is for a child. With this shell, its
-# container ends, and everything in it is killed: a run that is under way first cleans up.
+# The shell handles a signal only between commands, so each command is a child that it waits for. When
+# this shell ends, everything in the container is killed, so a run in progress cleans up first.
 end() {
     trap '' TERM INT
     if [ -n "$child" ]; then
@@ -37,7 +37,8 @@ run() {
     return "$status"
 }
 
-# FILE MODE TARGET: a whole file at once, by the host's own shell: links of the host are the host's.
+# give FILE MODE TARGET: writes a file of the host in one step. The host's shell does it in a chroot,
+# so that links of the host are resolved within the host.
 give() {
     # shellcheck disable=SC2016 # the host's shell expands it
     chroot "$root" /bin/sh -c \
@@ -45,8 +46,8 @@ give() {
         sh "$2" "$3" < "$1"
 }
 
-# NAMES: the keys that count now. Those that the agent gave before and that are not among them go, so
-# that they count no more; keys that others put there stay. Names in a ConfigMap have no spaces.
+# keep_keys NAMES: removes the keys that the agent wrote earlier and that are not in NAMES, so that they
+# are no longer trusted. Keys of others stay. Names in a ConfigMap have no spaces.
 keep_keys() {
     # shellcheck disable=SC2016 # the host's shell expands it
     chroot "$root" /bin/sh -fc '
@@ -80,7 +81,7 @@ prepare() {
         || give "$own/oci-decorator" 0755 /opt/provision/bin/oci-decorator
 }
 
-# As provision looks: modules are loaded for no other root than that of the machine's first process.
+# provision makes the same check: it loads modules only for the root of the machine's first process.
 [ "$(stat -L -c %d:%i "$root/proc/1/root" 2> /dev/null)" = "$(stat -L -c %d:%i "$root")" ] \
     || echo >&2 "agent: modules are not loaded: $root is not this machine's root, or that can't be seen."
 
@@ -88,7 +89,7 @@ while :; do
     if prepare; then
         run provision apply --timer --root "$root"
         result=$?
-        # In the host's root, because specifications name paths of the host.
+        # Runs in the host's root, because specifications name paths of the host.
         run chroot "$root" /opt/provision/bin/oci-decorator cdi generate --output-dir /run/cdi \
             || echo >&2 "agent: no CDI specification was written; pods can use the RuntimeClass."
         if [ -n "${NODE_NAME:-}" ]; then

@@ -1,13 +1,14 @@
 #!/bin/sh
-# Installs exactly the packages that lie in /provision/packages, without a network.
+# Installs exactly the packages in /provision/packages, without a network.
 #
 # usage: install.sh SUMS [COMPILER MAJOR [KERNEL BUILD SOURCE]]
 #
-# SUMS is the list of their checksums, beside this file. Without a KERNEL, its headers come later.
-# Without a COMPILER, that is no package.
+# SUMS    a file in this folder with the packages' checksums
+# KERNEL  links and checks the kernel's headers; without it, a later stage installs them
+# Without COMPILER, no compiler is checked: the base image has it.
 #
-# Their checksums are those of the Pin; the archive's signature was checked when it was made. apt sets
-# them up in the right order, and is given no sources: a package that is missing is an error.
+# The checksums are those of the Pin; the archive's signature was checked when the Pin was made. apt
+# sets the packages up in the right order and has no sources, so a missing package is an error.
 set -eu
 
 sums=$1
@@ -17,11 +18,11 @@ kernel=${4:-}
 build=${5:-}
 source=${6:-}
 
-# The base image may have everything.
+# Without this folder, the base image has everything.
 if [ -d /provision/packages ]; then
     cd /provision/packages
     sha256sum --check --strict --quiet "/provision/$sums"
-    # Nobody needs a container's files after a power cut: without this, dpkg waits for the disk.
+    # force-unsafe-io: dpkg would wait for the disk, but a build starts again after a power cut.
     DEBIAN_FRONTEND=noninteractive apt-get --quiet install --yes --no-install-recommends \
         --allow-downgrades \
         -o Dir::Etc::SourceList=/dev/null -o Dir::Etc::SourceParts=/dev/null \
@@ -36,7 +37,7 @@ if [ -n "$kernel" ]; then
         echo >&2 "The packages brought no folder $build: they are of another kernel than $kernel."
         exit 1
     fi
-    # Packages of headers bring these links, but for Ubuntu's, which bring the first.
+    # Header packages contain both links, except Ubuntu's, which contain only the first.
     mkdir -p "/lib/modules/$kernel"
     [ -e "/lib/modules/$kernel/build" ] || ln -sfn "$build" "/lib/modules/$kernel/build"
     [ -e "/lib/modules/$kernel/source" ] || ln -sfn "$source" "/lib/modules/$kernel/source"
@@ -44,7 +45,7 @@ fi
 
 [ -n "$compiler" ] || exit 0
 mkdir -p /usr/local/bin
-# Ubuntu's Makefile calls gcc, and so do many drivers, whatever other versions are there.
+# Ubuntu's kernel Makefile and many drivers call plain gcc, whatever versions are installed.
 for program in gcc g++ cpp clang; do
     [ ! -x "/usr/bin/$program-$major" ] \
         || ln -sf "/usr/bin/$program-$major" "/usr/local/bin/$program"

@@ -1,18 +1,18 @@
 #!/bin/bash
-# Does with a dkms.conf what DKMS does, for one kernel, in a container without a network.
+# Does what DKMS does with a dkms.conf, for one kernel, in a container without a network.
 #
-#   dkms.bash print CONF KERNEL ARCH    prints its variables: NAME, INDEX and VALUE, each with a NUL
+#   dkms.bash print CONF KERNEL ARCH    prints its variables as NAME, INDEX and VALUE, each with a NUL
 #                                       at its end; the last name is a dot
 #   dkms.bash unset CONF KERNEL ARCH    prints the variables that it uses and nothing sets
-#   dkms.bash inspect KERNEL ARCH OUT   writes what 'print' and 'unset' say of the dkms.conf that 'build'
-#                                       would take, its path, and what its source says of licences and
-#                                       PCI devices, to files of the folder OUT
+#   dkms.bash inspect KERNEL ARCH OUT   writes files into the folder OUT: the output of 'print' and
+#                                       'unset' for the dkms.conf that 'build' would use, its path, and
+#                                       the licences and PCI devices that its source names
 #   dkms.bash build KERNEL ARCH JOBS    builds what the dkms.conf of the current folder (or the one
 #                                       below usr/src) describes: modules into dkms-modules, and the
 #                                       folder in which they were built becomes dkms-build
 #
-# A dkms.conf is a program in bash: it runs in a process of its own, with a time limit, and what it
-# prints is no value. Each refusal is a line that begins with "dkms: ", for provision to explain.
+# A dkms.conf is a program in bash. It runs in a process of its own with a time limit, and its output
+# is ignored. Each refusal is a line that begins with "dkms: ", which provision explains.
 # Variables and defaults: dkms(8) of DKMS 3.
 shopt -s extglob
 export LC_ALL=C
@@ -25,14 +25,14 @@ die() {
     exit 1
 }
 
-# What a dkms.conf may refer to.
+# Sets the variables to which a dkms.conf may refer.
 set_given() {
     export kernelver=$1 arch=$2
     export kernel_source_dir=/lib/modules/$kernelver/build
     export dkms_tree=/var/lib/dkms source_tree=/usr/src
 }
 
-# DKMS knows a package by its folder before it reads the dkms.conf, which may use both names.
+# DKMS knows name and version from the folder before it reads the dkms.conf, which may use both.
 set_package() {
     local said
     # shellcheck disable=SC2016  # the inner shell expands these
@@ -58,8 +58,8 @@ provision_print_variables() {
     for provision_name in "${provision_names[@]}"; do
         local -n provision_values=$provision_name
         for provision_index in "${!provision_values[@]}"; do
-            # DKMS writes each value between double quotes, on one line, and has bash read that once
-            # more: what is quoted twice in a dkms.conf relies on it.
+            # DKMS writes each value between double quotes on one line, and bash reads that line again.
+            # Values that are quoted twice in a dkms.conf rely on that.
             # shellcheck disable=SC2206  # split at blanks on purpose
             provision_words=(${provision_values[provision_index]})
             provision_text="${provision_words[*]}"
@@ -80,8 +80,8 @@ print_conf() {
     provision_print_variables >&3
 }
 
-# Bash names a variable that nothing sets only once it stops at it: each is set, until none is left.
-# Options of the kernel are no such variables: a configuration leaves out what is off.
+# Bash stops at the first unset variable and names it. So each one is set and bash runs again, until
+# none is left. CONFIG_* are not printed: a kernel's configuration leaves out options that are off.
 unset_variables() {
     local conf=$1 name said
     local -a found=()
@@ -115,7 +115,7 @@ find_conf() {
     esac
 }
 
-# Files that were changed after another one, outside of the folder for temporary files.
+# Prints files that changed after another file, outside of the folder for temporary files.
 changed_after() {
     command -v find >/dev/null || return 0
     find / -mindepth 1 -xdev \( -path /tmp -o -path /proc -o -path /sys -o -path /dev \) -prune -o \
@@ -133,7 +133,7 @@ load() {
     # File systems count time in ticks of some milliseconds.
     sleep 0.05
     (
-        # 16 MiB: whatever it prints, the disk is the engine's.
+        # At most 16 MiB of output, because the disk belongs to the engine.
         ulimit -f 16384
         exec timeout --kill-after=5 "$READ_LIMIT_S" bash "$0" print "$conf" "$kernelver" "$arch"
     ) >"$work/variables"
@@ -187,7 +187,7 @@ is_older() {
     [[ $1 != "$2" && $(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1) == "$1" ]]
 }
 
-# Says which variable excludes the kernel, if one with that index does. Index 0 is for all modules.
+# Prints the reason if a variable with that index excludes the kernel. Index 0 is for all modules.
 exclusion() {
     local index=$1 text option
     text=${value[BUILD_EXCLUSIVE_KERNEL.$index]}
@@ -253,7 +253,7 @@ apply_patches() {
     done
 }
 
-# Runs a script of the source, as DKMS does: a path and its arguments, split at blanks.
+# Runs a script of the source as DKMS does: a path and its arguments, split at blanks.
 run_script() {
     local name=$1
     local -a words
@@ -314,7 +314,7 @@ collect_modules() {
     failed "the build did not make: ${missing[*]}" "it made: ${made[*]:-no module}"
 }
 
-# Matches of a pattern in the files of a folder, each once.
+# Prints each match of a pattern in the files of a folder once.
 mentioned() {
     grep -rIhoE "$2" "$1" 2>/dev/null | sort -u | head -n 40
 }
@@ -347,7 +347,7 @@ build() {
     check_excluded
     export module=${value[PACKAGE_NAME.0]} module_version=${value[PACKAGE_VERSION.0]}
     tree=$dkms_tree/$module/$module_version
-    # A copy, so that scripts which look for the folders of DKMS find them.
+    # DKMS's folders, because scripts may look for them.
     mkdir -p "$tree" "$source_tree" "$tree/$kernelver/$arch/module" "$top/dkms-modules" || exit
     cp -a "${conf%/*}" "$tree/build" || exit
     rm -rf "$tree/build/dkms-modules"

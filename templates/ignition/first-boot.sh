@@ -1,12 +1,11 @@
 #!/bin/sh
-# Unpacks what Ignition brought: Python, then provision in an environment of its own; installs the
-# units, and starts the one that sees to the drivers. Run by provision-first-boot.service.
+# Installs what Ignition has downloaded: Python, then provision in a virtual environment, then the
+# units. Starts the unit that installs the drivers. provision-first-boot.service runs this script.
 #
-#   first-boot.sh ENVIRONMENT      such as venv-0123456789ab
+#   first-boot.sh ENVIRONMENT      the environment's name, such as venv-0123456789ab
 #
-# Each part gets its name when it is complete, and what is complete stays: power may go at
-# any moment, and the next boot goes on from there. This file is what says that there is something
-# left to do, so it goes last.
+# Each part gets its final name when it is complete. After a power cut, the next boot continues with
+# the first incomplete part. The unit runs as long as this file exists, so it is removed last.
 set -eu
 
 folder=/opt/provision
@@ -18,7 +17,7 @@ say() { printf '%s\n' "$*"; }
 
 works() { "$@" >/dev/null 2>&1; }
 
-# SELinux: programs and libraries are labelled by their place, which is not where they were unpacked.
+# SELinux labels depend on the path, and the files were unpacked below another path.
 label() {
     if command -v restorecon >/dev/null; then restorecon -R "$1"; fi
 }
@@ -34,7 +33,7 @@ if ! works "$python/bin/python3" -c 'import venv'; then
     rm -rf "$staged/tree" "$python"
     mkdir "$staged/tree"
     tar -C "$staged/tree" --no-same-owner -xzf "$staged/python.tar.gz"
-    # By this the Ansible role knows which archive it was.
+    # The Ansible role reads this file to see which archive was unpacked.
     sum=$(sha256sum "$staged/python.tar.gz")
     printf '%s\n' "${sum%% *}" >"$staged/tree/opt/provision/python/.archive-sha256"
     sync -f "$staged"
@@ -50,12 +49,12 @@ if ! works "$environment/bin/provision" --version; then
     "$python/bin/python3" -m venv --without-pip "$environment"
     pip=$(echo "$staged"/wheels/pip-*.whl)
     wheel=$(echo "$staged"/wheels/provision-*.whl)
-    # NVML's package, by which GPUs are named, where the archive has it.
+    # The extra for NVML, which identifies NVIDIA's GPUs, if the archive contains it.
     extras=
     for found in "$staged"/wheels/nvidia_ml_py-*.whl; do
         [ ! -e "$found" ] || extras="[nvml]"
     done
-    # pip runs from its own wheel: this Python has none.
+    # This Python has no pip, so pip runs from its wheel.
     "$environment/bin/python" "$pip/pip" install --quiet --disable-pip-version-check \
         --no-index --no-cache-dir --find-links="$staged/wheels" "$wheel$extras"
     label "$environment"
@@ -67,7 +66,7 @@ link "$1" "$folder/venv"
 link ../venv/bin/provision "$folder/bin/provision"
 
 "$folder/bin/provision" units --program "$folder/bin/provision"
-# It may build for an hour; it reports how it ended, and its timer tries again.
+# This may build for an hour. The unit reports its result, and its timer tries again.
 systemctl start --no-block provision-apply.service
 
 rm -rf "$staged/tree" "$staged/wheels" "$staged/python.tar.gz"

@@ -3,12 +3,12 @@
 #
 # usage: apt-sources.sh DISTRO CODENAME MIRROR SECURITY_MIRROR COMPONENT...
 #
-# An empty MIRROR stands for the one that the base image itself uses. Base images differ in which
-# suites they name (many only the release, without updates), and the pinned versions come from all
-# three of a release, so all three are written, in place of what was there.
+# An empty MIRROR stands for the mirror that the base image uses. The pinned versions come from all
+# three suites of a release (release, updates, security), but many base images name only the first. So
+# this script writes all three and removes what was configured.
 #
-# An archive that is not signed by the distro's own keys brings its keyring along. APT_SNAPSHOT says
-# in the environment that its index counts although its time of validity is over.
+# If other keys than the distro's sign the archive, the build context contains its keyring. The
+# variable APT_SNAPSHOT accepts an index whose validity has ended.
 set -eu
 
 distro=$1
@@ -22,8 +22,8 @@ keyring=/provision/archive-keyring.gpg
 valid_until=yes
 [ -z "${APT_SNAPSHOT:-}" ] || valid_until=no
 
-# Address of the archive that a suite comes from, as the base image is configured. apt itself reads
-# the configuration, in whichever of its two formats that is.
+# Prints the address from which the base image is configured to load a suite. apt reads the
+# configuration, because it has two formats.
 configured() {
     apt-get update --print-uris |
         sed --quiet "s|^'\(.*[^/]\)/*/dists/$1/InRelease'.*|\1|p" | head --lines=1
@@ -37,7 +37,7 @@ if [ -z "$mirror" ]; then
     echo >&2 "The base image has no apt source for $codename: give the build argument APT_MIRROR."
     exit 1
 fi
-# Debian's mirrors carry the security suite beside the archive, under this name; Ubuntu's, in it.
+# Debian's mirrors have the security suite beside the archive, under this name; Ubuntu's have it inside.
 case $distro in
     debian) : "${security:=$mirror-security}" ;;
     *) : "${security:=$mirror}" ;;

@@ -1,13 +1,14 @@
 #!/bin/sh
-# Installs exactly the packages that lie in /provision/packages, without a network.
+# Installs exactly the packages in /provision/packages, without a network.
 #
 # usage: install.sh SUMS COMPILER MAJOR [KERNEL BUILD SOURCE]
 #
-# SUMS is the list of their checksums, beside this file. Without a KERNEL, its headers come later.
+# SUMS    a file in this folder with the packages' checksums
+# KERNEL  links and checks the kernel's headers; without it, a later stage installs them
 #
-# Their checksums are those of the Pin; their signatures were checked when it was made. Modules are
-# built against /lib/modules/KERNEL/build, which belongs to the kernel's own package, so that the
-# link is made here.
+# The checksums are those of the Pin; the packages' signatures were checked when the Pin was made.
+# Modules are built against /lib/modules/KERNEL/build. That link belongs to the kernel's own package,
+# which is not installed, so this script makes it.
 set -eu
 
 sums=$1
@@ -17,7 +18,7 @@ kernel=${4:-}
 build=${5:-}
 source=${6:-}
 
-# The base image may have everything.
+# Without this folder, the base image has everything.
 if [ -d /provision/packages ]; then
     cd /provision/packages
     sha256sum --check --strict --quiet "/provision/$sums"
@@ -38,7 +39,7 @@ if [ -n "$kernel" ]; then
     ln -sfn "$source" "/lib/modules/$kernel/source"
 fi
 
-# The kernel's own Makefile calls gcc, whatever other versions are there.
+# The kernel's Makefile calls plain gcc, whatever versions are installed.
 if [ "$compiler" = gcc ] && [ "$(gcc -dumpversion 2> /dev/null | cut -d . -f 1)" != "$major" ]; then
     for program in gcc g++ cpp; do
         [ ! -x "/usr/bin/$program-$major" ] || ln -sf "/usr/bin/$program-$major" "/usr/local/bin/$program"
@@ -50,7 +51,7 @@ if [ "$compiler" = gcc ] && [ "$(gcc -dumpversion 2> /dev/null | cut -d . -f 1)"
     fi
 fi
 
-# What unpacks and collects needs Python 3.9; older releases have a newer one beside their own.
+# unpack.py and collect.py need Python 3.9. Older releases have a newer Python beside their own.
 for python in python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9; do
     if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2> /dev/null; then
         ln -sf "$(command -v "$python")" /usr/local/bin/provision-python
