@@ -40,7 +40,7 @@ _PLAY = """\
     - ansible.builtin.debug:
         msg: "python={{ ansible_facts['python']['executable'] }} link={{ opt.stat.lnk_target }}"
 """
-_CHANGES = ["Ensure our own Python, where there is no other"]
+_CHANGES = ["Ensure provision's own Python is installed"]
 
 
 @pytest.fixture(scope="module")
@@ -175,10 +175,10 @@ def test_another_archive_takes_the_place_of_the_first(
 
 def test_in_the_end_it_has_none_again(ansible: Ansible, machine: Machine) -> None:
     checked = ansible.play(REMOVE, "--check")
-    assert "Ensure our own Python is gone" in checked.changed_tasks()
+    assert "Ensure provision's own Python is removed" in checked.changed_tasks()
     played = ansible.play(REMOVE)
-    assert played.changed_tasks()[-1] == "Ensure our own Python is gone"
+    assert played.changed_tasks()[-1] == "Ensure provision's own Python is removed"
     assert machine.sh("ls -A /opt/") == ""
     again = ansible.play(REMOVE)
     assert again.recap["coreos"]["changed"] == 0
-    assert "nothing of ours is there" in again.output
+    assert "nothing that provision installed can be there" in again.output

@@ -97,7 +97,7 @@ def scenario(
 
 
 def test_the_driver_is_built_by_our_own_python(scenario: Scenario) -> None:
-    assert "Ensure our own Python, where there is no other" in scenario.converged.changed_tasks()
+    assert "Ensure provision's own Python is installed" in scenario.converged.changed_tasks()
     assert scenario.machine.sh("command -v python3 || true") == ""
     assert scenario.links() == {KERNEL}
     facts = json.loads(scenario.machine.sh(f"{_PROGRAM} facts --json"))

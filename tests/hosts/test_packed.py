@@ -114,7 +114,7 @@ def test_a_password_is_nowhere_but_in_a_file_for_root(ansible: Ansible, machine:
     assert _PASSWORD not in machine.sh("journalctl --no-pager")
     config = json.loads(json.dumps(_CONFIG).replace(_PASSWORD, f"{_PASSWORD}-new"))
     played = _play(ansible, "site", "--check", "--diff", "-vvv", provision_driver_config=config)
-    assert "Ensure provision.toml says what the host should have" in played.changed_tasks()
+    assert "Ensure provision.toml is written" in played.changed_tasks()
     assert _PASSWORD not in played.output
 
 
@@ -131,7 +131,7 @@ def test_other_packages_make_another_environment(
     old = f"/opt/provision/{first}"
     machine.sh(f"systemd-run --unit=kit-old {old}/bin/python -c 'import time; time.sleep(900)'")
     played = _play(ansible, "site", provision_driver_constraints=str(older))
-    assert "Ensure provision is installed from it" in played.changed_tasks()
+    assert "Ensure provision is installed from the archive" in played.changed_tasks()
     second = _environment(machine)
     assert second != first
     assert machine.sh("ls /opt/provision/venv/lib/python3*/site-packages | grep ^distro-") == (
@@ -164,6 +164,6 @@ def test_remove_yml_of_it_leaves_the_key_and_lists_it(ansible: Ansible, machine:
     assert machine.read("/etc/provision/mok.key") == "a key"
     assert machine.sh("ls /etc/provision").split() == ["mok.key"]
     assert machine.sh("ls -A /opt /var/lib/oci-decorator 2>/dev/null || true").split() == ["/opt:"]
-    assert "Not ours, so they stay:" in played.output
+    assert "These files stay, because provision did not install them:" in played.output
     assert "/etc/provision/mok.key" in played.output
     assert _play(ansible, "remove").recap["host"]["changed"] == 0

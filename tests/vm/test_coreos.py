@@ -168,7 +168,7 @@ def scenario(
 
 
 def test_a_check_of_the_bare_host_names_what_comes_first(scenario: Scenario) -> None:
-    assert scenario.checked.changed_tasks() == ["Ensure our own Python, where there is no other"]
+    assert scenario.checked.changed_tasks() == ["Ensure provision's own Python is installed"]
     assert "guest has no Python" in scenario.checked.output
 
 

@@ -1,4 +1,4 @@
-"""Puts a Python onto a host that has none, by what every host has: a shell, tar and sha256sum."""
+"""Installs a Python on a host without one, with a shell, tar and sha256sum."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hin
     def run(
         self, tmp: str | None = None, task_vars: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Look, and unpack or remove where that is needed."""
+        """Examine the host, and unpack or remove the Python if necessary."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         _checked, given = self.validate_argument_spec(
             argument_spec={
@@ -90,7 +90,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hin
         """Run a script on the host, as the user that tasks become."""
         done = self._low_level_execute_command(f"/bin/sh -euc {shlex.quote(script)}")
         if done["rc"] != 0:
-            # With a terminal both arrive as one, and ssh adds to the other.
+            # With a terminal, both streams arrive as one, and ssh writes to the other.
             said = [done[name].strip() for name in ("stdout", "stderr")]
             text = "\n".join(part for part in said if part) or f"status {done['rc']}"
             raise AnsibleActionFail(f"The host could not {what}: {text}")

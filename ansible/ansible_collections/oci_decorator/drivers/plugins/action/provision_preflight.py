@@ -1,4 +1,4 @@
-"""Checks on the controller that there is everything that hosts get, before one is touched."""
+"""Checks that the controller has everything that hosts need, before a host is touched."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.oci_decorator.drivers.plugins.module_utils import preflight
 from ansible_collections.oci_decorator.drivers.plugins.module_utils.provision_toml import secrets_in
 
-# Where this collection lies, behind all links: plugins/action/ of it.
 _HEAD = "The controller is not ready. Correct this, and run the playbook again:"
 _COLLECTION = Path(__file__).resolve().parents[2]
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hints
-    """The action; it asks no host anything."""
+    """The action, which connects to no host."""
 
     _supports_check_mode = True
     _requires_connection = False
@@ -89,7 +88,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hin
         return list(drivers) if isinstance(drivers, Mapping) else []
 
     def _path(self, name: str) -> str:
-        """Return a path of the controller, beside the playbook if it is a relative one."""
+        """Return a path on the controller. Relative paths begin at the playbook's folder."""
         return str(self._loader.path_dwim(name)) if name else ""
 
 

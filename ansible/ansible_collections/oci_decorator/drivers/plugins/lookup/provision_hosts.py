@@ -1,15 +1,15 @@
-"""The hosts of a play, which must not be none."""
+"""Returns the hosts of a play, and fails if there are none."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 name: provision_hosts
-short_description: Hosts that match a pattern, of which there must be at least one
+short_description: Returns the hosts that match a pattern, and fails if there are none
 version_added: 0.1.0
 description:
-  - A play whose pattern matches no host ends well and has done nothing. With this as its C(hosts)
-    it fails, and says why.
+  - A play whose pattern matches no host ends with status 0 and has done nothing. With this lookup
+    as its C(hosts), it fails and gives the reason.
 options:
   _terms:
     description: Patterns, as C(hosts) of a play takes them.
@@ -39,7 +39,7 @@ from ansible.plugins.loader import lookup_loader
 from ansible.plugins.lookup import LookupBase
 
 _MATCHING = "ansible.builtin.inventory_hostnames"
-# A file with names; the inventory itself reads it.
+# '@FILE' names a file, which the inventory itself reads.
 _FILE = "@"
 
 
@@ -61,14 +61,14 @@ class LookupModule(LookupBase):  # type: ignore[misc]  # Ansible has no type hin
         patterns = [p for term in terms for p in ([term] if isinstance(term, str) else term)]
         hosts = self._matching(patterns, known)
         said = ",".join(patterns)
-        # A check of the syntax concerns no host.
+        # A syntax check needs no host.
         if context.CLIARGS.get("syntax"):
             return hosts
         if not hosts:
             raise AnsibleError(
                 f"No host of the inventory matches '{said}', so nothing was done. Name an inventory"
-                " that has hosts: ansible-playbook -i INVENTORY site.yml. Which of them, the"
-                " variable provision_hosts says; without it, all."
+                " that has hosts: ansible-playbook -i INVENTORY site.yml. The variable"
+                " provision_hosts selects some of them; without it, the play has all."
             )
         limit = known.get("ansible_limit")
         if not limit or _FILE in limit:

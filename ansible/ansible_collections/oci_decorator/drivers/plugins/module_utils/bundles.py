@@ -1,4 +1,4 @@
-"""What an archive of wheels for a host is made from, and what is in it. Pure."""
+"""The inputs and contents of an archive of wheels for a host. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-# What of a checkout goes into the wheel: pyproject.toml, setup.py.
+# The parts of a checkout that go into the wheel: pyproject.toml, setup.py.
 PARTS = (
     "pyproject.toml",
     "setup.py",
@@ -22,18 +22,18 @@ PARTS = (
     "templates",
 )
 CONSTRAINTS = "constraints.txt"
-# Where setup.py has it installed, seen from the root of the environment.
+# Where setup.py installs it, relative to the root of the environment.
 _INSTALLED = f"share/provision/{CONSTRAINTS}"
 _OLDEST_GLIBC = 5
 _FORMAT = b"2"
 
 
 class BundleError(ValueError):
-    """A source or an archive that can't be used; says why, and what to do."""
+    """A source or an archive that can't be used, with the reason and what to do."""
 
 
 def source_files(source: Path) -> list[Path]:
-    """Return the files that decide what is in the wheel of provision."""
+    """Return the files that determine the wheel of provision."""
     if source.is_file():
         return [source]
     found = [p for part in PARTS for p in _below(source / part)]
@@ -73,7 +73,7 @@ def constraints_of(source: Path) -> str:
 def inputs_digest(
     source: Path, constraints: str, wheelhouse: Path | None, python: dict[str, Any]
 ) -> str:
-    """Return a checksum of everything that an archive is made from: it names the archive.
+    """Return the checksum of all inputs of an archive, which names the archive.
 
     Args:
         source: A checkout of the project, or a wheel of provision.
@@ -94,7 +94,7 @@ def inputs_digest(
 
 
 def contents_digest(checksums: dict[str, str]) -> str:
-    """Return the checksum of what is in an archive: it names the environment that is made of it.
+    """Return the checksum of an archive's contents, which names its environment.
 
     Args:
         checksums: The sha256 of each wheel, by its file name.

@@ -1,16 +1,16 @@
-"""How a host is, from what ``provision status`` says, against what a play insists upon. Pure."""
+"""Compares the output of ``provision status`` with the state that a play requires. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-# What a play can insist upon.
+# The states that a play can require.
 REQUIREMENTS = ("ready", "prepared", "nothing")
 
 
 def shortcomings(status: dict[str, Any], require: str) -> list[str]:
-    """Return what of a host's status falls short, each as a line; none: it will do.
+    """Return a line for each thing that falls short of the required state.
 
     Args:
         status: The document of ``provision status --json``.
@@ -24,7 +24,7 @@ def shortcomings(status: dict[str, Any], require: str) -> list[str]:
 
 
 def is_reboot_required(status: dict[str, Any]) -> bool:
-    """Return whether only a reboot brings a host to what provision.toml says."""
+    """Return whether the host needs a reboot to reach the configured state."""
     return status["state"] == "reboot-required" or any(
         slot["state"] == "reboot-required" for d in status["drivers"] for slot in d["kernels"]
     )

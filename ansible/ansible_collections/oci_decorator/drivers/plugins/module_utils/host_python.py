@@ -1,19 +1,19 @@
-"""What is done on a host without Python, as scripts of POSIX shell."""
+"""Scripts of POSIX shell that run on a host without Python."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from shlex import quote
 
-# Beside what is unpacked: which archive it was, known to be ours by that.
+# A file in the unpacked tree with the archive's checksum. It marks the tree as ours.
 _STAMP = ".archive-sha256"
-# All libraries that come with it are loaded.
+# Loads all libraries that the archive contains.
 _WORKS = "import bz2, ctypes, lzma, sqlite3, ssl, venv, xml.parsers.expat, zlib"
 
 
 @dataclass(frozen=True)
 class There:
-    """What is on a host.
+    """The Python on a host.
 
     Attributes:
         digest: Checksum of the archive that was unpacked; None: none of ours.
@@ -25,7 +25,7 @@ class There:
 
 
 def look_script(prefix: str) -> str:
-    """Return what prints a line 'digest=…' and a line 'works' where they are so."""
+    """Return a script that prints 'digest=…' and, if the Python runs, 'works'."""
     return f"""
 if [ -f {quote(prefix)}/{_STAMP} ]; then
     echo "digest=$(cat {quote(prefix)}/{_STAMP})"
@@ -37,14 +37,14 @@ fi
 
 
 def parse_look(printed: str) -> There:
-    """Return what it printed."""
+    """Return what the script of look_script printed, as a value."""
     lines = printed.split()
     digests = [line.removeprefix("digest=") for line in lines if line.startswith("digest=")]
     return There(digests[0] if digests else None, "works" in lines)
 
 
 def install_script(archive: str, digest: str, prefix: str) -> str:
-    """Return what unpacks an archive that is on the host.
+    """Return a script that unpacks an archive that is on the host.
 
     It is unpacked beside its place, which it gets by a rename. It can be tried only there: what it
     loads, it looks for by whole paths. Where it does not run, the former gets its place back.
@@ -57,7 +57,7 @@ umask 022
 echo {quote(f"{digest}  {archive}")} | sha256sum -c - >/dev/null ||
     {{ echo "the archive was damaged on its way" >&2; exit 1; }}
 mkdir -p {quote(folder)}
-# A run that broke off between two renames has left the former there.
+# A run that was interrupted between two renames left the earlier Python there.
 if [ -e "$draft/former" ] && [ ! -e "$prefix" ]; then
     mv "$draft/former" "$prefix"
 fi
@@ -89,7 +89,7 @@ fi
 
 
 def remove_script(prefix: str) -> str:
-    """Return what removes what was unpacked, and the folder above it where that is empty then."""
+    """Return a script that removes the Python, and the folder above it if that is empty then."""
     folder, name = prefix.rsplit("/", 1)
     gone = quote(f"{folder}/.{name}.gone")
     return f"""

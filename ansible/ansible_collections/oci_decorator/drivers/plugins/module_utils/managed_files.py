@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-# Puts a finished draft in place by one rename; AnsibleModule.atomic_move does, with labels.
+# Puts a finished draft in place by one rename, with SELinux labels: AnsibleModule.atomic_move.
 Move = Callable[[str, str], None]
 
 
@@ -86,14 +86,14 @@ class ManagedFiles:
         return record.original if record else None
 
     def wish(self, path: str, text: str, mode: int | None = None) -> Change | None:
-        """Return how a file gets a text; None if it has it."""
+        """Return the change that gives a file a text; None if it has that text."""
         before = read(path)
         if before == text and (mode is None or mode_of(path) == mode):
             return None
         return Change(path, before, text, mode)
 
     def restore(self, path: str) -> Change | None:
-        """Return how a file gets back what it was; None where that is so, or where it is not ours.
+        """Return the change that restores a file; None if there is none to make.
 
         What was changed since by others stays.
         """
@@ -113,7 +113,7 @@ class ManagedFiles:
             sums = [checksum(text) for text in (change.after, change.before) if text is not None]
             record = self.records.get(change.path)
             if record is None or not self.is_as_written(change.path, change.before):
-                # What was there is a foreign file.
+                # The earlier file is foreign.
                 folders = missing_folders(change.path)
                 record = Record(change.before, mode_of(change.path), folders, sums[:1])
             else:
@@ -123,7 +123,7 @@ class ManagedFiles:
             write(change.path, change.after, change.mode, move)
 
     def forget(self, paths: Iterable[str], move: Move) -> None:
-        """Take files out of the record; an empty record is removed."""
+        """Remove files from the record; an empty record is deleted."""
         for path in paths:
             self.records.pop(path, None)
         if self.records:
@@ -133,7 +133,7 @@ class ManagedFiles:
             remove_empty([str(self.path.parent)])
 
     def save(self, move: Move) -> None:
-        """Write the record; originals may hold what only root may read."""
+        """Write the record, which may contain originals that only root may read."""
         document = {name: asdict(record) for name, record in sorted(self.records.items())}
         write(str(self.path), json.dumps(document, indent=2) + "\n", 0o600, move)
 
@@ -147,7 +147,7 @@ def read(path: str) -> str | None:
 
 
 def write(path: str, text: str, mode: int | None, move: Move) -> None:
-    """Write a file: whole or not at all, synced, with its mode from the first moment."""
+    """Write a file completely or not at all, synced, with its final mode from the start."""
     kept = mode_of(path) if mode is None else mode
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     draft = f"{path}.draft-{os.getpid()}"
@@ -163,12 +163,12 @@ def write(path: str, text: str, mode: int | None, move: Move) -> None:
 
 
 def missing_folders(path: str) -> list[str]:
-    """Return the folders that have to be made for a file, the outermost first."""
+    """Return the folders that are missing for a file, the outermost first."""
     return [str(folder) for folder in reversed(Path(path).parents) if not folder.exists()]
 
 
 def remove_empty(folders: Iterable[str]) -> None:
-    """Remove folders in which nothing is left, the innermost first."""
+    """Remove empty folders, the innermost first."""
     for folder in reversed(list(folders)):
         with suppress(OSError):
             Path(folder).rmdir()

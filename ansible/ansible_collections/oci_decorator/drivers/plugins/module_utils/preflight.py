@@ -1,4 +1,4 @@
-"""What a controller must have before a host is touched. Looks at files, and changes nothing.
+"""Finds what a controller lacks before a host is touched. Reads files and changes nothing.
 
 Each function returns lines that say what is missing or wrong, and what to do; none: all is well.
 """
@@ -22,7 +22,7 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.bundles impo
 )
 from ansible_collections.oci_decorator.drivers.plugins.module_utils.provision_toml import parsed
 
-# What a machine is called, by its number in the head of a program.
+# The name of each architecture, by its number in the ELF header of a program.
 # Source: elf(5), and https://www.sco.com/developers/gabi/latest/ch4.eheader.html
 _MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64", 22: "s390x"}
 _ELF = struct.Struct("<4s14xH")
@@ -34,7 +34,7 @@ _BUILD = "python ansible/build_collection.py"
 
 
 def own_source(collection: Path) -> Path | None:
-    """Return the wheel that a collection brings, or the checkout that it lies in."""
+    """Return the wheel in a collection, or the checkout that contains the collection."""
     wheels = sorted((collection / "files").glob("provision-*.whl"))
     if wheels:
         return wheels[-1]
@@ -43,7 +43,7 @@ def own_source(collection: Path) -> Path | None:
 
 
 def own_programs(collection: Path) -> list[Path]:
-    """Return the programs oci-decorator that a collection brings, or that its checkout has."""
+    """Return the programs oci-decorator of a collection or of its checkout."""
     brought = sorted((collection / "files").glob("oci-decorator-*"))
     clone = _clone(collection)
     if brought or clone is None:
@@ -52,7 +52,7 @@ def own_programs(collection: Path) -> list[Path]:
 
 
 def programs_by_machine(paths: list[Path]) -> tuple[dict[str, str], list[str]]:
-    """Return the paths of programs by the machine that each is for, and what is wrong."""
+    """Return the paths of programs by architecture, and the mistakes."""
     found: dict[str, str] = {}
     wrong: list[str] = []
     for path in paths:
@@ -75,7 +75,7 @@ def programs_by_machine(paths: list[Path]) -> tuple[dict[str, str], list[str]]:
 
 
 def machine_of(path: Path) -> str | None:
-    """Return what a program runs on, as ``uname -m`` says it; None if it is no known program."""
+    """Return a program's architecture as ``uname -m`` prints it; None if it is unknown."""
     with path.open("rb") as stream:
         head = stream.read(_ELF.size)
     if len(head) < _ELF.size:
@@ -85,7 +85,7 @@ def machine_of(path: Path) -> str | None:
 
 
 def source_mistakes(source: Path | None) -> list[str]:
-    """Return what is wrong with where provision comes from."""
+    """Return the mistakes of the source of provision."""
     if source is None:
         line = (
             "There is no provision to install: this collection brings no wheel, and lies in no"
@@ -109,7 +109,7 @@ def source_mistakes(source: Path | None) -> list[str]:
 
 
 def packages_mistakes(source: Path, constraints: str, wheelhouse: str) -> list[str]:
-    """Return which packages can't be had.
+    """Return which packages are missing.
 
     Args:
         source: A checkout or a wheel, which has constraints of its own.
@@ -142,7 +142,7 @@ def packages_mistakes(source: Path, constraints: str, wheelhouse: str) -> list[s
 
 
 def config_mistakes(config: dict[str, Any], source: Path | None) -> list[str]:
-    """Return what is wrong with what hosts should have, as far as it shows here.
+    """Return the mistakes of a configuration that can be found on the controller.
 
     Args:
         config: The content of provision.toml.
@@ -151,7 +151,7 @@ def config_mistakes(config: dict[str, Any], source: Path | None) -> list[str]:
     good, mistakes = parsed(config)
     wrong = [f"provision_driver_{mistake}" for mistake in mistakes]
     known = drivers_of(source) if source is not None else []
-    # Folders of the host's own may have any driver.
+    # The host's own catalogue folders may have any driver.
     if not known or good.get("catalogue"):
         return wrong
     for name in good.get("drivers", {}):
@@ -167,7 +167,7 @@ def config_mistakes(config: dict[str, Any], source: Path | None) -> list[str]:
 
 
 def drivers_of(source: Path) -> list[str]:
-    """Return the names of the drivers that a checkout or a wheel has recipes of."""
+    """Return the names of the drivers whose recipes a checkout or a wheel contains."""
     if source.is_dir():
         return sorted(path.parent.name for path in source.glob("driver_images/*/driver.toml"))
     try:
@@ -189,7 +189,7 @@ def images_mistakes(archives: list[str]) -> list[str]:
 
 
 def keys_mistakes(paths: list[str]) -> list[str]:
-    """Return which public keys are missing, or none that may be on hosts."""
+    """Return which public keys are missing, or must not be copied to hosts."""
     wrong = []
     for path in paths:
         try:
@@ -223,7 +223,7 @@ def keys_mistakes(paths: list[str]) -> list[str]:
 
 
 def bundle_mistakes(bundle: str, drivers: list[str]) -> list[str]:
-    """Return what is wrong with a bundle for hosts without a network.
+    """Return the mistakes of a bundle for hosts without a network.
 
     Args:
         bundle: Its folder; empty: hosts have a network.
@@ -247,7 +247,7 @@ def bundle_mistakes(bundle: str, drivers: list[str]) -> list[str]:
 
 
 def python_mistakes(archive: str, sha256: str) -> list[str]:
-    """Return what is wrong with the archive of a Python for hosts that have none."""
+    """Return the mistakes of the archive of a Python for hosts without one."""
     if not archive:
         return []
     if not Path(archive).is_file():

@@ -8,29 +8,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-# What exit codes say: docs/reference/status-and-exit-codes.md.
+# Exit codes: docs/reference/status-and-exit-codes.md.
 DONE, FAILED, USAGE, NOT_FOUND, IN_USE = range(5)
 
 
 class Runner(Protocol):
-    """What this needs of an AnsibleModule."""
+    """The part of AnsibleModule that this module needs."""
 
     def run_command(self, args: list[str]) -> tuple[int, str, str]:
         """Run a program; its exit code and both streams."""
 
 
 class ProgramError(Exception):
-    """``provision`` said no, or nothing that can be read."""
+    """``provision`` refused, or its output cannot be read."""
 
     def __init__(self, message: str, document: dict[str, Any] | None = None) -> None:
-        """Keep what it said."""
+        """Keep the output."""
         super().__init__(message)
         self.document = document or {}
 
 
 @dataclass(frozen=True)
 class Answer:
-    """How a call ended.
+    """The result of a call.
 
     Attributes:
         code: The exit code.
@@ -44,7 +44,7 @@ class Answer:
 
     @property
     def error(self) -> str | None:
-        """What went wrong, why and what to do, as one text."""
+        """The error, its cause and what to do, as one text."""
         return explained(self.document.get("error"))
 
 

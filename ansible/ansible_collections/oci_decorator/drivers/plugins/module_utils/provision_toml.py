@@ -1,4 +1,4 @@
-"""What provision.toml can say: its keys, their types, and what of it is secret. Pure."""
+"""The keys of provision.toml, their types, and which values are secret. Pure."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ _TREE: Spec = {
 }
 
 
-# Where it is on a host.
+# The path of the file on a host.
 PATH = "/etc/provision/provision.toml"
 # The password of an address (https://www.rfc-editor.org/rfc/rfc3986#section-3.2.1), a token in its
 # query, and the PIN of a PKCS#11 URI (https://www.rfc-editor.org/rfc/rfc7512#section-2.3).
@@ -114,11 +114,11 @@ _SECRETS = (
 
 
 def parsed(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return a configuration with values of proper types, and its mistakes with their places."""
+    """Return a configuration with converted values, and its mistakes with their keys."""
     mistakes: list[str] = []
 
     def checked(spec: Spec, value: object, place: str) -> dict[str, Any]:
-        # A driver without settings is written as 'nvidia:' by many.
+        # Many users write a driver without settings as 'nvidia:'.
         given = {} if value is None else value
         if not isinstance(given, dict):
             mistakes.append(f"{place}: must be a dictionary, not {given!r}")
@@ -141,7 +141,7 @@ def parsed(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 
 def secrets_in(document: object) -> set[str]:
-    """Return the passwords and PINs that stand in the texts of a document, at any depth."""
+    """Return the passwords and PINs in the texts of a document, at any depth."""
     return {
         secret
         for text in _texts(document)

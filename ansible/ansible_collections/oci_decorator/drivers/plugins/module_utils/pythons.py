@@ -30,22 +30,22 @@ print(json.dumps({
 
 
 def candidates(given: str | None = None) -> list[str]:
-    """Return where to look, best first: what was given, or provision's own and the distro's."""
+    """Return the paths to try, best first: the given one, or provision's own and the distro's."""
     if given:
         return [given]
-    # The distro's default before newer ones: security updates come for it the longest.
+    # The distro's default comes first, because it gets security updates the longest.
     newer = [f"/usr/bin/python3.{minor}" for minor in range(NEWEST_KNOWN, OLDEST[1] - 1, -1)]
     return [OWN, "/usr/bin/python3", *newer, "/usr/local/bin/python3"]
 
 
 def find(runner: Runner, given: str | None = None) -> dict[str, Any] | None:
-    """Return the first Python that will do, described; None if there is none."""
+    """Return a description of the first suitable Python; None if no Python is suitable."""
     found = (_described(runner, path) for path in candidates(given))
     return first_usable(python for python in found if python)
 
 
 def first_usable(pythons: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the first that is new enough and can make virtual environments."""
+    """Return the first Python that is new enough and can make virtual environments."""
     for python in pythons:
         if tuple(python["version"]) >= OLDEST and python["has_venv"]:
             return python

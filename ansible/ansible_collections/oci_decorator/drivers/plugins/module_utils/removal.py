@@ -1,4 +1,4 @@
-"""What of a folder is ours and may go, and what are foreign files, which stay. Changes nothing."""
+"""Separates what provision made in a folder from foreign files. Changes nothing."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 _OURS = re.compile(
     r"\..*|[0-9a-f]{12}|current|previous|kernels|state\.json.*|written\.json.*|lock|saved"
 )
-# By any of these a folder of the store is known to be a driver's.
+# A folder of the store with any of these belongs to a driver.
 _MARKS = ("kernels", "current", "previous", "state.json", "written.json", ".lock")
-# Copies of foreign files that were replaced on request: of a driver's, and of units.
+# Copies of foreign files that were replaced on request: vendor files and units.
 _SAVED = "saved"
 _UNITS = ".units"
 _RECORD = re.compile(r"written\.json.*|\..*")
 
 
 def store_parts(store: Path) -> tuple[list[Path], list[Path]]:
-    """Return what of a store is ours, and the foreign files in it.
+    """Return what provision made in a store, and the foreign files in it.
 
     Args:
         store: The folder; it may be missing.
@@ -40,7 +40,7 @@ def store_parts(store: Path) -> tuple[list[Path], list[Path]]:
 
 
 def emptied(folder: Path, gone: Iterable[Path]) -> list[Path]:
-    """Return the folders at and below a folder that are empty once some paths are gone.
+    """Return the folders at and below a folder that are empty after some paths are removed.
 
     Args:
         folder: The folder; it may be missing.
@@ -62,7 +62,7 @@ def emptied(folder: Path, gone: Iterable[Path]) -> list[Path]:
 
 
 def files_left(folder: Path, gone: Iterable[Path]) -> list[Path]:
-    """Return the files below a folder that are still there once some paths are gone."""
+    """Return the files below a folder that remain after some paths are removed."""
     known = set(gone)
     left: list[Path] = []
     for path in _entries(folder):

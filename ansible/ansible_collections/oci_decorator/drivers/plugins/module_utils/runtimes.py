@@ -1,4 +1,4 @@
-"""What the module `provision_runtime` asks of `oci-decorator configure`, and its answers. Pure."""
+"""Commands and answers of `oci-decorator configure` for `provision_runtime`. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def words(engine: str, params: Mapping[str, Any], *, is_dry: bool) -> list[str]:
-    """Return the words of `oci-decorator` that give an engine the runtime, or take it away."""
+    """Return the arguments of `oci-decorator` that add the runtime to an engine or remove it."""
     found = [
         "configure",
         engine,
@@ -26,7 +26,7 @@ def words(engine: str, params: Mapping[str, Any], *, is_dry: bool) -> list[str]:
 
 
 def recorded(engine: str, params: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
-    """Whether an engine's file is one that we wrote: a file of others is not even looked at.
+    """Whether we wrote an engine's file; foreign files are not read.
 
     containerd's may lie beside its main file, in a folder that this imports.
     """
@@ -35,7 +35,7 @@ def recorded(engine: str, params: Mapping[str, Any], record: Mapping[str, Any]) 
 
 
 def leaves_default(change: Mapping[str, Any], name: str) -> bool:
-    """Whether Docker's default was the runtime, and no other is named after the change."""
+    """Whether the runtime was Docker's default and the change names no other."""
     before, after = _docker(change["before"]), _docker(change["after"])
     return before.get("default-runtime") == name and "default-runtime" not in after
 
@@ -58,7 +58,7 @@ def diffs(answer: Mapping[str, Any]) -> Iterator[dict[str, str]]:
 
 
 def _docker(text: str | None) -> dict[str, Any]:
-    """Return a daemon.json as a document; one that Docker can't read says nothing to it."""
+    """Return a daemon.json as a document; an unreadable one is empty, as for Docker."""
     try:
         document = json.loads(text or "{}")
     except json.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""Writes TOML, which Python itself only reads.
+"""Writes TOML, which Python's library only reads.
 
 Source: https://toml.io/en/v1.0.0
 """
@@ -25,7 +25,7 @@ def dumps(document: Mapping[str, Any]) -> str:
 def _table(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
     values = {k: v for k, v in table.items() if v is not None and not isinstance(v, Mapping)}
     tables = {k: v for k, v in table.items() if isinstance(v, Mapping)}
-    # A table without values is named where that says something: a driver with all defaults.
+    # An empty table is written if it has a meaning, such as a driver with all defaults.
     if path and (values or not tables):
         yield ""
         yield f"[{'.'.join(map(_key, path))}]"
@@ -55,5 +55,5 @@ def _value(value: object) -> str:
 
 
 def _string(value: str) -> str:
-    # JSON's escapes are TOML's too, but for DEL, which TOML wants escaped.
+    # TOML has the same escapes as JSON, and also requires one for DEL.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,20 +1,19 @@
-"""Brings a host to what provision.toml says."""
+"""Brings a host to the state that provision.toml describes."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: provision_apply
-short_description: Brings a host to what its provision.toml says
+short_description: Brings a host to the state that provision.toml describes
 description:
-  - Runs C(provision apply), which finds, pulls or builds what is missing, installs and loads it.
-  - Fails only where C(provision) could not do its work at all. A driver that could not be built
-    or loaded is in
-    I(shortcomings), for M(oci_decorator.drivers.provision_status) to judge.
+  - Runs C(provision apply), which pulls or builds what is missing, installs it and loads it.
+  - Fails only if C(provision) itself could not run. A driver that could not be built or loaded is
+    in I(shortcomings), which M(oci_decorator.drivers.provision_status) judges.
 version_added: 0.1.0
 options:
   program:
-    description: Where C(provision) is.
+    description: The path of C(provision).
     type: path
     default: /opt/provision/bin/provision
   retry:
@@ -23,7 +22,7 @@ options:
     default: false
 attributes:
   check_mode:
-    description: Says what would be done.
+    description: Reports what would be done.
     support: full
 author:
   - The authors of provision and oci-decorator (!UNKNOWN)
@@ -36,16 +35,16 @@ EXAMPLES = r"""
 
 RETURN = r"""
 actions:
-  description: What was done, or would be, each with its result.
+  description: The actions that were done or would be done, each with its result.
   returned: always
   type: list
   elements: str
 reboot_required:
-  description: Whether only a reboot brings this host to what its configuration says.
+  description: Whether the host needs a reboot to reach the configured state.
   returned: always
   type: bool
 shortcomings:
-  description: Drivers that don't work now, and why.
+  description: Drivers that do not work now, with the reason.
   returned: always
   type: list
   elements: str
@@ -115,7 +114,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    # What can't be fetched is named with its address.
+    # Errors of downloads contain the address, which may contain a password.
     module.no_log_values.update(secrets_in(read(PATH)))
     words = ["--retry"] if module.params["retry"] else []
     try:

@@ -5,13 +5,13 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: provision_bundle
-short_description: Packs provision with everything that it needs of Python
+short_description: Packs provision with the Python packages that it needs
 description:
-  - Runs on the controller. Makes one tar archive of wheels, C(provision), all that it depends on
-    and pip itself, for the Python and the machine of a host, so that the host needs neither an
+  - Runs on the controller. Makes one tar archive with the wheels of C(provision), its dependencies
+    and pip, for the Python and the architecture of a host. The host then needs neither a package
     index nor C(ensurepip).
-  - Which versions, and which files by sha256, the constraints of I(source) say.
-  - An archive that was made from the same inputs is used again.
+  - The constraints of I(source) name the versions, and each file by sha256.
+  - An archive that was made from the same inputs is reused.
 version_added: 0.1.0
 options:
   source:
@@ -19,8 +19,8 @@ options:
     type: path
     required: true
   constraints:
-    description: A requirements file that names every package with version and sha256, in place of
-      the one that I(source) has.
+    description: A requirements file that names every package with version and sha256. It replaces
+      the one in I(source).
     type: path
   wheelhouse:
     description: A folder with these packages as wheels, for a controller without a package index.
@@ -30,7 +30,7 @@ options:
     type: dict
     required: true
   cache:
-    description: The folder on the controller where archives are kept.
+    description: The folder on the controller that keeps archives.
     type: path
     required: true
 attributes:
@@ -56,11 +56,11 @@ path:
   returned: success
   type: str
 digest:
-  description: Checksum of the wheels in it; it names the environment that is made from them.
+  description: The checksum of its wheels, which names the environment made from them.
   returned: success
   type: str
 made:
-  description: Whether it was made now.
+  description: Whether this run made it.
   returned: success
   type: bool
 """
@@ -86,9 +86,9 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.bundles impo
     source_files,
 )
 
-# Archives that are kept in the cache, those that were used last.
+# The number of archives that the cache keeps. Those that were used last stay.
 _KEPT = 8
-# The first moment that a wheel can name: the same files give the same wheel.
+# The earliest time that a wheel can contain. With it, the same files give the same wheel.
 # Source: https://reproducible-builds.org/specs/source-date-epoch/
 _EPOCH = {"SOURCE_DATE_EPOCH": "315532800"}
 _FILL = "Fill it with: pip download --require-hashes --no-deps -r FILE --dest FOLDER, where FILE is"
@@ -96,7 +96,7 @@ _FILL = "Fill it with: pip download --require-hashes --no-deps -r FILE --dest FO
 
 @contextmanager
 def _locked(cache: Path) -> Iterator[None]:
-    """Hosts are handled at once, and want the same archive."""
+    """Let one process make the archive, because hosts run in parallel and need the same one."""
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / ".lock").open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
@@ -194,7 +194,7 @@ def main() -> None:
         digest = contents_digest(checksums_in(path))
     except (BundleError, OSError) as error:
         module.fail_json(msg=f"provision can't be packed: {error}.")
-    # The host is what changes; a cache on the controller is no one's configuration.
+    # 'changed' is about the host; the controller's cache is no configuration.
     module.exit_json(changed=False, made=is_new, path=str(path), digest=digest)
 
 

@@ -7,12 +7,11 @@ DOCUMENTATION = r"""
 module: provision_config
 short_description: Writes provision.toml
 description:
-  - Writes what a host should have. The keys are those of C(provision.toml), and C(provision)
-    itself checks them before anything is written, where it is installed.
-  - Only root may read a file with a password in it; it stands neither in results nor in
-    differences nor in the host's journal.
-  - Remembers what was there before. With I(state=absent) that is put back, unless the file was
-    changed since; then it stays.
+  - Writes C(provision.toml) from a dictionary with the same keys. If C(provision) is installed, it
+    checks the content before anything is written.
+  - Only root may read a file that contains a password. No result, difference or journal entry
+    contains the password.
+  - Remembers the earlier file. I(state=absent) restores it, unless the file has changed since.
 version_added: 0.1.0
 options:
   config:
@@ -21,25 +20,25 @@ options:
     type: dict
     suboptions:
       drivers:
-        description: The drivers of this host, by name; each may have C(version),
+        description: The drivers of this host, by name. Each may have C(version),
           C(flavour) and C(options).
         type: dict
       policy:
-        description: What may be done without asking.
+        description: What the agent may do without asking.
         type: dict
         suboptions:
           unload:
-            description: Whether a module that is not in use may be unloaded for a newer one.
+            description: Whether a module that is not in use may be replaced by a newer one.
             type: str
             choices: [idle, never]
           prebuild:
             description: Whether modules are built for kernels that may boot next.
             type: bool
           keep:
-            description: How many artifacts are kept beyond those that are needed.
+            description: How many further artifacts to keep for each kernel.
             type: int
           update:
-            description: Whether the timer may move versions forward.
+            description: Whether the timer may update versions.
             type: str
             choices: [never, timer]
           build:
@@ -47,98 +46,97 @@ options:
             type: str
             choices: [never, fallback, always]
           hold_updates:
-            description: Whether an update of Flatcar is held that drivers don't build for.
+            description: Whether a Flatcar update is held if a driver cannot be had for its kernel.
             type: bool
       registry:
-        description: Where artifact images are pulled from before they are built.
+        description: The registry from which artifact images are pulled before they are built.
         type: dict
         suboptions:
           address:
-            description: "As C(host:port/prefix)."
+            description: "The address, as C(host:port/prefix)."
             type: str
           mirrors:
-            description: Addresses that are asked first; they have the same images.
+            description: Registries with the same images, which are asked first.
             type: list
             elements: str
           folders:
-            description: Folders on the host that are looked into before any address is asked, as
-              bundles have them.
+            description: Folders of bundles on the host, which are searched before any address is
+              asked.
             type: list
             elements: str
           push:
-            description: Whether what was built on this host is pushed there.
+            description: Whether artifact images that this host builds are pushed there.
             type: bool
           sign_key:
-            description: The private key that signs what is pushed, a file or a PKCS#11 URI.
+            description: The private key that signs pushed images (a file or a PKCS#11 URI).
             type: str
           sign_password_file:
-            description: File on the host with that key's password or PIN.
+            description: A file on the host with that key's password or PIN.
             type: str
           ca:
-            description: File with the authorities that the registry's certificate is from.
+            description: A file with the certificate authorities of the registry.
             type: str
           plain_http:
-            description: Whether the registry is spoken to without TLS.
+            description: Whether the registry is reached by HTTP without TLS.
             type: bool
           token_hosts:
-            description: Further hosts that the registry's credentials may be sent to, for tokens.
+            description: Further hosts to which the registry's credentials may be sent for a token.
             type: list
             elements: str
           auth_file:
-            description: File of credentials on the host, as Docker or podman write it.
+            description: A file of credentials on the host, in the format of Docker and podman.
             type: str
           notify:
-            description: Address that is asked once, by C(POST), when no registry has what the host
-              needs.
+            description: An address that gets one C(POST) for each artifact that no registry has.
             type: str
           notify_token_file:
-            description: File on the host with the token that is sent along.
+            description: A file on the host with the token for that address.
             type: str
       trust:
-        description: Whose signatures count for what registries serve.
+        description: Whose signatures count for images from registries.
         type: dict
         suboptions:
           keys:
-            description: Folder of public keys on the host, or one file.
+            description: A folder of public keys on the host, or one file.
             type: str
           insecure:
             description: Whether unsigned images are installed.
             type: bool
           not_before:
-            description: Signatures from before this day do not count, such as V(2026-11-01).
+            description: The first day whose signatures count, such as V(2026-11-01).
             type: str
           registries:
-            description: Other rules for registries, by C(host[:port][/prefix]).
+            description: Different rules for registries, by C(host[:port][/prefix]).
             type: dict
           drivers:
-            description: Other rules for drivers, by name.
+            description: Different rules for drivers, by name.
             type: dict
       signing:
-        description: The key that modules are signed with.
+        description: The key that signs kernel modules.
         type: dict
         suboptions:
           key:
-            description: File of the key or PKCS#11 URI.
+            description: The private key (a file or a PKCS#11 URI).
             type: str
           certificate:
-            description: File of the certificate.
+            description: The file of its certificate.
             type: str
           hash:
-            description: Digest of the signature.
+            description: The digest algorithm of the signature.
             type: str
             choices: [sha256, sha384, sha512]
           pin_file:
-            description: File with passphrase or PIN.
+            description: A file with the passphrase or PIN.
             type: str
       cdi:
-        description: CDI specifications.
+        description: CDI specifications, which engines use for C(--device).
         type: dict
         suboptions:
           generate:
-            description: Whether the units write them, at boot and when drivers change.
+            description: Whether the units write them at boot and when drivers change.
             type: bool
       metrics:
-        description: Where metrics are written.
+        description: Where the agent writes metrics.
         type: dict
         suboptions:
           textfile:
@@ -152,51 +150,51 @@ options:
             description: Its address.
             type: str
           network:
-            description: Network of build containers.
+            description: The network of the containers that download.
             type: str
           jobs:
             description: How many compilers run at once.
             type: int
       distros:
-        description: Where distros' packages come from, by their id; each may have
+        description: Where the packages of distros come from, by the distro's id. Each may have
           C(archive), C(repositories) and C(base_images).
         type: dict
       kernel_distro:
-        description: The distro that the host's kernels come from, where that is another than
-          its own, as V(debian:12).
+        description: The distro whose kernels the host runs, if it differs from the host's own,
+          such as V(debian:12).
         type: str
       catalogue:
-        description: Further folders of driver folders.
+        description: Further folders of recipes on the host.
         type: list
         elements: str
       trees:
-        description: Kernel trees, for kernels whose headers no distro packages; keys are those of
+        description: Kernel trees, for kernels without packaged headers. The keys are those of
           C([[trees]]) in provision.toml.
         type: list
         elements: dict
   path:
-    description: Where the file is.
+    description: The path of the file.
     type: path
     default: /etc/provision/provision.toml
   program:
-    description: Where C(provision) is.
+    description: The path of C(provision).
     type: path
     default: /opt/provision/bin/provision
   record:
-    description: Where it is remembered what was there before.
+    description: The file that remembers the earlier file.
     type: path
     default: /var/lib/oci-decorator/config.json
   state:
-    description: Whether the file has to say I(config), or be as it was before.
+    description: Whether the file should have the content of I(config), or be restored.
     type: str
     choices: [present, absent]
     default: present
 attributes:
   check_mode:
-    description: Says whether the file would change.
+    description: Reports whether the file would change.
     support: full
   diff_mode:
-    description: Shows how.
+    description: Shows the differences.
     support: full
 author:
   - The authors of provision and oci-decorator (!UNKNOWN)
@@ -248,7 +246,7 @@ _SECRET_MODE = 0o600
 
 
 def _checked_by_provision(module: AnsibleModule, text: str) -> None:
-    """Let provision read the text, in a root where nothing else is."""
+    """Have provision check the text, in an otherwise empty root."""
     program = module.params["program"]
     if not is_there(program):
         return
@@ -266,7 +264,7 @@ def _checked_by_provision(module: AnsibleModule, text: str) -> None:
 def planned(
     managed: ManagedFiles, path: str, config: dict[str, Any] | None
 ) -> tuple[Change | None, str]:
-    """Return how the file has to change, and its text then; None: it is to be as it was before us.
+    """Return the file's change and its text, which is None to restore what was there before.
 
     Args:
         managed: The record of what we wrote.
@@ -290,10 +288,10 @@ def _configuration(module: AnsibleModule) -> dict[str, Any] | None:
 
 
 def main() -> None:
-    """Check and write, or give the file back."""
+    """Check and write the file, or restore the earlier one."""
     module = AnsibleModule(
         argument_spec={
-            # Its members are checked below, all together.
+            # The members are checked below, all together.
             "config": {"type": "dict"},
             "path": {"type": "path", "default": PATH},
             "program": {"type": "path", "default": "/opt/provision/bin/provision"},
@@ -302,11 +300,11 @@ def main() -> None:
         },
         required_if=[("state", "present", ["config"])],
         supports_check_mode=True,
-        # Else all arguments stand in the host's journal.
+        # Otherwise the host's journal would contain all arguments.
         no_log=True,
     )
     path = module.params["path"]
-    # Ansible takes these out of everything that is returned: messages, differences, arguments.
+    # Ansible removes these values from messages, differences and arguments.
     module.no_log_values.update(secrets_in(module.params["config"]), secrets_in(read(path)))
     config = _configuration(module)
     managed = ManagedFiles(module.params["record"])

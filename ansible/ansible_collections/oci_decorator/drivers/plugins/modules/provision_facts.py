@@ -1,23 +1,22 @@
-"""What the roles decide from."""
+"""Gathers the facts that the roles use."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: provision_facts
-short_description: Finds what provision needs on a host
+short_description: Gathers facts that provision's roles need
 description:
-  - Finds a Python that C(provision) can run with, the container engines, and what of the system
-    is read-only.
-  - Sets them as C(ansible_facts['provision']).
+  - Finds a Python for C(provision), the container engines, and read-only parts of the system.
+  - Returns them as C(ansible_facts['provision']).
   - Runs with Python 3.8 or newer, unlike the other modules of this collection.
 version_added: 0.1.0
 options:
   python:
-    description: The only Python to consider, instead of the usual places.
+    description: The only Python to consider, instead of those in the usual places.
     type: path
   program:
-    description: Where C(provision) is.
+    description: The path of C(provision).
     type: path
     default: /opt/provision/bin/provision
 attributes:
@@ -60,7 +59,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.oci_decorator.drivers.plugins.module_utils.pythons import find
 
-# By the program that the admin starts, not by the client, which may be there without it.
+# The program of the service, and not the client, which may be installed without it.
 _ENGINES = {"docker": "dockerd", "containerd": "containerd", "podman": "podman"}
 
 

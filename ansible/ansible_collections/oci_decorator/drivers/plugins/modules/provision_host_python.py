@@ -1,39 +1,38 @@
-"""Puts a Python onto a host that has none: documentation of the action plugin of this name."""
+"""Documents the action plugin that installs a Python on a host without one."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: provision_host_python
-short_description: Puts a Python onto a host that has none
+short_description: Installs a Python on a host without one
 description:
-  - Unpacks an archive of C(provision host-python) on the host. Needs no Python there, but the
+  - Unpacks an archive of C(provision host-python) on the host. Needs no Python there, only the
     programs C(sh), C(tar), C(gzip) and C(sha256sum).
-  - A Python that does not run on the host leaves the earlier one in its place.
-  - It is an action plugin. Where facts say that there is no other Python, it sets
-    C(ansible_python_interpreter) for the rest of the run.
+  - If the new Python does not run on the host, the earlier one stays.
+  - This is an action plugin. It returns the path of the Python as I(interpreter).
 version_added: 0.1.0
 options:
   archive:
     description: The archive, on the controller.
     type: path
   sha256:
-    description: Its checksum. Without one, that which it has is taken.
+    description: The archive's checksum. Without it, any archive is accepted.
     type: str
   prefix:
-    description: Where it lies on the host; the archive must be made for that.
+    description: The folder on the host. The archive must have been made for it.
     type: path
     default: /opt/provision/python
   state:
     description:
-      - Whether it has to be there.
-      - V(absent) removes what this action has put there, and nothing else.
+      - Whether the Python should be installed.
+      - V(absent) removes only what this action has installed.
     type: str
     choices: [present, absent]
     default: present
 attributes:
   check_mode:
-    description: Says whether it would be unpacked or removed.
+    description: Reports whether it would be unpacked or removed.
     support: full
 author:
   - The authors of provision and oci-decorator (!UNKNOWN)
@@ -51,7 +50,7 @@ interpreter:
   returned: always
   type: str
 digest:
-  description: Checksum of the archive.
+  description: The checksum of the archive.
   returned: when it has to be there
   type: str
 """

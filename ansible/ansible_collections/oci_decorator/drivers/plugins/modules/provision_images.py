@@ -5,13 +5,12 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 ---
 module: provision_images
-short_description: Has artifact images in a container engine, or none of them
+short_description: Loads artifact images into a container engine, or removes them
 description:
-  - Loads archives that C(docker save) or C(podman save) wrote. The name of an artifact image says
-    what it was made from, so that an image of that name is the same.
-  - With I(state=absent), removes every image that carries the label of a build of C(provision).
-    One that a container uses stays. So do the images of an engine that does not answer, which is
-    a warning.
+  - Loads archives that C(docker save) or C(podman save) wrote. An image whose name is in the engine
+    is not loaded again, because the name contains a digest of its inputs.
+  - I(state=absent) removes every image with the label of a build of C(provision). An image that a
+    container uses stays. If an engine does not answer, its images stay, with a warning.
 version_added: 0.1.0
 options:
   archives:
@@ -24,17 +23,17 @@ options:
     choices: [docker, podman]
     default: docker
   host:
-    description: The engine's address, if it is not the one that the client asks by itself.
+    description: The engine's address, if it is not the client's default.
     type: str
   state:
-    description: Whether the engine has to have the images of the archives, or no artifact image.
+    description: Whether the engine should have the images of the archives, or no artifact image.
     type: str
     choices: [present, absent]
     default: present
 attributes:
   check_mode:
-    description: Says what would be loaded or removed. An archive that is not on the host yet would
-      be loaded.
+    description: Reports what would be loaded or removed. An archive that is not on the host yet
+      counts as one to load.
     support: full
 author:
   - The authors of provision and oci-decorator (!UNKNOWN)
@@ -53,12 +52,12 @@ EXAMPLES = r"""
 
 RETURN = r"""
 loaded:
-  description: The archives that were loaded, or would be.
+  description: The archives that were loaded or would be loaded.
   returned: always
   type: list
   elements: str
 removed:
-  description: The images that were removed, or would be.
+  description: The images that were removed or would be removed.
   returned: always
   type: list
   elements: str
@@ -75,7 +74,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-# What a build puts onto its image: src/provision/build/artifact_image.py.
+# The label that a build sets on its image: src/provision/build/artifact_image.py.
 _LABEL = "provision.pin.digest"
 _FORMAT = "{{.Repository}}:{{.Tag}} {{.ID}}"
 _UNNAMED = "<none>"
@@ -126,7 +125,7 @@ def _remove(module: AnsibleModule) -> tuple[list[str], list[str]]:
     asked = ["image", "ls", "--filter", f"label={_LABEL}", "--format", _FORMAT]
     code, printed, said = module.run_command([*client, *asked])
     if code != 0:
-        # Not an error: what else is to be removed does not depend on this engine.
+        # This is no error, because the remaining removal does not depend on this engine.
         kept = f"{client[0]} could not be asked, so its images stay: {said.strip()}"
         module.warn(f"{kept} Start it, and run the playbook again.")
         return [], [kept]

@@ -1,44 +1,44 @@
-"""Writes a set of small files in one go."""
+"""Writes a set of small files in one call."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: provision_managed_files
-short_description: Has exactly these small files on a host
+short_description: Keeps a set of small files on a host
 description:
-  - Writes all files of a set in one call, and takes back those of an earlier call that are not
-    named any more.
-  - Remembers what was there before, and puts that back when a file is not wanted any more,
-    unless it was changed since.
+  - Writes all files of a set in one call, and removes files of an earlier call that are no longer
+    named.
+  - Remembers earlier files and restores them when a file is removed from the set, unless the file
+    has changed since.
 version_added: 0.1.0
 options:
   files:
-    description: By path, each with C(content) and optionally C(mode), an octal number in quotes.
+    description: The files by path, each with C(content) and optionally C(mode) (octal, quoted).
     type: dict
     default: {}
   folders:
-    description: Folders that have to be there whether or not a file lies in them. They stay.
+    description: Folders to make, even if no file lies in them. They are never removed.
     type: list
     elements: path
     default: []
   documents:
-    description: JSON documents of the set; each becomes C(NAME.json) in I(documents_folder).
+    description: JSON documents of the set. Each becomes C(NAME.json) in I(documents_folder).
     type: dict
     default: {}
   documents_folder:
-    description: Where these lie.
+    description: The folder of these documents.
     type: path
   record:
-    description: Where the set is remembered; one file for each set.
+    description: The file that remembers the set. Each set needs its own.
     type: path
     required: true
 attributes:
   check_mode:
-    description: Says what would change.
+    description: Reports what would change.
     support: full
   diff_mode:
-    description: Shows it.
+    description: Shows the differences.
     support: full
 author:
   - The authors of provision and oci-decorator (!UNKNOWN)
@@ -55,7 +55,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 paths:
-  description: The files that were changed, or would be.
+  description: The files that were changed or would be changed.
   returned: always
   type: list
   elements: str

@@ -1,20 +1,20 @@
-"""Checks the controller: documentation of the action plugin of this name."""
+"""Documents the action plugin that checks the controller."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: provision_preflight
-short_description: Checks that the controller has everything that hosts get
+short_description: Checks that the controller has everything that hosts need
 description:
-  - Checks variables and files on the controller, asks no host anything, and names everything that
-    is missing or wrong in one message, each with what to do.
-  - It is an action plugin.
+  - Checks variables and files on the controller, without a connection to any host. One message
+    lists everything that is missing or wrong, each with what to do.
+  - This is an action plugin.
 version_added: 0.1.0
 options:
   host:
-    description: What the role P(oci_decorator.drivers.provision_host#role) needs. Left out, it is
-      not checked; so are the others.
+    description: What the role P(oci_decorator.drivers.provision_host#role) needs. A part that is
+      left out is not checked.
     type: dict
     suboptions:
       python_archive:
@@ -22,7 +22,7 @@ options:
         type: str
         default: ""
       python_archive_sha256:
-        description: Its checksum, or empty.
+        description: The archive's checksum, or empty.
         type: str
         default: ""
   driver:
@@ -34,16 +34,16 @@ options:
         type: dict
         default: {}
       source:
-        description: A checkout of the project or a wheel of C(provision). Empty, the wheel that the
-          collection brings, or the checkout that it lies in.
+        description: A checkout of the project or a wheel of C(provision). If empty, the wheel in
+          the collection is used, or the checkout that contains the collection.
         type: str
         default: ""
       constraints:
-        description: A requirements file in place of the one that the source has, or empty.
+        description: A requirements file that replaces the one in the source, or empty.
         type: str
         default: ""
       wheelhouse:
-        description: A folder with the packages that it names, or empty.
+        description: A folder with the packages that the requirements file names, or empty.
         type: str
         default: ""
       images:
@@ -57,7 +57,7 @@ options:
         elements: str
         default: []
       bundle:
-        description: A folder of C(provision bundle create), or empty.
+        description: A folder that C(provision bundle create) wrote, or empty.
         type: str
         default: ""
   hook:
@@ -65,8 +65,8 @@ options:
     type: dict
     suboptions:
       program:
-        description: The program C(oci-decorator). Empty, those that the collection brings, or the
-          one that C(make build) made in the checkout that it lies in.
+        description: The program C(oci-decorator). If empty, those in the collection are used, or
+          the one that C(make build) made in the checkout that contains the collection.
         type: str
         default: ""
 attributes:
@@ -89,11 +89,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 source:
-  description: Where C(provision) is installed from.
+  description: The source from which C(provision) is installed.
   returned: with I(driver)
   type: str
 programs:
-  description: Paths of C(oci-decorator), by the machine that each is for.
+  description: Paths of C(oci-decorator), by architecture.
   returned: with I(hook)
   type: dict
 """

@@ -1,30 +1,29 @@
-"""Removes what provision left on a host, and nothing else."""
+"""Removes what provision installed on a host, and nothing else."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: provision_removal
-short_description: Removes what provision left on a host, and lists what stays
+short_description: Removes what provision installed on a host, and lists what stays
 description:
-  - Removes files, links and folders that are known to be ours, in one call. Foreign files, such as
+  - Removes the files, links and folders that C(provision) made, in one call. Foreign files, such as
     a key beside C(provision.toml), stay and are returned as C(kept).
 version_added: 0.1.0
 options:
   paths:
-    description: What goes, folders with everything in them.
+    description: Files to remove, and folders to remove with everything in them.
     type: list
     elements: path
     default: []
   stores:
-    description: Folders of C(provision)'s store, of which only what C(provision) makes goes. Copies
-      that it kept of foreign files stay.
+    description: Folders of C(provision)'s store. Only what C(provision) made in them is removed.
+      Copies of foreign files stay.
     type: list
     elements: path
     default: []
   empty:
-    description: Folders that go, in this order, if nothing is left in them. What is left in them
-      stays.
+    description: Folders to remove in this order if they are empty.
     type: list
     elements: path
     default: []
@@ -35,10 +34,10 @@ options:
     default: []
 attributes:
   check_mode:
-    description: Says what would go, and what would stay.
+    description: Reports what would be removed and what would stay.
     support: full
   diff_mode:
-    description: Shows it.
+    description: Shows the differences.
     support: full
 author:
   - The authors of provision and oci-decorator (!UNKNOWN)
@@ -55,7 +54,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 paths:
-  description: What went, or would go.
+  description: What was removed or would be removed.
   returned: always
   type: list
   elements: str

@@ -1,22 +1,22 @@
-"""Enters an OCI runtime into container engines."""
+"""Adds an OCI runtime to the configuration of container engines."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: provision_runtime
-short_description: Enters an OCI runtime into Docker and containerd
+short_description: Adds an OCI runtime to Docker and containerd
 description:
-  - Has C(oci-decorator configure) add a runtime to the configuration files of engines. Everything
-    else in them stays as it is, comments too.
-  - It remembers what was there before. A file that was not changed since is put back as it was,
-    byte by byte; from another one, only our entries are taken.
-  - Restarts nothing; I(stale) says who has to read its configuration again. A Docker that runs is
-    asked to once, where its default would otherwise stay a runtime that is going.
+  - Runs C(oci-decorator configure), which adds a runtime to the configuration files of engines.
+    Everything else in them stays, including comments.
+  - Remembers the earlier files. A file that has not changed since is restored byte by byte. From a
+    file that has changed, only the added entries are removed.
+  - Restarts nothing. I(stale) lists the engines that have to read their configuration again. A
+    running Docker reloads once if its default would otherwise stay a removed runtime.
 version_added: 0.1.0
 options:
   engines:
-    description: Which engines have to have it. It is taken out of those that are not named.
+    description: The engines that should have the runtime. It is removed from all others.
     type: list
     elements: str
     choices: [docker, containerd]
@@ -26,39 +26,39 @@ options:
     type: str
     default: oci-decorator
   program:
-    description: The runtime's path; it is not looked for.
+    description: The runtime's path, which is not searched for.
     type: path
     default: /usr/bin/oci-decorator-runtime
   decorator:
-    description: The program C(oci-decorator). Empty, the one beside I(program).
+    description: The program C(oci-decorator). If empty, the one beside I(program) is used.
     type: path
     default: ""
   docker_default:
-    description: Whether it is Docker's default runtime.
+    description: Whether the runtime is Docker's default.
     type: bool
     default: false
   reload:
-    description: Whether a Docker that runs may be asked to read its configuration again.
+    description: Whether a running Docker may be reloaded.
     type: bool
     default: true
   docker_path:
-    description: Docker's configuration.
+    description: Docker's configuration file.
     type: path
     default: /etc/docker/daemon.json
   containerd_path:
-    description: Containerd's configuration.
+    description: Containerd's configuration file.
     type: path
     default: /etc/containerd/config.toml
   record:
-    description: Where it is remembered what was there before.
+    description: The file that remembers the earlier configuration.
     type: path
     default: /var/lib/oci-decorator/runtimes.json
 attributes:
   check_mode:
-    description: Says what would change.
+    description: Reports what would change.
     support: full
   diff_mode:
-    description: Shows it.
+    description: Shows the differences.
     support: full
 author:
   - The authors of provision and oci-decorator (!UNKNOWN)
@@ -73,12 +73,12 @@ EXAMPLES = r"""
 
 RETURN = r"""
 stale:
-  description: Engines that run with another configuration than the one that we wrote.
+  description: Engines that have not read the written configuration yet.
   returned: always
   type: list
   elements: str
 running:
-  description: Those of them that run, and so have to reload or restart.
+  description: The running ones among them, which have to reload or restart.
   returned: always
   type: list
   elements: str
@@ -102,7 +102,7 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.runtimes imp
 
 _ENGINES = ("docker", "containerd")
 _MICROSECONDS = 1_000_000
-# What Docker takes where nothing is configured, and how long it may take to reload.
+# Docker's default runtime without a configuration, and how long a reload may take.
 _BUILT_IN = "runc"
 _RELOAD_S = 10
 
@@ -113,7 +113,7 @@ def _decorator(module: AnsibleModule) -> str:
 
 
 def _configure(module: AnsibleModule, engine: str, *, is_dry: bool) -> dict[str, Any]:
-    """Have an engine's file edited, or say how it would be; return what the program says."""
+    """Edit an engine's file, or find the edit in check mode; return the program's answer."""
     command = [_decorator(module), *words(engine, module.params, is_dry=is_dry)]
     code, printed, complaint = module.run_command(command)
     if code != 0:
@@ -129,7 +129,7 @@ def _record(module: AnsibleModule) -> dict[str, Any]:
 
 
 def _is_stale(module: AnsibleModule, engine: str, path: str, record: Mapping[str, Any]) -> bool:
-    """Whether an engine runs that has not read what we wrote, be it in a run that broke off."""
+    """Whether an engine runs without having read the file that this or an earlier run wrote."""
     file = Path(path)
     if not file.exists() or file.read_text() not in record.get(path, {}).get("written", []):
         return False
@@ -149,7 +149,7 @@ def _running_since(module: AnsibleModule, engine: str) -> float | None:
 
 
 def _leave_default(module: AnsibleModule, change: Mapping[str, Any]) -> None:
-    """Let a Docker that runs have its own default again.
+    """Give a running Docker its own default again.
 
     A reload takes over a default that is named, and keeps the one it has where none is: so the
     built-in one is named for a moment.
@@ -166,7 +166,7 @@ def _leave_default(module: AnsibleModule, change: Mapping[str, Any]) -> None:
     deadline = time.monotonic() + _RELOAD_S
     while _docker_default(module) == name and time.monotonic() < deadline:
         time.sleep(0.1)
-    # What is there is still ours: the record has to have it so.
+    # The file still has the written entries, so the record has to match it.
     write(change["path"], change["before"], None, module.atomic_move)
 
 
@@ -177,14 +177,14 @@ def _docker_default(module: AnsibleModule) -> str:
 
 
 def _answers(module: AnsibleModule) -> dict[str, dict[str, Any]]:
-    """Return what becomes of each engine's file, and have it so outside of check mode."""
+    """Return the change of each engine's file, and make it unless in check mode."""
     record = _record(module)
     answers: dict[str, dict[str, Any]] = {}
     for engine in _ENGINES:
         if engine not in module.params["engines"] and not recorded(engine, module.params, record):
             continue
         if module.check_mode and not Path(_decorator(module)).exists():
-            # The program is yet to come, and the runtime with it.
+            # In check mode, the program may not be installed yet.
             answers[engine] = {"changed": engine in module.params["engines"], "files": []}
             continue
         answers[engine] = _configure(module, engine, is_dry=True)
@@ -215,7 +215,7 @@ def _result(module: AnsibleModule) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Enter or take out."""
+    """Add or remove the runtime."""
     module = AnsibleModule(
         argument_spec={
             "engines": {

@@ -1,29 +1,29 @@
-"""Says how a host is."""
+"""Reports the state of a host's drivers."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
 module: provision_status
-short_description: Says how the drivers of a host are, and what an apply would do
+short_description: Reports the state of a host's drivers, and what an apply would do
 description:
-  - Runs C(provision plan) and C(provision status). Changes nothing; fails where a host falls
-    short of I(require).
+  - Runs C(provision plan) and C(provision status). Changes nothing, and fails if a host does not
+    have the state that I(require) names.
 version_added: 0.1.0
 options:
   program:
-    description: Where C(provision) is.
+    description: The path of C(provision).
     type: path
     default: /opt/provision/bin/provision
   retry:
-    description: Whether what failed or was rolled back counts as something to do.
+    description: Whether what failed or was rolled back counts as planned work.
     type: bool
     default: false
   require:
     description:
-      - What must be so. C(ready), every driver works with the kernel that runs.
-      - C(prepared), each kernel's artifact is in the store, loaded or not.
-      - C(nothing), it is only reported.
+      - The required state. C(ready) means that every driver works with the running kernel.
+      - C(prepared) means that each kernel's artifact is in the store, loaded or not.
+      - C(nothing) only reports the state.
     type: str
     choices: [ready, prepared, nothing]
     default: nothing
@@ -43,7 +43,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 is_installed:
-  description: Whether C(provision) is there; if not, all else is empty.
+  description: Whether C(provision) is installed. If not, all other values are empty.
   returned: always
   type: bool
 planned:
@@ -52,11 +52,11 @@ planned:
   type: list
   elements: str
 reboot_required:
-  description: Whether only a reboot brings this host to what its configuration says.
+  description: Whether the host needs a reboot to reach the configured state.
   returned: always
   type: bool
 shortcomings:
-  description: What falls short of C(ready), whatever was required.
+  description: What is missing for C(ready), whatever I(require) is.
   returned: always
   type: list
   elements: str
@@ -119,7 +119,7 @@ def _result(module: AnsibleModule) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Look."""
+    """Report the state."""
     module = AnsibleModule(
         argument_spec={
             "program": {"type": "path", "default": "/opt/provision/bin/provision"},
@@ -128,7 +128,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    # What can't be fetched is named with its address.
+    # Errors of downloads contain the address, which may contain a password.
     module.no_log_values.update(secrets_in(read(PATH)))
     require = module.params["require"]
     try:

@@ -7,27 +7,26 @@ DOCUMENTATION = r"""
 module: provision_units
 short_description: Installs or removes the systemd units and kernel hooks of provision
 description:
-  - Runs C(provision units), which knows what they are.
+  - Runs C(provision units), which writes or removes them.
 version_added: 0.1.0
 options:
   program:
-    description: Where C(provision) is, and where the units find it.
+    description: The path of C(provision), which the units start.
     type: path
     default: /opt/provision/bin/provision
   replace:
-    description: Whether units that others wrote or changed are replaced; a copy of
-      them is kept.
+    description: Whether units that others wrote or changed are replaced. A copy is kept.
     type: bool
     default: false
   state:
-    description: Whether they have to be there.
+    description: Whether the units should be installed.
     type: str
     choices: [present, absent]
     default: present
 attributes:
   check_mode:
-    description: Says what would change. Where C(provision) is not installed yet, that
-      everything would.
+    description: Reports what would change. If C(provision) is not installed yet, it reports a
+      change.
     support: full
 author:
   - The authors of provision and oci-decorator (!UNKNOWN)
@@ -40,7 +39,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 changes:
-  description: What was done, or would be.
+  description: What was done or would be done.
   returned: always
   type: list
   elements: str

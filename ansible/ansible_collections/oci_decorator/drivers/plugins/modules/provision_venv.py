@@ -9,10 +9,10 @@ short_description: Installs provision into a virtual environment of its own
 description:
   - Installs an archive of M(oci_decorator.drivers.provision_bundle) below I(folder), without a
     network.
-  - The name of an environment is the checksum of what is in it. Other contents make another
-    environment; the link to the one in use is switched when the new one works, so that a run that
-    broke off leaves the former one in use. Then the former ones are removed, except for one that
-    a process still runs from; the next run removes that.
+  - The name of an environment contains the checksum of its contents, so a change makes a new
+    environment. A link is switched when the new environment works, so that an interrupted run
+    leaves the earlier one in use. Earlier environments are then removed, except one from which a
+    process still runs; the next run removes that one.
   - An environment whose Python is gone, as after an upgrade of the distro, is made again.
 version_added: 0.1.0
 options:
@@ -20,24 +20,24 @@ options:
     description: The archive on the host.
     type: path
   digest:
-    description: Checksum of what is in the archive, as M(oci_decorator.drivers.provision_bundle)
-      returns it.
+    description: The checksum of the archive's contents, which
+      M(oci_decorator.drivers.provision_bundle) returns.
     type: str
   python:
-    description: The Python to make the environment with.
+    description: The Python that makes the environment.
     type: path
   folder:
-    description: Where environments and the link C(bin/provision) lie.
+    description: The folder of environments and of the link C(bin/provision).
     type: path
     default: /opt/provision
   state:
-    description: Whether it has to be there.
+    description: Whether C(provision) should be installed.
     type: str
     choices: [present, absent]
     default: present
 attributes:
   check_mode:
-    description: Says whether it would be installed; needs only I(digest) for that.
+    description: Reports whether it would be installed. Only I(digest) is needed for that.
     support: full
 author:
   - The authors of provision and oci-decorator (!UNKNOWN)
@@ -75,7 +75,7 @@ _OURS = "venv-*"
 
 
 def _works(module: AnsibleModule, environment: Path) -> bool:
-    """Whether an environment is complete, and its Python still there."""
+    """Whether an environment is complete and its Python still exists."""
     program = environment / "bin/provision"
     return program.exists() and module.run_command([str(program), "--version"])[0] == 0
 
@@ -97,7 +97,7 @@ def _link(path: Path, target: str) -> None:
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """Unpack an archive of nothing but files; not all Pythons have extractall() with a filter."""
+    """Unpack an archive that has only files; not all Pythons have extractall() with a filter."""
     with tarfile.open(archive) as opened:
         for member in opened:
             content = opened.extractfile(member)
@@ -107,7 +107,7 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 def _check_contents(module: AnsibleModule, wheels: Path) -> None:
-    """Check that the environment's name will say what is in it."""
+    """Check that the archive's contents match the environment's name."""
     found = contents_digest({path.name: sha256_of(path) for path in wheels.glob("*.whl")})
     if found != module.params["digest"]:
         archive = module.params["archive"]
@@ -118,7 +118,7 @@ def _check_contents(module: AnsibleModule, wheels: Path) -> None:
 
 
 def in_use(environment: Path, processes: Path = Path("/proc")) -> bool:
-    """Whether a process runs from an environment: its programs start with that one's Python."""
+    """Whether a process runs from an environment, which its command line starts with."""
     prefix = f"{environment}/".encode()
     for path in processes.glob("[0-9]*/cmdline"):
         # A process may end while it is looked at.
@@ -129,12 +129,12 @@ def in_use(environment: Path, processes: Path = Path("/proc")) -> bool:
 
 
 def extras(wheels: Path) -> str:
-    """Return what provision is installed with: NVML's package, where the constraints name it."""
+    """Return provision's extras: that for NVML if the constraints name its package."""
     return "[nvml]" if any(wheels.glob("nvidia_ml_py-*.whl")) else ""
 
 
 def _install(module: AnsibleModule, environment: Path) -> None:
-    """Make an environment, at its own place: its programs name their Python by its path."""
+    """Make an environment at its final path, because its programs contain that path."""
     shutil.rmtree(environment, ignore_errors=True)
     environment.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=environment.parent) as name:
@@ -145,7 +145,7 @@ def _install(module: AnsibleModule, environment: Path) -> None:
         module.run_command(made, check_rc=True)
         pip = next(wheels.glob("pip-*.whl"))
         wheel = f"{next(wheels.glob('provision-*.whl'))}{extras(wheels)}"
-        # pip runs from its own wheel: many hosts have no ensurepip.
+        # Many hosts have no ensurepip, so pip runs from its wheel.
         words = [str(environment / "bin/python"), f"{pip}/pip", "install", "--quiet"]
         words += ["--no-index", "--no-cache-dir", f"--find-links={wheels}", wheel]
         module.run_command([*words, "--disable-pip-version-check"], check_rc=True)
