@@ -153,7 +153,7 @@ def test_a_package_has_the_program_its_units_and_hooks(
     assert isinstance(unit, tree.File)
     text = unit.content.decode()
     assert "ExecStart=/usr/bin/provision apply --boot" in text
-    assert text.startswith("# Part of the package provision: changes belong into a drop-in")
+    assert text.startswith("# Part of the package provision; put changes into a drop-in")
     of_hosts = {name: one for name, one in files.items() if not name.startswith("usr/share/")}
     assert not [
         name for name, one in of_hosts.items() if "Written by 'provision" in _text(one)[:99]
