@@ -63,12 +63,14 @@ class Machine:
         binds: folders of this machine that it sees, and where.
         alone: whether it has a network of its own with nothing but a loopback interface: ssh comes
             in by a program that joins it, and nothing goes out.
+        settings: what an inventory says of this host only.
     """
 
     release: EngineTree
     name: str = "host"
     binds: Mapping[Path, str] = field(default_factory=dict)
     alone: bool = False
+    settings: Mapping[str, object] = field(default_factory=dict)
     port: int = field(init=False)
 
     def __enter__(self) -> Self:
@@ -162,6 +164,7 @@ class Machine:
             "ansible_ssh_timeout": _WAIT_S,
             # Hosts come and go at the same ports: no connection is kept for the next one.
             "ansible_control_path_dir": str(self.folder / "cp"),
+            **self.settings,
         }
 
     @property

@@ -6,6 +6,7 @@ The tests are one scenario, in the order of this file; the last one takes everyt
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from kit.engine_tree import EngineTree
 
 _DRIVER = "v4l2loopback"
+_RELEASES = (DEBIAN_12, DEBIAN_13)
 _PROGRAM = "/opt/provision/bin/provision"
 _KEY = "/etc/provision/mok.key"
 # As people write it, for a Docker that runs and could do no harm to this machine's network.
@@ -80,19 +82,43 @@ _ITS_OWN = (
 )
 
 
-@dataclass
-class Scenario:
-    """A host, and how each run of a playbook on it ended."""
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """What the playbooks came to on the hosts of an inventory, a host of each release.
 
-    machine: Machine
+    Attributes:
+        machines: The hosts.
+        ansible: Their controller.
+        before: What was on each before anything ran.
+        checked: A check of the bare hosts.
+        untouched: What was on each after that.
+        converged: The run that sets them up.
+        again: The same once more.
+        checked_again: A check of what needs nothing.
+    """
+
+    machines: tuple[Machine, ...]
     ansible: Ansible
-    before: dict[str, str]
+    before: dict[str, dict[str, str]]
     checked: Played
-    untouched: dict[str, str]
+    untouched: dict[str, dict[str, str]]
     converged: Played
     again: Played
     checked_again: Played
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One host of them, as its tests look at it."""
+
+    runs: Runs
+    machine: Machine
     host: Host
+
+    @property
+    def name(self) -> str:
+        """The host's name in the inventory."""
+        return self.machine.name
 
 
 def _files(machine: Machine) -> dict[str, str]:
@@ -100,29 +126,33 @@ def _files(machine: Machine) -> dict[str, str]:
     return {path: what for path, what in found.items() if not path.startswith(_ITS_OWN)}
 
 
-@pytest.fixture(scope="module", params=[DEBIAN_12, DEBIAN_13], ids=lambda release: release.suite)
-def scenario(
-    request: pytest.FixtureRequest,
+@pytest.fixture(scope="module")
+def runs(
     engine: Engine,
     config: dict[str, Any],
     settings: dict[str, Any],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Scenario]:
+) -> Iterator[Runs]:
     """A host of each release, up to where it has everything."""
-    release: EngineTree = request.param
-    with Machine(release, binds={engine.folder: ENGINE}) as machine:
-        is_live = release is DEBIAN_13
-        machine.write("/etc/docker/daemon.json", _LIVE_DAEMON_JSON if is_live else _DAEMON_JSON)
-        machine.write("/etc/containerd/config.toml", _CONTAINERD)
-        machine.write(_KEY, "the admin's key")
-        if is_live:
-            machine("systemctl", "start", "docker")
-        folder = tmp_path_factory.mktemp(release.suite)
-        variables = {**settings, **_variables(release, config)}
-        yield _played(machine, Ansible(folder, [machine], variables))
+    binds = {engine.folder: ENGINE}
+    with ExitStack() as stack:
+        machines = []
+        for release in _RELEASES:
+            machine = Machine(
+                release, release.suite, binds=binds, settings=_settings(release, config)
+            )
+            machines.append(stack.enter_context(machine))
+            is_live = release is DEBIAN_13
+            machine.write("/etc/docker/daemon.json", _LIVE_DAEMON_JSON if is_live else _DAEMON_JSON)
+            machine.write("/etc/containerd/config.toml", _CONTAINERD)
+            machine.write(_KEY, "the admin's key")
+            if is_live:
+                machine("systemctl", "start", "docker")
+        ansible = Ansible(tmp_path_factory.mktemp("debian"), machines, settings)
+        yield _played(tuple(machines), ansible)
 
 
-def _variables(release: EngineTree, config: dict[str, Any]) -> dict[str, Any]:
+def _settings(release: EngineTree, config: dict[str, Any]) -> dict[str, Any]:
     # The kernel that these hosts believe to run is one of Debian 12's.
     drivers: dict[str, Any] = {_DRIVER: {}} if release is DEBIAN_12 else {}
     return {
@@ -134,41 +164,67 @@ def _variables(release: EngineTree, config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _played(machine: Machine, ansible: Ansible) -> Scenario:
-    before = _files(machine)
+def _played(machines: tuple[Machine, ...], ansible: Ansible) -> Runs:
+    before = {machine.name: _files(machine) for machine in machines}
     checked = ansible.play(SITE, "--check", "--diff")
-    untouched = _files(machine)
-    converged = ansible.play(SITE)
-    again = ansible.play(SITE)
-    checked_again = ansible.play(SITE, "--check", "--diff")
+    untouched = {machine.name: _files(machine) for machine in machines}
+    return Runs(
+        machines,
+        ansible,
+        before,
+        checked,
+        untouched,
+        converged=ansible.play(SITE),
+        again=ansible.play(SITE),
+        checked_again=ansible.play(SITE, "--check", "--diff"),
+    )
+
+
+@pytest.fixture(params=_RELEASES, ids=lambda release: release.suite)
+def scenario(request: pytest.FixtureRequest, runs: Runs) -> Scenario:
+    """Each host in turn."""
+    (machine,) = (one for one in runs.machines if one.release is request.param)
     host = testinfra.get_host(
         f"ssh://root@127.0.0.1:{machine.port}",
         ssh_identity_file=str(machine.key),
         ssh_extra_args="-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null",
     )
-    return Scenario(
-        machine, ansible, before, checked, untouched, converged, again, checked_again, host
-    )
+    return Scenario(runs, machine, host)
+
+
+@pytest.fixture(scope="module")
+def removal_checked(runs: Runs) -> tuple[Played, dict[str, dict[str, str]]]:
+    """A check of a removal, and what was on each host before it."""
+    there = {machine.name: _files(machine) for machine in runs.machines}
+    return runs.ansible.play(REMOVE, "--check", "--diff"), there
+
+
+@pytest.fixture(scope="module")
+def removed(runs: Runs) -> tuple[Played, Played]:
+    """The removal, and a second one."""
+    return runs.ansible.play(REMOVE), runs.ansible.play(REMOVE)
 
 
 def test_a_check_of_a_bare_host_reports_everything_and_does_nothing(scenario: Scenario) -> None:
-    assert scenario.untouched == scenario.before
-    done = scenario.converged.changed_tasks()
-    told = scenario.checked.changed_tasks()
+    runs, name = scenario.runs, scenario.name
+    assert runs.untouched[name] == runs.before[name]
+    done = runs.converged.changed_tasks(name)
+    told = runs.checked.changed_tasks(name)
     # What provision brings along it does not know of yet, such as the folder of vendor files.
     assert set(done) <= set(told)
-    added = [line for line in scenario.checked.output.splitlines() if line.startswith("+")]
+    added = [line for line in runs.checked.output.splitlines() if line.startswith("+")]
     assert [line for line in added if "/usr/bin/oci-decorator-runtime" in line]
-    assert "+# Written by Ansible (provision_driver_config)" in scenario.checked.output
+    assert "+# Written by Ansible (provision_driver_config)" in runs.checked.output
 
 
 def test_the_second_run_changes_nothing(scenario: Scenario) -> None:
-    assert scenario.again.changed_tasks() == []
-    assert scenario.again.recap["host"]["changed"] == 0
+    runs, name = scenario.runs, scenario.name
+    assert runs.again.changed_tasks(name) == []
+    assert runs.again.recap[name]["changed"] == 0
     # A module that could not be loaded is tried again; what comes of that, a check can't know.
     tried = {"Ensure the drivers are built, installed and loaded"}
-    assert set(scenario.checked_again.changed_tasks()) <= tried
-    assert scenario.machine.release is DEBIAN_12 or scenario.checked_again.changed_tasks() == []
+    changed = runs.checked_again.changed_tasks(name)
+    assert set(changed) <= (tried if scenario.machine.release is DEBIAN_12 else set())
 
 
 def test_provision_is_installed_apart_from_the_hosts_python(scenario: Scenario) -> None:
@@ -219,8 +275,8 @@ def test_the_driver_is_in_the_store_and_it_is_said_why_it_is_not_loaded(scenario
     (slot,) = driver["kernels"]
     assert (slot["release"], slot["state"]) == (KERNEL, "failed")
     assert slot["digest"]
-    assert _DRIVER in scenario.converged.output
-    assert slot["reason"] in scenario.converged.output
+    assert _DRIVER in scenario.runs.converged.output
+    assert slot["reason"] in scenario.runs.converged.output
     vendor = scenario.host.file(f"/etc/oci-decorator/oci-decorator.d/{_DRIVER}.json")
     assert (vendor.user, vendor.mode) == ("root", 0o644)
     assert scenario.host.file(f"/var/lib/provision/{_DRIVER}/current").is_symlink
@@ -276,21 +332,25 @@ def test_podman_has_runtime_and_hooks(scenario: Scenario) -> None:
         assert json.loads(hook.content_string)["hook"]["path"] == "/usr/bin/oci-decorator"
 
 
-def test_a_check_of_a_removal_changes_nothing(scenario: Scenario) -> None:
-    there = _files(scenario.machine)
-    checked = scenario.ansible.play(REMOVE, "--check", "--diff")
-    assert checked.recap["host"]["changed"] > 0
-    assert _files(scenario.machine) == there
+def test_a_check_of_a_removal_changes_nothing(
+    scenario: Scenario, removal_checked: tuple[Played, dict[str, dict[str, str]]]
+) -> None:
+    checked, there = removal_checked
+    assert checked.recap[scenario.name]["changed"] > 0
+    assert _files(scenario.machine) == there[scenario.name]
 
 
-def test_a_removal_leaves_the_host_as_it_was(scenario: Scenario) -> None:
-    played = scenario.ansible.play(REMOVE)
+def test_a_removal_leaves_the_host_as_it_was(
+    scenario: Scenario, removed: tuple[Played, Played]
+) -> None:
+    played, again = removed
+    before = scenario.runs.before[scenario.name]
     # With the key that the admin put beside provision.toml, which is listed.
-    assert _files(scenario.machine) == scenario.before
-    assert _KEY in scenario.before
+    assert _files(scenario.machine) == before
+    assert _KEY in before
     assert _KEY in played.output
     if scenario.machine.release is DEBIAN_13:
         assert _docker(scenario) == ("runc", {"io.containerd.runc.v2", "kata"})
-    assert scenario.ansible.play(REMOVE).recap["host"]["changed"] == 0
+    assert again.recap[scenario.name]["changed"] == 0
     left = scenario.machine.sh("systemctl list-unit-files 'provision-*' --no-legend || true")
     assert left == ""
