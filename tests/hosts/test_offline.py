@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from hosts.conftest import ENGINE
 from hosts.machines import DEBIAN_12, KERNEL, Machine
 from kit.cache import REPOSITORY
 from kit.debian import mirror, security_mirror
 from kit.hosts import DISTRO, SMALL_DRIVER
-from kit.playbooks import REMOVE, SITE, Ansible
+from kit.playbooks import REMOVE, SITE, Ansible, Played
 from kit.probe import need_programs
 from kit.process import run
 from kit.product import Provision
 from kit.registry import serving_registry
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from kit.engine import Engine
@@ -46,54 +50,38 @@ def _short(build: dict[str, Any]) -> str:
     return str(build["digest"]).removeprefix("sha256:")[:12]
 
 
-def test_from_a_registry_nothing_is_built(
+@dataclass(frozen=True, slots=True)
+class _Pulled:
+    """Two hosts after a run of the playbook: what they have came from a registry.
+
+    Attributes:
+        pulls: One with an engine, which would build what the registry lacked.
+        never: One without, which never builds and trusts two keys.
+        ansible: Their controller.
+        played: The run.
+        built: What was pushed.
+        layers: What the engine had before the run.
+        keys: The folder of the keys.
+    """
+
+    pulls: Machine
+    never: Machine
+    ansible: Ansible
+    played: Played
+    built: dict[str, Any]
+    layers: set[str]
+    keys: Path
+
+
+@pytest.fixture
+def pulled(
     engine: Engine,
     small_build: dict[str, Any],
     config: dict[str, Any],
     settings: dict[str, Any],
     tmp_path: Path,
-) -> None:
-    need_programs("docker-registry")
-    name = small_build["image"].removeprefix("provision/")
-    data = tmp_path / "registry"
-    data.mkdir()
-    with (
-        serving_registry(data) as registry,
-        Machine(DEBIAN_12, binds={engine.folder: ENGINE}) as machine,
-    ):
-        pin = Provision(engine.host).json("resolve", *_TARGET)
-        driver, kernel = pin["driver"], pin["kernel"]["release"]
-        tag = f"{driver['version']}-{driver['flavour']}-{kernel}.debian12"
-        Provision(engine.host).build(*_TARGET, "--push", f"{registry}/drivers/{SMALL_DRIVER}:{tag}")
-        engine.docker("image", "rm", *(i for i in engine.images() if i.endswith((name, tag))))
-        # The steps of its build are not to be found either.
-        engine.docker("builder", "prune", "--all", "--force")
-        before = engine.layers()
-        wanted = {
-            **config,
-            "drivers": {SMALL_DRIVER: {}},
-            "registry": {"address": f"{registry}/drivers"},
-            "trust": {"insecure": True},
-        }
-        variables = {
-            **settings,
-            "provision_driver_config": wanted,
-            "provision_driver_require": "prepared",
-        }
-        played = Ansible(tmp_path, [machine], variables).play(SITE, "-v")
-        assert "(from: registry)" in played.output
-        assert _digest(machine) == _short(small_build)
-        # The host pulls by itself: its engine has no image more, and no step of a build.
-        assert engine.layers() <= before
-
-
-def test_a_host_that_never_builds_gets_the_keys_and_needs_no_engine(
-    engine: Engine,
-    small_build: dict[str, Any],
-    config: dict[str, Any],
-    settings: dict[str, Any],
-    tmp_path: Path,
-) -> None:
+) -> Iterator[_Pulled]:
+    """Both hosts, set up by one run."""
     need_programs("docker-registry")
     data, keys = tmp_path / "registry", tmp_path / "keys"
     data.mkdir()
@@ -101,37 +89,68 @@ def test_a_host_that_never_builds_gets_the_keys_and_needs_no_engine(
     provision = Provision(engine.host)
     for name in ("fleet", "former"):
         provision("key", "generate", "--output", keys / name, "--no-password")
-    with serving_registry(data) as registry, Machine(DEBIAN_12) as machine:
-        pin = provision.json("resolve", *_TARGET)
-        driver, kernel = pin["driver"], pin["kernel"]["release"]
-        tag = f"{driver['version']}-{driver['flavour']}-{kernel}.debian12"
-        name = f"{registry}/drivers/{SMALL_DRIVER}:{tag}"
-        signing = ("--sign", "--key", keys / "fleet.key")
-        provision("push", small_build["image"], name, *signing)
-        variables = {
-            **settings,
-            "provision_driver_trust_keys": [str(keys / "fleet.pub"), str(keys / "former.pub")],
-            "provision_driver_config": {
-                **{k: v for k, v in config.items() if k != "engine"},
-                "drivers": {SMALL_DRIVER: {}},
-                "registry": {"address": f"{registry}/drivers"},
-                "policy": {"build": "never"},
-            },
-            "provision_driver_require": "prepared",
-        }
-        played = Ansible(tmp_path, [machine], variables).play(SITE, "-v")
-        assert "(from: registry)" in played.output
-        assert _digest(machine) == _short(small_build)
-        folder = "/etc/provision/trust.d"
-        assert machine.sh(f"ls {folder}").split() == ["fleet.pub", "former.pub"]
-        assert f'keys = "{folder}"' in machine.read("/etc/provision/provision.toml")
-        # One that is not in the list any more counts nowhere, anyone who put it there.
-        machine.sh(f"cp {folder}/former.pub {folder}/another.pem")
-        variables["provision_driver_trust_keys"] = [str(keys / "fleet.pub")]
-        played = Ansible(tmp_path, [machine], variables).play(SITE)
-        assert machine.sh(f"ls {folder}").split() == ["fleet.pub"]
-        Ansible(tmp_path, [machine], variables).play(REMOVE)
-        assert "trust.d" not in machine.sh("ls /etc/provision || true")
+    with serving_registry(data) as registry:
+        _push(engine, small_build, registry, keys / "fleet.key")
+        common = {"drivers": {SMALL_DRIVER: {}}, "registry": {"address": f"{registry}/drivers"}}
+        pulling = {**config, **common, "trust": {"insecure": True}}
+        never = {**config, **common, "policy": {"build": "never"}}
+        del never["engine"]
+        trusted = [str(keys / "fleet.pub"), str(keys / "former.pub")]
+        with (
+            Machine(
+                DEBIAN_12,
+                "pulls",
+                binds={engine.folder: ENGINE},
+                settings={"provision_driver_config": pulling},
+            ) as first,
+            Machine(
+                DEBIAN_12,
+                "never",
+                settings={"provision_driver_config": never, "provision_driver_trust_keys": trusted},
+            ) as second,
+        ):
+            before = engine.layers()
+            variables = {**settings, "provision_driver_require": "prepared"}
+            ansible = Ansible(tmp_path, [first, second], variables)
+            played = ansible.play(SITE, "-v")
+            yield _Pulled(first, second, ansible, played, small_build, before, keys)
+
+
+def _push(engine: Engine, build: dict[str, Any], registry: str, key: Path) -> None:
+    """Have the registry hold a signed driver, of which the engine keeps nothing."""
+    provision = Provision(engine.host)
+    pin = provision.json("resolve", *_TARGET)
+    driver, kernel = pin["driver"], pin["kernel"]["release"]
+    tag = f"{driver['version']}-{driver['flavour']}-{kernel}.debian12"
+    name = f"{registry}/drivers/{SMALL_DRIVER}:{tag}"
+    provision.build(*_TARGET, "--push", name)
+    provision("push", build["image"], name, "--sign", "--key", key)
+    short = build["image"].removeprefix("provision/")
+    engine.docker("image", "rm", *(i for i in engine.images() if i.endswith((short, tag))))
+    # The steps of its build are not to be found either.
+    engine.docker("builder", "prune", "--all", "--force")
+
+
+def test_from_a_registry_nothing_is_built_and_a_host_that_never_builds_needs_no_engine(
+    pulled: _Pulled, engine: Engine
+) -> None:
+    assert pulled.played.output.count("(from: registry)") >= len((pulled.pulls, pulled.never))
+    for machine in (pulled.pulls, pulled.never):
+        assert _digest(machine) == _short(pulled.built)
+    # Hosts pull by themselves: the engine has no image more, and no step of a build.
+    assert engine.layers() <= pulled.layers
+
+    host, folder = pulled.never, "/etc/provision/trust.d"
+    assert host.sh(f"ls {folder}").split() == ["fleet.pub", "former.pub"]
+    assert f'keys = "{folder}"' in host.read("/etc/provision/provision.toml")
+    # One that is not in the list any more counts nowhere, anyone who put it there.
+    host.sh(f"cp {folder}/former.pub {folder}/another.pem")
+    only = ("--limit", host.name)
+    fleet = {"provision_driver_trust_keys": [str(pulled.keys / "fleet.pub")]}
+    pulled.ansible.play(SITE, *only, "--extra-vars", json.dumps(fleet))
+    assert host.sh(f"ls {folder}").split() == ["fleet.pub"]
+    pulled.ansible.play(REMOVE, *only)
+    assert "trust.d" not in host.sh("ls /etc/provision || true")
 
 
 def test_from_only_the_controllers_files(
