@@ -1,4 +1,4 @@
-//! Puts edits into a container: into its spec, into its namespaces, into a CDI specification.
+//! Applies edits: to a container's spec, in its namespaces, or as a CDI specification.
 
 pub mod cdi;
 pub mod library_cache;
@@ -12,8 +12,8 @@ use crate::log::level::Level;
 use crate::log::{Log, Note};
 use crate::rootfs::Rootfs;
 
-/// Writes what no spec can say: bare folders, links, and the library caches.
-/// What the image makes impossible is logged.
+/// Writes what a spec can't describe: empty folders, links, and the library caches. What the image
+/// prevents is logged.
 pub fn write_files(rootfs: &Rootfs, edits: &Settled, log: &Log) {
     for directory in edits.directories() {
         let (root, path) = rootfs.writer(directory);
@@ -22,7 +22,7 @@ pub fn write_files(rootfs: &Rootfs, edits: &Settled, log: &Log) {
             log.write(&Note::new(Level::Warning, message));
         }
     }
-    // Where the runtime has yet to mount the file system, a hook of ours makes them.
+    // If the runtime has not mounted the file system yet, a hook makes these links later.
     let late = edits.late_links().iter();
     let late = late.filter(|link| rootfs.is_in_new(&link.path));
     for link in edits.links().iter().chain(late) {

@@ -44,7 +44,7 @@ pub fn run(words: Vec<OsString>) -> u8 {
 }
 
 fn dispatch(words: Vec<OsString>) -> Result<u8> {
-    // Their options have forms that the others have not.
+    // The options of these commands have other forms.
     match words.split_first() {
         Some((verb, rest)) if verb == "configure" => return configure::run(rest),
         Some((verb, rest)) if verb == "install-links" => return install_links::run(rest),
@@ -102,7 +102,7 @@ fn print(text: &str) -> Result<u8> {
 
 fn print_bytes(bytes: &[u8]) -> Result<u8> {
     let mut out = std::io::stdout().lock();
-    // Flushed here: nothing does it at the end of the program.
+    // Flushed here, because nothing is flushed when the program ends.
     out.write_all(bytes)
         .and_then(|()| out.flush())
         .map_err(|e| Error::failed(format!("can't write to standard output: {e}")))?;
@@ -146,7 +146,7 @@ fn filter(options: &Options) -> Result<u8> {
     }
 }
 
-/// A stage of OCI hooks at which a container's mount namespace can be joined.
+/// Runs the hook at a stage at which a container's mount namespace can be joined.
 fn run_hook(options: &Options) -> Result<u8> {
     let state = read_input("the state", hook::MAX_STATE)?;
     let call = hook::Call {
@@ -159,14 +159,14 @@ fn run_hook(options: &Options) -> Result<u8> {
     Ok(exit::DONE)
 }
 
-/// A stage at which there is nothing to do. Its input is left unread.
-// Its shape is that of the other verbs.
+/// Does nothing, at a stage without work. The input is not read.
+// The signature is that of the other commands.
 #[allow(clippy::unnecessary_wraps)]
 fn idle(_options: &Options) -> Result<u8> {
     Ok(exit::DONE)
 }
 
-/// The devices of every specification on this host, ours and others'.
+/// Lists the devices of every specification on this host.
 fn list(options: &Options) -> Result<u8> {
     let settings = options.settings().sound()?;
     let folders = DEFAULT_FOLDERS.map(PathBuf::from);

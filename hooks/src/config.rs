@@ -1,4 +1,5 @@
-//! What an admin or `provision` configures: settings, vendor files, and whose files count.
+//! The configuration of a host: settings, vendor files and CDI specifications, and which files are
+//! trusted.
 
 pub mod cdi;
 pub mod nvidia;

@@ -1,8 +1,8 @@
-//! Enters an OCI runtime of ours into the configuration of container engines, beside what
-//! others put there, and takes it out again.
+//! Enters an OCI runtime of ours into the configuration of container engines, beside other
+//! programs' entries, and removes it again.
 //!
-//! Each engine's module turns a text into a text and knows no file. [`plan`] decides which
-//! files become what, with what a [`record`] remembers; only [`files`] writes.
+//! The module of each engine turns a text into a text, without files. [`plan`] decides what a file
+//! becomes, with the help of a [`record`]. Only [`files`] writes.
 
 pub mod containerd;
 pub mod crio;
@@ -20,7 +20,7 @@ pub mod toml_text;
 
 use std::path::PathBuf;
 
-/// What is wrong with a text, for the caller to say in which file.
+/// Errors say what is wrong with a text. The caller adds the file.
 pub type Result<T> = std::result::Result<T, String>;
 
 /// An engine that can be configured.
@@ -52,7 +52,7 @@ impl Engine {
             .map_or("", |(name, _)| *name)
     }
 
-    /// The file that is edited where no other is named.
+    /// The default file.
     pub fn file(self, runtime: &str) -> PathBuf {
         match self {
             Self::Docker => "/etc/docker/daemon.json".into(),
@@ -62,11 +62,11 @@ impl Engine {
         }
     }
 
-    /// The command after which the engine works by its file, which was one text and is another.
-    /// `None`: it reads it at every start of a container.
+    /// The command after which the engine uses its changed file. `None`: the engine reads the file
+    /// at every start of a container.
     pub fn reread(self, before: Option<&str>, after: Option<&str>) -> Option<&'static str> {
         match self {
-            // Docker makes its readers of CDI when it starts.
+            // Docker only reads the setting for CDI when it starts.
             Self::Docker if docker::reads_cdi(before) != docker::reads_cdi(after) => {
                 Some("systemctl restart docker")
             }
@@ -77,7 +77,7 @@ impl Engine {
         }
     }
 
-    /// The text with the runtime. Errors: the text can't be added to.
+    /// The text with the runtime. Errors: the text can't be changed.
     pub fn with(self, text: &str, wanted: &Wanted, beside: &Beside) -> Result<String> {
         match self {
             Self::Docker => docker::with(text, wanted, beside),
@@ -87,8 +87,7 @@ impl Engine {
         }
     }
 
-    /// The text without the runtime of that name, and with what was there before in place
-    /// of ours. Errors: the text can't be read.
+    /// The text without the runtime, and with the earlier settings. Errors: the text can't be read.
     pub fn without(self, text: &str, name: &str, beside: &Beside) -> Result<String> {
         match self {
             Self::Docker => docker::without(text, name, beside),
@@ -98,7 +97,7 @@ impl Engine {
         }
     }
 
-    /// The program of the runtime of that name. Errors: the text can't be read.
+    /// The program of a runtime. Errors: the text can't be read.
     pub fn program(self, text: &str, name: &str) -> Result<Option<String>> {
         match self {
             Self::Docker => docker::program(text, name),
@@ -108,7 +107,7 @@ impl Engine {
         }
     }
 
-    /// True for a text that says nothing.
+    /// True for a text without settings and comments.
     pub fn is_empty(self, text: &str) -> bool {
         match self {
             Self::Docker => {
@@ -120,26 +119,26 @@ impl Engine {
     }
 }
 
-/// The runtime that an engine is to have.
+/// The runtime to enter into an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// What users call it.
+    /// Its name in the engine.
     pub name: String,
     /// An absolute path, or a name that the engine looks up.
     pub program: String,
-    /// Containers get it without asking. `false`: no longer. `None`: as it is.
+    /// Whether it is the default runtime. `None`: this does not change.
     pub is_default: Option<bool>,
-    /// The engine reads specifications of CDI. `false`, `None`: as above.
+    /// Whether the engine reads CDI specifications. `None`: this does not change.
     pub cdi: Option<bool>,
 }
 
-/// What is known beside the text that is edited.
+/// Other texts that the edit of a file needs.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Beside<'a> {
     /// The file before we first wrote it.
     pub original: Option<&'a str>,
     /// The file as we wrote it last.
     pub written: Option<&'a str>,
-    /// Other files that the engine reads too, those that count more last.
+    /// Other files of the engine. A later one overrules an earlier one.
     pub others: &'a [String],
 }

@@ -1,4 +1,4 @@
-//! Which features a container gets: a pure function of vendor files, request and policy.
+//! Decides which features a container gets. A pure function of vendor files, request and policy.
 
 pub mod answers;
 mod other_ways;
@@ -13,10 +13,10 @@ use crate::log::{brief, Note};
 use crate::policy::{OnRefusal, Policy, Verdict};
 use crate::request::{asked, Asked, Interface, Request, ANNOTATION_PREFIX};
 
-/// So many annotations that ask for nothing are said.
+/// At most this many annotations without a vendor file are reported.
 const SAID: usize = 5;
 
-/// A vendor file as found, whether it can be used or not.
+/// A vendor file as it was found, with or without mistakes.
 #[derive(Debug)]
 pub struct VendorFile {
     /// The file's name without `.json`.
@@ -25,13 +25,13 @@ pub struct VendorFile {
     pub content: std::result::Result<Vendor, Broken>,
 }
 
-/// What is known of a file that can't be used.
+/// What is known about a file that can't be used.
 #[derive(Debug, Default)]
 pub struct Broken {
     pub mistakes: Vec<Mistake>,
-    /// Activation flags that its text seems to name.
+    /// Activation flags that its text appears to name.
     pub flags: Vec<String>,
-    /// Interfaces of others that its text seems to name.
+    /// Interfaces that its text appears to name.
     pub interfaces: Vec<Interface>,
 }
 
@@ -43,7 +43,7 @@ impl VendorFile {
         }
     }
 
-    /// Interfaces of others that it answers, or seems to.
+    /// The interfaces that it answers, or appears to answer.
     fn interfaces(&self) -> &[Interface] {
         match &self.content {
             Ok(vendor) => &vendor.interfaces,
@@ -62,7 +62,7 @@ impl VendorFile {
         })
     }
 
-    /// What its devices are called in CDI.
+    /// The CDI kind of its devices.
     fn kind(&self) -> String {
         let own = self.content.as_ref().ok();
         let own = own.and_then(|vendor| vendor.cdi_kind.clone());
@@ -70,18 +70,17 @@ impl VendorFile {
     }
 }
 
-/// A vendor that applies, and with what.
+/// A vendor that applies, and the features that the container gets.
 #[derive(Debug)]
 pub struct Choice<'a> {
     pub file: &'a VendorFile,
     pub vendor: &'a Vendor,
-    /// In the order asked for; every one is in the inventory.
+    /// In the order of the request; each is in the inventory.
     pub features: Vec<&'a str>,
 }
 
-/// A flag of a vendor file, or another name, by which something may be asked for, however the
-/// request is read. `None`: the container starts, whatever is wrong with its config or the
-/// settings.
+/// The flag, variable or annotation that may ask for something in any reading of the request.
+/// `None`: the container starts, whatever is wrong with its config or the settings.
 pub fn may_ask<'a>(
     files: &'a [VendorFile],
     request: &'a Request,
@@ -96,8 +95,8 @@ pub fn may_ask<'a>(
     Some(found.1)
 }
 
-/// Decides for every vendor file. Errors: the one line that refuses the start.
-/// Notes: broken files that this container did not ask for; what the policy leaves out.
+/// Decides for every vendor file. Errors: why the start is refused, on one line.
+/// Notes: broken files that this container does not ask for, and what the policy leaves out.
 pub fn decide<'a>(
     files: &'a [VendorFile],
     request: &Request,
@@ -136,7 +135,7 @@ pub fn decide<'a>(
     Ok((choices, notes))
 }
 
-/// What is said of annotations that no vendor file has a flag for.
+/// Notes about annotations whose flag no vendor file has.
 fn unknown_flags(files: &[VendorFile], request: &Request) -> Vec<Note> {
     let known = |flag: &&str| {
         files
@@ -149,7 +148,7 @@ fn unknown_flags(files: &[VendorFile], request: &Request) -> Vec<Note> {
     notes
 }
 
-/// The flag by which something of this file is asked for, and its value.
+/// The flag that asks for something of this file, and its value.
 fn asked_by<'a, 'r>(
     file: &'a VendorFile,
     request: &'r Request,
@@ -163,7 +162,7 @@ fn asked_by<'a, 'r>(
         let Some(value) = value.filter(|value| asked(Some(value)) != Asked::Nothing) else {
             continue;
         };
-        // Only the scheduler gives what can be asked of it.
+        // Only the scheduler gives the devices of these interfaces.
         if !request.reserved.is_empty() && !file.interfaces().is_empty() {
             refusals.add(file, not_scheduled(flag))?;
             continue;
@@ -173,12 +172,12 @@ fn asked_by<'a, 'r>(
     Ok(None)
 }
 
-/// Why a container's own request does not count beside a scheduler.
+/// Why a container's own request does not count where a scheduler gives the devices.
 pub fn not_scheduled(by: &str) -> String {
     format!("{by} of the container does not count: with \"scheduler\" in config.toml, only the host's scheduler gives these devices")
 }
 
-/// What the policy leaves out: a notice, or the end of the start.
+/// What the policy leaves out. Each entry is a notice, or refuses the start.
 struct Refusals<'p> {
     policy: &'p Policy,
     notes: Vec<Note>,
@@ -200,7 +199,7 @@ impl<'p> Refusals<'p> {
     }
 }
 
-/// What becomes of a request that does not count. Errors: the end of the start.
+/// Handles a request that does not count. Errors: the policy refuses the start.
 pub fn refuse(policy: &Policy, file: Option<&VendorFile>, reason: String) -> Result<Note> {
     if policy.on_refusal == OnRefusal::Fail {
         return Err(Error::failed(reason)
@@ -216,7 +215,7 @@ pub fn refuse(policy: &Policy, file: Option<&VendorFile>, reason: String) -> Res
     })
 }
 
-/// The features that are asked for and allowed, each once. `all` means all that are allowed.
+/// The requested features that are allowed, each once. `all` means every allowed feature.
 fn features<'a>(
     file: &VendorFile,
     vendor: &'a Vendor,
@@ -255,7 +254,7 @@ fn features<'a>(
     Ok(features)
 }
 
-/// Why nothing is given to who asked for all that is allowed.
+/// Why a container that asks for every allowed feature gets nothing.
 fn none_allowed(file: &VendorFile, vendor: &Vendor, by: &str) -> String {
     let known: Vec<_> = vendor.feature_names().collect();
     format!(
@@ -288,7 +287,7 @@ fn refuse_broken(file: &VendorFile, broken: &Broken, flag: &str) -> Error {
     .resolve("correct the file; `oci-decorator check` lists every mistake")
 }
 
-/// A variable of the environment may be another program's. An annotation of ours is not.
+/// A variable may belong to another program, but an annotation with our prefix does not.
 fn no_such_flag(flag: &str) -> Note {
     let flag = brief(flag);
     let message = format!(
@@ -297,7 +296,7 @@ fn no_such_flag(flag: &str) -> Note {
     Note::new(Level::Notice, message)
 }
 
-/// A container has any number of them, and the log is everyone's.
+/// A container can have any number of annotations, and all containers share the log.
 fn more_unknown(count: usize) -> Option<Note> {
     let message = format!("{count} more annotations {ANNOTATION_PREFIX}… ask for nothing");
     (count > 0).then(|| Note::new(Level::Notice, message))

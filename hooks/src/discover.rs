@@ -1,4 +1,4 @@
-//! Looks up on the host what an inventory names: device nodes, files, libraries.
+//! Looks up device nodes, files and libraries of an inventory on the host.
 
 pub mod answer;
 pub mod capabilities;

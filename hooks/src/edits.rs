@@ -1,6 +1,6 @@
-//! What is changed in a container: the one model, in the manner of CDI's `ContainerEdits`,
-//! with the libraries that its loader must find. Plain data, and rules about it: front ends
-//! ask for edits, and appliers take them once they are settled.
+//! Everything that changes in a container, in one model after CDI's `ContainerEdits`, with the
+//! libraries that the loader must find. Plain data and rules about it: front ends ask for edits,
+//! and appliers take them once they are settled.
 //! <https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md>
 
 mod append;
@@ -20,7 +20,7 @@ pub use device::{Access, Device};
 pub use paths::lies_in;
 pub use present::{Mounted, Present};
 
-/// A file, folder or socket of the host, mounted as [`FILE_MOUNT`] says.
+/// A file, folder or socket of the host, mounted with the attributes of [`FILE_MOUNT`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
     /// Path on the host, without symbolic links.
@@ -29,8 +29,8 @@ pub struct Mount {
     pub target: String,
 }
 
-/// A mount as a CDI specification or an engine's own configuration describes it: taken over
-/// as it is, while [`Mount`] is ours to describe.
+/// A mount that a CDI specification or an engine's own configuration describes. It is used as it
+/// is, while we choose the attributes of a [`Mount`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DescribedMount {
     pub source: String,
@@ -43,12 +43,12 @@ pub struct DescribedMount {
 /// A program that the runtime starts at a stage of the container's life.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Hook {
-    /// As `hooks` of a spec calls it: `prestart`, `createRuntime`, `createContainer`, …
+    /// Its name in `hooks` of a spec: `prestart`, `createRuntime`, `createContainer`, …
     pub stage: String,
     pub path: String,
     pub args: Vec<String>,
-    /// Always written, even when empty: a runtime may pass the container's environment on
-    /// otherwise.
+    /// Written even when it is empty, because a runtime may otherwise pass the container's
+    /// environment on.
     pub env: Vec<String>,
     /// Seconds.
     pub timeout: Option<u32>,
@@ -59,11 +59,11 @@ pub struct Hook {
 pub struct Link {
     /// Path in the container.
     pub path: String,
-    /// What the link says.
+    /// The text of the link.
     pub target: String,
 }
 
-/// A network interface of the host that moves into the container.
+/// A network interface that moves from the host into the container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetDevice {
     /// Its name on the host.
@@ -72,28 +72,28 @@ pub struct NetDevice {
     pub name: String,
 }
 
-/// A folder of the image with a newer user space part of the driver (CUDA's forward
-/// compatibility), and what it is compared with.
+/// A folder of the image with newer user-space libraries of the driver (CUDA's forward
+/// compatibility), and the host's versions to compare them with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compat {
     /// Path in the container.
     pub folder: String,
-    /// Version of the host's driver, like `535.261.03`. `None`: not known.
+    /// Version of the host's driver, like `535.261.03`. `None`: unknown.
     pub driver: Option<String>,
-    /// The newest CUDA version that the host's driver can do. `None`: not known.
+    /// The newest CUDA version that the host's driver supports. `None`: unknown.
     pub cuda: Option<String>,
 }
 
-/// A shared library, as the loader's cache must know it.
+/// A shared library, with what the loader's cache records about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Library {
     /// Path in the container.
     pub path: String,
-    /// Name that the loader asks for (`DT_SONAME`; the file's name where it has none).
+    /// Name that the loader asks for (`DT_SONAME`, or the file's name if it has none).
     pub soname: String,
     /// glibc's cache flags: architecture and libc.
     pub flags: u32,
-    /// The inventory's name is a link on the host.
+    /// On the host, the path in the inventory is a link.
     pub is_link: bool,
 }
 
@@ -101,44 +101,44 @@ pub struct Library {
 pub struct Edits {
     pub devices: Vec<Device>,
     pub mounts: Vec<Mount>,
-    /// Folders that could be mounted whole, in place of the mounts that lie in them.
+    /// Folders that could be mounted whole, instead of the mounts that lie in them.
     pub folders: Vec<Mount>,
     /// Folders that must exist in the container.
     pub directories: Vec<String>,
     pub libraries: Vec<Library>,
-    /// Mounts of others' making.
+    /// Mounts that a CDI specification or an engine's configuration describes.
     pub described: Vec<DescribedMount>,
-    /// `NAME=value`, in place of what the container has under the name.
+    /// `NAME=value`, which replaces the container's own value.
     pub environment: Vec<String>,
-    /// Variables that the container is not to have.
+    /// Variables to remove.
     pub unset: Vec<String>,
-    /// Groups of the container's process, beside its own.
+    /// Groups that the container's process joins.
     pub groups: Vec<u32>,
     /// Hooks to add.
     pub hooks: Vec<Hook>,
-    /// Hooks at the stage `prestart` that are taken out: base names of their programs.
+    /// Hooks at the stage `prestart` to remove, by the base names of their programs.
     pub replaced_hooks: Vec<String>,
     pub links: Vec<Link>,
-    /// Folders of the container that the loader is to search, beside those of `libraries`.
+    /// Folders of the container that the loader has to search, besides those of `libraries`.
     pub library_folders: Vec<String>,
-    /// Folders of the image whose libraries come before the driver's, where they are newer.
+    /// Folders of the image whose libraries come before the driver's if they are newer.
     pub compat: Vec<Compat>,
     /// `linux.intelRdt` of a spec, as JSON.
     pub intel_rdt: Option<String>,
     pub net_devices: Vec<NetDevice>,
-    /// Programs of NVIDIA's driver must make no nodes: what joins the container covers the
-    /// driver's settings there.
+    /// Programs of NVIDIA's driver must not make nodes. The hook that joins the container covers
+    /// the driver's settings there.
     pub keeps_nodes: bool,
 }
 
 impl Edits {
-    /// Puts parents before what lies in them, so that no mount hides another.
+    /// Sorts parents before what lies in them, so that no mount hides another.
     pub fn sort(&mut self) {
         sort_mounts(&mut self.mounts);
         self.directories.sort();
     }
 
-    /// Folders that no mount brings into being.
+    /// Folders that no mount creates.
     pub fn bare_directories(&self) -> impl Iterator<Item = &str> {
         let mut targets = Vec::new();
         if !self.directories.is_empty() {
@@ -151,9 +151,8 @@ impl Edits {
         directories.filter(move |directory| !has_within(&targets, directory))
     }
 
-    /// Holds every path of the container to what appliers rely on: absolute and plain, and
-    /// variables to `NAME=value`.
-    /// Errors: the first that is not, so that no front end can hand it on.
+    /// Checks what appliers rely on: every path in the container is absolute and plain, and every
+    /// variable is `NAME=value`. Errors: the first path or variable that is not.
     pub fn validate(&self) -> Result<()> {
         let devices = self.devices.iter().map(|d| &d.path);
         let mounts = self.mounts.iter().chain(&self.folders).map(|m| &m.target);
@@ -183,7 +182,7 @@ impl Edits {
     }
 }
 
-/// True when one of these paths, which are in order, is the folder or lies in it.
+/// True if one of these sorted paths is the folder or lies in it.
 fn has_within(sorted: &[&str], folder: &str) -> bool {
     if sorted.binary_search(&folder).is_ok() {
         return true;
@@ -206,7 +205,7 @@ pub fn variable_name(entry: &str) -> &str {
 }
 
 fn sort_mounts(mounts: &mut [Mount]) {
-    // Even what is in order costs a sort as much memory as it has.
+    // A sort needs memory even if the mounts are in order already.
     if !mounts.is_sorted_by(|a, b| a.target <= b.target) {
         mounts.sort_by(|a, b| a.target.cmp(&b.target));
     }
@@ -246,7 +245,7 @@ mod tests {
                 .into(),
             ..Edits::default()
         };
-        // What is not valid is compared all the same.
+        // Invalid paths are compared too.
         assert!(has_within(&["/opt/c/"], "/opt/c"));
         assert_eq!(
             edits.bare_directories().collect::<Vec<_>>(),

@@ -21,7 +21,7 @@ pub struct Error {
     pub message: String,
     /// What to do next, where there is something to do.
     pub resolution: Option<String>,
-    /// The exit code that the outermost layer ends with.
+    /// The exit code that the outermost layer uses.
     pub code: u8,
 }
 
@@ -40,7 +40,7 @@ impl Error {
         Self::with_code(message, exit::NOT_FOUND)
     }
 
-    /// The same error, saying what to do about it.
+    /// The same error, with what to do about it.
     #[must_use]
     pub fn resolve(mut self, resolution: impl Into<String>) -> Self {
         self.resolution = Some(resolution.into());

@@ -1,9 +1,9 @@
-//! What every front end does before it applies anything: read the vendor files, hand the
-//! request on to policy and decision, look things up on the host, settle conflicts with the
-//! container, log.
+//! The steps that every front end takes before it applies edits: read the vendor files, pass the
+//! request to the policy and the decision, look things up on the host, settle conflicts with the
+//! container, and log.
 //!
-//! A container that asks for nothing starts, whatever is wrong with the settings, the
-//! vendor files or its own config. One that asks, or may ask, is refused with the reason.
+//! A container that asks for nothing starts, whatever is wrong with the settings, the vendor files
+//! or its own config. A container that asks, or may ask, is refused with the reason.
 
 pub mod amd;
 pub mod cdi;
@@ -48,12 +48,12 @@ pub struct FrontEnd<'a> {
     pub policy: &'a Policy,
     pub log: &'a Log,
     pub foreign: Foreign<'a>,
-    /// What is to be said of configurations, once something is asked for.
+    /// Warnings about configurations, which are logged if something is asked for.
     pub warnings: &'a [String],
 }
 
 impl<'a> FrontEnd<'a> {
-    /// With the policy of the settings, and the interfaces of others that these name.
+    /// A front end with the policy and the interfaces of the settings.
     pub fn new(loaded: &'a Loaded, log: &'a Log, reader: Reader) -> Self {
         let policy = &loaded.settings.policy;
         Self {
@@ -71,8 +71,8 @@ impl<'a> FrontEnd<'a> {
             .request(config, self.policy, &self.loaded.settings.root)
     }
 
-    /// What a container with this request is to get, logged. `None`: nothing applies.
-    /// Errors: the start is to be refused.
+    /// What a container with this request gets, logged. `None`: nothing applies.
+    /// Errors: the start is refused.
     pub fn edits(&self, request: &Request) -> Result<Option<Edits>> {
         let mut notes = Vec::new();
         let edits = self.decided(request, &mut notes);
@@ -80,7 +80,7 @@ impl<'a> FrontEnd<'a> {
         edits
     }
 
-    /// The same, with what is to be logged added to the notes.
+    /// The same, but the lines to log are added to the notes.
     pub fn decided(&self, request: &Request, notes: &mut Vec<Note>) -> Result<Option<Edits>> {
         let files = self.vendor_files(request, notes)?;
         if let Some(problem) = self.loaded.problem.as_ref().or(request.doubt.as_ref()) {
@@ -129,7 +129,7 @@ impl<'a> FrontEnd<'a> {
             scheduled.limit(&scheduled::flags(choices), &mut edits, notes)?;
             edits.append(scheduled::without_hooks(request, notes));
         }
-        // What ways of others say of a variable comes later, and counts.
+        // Variables from other interfaces come later and overrule these.
         edits.append(Edits {
             environment: request.set.clone(),
             unset: request.unset.clone(),
@@ -141,8 +141,8 @@ impl<'a> FrontEnd<'a> {
         Ok(edits)
     }
 
-    /// Adds what the interfaces of others give: first the answers of vendor files, then what their
-    /// other ways add to these or give by themselves.
+    /// Adds what other programs' interfaces give: first the answers of vendor files, then what
+    /// their other ways add to these or give by themselves.
     fn add_answers(
         &self,
         request: &Request,
@@ -178,7 +178,7 @@ impl<'a> FrontEnd<'a> {
         Ok(())
     }
 
-    /// A flag by which the container may ask for something.
+    /// The flag with which the container may ask for something.
     pub fn may_ask(&self, request: &Request) -> Result<Option<String>> {
         let mut notes = Vec::new();
         let files = self.vendor_files(request, &mut notes);
@@ -187,7 +187,7 @@ impl<'a> FrontEnd<'a> {
         Ok(may_ask(&files, request, self.policy).map(str::to_owned))
     }
 
-    /// Errors: the folder can't be read, and the container asks for something of ours.
+    /// Errors: the folder can't be read, and the container has an annotation that asks.
     fn vendor_files(&self, request: &Request, notes: &mut Vec<Note>) -> Result<Vec<VendorFile>> {
         let mut files = read(&self.loaded.settings.config_dir, request, notes)?;
         for folder in &self.loaded.suspected {
@@ -202,20 +202,20 @@ fn read(folder: &Path, request: &Request, notes: &mut Vec<Note>) -> Result<Vec<V
         if let Some(flag) = request.annotations.asking().next() {
             return Err(in_doubt(flag, &error));
         }
-        // Which variables are flags is not known then.
+        // Without the files, it is not known which variables are flags.
         notes.push(Note::new(Level::Error, error.to_string()));
         Ok(Vec::new())
     })
 }
 
-/// What was decided for a request, before the host is looked at.
+/// The decision about a request, before anything is looked up on the host.
 struct Decided<'a> {
     choices: Vec<Choice<'a>>,
     answers: Answers<'a>,
     scheduled: Option<Scheduled<'a>>,
 }
 
-/// Why a container that asks is refused where another would start.
+/// Why a container that asks is refused, while another would start.
 fn in_doubt(flag: &str, problem: &Error) -> Error {
     Error {
         message: format!("{flag} is set, but {}", problem.message),
@@ -229,7 +229,7 @@ pub fn read_input(what: &str, limit: u64) -> Result<Vec<u8>> {
     read_all(Input, &what, limit)
 }
 
-/// Standard input without a buffer of its own, which a start would pay for.
+/// Standard input without a buffer, which would cost time at each start.
 struct Input;
 
 impl Read for Input {
@@ -258,14 +258,14 @@ fn read_all(source: impl Read, shown: &str, limit: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The text of a config in which something was asked for.
-/// Errors: it is not text; a request of such a config is in doubt, so that it can't be.
+/// The text of a config that asks for something. Errors: it is not UTF-8, which can't happen, as
+/// such a request is in doubt and was refused.
 fn text_of(config: &[u8]) -> Result<&str> {
     std::str::from_utf8(config)
         .map_err(|_| Error::failed("the container's config.json is not UTF-8"))
 }
 
-/// The container's root that a spec names, in a bundle. `None`: it names none.
+/// The container's root of a spec in a bundle. `None`: the spec names none.
 /// Errors: it can't be opened, or is the host's own.
 pub fn rootfs(spec: &Spec, bundle: &Path) -> Result<Option<Rootfs>> {
     let path = spec.root_path()?;
@@ -273,7 +273,7 @@ pub fn rootfs(spec: &Spec, bundle: &Path) -> Result<Option<Rootfs>> {
         .transpose()
 }
 
-/// What of the edits the container gets beside what its spec has already. `root` is the host's.
+/// Settles the edits with what the container's spec has already. `root` is the host's.
 pub fn settle(
     mut edits: Edits,
     spec: &Spec,

@@ -1,9 +1,8 @@
 //! Puts accelerator drivers into containers when they start.
 //!
-//! Several front ends, one engine: each of [`frontends`] fills a [`request`], the
-//! [`policy`] says what of it counts, [`decide`] which features that is, [`discover`]
-//! looks them up on the host, and the resulting [`edits`] are put into the container by
-//! [`apply`].
+//! Each of the [`frontends`] fills in a [`request`]. The [`policy`] says which parts of it count,
+//! [`decide`] chooses the features, [`discover`] looks them up on the host, and [`apply`] puts the
+//! resulting [`edits`] into the container.
 
 pub mod apply;
 pub mod cli;
@@ -27,7 +26,7 @@ mod syscalls;
 #[path = "../tests/support/need.rs"]
 mod need;
 
-/// musl's own allocator takes as long as all else that a start does.
+/// musl's own allocator takes as long as everything else that a start does.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;

@@ -1,4 +1,4 @@
-//! One binary, several names: see `oci-decorator --help`.
+//! One program with several names: see `oci-decorator --help`.
 
 use std::ffi::OsString;
 use std::path::Path;

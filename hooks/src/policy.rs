@@ -1,32 +1,32 @@
-//! Whether a container may have what it asks for: which sources of a request count, and
-//! which vendors and features may be asked for at all. `[policy]` of the settings says it;
-//! the default is one host's, where who may start a container may have its devices.
+//! Whether a container may have what it asks for: which sources of a request count, and which
+//! vendors and features may be asked for at all. The settings have it under `[policy]`. The default
+//! suits a single host, where everyone who may start a container may use its devices.
 
 use std::fmt;
 
 use crate::request::{asked, Asked, Request, Source};
 
-/// Whose requests of one source count.
+/// The containers whose requests from one source count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Who {
     #[default]
     All,
-    /// Containers with `CAP_SYS_ADMIN` in their bounding set, as NVIDIA's hook has it:
-    /// they could take the devices by themselves.
+    /// Containers with `CAP_SYS_ADMIN` in their bounding set, which could take the devices
+    /// without asking. NVIDIA's hook uses the same rule.
     Privileged,
     None,
 }
 
-/// What becomes of a container that asks for what it may not have.
+/// What happens to a container that asks for something that it may not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnRefusal {
-    /// It starts without, and the log says so.
+    /// It starts without it, and the log has a notice.
     #[default]
     Ignore,
     Fail,
 }
 
-/// What may be asked of a vendor.
+/// What a container may ask of a vendor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Allowed {
     All,
@@ -46,7 +46,7 @@ pub struct Policy {
     pub allow: Option<Vec<(String, Allowed)>>,
 }
 
-/// What a container asks of one vendor, as far as it counts.
+/// The part of a request to one vendor that counts.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Verdict<'r> {
     pub value: Option<&'r str>,
@@ -94,9 +94,9 @@ impl Policy {
         }
     }
 
-    /// What a container asks for by this flag of a vendor. An annotation that counts
-    /// overrules the environment, `none` too: it cannot come from the image. What is
-    /// overruled is not held against the container either, as an image may have set it.
+    /// Judges what a container asks for by this flag of a vendor. An annotation that counts
+    /// overrules the environment, even with `none`, because it cannot come from the image. A value
+    /// that is overruled never refuses the container, because the image may have set it.
     pub fn judge<'r>(&self, request: &'r Request, vendor: &str, flag: &str) -> Verdict<'r> {
         let mut verdict = Verdict::default();
         for source in Source::OF_FLAGS {
@@ -119,7 +119,7 @@ impl Policy {
         verdict
     }
 
-    /// Whether what a source says counts. Errors: why not, for what was asked by this name.
+    /// Whether requests from a source count. Errors: why `by`, which asks, does not count.
     pub fn judge_source(&self, source: Source, privileged: bool, by: &str) -> Result<(), String> {
         if self.counts(source, privileged) {
             return Ok(());
@@ -137,8 +137,8 @@ impl Policy {
         }
     }
 
-    /// Whether the vendor may be asked for everything at once: what is not given by features
-    /// cannot be held to some of them. Errors: why not.
+    /// Whether the vendor may be asked for whole devices. These are not given by features, so a
+    /// list of features cannot limit them. Errors: why not.
     pub fn judge_whole(&self, vendor: &str, by: &str) -> Result<(), String> {
         self.judge_vendor(vendor, by)?;
         match self.allowed(vendor) {
@@ -149,8 +149,8 @@ impl Policy {
         }
     }
 
-    /// Might something be asked for by this flag, whatever is read of the request, and
-    /// by what container?
+    /// Whether this flag may ask for something that counts, in any reading of the request and for
+    /// any kind of container.
     pub fn may_count(&self, request: &Request, vendor: &str, flag: &str) -> bool {
         self.allowed(vendor).is_some()
             && Source::OF_FLAGS
@@ -194,7 +194,7 @@ impl Policy {
 
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The others are said where they are limited.
+        // The other sources are shown only if they are limited.
         let others = [Source::Mounts, Source::Cdi].into_iter();
         let others = others.filter(|source| self.who(*source) != Who::All);
         for source in Source::OF_FLAGS.into_iter().chain(others) {

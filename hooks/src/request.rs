@@ -1,6 +1,6 @@
-//! What a container asks for, and of what kind it is: all that a front end knows of it.
-//! Whether it may is the [`policy`](crate::policy)'s to say, and what it gets
-//! [`decide`](crate::decide)'s.
+//! What a container asks for, and what kind of container it is: everything that a front end knows
+//! about it. The [`policy`](crate::policy) says whether the request counts, and
+//! [`decide`](crate::decide) what the container gets.
 
 mod ask;
 mod requirement;
@@ -13,7 +13,7 @@ use crate::error::Error;
 pub use ask::{Ask, Channels, Details, Interface, MigRight, Units, Way};
 pub use requirement::{is_version, Known, Outcome, Requirement, Subject};
 
-/// Annotations that ask: `oci-decorator.d/FLAG`, with a value as the variable `FLAG` has.
+/// Annotations that ask: `oci-decorator.d/FLAG`, with the same values as the variable `FLAG`.
 pub const ANNOTATION_PREFIX: &str = "oci-decorator.d/";
 
 /// What one container asks for.
@@ -21,30 +21,31 @@ pub const ANNOTATION_PREFIX: &str = "oci-decorator.d/";
 pub struct Request<'a> {
     pub environment: Environment<'a>,
     pub annotations: Annotations<'a>,
-    /// Its bounding set has `CAP_SYS_ADMIN`, so that it could help itself.
+    /// Its bounding set has `CAP_SYS_ADMIN`, so it could take the devices without asking.
     pub privileged: bool,
     /// Why the runtime may see another request than this one.
     pub doubt: Option<Error>,
-    /// Mounts, where a front end wants to know: some ask by their destinations.
+    /// Mounts, for front ends that need them: some mounts ask by their destinations.
     pub mounts: Vec<AskingMount<'a>>,
-    /// Annotations of CDI with their keys, likewise.
+    /// Annotations that name CDI devices, with their keys; also only for front ends that need them.
     pub cdi: Vec<(Cow<'a, str>, Cow<'a, str>)>,
-    /// What is asked for through foreign interfaces.
+    /// What it asks for through NVIDIA's and AMD's interfaces.
     pub asks: Vec<Ask>,
-    /// By what something may be asked for through them, however the request is read.
+    /// The variable or annotation that may ask through these interfaces, in any reading of the
+    /// request.
     pub suspect: Option<String>,
-    /// What was asked for there and does not count, and why.
+    /// What it asks for through them that does not count, and why.
     pub refused: Vec<String>,
-    /// The variables that ask are the host's scheduler's.
+    /// The host's scheduler set the variables that ask.
     pub is_scheduled: bool,
-    /// Vendors, as names of CDI begin with them, whose devices only the host's scheduler
-    /// gives. Empty: no scheduler counts.
+    /// Vendors (the first part of a CDI name) whose devices only the host's scheduler gives.
+    /// Empty: no scheduler counts.
     pub reserved: Vec<String>,
-    /// Hooks that the spec has at the stage `prestart`, where a front end wants to know.
+    /// Hooks that the spec has at the stage `prestart`, for front ends that need them.
     pub hooks: Vec<String>,
-    /// Variables that the container gets whatever it is given otherwise.
+    /// Variables that the container gets in any case.
     pub set: Vec<String>,
-    /// Variables that it must not keep.
+    /// Variables that the container must not keep.
     pub unset: Vec<String>,
 }
 
@@ -55,24 +56,24 @@ pub struct AskingMount<'a> {
     pub destination: Cow<'a, str>,
 }
 
-/// Where a request can stand.
+/// The part of a container's configuration that asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     Annotations,
     Environment,
     /// Mounts below a folder that stands for devices.
     Mounts,
-    /// Names of CDI, in annotations or in a variable.
+    /// CDI names, in annotations or in a variable.
     Cdi,
-    /// The host's own scheduler, which no policy judges.
+    /// The host's own scheduler, which the policy does not judge.
     Scheduler,
 }
 
 impl Source {
-    /// Where a flag can stand. The one that comes first overrules the others.
+    /// The sources of a flag. An earlier one overrules the later ones.
     pub const OF_FLAGS: [Self; 2] = [Self::Annotations, Self::Environment];
 
-    /// Its key in the policy's settings, and what people call it.
+    /// Its key in the policy's settings, which messages use too.
     pub fn word(self) -> &'static str {
         match self {
             Self::Annotations => "annotations",
@@ -85,7 +86,7 @@ impl Source {
 }
 
 impl<'a> Request<'a> {
-    /// The request of someone who says it in words: `NAME=value`.
+    /// A request that consists of variables only: `NAME=value`.
     pub fn of_environment<T: Into<Cow<'a, str>>>(entries: impl IntoIterator<Item = T>) -> Self {
         Self {
             environment: entries.into_iter().collect(),
@@ -93,8 +94,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// True for a kind of CDI (`vendor.com/class`) that only the host's scheduler gives. A vendor
-    /// has kinds under names below its own too, like `management.nvidia.com/gpu`.
+    /// True for a CDI kind (`vendor.com/class`) that only the host's scheduler gives. A vendor's
+    /// subdomains are reserved too, such as `management.nvidia.com/gpu`.
     pub fn reserves(&self, kind: &str) -> bool {
         let vendor = kind.split_once('/').map_or(kind, |(vendor, _)| vendor);
         let vendor = vendor.to_ascii_lowercase();
@@ -104,7 +105,7 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// What a source says of a flag.
+    /// The value that a source gives to a flag.
     pub fn get(&self, source: Source, flag: &str) -> Option<&str> {
         match source {
             Source::Annotations => self.annotations.get(flag),
@@ -113,8 +114,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Does any of what a source says of a flag, also of what is overruled there, ask
-    /// for something?
+    /// Whether any value that a source gives to a flag asks for something. Values that a later one
+    /// in the same source overrules count too.
     pub fn may_ask(&self, source: Source, flag: &str) -> bool {
         let asks = |value: &str| asked(Some(value)) != Asked::Nothing;
         match source {
@@ -125,7 +126,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Entries as they stand: `NAME=value`, or only `NAME`.
+/// The entries as the container has them: `NAME=value`, or only `NAME`.
 #[derive(Debug, Default)]
 pub struct Environment<'a>(Vec<Cow<'a, str>>);
 
@@ -152,14 +153,14 @@ impl<'a> Environment<'a> {
         self.0.push(entry);
     }
 
-    /// Takes every entry of a variable out. True: there was one.
+    /// Removes every entry of a variable. True: there was one.
     pub fn remove(&mut self, name: &str) -> bool {
         let before = self.0.len();
         self.0.retain(|entry| entry_name(entry) != name);
         self.0.len() < before
     }
 
-    /// Variables with their values, each once.
+    /// Every variable with its value, each once.
     pub fn variables(&self) -> Vec<(&str, &str)> {
         let mut found: Vec<(&str, &str)> = Vec::new();
         let mut known: BTreeSet<&str> = BTreeSet::new();
@@ -174,12 +175,12 @@ impl<'a> Environment<'a> {
         found
     }
 
-    /// True where an entry is only this name.
+    /// True if an entry consists of this name only.
     pub fn bare_of(&self, name: &str) -> bool {
         self.0.iter().any(|entry| entry == name)
     }
 
-    /// An entry without a `=`, where there is one.
+    /// An entry without a `=`, if there is one.
     pub fn bare(&self) -> Option<&str> {
         let mut entries = self.0.iter();
         entries
@@ -187,7 +188,7 @@ impl<'a> Environment<'a> {
             .map(|entry| &**entry)
     }
 
-    /// The same, free of the text that it was read from.
+    /// The same, without borrowing from the text that it was read from.
     pub fn into_owned(self) -> Environment<'static> {
         let owned = |entry: Cow<str>| Cow::Owned(entry.into_owned());
         Environment(self.0.into_iter().map(owned).collect())
@@ -218,7 +219,7 @@ impl<'a> Annotations<'a> {
         named.map(|(_, value)| &**value)
     }
 
-    /// Adds one where its key has the prefix.
+    /// Adds an annotation if its key has the prefix.
     pub fn push(&mut self, key: &str, value: Cow<'a, str>) {
         if let Some(flag) = key.strip_prefix(ANNOTATION_PREFIX) {
             self.0.push((Cow::Owned(flag.to_owned()), value));
@@ -229,7 +230,7 @@ impl<'a> Annotations<'a> {
         self.0.extend(other.0);
     }
 
-    /// Flags of which something is asked.
+    /// The flags that ask for something.
     pub fn asking(&self) -> impl Iterator<Item = &str> {
         let asks = |value| asked(Some(value)) != Asked::Nothing;
         self.0
@@ -238,7 +239,7 @@ impl<'a> Annotations<'a> {
             .map(|(flag, _)| &**flag)
     }
 
-    /// The same, free of the text that they were read from.
+    /// The same, without borrowing from the text that they were read from.
     pub fn into_owned(self) -> Annotations<'static> {
         let owned = |text: Cow<str>| Cow::Owned(text.into_owned());
         let pairs = self.0.into_iter();
@@ -259,7 +260,7 @@ pub enum Asked<'a> {
     Features(Vec<&'a str>),
 }
 
-/// The table of values; `docs/reference/oci-decorator.md` has it for readers.
+/// What a value means. `docs/reference/oci-decorator.md` has the same table.
 pub fn asked(value: Option<&str>) -> Asked<'_> {
     match value.map(str::trim) {
         None | Some("none" | "void") => Asked::Nothing,

@@ -1,4 +1,4 @@
-//! The calls to the kernel that the compiler can't check.
+//! System calls that need unsafe code.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -7,10 +7,10 @@ use rustix::io::Errno;
 
 use crate::edits::Attribute;
 
-/// Looks at files, and makes them, as this user and group from now on.
+/// From now on, this thread opens and creates files as this user and group.
 pub fn use_files_as(user: u32, group: u32) {
-    // SAFETY: both take a number and change nothing but this thread's credentials. They
-    // can't fail for root, and for others the next file says so.
+    // SAFETY: both calls take a number and change only this thread's credentials. They can't
+    // fail for root; for any other user, the next file operation reports the error.
     unsafe {
         libc::setfsgid(group);
         libc::setfsuid(user);
@@ -26,7 +26,7 @@ struct MountAttributes {
     user_namespace: u64,
 }
 
-/// Sets attributes of a mount that is open, and makes it private.
+/// Sets the attributes of an open mount, and makes it private.
 /// Errors: `NOSYS` before Linux 5.12.
 pub fn restrict_mount(mount: impl AsFd, attributes: &[Attribute]) -> rustix::io::Result<()> {
     let attributes = MountAttributes {
@@ -37,8 +37,8 @@ pub fn restrict_mount(mount: impl AsFd, attributes: &[Attribute]) -> rustix::io:
     };
     let fd = mount.as_fd().as_raw_fd();
     let (path, flags) = (c"".as_ptr(), libc::AT_EMPTY_PATH);
-    // SAFETY: the kernel reads a string that ends with NUL and a structure of the size
-    // that it is given; both live until the call is over.
+    // SAFETY: the kernel reads a string that ends with NUL and a structure of the given size.
+    // Both live until the call returns.
     let result = unsafe {
         let size = size_of::<MountAttributes>();
         libc::syscall(
@@ -63,13 +63,13 @@ fn bit(attribute: Attribute) -> u64 {
     }
 }
 
-/// bpf(2) with one of its structures.
+/// Calls bpf(2) with one of its structures.
 ///
 /// # Safety
-/// Every address within the structure must be valid for what the command does with it.
+/// Every address in the structure must be valid for what the command does with it.
 pub unsafe fn bpf<T>(command: libc::c_int, attributes: &mut T) -> rustix::io::Result<libc::c_long> {
     let size = size_of::<T>();
-    // SAFETY: the structure has the size that the kernel is given; the rest is the caller's.
+    // SAFETY: the structure has the size that is passed; the caller answers for its addresses.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size) };
     checked(result)
 }
@@ -90,7 +90,7 @@ mod tests {
     use rustix::mount::{open_tree, OpenTreeFlags};
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-    /// Numbers of `linux/mount.h`.
+    /// The numbers of `linux/mount.h`.
     #[test]
     fn attributes_have_the_kernels_numbers() {
         let bits = [
@@ -104,7 +104,7 @@ mod tests {
         }
     }
 
-    /// On a clone that is mounted nowhere.
+    /// The test uses a clone that is mounted nowhere.
     #[test]
     fn a_mount_has_the_attributes_that_were_set() {
         if !crate::need::root("open_tree") {
@@ -117,7 +117,7 @@ mod tests {
         ] {
             let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
             let mount = open_tree(CWD, folder.path(), flags).unwrap();
-            // A temporary folder may lie on a mount with attributes of its own.
+            // A temporary folder may lie on a mount that has attributes already.
             let before = fstatvfs(&mount).unwrap().f_flag;
             restrict_mount(&mount, attributes).unwrap();
             let known = Flags::RDONLY | Flags::NOSUID | Flags::NODEV | Flags::NOEXEC;
@@ -126,7 +126,7 @@ mod tests {
         }
     }
 
-    /// Credentials for files are a thread's own, and end with it.
+    /// Credentials for files belong to one thread and end with it.
     #[test]
     fn files_are_made_as_the_user_that_was_named() {
         if !crate::need::root("setfsuid") {
@@ -138,7 +138,7 @@ mod tests {
         let file = folder.path().join("file");
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Folders above it may be closed to that user.
+                // That user may have no access to the folders above.
                 let open = std::fs::File::open(folder.path()).unwrap();
                 use_files_as(12345, 23456);
                 let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY;

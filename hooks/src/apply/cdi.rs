@@ -1,4 +1,4 @@
-//! The inventory as a specification of the Container Device Interface.
+//! Generates CDI specifications (Container Device Interface) from the inventories of vendor files.
 //! <https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md>
 
 use serde_json::json;
@@ -20,24 +20,23 @@ pub mod gpu;
 pub mod transform;
 pub mod yaml;
 
-/// The oldest version that has all that we use (`hostPath` of a node), so that engines
-/// of 2022 read it as well as today's.
+/// The oldest version with everything that we use (`hostPath` of a node), so that engines of 2022
+/// can read it too.
 const VERSION: &str = "0.5.0";
 const OWN_VENDOR: &str = "oci-decorator";
 
-/// What is to be generated.
+/// What to generate.
 #[derive(Debug)]
 pub struct Request<'a> {
     pub settings: &'a Settings,
     /// Name of a vendor file, without `.json`. `None`: all of them, in one document.
     pub vendor: Option<&'a str>,
-    /// Options that a hook needs to find the same host and vendor files.
+    /// Options with which a hook finds the same host and vendor files.
     pub hook_words: Vec<String>,
 }
 
-/// The specification as text.
-/// Errors: a vendor file with mistakes, a driver that isn't installed, nothing of the
-/// inventory on this host.
+/// The specification as text. Errors: a vendor file has mistakes, a driver is not installed, or
+/// this host has nothing of the inventory.
 pub fn generate(request: &Request) -> Result<String> {
     let files = vendor_dir::read(&request.settings.config_dir)?;
     let chosen = choose(&files, request)?;
@@ -84,7 +83,7 @@ fn choose<'a>(
     }
 }
 
-/// The vendor's own kind, or one that its file's name makes. Several vendors share ours.
+/// The vendor's own kind, or a kind made from the name of its file. Several vendors share our kind.
 fn kind(chosen: &[(&VendorFile, &Vendor)]) -> Result<String> {
     let [(file, vendor)] = chosen else {
         return Ok(format!("{OWN_VENDOR}/driver"));
@@ -100,7 +99,7 @@ fn kind(chosen: &[(&VendorFile, &Vendor)]) -> Result<String> {
     }
 }
 
-/// The text with everything else than letters, digits and these as a dash.
+/// The text with a dash for every character except letters, digits and `others`.
 fn plain(text: &str, others: &str) -> String {
     let known = |c: char| c.is_ascii_alphanumeric() || others.contains(c);
     text.chars()

@@ -1,7 +1,7 @@
-//! The libraries that a container's loader is to find: the driver's, and before them those of
-//! the image that are newer (CUDA's forward compatibility).
+//! Updates the library caches of a container, so that the loader finds the driver's libraries, and
+//! before them newer ones of the image (CUDA's forward compatibility).
 //!
-//! Nothing of the image is mounted or run for that: its folder only comes first in the cache.
+//! Nothing of the image is mounted or run for this: its folder only comes first in the cache.
 //! <https://docs.nvidia.com/deploy/cuda-compatibility/>
 
 use std::cmp::Ordering;
@@ -18,15 +18,15 @@ use crate::oci::json::Json;
 use crate::rootfs::listing::names_in;
 use crate::rootfs::{is_same, open_regular, Root, Rootfs};
 
-/// Where NVIDIA says for which hosts a library of an image is.
+/// The section in which NVIDIA names the hosts that a library of an image suits.
 const NOTE: &str = ".note.cuda.fwd_compatibility";
 const MAX_NOTE: u64 = 1 << 16;
-/// Whose note it is.
+/// The author of the note.
 const AUTHOR: &str = "NVIDIA Corporation";
 const DRIVER_LIBRARY: &str = "libcuda.so.";
 const CACHE: &str = "/etc/ld.so.cache";
 
-/// Updates the caches of a container's root with what the edits have for them.
+/// Updates the caches of a container's root with the libraries of the edits.
 pub fn update(rootfs: &Rootfs, edits: &Settled) -> Vec<Note> {
     let compat = &edits.rest().compat;
     let mut notes = if compat.is_empty() {
@@ -42,10 +42,10 @@ pub fn update(rootfs: &Rootfs, edits: &Settled) -> Vec<Note> {
     notes
 }
 
-/// Says where a mount that the spec does not have hides the cache: another hook's.
+/// A warning if a mount of another hook, which the spec does not have, hides the cache.
 fn hidden(rootfs: &Rootfs) -> Option<Note> {
     let file = |root: &Root| fstat(root.open_in(CACHE, OFlags::PATH)?);
-    // An image without a cache gets none where its loader reads none.
+    // An image without a cache gets none if its loader reads none.
     let ours = file(&rootfs.files).ok()?;
     if rootfs.is_in_new(CACHE) || file(&rootfs.mounted).is_ok_and(|seen| is_same(&ours, &seen)) {
         return None;
@@ -54,7 +54,7 @@ fn hidden(rootfs: &Rootfs) -> Option<Note> {
     Some(Note::new(Level::Warning, message))
 }
 
-/// The libraries of those folders that are newer than the host's driver and work with it.
+/// The libraries of the folders that are newer than the host's driver and work with it.
 pub fn compatible(root: &Root, compat: &[Compat]) -> Vec<Library> {
     let wanted = compat.iter().filter(|compat| is_wanted(root, compat));
     wanted
@@ -62,7 +62,7 @@ pub fn compatible(root: &Root, compat: &[Compat]) -> Vec<Library> {
         .collect()
 }
 
-/// True where the image has one such library, newer than the host's, and for such a host.
+/// True if the image has one such library that is newer than the host's and suits the host.
 pub fn is_wanted(root: &Root, compat: &Compat) -> bool {
     let Some((version, file)) = driver_library(root, &compat.folder) else {
         return false;
@@ -75,7 +75,7 @@ pub fn is_wanted(root: &Root, compat: &Compat) -> bool {
     }
 }
 
-/// The image's `libcuda.so.X.Y`, and its version. `None`: it has none, or several.
+/// The image's `libcuda.so.X.Y`, and its version. `None`: the image has none, or several.
 fn driver_library(root: &Root, folder: &str) -> Option<(String, File)> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let names = names_in(root.open_in(folder, flags).ok()?).ok()?;
@@ -87,7 +87,7 @@ fn driver_library(root: &Root, folder: &str) -> Option<(String, File)> {
         .filter_map(|version| {
             let path = format!("{folder}/{DRIVER_LIBRARY}{version}");
             let itself = root.open_in(&path, OFlags::PATH | OFlags::NOFOLLOW).ok()?;
-            // A link is refused here, as every kind but a file is.
+            // Links are refused here, as everything but a regular file is.
             let (fd, _) = open_regular(itself).ok()?;
             Some((version.to_owned(), File::from(fd)))
         });
@@ -98,17 +98,17 @@ fn major(version: &str) -> Option<u32> {
     version.split('.').next()?.parse().ok()
 }
 
-/// What the note says.
+/// The content of the note.
 #[derive(Debug, PartialEq, Eq)]
 struct Fitness {
-    /// Major versions of the drivers that it works with. Empty: it doesn't say.
+    /// Major versions of the drivers that the library works with. Empty: the note names none.
     drivers: Vec<u32>,
     cuda: Option<String>,
 }
 
 impl Fitness {
-    /// Reads the section (elf(5), "Notes"): sizes of the name and of the content, a type, the
-    /// name, the content; here a JSON object.
+    /// Reads the section (elf(5), "Notes"): the sizes of the name and of the content, a type, the
+    /// name, and the content, which is a JSON object here.
     fn parse(bytes: &[u8]) -> Option<Self> {
         let word = |at: usize| {
             let bytes: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
@@ -149,7 +149,7 @@ impl Fitness {
     }
 }
 
-// Cut off only where it was compared before.
+// The number was compared with the limits before it is converted.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 fn whole(value: &Json) -> Option<u32> {
     match value {
@@ -202,7 +202,7 @@ mod tests {
             let host = compat(driver, cuda);
             assert_eq!(fitness.allows("580.44.01", &host), expected, "{host:?}");
         }
-        // Not newer than the host's own.
+        // This library is not newer than the host's own.
         assert!(!fitness.allows("580.1", &compat(Some("580.44.01"), None)));
     }
 

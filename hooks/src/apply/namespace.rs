@@ -1,4 +1,4 @@
-//! Edits of a container whose namespaces and mounts exist already, by descriptors.
+//! Applies edits to a container whose namespaces and mounts exist already, by descriptors.
 
 pub mod cgroup;
 mod device_filter;
@@ -19,16 +19,16 @@ use crate::rootfs::{split, Rootfs};
 use mounts::Opened;
 use process::Process;
 
-/// Those that were opened at a source: each can be mounted once.
+/// Opened files by their sources. Each can be mounted once.
 type BySource = FxHashMap<String, Vec<Opened>>;
 
-/// What of the host a container may get, opened before its namespace is joined.
+/// The files and nodes of the host that a container may get, opened before its namespace is joined.
 #[derive(Debug, Default)]
 pub struct Hosts {
     mounts: BySource,
     described: BySource,
-    /// Nodes, where those that we made would not work: in a user namespace the kernel
-    /// opens no device by them.
+    /// Nodes to mount, for containers in which nodes that we make would not work: in a user
+    /// namespace, the kernel opens no device through them.
     nodes: Option<BySource>,
 }
 
@@ -58,9 +58,8 @@ impl Hosts {
         })
     }
 
-    /// Puts what is left of it after the rule about conflicts into the container. Notes:
-    /// mounts of the container that its configuration doesn't have, and that stay.
-    /// Errors: something can't be mounted or made.
+    /// Puts the settled edits into the container. Notes: existing mounts that the container's
+    /// configuration does not have, which stay. Errors: something can't be mounted or made.
     pub fn put_into(mut self, rootfs: &Rootfs, edits: &Settled) -> Result<Vec<Note>> {
         let mut notes = Vec::new();
         for mount in edits.mounts() {
@@ -90,7 +89,8 @@ fn is_bind(mount: &DescribedMount) -> bool {
     matches!(mount.kind.as_str(), "" | "bind")
 }
 
-/// What only a spec can say: the container's process and its hooks are made from it already.
+/// A warning about edits that only a spec can have: the container's process and its hooks are made
+/// from it already.
 fn left_out(edits: &Settled) -> Option<Note> {
     let rest = edits.rest();
     let kinds = edits.described().iter().filter(|mount| !is_bind(mount));
@@ -154,14 +154,14 @@ fn try_make_node(rootfs: &Rootfs, device: &Device) -> rustix::io::Result<()> {
         'p' => FileType::Fifo,
         _ => FileType::CharacterDevice,
     };
-    // The mode is the host's to the bit: the hook has set the umask to nothing.
+    // The mode is exactly the host's, because the hook has cleared the umask.
     let mode = Mode::from_raw_mode(device.mode);
     let numbers = makedev(device.major, device.minor);
     match mknodat(&folder, name, kind, mode, numbers) {
         Err(Errno::EXIST) => return Ok(()),
         other => other?,
     }
-    // Whose process the container has is the spec's to say, which is not read here.
+    // The spec has the process's user, but it is not read here.
     let (owner, group) = (device.uid.unwrap_or(0), device.gid.unwrap_or(0));
     let (owner, group) = (Uid::from_raw(owner), Gid::from_raw(group));
     let flags = AtFlags::SYMLINK_NOFOLLOW;

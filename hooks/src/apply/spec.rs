@@ -1,5 +1,5 @@
-//! Edits an OCI runtime spec as text: what we add is spliced in, and every
-//! other byte stays as it was, known to us or not.
+//! Edits an OCI runtime spec as text: our additions are spliced in, and every other byte stays as
+//! it is, including unknown members.
 
 pub mod hooks;
 mod linux;
@@ -18,13 +18,13 @@ use splice::{apply, extend, Additions, Splice};
 
 /// Largest spec that is read, in bytes.
 pub const MAX_SIZE: u64 = 64 << 20;
-/// Types of file systems that a runtime makes new for each container.
+/// Types of file systems that a runtime creates for each container.
 const NEW_FILE_SYSTEMS: [&str; 9] = [
     "tmpfs", "proc", "sysfs", "devpts", "mqueue", "cgroup", "cgroup2", "ramfs", "devtmpfs",
 ];
 const BINDS: [&str; 2] = ["bind", "rbind"];
 
-/// A spec, with the parts of it that matter to us.
+/// The text of a spec and its members.
 #[derive(Debug)]
 pub struct Spec<'a> {
     text: &'a str,
@@ -32,7 +32,7 @@ pub struct Spec<'a> {
 }
 
 impl<'a> Spec<'a> {
-    /// Errors: not a JSON object, or one that names something twice.
+    /// Errors: the text is not a JSON object, or has a key twice.
     pub fn parse(text: &'a str) -> Result<Self> {
         let members = object("", text)?;
         Ok(Self { text, members })
@@ -45,7 +45,7 @@ impl<'a> Spec<'a> {
             .transpose()
     }
 
-    /// What the container's own configuration has at paths of the container.
+    /// The mounts and devices of the container's own configuration.
     pub fn present(&self) -> Result<Present<'a>> {
         let mut found = Present::default();
         for item in items("mounts", self.members.get("mounts"))? {
@@ -90,7 +90,7 @@ impl<'a> Spec<'a> {
         let mounts: Vec<String> = if edits.described().is_empty() {
             own.map(|m| mount_json(m, &options)).collect()
         } else {
-            // Parents before what lies in them, ours and others'.
+            // Parents come before what lies in them, in both kinds of mounts.
             let own = own.map(|m| (&m.target, mount_json(m, &options)));
             let described = edits.described().iter();
             let described = described.map(|m| (&m.target, described_json(m)));
@@ -103,7 +103,7 @@ impl<'a> Spec<'a> {
     }
 }
 
-/// One of the mounts of a spec. The runtimes bind where the type or an option says so.
+/// Reads a mount of a spec. It is a bind mount if the type or an option says so.
 fn mounted<'a>(members: &RawObject<'a>) -> Result<Mounted<'a>> {
     let get = |key| {
         let value = present(members.get(key));
@@ -156,7 +156,7 @@ fn strings_json(texts: &[String]) -> String {
     format!("[{}]", quoted.join(","))
 }
 
-/// The items of a list that may be missing.
+/// The items of a list. A missing list has none.
 fn items<'a>(key: &str, value: Option<&'a RawValue>) -> Result<Vec<&'a RawValue>> {
     present(value).map_or(Ok(Vec::new()), |value| list(key, value))
 }
@@ -181,7 +181,7 @@ fn list<'a>(key: &str, value: &'a RawValue) -> Result<Vec<&'a RawValue>> {
     serde_json::from_str(value.get()).map_err(|e| invalid(key, &e))
 }
 
-/// A string, borrowed where it has no escapes.
+/// The text of a string, borrowed if it has no escapes.
 fn text<'a>(key: &str, value: &'a RawValue) -> Result<Cow<'a, str>> {
     let raw = value.get();
     match raw.strip_prefix('"').and_then(|r| r.strip_suffix('"')) {

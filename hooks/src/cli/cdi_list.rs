@@ -1,4 +1,4 @@
-//! The listing of devices that containers can name.
+//! Lists the CDI devices that containers can name.
 
 use std::path::PathBuf;
 
@@ -9,12 +9,12 @@ use crate::discover::host::Host;
 use crate::error::{exit, Result};
 use crate::frontends::cdi::{read, Registry};
 
-/// What the folders of a host have.
+/// The devices in the folders of a host.
 #[derive(Debug)]
 pub struct Listing {
     text: String,
     json: String,
-    /// Files that can't be used, one a line.
+    /// Files that can't be used, one for each line.
     pub problems: Vec<String>,
 }
 

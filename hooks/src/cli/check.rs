@@ -1,5 +1,5 @@
-//! `oci-decorator check`: what is wrong in the vendor files, and what a
-//! container would get on this host.
+//! `oci-decorator check`: mistakes in the vendor files, and what a container would get on this
+//! host.
 
 mod asks;
 mod report;
@@ -22,17 +22,17 @@ pub use asks::Said;
 
 use asks::Answers;
 
-/// What is to be checked.
+/// What to check.
 #[derive(Debug)]
 pub struct Question<'a> {
     pub loaded: &'a Loaded,
-    /// What a container says. Nothing: what every feature of every vendor would get.
+    /// The container. Without variables and annotations, every feature of every vendor is checked.
     pub said: Said<'a>,
-    /// Where NVIDIA's `config.toml` is, if it is there.
+    /// The path of NVIDIA's `config.toml`, which may not exist.
     pub nvidia: &'a Path,
 }
 
-/// What was found.
+/// The result of a check.
 #[derive(Debug)]
 pub struct Answer {
     config_dir: String,
@@ -43,9 +43,9 @@ pub struct Answer {
     policy: Policy,
     /// What the policy leaves out of the request.
     ignored: Vec<String>,
-    /// Why a container with this environment would be refused.
+    /// Why the container would be refused.
     refused: Option<Error>,
-    /// What it gets through the interfaces of others.
+    /// What the container gets through other programs' interfaces.
     foreign: Answers,
 }
 
@@ -66,7 +66,7 @@ struct VendorReport {
     problem: Option<Error>,
 }
 
-/// Checks. Errors: the folder of vendor files or the root can't be read.
+/// Runs the check. Errors: the folder of vendor files or the root can't be read.
 pub fn answer(question: &Question) -> Result<Answer> {
     let settings = &question.loaded.settings;
     let files = vendor_dir::read(&settings.config_dir)?;
@@ -111,7 +111,8 @@ pub fn answer(question: &Question) -> Result<Answer> {
     })
 }
 
-/// Takes out of the reports what only a scheduler gives. Errors: that refuses the start.
+/// Removes the devices that only a scheduler gives from the reports. Errors: the policy refuses the
+/// start.
 fn limit(
     scheduled: &Scheduled,
     host: &Host,

@@ -1,4 +1,4 @@
-//! `oci-decorator configure`, and what it has in common with `nvidia-ctk runtime configure`.
+//! `oci-decorator configure`, and the code that it shares with `nvidia-ctk runtime configure`.
 
 mod report;
 
@@ -30,18 +30,18 @@ const KNOWN: &[Known] = &[
     (&["json"], Takes::Nothing),
 ];
 
-/// What a command line asks for.
+/// The parsed command line.
 // Each is an option of its own.
 #[allow(clippy::struct_excessive_bools)]
 #[derive(Debug)]
 pub struct Order {
     pub engine: Engine,
     pub wanted: Wanted,
-    /// The engine's file, where it is not the usual one.
+    /// The engine's file, if it is not the default one.
     pub config: Option<PathBuf>,
     /// A file beside containerd's.
     pub drop_in: Option<PathBuf>,
-    /// Hooks that are entered in place of the runtime.
+    /// Hooks to enter instead of the runtime.
     pub hooks: Option<Vec<Hook>>,
     pub record: PathBuf,
     pub is_removed: bool,
@@ -124,7 +124,7 @@ pub fn no_more(words: &Words) -> Result<()> {
     }
 }
 
-/// Errors: the mode is unknown, or the engine reads no hooks.
+/// True for the mode `oci-hook`. Errors: the mode is unknown, or the engine reads no hook files.
 pub fn is_hook_mode(engine: Engine, mode: Option<&str>) -> Result<bool> {
     match mode.unwrap_or("config-file") {
         "config-file" => Ok(false),
@@ -139,7 +139,8 @@ pub fn is_hook_mode(engine: Engine, mode: Option<&str>) -> Result<bool> {
     }
 }
 
-/// Errors: a name that no engine takes, or a program that the engine can't start.
+/// The runtime to enter. Errors: engines do not accept the name, or the engine can't start the
+/// program.
 pub fn wanted(
     engine: Engine,
     name: &str,
@@ -167,14 +168,14 @@ pub fn wanted(
     })
 }
 
-/// Another name of this program, in its folder.
+/// The path of another name of this program, in the program's folder.
 pub fn beside_us(name: &str) -> Result<String> {
     let own = std::env::current_exe()
         .map_err(|e| Error::failed(format!("can't tell where this program lies: {e}")))?;
     Ok(own.with_file_name(name).display().to_string())
 }
 
-/// Root's, or a user's own: engines without root have files in his home.
+/// The record of root, or of a user: rootless engines have their files in the user's home.
 pub fn record_path() -> PathBuf {
     if rustix::process::geteuid().is_root() {
         return record::DEFAULT_PATH.into();
@@ -191,7 +192,7 @@ pub fn record_path() -> PathBuf {
     }
 }
 
-/// Does it, and says what was done.
+/// Carries the command out, and prints what was done.
 pub fn carry_out(order: &Order) -> Result<u8> {
     let mut notes = Vec::new();
     let done = match &order.hooks {
@@ -230,7 +231,7 @@ fn edit(order: &Order, notes: &mut Vec<String>) -> Result<Done> {
         Engine::Crio if order.config.is_none() => (main.clone(), crios(&main)?),
         _ => (main, Vec::new()),
     };
-    // The record's keys are whole paths.
+    // The record's keys are absolute paths.
     let file = std::path::absolute(&file).unwrap_or(file);
     let job = Job {
         engine: order.engine,
@@ -246,7 +247,8 @@ fn edit(order: &Order, notes: &mut Vec<String>) -> Result<Done> {
     }
 }
 
-/// containerd's own file, or one beside it where that is asked for or usual.
+/// containerd's own file, or an imported file if that is requested or usual. Also returns the texts
+/// of the other files.
 fn beside_containerd(
     order: &Order,
     main: &Path,
@@ -278,7 +280,7 @@ fn beside_containerd(
     Ok((file, vec![text]))
 }
 
-/// The files that CRI-O reads, but for ours.
+/// The texts of the files that CRI-O reads, except for ours.
 fn crios(ours: &Path) -> Result<Vec<String>> {
     let mut paths = vec![PathBuf::from("/etc/crio/crio.conf")];
     let folder = ours.parent().unwrap_or(Path::new("/"));

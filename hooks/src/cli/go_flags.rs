@@ -1,5 +1,5 @@
-//! Options as Go's package `flag` reads them, for which NVIDIA's programs are known: one dash
-//! or two, a value after `=` or a blank, and flags that may be given `=false`.
+//! Reads options as Go's package `flag` does, which NVIDIA's programs use: one dash or two, a value
+//! after `=` or a blank, and flags that may have `=false`.
 //!
 //! Source: <https://pkg.go.dev/flag#hdr-Command_line_flag_syntax>
 
@@ -9,14 +9,14 @@ use std::ffi::OsString;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
     Value,
-    /// Nothing, or `=true` and its like.
+    /// No value, or `=true` and the like.
     Nothing,
 }
 
-/// An option: its names, the first of which [`Words`] is asked for.
+/// An option: its names, and whether it takes a value. [`Words`] uses the first name.
 pub type Known = (&'static [&'static str], Takes);
 
-/// What Go's `strconv.ParseBool` makes of a text.
+/// Reads a truth value as Go's `strconv.ParseBool` does.
 pub fn truth(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
@@ -25,17 +25,17 @@ pub fn truth(text: &str) -> Option<bool> {
     }
 }
 
-/// What a command line says.
+/// A parsed command line.
 #[derive(Debug, Default)]
 pub struct Words {
     given: Vec<(&'static str, String)>,
-    /// What is behind the options.
+    /// The words after the options.
     pub rest: Vec<OsString>,
 }
 
 impl Words {
-    /// Reads options up to the first word that is not an option. Errors: an unknown one, a missing or a
-    /// wrong value.
+    /// Reads options up to the first other word. Errors: an option is unknown, or a value is
+    /// missing or wrong.
     pub fn parse(words: &[OsString], known: &[Known]) -> Result<Self, String> {
         let mut found = Self::default();
         let mut words = words.iter();
@@ -88,15 +88,15 @@ impl Words {
         Ok(())
     }
 
-    /// Adds what stands behind a word that is no option.
+    /// Adds the words after a word that is not an option.
     pub fn add(&mut self, behind: Self, word: &OsString) {
         self.given.extend(behind.given);
         self.rest = vec![word.clone()];
         self.rest.extend(behind.rest);
     }
 
-    /// Takes variables for options that were not given; the first variable that is set and not
-    /// empty counts. Errors: a flag's value that is no truth, with the variable's name.
+    /// Uses variables for options that were not given. The first variable that is set and not empty
+    /// counts. Errors: a flag's variable is not a truth value.
     pub fn by_variables(
         &mut self,
         known: &[Known],
@@ -125,7 +125,7 @@ impl Words {
         Ok(())
     }
 
-    /// The value that was given last.
+    /// The last value of an option.
     pub fn value(&self, name: &str) -> Option<&str> {
         let given = self.given.iter().rev();
         let mut given = given.filter(|(given, _)| *given == name);
@@ -137,7 +137,7 @@ impl Words {
         given.map(|(_, value)| value.as_str())
     }
 
-    /// A flag; `None`: it was not given.
+    /// The value of a flag. `None`: it was not given.
     pub fn flag(&self, name: &str) -> Option<bool> {
         self.value(name).map(|value| value == "true")
     }

@@ -1,4 +1,4 @@
-//! `oci-decorator install-links`.
+//! `oci-decorator install-links`: links with the names of NVIDIA's programs.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ const KNOWN: &[Known] = &[
     (&["help", "h"], Takes::Nothing),
 ];
 
-/// Makes or removes the links with NVIDIA's names. Options may stand before and behind the folder.
+/// Makes or removes the links. Options may stand before and after the folder.
 pub fn run(words: &[OsString]) -> Result<u8> {
     let words = parse(words)?;
     if words.is_set("help") {
@@ -52,7 +52,7 @@ pub fn run(words: &[OsString]) -> Result<u8> {
     print(&text(&done, is_removed))
 }
 
-/// The words before and behind the folder.
+/// Reads the words before and after the folder.
 fn parse(words: &[OsString]) -> Result<Words> {
     let mut given = Words::parse(words, KNOWN).map_err(|e| wrong(&e))?;
     if let Some((folder, behind)) = given.rest.clone().split_first() {
@@ -62,7 +62,7 @@ fn parse(words: &[OsString]) -> Result<Words> {
     Ok(given)
 }
 
-/// What was done, for people.
+/// The report as text.
 fn text(done: &Done, is_removed: bool) -> String {
     let verb = if is_removed {
         "was removed"
@@ -84,7 +84,7 @@ fn wrong(problem: &str) -> Error {
     usage(&format!("install-links: {problem}"))
 }
 
-/// The file behind the names.
+/// The real path of this program.
 pub fn own_program() -> Result<PathBuf> {
     std::env::current_exe()
         .and_then(std::fs::canonicalize)

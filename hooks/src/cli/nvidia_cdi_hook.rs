@@ -11,7 +11,7 @@ use crate::frontends::{read_file, read_input};
 use crate::log::level::Level;
 use crate::log::{printable, Log};
 
-/// The name under which the program is called so.
+/// The name of the program with this command line.
 pub const NAME: &str = "nvidia-cdi-hook";
 
 /// Runs a command line, without the program's name.
@@ -57,7 +57,7 @@ fn try_run(words: Vec<OsString>) -> Result<()> {
     match cdi_hook::run(&call, state) {
         Ok(notes) => {
             log.write_all(&notes);
-            // Runtimes show what a hook says where it fails.
+            // A runtime shows the output of a hook that fails.
             for note in notes.iter().filter(|note| note.level != Level::Debug) {
                 let line = printable(&note.message);
                 let _ = writeln!(std::io::stderr(), "{NAME}: {line}");

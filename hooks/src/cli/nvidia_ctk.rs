@@ -1,4 +1,4 @@
-//! `nvidia-ctk`, as far as it has a meaning here.
+//! The command line of `nvidia-ctk`.
 
 pub mod cdi;
 mod config;
@@ -33,7 +33,7 @@ const KNOWN: &[Known] = &[
     (&["help", "h"], Takes::Nothing),
 ];
 
-/// What is said before the command.
+/// The options before the command.
 #[derive(Debug, Clone, Copy)]
 struct Said {
     is_debug: bool,
@@ -93,7 +93,7 @@ fn dispatch(words: &[OsString]) -> Result<u8> {
         "info" => info::run(rest, named.as_deref()),
         "system" => system::run(rest, said),
         "cdi" => cdi::run(rest),
-        // It says itself what is wrong.
+        // The hook reports its own errors.
         "hook" => Ok(nvidia_cdi_hook::run(rest)),
         other => Err(usage(&format!(
             "unknown command {other:?}; known are runtime, config, info, system, cdi, hook"
@@ -109,7 +109,7 @@ fn usage(problem: &str) -> Error {
     Error::usage(problem).resolve("`nvidia-ctk --help` shows how it is used")
 }
 
-/// The command behind a group, such as `configure` behind `runtime`.
+/// The command of a group, such as `configure` of `runtime`.
 fn sub<'a>(group: &str, words: &'a [OsString], known: &[&str]) -> Result<(String, &'a [OsString])> {
     let known_list = known.join(", ");
     let Some((verb, rest)) = words.split_first() else {
@@ -129,7 +129,7 @@ fn sub<'a>(group: &str, words: &'a [OsString], known: &[&str]) -> Result<(String
     )))
 }
 
-/// Ends a command that only prints how it is used.
+/// Prints the help.
 fn help() -> Result<u8> {
     print(HELP).map(|_| exit::DONE)
 }
@@ -143,7 +143,7 @@ mod tests {
     use std::path::Path;
 
     const PAGE: &str = "../docs/reference/nvidia.md";
-    /// Each is the word or words behind `nvidia-ctk`.
+    /// The words after `nvidia-ctk`.
     const COMMANDS: [&str; 10] = [
         "runtime configure",
         "config",
@@ -181,7 +181,7 @@ mod tests {
         }
     }
 
-    /// The list above is that of the help.
+    /// The help has the commands of the list above.
     #[test]
     fn the_help_has_every_command() {
         for command in COMMANDS {

@@ -17,8 +17,7 @@ use crate::frontends::nvidia::HOOKS;
 use crate::frontends::read_input;
 use crate::log::printable;
 
-/// The names under which the program is this hook. Sarus' files name it with a version behind
-/// the second.
+/// True for a name of this hook. Sarus's hook files append a version to the second name.
 pub fn is_name(name: &str) -> bool {
     HOOKS.contains(&name) || name.starts_with("nvidia-container-toolkit-")
 }
@@ -53,8 +52,8 @@ const VERSION: &str = concat!(
     "\n"
 );
 
-/// Runs the hook. Neither variable that names a settings file is read: the environment
-/// may be the container's.
+/// Runs the hook. The variables that name a settings file are not read, because the environment may
+/// be the container's.
 pub fn run(words: &[OsString]) -> u8 {
     let words = match Words::parse(words, KNOWN) {
         Ok(words) => words,
@@ -84,11 +83,11 @@ fn wrong(text: &str) -> u8 {
     exit::USAGE
 }
 
-/// What the hook is for. The only place that knows how.
+/// Gives a container its devices, at the stage `prestart`.
 fn prestart(place: &Place, own: Option<&Path>, is_debug: bool) -> Result<u8> {
     let loaded = nvidia::load(&place.path, place.named);
-    // One that was named has to be there. Mistakes in it refuse who asks, in words of the
-    // front end, and no one else.
+    // A named file has to exist. For mistakes in it, the front end refuses only containers that
+    // ask.
     if let (true, Some(problem)) = (place.named && !place.path.exists(), &loaded.problem) {
         return Err(problem.clone());
     }

@@ -1,4 +1,4 @@
-//! The options of the commands.
+//! The options of `oci-decorator`'s commands.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::frontends::hook;
 use crate::request::ANNOTATION_PREFIX;
 
-/// What a command line says beside its command.
+/// The options of a command line.
 #[derive(Default)]
 pub struct Options {
     pub config: Option<PathBuf>,
@@ -28,15 +28,16 @@ pub struct Options {
     pub vendor: Option<String>,
     pub output: Option<PathBuf>,
     pub output_dir: Option<PathBuf>,
-    /// What `cdi` is to do: `generate` or `list`.
+    /// The command of `cdi`: `generate` or `list`.
     pub task: Option<&'static str>,
     pub library_cache: Vec<String>,
 }
 
-/// How annotations begin that ask.
+/// The prefixes of annotations that ask.
 const PREFIXES: [&str; 2] = [ANNOTATION_PREFIX, "cdi.k8s.io/"];
 
-/// Other programs of this kind take `-config FILE`, and hook files are written for them.
+/// Turns `-config` into `--config`, because other programs take `-config FILE`, and hook files for
+/// them use it.
 pub fn normal(words: Vec<OsString>) -> Vec<OsString> {
     let double = |word: OsString| {
         let bytes = word.as_bytes();
@@ -55,7 +56,7 @@ pub fn value(parser: &mut lexopt::Parser) -> Result<OsString> {
     parser.value().map_err(|e| usage(&e))
 }
 
-/// Errors: it is empty, which as a path would be the working folder.
+/// Reads a path. Errors: it is empty, which would mean the working folder.
 fn path(parser: &mut lexopt::Parser, option: &str) -> Result<PathBuf> {
     let value = value(parser)?;
     if value.is_empty() {
@@ -72,7 +73,7 @@ fn text(parser: &mut lexopt::Parser) -> Result<String> {
     value(parser)?.string().map_err(|e| usage(&e))
 }
 
-/// `oci-decorator.d/FLAG=VALUE`, or `cdi.k8s.io/NAME=DEVICE`. Errors: it asks for nothing of ours.
+/// Reads `oci-decorator.d/FLAG=VALUE` or `cdi.k8s.io/NAME=DEVICE`. Errors: another annotation.
 fn annotation(word: &str) -> Result<(String, String)> {
     let pair = word
         .split_once('=')
@@ -86,7 +87,7 @@ fn annotation(word: &str) -> Result<(String, String)> {
 }
 
 impl Options {
-    /// Reads what follows a command. Errors: what the command doesn't take.
+    /// Reads the words after a command. Errors: an option that the command does not have.
     pub fn parse(mut parser: lexopt::Parser, verb: &str, config: Option<PathBuf>) -> Result<Self> {
         let mut options = Self {
             config,
@@ -129,7 +130,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Errors: options of `cdi` that do not go together.
+    /// Checks the options of `cdi`. Errors: they do not go together.
     fn check_cdi(&self) -> Result<()> {
         if self.task.is_none() && !self.help {
             return Err(usage(&"cdi: say what to do; known are generate and list"));
@@ -148,8 +149,8 @@ impl Options {
         Ok(())
     }
 
-    /// The settings with what the command line says instead. `OCI_DECORATOR_CONFIG` is
-    /// not read: the environment may be the container's.
+    /// The settings, with the values of the command line. `OCI_DECORATOR_CONFIG` is not read,
+    /// because the environment may be the container's.
     pub fn settings(&self) -> Loaded {
         let mut loaded = settings::load(self.config.as_deref());
         if let Some(root) = &self.root {
@@ -163,8 +164,8 @@ impl Options {
         loaded
     }
 
-    /// The options with which a hook works on the same host and vendor files.
-    /// Errors: the working folder is needed and not known.
+    /// The options with which a hook uses the same host and vendor files.
+    /// Errors: the working folder is needed and unknown.
     pub fn words_for_hook(&self) -> Result<Vec<String>> {
         let mut words = Vec::new();
         for (name, path) in [

@@ -1,9 +1,9 @@
-//! CDI specifications as admins and other programs write them into `/etc/cdi` and
-//! `/var/run/cdi`: what one may say, and every mistake in it at once.
+//! Reads the CDI specifications that admins and other programs write into `/etc/cdi` and
+//! `/var/run/cdi`. All mistakes of a file are reported together.
 //! <https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md>
 //!
-//! They lie here beside the vendor files: files of a host's configuration, whose authors must
-//! be trusted. What a container gets by them is `frontends::cdi`'s to say.
+//! Like vendor files, they belong to a host's configuration, and their authors must be trusted.
+//! `frontends::cdi` decides what a container gets from them.
 
 mod document;
 pub mod folder;

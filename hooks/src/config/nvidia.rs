@@ -1,4 +1,4 @@
-//! NVIDIA's `config.toml`, which its runtime, hook and `nvidia-ctk` share.
+//! NVIDIA's `config.toml`, which NVIDIA's runtime, hook and `nvidia-ctk` share.
 
 mod keys;
 mod reader;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 pub use keys::{is_known, without_meaning};
 pub use reader::{load, mistakes, place, Loaded, Place, DEFAULT_PATH, VARIABLE, XDG_VARIABLE};
 
-/// What of the file means something here. Keys without a meaning are known and accepted.
+/// The keys of the file that have a meaning here. The other keys are accepted.
 // Each is a key of the file.
 #[allow(clippy::struct_excessive_bools)]
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,15 +22,15 @@ pub struct Config {
     pub environment_when_unprivileged: bool,
     /// `accept-nvidia-visible-devices-as-volume-mounts`
     pub volume_mounts: bool,
-    /// `supported-driver-capabilities`, `all` resolved.
+    /// `supported-driver-capabilities`, with `all` resolved.
     pub capabilities: Vec<String>,
     /// `nvidia-container-cli.no-cgroups`
     pub no_cgroups: bool,
     /// `nvidia-container-runtime.debug`
     pub log_file: Option<PathBuf>,
-    /// `nvidia-container-runtime.log-level`; where it is not set, ours counts.
+    /// `nvidia-container-runtime.log-level`. `None`: ours counts.
     pub log_level: Option<crate::log::level::Level>,
-    /// `nvidia-container-runtime.runtimes`; as above.
+    /// `nvidia-container-runtime.runtimes`. `None`: ours count.
     pub runtimes: Option<Vec<String>>,
     /// `nvidia-container-runtime.mode`
     pub mode: Mode,
@@ -57,23 +57,23 @@ pub struct Config {
 /// How a container gets what it asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// `cdi` where every device is asked for by its CDI name, `csv` on Tegra, else `jit-cdi`.
+    /// `cdi` if every device is requested by its CDI name, `csv` on Tegra, else `jit-cdi`.
     #[default]
     Auto,
-    /// A hook is added to the spec, and does it.
+    /// By a hook that is added to the spec.
     Legacy,
     /// By the files of `csv_folder`.
     Csv,
-    /// By CDI specifications that are there.
+    /// By existing CDI specifications.
     Cdi,
-    /// By the vendor file, put into the spec.
+    /// By the vendor file, as edits of the spec.
     JitCdi,
 }
 
-/// Where CUDA's forward compatibility libraries of an image come before the driver's.
+/// How CUDA's forward compatibility libraries of an image come before the driver's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compat {
-    /// By the library cache, where the image's are newer than the driver.
+    /// Through the library cache, if the image's libraries are newer than the driver.
     #[default]
     LibraryCache,
     Disabled,
@@ -106,7 +106,7 @@ impl Default for Config {
     }
 }
 
-/// Every driver capability that there is.
+/// Every driver capability.
 pub const CAPABILITIES: [&str; 7] = [
     "compat32", "compute", "display", "graphics", "ngx", "utility", "video",
 ];

@@ -14,8 +14,8 @@ pub const KEYS: [&str; 6] = [
     "allow",
 ];
 
-/// Reads the table. What is wrong is left at its default, and added to the mistakes as
-/// `policy.KEY: PROBLEM`.
+/// Reads the table. A wrong value leaves the default, and adds `policy.KEY: PROBLEM` to the
+/// mistakes.
 pub fn read(value: &Value, mistakes: &mut Vec<String>) -> Policy {
     let mut policy = Policy::default();
     let Some(table) = value.as_table() else {

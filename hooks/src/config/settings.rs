@@ -1,4 +1,4 @@
-//! The program's own settings, `config.toml`.
+//! This program's settings, `config.toml`.
 
 use std::path::{Path, PathBuf};
 
@@ -12,9 +12,9 @@ use crate::policy::Policy;
 use crate::request::Interface;
 use crate::rootfs::{open_regular, read_whole};
 
-/// Where the settings are when nothing else is said.
+/// The default path of the settings.
 pub const DEFAULT_PATH: &str = "/etc/oci-decorator/config.toml";
-/// Where the vendor files are, on the host.
+/// The default folder of the vendor files, on the host.
 pub const DEFAULT_CONFIG_DIR: &str = "/etc/oci-decorator/oci-decorator.d";
 /// Environment variable that names another settings file, for the runtime only.
 pub const VARIABLE: &str = "OCI_DECORATOR_CONFIG";
@@ -36,26 +36,26 @@ const MAX_SIZE: u64 = 1 << 20;
 pub struct Settings {
     pub config_dir: PathBuf,
     pub root: PathBuf,
-    /// Low-level runtimes, best first: names to look up in `PATH`, or absolute paths.
+    /// Low-level runtimes in order of preference: names to look up in `PATH`, or absolute paths.
     pub runtimes: Vec<String>,
     pub log_level: Level,
     pub log_file: Option<PathBuf>,
     pub policy: Policy,
-    /// Interfaces of others that are answered under the program's own names too.
+    /// Other programs' interfaces that are also answered under this program's own names.
     pub interfaces: Vec<Interface>,
     pub scheduler: Scheduler,
 }
 
-/// What the variables mean by which a scheduler gives devices to a job, in the
-/// environment of the program itself.
+/// The meaning of the variables with which a scheduler gives devices to a job, in this program's
+/// own environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scheduler {
     /// Nothing.
     #[default]
     Ignored,
-    /// What they mean to Sarus, to the letter.
+    /// The same as in Sarus, to the letter.
     Strict,
-    /// The same, where that is what the scheduler meant.
+    /// What the scheduler means, where Sarus reads it differently.
     Lenient,
 }
 
@@ -70,18 +70,18 @@ impl Scheduler {
 /// Settings as far as they could be read.
 #[derive(Debug, Default)]
 pub struct Loaded {
-    /// Where something is wrong, the rest of the file and defaults. Nothing of a file
-    /// that others than root may change.
+    /// The values of the file, with defaults where there are mistakes. Only defaults if a user
+    /// other than root may change the file.
     pub settings: Settings,
-    /// Every mistake of the file. A container that asks for something is refused then.
+    /// Every mistake of the file. With mistakes, a container that asks for something is refused.
     pub problem: Option<Error>,
-    /// Folders whose vendor files say what asks, beside that of the settings, which may
-    /// not be the one that was meant.
+    /// More folders whose vendor files tell what asks, because the folder of the settings may not
+    /// be the intended one.
     pub suspected: Vec<PathBuf>,
 }
 
 impl Loaded {
-    /// The settings, for what must not run with others. Errors: any mistake.
+    /// The settings, for commands that must not run with wrong ones. Errors: any mistake.
     pub fn sound(self) -> Result<Settings> {
         self.problem.map_or(Ok(self.settings), Err)
     }
@@ -96,7 +96,7 @@ impl Loaded {
         }
     }
 
-    /// What is wrong is not what is written, but who may write it.
+    /// A file whose text may be right, but which a user other than root may write.
     fn untrusted(written: Settings, problem: Error) -> Self {
         let mut loaded = Self::broken(Settings::default(), problem);
         loaded.suspected.push(written.config_dir);
@@ -119,7 +119,7 @@ impl Default for Settings {
     }
 }
 
-/// Reads the file that is named, else the usual one if it is there.
+/// Reads the named file, else the default one if it exists.
 pub fn load(named: Option<&Path>) -> Loaded {
     match named {
         Some(path) => load_from(path),
@@ -127,8 +127,8 @@ pub fn load(named: Option<&Path>) -> Loaded {
     }
 }
 
-/// Where there is no file, nothing is wrong. A link that leads nowhere was to lead to settings,
-/// and a policy.
+/// Reads the file if it exists. A link that leads nowhere is an error, because its target should
+/// have settings and a policy.
 fn load_where_there(path: &Path) -> Loaded {
     if rustix::fs::lstat(path).err() == Some(Errno::NOENT) {
         return Loaded::default();
@@ -168,23 +168,23 @@ fn load_from(path: &Path) -> Loaded {
     Loaded::broken(settings, problem)
 }
 
-/// The runtime's own variable, where it is set to something.
+/// The file that the runtime's own variable names. `None`: it is empty or not set.
 pub fn named_by_environment() -> Option<PathBuf> {
     std::env::var_os(VARIABLE)
         .filter(|v| !v.is_empty())
         .map(PathBuf::from)
 }
 
-/// As much of the file as is read.
+/// The part of the file that was read.
 pub(super) struct File {
     pub(super) text: String,
-    /// Why it is not all of it, or not what was written.
+    /// Why this is not the whole file, or not its exact text.
     pub(super) problem: Option<String>,
-    /// Why others than root may have written it.
+    /// Why a user other than root may have written it.
     pub(super) distrust: Option<String>,
 }
 
-/// Errors: `INVAL` for what is no regular file.
+/// Errors: `INVAL` if it is not a regular file.
 pub(super) fn read(path: &Path) -> rustix::io::Result<File> {
     let found = trust::open(path)?;
     let (fd, mut stat) = open_regular(found.fd)?;
@@ -208,7 +208,7 @@ pub(super) fn read(path: &Path) -> rustix::io::Result<File> {
     })
 }
 
-/// What the text says, and every mistake in it.
+/// The settings of the text, and every mistake in it.
 fn parse(text: &str) -> (Settings, Vec<String>) {
     let mut mistakes = Vec::new();
     let table = text.parse().unwrap_or_else(|error| {
@@ -230,8 +230,8 @@ fn parse(text: &str) -> (Settings, Vec<String>) {
     (settings, mistakes)
 }
 
-/// The lines before the first table that are settings by themselves: where vendor files
-/// and logs are should not depend on a comma elsewhere.
+/// Reads the lines before the first table that are valid settings. The folders of vendor files and
+/// logs should not depend on a comma elsewhere in the file.
 fn salvage(text: &str) -> toml::Table {
     let lines = text.lines();
     lines
@@ -241,7 +241,7 @@ fn salvage(text: &str) -> toml::Table {
         .collect()
 }
 
-/// An absolute path under another root.
+/// An absolute path below another root.
 pub fn beneath(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
 }

@@ -1,8 +1,7 @@
-//! Which files may steer a program that runs as root.
+//! Which files a program that runs as root may trust.
 //!
-//! A file that only root may write is still another's to choose where he may rename a
-//! folder above it. So a path is walked from the root, by descriptors, and every folder
-//! and link on the way counts.
+//! A file that only root may write can still be replaced by a user who may rename a folder above
+//! it. So a path is walked from the root, by descriptors, and every folder and link in it counts.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -13,22 +12,22 @@ use std::sync::OnceLock;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-/// What to do about a file that may not.
+/// What to do about a file that is not trusted.
 pub const RESOLUTION: &str = "chown root it and chmod go-w it";
 
-/// Links on the way to one file, as many as the kernel follows.
+/// Links in one path, as many as the kernel follows.
 const MAX_LINKS: usize = 40;
 
-/// What a path leads to.
+/// The file that a path leads to.
 #[derive(Debug)]
 pub struct Found {
-    /// Of `O_PATH`.
+    /// Opened with `O_PATH`.
     pub fd: OwnedFd,
-    /// Which step of the way others than root may change, and how.
+    /// The folder, link or file in the path that a user other than root may change, and how.
     pub problem: Option<String>,
 }
 
-/// Goes to a file or folder and looks at each step.
+/// Opens a file or folder, and examines every step of its path.
 pub fn open(path: &Path) -> rustix::io::Result<Found> {
     let path = std::path::absolute(path).map_err(|_| Errno::NOENT)?;
     let mut walk = Walk::begin()?;
@@ -55,7 +54,7 @@ pub fn open(path: &Path) -> rustix::io::Result<Found> {
 struct Walk {
     at: OwnedFd,
     shown: PathBuf,
-    /// What is still to go, the next one last.
+    /// The remaining steps; the next one is the last.
     steps: Vec<OsString>,
     problem: Option<String>,
 }
@@ -87,7 +86,7 @@ impl Walk {
         self.steps.extend(steps);
     }
 
-    /// Goes one step. A link is not followed: where it leads is the answer.
+    /// Goes one step. For a link, returns its target.
     fn step(&mut self, name: OsString) -> rustix::io::Result<Option<PathBuf>> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&self.at, &name, flags, Mode::empty())?;
@@ -120,11 +119,11 @@ fn root() -> rustix::io::Result<OwnedFd> {
     rustix::fs::open("/", flags, Mode::empty())
 }
 
-/// Why this file, folder or link must not steer a root program, if so.
+/// Why a root program must not trust this file, folder or link. `None`: it may.
 pub fn untrusted(stat: &Stat) -> Option<&'static str> {
     let mode = stat.st_mode;
     let kind = FileType::from_raw_mode(mode);
-    // In a sticky folder others can't replace what is not theirs. A link has no mode.
+    // In a sticky folder, users can't replace other users' files. A link has no mode.
     let keeps = kind == FileType::Directory && mode & 0o1000 != 0 || kind == FileType::Symlink;
     let own = rustix::process::geteuid().as_raw();
     if !owner_is_trusted(stat.st_uid, own, unmapped_root()) {
@@ -142,8 +141,8 @@ fn owner_is_trusted(uid: u32, own: u32, unmapped_root: Option<u32>) -> bool {
     uid == 0 || uid == own || Some(uid) == unmapped_root
 }
 
-/// In a rootless engine's user namespace the host's root shows as the overflow
-/// user. Nothing there runs with more rights than the user has anyway.
+/// In a rootless engine's user namespace, the host's root appears as the overflow user. Nothing
+/// there has more rights than the user.
 fn unmapped_root() -> Option<u32> {
     static UID: OnceLock<Option<u32>> = OnceLock::new();
     *UID.get_or_init(|| {
@@ -153,8 +152,7 @@ fn unmapped_root() -> Option<u32> {
     })
 }
 
-/// `None` where every user of the host is mapped to himself: there the overflow user is
-/// any user's account.
+/// `None` if every user of the host is mapped: the overflow user is an ordinary account there.
 fn overflow_of(uid_map: &str, overflow: &str) -> Option<u32> {
     let initial = uid_map.split_whitespace().eq(["0", "0", "4294967295"]);
     if initial {
@@ -174,7 +172,7 @@ mod tests {
         set_permissions(path, Permissions::from_mode(mode)).unwrap();
     }
 
-    /// A file in two folders, all of which are trusted.
+    /// A file in two folders, all trusted.
     fn tree() -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().canonicalize().unwrap();
@@ -234,7 +232,7 @@ mod tests {
         );
         chown(&folder, None, Some(0)).unwrap();
         assert_eq!(problem(&file), None, "root's own group");
-        // A link of another user in a sticky folder.
+        // Another user's link in a sticky folder is not trusted.
         mode(&folder, 0o1777);
         let link = root.join("a/link");
         symlink("b", &link).unwrap();
@@ -304,7 +302,7 @@ mod tests {
         assert_eq!(open(&last).map(drop), Err(Errno::LOOP));
     }
 
-    /// A descriptor of `/` opens nothing, and no program that we start has it.
+    /// The descriptor of `/` can't be read from, and no program that we start inherits it.
     #[test]
     fn the_walk_begins_at_a_descriptor_that_is_ours() {
         let begin = root().unwrap();

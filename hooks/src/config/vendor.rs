@@ -1,7 +1,7 @@
-//! One vendor file: what it may say, and every mistake in it at once.
+//! Vendor files. All mistakes of a file are reported together.
 //!
-//! `schema/vendor.schema.json` says the same to editors and other programs;
-//! `tests/schema.rs` holds the two together.
+//! `schema/vendor.schema.json` has the same rules for editors and other programs. `tests/schema.rs`
+//! compares the two.
 
 mod check;
 mod reader;
@@ -16,7 +16,7 @@ use crate::request::Interface;
 pub use check::{check_kind, is_flag};
 use reader::Reader;
 
-/// Names at the top of a vendor file.
+/// The members of a vendor file.
 pub const FIELDS: [&str; 12] = [
     "$schema",
     "version",
@@ -31,9 +31,9 @@ pub const FIELDS: [&str; 12] = [
     "interfaces",
     "aliases",
 ];
-/// Those that must be there.
+/// The required members.
 pub const REQUIRED: [&str; 3] = ["activation_flag", "driver_feature", "inventory"];
-/// Names within a feature of the inventory.
+/// The members of a feature of the inventory.
 pub const INVENTORY_FIELDS: [&str; 5] = [
     "devices",
     "directories",
@@ -41,10 +41,10 @@ pub const INVENTORY_FIELDS: [&str; 5] = [
     "libraries",
     "miscellaneous",
 ];
-/// Values of a flag that mean something else than a feature.
+/// Values of a flag that do not name a feature.
 pub const RESERVED_FEATURES: [&str; 3] = ["all", "none", "void"];
 
-/// What one feature needs.
+/// The files and devices of one feature.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inventory {
     pub devices: Vec<String>,
@@ -73,18 +73,18 @@ pub struct Vendor {
     pub driver_feature: Vec<String>,
     /// In the order of the file.
     pub inventory: Vec<(String, Inventory)>,
-    /// Host folder under which the inventory's files lie.
+    /// Folder of the host with the inventory's files.
     pub root: Option<String>,
-    /// Names by which the loader is to find libraries of the host's own architecture, by
-    /// their paths: what their headers say, so that a start needn't read them.
+    /// The sonames of libraries of the host's own architecture, by their paths. They are copied
+    /// from the headers, so that a start does not have to read these.
     pub sonames: FxHashMap<String, String>,
-    /// What the vendor's devices are called in CDI, before the `=`.
+    /// The CDI kind of the vendor's devices: the part of a name before the `=`.
     pub cdi_kind: Option<String>,
-    /// Device nodes that can be chosen one by one, as a pattern of names under `/dev`.
+    /// The device nodes that can be chosen one by one: a pattern of names under `/dev`.
     pub units: Option<String>,
-    /// Interfaces of others by which the vendor's devices can be asked for.
+    /// Other programs' interfaces that can ask for the vendor's devices.
     pub interfaces: Vec<Interface>,
-    /// Names by which those ask, and the features that they stand for.
+    /// Names that these interfaces use, and the features that each stands for.
     pub aliases: Vec<(String, Vec<String>)>,
 }
 
@@ -96,9 +96,9 @@ impl Vendor {
             .map(|(_, inventory)| inventory)
     }
 
-    /// True for a node, by its path, that can be chosen by itself. Every other node of a
-    /// feature is a control node, which each choice gets. A file without `units` counts
-    /// the nodes as units whose names end with a number.
+    /// True for the path of a node that can be chosen by itself. Every other node of a feature is a
+    /// control node, which comes with each choice. In a file without `units`, nodes whose names end
+    /// with a number are units.
     pub fn is_unit(&self, path: &str) -> bool {
         let name = check::device_name(path);
         match &self.units {
@@ -107,8 +107,8 @@ impl Vendor {
         }
     }
 
-    /// The features that an interface's name stands for: the one that is called so, or
-    /// those of an alias. Empty: there is nothing of that name.
+    /// The features that a name of an interface stands for: the feature of that name, or those of
+    /// an alias. Empty: the file has neither.
     pub fn features_for<'a>(&'a self, name: &str) -> Vec<&'a str> {
         let mut names = self.feature_names();
         if let Some(name) = names.find(|known| *known == name) {
@@ -127,10 +127,10 @@ impl Vendor {
     }
 }
 
-/// One mistake: where, and what is wrong there.
+/// One mistake, with its place in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
-    /// `inventory.compute.devices[2]`; empty when it is about the whole file.
+    /// For example `inventory.compute.devices[2]`. Empty if the whole file is wrong.
     pub key: String,
     pub problem: String,
 }
@@ -163,7 +163,7 @@ pub fn summary(mistakes: &[Mistake]) -> String {
     }
 }
 
-/// Reads a vendor file's text. Errors: every mistake that it has.
+/// Reads the text of a vendor file. Errors: every mistake in it.
 pub fn parse(text: &str) -> Result<Vendor, Vec<Mistake>> {
     let value: Json = serde_json::from_str(text)
         .map_err(|e| vec![Mistake::new("", format!("not valid JSON: {e}"))])?;

@@ -1,4 +1,4 @@
-//! Reads the folder of vendor files: `*.json`, in the order of their names.
+//! Reads the folder of vendor files: `*.json`, sorted by name.
 
 use std::fs::File;
 use std::io::Read;
@@ -20,9 +20,9 @@ use crate::rootfs::{open_regular, read_whole};
 /// Largest vendor file that is read, in bytes.
 pub const MAX_SIZE: u64 = 1 << 20;
 
-/// Reads every vendor file of the folder; a folder that isn't there has none.
-/// Where others than root may change the folder, or one above it, none of its files can
-/// be used. Errors: the folder can't be read.
+/// Reads every vendor file of the folder. A missing folder has none. If a user other than root may
+/// change the folder or one above it, none of its files can be used.
+/// Errors: the folder can't be read.
 pub fn read(folder: &Path) -> Result<Vec<VendorFile>> {
     let shown = folder.display();
     let found = match trust::open(folder) {
@@ -54,7 +54,7 @@ fn names(folder: &OwnedFd) -> rustix::io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Editors and package managers leave other names behind, with and without a dot in front.
+/// Editors and package managers leave files with other names behind, some with a dot in front.
 fn is_vendor_file(name: &str) -> bool {
     !name.starts_with('.') && name.strip_suffix(".json").is_some()
 }
@@ -82,7 +82,7 @@ fn read_one(
     }
 }
 
-/// An open vendor file, and why others than root may have written it.
+/// An open vendor file, and why a user other than root may have written it.
 struct Opened {
     fd: OwnedFd,
     stat: Stat,
@@ -90,7 +90,7 @@ struct Opened {
 }
 
 fn open(folder: &OwnedFd, path: &Path, name: &str) -> rustix::io::Result<Opened> {
-    // What is no regular file may be a device, and isn't opened.
+    // Only regular files are opened, because opening a device can have an effect.
     let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => {
@@ -100,7 +100,7 @@ fn open(folder: &OwnedFd, path: &Path, name: &str) -> rustix::io::Result<Opened>
             let problem = untrusted(&stat).map(str::to_owned);
             Ok(Opened { fd, stat, problem })
         }
-        // Who may change a folder on its way chooses where it leads.
+        // Anyone who may change a folder in the link's path chooses its target.
         FileType::Symlink => {
             let found = trust::open(path)?;
             let (fd, stat) = open_regular(found.fd)?;
@@ -133,11 +133,11 @@ fn read_bytes(
     })
 }
 
-/// As much of a file that is too large as is looked at for its flag.
+/// The beginning of a file that is too large, in which its flag is looked for.
 fn beginning(folder: &OwnedFd, path: &Path, name: &str) -> String {
     let mut bytes = Vec::new();
     if let Ok(opened) = open(folder, path, name) {
-        // What could be read before an error is as good as the whole.
+        // The bytes before an error are good enough.
         let _ = File::from(opened.fd).take(MAX_SIZE).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()
@@ -151,7 +151,7 @@ fn broken(mistakes: Vec<Mistake>, text: &str) -> Broken {
     }
 }
 
-/// The interfaces of others that a text names, whether or not it is JSON.
+/// The interfaces that a text names, even if it is not valid JSON.
 fn interfaces_in(text: &str) -> Vec<Interface> {
     if let Ok(Json::Object(members)) = serde_json::from_str(text) {
         let lists = members.iter().filter(|(key, _)| key == "interfaces");
@@ -167,7 +167,7 @@ fn interfaces_in(text: &str) -> Vec<Interface> {
     words.filter_map(Interface::from_word).collect()
 }
 
-/// The activation flags that a text names, whether or not it is JSON.
+/// The activation flags that a text names, even if it is not valid JSON.
 fn flags_in(text: &str) -> Vec<String> {
     if let Ok(Json::Object(members)) = serde_json::from_str(text) {
         return members
@@ -242,7 +242,7 @@ mod tests {
         );
         assert_eq!(problem(file), expected);
         assert_eq!(file.content.as_ref().unwrap_err().flags, ["X"]);
-        // A file that a link leads to is another's to choose where its folder is.
+        // Who may change the target's folder chooses the file that a link leads to.
         let other = dir.path().join("other");
         std::fs::create_dir(&other).unwrap();
         std::os::unix::fs::symlink(folder.join("a.json"), other.join("link.json")).unwrap();

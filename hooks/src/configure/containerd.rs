@@ -1,4 +1,4 @@
-//! containerd's `config.toml`, and files beside it that it imports.
+//! containerd's `config.toml`, and the files that it imports.
 //!
 //! Sources: <https://github.com/containerd/containerd/blob/main/docs/cri/config.md>,
 //! <https://github.com/containerd/containerd/blob/main/docs/man/containerd-config.toml.5.md>
@@ -10,17 +10,17 @@ use toml_edit::{DocumentMut, Item, Table, TableLike};
 use super::toml_text::{self, get, get_table, get_text, parse, table};
 use super::{Beside, Result, Wanted};
 
-/// Where containerd's part for Kubernetes is, by the version of its configuration.
+/// The name of containerd's CRI plugin, by the version of the configuration.
 const PLUGINS: [(i64, &str); 3] = [
     (1, "cri"),
     (2, "io.containerd.grpc.v1.cri"),
     (3, "io.containerd.cri.v1.runtime"),
 ];
-/// Taken where the file is not there yet: every containerd since 1.3 reads it.
+/// The version of a new file: every containerd since 1.3 reads it.
 const NEW: i64 = 2;
 const BUILT_IN: &str = "runc";
 const RUNC: &str = "io.containerd.runc.v2";
-/// The shim of version 1, which wants the program under another name.
+/// The shim of version 1, which has another key for the program.
 const OLD: &str = "io.containerd.runtime.v1.linux";
 const DEFAULT: &str = "default_runtime_name";
 const CDI: &str = "enable_cdi";
@@ -76,7 +76,7 @@ pub fn without(text: &str, name: &str, beside: &Beside) -> Result<String> {
     Ok(toml_text::text_of(&document))
 }
 
-/// The program of the runtime of that name.
+/// The program of a runtime.
 pub fn program(text: &str, name: &str) -> Result<Option<String>> {
     let document = parse(text)?;
     let plugin = plugin_of(version_of(&document, None))?;
@@ -90,7 +90,7 @@ pub fn program(text: &str, name: &str) -> Result<Option<String>> {
     Ok(Some(program.unwrap_or_default().to_owned()))
 }
 
-/// Why the runtime may not come to be used, although it is there.
+/// Why the runtime may not be used although it is entered.
 pub fn notes(text: &str) -> Result<Vec<String>> {
     let document = parse(text)?;
     let has = |key: &str, wanted: &[&str]| {
@@ -115,8 +115,8 @@ pub fn notes(text: &str) -> Result<Vec<String>> {
     Ok(notes)
 }
 
-/// The folder for files beside this one, where containerd merges them key by key: from
-/// version 3 on. Before, a file's section replaces the whole section of others, see
+/// The folder of imported files, if containerd merges them key by key, as it does from version 3
+/// on. Before that, a file's section replaces the whole section of the other files:
 /// <https://github.com/containerd/containerd/pull/9982>.
 pub fn import_folder(text: &str) -> Result<Option<PathBuf>> {
     let document = parse(text)?;
@@ -155,7 +155,7 @@ fn add_runtime(
 ) -> Result<()> {
     let path = ["plugins", plugin, "containerd", "runtimes"];
     let count = |document: &DocumentMut| get_table(document, &path).map_or(0, TableLike::len);
-    // Built-in runtimes are gone as soon as a file names one.
+    // The built-in runtimes disappear as soon as a file names a runtime.
     let lacks_built_in = count(document) + main.map_or(0, count) == 0;
     let model = model(document, plugin).or_else(|| model(main?, plugin));
     let runtimes = table(document, &path)?;
@@ -185,7 +185,7 @@ fn plain() -> Table {
     plain
 }
 
-/// The default runtime, without comments and places in the file, if it is one for runc.
+/// A copy of the default runtime, if it is one for runc.
 fn model(document: &DocumentMut, plugin: &str) -> Option<Table> {
     let containerd = ["plugins", plugin, "containerd"];
     let default = get_text(document, &[&containerd[..], &[DEFAULT]].concat());
@@ -199,7 +199,7 @@ fn model(document: &DocumentMut, plugin: &str) -> Option<Table> {
     Some(copy(found.as_table_like()?))
 }
 
-/// The values of a table, laid out as ours are.
+/// The values of a table in our layout, without comments.
 pub fn copy(from: &dyn TableLike) -> Table {
     let mut made = Table::new();
     for (key, item) in from.iter() {
@@ -218,7 +218,7 @@ pub fn copy(from: &dyn TableLike) -> Table {
     made
 }
 
-/// True where the only runtime is the built-in one, as we write it.
+/// True if the only runtime is the built-in one, as we write it.
 fn is_bare(document: &DocumentMut, plugin: &str) -> bool {
     let path = ["plugins", plugin, "containerd", "runtimes"];
     let all = get_table(document, &path).map_or(0, TableLike::len);
@@ -240,7 +240,7 @@ fn own_default(
     Ok(())
 }
 
-/// CDI as it was, if we were who switched it on.
+/// Puts the setting for CDI back, if we changed it.
 fn own_cdi(document: &mut DocumentMut, plugin: &str, beside: &Beside) -> Result<()> {
     let path = ["plugins", plugin, CDI];
     let flag = |document: &DocumentMut| get(document, &path).and_then(Item::as_bool);

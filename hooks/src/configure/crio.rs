@@ -1,4 +1,4 @@
-//! CRI-O: a file of ours in its folder of drop-ins.
+//! CRI-O: our own file in its drop-in folder.
 //!
 //! Source: <https://github.com/cri-o/cri-o/blob/main/docs/crio.conf.5.md>
 
@@ -10,7 +10,7 @@ use super::{Beside, Result, Wanted};
 
 const RUNTIME: &[&str] = &["crio", "runtime"];
 const DEFAULT: &str = "default_runtime";
-/// What CRI-O takes where nothing is configured: crun since 1.31, runc before.
+/// CRI-O's default runtimes: crun since 1.31, runc before.
 const BUILT_IN: [&str; 2] = ["crun", "runc"];
 
 /// The text with the runtime. CDI needs no setting: CRI-O reads the specifications.
@@ -41,7 +41,7 @@ pub fn without(text: &str, name: &str, beside: &Beside) -> Result<String> {
     Ok(toml_text::text_of(&document))
 }
 
-/// The program of the runtime of that name.
+/// The program of a runtime.
 pub fn program(text: &str, name: &str) -> Result<Option<String>> {
     let document = parse(text)?;
     let runtime = get(&document, &[RUNTIME, &["runtimes", name]].concat());
@@ -53,8 +53,8 @@ pub fn program(text: &str, name: &str) -> Result<Option<String>> {
     Ok(runtime.map(|item| path(item).unwrap_or_default()))
 }
 
-/// The default runtime of all the files: where its monitor lies, and what annotations it
-/// may see, holds for ours too.
+/// A copy of the default runtime of all the files, because the path of its monitor and its allowed
+/// annotations apply to our runtime too.
 fn model(document: &DocumentMut, beside: &Beside, name: &str) -> Result<Table> {
     let mut files = Vec::new();
     for text in beside.others {

@@ -17,7 +17,7 @@ pub fn with(text: &str, wanted: &Wanted, beside: &Beside) -> Result<String> {
     let mut text = text.to_owned();
     if runtime(&root, name).and_then(path) != Some(&wanted.program) {
         let program = Value::Text(wanted.program.clone());
-        // Arguments that an admin gave it stay.
+        // Arguments that an admin added stay.
         text = if runtime(&root, name).is_some() {
             set_member(&text, &[RUNTIMES, name, "path"], &program)?
         } else {
@@ -37,8 +37,8 @@ pub fn with(text: &str, wanted: &Wanted, beside: &Beside) -> Result<String> {
     }
 }
 
-/// The text without the runtime. Where it is the default, the one before comes back, and so
-/// does what CDI was.
+/// The text without the runtime. The earlier default runtime and the earlier setting for CDI come
+/// back.
 pub fn without(text: &str, name: &str, beside: &Beside) -> Result<String> {
     let mut text = own_default(text, name, beside)?;
     text = own_cdi(&text, beside)?;
@@ -46,7 +46,7 @@ pub fn without(text: &str, name: &str, beside: &Beside) -> Result<String> {
     without_empty(text, RUNTIMES, beside)
 }
 
-/// The text with the default runtime as it was before ours became it.
+/// The text with the default runtime from before ours became the default.
 fn own_default(text: &str, name: &str, beside: &Beside) -> Result<String> {
     if default(text)?.as_deref() != Some(name) {
         return Ok(text.to_owned());
@@ -58,7 +58,7 @@ fn own_default(text: &str, name: &str, beside: &Beside) -> Result<String> {
     }
 }
 
-/// The text with CDI as it was, if we were who switched it on.
+/// The text with the earlier setting for CDI, if we changed it.
 fn own_cdi(text: &str, beside: &Beside) -> Result<String> {
     let ours = cdi(beside.written.unwrap_or_default())?;
     let before = cdi(beside.original.unwrap_or_default())?;
@@ -72,7 +72,7 @@ fn own_cdi(text: &str, beside: &Beside) -> Result<String> {
     without_empty(text, FEATURES, beside)
 }
 
-/// The text without an object in which nothing is left, if there was none before.
+/// The text without an object that is empty now and did not exist before.
 fn without_empty(text: String, name: &str, beside: &Beside) -> Result<String> {
     let before = parse(beside.original.unwrap_or_default())?;
     let root = parse(&text)?;
@@ -83,15 +83,15 @@ fn without_empty(text: String, name: &str, beside: &Beside) -> Result<String> {
     Ok(text)
 }
 
-/// The program of the runtime of that name.
+/// The program of a runtime.
 pub fn program(text: &str, name: &str) -> Result<Option<String>> {
     let root = parse(text)?;
     let runtime = runtime(&root, name);
-    // One of containerd's, with a type and no path, is not ours either.
+    // A containerd runtime has a type and no path, and is not ours.
     Ok(runtime.map(|runtime| path(runtime).unwrap_or_default().to_owned()))
 }
 
-/// What a file says of CDI. `None`: nothing.
+/// The setting for CDI in a file. `None`: it has none.
 pub fn reads_cdi(text: Option<&str>) -> Option<bool> {
     cdi(text?).ok()?
 }

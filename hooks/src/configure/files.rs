@@ -1,5 +1,5 @@
 //! Reads and writes files of engines: whole or not at all, with the owner, the permissions and the
-//! label of `SELinux` that they had.
+//! `SELinux` label of the old file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -12,14 +12,14 @@ use rustix::fs::XattrFlags;
 use super::lock::Lock;
 use crate::error::{Error, Result};
 
-/// Larger than any configuration that people write.
+/// Larger than any hand-written configuration.
 const MAX_SIZE: u64 = 16 << 20;
-/// For files that are new.
+/// The mode of new files.
 const MODE: u32 = 0o644;
 const LABEL: &str = "security.selinux";
 
-/// A file's text; `None` if there is none. Errors: it is no regular file, no text, too large, or a
-/// link to another folder, where another program keeps it.
+/// The text of a file. `None`: it does not exist. Errors: it is not a regular file or not UTF-8, is
+/// too large, or is a link to another folder, so another program may own it.
 pub fn read(path: &Path) -> Result<Option<String>> {
     let path = real(path)?;
     let shown = path.display();
@@ -40,7 +40,7 @@ pub fn read(path: &Path) -> Result<Option<String>> {
     Ok(Some(text))
 }
 
-/// Puts a text into place by one rename, synced. Folders above it are made. Its folder is locked.
+/// Writes a file by one rename, synced. Missing folders are made. `held` locks its folder.
 pub fn write(held: &Lock, path: &Path, text: &str, mode: Option<u32>) -> Result<()> {
     let path = real(path)?;
     let fail = |error: std::io::Error| failed("write", &path, &error);
@@ -78,7 +78,7 @@ fn fill(draft: &Path, path: &Path, text: &str, mode: Option<u32>) -> std::io::Re
     file.sync_all()
 }
 
-/// A new file in a folder has the folder's label, which may not be that of the old one.
+/// Copies the `SELinux` label of the old file, as a new file has the folder's label.
 fn keep_label(path: &Path, file: &File) {
     let mut label = [0; 256];
     if let Ok(length) = rustix::fs::getxattr(path, LABEL, &mut label[..]) {
@@ -86,7 +86,7 @@ fn keep_label(path: &Path, file: &File) {
     }
 }
 
-/// Removes a file; a missing one is no mistake. Its folder is locked.
+/// Removes a file, which may be missing. `held` locks its folder.
 pub fn remove(held: &Lock, path: &Path) -> Result<()> {
     let path = real(path)?;
     remove_drafts(held, &path);
@@ -105,7 +105,7 @@ pub(super) fn failed(verb: &str, path: &Path, error: &std::io::Error) -> Error {
     }
 }
 
-/// Folders that have to be made for a file, the outermost first.
+/// The missing folders above a file, the outermost first.
 pub fn missing_folders(path: &Path) -> Vec<String> {
     let above = path
         .ancestors()
@@ -117,16 +117,16 @@ pub fn missing_folders(path: &Path) -> Vec<String> {
     missing
 }
 
-/// Removes folders in which nothing is left.
+/// Removes folders that are empty.
 pub fn remove_folders(folders: &[String]) {
     for folder in folders.iter().rev() {
         let _ = std::fs::remove_dir(folder);
     }
 }
 
-/// The file behind a link in its folder. Errors: the link leads elsewhere.
+/// The real path of a file. A link within the folder is followed. Errors: the link leads elsewhere.
 fn real(path: &Path) -> Result<PathBuf> {
-    // A name without a folder lies in the working folder.
+    // A name without a folder means the working folder.
     let path = &std::path::absolute(path).map_err(|error| failed("find", path, &error))?;
     let is_link = std::fs::symlink_metadata(path).is_ok_and(|about| about.is_symlink());
     if !is_link {
@@ -148,7 +148,7 @@ fn real(path: &Path) -> Result<PathBuf> {
     .resolve(format!("say that it is meant: --config {target}")))
 }
 
-/// A name that no other process or thread has.
+/// The name of a draft, which no other process or thread uses.
 pub(super) fn draft_of(path: &Path) -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let (own, number) = (std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -160,7 +160,7 @@ fn draft_name(path: &Path) -> String {
     format!(".{name}.oci-decorator")
 }
 
-/// Removes drafts of runs that were killed: while the folder is locked, there are no others.
+/// Removes drafts of killed runs. While the folder is locked, there are no other drafts.
 pub(super) fn remove_drafts(held: &Lock, path: &Path) {
     if !held.is_sure() {
         return;

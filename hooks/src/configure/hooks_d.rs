@@ -1,4 +1,4 @@
-//! Files in a `hooks.d` folder, from which podman and CRI-O take OCI hooks.
+//! Hook files in a `hooks.d` folder, which podman and CRI-O read.
 //!
 //! Source: oci-hooks(5),
 //! <https://github.com/containers/common/blob/main/pkg/hooks/docs/oci-hooks.5.md>
@@ -12,10 +12,10 @@ use super::{files, json_text, links};
 use crate::error::{Error, Result};
 use crate::oci::json::quote;
 
-/// Where engines look by themselves.
+/// The default folder of the engines.
 pub const FOLDER: &str = "/usr/share/containers/oci/hooks.d";
 
-/// A hook to be entered.
+/// A hook to enter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hook {
     pub file: PathBuf,
@@ -25,8 +25,8 @@ pub struct Hook {
 }
 
 impl Hook {
-    /// The file's text. The environment is given, as engines pass on their own otherwise, and
-    /// some of them the container's.
+    /// The file's text. It has an environment, because engines otherwise pass on their own, and
+    /// some engines the container's.
     fn text(&self) -> String {
         let name = Path::new(&self.program).file_name().unwrap_or_default();
         let (stage, name) = (quote(self.stage), quote(&name.to_string_lossy()));
@@ -47,8 +47,8 @@ impl Hook {
     }
 }
 
-/// Writes the hook's file, or removes it with the folders that were made for it, which the record
-/// remembers. Errors: there is another program's by that name.
+/// Writes the hook's file, or removes it with the folders that were made for it according to the
+/// record. Errors: the file belongs to another program.
 pub fn put(hook: &Hook, record: &Path, is_removed: bool, is_dry: bool) -> Result<Done> {
     let lock = || lock::take(&[&hook.file, record], !is_removed);
     let held = (!is_dry).then(lock).transpose()?;
@@ -69,9 +69,9 @@ pub fn put(hook: &Hook, record: &Path, is_removed: bool, is_dry: bool) -> Result
     })
 }
 
-/// Remembers first: a run that is killed in between is understood by the next one.
+/// Writes the record first, so that the next run understands a run that was killed in between.
 fn make(held: &Lock, record: &Path, file: &Path, text: Option<&str>) -> Result<()> {
-    // The record's keys are whole paths.
+    // The record's keys are absolute paths.
     let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
     let mut record = Record::load(record)?;
     let Some(text) = text else {
@@ -140,7 +140,7 @@ mod tests {
         }
     }
 
-    /// The second file lies in a folder that was made for the first.
+    /// The second file lies in a folder that was made for the first one.
     #[test]
     fn the_last_file_takes_the_folders_along() {
         for order in [[0, 1], [1, 0]] {
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// The files that are shipped are the same.
+    /// The shipped files have the same content.
     #[test]
     fn the_shipped_files_say_the_same() {
         for (stage, shipped) in [

@@ -1,7 +1,7 @@
-//! Changes single members of a JSON text and leaves every other byte of it as it was.
+//! Changes single members of a JSON text, and leaves every other byte as it is.
 //!
-//! Files such as Docker's daemon.json are written by people: their order, indentation and
-//! comments (`//`, `#` and `/* */`, which some tools accept) are theirs.
+//! People write files such as Docker's daemon.json by hand. Their order, indentation and comments
+//! (`//`, `#` and `/* */`, which some tools accept) stay.
 //!
 //! Grammar: <https://www.rfc-editor.org/rfc/rfc8259>, with those comments and trailing commas.
 
@@ -12,12 +12,12 @@ use std::ops::Range;
 use self::parser::{skip_blanks, Parser};
 use crate::oci::json::quote;
 
-/// One step of indentation where a text has none to go by.
+/// The indentation for a text that has none.
 const STEP: &str = "    ";
-/// What a text can't be read as; says where.
+/// Errors have the line and column of a mistake.
 pub type Result<T> = std::result::Result<T, String>;
 
-/// A value that is put into a text.
+/// A value to put into a text.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     Flag(bool),
@@ -25,7 +25,7 @@ pub enum Value {
     Object(Vec<(String, Value)>),
 }
 
-/// A value of a text: where it is, and what it is as far as that matters.
+/// A value in a text: its position, and its kind as far as that matters.
 #[derive(Debug, Clone)]
 pub struct Node {
     at: Range<usize>,
@@ -44,13 +44,13 @@ pub enum Kind {
 #[derive(Debug, Clone)]
 pub struct Member {
     pub name: String,
-    /// Where its name begins.
+    /// The position of its name.
     start: usize,
     pub value: Node,
 }
 
 impl Node {
-    /// The last member of that name, as engines take it.
+    /// The last member with the name, which is the one that engines use.
     pub fn member(&self, name: &str) -> Option<&Node> {
         self.position(name)
             .map(|found| &self.members()[found].value)
@@ -91,7 +91,7 @@ impl Node {
     }
 }
 
-/// The object that a text is; of an empty one, an empty object. Errors: it is no object.
+/// Parses the object of a text. An empty text is an empty object. Errors: it is not an object.
 pub fn parse(text: &str) -> Result<Node> {
     if text.trim().is_empty() {
         return Ok(Node {
@@ -111,8 +111,8 @@ pub fn parse(text: &str) -> Result<Node> {
     Ok(node)
 }
 
-/// The text with a value at the path; objects on the way are made.
-/// Errors: the text is no object, or a value on the way is no object.
+/// The text with a value at the path. Missing objects are made.
+/// Errors: the text, or a value in the path, is not an object.
 pub fn set_member(text: &str, path: &[&str], value: &Value) -> Result<String> {
     let text = if text.trim().is_empty() { "{}\n" } else { text };
     let mut node = parse(text)?;
@@ -133,8 +133,8 @@ pub fn set_member(text: &str, path: &[&str], value: &Value) -> Result<String> {
     Ok(replaced(text, node.at, &written))
 }
 
-/// The text without the member at the path; a missing one is no mistake.
-/// Errors: the text is no object.
+/// The text without the member at the path, which may be missing.
+/// Errors: the text is not an object.
 pub fn remove_member(text: &str, path: &[&str]) -> Result<String> {
     let root = parse(text)?;
     let Some((name, above)) = path.split_last() else {
@@ -147,8 +147,8 @@ pub fn remove_member(text: &str, path: &[&str]) -> Result<String> {
     let members = node.members();
     let gone = members[number].start..members[number].value.at.end;
     if let Some(next) = members.get(number + 1) {
-        // Up to the next name, so that its indentation stands where ours did. What is
-        // between the two, a comment for example, stays.
+        // Removes the text up to the next name, which gets our indentation. Comments between the
+        // two stay.
         let parser = Parser { text };
         let comma = parser.skip(gone.end)?;
         let kept = text[gone.end..comma].trim();
@@ -159,7 +159,7 @@ pub fn remove_member(text: &str, path: &[&str]) -> Result<String> {
         return Ok(without_only(text, node, gone));
     }
     let before = members[number - 1].value.at.end;
-    // The comma is ours too; a comment between the two stays.
+    // The comma goes too; a comment between the two stays.
     let between = without_comma(&text[before..gone.start]);
     Ok(replaced(text, before..gone.end, between.trim_end()))
 }
@@ -178,7 +178,7 @@ fn without_only(text: &str, node: &Node, gone: Range<usize>) -> String {
     replaced(text, inner, kept)
 }
 
-/// The first comma outside of comments is left out.
+/// The text without the first comma outside of comments.
 fn without_comma(between: &str) -> String {
     let parser = Parser { text: between };
     let at = parser.skip(0).unwrap_or_default();
@@ -224,7 +224,7 @@ fn inserted(text: &str, node: &Node, name: &str, value: &Value) -> Result<String
     if text[comma..].starts_with(',') {
         return Ok(replaced(text, comma + 1..comma + 1, &member));
     }
-    // What follows the last value on its line, such as a comment, stays beside it.
+    // A comment after the last value stays on the line of that value.
     let line_end = text[end..node.at.end - 1].find('\n').unwrap_or_default();
     let at = if is_on_lines { end + line_end } else { end };
     let beside = &text[end..at];
@@ -235,7 +235,7 @@ fn replaced(text: &str, at: Range<usize>, by: &str) -> String {
     [&text[..at.start], by, &text[at.end..]].concat()
 }
 
-/// A value as text; over several lines, if it stands in a line indented so.
+/// A value as text. It has several lines if the indentation of its line is given.
 fn dumped(value: &Value, indent: Option<&str>, step: &str) -> String {
     let members = match value {
         Value::Flag(flag) => return flag.to_string(),
@@ -256,7 +256,7 @@ fn dumped(value: &Value, indent: Option<&str>, step: &str) -> String {
     }
 }
 
-/// The blanks at the beginning of the line that a byte is on.
+/// The indentation of the line that a byte is on.
 fn indent_at(text: &str, at: usize) -> &str {
     let line = &text[text[..at].rfind('\n').map_or(0, |end| end + 1)..];
     &line[..line.len() - line.trim_start_matches([' ', '\t']).len()]

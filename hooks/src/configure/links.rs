@@ -1,4 +1,4 @@
-//! The names under which this program takes the place of NVIDIA's programs.
+//! Links with the names of NVIDIA's programs, which this program replaces.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use super::owner::Owner;
 use super::record::{Entry, Record};
 use crate::error::{Error, Result};
 
-/// Links that are made.
+/// The names of the links.
 pub const NAMES: [&str; 7] = [
     "nvidia-container-runtime",
     "nvidia-container-runtime.cdi",
@@ -18,15 +18,15 @@ pub const NAMES: [&str; 7] = [
     "nvidia-ctk",
     "nvidia-cdi-hook",
 ];
-/// Where the record is, beside that of engines' files.
+/// The name of the record, which lies beside the record of engines' files.
 pub const RECORD: &str = "links.json";
-/// errno(3): a link leads to nothing, or round in a circle.
+/// errno(3): a link leads nowhere, or in a circle.
 const NO_ENTRY: i32 = libc::ENOENT;
 const LINK_LOOP: i32 = libc::ELOOP;
 /// This program's own names.
 const OWN: [&str; 2] = ["oci-decorator", "oci-decorator-runtime"];
 
-/// True for a path or name of one of our programs.
+/// True for the path or name of one of our programs.
 pub fn is_name_of_ours(program: &str) -> bool {
     let name = Path::new(program)
         .file_name()
@@ -34,35 +34,35 @@ pub fn is_name_of_ours(program: &str) -> bool {
     name.is_some_and(|name| NAMES.contains(&name) || OWN.contains(&name))
 }
 
-/// What became of the links in a folder.
+/// The result for the links in a folder.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Done {
-    /// What the links say.
+    /// The target of the links.
     pub target: PathBuf,
-    /// Paths of those that were made or removed.
+    /// The paths of links that were made or removed.
     pub changed: Vec<PathBuf>,
-    /// What was there before, or comes back, or does not.
+    /// Notes about old links that were replaced, come back, or do not come back.
     pub notes: Vec<String>,
 }
 
-/// A link that a package forgot, and what it says.
+/// A link that a package left behind, and its target.
 type Left = (PathBuf, PathBuf);
 
-/// A folder in which the links are to be.
+/// A folder for the links.
 #[derive(Clone, Copy)]
 pub struct Links<'a> {
     pub folder: &'a Path,
     /// Where the links lead.
     pub program: &'a Path,
-    /// Remembers where links led that ours took the place of.
+    /// The record of the targets of old links that ours replace.
     pub record: &'a Path,
-    /// To whom a file of the host belongs.
+    /// Finds the owner of a file of the host.
     pub owner: fn(&Path) -> Owner,
 }
 
 impl Links<'_> {
-    /// Makes all of the links, or none. A link that a package forgot gives way, and is remembered.
-    /// Errors: files of others have the names, all of them named.
+    /// Makes all links, or none. A link that a package left behind is replaced and recorded.
+    /// Errors: foreign files have the names; all of them are listed.
     pub fn install(&self) -> Result<Done> {
         let shown = self.folder.display();
         if !self.folder.is_dir() {
@@ -96,8 +96,8 @@ impl Links<'_> {
         })
     }
 
-    /// Which links have to be made, and what those say that a package forgot.
-    /// Errors: files of others have the names.
+    /// The links to make, and the targets of links that a package left behind.
+    /// Errors: foreign files have the names.
     fn look(&self, target: &Path) -> Result<(Vec<PathBuf>, Vec<Left>)> {
         let (mut wanted, mut left, mut conflicts) = (Vec::new(), Vec::new(), Vec::new());
         for path in self.paths() {
@@ -115,8 +115,8 @@ impl Links<'_> {
         Ok((wanted, left))
     }
 
-    /// Removes the links that lead to this program, and puts back what they took the place of; all
-    /// else stays.
+    /// Removes the links that lead to this program, and restores the links that they replaced.
+    /// Other files stay.
     pub fn remove(&self) -> Result<Done> {
         let held = self.hold(false)?;
         let mut record = Record::load(self.record)?;
@@ -153,8 +153,8 @@ impl Links<'_> {
         NAMES.map(|name| self.folder.join(name))
     }
 
-    /// Locks the folder, and the record's where there is or will be one: the host's state may be
-    /// read-only where nothing has to be remembered.
+    /// Locks the folder. Locks the record's folder only if there is or will be a record, because
+    /// the host's state may be read-only.
     fn hold(&self, makes: bool) -> Result<Lock> {
         let is_left = |path: &PathBuf| matches!(self.what_is(path), Found::Left(_));
         let link = self.folder.join(NAMES[0]);
@@ -179,7 +179,7 @@ impl Links<'_> {
         let is_lost = to
             .as_ref()
             .is_err_and(|error| matches!(error.raw_os_error(), Some(NO_ENTRY | LINK_LOOP)));
-        // One of an installation that is gone leads nowhere.
+        // A link to a removed installation leads nowhere.
         let is_old = is_lost && said.file_name().is_some_and(|name| name == OWN[0]);
         if is_program || is_old {
             return Found::Ours(said);
@@ -203,8 +203,8 @@ impl Links<'_> {
         }
     }
 
-    /// True for what a link says that leads to another of the names in this folder: that one
-    /// becomes ours too, or is refused by itself.
+    /// True for a link to another of the names in this folder, which becomes ours too or is refused
+    /// separately.
     fn is_one_of_them(&self, said: &Path) -> bool {
         let to = self.folder.join(said);
         let name = to.file_name().and_then(|name| name.to_str());
@@ -214,7 +214,7 @@ impl Links<'_> {
     }
 }
 
-/// Errors: there are conflicts.
+/// Refuses conflicts. Errors: there are some.
 fn refuse(conflicts: &[(PathBuf, Option<String>)]) -> Result<()> {
     let Some((first, _)) = conflicts.first() else {
         return Ok(());
@@ -237,7 +237,7 @@ fn refuse(conflicts: &[(PathBuf, Option<String>)]) -> Result<()> {
     )))
 }
 
-/// What is said of a link that ours took the place of.
+/// The note about an old link that ours replaced.
 fn what_becomes(path: &Path, old: &str, found: &Found) -> Option<String> {
     let path = path.display();
     match found {
@@ -271,7 +271,7 @@ fn make(held: &Lock, target: &Path, paths: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// A link takes the place of another by one rename.
+/// Replaces a link by one rename.
 fn replace(path: &Path, target: &Path) -> std::io::Result<()> {
     let draft = draft_of(path);
     std::os::unix::fs::symlink(target, &draft)?;
@@ -285,15 +285,16 @@ fn failed(verb: &str, path: &Path, error: &std::io::Error) -> Error {
 
 enum Found {
     Nothing,
-    /// A link to us; what it says.
+    /// A link to this program, with its target.
     Ours(PathBuf),
-    /// A link that a package forgot; what it says.
+    /// A link that a package left behind, with its target.
     Left(PathBuf),
-    /// What to do about it, where that is not what it is for any file.
+    /// A foreign file, with a special hint about what to do.
     Others(Option<String>),
 }
 
-/// Beside the program, its name is enough, and holds when the folder is mounted elsewhere.
+/// The target of the links. In the program's folder it is only a name, which also works if the
+/// folder is mounted elsewhere.
 fn target(folder: &Path, program: &Path) -> PathBuf {
     let own = program.parent().map(std::fs::canonicalize);
     let is_beside = match (own, std::fs::canonicalize(folder)) {

@@ -1,7 +1,7 @@
-//! Lets one process at a time read, change and write the files of a folder.
+//! Locks folders, so that only one process at a time changes their files.
 //!
-//! The lock lies on the folder itself, so that no file of ours is left there, and the kernel
-//! takes it back from a process that is killed.
+//! The lock is on the folder itself, so no lock file is left there, and the kernel releases it when
+//! a process is killed.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -15,14 +15,14 @@ use rustix::io::Errno;
 use super::files;
 use crate::error::{Error, Result};
 
-/// A run that changes a file takes some writes that are synced.
+/// A run that changes a file makes some synced writes.
 const LIMIT: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Held while files are read, changed and written.
 #[derive(Debug)]
 pub struct Lock {
-    // First to go: once the locks are gone, another process may write into these.
+    // Dropped first, because without the locks another process may write into these folders.
     made: Made,
     _folders: Vec<Folder>,
     is_sure: bool,
@@ -35,7 +35,7 @@ struct Folder {
     identity: (u64, u64),
 }
 
-/// Folders that were made to be locked, the outermost first. The empty ones go in the end.
+/// Folders that were made for the lock, the outermost first. Empty ones are removed at the end.
 #[derive(Debug, Default)]
 struct Made(Vec<PathBuf>);
 
@@ -48,21 +48,20 @@ impl Drop for Made {
 }
 
 impl Lock {
-    /// False where a folder's file system, such as NFS, locks no folders.
+    /// False if a file system, such as NFS, can't lock folders.
     pub fn is_sure(&self) -> bool {
         self.is_sure
     }
 
-    /// Which folders above a file were made, the outermost first.
+    /// The folders above a file that were made, the outermost first.
     pub fn made_for(&self, file: &Path) -> Vec<String> {
         let above = self.made.0.iter().filter(|folder| file.starts_with(folder));
         above.map(|folder| folder.display().to_string()).collect()
     }
 }
 
-/// Locks the folders of files. Missing ones are made where `makes` says so, and else have
-/// nothing to be locked. Errors: another process holds a folder for too long, or a folder can't
-/// be made or opened.
+/// Locks the folders of files. Missing folders are made if `makes` is true, else they are left out.
+/// Errors: another process holds a folder for too long, or a folder can't be made or opened.
 pub fn take(paths: &[&Path], makes: bool) -> Result<Lock> {
     take_within(paths, makes, LIMIT)
 }
@@ -77,7 +76,7 @@ fn take_within(paths: &[&Path], makes: bool, limit: Duration) -> Result<Lock> {
             for folder in &folders {
                 is_sure &= wait(folder, deadline, limit)?;
             }
-            // A process that ended may have removed a folder that was waited for.
+            // Another process may have removed a folder while this one waited.
             if folders.iter().all(Folder::is_there) {
                 return Ok(Lock {
                     made,
@@ -97,7 +96,7 @@ fn take_within(paths: &[&Path], makes: bool, limit: Duration) -> Result<Lock> {
     }
 }
 
-/// The folders in an order that is the same for every process. `None`: one was removed meanwhile.
+/// Opens the folders, in the same order in every process. `None`: one was removed meanwhile.
 fn open_all(paths: &[&Path], makes: bool, made: &mut Made) -> Result<Option<Vec<Folder>>> {
     let mut folders = Vec::new();
     for path in paths {
@@ -146,7 +145,7 @@ impl Folder {
     }
 }
 
-/// False: the file system has no such locks. A user's home on NFS has to work too.
+/// Waits for a lock. False: the file system has no such locks, as a user's home on NFS.
 fn wait(folder: &Folder, deadline: Instant, limit: Duration) -> Result<bool> {
     loop {
         match rustix::fs::flock(&folder.file, FlockOperation::NonBlockingLockExclusive) {
@@ -184,8 +183,8 @@ fn busy(folder: &Folder, limit: Duration) -> Error {
     }
 }
 
-/// Which process holds a folder: proc(5), `/proc/locks`. Its device is another one than
-/// `stat` shows on some file systems.
+/// The process that holds a folder: proc(5), `/proc/locks`. The device there differs from that of
+/// `stat` on some file systems, so only the inode is compared.
 fn holder(locks: &str, inode: u64) -> Option<u32> {
     let suffix = format!(":{inode}");
     let mut holders = locks.lines().filter_map(|line| {
@@ -238,7 +237,7 @@ mod tests {
         assert!(dir.path().join("a/kept").exists() && !dir.path().join("a/b").exists());
     }
 
-    /// The second one waits at a folder that is gone when its turn comes.
+    /// The second process waits for a folder that the first one removes.
     #[test]
     fn a_folder_that_is_removed_meanwhile_is_made_again() {
         let dir = tempfile::tempdir().unwrap();
@@ -256,7 +255,7 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "x");
     }
 
-    /// Two that named the same folders in another order would wait for each other.
+    /// Two processes that lock the same folders in different orders would wait for each other.
     #[test]
     fn the_order_in_which_files_are_named_makes_no_difference() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! Which package of the host owns a file, as the records of its package managers say.
+//! Finds the package that owns a file of the host, in the records of the package managers.
 //!
-//! dpkg's are read; rpm's are in a database, so that `rpm -qf` is asked where there is one.
+//! dpkg's records are read. rpm has a database, so `rpm -qf` is run if there is one.
 //! Sources: dpkg-query(1), dpkg-divert(1), update-alternatives(1), rpm(8).
 
 use std::fs;
@@ -8,23 +8,23 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where dpkg's records are, below the host's root.
+/// The folder of dpkg's records, below the host's root.
 const DPKG: &str = "var/lib/dpkg";
-/// Where rpm has its database.
+/// The folders of rpm's database.
 const RPM: [&str; 2] = ["var/lib/rpm", "usr/lib/sysimage/rpm"];
-/// Where `update-alternatives` remembers names that it manages: Debian's, and the RPM family's.
+/// The folders in which `update-alternatives` records its names: Debian's, and the RPM family's.
 const ALTERNATIVES: [&str; 2] = ["var/lib/dpkg/alternatives", "var/lib/alternatives"];
 const LIMIT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// To whom a file belongs.
+/// The owner of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Owner {
     Nothing,
     Package(String),
     /// `update-alternatives` manages it under this name.
     Alternatives(String),
-    /// It can't be found out, and why.
+    /// The owner can't be found, and why.
     Unknown(String),
 }
 
@@ -37,7 +37,7 @@ pub fn owner(path: &Path) -> Owner {
     }
 }
 
-/// As far as files below a root say it.
+/// The owner according to the files below a root.
 fn by_files(root: &Path, path: &Path) -> Owner {
     let name = path
         .file_name()
@@ -56,7 +56,7 @@ fn by_files(root: &Path, path: &Path) -> Owner {
     }
 }
 
-/// The package whose list has the path, and whose file was not diverted to another place.
+/// The package whose list has the path, unless its file was diverted.
 fn by_dpkg(root: &Path, path: &Path) -> std::io::Result<Option<String>> {
     let names = names_of(root, path);
     let diversions = text_of(&root.join(DPKG).join("diversions"))?;
@@ -75,7 +75,7 @@ fn by_dpkg(root: &Path, path: &Path) -> std::io::Result<Option<String>> {
             continue;
         };
         let plain = package.split(':').next().unwrap_or(package);
-        // What is diverted by another package, or by the admin (":"), lies elsewhere.
+        // A file that another package or the admin (":") diverted lies elsewhere.
         if by.is_some_and(|by| by != plain) {
             continue;
         }
@@ -88,7 +88,7 @@ fn by_dpkg(root: &Path, path: &Path) -> std::io::Result<Option<String>> {
     Ok(None)
 }
 
-/// The path, and what it is called in lists from before `/bin` became a link to `/usr/bin`.
+/// The path, and its name in lists that are older than the link from `/bin` to `/usr/bin`.
 fn names_of(root: &Path, path: &Path) -> Vec<String> {
     let mut names = vec![path.display().to_string()];
     let folder = path.parent().unwrap_or(Path::new("/"));
@@ -119,7 +119,7 @@ fn by_rpm(path: &Path) -> Owner {
     ask("rpm", path).unwrap_or_else(|problem| Owner::Unknown(format!("rpm {problem}")))
 }
 
-/// Runs `rpm -qf`, within a time limit: it may wait for a lock of its database.
+/// Runs `rpm -qf` with a time limit, because it may wait for a lock of its database.
 fn ask(program: &str, path: &Path) -> Result<Owner, String> {
     let mut child = Command::new(program)
         .args(["-qf", "--queryformat", "%{NAME}\\n"])
@@ -150,7 +150,7 @@ fn ask(program: &str, path: &Path) -> Result<Owner, String> {
     )
 }
 
-/// What rpm said: names of packages, or that there is none.
+/// Reads rpm's answer: names of packages, or that no package owns the file.
 fn answer(is_success: bool, said: &str) -> Result<Owner, String> {
     match (is_success, said.trim().lines().next()) {
         (true, Some(package)) => Ok(Owner::Package(package.to_owned())),

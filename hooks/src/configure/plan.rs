@@ -1,4 +1,5 @@
-//! What becomes of an engine's file. Pure, but for [`Job`], which reads, decides and writes.
+//! Decides what an engine's file becomes. Pure, except for [`Job`], which reads, decides and
+//! writes.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +8,7 @@ use super::record::{Entry, Record};
 use super::{files, links, Beside, Engine, Wanted};
 use crate::error::{Error, Result};
 
-/// A file that is to be changed.
+/// A file to change.
 #[derive(Debug)]
 pub struct Job {
     pub engine: Engine,
@@ -15,17 +16,17 @@ pub struct Job {
     /// Other files that the engine reads, see [`Beside`].
     pub others: Vec<String>,
     pub record: PathBuf,
-    /// Say what would be done.
+    /// Only report what would be done.
     pub is_dry: bool,
 }
 
-/// What was done.
+/// The result.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Done {
     pub file: PathBuf,
-    /// `None`: there was no file.
+    /// The old text. `None`: there was no file.
     pub before: Option<String>,
-    /// `None`: there is no file then.
+    /// The new text. `None`: the file is removed.
     pub after: Option<String>,
 }
 
@@ -36,21 +37,21 @@ impl Done {
 }
 
 impl Job {
-    /// Enters a runtime.
+    /// Enters the runtime.
     pub fn enter(&self, wanted: &Wanted) -> Result<Done> {
         self.run(true, |text, entry| {
             entered(self.engine, text, entry, wanted, &self.others)
         })
     }
 
-    /// Takes a runtime out.
+    /// Removes a runtime.
     pub fn take_out(&self, name: &str) -> Result<Done> {
         self.run(false, |text, entry| {
             taken_out(self.engine, text, entry, name)
         })
     }
 
-    /// Others wait from before the files are read until they are written.
+    /// Reads, decides and writes while other processes wait.
     fn run(
         &self,
         makes_folders: bool,
@@ -76,7 +77,7 @@ impl Job {
         })
     }
 
-    /// Remembers first: a run that is killed in between is understood by the next one.
+    /// Writes the record first, so that the next run understands a run that was killed in between.
     fn make(
         &self,
         held: &Lock,
@@ -114,14 +115,15 @@ fn refused(file: &Path, problem: &str) -> Error {
     ))
 }
 
-/// What a file becomes, and what is remembered of it.
+/// The new text of a file, and its entry in the record.
 #[derive(Debug, PartialEq, Eq)]
 struct Plan {
     after: Option<String>,
     entry: Option<Entry>,
 }
 
-/// Errors: the text can't be added to, or has a runtime of that name that is not ours.
+/// The plan that enters a runtime. Errors: the text can't be changed, or has a foreign runtime of
+/// that name.
 fn entered(
     engine: Engine,
     current: Option<&str>,
@@ -179,7 +181,8 @@ fn refuse_foreign(wanted: &Wanted, program: &str) -> super::Result<()> {
     ))
 }
 
-/// What the file was without us. One that others changed since is theirs, but for our runtimes.
+/// The file without our changes. If other programs changed it since, their text without our
+/// runtimes counts.
 fn original_of(
     engine: Engine,
     current: Option<&str>,
@@ -207,7 +210,7 @@ fn beside(entry: &Entry) -> Beside<'_> {
     }
 }
 
-/// Errors: the text can't be read, or the runtime is not ours.
+/// The plan that removes a runtime. Errors: the text can't be read, or the runtime is not ours.
 fn taken_out(
     engine: Engine,
     current: Option<&str>,
@@ -237,7 +240,7 @@ fn taken_out(
     }
     let was_made = match &entry {
         Some(entry) => entry.original.is_none(),
-        // A file by our name in a folder of such files.
+        // The file has our name and lies in a drop-in folder.
         None => matches!(engine, Engine::Crio | Engine::Podman),
     };
     Ok(Plan {
@@ -259,7 +262,7 @@ fn without(engine: Engine, text: &str, known: &Entry, name: &str) -> super::Resu
     }
     let mut beside = beside(known);
     if !known.runtimes.iter().all(|other| other == name) {
-        // What the runtimes have in common, such as CDI, stays with the others.
+        // Settings that all our runtimes share, such as CDI, stay for the other runtimes.
         beside.written = None;
     }
     engine.without(text, name, &beside)

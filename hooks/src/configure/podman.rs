@@ -1,4 +1,4 @@
-//! podman: a file of ours beside `containers.conf`.
+//! podman: our own file beside `containers.conf`.
 //!
 //! Source: <https://github.com/containers/common/blob/main/docs/containers.conf.5.md>
 
@@ -40,7 +40,7 @@ pub fn without(text: &str, name: &str, beside: &Beside) -> Result<String> {
     Ok(toml_text::text_of(&document))
 }
 
-/// The first program of the runtime of that name.
+/// The first program of a runtime.
 pub fn program(text: &str, name: &str) -> Result<Option<String>> {
     let document = parse(text)?;
     let runtime = get(&document, &[RUNTIMES, &[name]].concat());

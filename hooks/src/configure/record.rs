@@ -1,8 +1,8 @@
-//! What is remembered of files of engines, so that they can be put back as they were.
+//! The record of changed files of engines, so that they can be restored.
 //!
-//! One JSON file has, by path, the text that was there before (null: none), what was written,
-//! for which runtimes, and which folders were made. So three things can be distinguished later:
-//! a file as we wrote it, one that was changed since, and one that was removed.
+//! One JSON file has, for each path, the old text (null: there was no file), the written texts, the
+//! runtimes, and the folders that were made. This distinguishes a file that we wrote from one that
+//! was changed since, and from one that was removed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,20 +12,20 @@ use super::lock::Lock;
 use crate::error::{Error, Result};
 use crate::oci::json::{quote, Json};
 
-/// Where root's record is.
+/// The path of root's record.
 pub const DEFAULT_PATH: &str = "/var/lib/oci-decorator/runtimes.json";
 
-/// What was done to one file.
+/// The entry of one file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Entry {
-    /// Its text before. `None`: it was not there.
+    /// The old text. `None`: the file did not exist.
     pub original: Option<String>,
-    /// The text that was written last, and the one before: a run that is killed before it
-    /// writes leaves that one.
+    /// The text that was written last, and the one before, which a run leaves that is killed before
+    /// it writes.
     pub written: Vec<String>,
-    /// The runtimes that it has of ours.
+    /// Our runtimes in the file.
     pub runtimes: Vec<String>,
-    /// Folders that were made for it, the outermost first.
+    /// Folders that were made for the file, the outermost first.
     pub folders: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ impl Entry {
     }
 }
 
-/// The files, by path.
+/// The record: entries by path.
 #[derive(Debug, Default)]
 pub struct Record {
     path: PathBuf,
@@ -44,7 +44,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Errors: it can't be read, or is no record.
+    /// Reads a record. Errors: it can't be read, or is not a record.
     pub fn load(path: &Path) -> Result<Self> {
         let text = files::read(path)?;
         let entries = parse(text.as_deref().unwrap_or("{}")).map_err(|problem| {
@@ -63,20 +63,20 @@ impl Record {
         self.entries.get(&*file.to_string_lossy())
     }
 
-    /// Folders above a file that go with it once they are empty, the outermost first: those that
-    /// were made now, and those that were made for other files before.
+    /// The folders above a file to remove with it once they are empty, the outermost first: those
+    /// that were made now, and those that were made for other files before.
     pub fn folders_for(&self, held: &Lock, file: &Path) -> Vec<String> {
         let made = self.entries.values().flat_map(|entry| &entry.folders);
         let made = made.filter(|folder| file.starts_with(folder)).cloned();
         let mut folders: Vec<String> = made.chain(held.made_for(file)).collect();
-        // An outer folder's path is the shorter one.
+        // The path of an outer folder is shorter.
         folders.sort();
         folders.dedup();
         folders
     }
 
-    /// Remembers a file, or forgets it, and writes that down before anything else is done.
-    /// It holds texts that only root may read, maybe. Its folder is locked.
+    /// Adds or removes the entry of a file, and writes the record. The record may have texts that
+    /// only root may read. `held` locks its folder.
     pub fn put(&mut self, held: &Lock, file: &Path, entry: Option<Entry>) -> Result<()> {
         let key = file.to_string_lossy().into_owned();
         match entry {
@@ -87,7 +87,7 @@ impl Record {
             return files::write(held, &self.path, &text_of(&self.entries), Some(0o600));
         }
         files::remove(held, &self.path)?;
-        // Others' files in the folder keep it.
+        // The folder stays if it has other files.
         if let Some(folder) = self.path.parent() {
             let _ = std::fs::remove_dir(folder);
         }

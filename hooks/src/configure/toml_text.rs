@@ -1,10 +1,10 @@
-//! Changes single values of a TOML text; comments, order and all else of it stay.
+//! Changes single values of a TOML text. Comments, order and everything else stay.
 
 use toml_edit::{DocumentMut, Item, Table, TableLike, Value};
 
 use super::Result;
 
-/// Reads a text. Errors: it is no TOML; says in which line.
+/// Reads a text. Errors: it is not TOML, with the line of the mistake.
 pub fn parse(text: &str) -> Result<DocumentMut> {
     text.parse::<DocumentMut>().map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
@@ -17,7 +17,7 @@ pub fn parse(text: &str) -> Result<DocumentMut> {
 /// The document as text.
 pub fn text_of(document: &DocumentMut) -> String {
     let text = document.to_string();
-    // What stood above a table that is gone is no reason for a line at the beginning.
+    // The text does not begin with the blank lines of a removed table.
     text.trim_start_matches('\n').to_owned()
 }
 
@@ -38,14 +38,14 @@ pub fn get_table<'a>(document: &'a DocumentMut, path: &[&str]) -> Option<&'a dyn
     get(document, path)?.as_table_like()
 }
 
-/// The table at a path, made where it is not there.
-/// Errors: something else is there, or on the way.
+/// The table at a path, which is made if it is missing.
+/// Errors: a value in the path is not a table.
 pub fn table<'a>(document: &'a mut DocumentMut, path: &[&str]) -> Result<&'a mut dyn TableLike> {
     let mut table: &mut dyn TableLike = document.as_table_mut();
     for (depth, name) in path.iter().enumerate() {
         let item = table.entry(name).or_insert_with(|| {
             let mut made = Table::new();
-            // Without values of its own, it gets no line of its own.
+            // A table without values gets no line.
             made.set_implicit(true);
             Item::Table(made)
         });
@@ -56,7 +56,7 @@ pub fn table<'a>(document: &'a mut DocumentMut, path: &[&str]) -> Result<&'a mut
     Ok(table)
 }
 
-/// Gives a key of a table a value; what stands beside it on its line stays.
+/// Sets a key of a table. Comments on its line stay.
 pub fn set(table: &mut dyn TableLike, key: &str, value: impl Into<Value>) {
     let mut value: Value = value.into();
     let old = table.get_mut(key).and_then(Item::as_value_mut);
@@ -83,8 +83,7 @@ fn is_same(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// Puts the default runtime at a path back to what it was before ours became it.
-/// False: ours is not the default.
+/// Restores the default runtime at a path from the text before. False: ours is not the default.
 pub fn put_default_back(
     document: &mut DocumentMut,
     before: &DocumentMut,
@@ -104,12 +103,12 @@ pub fn put_default_back(
     Ok(true)
 }
 
-/// Takes the item at a path out, and tables above it that were there for nothing else.
+/// Removes the item at a path, and the tables above that were made for it.
 pub fn remove(document: &mut DocumentMut, path: &[&str]) {
     remove_below(document.as_table_mut(), path);
 }
 
-/// True if the table is left without anything.
+/// Removes an item below a table. True if the table is empty now.
 fn remove_below(table: &mut dyn TableLike, path: &[&str]) -> bool {
     let Some((name, rest)) = path.split_first() else {
         return false;
@@ -121,7 +120,7 @@ fn remove_below(table: &mut dyn TableLike, path: &[&str]) -> bool {
     let Some(inner) = table.get_mut(name) else {
         return false;
     };
-    // A table with a line of the admin stays.
+    // A table with its own line, which an admin wrote, stays.
     let is_implicit = inner.as_table().is_some_and(Table::is_implicit);
     let Some(inner) = inner.as_table_like_mut() else {
         return false;
@@ -132,7 +131,7 @@ fn remove_below(table: &mut dyn TableLike, path: &[&str]) -> bool {
     table.is_empty()
 }
 
-/// A table of which only tables are left loses its own line, if it had none before.
+/// Removes the line of a table that has only tables left, if it had no line before.
 pub fn as_before(document: &mut DocumentMut, before: &DocumentMut, path: &[&str]) {
     let is_written = |table: &Table| !table.is_implicit();
     if get(before, path)

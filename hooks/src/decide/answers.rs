@@ -1,5 +1,5 @@
-//! Which vendor file answers what is asked for through an interface of others, and with
-//! which of its features. Pure.
+//! Decides which vendor file answers a request through another program's interface, and with which
+//! features. Pure.
 
 use super::{none_allowed, other_ways, refuse_broken, Choice, Refusals, VendorFile};
 use crate::config::vendor::Vendor;
@@ -9,7 +9,7 @@ use crate::log::{brief, Note};
 use crate::policy::Policy;
 use crate::request::{Ask, Details, Request, Way};
 
-/// A vendor's file with what it is to give for an ask.
+/// A vendor file and what it gives for one request.
 #[derive(Debug)]
 pub struct Answer<'a> {
     pub choice: Choice<'a>,
@@ -17,17 +17,17 @@ pub struct Answer<'a> {
     pub details: &'a Details,
 }
 
-/// What counts of the asks.
+/// The requests that count.
 #[derive(Debug, Default)]
 pub struct Answers<'a> {
     pub by_files: Vec<Answer<'a>>,
-    /// What is given in other ways.
+    /// Requests that are answered in other ways than by a vendor file.
     pub otherwise: Vec<Ask>,
     pub notes: Vec<Note>,
 }
 
-/// Finds the answers. Errors: the one line that refuses the start.
-/// Notes: what the policy leaves out; features that the vendor file has not.
+/// Finds the answers. Errors: why the start is refused, on one line.
+/// Notes: what the policy leaves out, and features that the vendor file lacks.
 pub fn answers<'a>(
     files: &'a [VendorFile],
     request: &'a Request,
@@ -113,7 +113,8 @@ impl<'a> Finder<'a, '_> {
         self.refusals.add(file, reason)
     }
 
-    /// Adds the features by which a vendor's file answers. What a driver lacks is left out.
+    /// Adds the features with which the vendor file answers. A feature that the file lacks is left
+    /// out.
     fn add_features(
         &mut self,
         choice: &mut Choice<'a>,
@@ -171,7 +172,7 @@ impl<'a> Finder<'a, '_> {
     }
 }
 
-/// The one file that answers, without mistakes.
+/// The one file that answers. Errors: as [`responsible`], or the file has mistakes.
 fn usable<'a>(
     files: &'a [VendorFile],
     ask: &Ask,
@@ -184,7 +185,7 @@ fn usable<'a>(
     }
 }
 
-/// The one file that answers. Errors: there is none, or there are several.
+/// The one file that answers. Errors: no file answers, or several do.
 fn responsible<'a>(files: &'a [VendorFile], ask: &Ask, folder: &str) -> Result<&'a VendorFile> {
     let word = ask.interface.word();
     let answers = |file: &&VendorFile| match &file.content {

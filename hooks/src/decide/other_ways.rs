@@ -1,5 +1,5 @@
-//! What of an ask counts that no vendor file answers: names of CDI, the lists of a board, a
-//! hook. These give whole devices, so that the policy has to allow all of their vendor. Pure.
+//! Decides about requests that no vendor file answers: CDI names, the file lists of a board, and
+//! the hook. These give whole devices, so the policy has to allow the whole vendor. Pure.
 
 use rustc_hash::FxHashMap;
 
@@ -8,8 +8,8 @@ use crate::error::Result;
 use crate::log::brief;
 use crate::request::{Ask, Request, Source, Units, Way};
 
-/// The ask with what counts of it. `None`: nothing does.
-/// Errors: something does not count, and that refuses the start.
+/// The part of the request that counts. `None`: nothing of it does.
+/// Errors: something does not count, and the policy refuses the start.
 pub fn counting(
     files: &[VendorFile],
     request: &Request,
@@ -22,7 +22,7 @@ pub fn counting(
     if ask.way != Way::Cdi {
         return whole(files, ask, refusals);
     }
-    // One word for each kind, however many of its devices are named.
+    // One notice for each kind, however many of its devices are named.
     let mut kinds: FxHashMap<&str, bool> = FxHashMap::default();
     let mut left = Vec::new();
     for name in names {
@@ -49,7 +49,7 @@ pub fn counting(
     }))
 }
 
-/// Lists and hooks give what one vendor has.
+/// File lists and hooks give devices of one vendor.
 fn whole(files: &[VendorFile], ask: &Ask, refusals: &mut Refusals) -> Result<Option<Ask>> {
     let mut answering = files.iter();
     let file = answering.find(|file| file.interfaces().contains(&ask.interface));
@@ -60,7 +60,7 @@ fn whole(files: &[VendorFile], ask: &Ask, refusals: &mut Refusals) -> Result<Opt
     }
 }
 
-/// Errors: why no device of the kind counts.
+/// Whether devices of the kind count. Errors: why not.
 fn judge(
     files: &[VendorFile],
     request: &Request,
@@ -78,8 +78,8 @@ fn judge(
     refusals.policy.judge_whole(&vendor, &ask.by)
 }
 
-/// The vendor file whose devices have this kind: it says so, or it answers the interface of
-/// the vendor whose name the kind has.
+/// The vendor file whose devices have this kind: the file names the kind, or it answers the
+/// interface of the kind's vendor.
 fn vendor_of<'a>(files: &'a [VendorFile], kind: &str) -> Option<&'a VendorFile> {
     let vendor = kind.split_once('/').map_or(kind, |(vendor, _)| vendor);
     let by_interface = |file: &&VendorFile| {

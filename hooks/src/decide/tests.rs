@@ -158,7 +158,7 @@ fn a_policy_may_refuse_the_start_instead() {
     }
 }
 
-/// A typo in the list, or an empty one: `all` may not become nothing without a word.
+/// With a typo in the list, or an empty list, `all` gives nothing. That must be reported.
 #[test]
 fn all_that_is_allowed_may_not_be_nothing() {
     let files = [file("v", "X")];

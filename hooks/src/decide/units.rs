@@ -1,4 +1,4 @@
-//! Which of a vendor's devices are meant: from names of whatever kind to nodes. Pure.
+//! Finds the devices that a request names: from names of any kind to nodes. Pure.
 
 use std::collections::BTreeSet;
 
@@ -6,53 +6,53 @@ use crate::error::Error;
 use crate::log::brief;
 use crate::request::{Interface, Units};
 
-/// Beginnings of UUIDs: shorter ones name nothing.
+/// The prefixes of UUIDs. A prefix by itself names nothing.
 const UUIDS: [&str; 2] = ["GPU-", "MIG-"];
-/// How a part of a device is named by its device's UUID and its instances.
+/// The prefix of a name that has the device's UUID and the part's instances.
 const INSTANCES: &str = "MIG-GPU-";
 
-/// A device that can be chosen.
+/// A device that a container can choose.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unit {
     pub index: u32,
     pub uuid: Option<String>,
-    /// Paths of its nodes, the first the one that it is known by.
+    /// Paths of its nodes. The first is the one that identifies it.
     pub nodes: Vec<String>,
     pub parts: Vec<Part>,
 }
 
-/// A part of one that can be chosen like it.
+/// A part of a device (a MIG partition) that a container can choose like a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Part {
-    /// Its number on its device. `None`: its place among the others.
+    /// Its number on its device. `None`: its position among the other parts.
     pub index: Option<u32>,
     pub uuid: Option<String>,
     pub gpu_instance: Option<u32>,
     pub compute_instance: Option<u32>,
-    /// Paths of the nodes that it takes beside its device's own.
+    /// Paths of the nodes that it needs in addition to its device's own.
     pub nodes: Vec<String>,
 }
 
-/// What was chosen.
+/// The chosen devices.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Chosen {
     pub is_all: bool,
-    /// Places among the units.
+    /// Positions in the list of units.
     pub units: BTreeSet<usize>,
-    /// Paths of every node that it takes.
+    /// Paths of every node that the choice needs.
     pub nodes: BTreeSet<String>,
 }
 
-/// Who asks, for messages.
+/// What asks, for messages.
 #[derive(Debug, Clone, Copy)]
 pub struct Asker<'a> {
     pub interface: Interface,
     pub by: &'a str,
-    /// The host has facts beyond nodes.
+    /// The host has device facts, not only nodes.
     pub known: bool,
 }
 
-/// Looks the names up. Errors: a name that means no unit, or several.
+/// Looks the names up. Errors: a name that matches no unit, or several.
 pub fn choose(wanted: &Units, units: &[Unit], asker: Asker) -> Result<Chosen, Error> {
     let mut chosen = Chosen::default();
     match wanted {
@@ -74,7 +74,7 @@ pub fn choose(wanted: &Units, units: &[Unit], asker: Asker) -> Result<Chosen, Er
 }
 
 impl Chosen {
-    /// A part is used by its device's node; a whole device has all its parts.
+    /// A part also needs its device's node. A whole device comes with all its parts.
     fn add(&mut self, units: &[Unit], at: usize, part: Option<usize>) {
         let unit = &units[at];
         self.units.insert(at);
@@ -93,7 +93,7 @@ fn find(name: &str, units: &[Unit], asker: Asker) -> Result<Place, Error> {
     let found = if let Some((index, part)) = name.split_once(':') {
         by_indices(index, part, units)
     } else if let Some(rest) = name.strip_prefix(INSTANCES) {
-        // Newer UUIDs of parts may begin like this too.
+        // UUIDs that newer drivers give to parts may begin like this too.
         by_instances(rest, units).or(by_uuid(name, units, by)?)
     } else if UUIDS.iter().any(|start| name.starts_with(start)) {
         by_uuid(name, units, by)?
@@ -121,7 +121,7 @@ fn by_indices(index: &str, part: &str, units: &[Unit]) -> Option<Place> {
     Some((at, Some(place)))
 }
 
-/// `<UUID of the GPU>/<GPU instance>/<compute instance>`, as drivers before 470 write it.
+/// Finds `<UUID of the GPU>/<GPU instance>/<compute instance>`, as drivers before 470 write it.
 fn by_instances(rest: &str, units: &[Unit]) -> Option<Place> {
     let mut words = rest.split('/');
     let uuid = format!("GPU-{}", words.next()?);
@@ -134,7 +134,7 @@ fn by_instances(rest: &str, units: &[Unit]) -> Option<Place> {
     (words.next().is_none()).then_some((at, Some(part)))
 }
 
-/// The whole UUID, or a beginning that only one has.
+/// Finds a whole UUID, or a prefix that only one UUID has.
 fn by_uuid(name: &str, units: &[Unit], by: &str) -> Result<Option<Place>, Error> {
     let mut found: Vec<(&str, Place)> = Vec::new();
     if UUIDS.contains(&name) {

@@ -1,4 +1,4 @@
-//! From an answer to edits: the features' files, and of their devices those that were chosen.
+//! Turns an answer into edits: the files of its features, and the chosen devices.
 
 use std::collections::BTreeSet;
 
@@ -18,10 +18,10 @@ use crate::request::{Interface, Subject, Units};
 
 /// Where images of CUDA have newer user space parts of the driver.
 const COMPAT: &str = "/usr/local/cuda/compat";
-/// What a node of AMD's compute driver is called: without it there is none.
+/// The control node of AMD's compute driver. A host without it has no such driver.
 const AMD_CONTROL: &str = "/dev/kfd";
 
-/// An answer whose units are known.
+/// An answer, with the units of the host and the chosen ones.
 struct Resolved<'a> {
     host: &'a Host,
     answer: &'a Answer<'a>,
@@ -89,7 +89,7 @@ fn all_units(host: &Host, answer: &Answer, devices: &[Device], facts: Option<&Fa
     }
 }
 
-/// Facts that can't be used stop those who need them, and no one else.
+/// Broken facts refuse only a container that needs them.
 fn usable(found: Found, answer: &Answer, notes: &mut Vec<Note>) -> Result<Found> {
     let Found::Broken(problem) = &found else {
         return Ok(found);
@@ -107,7 +107,7 @@ fn usable(found: Found, answer: &Answer, notes: &mut Vec<Note>) -> Result<Found>
             ));
         }
     }
-    // The vendor file has the driver's version too.
+    // The vendor file has the driver's version too, so that one needs no facts.
     let needs = [Subject::Cuda, Subject::Arch, Subject::Brand];
     let mut requirements = answer.details.requirements.iter();
     let needing = requirements.find(|r| needs.into_iter().any(|subject| r.is_about(subject)));
@@ -191,7 +191,7 @@ impl Resolved<'_> {
     }
 }
 
-/// The host's nodes of devices that can be chosen, whatever the features list.
+/// The host's nodes of devices that can be chosen, whether or not a feature lists them.
 fn nodes_of_units(host: &Host, answer: &Answer) -> Vec<Device> {
     let units = answer.choice.vendor.units.iter();
     let found = units.flat_map(|units| host.devices(units));
@@ -202,8 +202,8 @@ fn nodes_of_units(host: &Host, answer: &Answer) -> Vec<Device> {
     nodes.collect()
 }
 
-/// What is worth a word of a host without devices, where an image asks for every one: it
-/// starts with the driver's files, as with NVIDIA's tools.
+/// A warning if a container asks for every device and the host has none. The container still gets
+/// the driver's files, as with NVIDIA's tools.
 fn no_device(host: &Host, answer: &Answer) -> Option<Note> {
     let is_known = answer.choice.vendor.units.is_some();
     if answer.ask.units != Units::All || !is_known || !nodes_of_units(host, answer).is_empty() {
@@ -216,7 +216,7 @@ fn no_device(host: &Host, answer: &Answer) -> Option<Note> {
     Some(Note::new(Level::Warning, message).vendor(&answer.choice.file.name))
 }
 
-/// What is worth a word where no feature has a node.
+/// A notice if none of the features has a node.
 fn without_nodes(answer: &Answer) -> Option<Note> {
     if answer.ask.units == Units::None
         || answer.choice.features.is_empty() && answer.details.capabilities.is_empty()
@@ -248,7 +248,7 @@ fn limit(devices: &mut Vec<Device>, answer: &Answer, all: &[Unit], chosen: &BTre
     });
 }
 
-/// The nodes of the parts that were chosen: inventories needn't list them.
+/// The nodes of the chosen parts, which an inventory does not have to list.
 fn parts(all: &[Unit], chosen: &Chosen) -> Vec<String> {
     let parts = all.iter().flat_map(|unit| &unit.parts);
     let nodes = parts.flat_map(|part| part.nodes.iter().cloned());
@@ -275,7 +275,7 @@ fn add_nodes(host: &Host, devices: &mut Vec<Device>, paths: Vec<String>, notes: 
     }
 }
 
-/// Groups by which nodes can be used that are not everyone's.
+/// Groups that a process must join to use nodes that are not open to everyone.
 pub fn groups(devices: &[Device]) -> Vec<u32> {
     let needed = |device: &&Device| {
         let (group, others) = (device.mode >> 3 & 0o6, device.mode & 0o6);

@@ -1,17 +1,18 @@
-//! Nodes of NVIDIA's driver that no inventory gives: IMEX channels, and rights over MIG partitions.
+//! Nodes of NVIDIA's driver that only a request by name gives: IMEX channels, and rights over MIG
+//! partitions.
 
 use super::host::{DeviceFound, Host};
 use crate::error::{Error, Result};
 use crate::request::{Channels, MigRight};
 
-/// Nodes that are given one by one and never as control nodes, whatever an inventory lists:
-/// with some of them a container partitions every GPU.
+/// Folders whose nodes are given one by one, and never as control nodes, even if an inventory
+/// lists them: with some of these nodes a container can partition every GPU.
 const CAPABILITIES: [&str; 2] = ["/dev/nvidia-caps/", CHANNELS];
 const CHANNELS: &str = "/dev/nvidia-caps-imex-channels/";
-/// Where the driver says which node is which right.
+/// The folder where the driver names the node of each right.
 pub(super) const MIG_RIGHTS: &str = "proc/driver/nvidia/capabilities/mig";
 
-/// True for a node of NVIDIA's that is given by name only.
+/// True for a node that is given by name only.
 pub fn is_capability(path: &str) -> bool {
     CAPABILITIES.iter().any(|folder| path.starts_with(folder))
 }
@@ -44,7 +45,7 @@ pub(super) fn channels(host: &Host, wanted: &Channels, by: &str) -> Result<Vec<S
     }
 }
 
-/// The node by which a container gets a right over all GPUs.
+/// The node that gives a container a right over all GPUs.
 pub(super) fn right_node(host: &Host, right: MigRight) -> Result<String> {
     let by = right.variable();
     let path = format!("{MIG_RIGHTS}/{}", right.word());

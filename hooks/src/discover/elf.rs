@@ -1,8 +1,8 @@
-//! Reads from a shared library what the loader's cache records about it.
+//! Reads the fields of a shared library that the loader's cache records.
 //!
-//! The crate `object` knows the format. It gets the file through a reader that fetches the
-//! headers at once and each further part when it is asked for, so that a library of
-//! 100 MB costs three reads. Flags: glibc `sysdeps/generic/ldconfig.h`.
+//! The crate `object` parses the format. It gets the file through a reader that fetches the headers
+//! at once and further parts on demand, so a library of 100 MB costs three reads. The flags are
+//! those of glibc's `sysdeps/generic/ldconfig.h`.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -16,16 +16,16 @@ use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader};
 use object::read::{ReadCache, ReadCacheOps, ReadRef};
 use object::Endianness;
 
-/// What one library is, as far as the cache is concerned.
+/// The fields of one library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Elf {
     pub soname: Option<String>,
-    /// glibc's cache flags for it.
+    /// glibc's cache flags.
     pub flags: u32,
 }
 
 const FLAG_LIBC6: u32 = 0x3;
-/// The flags of libraries for the architecture that this program is built for.
+/// The flags of libraries for this program's own architecture.
 pub const NATIVE_FLAGS: u32 = FLAG_LIBC6
     | if cfg!(target_arch = "x86_64") {
         0x0300
@@ -42,14 +42,14 @@ pub const NATIVE_FLAGS: u32 = FLAG_LIBC6
     } else {
         0
     };
-/// Enough for the program headers of any usual library.
+/// Enough bytes for the program headers of any usual library.
 const HEAD: usize = 1024;
 const MAX_HEADERS: usize = 512;
 const MAX_SECTIONS: usize = 512;
 const MAX_DYNAMIC: u64 = 1 << 16;
 const MAX_NAME: u64 = 256;
 
-/// Reads an open file. `None`: not an ELF file, or one that doesn't hold together.
+/// Reads an open file. `None`: it is not an ELF file, or its headers are inconsistent.
 pub fn read(file: &File) -> Option<Elf> {
     let cache = ReadCache::new(Headed::new(file)?);
     let ident: &[u8] = cache.read_bytes_at(0, 5).ok()?;
@@ -60,7 +60,7 @@ pub fn read(file: &File) -> Option<Elf> {
     }
 }
 
-/// Reads a section of an open file by its name, of at most `limit` bytes. `None`: it has none.
+/// Reads a section of an open file, of at most `limit` bytes. `None`: the file has no such section.
 pub fn section(file: &File, name: &str, limit: u64) -> Option<Vec<u8>> {
     let cache = ReadCache::new(Headed::new(file)?);
     let ident: &[u8] = cache.read_bytes_at(0, 5).ok()?;
@@ -77,7 +77,7 @@ where
 {
     let header = Header::parse(data).ok()?;
     let endian = header.endian().ok()?;
-    // Zero of them may stand for a number that is written elsewhere, as large as it likes.
+    // A zero may stand for a number in another field, which could be arbitrarily large.
     if !(1..=MAX_SECTIONS).contains(&usize::from(header.e_shnum(endian))) {
         return None;
     }
@@ -145,7 +145,7 @@ where
     })
 }
 
-/// A string of the table: plain text without a slash, or nothing.
+/// A string of the table. `None`: it is empty, or has a slash or control characters.
 fn name(data: &ReadCache<Headed>, at: u64) -> Option<String> {
     let bytes = data
         .read_bytes_at_until(at..at.checked_add(MAX_NAME)?, 0)
@@ -155,8 +155,8 @@ fn name(data: &ReadCache<Headed>, at: u64) -> Option<String> {
     plain.then(|| name.to_owned())
 }
 
-/// What `ldconfig` writes for this library. glibc 2.36 gives 0x1 to one of 32-bit x86 that
-/// doesn't need libc.so.6; 2.41 knows that value no more, and both loaders take 0x3.
+/// The flags that `ldconfig` writes for a library. For 32-bit x86 without libc.so.6, glibc 2.36
+/// writes 0x1; glibc 2.41 no longer has that value, and both loaders accept 0x3.
 fn flags(machine: Machine, wide: bool, processor: u32) -> u32 {
     const RISCV_FLOAT: u32 = 0x6;
     const RISCV_DOUBLE: u32 = 0x4;
@@ -179,7 +179,7 @@ fn flags(machine: Machine, wide: bool, processor: u32) -> u32 {
     required | FLAG_LIBC6
 }
 
-/// A file whose beginning was read already.
+/// A file whose first bytes are in memory.
 struct Headed<'a> {
     file: &'a File,
     at: u64,
@@ -202,7 +202,7 @@ impl<'a> Headed<'a> {
 }
 
 impl ReadCacheOps for Headed<'_> {
-    /// Not asked of the kernel: every read has a limit of its own, and fails at the file's end.
+    /// The kernel is not asked, because every read has its own limit and fails at the file's end.
     fn len(&mut self) -> Result<u64, ()> {
         Ok(u64::MAX)
     }

@@ -1,5 +1,5 @@
-//! What is known of a vendor's devices beyond their nodes: the file that `provision` writes
-//! when it loads a driver.
+//! Device facts: what is known about a vendor's devices beyond their nodes. `provision` writes the
+//! file when it loads a driver.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use crate::config::trust::untrusted;
 use crate::oci::json::Json;
 use crate::rootfs::{read_regular, split};
 
-/// Where the files lie, below the host's root.
+/// The folder of the files, below the host's root.
 pub const FOLDER: &str = "/run/oci-decorator/devices";
-/// Largest file that is read, in bytes: some hundred bytes a device.
+/// Largest file that is read, in bytes. A device takes some hundred bytes.
 pub const MAX_SIZE: u64 = 1 << 20;
 
 /// A vendor's devices.
@@ -37,7 +37,7 @@ pub struct Gpu {
     pub mig: Vec<Mig>,
 }
 
-/// A part of a device that can be used like one.
+/// A MIG partition, which can be used like a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mig {
     /// Its number on its device.
@@ -49,12 +49,12 @@ pub struct Mig {
     pub nodes: Vec<String>,
 }
 
-/// The file of a vendor.
+/// The facts file of a vendor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     Absent,
     Facts(Facts),
-    /// Where it is, and why it can't be used.
+    /// The path of the file, and why it can't be used.
     Broken(String),
 }
 
@@ -68,8 +68,8 @@ impl Found {
 }
 
 impl Host {
-    /// Reads the facts about a vendor's devices. No link is followed on the way, and others
-    /// than root must not be able to change the file or a folder that it lies in.
+    /// Reads the facts about a vendor's devices. No link in the path is followed, and only root may
+    /// be able to change the file and the folders above it.
     pub fn facts(&self, vendor: &str) -> Found {
         let path = format!("{FOLDER}/{vendor}.json");
         let broken = |problem: &str| Found::Broken(format!("{}: {problem}", self.shown(&path)));
@@ -90,7 +90,7 @@ impl Host {
         }
     }
 
-    /// Errors within: why others than root may have written it.
+    /// The inner error says why a user other than root may have written the file.
     fn trusted_bytes(&self, path: &str) -> rustix::io::Result<Result<Vec<u8>, String>> {
         let mut step = path;
         while let Some((folder, _)) = split(step) {
@@ -105,7 +105,7 @@ impl Host {
     }
 }
 
-/// Reads the text. What else it has is for others.
+/// Reads the text. Unknown members are for other programs.
 fn parse(text: &str) -> Result<Facts, String> {
     let value: Json = serde_json::from_str(text).map_err(|e| format!("not valid JSON: {e}"))?;
     let Json::Object(_) = value else {

@@ -1,11 +1,11 @@
-//! Shell patterns as device names and `include` lines use them.
+//! Shell patterns, as device names and `include` lines use them.
 
-/// True when the text has a character that makes it a pattern.
+/// True if the text has a character that makes it a pattern.
 pub fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?', '['])
 }
 
-/// True when a `[` of the pattern has no `]`, and is an ordinary character.
+/// True if a `[` of the pattern has no `]` and is therefore an ordinary character.
 pub fn has_open_bracket(pattern: &str) -> bool {
     let mut rest = pattern.as_bytes();
     while let Some(at) = rest.iter().position(|&b| b == b'[') {
@@ -17,11 +17,11 @@ pub fn has_open_bracket(pattern: &str) -> bool {
     false
 }
 
-/// True when `name` matches `pattern`: `*`, `?`, `[abc]`, `[a-z]`, `[!a]`.
-/// A `/` is matched only by itself. A `[` without its `]` is an ordinary character.
+/// True if `name` matches `pattern`: `*`, `?`, `[abc]`, `[a-z]`, `[!a]`.
+/// Only a `/` matches a `/`. A `[` without its `]` is an ordinary character.
 ///
-/// Runs in time proportional to the product of both lengths: a star is only
-/// ever retried from where the latest one stood.
+/// Takes time proportional to the product of both lengths, because only the latest star is ever
+/// retried.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut p, mut n) = (0, 0);
@@ -44,7 +44,7 @@ pub fn matches(pattern: &str, name: &str) -> bool {
     pattern[p..].iter().all(|&c| c == b'*')
 }
 
-/// Matches one byte against the head of the pattern; how much of it that took.
+/// Matches one byte against the start of the pattern. Returns the length that it used.
 fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     match pattern.first()? {
         b'?' => (byte != b'/').then_some(1),
@@ -56,7 +56,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     }
 }
 
-/// Reads `[…]` at the head of the pattern: its length, and whether it has the byte.
+/// Reads `[…]` at the start of the pattern. Returns its length, and whether it has the byte.
 fn class(pattern: &[u8], byte: u8) -> Option<(usize, bool)> {
     let negated = matches!(pattern.get(1), Some(b'!' | b'^'));
     let start = if negated { 2 } else { 1 };

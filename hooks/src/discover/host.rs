@@ -1,4 +1,4 @@
-//! Looks up devices and files on the host, under the folder that is its root.
+//! Looks up devices and files on the host, below the folder that is the host's root.
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -17,23 +17,23 @@ use crate::error::{Error, Result};
 use crate::rootfs::listing::names_in;
 use crate::rootfs::{cannot_open, open_regular, path_of, Root};
 
-/// More than the kernel writes into one of the files that are read here.
+/// More than the kernel writes into any file that is read here.
 const MAX_KERNEL_TEXT: u64 = 64 << 10;
 
 /// The host's file tree.
 #[derive(Debug)]
 pub struct Host {
     pub(super) root: Root,
-    /// The root as the caller wrote it, without a slash at its end.
+    /// The root as the caller wrote it, without a slash at the end.
     written: String,
-    /// The root as the kernel names it, likewise.
+    /// The root's path in the kernel, also without a slash at the end.
     real: String,
-    /// Its `/dev`, opened for the first device.
+    /// The host's `/dev`, opened when the first device is looked up.
     dev: OnceCell<Option<OwnedFd>>,
 }
 
 impl Host {
-    /// Errors: the root isn't a folder that can be opened.
+    /// Errors: the root is not a folder, or can't be opened.
     pub fn open(root: &Path) -> Result<Self> {
         let opened = Root::open(root).map_err(|e| cannot_open("the host's root", root, e))?;
         let real = path_of(&opened).ok_or_else(|| {
@@ -50,8 +50,8 @@ impl Host {
         })
     }
 
-    /// The tree in which a vendor's files lie: a folder of the host, or its root.
-    /// Errors: the driver isn't installed.
+    /// The tree with a vendor's files: a folder of the host, or the host's root.
+    /// Errors: the driver is not installed.
     pub fn tree(&self, folder: Option<&str>) -> Result<Tree<'_>> {
         let Some(folder) = folder else {
             return Ok(Tree::new(self, None, self.written.clone()));
@@ -69,7 +69,7 @@ impl Host {
         Ok(Tree::new(self, Some(sub), written))
     }
 
-    /// A path of the host as this process finds it: below the root, where it is not so already.
+    /// A path of the host with the root in front, unless it begins with the root already.
     pub fn on_host(&self, path: &str) -> String {
         if self.written.is_empty() || lies_in(path, &self.written) {
             path.to_owned()
@@ -78,15 +78,15 @@ impl Host {
         }
     }
 
-    /// What lies at a path of the host, which may begin with the root. Links are followed
-    /// within the root.
+    /// The status of a path of the host, which may begin with the root. Links are followed within
+    /// the root.
     pub fn stat(&self, path: &str) -> rustix::io::Result<Stat> {
         rustix::fs::fstat(self.root.open_in(self.within(path), OFlags::PATH)?)
     }
 
-    /// Where the file lies that a path of the host names, which may begin with the root. Below
-    /// another root than `/`, links are followed here, within that root: who opens the path
-    /// afterwards meets none that leads out of it.
+    /// The real path of a file of the host; `path` may begin with the root. For a root other than
+    /// `/`, links are followed here and within that root, so that no link leads out of it when the
+    /// result is opened.
     pub fn real(&self, path: &str) -> rustix::io::Result<String> {
         if self.written.is_empty() {
             return Ok(path.to_owned());
@@ -95,13 +95,13 @@ impl Host {
         self.source(opened).ok_or(Errno::NOENT)
     }
 
-    /// True where something has the path, if only a link to nothing.
+    /// True if something exists at the path, even a link to nothing.
     pub fn is_there(&self, path: &str) -> bool {
         let itself = OFlags::PATH | OFlags::NOFOLLOW;
         self.root.open_in(self.within(path), itself).is_ok()
     }
 
-    /// A path of the host, which may begin with the root, below the root.
+    /// The path below the root, of a path that may begin with the root.
     pub(super) fn within<'p>(&self, path: &'p str) -> &'p str {
         if !self.written.is_empty() && lies_in(path, &self.written) {
             &path[self.written.len()..]
@@ -110,8 +110,8 @@ impl Host {
         }
     }
 
-    /// Where a folder of the host lies. Below another root than `/`, no link leads out of that.
-    /// `None`: there is no such folder.
+    /// The real path of a folder of the host. For a root other than `/`, no link leads out of it.
+    /// `None`: the folder does not exist.
     pub fn folder(&self, path: &Path) -> Option<PathBuf> {
         if self.written.is_empty() {
             return Some(path.to_owned());
@@ -132,8 +132,8 @@ impl Host {
         self.root.read(path, limit)
     }
 
-    /// Why others than root may have written what lies at a path, if so: every folder and link
-    /// on the way counts.
+    /// Why a user other than root may have written the file at a path. Every folder and link in the
+    /// path counts. `None`: only root can have written it.
     pub fn distrust(&self, path: &str) -> rustix::io::Result<Option<String>> {
         let shown = self.shown(path);
         if self.shown("").is_empty() {
@@ -145,7 +145,7 @@ impl Host {
         trust::open(Path::new(&place)).map(|found| found.problem)
     }
 
-    /// A file that the kernel makes when it is read, and whose size it does not say.
+    /// Reads a file of the kernel, such as one of `/proc`, which does not report its size.
     pub fn text_of_kernel(&self, path: &str) -> Option<Vec<u8>> {
         let found = self.root.open_in(path, OFlags::PATH).ok()?;
         let (fd, _) = open_regular(found).ok()?;
@@ -155,7 +155,7 @@ impl Host {
         Some(text)
     }
 
-    /// The names in a folder, in order.
+    /// The names in a folder, sorted.
     pub fn names_in(&self, folder: &str) -> rustix::io::Result<Vec<String>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let opened = self.root.open_in(folder, flags)?;
@@ -164,7 +164,7 @@ impl Host {
         Ok(names)
     }
 
-    /// What the link at a path says. `None`: it is no link.
+    /// The target of the link at a path. `None`: it is not a link.
     pub fn link(&self, path: &str) -> Option<String> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW;
         let fd = self.root.open_in(path, flags).ok()?;
@@ -173,19 +173,19 @@ impl Host {
         Some(target).filter(|target| !target.is_empty())
     }
 
-    /// Where an open file lies, the root as the caller wrote it.
+    /// The path of an open file, with the root as the caller wrote it.
     pub(super) fn source(&self, fd: impl AsFd) -> Option<String> {
         let path = path_of(fd)?;
         let rest = path.strip_prefix(&self.real)?;
         Some(format!("{}{rest}", self.written))
     }
 
-    /// A path of the host as the caller would write it.
+    /// A path of the host, with the root as the caller wrote it.
     pub fn shown(&self, path: &str) -> String {
         format!("{}{path}", self.written)
     }
 
-    /// The nodes that a device name, path or pattern stands for, by container path.
+    /// The nodes that a device name, path or pattern stands for, with their paths in a container.
     pub fn devices(&self, wanted: &str) -> Vec<(String, DeviceFound)> {
         let name = wanted.strip_prefix("/dev/").unwrap_or(wanted);
         let names = if glob::is_pattern(name) {
@@ -248,7 +248,7 @@ impl Host {
         self.dev.get_or_init(open).as_ref()
     }
 
-    /// Names under `/dev` that match a pattern, part by part, in order.
+    /// The names under `/dev` that match a pattern, sorted.
     fn expand(&self, pattern: &str) -> Vec<String> {
         let mut names = vec![String::new()];
         for part in pattern.split('/') {
@@ -281,7 +281,7 @@ impl Host {
     }
 }
 
-/// What a device path turned out to be.
+/// What the host has at the path of a device.
 #[derive(Debug, PartialEq, Eq)]
 pub enum DeviceFound {
     Node(Device),

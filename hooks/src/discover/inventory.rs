@@ -1,4 +1,4 @@
-//! From a choice to edits: looks every device and file up on the host.
+//! Turns a choice into edits: looks every device and file up on the host.
 
 use std::fs::File;
 
@@ -18,12 +18,12 @@ use crate::log::level::Level;
 use crate::log::Note;
 use crate::rootfs::split;
 
-/// One line of an inventory, and what the host has there.
+/// One line of an inventory, and what the host has for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
     pub feature: String,
     pub kind: Kind,
-    /// As the inventory names it; for a pattern, what it stands for.
+    /// The path in the inventory; for a pattern, the path that matches.
     pub path: String,
     /// What the container gets, or why it gets nothing.
     pub found: std::result::Result<String, String>,
@@ -46,8 +46,8 @@ impl Kind {
     }
 }
 
-/// Collects what every choice asks for. Notes: what the host doesn't have.
-/// Errors: a vendor's `root` isn't there, so its driver isn't installed.
+/// Collects the edits of every choice. Notes: what the host lacks.
+/// Errors: a vendor's `root` does not exist, so its driver is not installed.
 pub fn collect(host: &Host, choices: &[Choice]) -> Result<(Edits, Vec<Note>)> {
     let mut edits = Edits::default();
     let mut notes = Vec::new();
@@ -65,12 +65,12 @@ pub fn collect(host: &Host, choices: &[Choice]) -> Result<(Edits, Vec<Note>)> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Report {
     Missing,
-    /// Every one, and what the vendor file says of libraries is held to the files.
+    /// All lines, and the sonames of the vendor file are checked against the files.
     All,
 }
 
-/// Collects what one choice asks for, and reports on the lines of its inventory.
-/// Errors: the driver isn't installed; a path that no container can be given.
+/// Collects the edits of one choice, and reports on the lines of its inventory.
+/// Errors: the driver is not installed, or a path can't be given to a container.
 pub fn collect_one(host: &Host, choice: &Choice, report: Report) -> Result<(Edits, Vec<Item>)> {
     let tree = host
         .tree(choice.vendor.root.as_deref())
@@ -101,7 +101,7 @@ pub fn collect_one(host: &Host, choice: &Choice, report: Report) -> Result<(Edit
     }
     let mut edits = Edits::default();
     edits.append(collector.edits);
-    // Elsewhere than in a store, the files of a folder come and go.
+    // Outside of a store, the files of a folder may change.
     if choice.vendor.root.is_some() {
         edits.folders = whole_folders(&tree, &edits.mounts);
     }
@@ -132,7 +132,7 @@ pub(super) fn summary(choice: &Choice, edits: &Edits) -> Note {
     note.limit(choice.vendor.log_level)
 }
 
-/// The host is asked once for each line, however many features have it.
+/// Looks each line up once, however many features have it.
 struct Collector<'a> {
     host: &'a Host,
     tree: &'a Tree<'a>,
@@ -142,13 +142,13 @@ struct Collector<'a> {
     edits: Edits,
     items: Vec<Item>,
     devices: FxHashMap<&'a str, Vec<(String, Outcome)>>,
-    /// Places among the mounts.
+    /// Positions in the list of mounts.
     files: FxHashMap<&'a str, std::result::Result<usize, String>>,
-    /// Libraries by where they lie: several names lead to one file.
+    /// Libraries by their sources, as several names may lead to one file.
     read: FxHashMap<String, Option<Elf>>,
 }
 
-/// What a line gave, or why it gave nothing.
+/// What a line gives, or why it gives nothing.
 type Outcome = std::result::Result<String, String>;
 
 impl<'a> Collector<'a> {
@@ -182,7 +182,7 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// `None`: the caller does not want to know.
+    /// `None`: this line is not reported.
     fn item(&self, kind: Kind, path: &str, found: &Outcome) -> Option<Item> {
         (self.report == Report::All || found.is_err()).then(|| Item {
             feature: self.feature.to_owned(),
@@ -215,7 +215,7 @@ impl<'a> Collector<'a> {
         outcomes
     }
 
-    /// Adds a mount; gives its place.
+    /// Adds a mount, and returns its position.
     fn file(&mut self, path: &str) -> std::result::Result<usize, String> {
         let mut found = self.tree.find(path).map_err(|error| match error {
             Errno::NOENT => "the host has no such file".to_owned(),
@@ -239,8 +239,8 @@ impl<'a> Collector<'a> {
         Ok(self.edits.mounts.len() - 1)
     }
 
-    /// What the loader needs to know of a library. `None`: it isn't one.
-    /// Errors: it isn't what the vendor file says.
+    /// What the loader's cache records about a library. `None`: the file is not a library.
+    /// Errors: the file differs from what the vendor file says.
     fn library(
         &mut self,
         found: &Found,
@@ -253,7 +253,7 @@ impl<'a> Collector<'a> {
             path: path.to_owned(),
         };
         let Some(source) = found.source.as_deref() else {
-            return Ok(None); // It can't be mounted either.
+            return Ok(None); // The file can't be mounted either.
         };
         let own_path = self.tree.path_of(source).unwrap_or(path);
         let stated = self.sonames.get(own_path);

@@ -1,8 +1,8 @@
-//! Libraries in folders of a container: what the loader's cache must know of each.
+//! The libraries in folders of a container, with what the loader's cache records about each.
 //!
-//! CDI and NVIDIA's interfaces name folders, and our cache has entries for files. Before a
-//! container exists, the files are found by the sources of the mounts that will lie in those
-//! folders; once it exists, in the container's own root.
+//! CDI and NVIDIA's interfaces name folders, and the cache has entries for files. Before a
+//! container exists, the files are found through the sources of the mounts that will lie in those
+//! folders. Once it exists, they are found in the container's own root.
 
 use std::fs::File;
 
@@ -16,19 +16,18 @@ use crate::error::Result;
 use crate::rootfs::listing::names_in;
 use crate::rootfs::{open_regular, split, Root};
 
-/// More files than any driver has in a folder.
+/// More files than any driver has in one folder.
 const MAX_FILES: usize = 4096;
 
-/// The names that `ldconfig` looks at.
+/// True for the names that `ldconfig` looks at.
 pub fn is_library(path: &str) -> bool {
     split(path).is_some_and(|(_, name)| {
         (name.starts_with("lib") || name.starts_with("ld-")) && name.contains(".so")
     })
 }
 
-/// Turns `library_folders` into libraries: those that mounts of the edits bring there. Each
-/// gets the link that `ldconfig` would make for it, by its soname. The host is opened where there are
-/// such folders.
+/// Turns `library_folders` into libraries: those that mounts of the edits put there. Each gets the
+/// soname link that `ldconfig` would make. The host is opened only if there are such folders.
 pub fn find(edits: &mut Edits, host: impl FnOnce() -> Result<Host>) -> Result<()> {
     if edits.library_folders.is_empty() {
         return Ok(());
@@ -61,7 +60,7 @@ pub fn find(edits: &mut Edits, host: impl FnOnce() -> Result<Host>) -> Result<()
     Ok(())
 }
 
-/// The files that mounts of the edits bring into the folders: sources and paths.
+/// The files that mounts of the edits put into the folders, with their sources and paths.
 fn files_in(edits: &Edits, host: &Host, folders: &[String]) -> Vec<(String, String)> {
     let own = edits.mounts.iter().map(|m| (&m.source, &m.target));
     let binds = edits
@@ -78,7 +77,8 @@ fn files_in(edits: &Edits, host: &Host, folders: &[String]) -> Vec<(String, Stri
     files
 }
 
-/// Adds the files that a mount brings into a folder: itself, or those of the host's folder.
+/// Adds the files that a mount puts into a folder: the mount itself, or the files of the host's
+/// folder.
 fn in_mount(
     host: &Host,
     folder: &str,
@@ -104,13 +104,13 @@ fn in_mount(
     }
 }
 
-/// Reads a file of a container's root. `None`: no library.
+/// Reads a file in a container's root. `None`: it is not a library.
 pub fn in_root(root: &Root, path: &str) -> Option<Library> {
     library_at(root, path, path)
 }
 
-/// Reads a file of a root, which is at another path in the container. Links are followed within
-/// the root, and nothing but a regular file is opened: to open a device can be an act by itself.
+/// Reads a file of a root that has the given path in the container. Links are followed within the
+/// root, and only regular files are opened, because opening a device can have an effect.
 fn library_at(root: &Root, file: &str, path: &str) -> Option<Library> {
     let (fd, _) = open_regular(root.open_in(file, OFlags::PATH).ok()?).ok()?;
     let itself = OFlags::PATH | OFlags::NOFOLLOW;
@@ -119,7 +119,7 @@ fn library_at(root: &Root, file: &str, path: &str) -> Option<Library> {
     library(&File::from(fd), path, kind == rustix::fs::FileType::Symlink)
 }
 
-/// Those in a folder of a container's root, in the order of their names.
+/// The libraries in a folder of a container's root, sorted by name.
 pub fn in_folder(root: &Root, folder: &str) -> Vec<Library> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let Ok(opened) = root.open_in(folder, flags) else {
@@ -146,7 +146,7 @@ fn library(file: &File, path: &str, is_link: bool) -> Option<Library> {
     })
 }
 
-/// The link by which the loader, and programs that know the path, find the file.
+/// The soname link, through which the loader and programs that use the path find the file.
 pub fn soname_link(library: &Library) -> Option<Link> {
     let (folder, name) = split(&library.path)?;
     (library.soname != name && !library.is_link).then(|| Link {
@@ -155,7 +155,7 @@ pub fn soname_link(library: &Library) -> Option<Link> {
     })
 }
 
-/// Links among these libraries, which the loader finds by names of their own.
+/// The links to these libraries. The loader finds each under its own name.
 fn linked(links: &[Link], folders: &[String], libraries: &[Library]) -> Vec<Library> {
     let one = |link: &Link| {
         let (folder, _) = split(&link.path)?;
@@ -184,7 +184,7 @@ mod tests {
     use crate::discover::elf::tests::sample;
     use crate::edits::{DescribedMount, Mount};
 
-    /// Its soname is libx.so.1.
+    /// A library with the soname libx.so.1.
     fn elf_bytes() -> Vec<u8> {
         sample(62, true, "libm.so.6")
     }
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(edits, once);
     }
 
-    /// A file behind a link that leads out of the host's root says nothing about this host.
+    /// A file behind a link out of the host's root does not belong to this host.
     #[test]
     fn links_in_folders_lead_within_the_root() {
         use std::os::unix::fs::symlink;

@@ -1,4 +1,4 @@
-//! What an image requires, held to the host and to the devices that were chosen.
+//! Checks what an image requires against the host and the chosen devices.
 
 use super::facts::Facts;
 use crate::decide::answers::Answer;
@@ -8,7 +8,8 @@ use crate::log::level::Level;
 use crate::log::{brief, Note};
 use crate::request::{is_version, Known, Outcome, Requirement, Subject};
 
-/// Holds the host to what the image requires, for each device that was chosen.
+/// Checks every requirement against the host and each chosen device.
+/// Errors: a requirement is not met, or can't be read.
 pub(super) fn check_requirements(
     answer: &Answer,
     facts: Option<&Facts>,
@@ -29,7 +30,7 @@ pub(super) fn check_requirements(
     Ok(())
 }
 
-/// What the host knows of itself and of each chosen device. Without facts about devices: of itself.
+/// What the host knows about each chosen device. Without device facts: about itself only.
 fn known<'a>(answer: &'a Answer, facts: Option<&'a Facts>, chosen: &'a Chosen) -> Vec<Known<'a>> {
     let version = answer.choice.vendor.version.as_deref();
     let version = version.filter(|version| is_version(version));
@@ -58,7 +59,7 @@ fn known<'a>(answer: &'a Answer, facts: Option<&'a Facts>, chosen: &'a Chosen) -
     known
 }
 
-/// What is required against what there is. Errors: it is not met, or can't be read.
+/// Checks one requirement. Errors: it is not met, or can't be read.
 pub fn check_one(requirement: &Requirement, known: &Known) -> Result<Option<Note>> {
     match requirement.check(known) {
         Outcome::Met => Ok(None),

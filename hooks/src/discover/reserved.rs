@@ -1,5 +1,6 @@
-//! The nodes of GPUs that a scheduler gives: by what the host has under their names, by the units of
-//! vendor files that answer a scheduler's interface, and by the number that NVIDIA's driver has.
+//! The nodes of GPUs that only a scheduler gives. They are known by the host's nodes of these
+//! names, by the units of vendor files that answer a scheduler's interface, and by the major number
+//! of NVIDIA's driver.
 
 use rustc_hash::FxHashSet;
 use rustix::fs::FileType;
@@ -9,17 +10,17 @@ use super::host::{DeviceFound, Host};
 use crate::config::vendor::Vendor;
 use crate::edits::{lies_in, Device};
 
-/// Nodes that are a GPU's wherever they are. Those for graphics are by their vendor.
+/// Nodes of GPUs, on any host. Graphics nodes also depend on their vendor.
 const NAMES: [&str; 2] = ["nvidia[0-9]*", "nvidia-caps/*"];
 const GRAPHICS: [&str; 2] = ["dri/card*", "dri/renderD*"];
-/// <https://www.kernel.org/doc/Documentation/admin-guide/devices.txt>: the nodes of NVIDIA's GPUs;
-/// 254 and 255 are the control nodes.
+/// The nodes of NVIDIA's GPUs; the minors 254 and 255 are control nodes.
+/// <https://www.kernel.org/doc/Documentation/admin-guide/devices.txt>
 const NVIDIA_MAJOR: u32 = 195;
 const NVIDIA_GPUS: u32 = 254;
 
 type Numbers = (char, u32, u32);
 
-/// What a scheduler has for itself.
+/// The nodes that only a scheduler gives.
 #[derive(Debug)]
 pub struct Reserved {
     numbers: FxHashSet<Numbers>,
@@ -27,7 +28,7 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// On a host with these vendor files.
+    /// The reserved nodes of a host with these vendor files.
     pub fn of<'v>(host: &Host, vendors: impl Iterator<Item = &'v Vendor>) -> Self {
         let answering = vendors.filter(|vendor| !vendor.interfaces.is_empty());
         let units = answering.filter_map(|vendor| vendor.units.as_deref());
@@ -50,7 +51,7 @@ impl Reserved {
         found
     }
 
-    /// True for the node of a GPU, whatever it is called in the container.
+    /// True for the node of a GPU, under any name in the container.
     pub fn has(&self, device: &Device) -> bool {
         let Device {
             kind, major, minor, ..
@@ -61,7 +62,7 @@ impl Reserved {
             || is_gpu(&device.path)
     }
 
-    /// True for what a mount brings into a container: a node of a GPU, or a folder that has one.
+    /// True if a mount of this source gives the container a GPU's node, by itself or in a folder.
     pub fn is_in(&self, host: &Host, source: &str) -> bool {
         let within = host.within(source);
         if self.paths.iter().any(|path| lies_in(path, within)) {
@@ -86,7 +87,7 @@ fn numbers(device: &Device) -> Numbers {
     (device.kind, device.major, device.minor)
 }
 
-/// NVIDIA's programs make the nodes in a container by their names.
+/// True for the names under which NVIDIA's programs make nodes in a container.
 fn is_gpu(path: &str) -> bool {
     let number = path.strip_prefix("/dev/nvidia").unwrap_or_default();
     !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
@@ -157,7 +158,7 @@ mod tests {
             let kind = FileType::CharacterDevice;
             mknodat(CWD, path("dev").join(name), kind, mode, makedev(240, minor)).unwrap();
         }
-        // The kernel says that this one is Intel's.
+        // The kernel reports Intel as the vendor of this node.
         std::fs::create_dir_all(path("sys/class/drm/card1/device")).unwrap();
         std::fs::write(path("sys/class/drm/card1/device/vendor"), "0x8086\n").unwrap();
         let vendor = |interfaces: &str| {

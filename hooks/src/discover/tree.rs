@@ -1,10 +1,9 @@
-//! One vendor's files, looked up on the host.
+//! Looks up the files of one vendor on the host.
 //!
-//! Most of them are a file, or a link to another name, in a folder that can be reached
-//! without links. There, one look at the folder serves them all: a file costs one system
-//! call, and none once the folder was listed, as one with many files of a vendor's own tree
-//! is. Everything else takes the long way: openat2 for the path as it stands, and /proc
-//! to say where that led.
+//! Most paths name a file, or a link to another name, in a folder whose path has no links. Such a
+//! folder is opened once for all its files. A file then costs one system call, or none after the
+//! folder was listed, which happens to a folder of the vendor's own tree with many files. Every
+//! other path takes longer: openat2 opens it, and /proc tells the result's path.
 
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -22,26 +21,26 @@ use crate::edits::Mount;
 use crate::rootfs::listing::entries_in;
 use crate::rootfs::{open_regular, split, Root};
 
-/// Links from name to name within a folder that are followed the short way.
+/// Links within one folder that are followed without openat2.
 const MAX_LINKS: u32 = 8;
 /// Longer than any name: limits.h, `NAME_MAX`.
 const MAX_NAME: usize = 256;
-/// Lookups in a folder after which it is listed: to list one takes as long as five of them.
+/// Lookups in a folder after which it is listed. A listing takes as long as five lookups.
 const PATIENCE: u32 = 5;
 /// Bytes of names up to which a listing is kept: some 150 names.
 const MAX_LISTING: usize = 8192;
 
-/// Below this, what is saved isn't worth another lookup.
+/// With fewer files, a mount of the whole folder saves less than it costs.
 const MIN_FILES: usize = 8;
 
-/// Where one vendor's files are looked up.
+/// The file tree of one vendor.
 #[derive(Debug)]
 pub struct Tree<'a> {
     host: &'a Host,
     sub: Option<Root>,
-    /// Its folder, free of links below the host's root as the caller wrote it.
+    /// Its path, without links below the host's root, which is as the caller wrote it.
     written: String,
-    /// Folders that were opened already, as the inventory calls them.
+    /// Folders that are open already, by their paths in the inventory.
     folders: RefCell<Vec<(String, Rc<Folder>)>>,
 }
 
@@ -49,9 +48,9 @@ pub struct Tree<'a> {
 struct Folder {
     fd: OwnedFd,
     lookups: Cell<u32>,
-    /// It is of a vendor's own tree: small, and nothing in it comes or goes.
+    /// It belongs to a vendor's own tree, which is small and never changes.
     is_own: bool,
-    /// Everything in it, unless that is too much.
+    /// Every name in it, unless the listing is too large.
     names: OnceCell<Option<FxHashMap<String, FileType>>>,
 }
 
@@ -69,7 +68,7 @@ impl Folder {
         names.as_ref()
     }
 
-    /// What a name is, links not followed.
+    /// The type of the file with this name. A link is not followed.
     fn kind(&self, name: &str) -> rustix::io::Result<FileType> {
         self.lookups.set(self.lookups.get() + 1);
         let names = if self.lookups.get() > PATIENCE {
@@ -88,12 +87,12 @@ impl Folder {
     }
 }
 
-/// What lies at a path of the host.
+/// A file of the host.
 #[derive(Debug)]
 pub struct Found {
     pub kind: FileType,
-    /// The path to mount it from: free of links, beginning with the host's
-    /// root as the caller wrote it. `None` when it isn't valid UTF-8.
+    /// The path to mount it from: without links, and beginning with the host's root as the caller
+    /// wrote it. `None`: not valid UTF-8.
     pub source: Option<String>,
     /// The path itself is a symbolic link.
     pub is_link: bool,
@@ -102,14 +101,14 @@ pub struct Found {
 
 #[derive(Debug)]
 enum Place {
-    /// In a folder, by the last part of its source.
+    /// In this folder; the last part of the source is its name.
     Named(Rc<Folder>),
-    /// A descriptor of `O_PATH`.
+    /// By a descriptor with `O_PATH`.
     Open(OwnedFd),
 }
 
 impl Found {
-    /// Opens it for reading. Errors: `INVAL` for what is no regular file.
+    /// Opens it for reading. Errors: `INVAL` if it is not a regular file.
     pub fn open(&self) -> rustix::io::Result<OwnedFd> {
         match &self.place {
             Place::Open(fd) => open_regular(fd).map(|(fd, _)| fd),
@@ -133,7 +132,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Looks a path up; nothing is opened.
+    /// Looks a path up without opening the file.
     pub fn find(&self, path: &str) -> rustix::io::Result<Found> {
         match self.find_in_folder(path) {
             Ok(Some(found)) => Ok(found),
@@ -142,18 +141,17 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Where a folder of the tree lies, if no link leads to it.
+    /// The source path of a folder of the tree, if its path has no link.
     pub fn source_of(&self, folder: &str) -> String {
         format!("{}{folder}", self.written)
     }
 
-    /// What the vendor calls a file that lies there.
+    /// The path in the inventory that a source path has.
     pub fn path_of<'p>(&self, source: &'p str) -> Option<&'p str> {
         source.strip_prefix(&self.written)
     }
 
-    /// Whether a folder holds nothing but what `known` says yes to.
-    /// Errors: `LOOP` if a link leads to it.
+    /// True if `known` is true for every name in a folder. Errors: `LOOP` if its path has a link.
     pub fn holds_only(
         &self,
         folder: &str,
@@ -168,7 +166,7 @@ impl<'a> Tree<'a> {
         Ok(entries.is_some_and(|entries| entries.iter().all(|(name, _)| known(name))))
     }
 
-    /// The short way. `None`, or `LOOP`: it doesn't lead there.
+    /// Looks a path up in its open folder. `None`, or `LOOP`: the path needs openat2.
     fn find_in_folder(&self, path: &str) -> rustix::io::Result<Option<Found>> {
         let Some((folder, name)) = split(path) else {
             return Ok(None);
@@ -188,7 +186,7 @@ impl<'a> Tree<'a> {
             }
             let (target, _) = rustix::fs::readlinkat_raw(&opened.fd, &*name, &mut buffer)?;
             match std::str::from_utf8(target) {
-                // One that fills the buffer may go on.
+                // A target that fills the buffer may be longer.
                 Ok(target)
                     if target.len() < MAX_NAME
                         && !target.contains('/')
@@ -202,7 +200,7 @@ impl<'a> Tree<'a> {
         Ok(None)
     }
 
-    /// A folder that no link leads to; `LOOP` if one does.
+    /// Opens a folder. Errors: `LOOP` if its path has a link.
     fn folder(&self, path: &str) -> rustix::io::Result<Rc<Folder>> {
         let mut known = self.folders.borrow_mut();
         if let Some((_, folder)) = known.iter().find(|(name, _)| name == path) {
@@ -247,8 +245,8 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Those in which every name is the target of one of these mounts, and comes from that
-/// very folder.
+/// Folders of a vendor's tree that could be mounted whole: every name in them is the target of one
+/// of these mounts, whose source lies in the same folder.
 pub fn whole_folders(tree: &Tree, mounts: &[Mount]) -> Vec<Mount> {
     let mut by_folder: BTreeMap<&str, Vec<(&str, &Mount)>> = BTreeMap::new();
     for mount in mounts {

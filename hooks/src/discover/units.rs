@@ -1,5 +1,5 @@
-//! A vendor's devices as units that can be chosen: from its facts where there are some, else
-//! from its nodes. The kernel says which nodes for graphics belong to which device.
+//! The units of a vendor that a container can choose: from the device facts if there are any, else
+//! from the nodes. The kernel tells which graphics nodes belong to which device.
 
 use rustix::fs::OFlags;
 
@@ -11,19 +11,19 @@ use crate::edits::Device;
 use crate::rootfs::listing::names_in;
 use crate::rootfs::path_of;
 
-/// Where the kernel's nodes for graphics lie.
+/// The folder of the kernel's graphics nodes.
 const DRM: &str = "/dev/dri/";
-/// <https://pcisig.com/membership/member-companies>: AMD and NVIDIA.
+/// PCI vendor numbers: <https://pcisig.com/membership/member-companies>.
 const AMD: &str = "0x1002";
 const NVIDIA: &str = "0x10de";
 
-/// True for a node of the kernel's graphics, which belongs to one device.
+/// True for a graphics node of the kernel, which belongs to one device.
 pub fn is_drm(path: &str) -> bool {
     path.strip_prefix(DRM)
         .is_some_and(|name| name.starts_with("card") || name.starts_with("renderD"))
 }
 
-/// The vendor's units on this host, by its nodes there.
+/// The vendor's units on this host, from its nodes there.
 pub fn units(host: &Host, vendor: &Vendor, nodes: &[Device], facts: Option<&Facts>) -> Vec<Unit> {
     let by_drm = vendor
         .units
@@ -59,7 +59,7 @@ fn of_node(path: &str, index: u32) -> Unit {
     }
 }
 
-/// One that is known by a node for graphics, with the others of its device.
+/// A unit that is known by a graphics node, with the other graphics nodes of its device.
 fn of_drm(host: &Host, path: &str, index: u32) -> Unit {
     let mut unit = of_node(path, index);
     if let Some(pci) = host.pci_of(path) {
@@ -105,7 +105,7 @@ pub fn number(path: &str) -> Option<u32> {
 }
 
 impl Host {
-    /// Paths of the nodes for graphics that a device has, by its PCI address.
+    /// The graphics nodes of the device with a PCI address.
     pub fn drm_of(&self, pci: &str) -> Vec<String> {
         if pci.contains('/') || pci.starts_with('.') {
             return Vec::new();
@@ -120,22 +120,22 @@ impl Host {
         paths
     }
 
-    /// The PCI address of the device that a node for graphics belongs to.
+    /// The PCI address of the device that a graphics node belongs to.
     fn pci_of(&self, path: &str) -> Option<String> {
         let fd = self.root.open_in(&device_of(path)?, OFlags::PATH).ok()?;
         let path = path_of(fd)?;
         path.rsplit('/').next().map(str::to_owned)
     }
 
-    /// True for a node for graphics of which the kernel says that it is another vendor's
-    /// than AMD, whose devices are known by such nodes.
+    /// True for a graphics node that the kernel attributes to another vendor than AMD, whose
+    /// devices are known by these nodes.
     fn is_others(&self, path: &str) -> bool {
         let vendor = self.vendor_of(path);
         vendor.is_some_and(|vendor| vendor.trim_ascii() != AMD.as_bytes())
     }
 
-    /// True for a node for graphics unless the kernel says that it is of a vendor whose devices no
-    /// scheduler here gives.
+    /// True for a graphics node, unless the kernel attributes it to a vendor whose devices no
+    /// scheduler gives.
     pub fn may_be_scheduled(&self, path: &str) -> bool {
         let vendor = self.vendor_of(path);
         vendor.is_none_or(|vendor| {
@@ -184,7 +184,7 @@ mod tests {
         }
     }
 
-    /// A device of PCI with nodes for graphics, as the kernel shows it.
+    /// A PCI device with graphics nodes, as the kernel shows it.
     fn device(root: &std::path::Path, pci: &str, vendor: &str, names: &[&str]) {
         let folder = root.join("sys/devices").join(pci);
         fs::create_dir_all(folder.join("drm")).unwrap();

@@ -1,4 +1,4 @@
-//! Edits of several sources as one.
+//! Merges the edits of several sources.
 
 use std::hash::Hash;
 
@@ -7,8 +7,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{variable_name, Edits};
 
 impl Edits {
-    /// Adds what the other has and this has not; the first at a path stays. Of two values of a
-    /// variable the later counts, as CDI has it.
+    /// Adds what only the other has. The first entry at a path stays. Of two values of a variable,
+    /// the later one counts, as in CDI.
     pub fn append(&mut self, other: Self) {
         merge(&mut self.devices, other.devices, |d| &d.path);
         merge(&mut self.mounts, other.mounts, |m| &m.target);
@@ -47,7 +47,7 @@ impl Edits {
         }
         let known = self.environment.iter().enumerate();
         let known = known.map(|(place, entry)| (variable_name(entry).to_owned(), place));
-        // The first of a name is the one that is replaced.
+        // The first entry of a name is the one that is replaced.
         let mut places: FxHashMap<String, usize> = known.rev().collect();
         for entry in entries {
             let name = variable_name(&entry);
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(edits.unset, ["E", "C"]);
     }
 
-    /// One source that must make no nodes is enough.
+    /// One source that keeps the nodes is enough.
     #[test]
     fn nodes_are_kept_where_either_says_so() {
         let with = |keeps_nodes| Edits {

@@ -1,6 +1,6 @@
-//! What mounts and nodes of ours are like. Written here once, for every applier.
+//! The attributes of the mounts that we make, in one place for every applier.
 
-/// A property of a mount.
+/// An attribute of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attribute {
     ReadOnly,
@@ -9,16 +9,16 @@ pub enum Attribute {
     NoPrograms,
 }
 
-/// Files and folders of the host: nothing of the driver can be changed, raise rights, or
-/// serve as a device. Every mount is a bind mount, and private.
+/// Files and folders of the host: the container can't change the driver, gain rights by it, or
+/// use it as a device. Every mount is a bind mount, and private.
 pub const FILE_MOUNT: &[Attribute] =
     &[Attribute::ReadOnly, Attribute::NoSuid, Attribute::NoDevices];
 
-/// A device node that is mounted, where one that we made would open nothing.
+/// A mounted device node, for containers in which a node that we make would not work.
 pub const DEVICE_MOUNT: &[Attribute] = &[Attribute::NoSuid, Attribute::NoPrograms];
 
 impl Attribute {
-    /// As a spec and a CDI document call it.
+    /// Its name in a spec and in a CDI document.
     pub fn option(self) -> &'static str {
         match self {
             Self::ReadOnly => "ro",
@@ -28,7 +28,7 @@ impl Attribute {
         }
     }
 
-    /// The attribute that an option of a mount stands for. `None`: another kind of option.
+    /// The attribute that a mount option sets. `None`: the option is of another kind.
     pub fn of_option(option: &str) -> Option<Self> {
         [
             Self::ReadOnly,
@@ -40,7 +40,7 @@ impl Attribute {
         .find(|attribute| attribute.option() == option)
     }
 
-    /// The options of a mount with these attributes, as a spec and a CDI document list them.
+    /// The mount options for these attributes, as a spec and a CDI document list them.
     pub fn options(attributes: &[Self]) -> impl Iterator<Item = &'static str> + '_ {
         let own = attributes.iter().map(|attribute| attribute.option());
         ["bind"].into_iter().chain(own).chain(["rprivate"])

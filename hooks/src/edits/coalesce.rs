@@ -1,14 +1,13 @@
-//! One mount for a folder instead of one for each of its files.
+//! Mounts a folder once instead of each of its files.
 //!
-//! Runtimes take a tenth of a millisecond for a mount. Where a folder of the driver holds
-//! nothing but what the inventory lists, and the image has nothing in its place, the
-//! container sees the same either way.
+//! A runtime needs a tenth of a millisecond for a mount. If a folder of the driver has only files
+//! of the inventory, and the image has nothing at its path, the container sees the same either way.
 
 use super::present::Container;
 use super::{lies_in, DescribedMount, Edits, Mount};
 
-/// Puts whole folders in place of their files, where nothing of the image or of the
-/// container's own mounts would be hidden.
+/// Replaces files with their whole folder, where that hides nothing of the image and none of the
+/// container's own mounts.
 pub(super) fn fold(edits: &mut Edits, container: &mut Container) {
     if edits.folders.is_empty() {
         return;
@@ -33,7 +32,7 @@ mod tests {
     use super::super::present::{Mounted, Present};
     use super::*;
 
-    /// An image that is empty but for these folders.
+    /// An image that has only these folders.
     struct Holds(&'static [&'static str]);
 
     impl Image for Holds {

@@ -1,10 +1,10 @@
-//! The one rule for what a container has already: what the user mounted stays.
+//! The rule for conflicts with what a container already has: what the user mounted stays.
 //!
-//! A mount or node of ours is left out where the container's own configuration has
-//! something at its path, in it (ours would hide that), or around it (its mount point
-//! would be made in the user's volume). The right to use a device that was asked for is
-//! given all the same. File systems that are made new for the container (a tmpfs, /proc)
-//! hold nothing of the user's: ours may lie in them.
+//! One of our mounts or nodes is left out if the container's own configuration has something at its
+//! path, in it (our mount would hide that), or around it (the mount point would be made in the
+//! user's volume). The right to use a requested device is given all the same. File systems that
+//! are made new for the container (a tmpfs, /proc) have nothing of the user's in them, so our files
+//! may lie there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
@@ -19,11 +19,11 @@ use crate::log::level::Level;
 use crate::log::Note;
 use crate::rootfs::split;
 
-/// Where the library cache lies.
+/// The path of the library cache.
 const CACHE: &str = "/etc/ld.so.cache";
 
-/// Edits that hide nothing of the container's own. Appliers take no others. Their paths
-/// in the container have no link of the image on the way.
+/// Edits that hide nothing of the container's own. Appliers take only these. No path in the
+/// container has a link of the image in it.
 #[derive(Debug, Default)]
 pub struct Settled {
     devices: Vec<Device>,
@@ -39,13 +39,13 @@ pub struct Settled {
 }
 
 impl Settled {
-    /// Nodes to be made, and allowed.
+    /// The nodes to make, which are also allowed.
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }
 
-    /// Every device that the container may use: those, and others whose nodes it has by a
-    /// mount of its own.
+    /// Every device that the container may use: the nodes to make, and devices whose nodes are in
+    /// one of the container's own mounts.
     pub fn allowed(&self) -> impl Iterator<Item = &Device> {
         self.devices.iter().chain(&self.allowed)
     }
@@ -54,7 +54,7 @@ impl Settled {
         &self.mounts
     }
 
-    /// Folders that no mount brings into being.
+    /// Folders to make; no mount creates them.
     pub fn directories(&self) -> &[String] {
         &self.directories
     }
@@ -63,36 +63,36 @@ impl Settled {
         &self.libraries
     }
 
-    /// Mounts of others' making.
+    /// Mounts that a CDI specification or an engine's configuration describes.
     pub fn described(&self) -> &[DescribedMount] {
         &self.described
     }
 
-    /// Links in the image's own files.
+    /// Links among the image's own files.
     pub fn links(&self) -> &[Link] {
         &self.links
     }
 
-    /// Links in file systems that the runtime makes new: there is no place for them before.
+    /// Links in file systems that the runtime makes new. They can only be made after that.
     pub fn late_links(&self) -> &[Link] {
         &self.late_links
     }
 
-    /// What hides nothing of the container's: its process's environment and groups, hooks,
-    /// network devices. The lists of paths are empty here.
+    /// Edits that can't hide anything: the process's environment and groups, hooks, network
+    /// devices. The lists of paths are empty here.
     pub fn rest(&self) -> &Edits {
         &self.rest
     }
 
-    /// Where the container has file systems that are made new for it.
+    /// The paths of file systems that are made new for the container.
     pub fn new_file_systems(&self) -> &[String] {
         &self.new_file_systems
     }
 }
 
 impl Edits {
-    /// Leaves out the devices whose nodes the container's own configuration lists, with
-    /// whatever rights it gives them.
+    /// Leaves out the devices that the container's own configuration lists, which keep the rights
+    /// that it gives them.
     pub fn leave_listed(&mut self, present: &Present) {
         if self.devices.is_empty() {
             return;
@@ -102,7 +102,7 @@ impl Edits {
         self.devices.retain(|device| !is_listed(device));
     }
 
-    /// Applies the rule, and puts folders in place of their files where that hides nothing.
+    /// Applies the rule, and replaces files with their whole folder where that hides nothing.
     /// Notes: what is left out.
     pub fn settle(mut self, present: &Present, image: &dyn Image) -> (Settled, Vec<Note>) {
         let bare: Vec<String> = self.bare_directories().map(str::to_owned).collect();
@@ -131,7 +131,7 @@ impl Edits {
 }
 
 impl Settled {
-    /// Gives the targets at which the container sees neither our file nor another.
+    /// Returns the targets at which the container sees no file at all.
     fn add_mounts(
         &mut self,
         mounts: Vec<Mount>,
@@ -153,13 +153,13 @@ impl Settled {
             }
             standing == Standing::Free
         });
-        // Links may have led two of them to one place, or a folder behind what lies in it.
+        // Links may lead two mounts to one path, or put a folder behind a mount that lies in it.
         sort_mounts(&mut self.mounts);
         self.mounts.dedup_by(|b, a| a.target == b.target);
         hidden
     }
 
-    /// Adds to `hidden` the targets at which the container sees neither file.
+    /// Adds to `hidden` the targets at which the container sees no file at all.
     fn add_described(
         &mut self,
         mounts: Vec<DescribedMount>,
@@ -189,13 +189,12 @@ impl Settled {
                 }
             }
         }
-        // Parents before what lies in them; the order of others is their author's.
+        // Parents come before what lies in them. Otherwise the author's order stays.
         let depth = |mount: &DescribedMount| mount.target.matches('/').count();
         self.described.sort_by_cached_key(depth);
     }
 
-    /// A link is itself what is put in place: where an older one of that name leads is not
-    /// followed.
+    /// A link replaces an older link of its name; the older one is not followed.
     fn add_links(&mut self, links: Vec<Link>, container: &mut Container, kept: &mut Kept) {
         for mut link in links {
             if let Some((folder, name)) = split(&link.path) {
@@ -250,15 +249,15 @@ impl Settled {
         }
     }
 
-    /// Where the user mounted the library cache, or the folder that it lies in, ours could
-    /// only be made beneath.
+    /// Leaves the libraries out if the user mounted the library cache or its folder: our cache
+    /// could only be made beneath that mount.
     fn keep_cache(&mut self, container: &mut Container) -> Option<Note> {
         if self.libraries.is_empty() && self.rest.compat.is_empty() {
             return None;
         }
         let (moved, standing) = container.stand(CACHE, "");
         let (Standing::At(place) | Standing::Around(place)) = standing else {
-            // It is made in the image, where this container does not see it.
+            // The cache is made in the image, where this container does not see it.
             let path = container.new_around(moved.as_deref().unwrap_or(CACHE))?;
             let message = format!(
                 "the container's own file system {path} is new and hides the library cache: the driver's libraries are found in the loader's default folders only"
@@ -275,7 +274,7 @@ impl Settled {
     }
 }
 
-/// What stays, and what of ours is left out for it.
+/// The mounts that stay, and the edits that are left out for each.
 #[derive(Default)]
 struct Kept(BTreeMap<usize, Vec<String>>);
 
@@ -284,7 +283,7 @@ impl Kept {
         self.0.entry(place).or_default().push(ours);
     }
 
-    /// One for each mount that stays, however many files are left out.
+    /// One note for each mount that stays, however many files are left out.
     fn notes(self, container: &Container) -> Vec<Note> {
         let note = |(place, ours): (usize, Vec<String>)| {
             let more = match ours.len() {

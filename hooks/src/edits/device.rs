@@ -1,4 +1,4 @@
-//! Device nodes of a container, and what it may do with them.
+//! Device nodes of a container, and the rights to use them.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ pub struct Device {
     pub source: String,
     /// Path in the container.
     pub path: String,
-    /// `c`, `b`, or `p` for a pipe, which has no numbers and needs no right.
+    /// `c`, `b`, or `p` for a pipe, which has no device numbers and needs no right.
     pub kind: char,
     pub major: u32,
     pub minor: u32,
@@ -23,18 +23,18 @@ pub struct Device {
 }
 
 impl Device {
-    /// True where the container's cgroup needs a rule for it.
+    /// True if the container's cgroup needs a rule for the device.
     pub fn needs_rule(&self) -> bool {
         self.kind != 'p' && self.access != Access::NONE
     }
 }
 
-/// What a container may do with a device, as cgroups know it.
+/// What a container may do with a device, in the terms of cgroups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
     pub read: bool,
     pub write: bool,
-    /// Make its node.
+    /// Whether it may make the device's node.
     pub make: bool,
 }
 
@@ -44,14 +44,14 @@ impl Access {
         write: true,
         make: true,
     };
-    /// The node is there, and the container's cgroup gives no right to it.
+    /// The node exists, and the container's cgroup gives no right to use it.
     pub const NONE: Self = Self {
         read: false,
         write: false,
         make: false,
     };
 
-    /// Reads `rwm` or some of its letters. `None`: another letter, or nothing.
+    /// Reads `rwm` or some of these letters. `None`: another letter, or no letter.
     pub fn parse(letters: &str) -> Option<Self> {
         let known = !letters.is_empty() && letters.chars().all(|c| matches!(c, 'r' | 'w' | 'm'));
         known.then(|| Self {

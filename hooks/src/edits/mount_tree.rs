@@ -1,10 +1,10 @@
-//! Where something is mounted, as a tree of names: how a path stands to all of it takes as
-//! long as the path has parts, however many mounts a container's author has thought of.
+//! The mounts of a container as a tree of names. Looking a path up takes as many steps as the path
+//! has parts, however many mounts the container's author added.
 
 use std::collections::BTreeMap;
 
-/// Which mounts stand at, in and around a path: of each kind the last one, as a later one
-/// covers what was there before.
+/// The mounts at, in and around a path. Of each kind it is the last one, because a later mount
+/// covers an earlier one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Near {
     pub at: Option<usize>,
@@ -13,7 +13,7 @@ pub(super) struct Near {
 }
 
 impl Near {
-    /// The last one in which the path lies, or at which it is.
+    /// The last mount at the path or around it.
     pub fn over(self) -> Option<usize> {
         self.at.max(self.around)
     }
@@ -23,16 +23,16 @@ impl Near {
     }
 }
 
-/// Mounts, by their numbers, at clean paths.
+/// The numbers of mounts, by their clean paths.
 #[derive(Debug)]
 pub(super) struct MountTree {
-    /// The first one is `/`.
+    /// The first node is `/`.
     nodes: Vec<Node>,
 }
 
 #[derive(Debug, Default)]
 struct Node {
-    /// In order: names that a container's author chose to collide can't.
+    /// Ordered and not hashed, because a container's author could choose names that collide.
     children: BTreeMap<Box<str>, usize>,
     at: Option<usize>,
     within: Option<usize>,
@@ -64,7 +64,7 @@ impl MountTree {
         next
     }
 
-    /// How a clean path stands to them.
+    /// The mounts near a clean path.
     pub fn near(&self, path: &str) -> Near {
         let mut near = Near::default();
         let mut here = &self.nodes[0];
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The same by looking at each.
+    /// The same result by examining every mount.
     fn slowly(paths: &[String], path: &str) -> Near {
         let mut near = Near::default();
         for (number, place) in paths.iter().enumerate() {

@@ -1,12 +1,11 @@
-//! Paths of a container, as text.
+//! Paths in a container, as text.
 
 use std::borrow::Cow;
 
-/// Links that are followed before a path counts as one that leads nowhere: the kernel's
-/// own limit (`path_resolution(7)`).
+/// After this many links a path leads nowhere: the kernel's own limit (`path_resolution(7)`).
 const MAX_LINKS: u32 = 40;
 
-/// True when the path is the folder or lies in it.
+/// True if the path is the folder or lies in it.
 pub fn lies_in(path: &str, folder: &str) -> bool {
     folder == "/"
         || path
@@ -14,9 +13,9 @@ pub fn lies_in(path: &str, folder: &str) -> bool {
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// True for an absolute path without empty parts, `.` and `..`, other than `/`.
+/// True for an absolute path without empty parts, `.` and `..`. False for `/`.
 pub fn is_plain(path: &str) -> bool {
-    // By bytes: a large inventory has thousands of them.
+    // Compared by bytes, because a large inventory has thousands of paths.
     let Some(rest) = path.as_bytes().strip_prefix(b"/") else {
         return false;
     };
@@ -32,8 +31,8 @@ pub fn is_plain(path: &str) -> bool {
     !matches!(rest[start..], [] | [b'.'] | [b'.', b'.'])
 }
 
-/// The path as runtimes read the destination of a mount: from the root, without empty
-/// parts, `.` and `..`.
+/// The path as a runtime reads the destination of a mount: from the root, without empty parts, `.`
+/// and `..`.
 pub fn clean(path: &str) -> Cow<'_, str> {
     if is_plain(path) {
         return Cow::Borrowed(path);
@@ -49,26 +48,26 @@ pub fn clean(path: &str) -> Cow<'_, str> {
     Cow::Owned(format!("/{}", parts.join("/")))
 }
 
-/// What is at a path of an image.
+/// What an image has at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum At {
     Nothing,
-    /// Something, and no link on the way.
+    /// Something, without a link in the path.
     Something,
-    /// A link is on the way.
+    /// The path has a link in it.
     Link,
 }
 
-/// What the rules have to know of an image.
+/// What the rules need to know about an image.
 pub trait Image {
     fn at(&self, path: &str) -> At;
-    /// Where the link at a path leads, whose folder no link leads to. `None`: it is no link.
+    /// The target of the link at a path; the folder's path has no link in it. `None`: not a link.
     fn link(&self, path: &str) -> Option<String>;
-    /// True where the image has no such folder, or an empty one.
+    /// True if the folder does not exist in the image, or is empty.
     fn is_free(&self, folder: &str) -> bool;
 }
 
-/// An image that can't be looked at: every path counts as it stands.
+/// An image that can't be examined: every path counts as it is written.
 pub struct Unseen;
 
 impl Image for Unseen {
@@ -85,8 +84,8 @@ impl Image for Unseen {
     }
 }
 
-/// Where a path leads within the image, which has a link on its way. What is mounted there is
-/// another file tree: its links are not the image's.
+/// Where a path with a link in it leads within the image. A mount is another file tree, and links
+/// in it are not the image's.
 pub fn follow(path: &str, image: &dyn Image, is_mount: impl Fn(&str) -> bool) -> String {
     let mut rest: Vec<String> = reversed(path).collect();
     let mut done = String::new();

@@ -1,4 +1,4 @@
-//! What a container has before our edits, and how a path of ours stands to it.
+//! What a container has before our edits, and how one of our paths relates to it.
 
 use std::borrow::Cow;
 
@@ -8,13 +8,13 @@ use super::mount_tree::{MountTree, Near};
 use super::paths::{clean, follow, is_plain, At, Image};
 use super::DescribedMount;
 
-/// A mount that the container's own configuration has.
+/// A mount of the container's own configuration.
 #[derive(Debug, Clone, Default)]
 pub struct Mounted<'a> {
-    /// As it is written there: links, `..` and slashes at its end are possible.
+    /// As the configuration has it, possibly with links, `..` and slashes at the end.
     pub destination: Cow<'a, str>,
     pub source: Cow<'a, str>,
-    /// A file system that is made new for the container: nothing of the user's is in it.
+    /// The file system is made new for the container and has nothing of the user's in it.
     pub is_new: bool,
 }
 
@@ -27,8 +27,8 @@ pub struct Present<'a> {
 }
 
 impl Present<'_> {
-    /// Adds where runc mounts what has a destination that begins with the path of the
-    /// container's root on the host: it takes such a one to lie below the root as it is.
+    /// Adds the places where runc mounts a destination that begins with the host's path of the
+    /// container's root: runc takes the rest as the path below the root.
     pub fn add_below(&mut self, root: &str) {
         let below = |mounted: &Mounted| {
             let rest = mounted.destination.strip_prefix(root)?;
@@ -43,31 +43,31 @@ impl Present<'_> {
     }
 }
 
-/// How a path of ours stands to what is mounted already; with the place of that.
+/// How one of our paths relates to the existing mounts; the number is the position of the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
     Free,
-    /// What we would put there is there already.
+    /// The file that we would mount is there already.
     Ours,
     At(usize),
     Within(usize),
     Around(usize),
 }
 
-/// What is mounted in the container already, by where that really is.
+/// The existing mounts of the container, by their real paths.
 pub(super) struct Container<'a> {
     places: Vec<Place<'a>>,
     by_path: MountTree,
     image: &'a dyn Image,
-    /// Folders of our paths.
+    /// The folders of our paths.
     folders: FxHashMap<String, Folder>,
 }
 
 struct Folder {
-    /// Where it really is.
+    /// Its real path.
     place: String,
     at: At,
-    /// Nothing is mounted at it, in it or around it.
+    /// No mount is at it, in it or around it.
     is_remote: bool,
 }
 
@@ -85,8 +85,8 @@ impl<'a> Container<'a> {
             folders: FxHashMap::default(),
         };
         for mounted in &present.mounts {
-            // Each is mounted where those before it have left the path. A `..` behind a link
-            // is crun's to follow as the kernel does, and runc's to take out as text before.
+            // A mount goes where the earlier mounts leave its path. For `..` behind a link, crun
+            // follows the link as the kernel does, and runc removes the `..` from the text first.
             let (path, _) = container.look_up(&mounted.destination);
             if let Cow::Owned(as_text) = clean(&mounted.destination) {
                 let (as_text, _) = container.look_up(&as_text);
@@ -104,13 +104,13 @@ impl<'a> Container<'a> {
         self.places.push(Place { path, mounted });
     }
 
-    /// Where the mount that stands at a place is.
+    /// The path of a mount, by its position.
     pub(super) fn path(&self, place: usize) -> &str {
         &self.places[place].path
     }
 
     fn look_up(&self, path: &str) -> (String, At) {
-        // In what is mounted there, the image has no links.
+        // The image has no links in a mount.
         if is_plain(path) && self.by_path.near(path).over().is_some() {
             return (path.to_owned(), At::Nothing);
         }
@@ -133,15 +133,14 @@ impl<'a> Container<'a> {
         new.map(|place| place.path.clone()).collect()
     }
 
-    /// A file system that is made new for the container and has this place in it, where no
-    /// later mount covers that.
+    /// The new file system around a path, unless a later mount covers it.
     pub(super) fn new_around(&self, place: &str) -> Option<&str> {
         let over = &self.places[self.by_path.near(place).over()?];
         over.mounted.is_new.then_some(over.path.as_str())
     }
 
-    /// Where a path of ours really is, links of the image followed (`None`: as it says), and
-    /// how that stands to what is mounted already.
+    /// The real path of one of our paths, with the image's links followed (`None`: unchanged), and
+    /// how it relates to the existing mounts.
     pub(super) fn stand(&mut self, path: &str, source: &str) -> (Option<String>, Standing) {
         let (mut moved, mut at) = (None, At::Something);
         if let Some((folder, name)) = split(path) {
@@ -165,7 +164,7 @@ impl<'a> Container<'a> {
         (moved, standing)
     }
 
-    /// The same for a folder that is to be mounted whole, and whether it would hide nothing.
+    /// True if a whole folder can be mounted at the path without hiding anything.
     pub(super) fn hides_nothing(&mut self, path: &str, source: &str) -> bool {
         let found = self.folder(path);
         let standing = self.standing(&found.place, source);
@@ -174,7 +173,7 @@ impl<'a> Container<'a> {
         free && matches!(standing, Standing::Free | Standing::Ours)
     }
 
-    /// Where a path of ours is.
+    /// The real path of one of our paths.
     pub(super) fn resolve(&mut self, path: &str) -> String {
         let path = clean(path);
         let (moved, _) = self.stand(&path, "");
@@ -191,7 +190,7 @@ impl<'a> Container<'a> {
     }
 
     pub(super) fn standing(&self, path: &str, source: &str) -> Standing {
-        // A later mount around covers all that lies in it, deeper mounts too.
+        // A later mount around the path covers everything in it, deeper mounts too.
         let Near { at, within, around } = self.by_path.near(path);
         match (at, within, around) {
             (Some(place), ..) if self.shows(place, path, source) => Standing::Ours,
@@ -204,15 +203,15 @@ impl<'a> Container<'a> {
         }
     }
 
-    /// True where an earlier pass described this very mount, of a file system that is made
-    /// new for the container.
+    /// True if this mount of a new file system is in the configuration already, from an earlier
+    /// pass.
     pub(super) fn is_made_as(&self, place: usize, mount: &DescribedMount) -> bool {
         let mounted = self.places[place].mounted;
         mounted.is_new && mounted.source == mount.source
     }
 
-    /// True where the container finds the source at the path, by a mount of it or of a
-    /// folder that it lies in.
+    /// True if the container finds the source at the path, because the source or a folder around it
+    /// is mounted.
     fn shows(&self, place: usize, path: &str, source: &str) -> bool {
         let Place {
             path: over,
@@ -223,7 +222,7 @@ impl<'a> Container<'a> {
     }
 }
 
-/// The folder and the name of a clean path. `None`: it lies in `/`.
+/// The folder and the name of a clean path. `None`: the path lies in `/`.
 fn split(path: &str) -> Option<(&str, &str)> {
     path.rsplit_once('/')
         .filter(|(folder, _)| !folder.is_empty())

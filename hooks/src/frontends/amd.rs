@@ -1,4 +1,4 @@
-//! AMD's interface: `ROCR_VISIBLE_DEVICES`, as Sarus's hook reads it.
+//! AMD's interface: `ROCR_VISIBLE_DEVICES`, read as Sarus's hook does.
 
 use crate::config::settings::Scheduler;
 use crate::policy::{Policy, Who};
@@ -7,9 +7,9 @@ use crate::request::{Ask, Details, Interface, Request, Source, Units, Way};
 use super::nvidia::Words;
 use super::sarus::{Given, ROCR};
 
-/// Adds to the request what it asks for by the variable. Where the host's scheduler counts,
-/// its word comes before the image's. A job without it has no device, but strictly as with
-/// Sarus, where its hook is entered for every container of a host with `/dev/kfd` and gives all.
+/// Adds what the variable asks for to the request. If the host's scheduler counts, its variable
+/// overrules the image's. A job without the variable gets no device, except in strict mode: Sarus
+/// runs its hook for every container of a host with `/dev/kfd` and gives all devices.
 pub fn read(request: &mut Request, given: &Given, scheduler: Scheduler, policy: &Policy) {
     let is_scheduled = scheduler != Scheduler::Ignored;
     let source = if is_scheduled {
@@ -47,7 +47,7 @@ pub fn read(request: &mut Request, given: &Given, scheduler: Scheduler, policy: 
 }
 
 fn ask(source: Source, units: Units, is_implied: bool) -> Ask {
-    // The nodes are a group's, of which the container's process has to be.
+    // The nodes belong to a group that the container's process has to join.
     let details = Details {
         groups: true,
         is_implied,

@@ -1,8 +1,8 @@
-//! The front end for devices of CDI that a container names: reads the specifications of the
-//! host, and turns what they say of those devices into edits.
+//! The front end for CDI devices that a container names: reads the specifications of the host and
+//! turns their edits for these devices into ours.
 //! <https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md>
 //!
-//! No file is opened for a container that names none.
+//! For a container that names no device, no file is opened.
 
 mod edit;
 mod registry;
@@ -23,7 +23,7 @@ pub use crate::config::cdi::folder::DEFAULT as DEFAULT_FOLDERS;
 pub use registry::{Listed, Registry};
 pub use translate::params_edit;
 
-/// So many unknown names are said.
+/// At most this many unknown names are reported.
 const SAID: usize = 5;
 
 /// True for `vendor.com/class=device`.
@@ -31,9 +31,9 @@ pub fn is_name(text: &str) -> bool {
     qualified(text).is_some()
 }
 
-/// What the named devices give a container, by the specifications in these folders (as the
-/// host calls them; a later one counts more). Notes: files that nothing of this is in, and
-/// that can't be used. Errors: a device is not known, and then nothing is given.
+/// The edits of the named devices, from the specifications in these folders of the host; a later
+/// folder overrules an earlier one. Notes: broken files that no name needs. Errors: a device is
+/// unknown; then the container gets nothing.
 pub fn edits(names: &[String], folders: &[PathBuf], host: &Host) -> Result<(Edits, Vec<Note>)> {
     if names.is_empty() {
         return Ok((Edits::default(), Vec::new()));
@@ -47,7 +47,7 @@ pub fn edits(names: &[String], folders: &[PathBuf], host: &Host) -> Result<(Edit
     let mut known: BTreeSet<&String> = BTreeSet::new();
     for name in names.iter().filter(|name| known.insert(name)) {
         if unknown.len() >= SAID && !registry.has(name) {
-            // To look for what is like it takes longest.
+            // Looking for similar names takes the most time.
             more += 1;
             continue;
         }
@@ -79,7 +79,7 @@ pub fn read(folders: &[PathBuf], host: &Host) -> Result<Vec<SpecFile>> {
     folder::read(&folders)
 }
 
-/// A file that no name was looked up in vain for.
+/// A warning about a broken file that no name needs.
 fn ignored(file: &SpecFile) -> Option<Note> {
     let broken = file.content.as_ref().err()?;
     let message = format!(
@@ -90,7 +90,7 @@ fn ignored(file: &SpecFile) -> Option<Note> {
     Some(Note::new(Level::Warning, message))
 }
 
-/// One error for all that are not known, `unsaid` ones among them.
+/// One error for all unknown names. `unsaid` is the number of further ones.
 fn together(mut errors: Vec<Error>, unsaid: usize) -> Option<Error> {
     if errors.len() < 2 {
         return errors.pop();

@@ -1,9 +1,9 @@
-//! The front end for specifications of CDI that other engines apply: their hooks at the stage
-//! createContainer, in the words of `nvidia-cdi-hook`.
+//! The front end for CDI specifications that engines apply: runs their hooks at the stage
+//! createContainer, with the command line of `nvidia-cdi-hook`.
 //!
-//! This process is in the container's mount namespace then, before its root is entered. Its
-//! working folder may be the image, and the state's process is no number that means something
-//! here: only the state's bundle counts, and the root that the bundle's config names.
+//! At that stage this process is in the container's mount namespace, before its root is entered.
+//! The working folder may be the image, and the process number of the state has no meaning here.
+//! Only the state's bundle counts, and the root that the bundle's config names.
 
 mod cache;
 mod call;
@@ -29,7 +29,7 @@ use crate::rootfs::Rootfs;
 
 pub use call::{Call, Verb, VERBS};
 
-/// Does what the call asks for. Notes: what the image makes impossible.
+/// Runs the command. Notes: what the image prevents.
 /// Errors: the state, the bundle or the root can't be used.
 pub fn run(call: &Call, state: &str) -> Result<Vec<Note>> {
     if call.verb == Verb::UpdateApplicationProfile {
@@ -59,7 +59,7 @@ pub fn run(call: &Call, state: &str) -> Result<Vec<Note>> {
     }
 }
 
-/// Errors: the config names no root, or the host's.
+/// Opens the container's root. Errors: the config names no root, or the host's.
 fn open_root(spec: &Spec, bundle: &Path) -> Result<Rootfs> {
     let path = spec.root_path()?.unwrap_or_default();
     if path.is_empty() || clean(&path) == "/" && path.starts_with('/') {
@@ -81,8 +81,8 @@ fn make_links(rootfs: &Rootfs, links: &[Link]) -> Vec<Note> {
     links.iter().filter_map(make).collect()
 }
 
-/// The cache gets the image's newer libraries at once; what comes later finds their folder in
-/// a drop-in of a fixed name, and keeps it in front.
+/// Adds the image's newer libraries to the cache. A drop-in with a fixed name holds their folder,
+/// so that later updates keep it in front.
 fn enable_compat(rootfs: &Rootfs, compat: &Compat) -> Result<Vec<Note>> {
     let compat = Compat {
         folder: clean(&compat.folder).into_owned(),
@@ -103,7 +103,7 @@ fn enable_compat(rootfs: &Rootfs, compat: &Compat) -> Result<Vec<Note>> {
     Ok(crate::ldcache::update(&rootfs.files, &found))
 }
 
-/// Only what lies in the image or in a file system that is made new: never in a volume.
+/// Changes modes in the image or in new file systems, and never in a volume.
 fn change_modes(rootfs: &Rootfs, mode: u32, paths: &[String]) -> Vec<Note> {
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::PermissionsExt;

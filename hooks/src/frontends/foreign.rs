@@ -1,5 +1,5 @@
-//! The interfaces of others that a front end answers, and what their ways give that are not
-//! by a vendor file.
+//! Other programs' interfaces that a front end answers, and what they give in other ways than by a
+//! vendor file.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -18,25 +18,25 @@ use super::nvidia::{csv, legacy, HostOf, Nvidia, Reader, DEVICES, HOOKS};
 use super::sarus::{self, Given};
 use super::{amd, cdi};
 
-/// NVIDIA's interface under the program's own names: by the vendor file.
+/// The configuration for NVIDIA's interface under this program's own names: by the vendor file.
 static OWN: LazyLock<Config> = LazyLock::new(|| Config {
     mode: Mode::JitCdi,
     ..Config::default()
 });
 
-/// Which interfaces are answered. By default none is.
+/// The interfaces that are answered. By default there are none.
 #[derive(Debug, Default)]
 pub struct Foreign<'a> {
     pub nvidia: Option<Nvidia<'a>>,
     pub amd: bool,
     pub scheduler: Scheduler,
-    /// What the scheduler gave this process.
+    /// The devices that the scheduler gave to this process.
     pub given: Given,
     pub reader: Reader,
 }
 
 impl<'a> Foreign<'a> {
-    /// Those of the settings.
+    /// The interfaces of the settings.
     pub fn of_settings(settings: &Settings, reader: Reader) -> Self {
         let has = |interface| settings.interfaces.contains(&interface);
         let nvidia = has(Interface::Nvidia).then(|| Nvidia {
@@ -55,7 +55,7 @@ impl<'a> Foreign<'a> {
         .with_scheduler(settings)
     }
 
-    /// NVIDIA's, as its own names answer it, and those of the settings.
+    /// NVIDIA's interface under NVIDIA's names, and the interfaces of the settings.
     pub fn of_nvidia(settings: &Settings, nvidia: Nvidia<'a>) -> Self {
         Self {
             nvidia: Some(nvidia),
@@ -74,7 +74,7 @@ impl<'a> Foreign<'a> {
         self
     }
 
-    /// What a config asks for, by flags of vendor files and by these.
+    /// What a config asks for, through flags of vendor files and through these interfaces.
     pub fn request<'b>(&self, config: &'b [u8], policy: &Policy, root: &Path) -> Request<'b> {
         let wanted = self.nvidia.map(|nvidia| nvidia.wanted());
         let mut request = request_with(config, &wanted.unwrap_or_default());
@@ -96,7 +96,7 @@ impl<'a> Foreign<'a> {
         request
     }
 
-    /// Says in a request what only the scheduler gives. False: no scheduler counts.
+    /// Adds the vendors that only the scheduler gives to a request. False: no scheduler counts.
     pub fn reserve(&self, request: &mut Request) -> bool {
         let is_scheduled = self.scheduler != Scheduler::Ignored;
         if is_scheduled {
@@ -105,8 +105,7 @@ impl<'a> Foreign<'a> {
         is_scheduled
     }
 
-    /// The vendors whose devices only the scheduler gives, whether the interface by which it
-    /// does is answered or not.
+    /// The vendors whose devices only the scheduler gives, also if their interface is not answered.
     fn reserved(&self) -> Vec<String> {
         let known = Interface::WORDS.map(|(_, interface)| interface.domain());
         let kind = self.nvidia.map(|nvidia| nvidia.config.cdi_kind.as_str());
@@ -117,7 +116,7 @@ impl<'a> Foreign<'a> {
         all.map(str::to_ascii_lowercase).collect()
     }
 
-    /// What is given for an ask beside a vendor file's answer.
+    /// What a request gets in addition to a vendor file's answer.
     pub fn given(&self, ask: &Ask, request: &Request, host: &Host) -> Result<(Edits, Vec<Note>)> {
         let Some(nvidia) = self.nvidia.filter(|_| ask.interface == Interface::Nvidia) else {
             return Ok((Edits::default(), Vec::new()));
@@ -136,14 +135,14 @@ impl<'a> Foreign<'a> {
                 return Ok((edits, Vec::new()));
             }
         };
-        // What Docker adds for `--gpus` has nothing left to do.
+        // The hook that Docker adds for `--gpus` has nothing left to do.
         edits.replaced_hooks = HOOKS.map(str::to_owned).to_vec();
         Ok((edits, notes))
     }
 }
 
-/// What specifications of CDI give for the names of an ask. A hook that comes later has
-/// nothing left to do, as the variable says.
+/// The edits of CDI specifications for the names of a request. The variable tells a later hook that
+/// it has nothing left to do.
 fn by_names(
     config: &Config,
     ask: &Ask,
@@ -156,7 +155,7 @@ fn by_names(
     };
     let (mut edits, notes) = cdi::edits(names, &config.cdi_folders, host)?;
     edits.environment.retain(|entry| !is_devices(entry));
-    // What the scheduler gives beside it keeps its variable.
+    // Devices that the scheduler gives need their variable.
     if request.reserved.is_empty() || ask.source == Source::Scheduler {
         edits.environment.push(format!("{DEVICES}=void"));
     }

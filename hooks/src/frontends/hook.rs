@@ -1,9 +1,9 @@
-//! The front end for engines that know hooks and nothing else: puts devices, files and
-//! library caches into a container whose namespaces and mounts exist already.
+//! The front end for engines that only support hooks: puts devices, files and library caches into a
+//! container whose namespaces and mounts exist already.
 //!
-//! Everything of the host is opened first. Then this process joins the container's
-//! mount namespace, and from there on it holds descriptors and resolves no path but the
-//! container's root, which the engine named.
+//! All files of the host are opened first. Then this process joins the container's mount namespace.
+//! From then on it uses descriptors, and resolves no path except the container's root, which the
+//! engine named.
 
 use crate::apply::namespace::process::Process;
 use crate::apply::namespace::{cgroup, params, Hosts};
@@ -24,31 +24,31 @@ use crate::request::Request;
 
 /// Stages at which the container's namespaces exist and its root is not yet entered.
 pub const STAGES: [&str; 2] = ["prestart", "createRuntime"];
-/// Stages of the runtime specification at which there is nothing left for us to do, or
-/// at which the process runs within the container. Called there, we do nothing.
+/// Stages at which nothing is left to do, or at which the hook runs inside the container. At these
+/// stages the program does nothing.
 pub const IDLE_STAGES: [&str; 4] = ["createContainer", "startContainer", "poststart", "poststop"];
 
 /// Largest state that is read, in bytes.
 pub const MAX_STATE: u64 = 1 << 20;
 
-/// How a hook was called.
+/// The call of a hook.
 #[derive(Debug)]
 pub struct Call<'a> {
     pub loaded: &'a Loaded,
-    /// `FLAG=VALUE` for which only the library cache is to be made, instead of all that
-    /// the container itself asks for. CDI specs call us so.
+    /// `FLAG=VALUE` for which only the library cache is made, instead of what the container asks
+    /// for. Hooks of CDI specifications use this.
     pub library_cache: &'a [String],
     /// The state, as the runtime wrote it.
     pub input: &'a str,
 }
 
-/// Does what the stages of [`STAGES`] are for. Errors: the start is to be refused.
+/// Runs the hook at one of [`STAGES`]. Errors: the start is refused.
 pub fn run(call: &Call) -> Result<()> {
     let state = State::parse(call.input)?;
     let settings = &call.loaded.settings;
     let log = Log::new(settings.log_level, settings.log_file.clone(), &state.id);
     let mut front_end = FrontEnd::new(call.loaded, &log, Reader::Hook);
-    // Who may name a device of CDI was for the engine to say.
+    // The engine decides who may name a CDI device.
     let everything = Policy::default();
     if !call.library_cache.is_empty() {
         front_end.policy = &everything;
@@ -60,12 +60,12 @@ pub fn run(call: &Call) -> Result<()> {
     act(&front_end, &task, &state)
 }
 
-/// What of a hook's work is to be done.
+/// The part of a hook's work to do.
 #[derive(Debug)]
 pub struct Task<'a> {
-    /// As [`Call`] has it.
+    /// As in [`Call`].
     pub library_cache: &'a [String],
-    /// The right to use the devices is for others to give.
+    /// Another program gives the right to use the devices.
     pub leaves_cgroups: bool,
 }
 
@@ -83,7 +83,7 @@ impl Task<'_> {
     }
 }
 
-/// Decorates the container, and logs why it can't.
+/// Decorates the container. Logs why it can't be done.
 pub fn act(front_end: &FrontEnd, task: &Task, state: &State) -> Result<()> {
     let done = decorate(front_end, task, state);
     if let Err(error) = &done {
@@ -107,7 +107,7 @@ fn decorate(front_end: &FrontEnd, task: &Task, state: &State) -> Result<()> {
     let spec = Spec::parse(text_of(&config)?)?;
     let present = spec.present()?;
     edits.leave_listed(&present);
-    // The image is seen too late to choose between a folder and its files.
+    // The image is seen too late to decide between a folder and its files.
     edits.folders.clear();
     let process = Process::open(state.pid)?;
     let hosts = if cache_only {
@@ -133,8 +133,8 @@ fn decorate(front_end: &FrontEnd, task: &Task, state: &State) -> Result<()> {
     Ok(())
 }
 
-/// Opens what is to be mounted, and gives the right to use the devices, both while this
-/// process is still on the host.
+/// Opens the files to mount, and gives the right to use the devices. This process is still on the
+/// host.
 fn open_hosts(edits: &Edits, process: &Process, leaves_cgroups: bool) -> Result<Hosts> {
     let hosts = Hosts::open(edits, process)?;
     if !process.is_rootless() && !leaves_cgroups {
@@ -143,8 +143,8 @@ fn open_hosts(edits: &Edits, process: &Process, leaves_cgroups: bool) -> Result<
     Ok(hosts)
 }
 
-/// A CDI specification has brought the mounts: what the spec has at their paths is it,
-/// even if the driver has changed since it was generated.
+/// The mounts that a CDI specification has added. What the spec has at their paths counts, even if
+/// the driver has changed since the specification was generated.
 fn by_spec(mut mounts: Vec<Mount>, present: &Present) -> Vec<Mount> {
     for mount in &mut mounts {
         let mut there = present.mounts.iter().rev();

@@ -1,5 +1,5 @@
-//! NVIDIA's interface: what its variables, mounts and annotations ask for, as one [`Ask`].
-//! The names and rules are those of its container toolkit, the mistakes are not.
+//! NVIDIA's interface: what its variables, mounts and annotations ask for. The names and rules are
+//! those of NVIDIA's container toolkit, without its mistakes.
 
 mod asks;
 mod capabilities;
@@ -27,43 +27,43 @@ pub use devices::Words;
 
 use devices::Candidate;
 
-/// Which devices.
+/// The variable for devices.
 pub const DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
-/// Which features.
+/// The variable for features.
 pub const CAPABILITIES: &str = "NVIDIA_DRIVER_CAPABILITIES";
-/// Images from before these variables have this one only.
+/// Images that are older than these variables have only this one.
 pub const CUDA_VERSION: &str = "CUDA_VERSION";
 const REQUIRE_CUDA: &str = "NVIDIA_REQUIRE_CUDA";
-/// Mounts below it ask for devices by their names.
+/// Mounts below this folder ask for the devices that they are named after.
 const MOUNTS: &str = "/var/run/nvidia-container-devices";
-/// Programs of hooks that do what a spec that is edited needs no more.
+/// Programs of hooks that an edited spec no longer needs.
 pub const HOOKS: [&str; 2] = ["nvidia-container-runtime-hook", "nvidia-container-toolkit"];
 
-/// Which front end reads the request.
+/// The kind of front end that reads the request.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
-    /// A runtime, or a filter of specs.
+    /// A runtime, or a filter of specs, which edit the spec.
     #[default]
     Runtime,
-    /// A hook: the spec is what it is.
+    /// A hook, which can't change the spec.
     Hook,
 }
 
-/// What the interface is read with.
+/// The parameters of NVIDIA's interface.
 #[derive(Debug, Clone, Copy)]
 pub struct Nvidia<'a> {
     pub config: &'a Config,
-    /// Why the configuration may be another than was meant.
+    /// Why the configuration may not be the intended one.
     pub problem: Option<&'a Error>,
     pub reader: Reader,
-    /// Annotations of CDI count: no engine has seen to them.
+    /// CDI annotations count, because no engine has handled them.
     pub reads_annotations: bool,
-    /// Where the configuration is, unless that is the usual place.
+    /// The path of the configuration, unless it is the default.
     pub file: Option<&'a Path>,
 }
 
 impl<'a> Nvidia<'a> {
-    /// What of a config is looked at.
+    /// The parts of a config that are read for this interface.
     pub fn wanted(&self) -> Wanted<'a> {
         let prefixes: &[String] = if self.reads_annotations {
             &self.config.cdi_prefixes
@@ -76,7 +76,7 @@ impl<'a> Nvidia<'a> {
         }
     }
 
-    /// Adds to the request what it asks for by this interface.
+    /// Adds what a container asks for through this interface to its request.
     pub fn read(&self, request: &mut Request, config: &[u8], policy: &Policy, host: &HostOf) {
         if self.suspect(request, |_| true).is_none() {
             return;
@@ -100,8 +100,8 @@ impl<'a> Nvidia<'a> {
         request.refused.extend(refused);
     }
 
-    /// By what something may be asked for, however the request is read, in a source that
-    /// may count.
+    /// The variable, mount or annotation that may ask for something, in any reading of the request
+    /// and in a source that may count.
     fn suspect(&self, request: &Request, may: impl Fn(Source) -> bool) -> Option<String> {
         let annotation = request.cdi.first().filter(|_| may(Source::Cdi));
         if let Some((key, _)) = annotation {
@@ -126,7 +126,7 @@ impl<'a> Nvidia<'a> {
             request.environment.get(DEVICES).is_none()
                 && requirements::is_legacy(&request.environment)
         };
-        // `NAME` without a value, which is an error where something is asked for.
+        // `NAME` without a `=`, which is an error for a container that asks.
         let bare = || {
             let entry = request.environment.bare_of(DEVICES);
             entry.then_some(DEVICES)
@@ -136,9 +136,9 @@ impl<'a> Nvidia<'a> {
         asking.map(str::to_owned)
     }
 
-    /// What asks and counts, with the way by which it is given; and why others don't. It is
-    /// the first source. Beside a scheduler it is that one's list, and names of CDI that
-    /// mean no device which a scheduler could give.
+    /// The candidates that count, with the way in which each is given, and why the others do not
+    /// count. Without a scheduler, the first candidate counts. With one, its list counts, and CDI
+    /// names of devices that no scheduler gives.
     fn counting(
         &self,
         request: &Request,
@@ -182,14 +182,14 @@ impl<'a> Nvidia<'a> {
     fn way(&self, candidate: &Candidate, host: &HostOf) -> Way {
         let is_tegra = || host.open().is_ok_and(|host| mode::is_tegra(&host));
         let way = mode::way(self.config.mode, self.reader, candidate.names(), is_tegra);
-        // A hook has no scheduler's environment, and asks the container's mounts first.
+        // A hook does not have the scheduler's environment, and reads the container's mounts first.
         if way == Way::Hook && candidate.is_schedulers() {
             return Way::VendorFile;
         }
         way
     }
 
-    /// NVIDIA's own rule about images that bring variables.
+    /// Applies NVIDIA's own rule about variables of images.
     fn judge(&self, request: &Request, candidate: &Candidate) -> std::result::Result<(), String> {
         let by_environment = candidate.sources.contains(&Source::Environment);
         if self.config.environment_when_unprivileged || request.privileged || !by_environment {
@@ -201,10 +201,10 @@ impl<'a> Nvidia<'a> {
         ))
     }
 
-    /// What a spec gets beside a vendor file's answer: programs of the driver must not make
-    /// nodes in a container that was given its own. A hook sees to that itself; a runtime, before
-    /// whom there is no container yet, needs a hook, and has one only where the driver's
-    /// settings on the host call for it.
+    /// What a spec gets in addition to a vendor file's answer. Programs of the driver must not make
+    /// nodes in a container that was given its nodes. Our hook prevents that itself. The runtime
+    /// starts before the container exists, so it adds a hook, but only if the driver's settings on
+    /// the host require it.
     pub fn beside(&self, host: &Host) -> Result<Edits> {
         let hook = match self.reader {
             Reader::Runtime if self.reads_annotations => params_edit(host)?,
@@ -218,7 +218,7 @@ impl<'a> Nvidia<'a> {
     }
 }
 
-/// The host that a request may have to be looked up on.
+/// The root of the host, which is opened only if a request needs it.
 #[derive(Debug, Clone, Copy)]
 pub struct HostOf<'a>(pub &'a Path);
 
@@ -228,7 +228,7 @@ impl HostOf<'_> {
     }
 }
 
-/// True for a request that counts beside a scheduler.
+/// True for a candidate that counts although a scheduler gives the devices.
 fn is_apart(request: &Request, candidate: &Candidate, way: Way) -> bool {
     let mut names = candidate.names().iter();
     let is_others = |name: &String| {

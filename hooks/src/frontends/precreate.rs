@@ -1,5 +1,5 @@
-//! The front end for programs that filter a spec on its way to a runtime: podman's hooks at the
-//! stage `precreate`. Writes to its output and nowhere else.
+//! The front end for filters of a spec on its way to a runtime: podman's hooks at the stage
+//! `precreate`. It only writes to its output.
 
 use std::path::Path;
 
@@ -12,14 +12,14 @@ use crate::log::level::Level;
 use crate::log::{Log, Note};
 use crate::rootfs::Rootfs;
 
-/// The edited spec. `None`: nothing applies, and it stays as it is, to the byte.
-/// Errors: the start is to be refused.
+/// The edited spec. `None`: nothing applies, and every byte of the spec stays.
+/// Errors: the start is refused.
 pub fn run(loaded: &Loaded, config: &[u8]) -> Result<Option<String>> {
     let settings = &loaded.settings;
     let log = Log::new(settings.log_level, settings.log_file.clone(), "");
     let edited = edit(loaded, config, &log);
     if let Err(error) = &edited {
-        // Engines say that a filter failed, and not why.
+        // Engines report that a filter failed, but not why.
         log.write(&Note::new(Level::Error, format!("start refused: {error}")));
     }
     edited
@@ -31,7 +31,7 @@ fn edit(loaded: &Loaded, config: &[u8], log: &Log) -> Result<Option<String>> {
         return Ok(None);
     };
     let spec = Spec::parse(text_of(config)?)?;
-    // What this stage is shown of the image may still change: the files one by one are safe.
+    // The image may still change after this stage, so only single files are safe to mount.
     edits.folders.clear();
     let rootfs = rootfs_to_look_at(&spec)?;
     let settled = frontends::settle(edits, &spec, rootfs.as_ref(), &loaded.settings.root, log)?;
@@ -43,8 +43,8 @@ fn edit(loaded: &Loaded, config: &[u8], log: &Log) -> Result<Option<String>> {
     spec.edited(&settled).map(Some)
 }
 
-/// The container's root, where this process can see it: links of the image lead to what
-/// is mounted there. Errors: it is the host's own.
+/// The container's root, if this process can see it; its links matter for the mounts.
+/// Errors: it is the host's own.
 fn rootfs_to_look_at(spec: &Spec) -> Result<Option<Rootfs>> {
     match spec.root_path()? {
         Some(path) if path.starts_with('/') => match Rootfs::open(Path::new(&*path)) {

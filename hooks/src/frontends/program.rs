@@ -1,16 +1,16 @@
-//! Where a program of the host is that a configuration names.
+//! Finds a program of the host that a configuration names.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
 
-/// Where programs are looked up when there is no `PATH`, and the `PATH` of hooks that programs
-/// of others are run for.
+/// The folders in which programs are looked up without a `PATH`, and the `PATH` of hooks that run
+/// other programs.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Where it may be: a path from the root is itself, and a name is in each folder of the list
-/// that is such a path. Another folder would be looked up in the current one, which is a bundle.
+/// The possible paths of a program: an absolute path itself, or a name in each absolute folder of
+/// the list. A relative folder would lie in the working folder, which is a bundle.
 pub fn candidates(name: &str, search: &OsStr) -> Vec<PathBuf> {
     if name.starts_with('/') {
         return vec![name.into()];

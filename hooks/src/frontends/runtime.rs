@@ -1,5 +1,5 @@
-//! The runtime shim: edits the bundle of a container that is about to be made,
-//! then becomes the low-level runtime. Every other command passes through.
+//! The runtime shim: edits the bundle of a new container, then becomes the low-level runtime. Every
+//! other command passes through.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -25,30 +25,30 @@ use crate::oci::bundle;
 use crate::oci::command_line::{Arguments, Create, LogFormat};
 use crate::oci::json::quote;
 
-/// The name under which the program is a runtime.
+/// The program's name as a runtime.
 pub const NAME: &str = "oci-decorator-runtime";
 
-/// Runs the command line of a runtime. Comes back only when that failed.
+/// Runs the command line of a runtime. Returns only if that fails.
 pub fn run(words: &[OsString]) -> u8 {
     run_as(words, None)
 }
 
-/// What is another's about the runtime under another's name.
+/// What differs for the runtime under another program's name.
 #[derive(Debug)]
 pub struct Guise<'a> {
     pub nvidia: Nvidia<'a>,
-    /// `None`: those of our settings.
+    /// Low-level runtimes. `None`: those of our settings.
     pub runtimes: Option<&'a [String]>,
-    /// Where they are from.
+    /// The file that has them.
     pub file: &'a Path,
-    /// `None`: that of our settings.
+    /// `None`: the level of our settings.
     pub log_level: Option<Level>,
     pub log_file: Option<PathBuf>,
-    /// What is to be said of its configuration, once something is asked for.
+    /// Warnings about the configuration, which are logged if something is asked for.
     pub warnings: &'a [String],
 }
 
-/// Runs the command line of a runtime in another's guise. Comes back only when that failed.
+/// Runs the command line of a runtime under another program's name. Returns only if that fails.
 pub fn run_as(words: &[OsString], guise: Option<&Guise>) -> u8 {
     let arguments = Arguments::parse(words);
     let error = match start(&arguments, words, guise) {
@@ -64,7 +64,7 @@ fn start(
     words: &[OsString],
     guise: Option<&Guise>,
 ) -> Result<std::convert::Infallible> {
-    // Broken settings must not keep anyone from stopping a container.
+    // Containers can be stopped even if the settings are broken.
     let named = settings::named_by_environment();
     let loaded = settings::load(named.as_deref());
     if let Some(likeliest) = arguments.creates.first() {
@@ -82,7 +82,7 @@ fn start(
     become_runtime(runtimes, file, words)
 }
 
-/// Edits what the container is made from.
+/// Edits the bundle of the container.
 fn decorate(
     loaded: &Loaded,
     arguments: &Arguments,
@@ -106,7 +106,7 @@ fn decorate(
     }
     let edited = configs(&arguments.creates).and_then(|configs| {
         match (configs.as_slice(), arguments.doubt) {
-            ([], _) => Ok(()), // The runtime says what is missing in its own words.
+            ([], _) => Ok(()), // The runtime reports what is missing.
             ([config], None) => edit_bundle(&front_end, config),
             (configs, doubt) => refuse_who_asks(&front_end, configs, doubt),
         }
@@ -117,14 +117,14 @@ fn decorate(
     edited
 }
 
-/// A container's config that is there.
+/// An existing config of a container.
 struct Config<'a> {
     create: &'a Create,
     bytes: Vec<u8>,
     stat: Stat,
 }
 
-/// Those that are there, each once. Runtimes that look elsewhere make no container.
+/// The configs that exist, each once. A runtime that looks elsewhere makes no container.
 fn configs(creates: &[Create]) -> Result<Vec<Config<'_>>> {
     let mut found: Vec<Config> = Vec::new();
     for create in creates {
@@ -142,8 +142,8 @@ fn configs(creates: &[Create]) -> Result<Vec<Config<'_>>> {
     Ok(found)
 }
 
-/// The same name in the same folder, and the same bundle. Two links to one file are two:
-/// a file is replaced under its name.
+/// True for the same name in the same folder, and the same bundle. Two links to one file differ,
+/// because a file is replaced under its name.
 fn is_same(one: &Create, other: &Create) -> bool {
     one.config.file_name() == other.config.file_name()
         && is_same_folder(one.config.parent(), other.config.parent())
@@ -159,7 +159,7 @@ fn is_same_folder(one: Option<&Path>, other: Option<&Path>) -> bool {
     folder(one).is_some_and(|one| folder(other) == Some(one))
 }
 
-/// What the runtime reads may not be what we would edit.
+/// Refuses containers that ask, because the runtime may read another config than we would edit.
 fn refuse_who_asks(front_end: &FrontEnd, configs: &[Config], doubt: Option<&str>) -> Result<()> {
     for config in configs {
         if let Some(flag) = front_end.may_ask(&front_end.request(&config.bytes))? {
@@ -209,7 +209,8 @@ fn edit_bundle(front_end: &FrontEnd, config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// `file` is where the list of runtimes is, or belongs.
+/// Runs the low-level runtime in place of this program. `file` is where the list of runtimes
+/// belongs.
 fn become_runtime(
     runtimes: &[String],
     file: &Path,
@@ -233,7 +234,7 @@ fn become_runtime(
     )))
 }
 
-/// The first runtime that can be executed and is not this program itself.
+/// The first runtime that can be executed and is not this program.
 fn find(runtimes: &[String], path: &OsStr) -> Option<PathBuf> {
     let own = std::fs::metadata("/proc/self/exe").ok();
     let own = own.map(|m| (m.dev(), m.ino()));
@@ -246,11 +247,11 @@ fn find(runtimes: &[String], path: &OsStr) -> Option<PathBuf> {
         })
 }
 
-/// Says to the engine why the start is refused: on stderr, and where it asked
-/// for the runtime's log, in the runtime's own format, so that it is shown.
+/// Tells the engine why the start is refused: on standard error, and in the runtime's log, in the
+/// runtime's own format, so that the engine shows it.
 fn report(arguments: &Arguments, message: &str) {
     let message = format!("oci-decorator: {message}");
-    // First, as a closed pipe at standard error ends the program.
+    // The log comes first, because a closed pipe at standard error ends the program.
     if let Some(log) = &arguments.log {
         append(log, &entry(&message, arguments.log_format));
     }

@@ -1,15 +1,14 @@
-//! The variables by which a scheduler gives devices to a job, in the numbering of the
-//! container that the job starts: what Sarus does before its hooks run.
+//! Translates the variables with which a scheduler gives devices to a job into the numbering of the
+//! container, as Sarus does before its hooks run.
 //! <https://sarus.readthedocs.io/en/stable/user/user_guide.html#nvidia-gpu-support>
 //!
-//! In a container the devices that it was given are 0, 1, …, in the order in which the host
-//! has them. Strict, everything is as with Sarus, its oddities included: numbers are sorted
-//! as text, so that `10,2` keeps its order, and an empty list is one device without a name.
-//! Lenient, numbers are sorted as numbers, blanks and duplicates make no difference, UUIDs
-//! stay what they are (CUDA takes them in a container too), and an empty list is none. Numbers
-//! beside UUIDs are the host's as well, and no number of the container's can be known from
-//! them: each becomes the UUID that it stands for. Where nothing says which that is, the
-//! container's list is left out, and CUDA takes every device that the container was given.
+//! In a container, its devices are 0, 1, … in the host's order. In strict mode everything is as in
+//! Sarus, including its oddities: numbers are sorted as text, so `10,2` keeps its order, and an
+//! empty list is one device without a name. In lenient mode, numbers are sorted as numbers, blanks
+//! and duplicates make no difference, UUIDs do not change (CUDA accepts them in a container too),
+//! and an empty list means no device. In a list of numbers and UUIDs, each number of the host
+//! becomes its UUID. If that UUID is unknown, the container's list is left out, and CUDA uses every
+//! device that the container was given.
 
 use crate::config::settings::Scheduler;
 use crate::discover::facts::Facts;
@@ -17,16 +16,16 @@ use crate::request::Request;
 
 use super::nvidia::{CAPABILITIES, CUDA_VERSION, DEVICES};
 
-/// How Slurm and others say which of NVIDIA's devices a job has.
+/// The variable with which Slurm and others give NVIDIA's devices to a job.
 pub const CUDA: &str = "CUDA_VISIBLE_DEVICES";
-/// The same for AMD's.
+/// The same for AMD's devices.
 pub const ROCR: &str = "ROCR_VISIBLE_DEVICES";
-/// What Slurm says of a job without devices.
+/// The value that Slurm sets for a job without devices.
 const NO_DEVICES: &str = "NoDevFiles";
-/// What a container without devices must not have either.
+/// Variables that a container without devices must not have.
 const ERASED: [&str; 4] = [CUDA_VERSION, CUDA, DEVICES, CAPABILITIES];
 
-/// What the scheduler gave, as the process's own environment says it.
+/// The devices that the scheduler gave, from the environment of this process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Given {
     pub cuda: Option<String>,
@@ -44,16 +43,16 @@ impl Given {
     }
 }
 
-/// What of the scheduler's list a container gets.
+/// The scheduler's list, for the container.
 #[derive(Debug, PartialEq, Eq)]
 struct Translation {
     devices: String,
-    /// `None`: every device that the container gets.
+    /// The list for CUDA. `None`: every device of the container.
     cuda: Option<String>,
 }
 
-/// Makes the request of a container what the scheduler gave for NVIDIA's devices. `facts` says
-/// what is known of these, where that matters.
+/// Replaces a container's request for NVIDIA's devices with the scheduler's. `facts` is called only
+/// if the device facts are needed.
 pub fn apply(
     request: &mut Request,
     given: &Given,
@@ -91,7 +90,7 @@ pub fn apply(
     request.is_scheduled = true;
 }
 
-/// `None`: no device.
+/// Translates the scheduler's list. `None`: no device.
 fn translate(
     list: &str,
     scheduler: Scheduler,
@@ -124,15 +123,15 @@ fn translate(
     Some(Translation { devices, cuda })
 }
 
-/// The names of a list, each once, as they are meant.
+/// The names of a list, each once, as the scheduler means them.
 fn names_of(list: &str) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for name in list.split(',').map(str::trim) {
-        // CUDA takes no more of a list once one of it is invalid.
+        // CUDA ignores the rest of a list after an invalid entry.
         if name.starts_with('-') {
             break;
         }
-        // One number has many spellings.
+        // A number may have several spellings.
         let name = number(name).map_or_else(|| name.to_owned(), |number| number.to_string());
         if !name.is_empty() && !names.contains(&name) {
             names.push(name);
@@ -146,8 +145,7 @@ fn number(name: &str) -> Option<u64> {
     name.parse().ok().filter(|_| digits)
 }
 
-/// The list without numbers, each device once. `None`: which device one of them is, is not
-/// known.
+/// The list with UUIDs instead of numbers, each device once. `None`: a number is unknown.
 fn by_uuid(names: &[String], facts: &Facts) -> Option<String> {
     let mut found: Vec<&str> = Vec::new();
     for name in names {
@@ -160,7 +158,7 @@ fn by_uuid(names: &[String], facts: &Facts) -> Option<String> {
                 .clone()
                 .find(|(gpu, _)| u64::from(gpu.index) == number)
                 .map(|(_, uuid)| uuid)?,
-            // CUDA takes the beginning of one too.
+            // CUDA accepts the prefix of a UUID too.
             None => uuids
                 .clone()
                 .find(|(_, uuid)| uuid.starts_with(name.as_str()))
@@ -173,7 +171,7 @@ fn by_uuid(names: &[String], facts: &Facts) -> Option<String> {
     Some(found.join(","))
 }
 
-/// The place of each name in the sorted list.
+/// The position of each name in the sorted list.
 fn places<T: PartialEq>(names: &[T], sorted: &[T]) -> String {
     let place = |name: &T| sorted.iter().position(|other| other == name);
     let places = names.iter().filter_map(place).map(|at| at.to_string());

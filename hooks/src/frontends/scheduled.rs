@@ -1,5 +1,5 @@
-//! Beside a scheduler nothing else gives a GPU: whatever flag or kind of CDI a container names,
-//! and whatever hooks its spec has, the nodes decide.
+//! Ensures that only the scheduler gives GPUs. The device nodes decide, whatever flag or CDI kind a
+//! container names and whatever hooks its spec has.
 
 use crate::config::settings::Settings;
 use crate::decide::{not_scheduled, refuse, Choice, VendorFile};
@@ -15,7 +15,7 @@ use crate::request::Request;
 use super::foreign::Foreign;
 use super::nvidia::{Reader, HOOKS};
 
-/// What a host's scheduler has for itself.
+/// The devices that only the host's scheduler gives.
 #[derive(Debug)]
 pub struct Scheduled<'a> {
     host: &'a Host,
@@ -39,8 +39,8 @@ impl<'a> Scheduled<'a> {
         })
     }
 
-    /// Takes the nodes out that only the scheduler gives; those paths. `by` is what asks for them.
-    /// Errors: the policy refuses who asks for them.
+    /// Removes the nodes that only the scheduler gives, and returns their paths. `by` asks for
+    /// them. Errors: the policy refuses the start.
     pub fn limit(&self, by: &str, edits: &mut Edits, notes: &mut Vec<Note>) -> Result<Vec<String>> {
         let gpus = edits.devices.iter().filter(|it| self.reserved.has(it));
         let mut paths: Vec<String> = gpus.map(|device| device.path.clone()).collect();
@@ -59,18 +59,18 @@ impl<'a> Scheduled<'a> {
     }
 }
 
-/// The flags by which vendor files were chosen.
+/// The flags of the chosen vendor files.
 pub fn flags(choices: &[Choice]) -> String {
     let flags = choices.iter().map(|it| it.vendor.activation_flag.as_str());
     flags.collect::<Vec<_>>().join(", ")
 }
 
-/// Makes a request one beside the scheduler that the settings say.
+/// Adds the vendors that only the scheduler of the settings gives to a request.
 pub fn reserve(request: &mut Request, settings: &Settings) {
     Foreign::of_settings(settings, Reader::Runtime).reserve(request);
 }
 
-/// True for a request beside a scheduler whose spec has a hook that would give devices.
+/// True if a scheduler counts and the spec has a hook that would give devices.
 pub fn has_hook(request: &Request) -> bool {
     !request.reserved.is_empty() && hooks(request).next().is_some()
 }
@@ -81,7 +81,7 @@ fn hooks<'r>(request: &'r Request) -> impl Iterator<Item = &'r String> {
     hooks.filter(move |path| HOOKS.contains(&name(path).as_str()))
 }
 
-/// The hooks of NVIDIA's that are taken out: they know nothing of the scheduler.
+/// Removes NVIDIA's hooks, which know nothing about the scheduler.
 pub fn without_hooks(request: &Request, notes: &mut Vec<Note>) -> Edits {
     let reason = |hook: &String| {
         let message = format!(

@@ -29,7 +29,7 @@ fn policy(environment: Who, annotations: Who) -> Policy {
     }
 }
 
-/// Every policy of one source, with either kind of container.
+/// Tries every policy of one source with both kinds of container.
 #[test]
 fn each_source_counts_for_whom_the_policy_says() {
     for (who, privileged, counts) in [
@@ -79,7 +79,7 @@ fn an_annotation_that_counts_overrules_the_environment() {
         (&no_annotations, Some("a"), Some("b"), Some("a"), 1),
         (&no_annotations, Some("a"), Some("none"), Some("a"), 0),
         (&no_annotations, None, Some("void"), None, 0),
-        // An image's own variable takes nothing from a pod whose annotation counts.
+        // A variable of the image takes nothing from a pod whose annotation counts.
         (&no_environment, Some("a"), Some("b"), Some("b"), 0),
         (&no_environment, Some("a"), Some("none"), Some("none"), 0),
         (&no_environment, Some("a"), None, None, 1),
@@ -120,7 +120,7 @@ fn the_allow_list_names_vendors_and_features() {
     }
 }
 
-/// Whole devices have no features that a list could hold them to.
+/// A list of features cannot limit whole devices.
 #[test]
 fn whole_devices_need_a_vendor_that_is_allowed_whole() {
     let features = Allowed::Features(vec!["a".to_owned()]);
@@ -222,7 +222,7 @@ fn a_policy_is_one_line() {
 }
 
 proptest! {
-    /// What counts is one of the values, and a stricter policy never gives more.
+    /// The value that counts is one of the given ones, and a stricter policy never gives more.
     #[test]
     fn stricter_is_never_more(
         environment in prop::option::of("a|b|none|"),

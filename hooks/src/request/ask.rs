@@ -1,10 +1,10 @@
-//! What is asked for through an interface of others: NVIDIA's variables, AMD's, a
-//! scheduler's.
+//! What a container asks for through another program's interface: the variables of NVIDIA, AMD or
+//! a scheduler.
 
 use super::{Requirement, Source};
 use crate::error::Result;
 
-/// An interface of others that a vendor's file can answer.
+/// Another program's interface that a vendor file can answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interface {
     Nvidia,
@@ -18,7 +18,7 @@ impl Interface {
         Self::WORDS[self as usize].0
     }
 
-    /// How kinds of CDI begin that are the vendor's.
+    /// The first part of the vendor's CDI kinds.
     pub fn domain(self) -> &'static str {
         match self {
             Self::Nvidia => "nvidia.com",
@@ -37,16 +37,16 @@ impl Interface {
 pub struct Ask {
     pub interface: Interface,
     pub source: Source,
-    /// What people wrote, for messages: a variable or an annotation.
+    /// The variable or annotation that asks, for messages.
     pub by: String,
     pub units: Units,
     pub way: Way,
-    /// What else was said. Errors count only where something is given at all.
+    /// The details of the request. An error counts only if something is given at all.
     pub details: Result<Details>,
 }
 
 impl Ask {
-    /// No container is refused for it.
+    /// True if the host's setting asks and not the container: no container is refused for it.
     pub fn is_implied(&self) -> bool {
         self.details
             .as_ref()
@@ -54,25 +54,25 @@ impl Ask {
     }
 }
 
-/// Which of a vendor's devices.
+/// Which of a vendor's devices are asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Units {
     All,
-    /// Those with these names, of whatever kind, each once.
+    /// The devices with these names, of any kind, each once.
     These(Vec<String>),
     /// Control nodes only.
     None,
 }
 
-/// By what it is given.
+/// How the devices are given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     VendorFile,
-    /// Lists of the host's files, as NVIDIA's boards have them.
+    /// By lists of host files, as NVIDIA's Jetson boards have them.
     Csv,
-    /// Specifications of CDI, by the names that `units` has.
+    /// By CDI specifications; `units` has the names.
     Cdi,
-    /// A hook, which is added to the spec.
+    /// By a hook that is added to the spec.
     Hook,
 }
 
@@ -80,9 +80,9 @@ pub enum Way {
 #[allow(clippy::struct_excessive_bools)]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Details {
-    /// Features by the interface's names. Empty: the vendor file's `driver_feature`.
+    /// Features, in the interface's own words. Empty: the vendor file's `driver_feature`.
     pub capabilities: Vec<String>,
-    /// They were named one by one: what is missing is worth a word.
+    /// The features were named one by one, so a missing one is reported.
     pub by_name: bool,
     pub requirements: Vec<Requirement>,
     pub channels: Channels,
@@ -91,15 +91,15 @@ pub struct Details {
     pub mig_rights: Vec<MigRight>,
     /// The container's process joins the groups that own the nodes.
     pub groups: bool,
-    /// Newer user space parts of the driver that the image has come before the host's.
+    /// Newer user-space libraries of the driver in the image come before the host's.
     pub compat: bool,
-    /// Every list of the host's files counts, not only those of the base (`Way::Csv`).
+    /// Every list of host files counts, not only the base lists (`Way::Csv`).
     pub every_list: bool,
-    /// The host's setting asks, and no container did: what can't be given is left out.
+    /// The host's setting asks, and not the container: what can't be given is left out.
     pub is_implied: bool,
 }
 
-/// Channels by which GPUs of several hosts share memory.
+/// IMEX channels, through which GPUs of several hosts share memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Channels {
     #[default]
@@ -108,7 +108,7 @@ pub enum Channels {
     These(Vec<u32>),
 }
 
-/// What a container may do to the partitions of all GPUs.
+/// What a container may do with the MIG partitions of all GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MigRight {
     Config,

@@ -1,8 +1,9 @@
-//! What an image demands of driver and devices, in the language of `NVIDIA_REQUIRE_*`:
-//! conditions like `cuda>=12.2`; a comma is "and", a blank is "or".
+//! What an image requires of the driver and the devices, in the language of `NVIDIA_REQUIRE_*`:
+//! conditions like `cuda>=12.2`. A comma means "and", a blank means "or".
 //!
-//! As with NVIDIA's own tool, a condition is looked at only when the verdict depends on it,
-//! what the host does not know counts as met, and `12.0` is `12`.
+//! The rules are those of NVIDIA's own tool: a condition is evaluated only if the result depends
+//! on it, a condition about something that the host does not know counts as met, and `12.0`
+//! equals `12`.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -51,15 +52,15 @@ const COMPARISONS: [(&str, Comparison); 6] = [
 ];
 const SIGNS: [char; 4] = ['<', '>', '=', '!'];
 
-/// One variable's demand.
+/// What one variable requires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirement {
-    /// The variable that has it; with its value, where the demand follows from that.
+    /// The variable, with its value where the requirement follows from that value.
     pub by: String,
     pub text: String,
 }
 
-/// What a host knows of itself and of one of its devices.
+/// What a host knows about itself and about one of its devices.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Known<'a> {
     pub cuda: Option<&'a str>,
@@ -90,14 +91,14 @@ impl fmt::Display for Known<'_> {
     }
 }
 
-/// What comes of a requirement on a host.
+/// The result of a requirement on a host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Met,
-    /// As far as the host can tell: it knows nothing of these.
+    /// Met as far as the host can tell: it knows nothing about these.
     MetUnlessKnown(Vec<Subject>),
     Unmet,
-    /// This part is no condition.
+    /// This part is not a condition.
     Invalid(String),
 }
 
@@ -139,7 +140,7 @@ impl Requirement {
     }
 }
 
-/// Errors: the first part that is no condition.
+/// Errors: the first part that is not a condition.
 fn all_met(alternative: &str, known: &Known, unknown: &mut Vec<Subject>) -> Result<bool, String> {
     for part in alternative.split(',').filter(|part| !part.is_empty()) {
         let condition = parse(part).ok_or(part)?;
@@ -162,7 +163,7 @@ struct Condition<'a> {
     value: &'a str,
 }
 
-/// `None`: it is no condition.
+/// `None`: the text is not a condition.
 fn parse(text: &str) -> Option<Condition<'_>> {
     let (name, rest) = text.split_at(text.find(SIGNS)?);
     let value = rest.trim_start_matches(SIGNS);
@@ -212,9 +213,9 @@ pub fn is_version(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_digit() || c == '.')
 }
 
-/// Compares versions number by number; what one lacks is 0.
+/// Compares versions number by number. A missing number counts as 0.
 fn compare(one: &str, other: &str) -> Ordering {
-    // Of any length: numbers are compared as text without zeros in front.
+    // Numbers may have any length, so they are compared as text without leading zeros.
     let numbers = |text: &str| -> Vec<String> {
         let parts = text.split('.').filter(|part| !part.is_empty());
         parts

@@ -29,7 +29,7 @@ fn variables_are_listed_each_once() {
     assert_eq!((env.bare(), env.variables()), (None, vec![("A", "x=y")]));
 }
 
-/// With steps that grow with the square of the entries this takes minutes.
+/// An algorithm that is quadratic in the entries would take minutes.
 #[test]
 fn many_variables_are_listed_in_no_time() {
     let env: Environment = (0..300_000).map(|at| format!("A{at}=1")).collect();

@@ -1,4 +1,4 @@
-//! The devices of a CDI specification: what each gives a container.
+//! The devices of a CDI specification, and what each gives a container.
 
 use serde_json::{json, Value};
 
@@ -26,7 +26,8 @@ impl<'a> Devices<'a> {
         }
     }
 
-    /// What was added. Errors: nothing, which no engine takes for a specification.
+    /// The devices that were added. Errors: there is no device, and engines refuse a specification
+    /// without one.
     pub fn found(self) -> Result<Vec<Value>> {
         if self.found.is_empty() {
             return Err(
@@ -37,7 +38,7 @@ impl<'a> Devices<'a> {
         Ok(self.found)
     }
 
-    /// Adds the vendor's devices; gives all that its features need together.
+    /// Adds the vendor's devices. Returns the edits of all its features together.
     pub fn add_vendor(
         &mut self,
         file: &VendorFile,
@@ -76,8 +77,8 @@ impl<'a> Devices<'a> {
         Ok(all)
     }
 
-    /// What has the name already stays: nodes come before features. A device that gives
-    /// nothing is left out: engines refuse the whole document for it.
+    /// Adds a device, unless the name is taken: nodes come before features. A device that gives
+    /// nothing is left out, because engines refuse the whole document for it.
     pub fn add(&mut self, name: &str, edits: &Edits, flags: &[String]) {
         let members = self.container_edits(edits, flags);
         if !members.is_empty() && self.found.iter().all(|device| device["name"] != name) {
@@ -111,7 +112,7 @@ impl<'a> Devices<'a> {
     }
 }
 
-/// A node with what it takes to use it: the control nodes and files of its features.
+/// A node with everything that its use needs: the control nodes and files of its features.
 fn around<'a>(
     node: &Device,
     vendor: &Vendor,
@@ -131,7 +132,7 @@ fn around<'a>(
     (names, edits)
 }
 
-/// `/dev/dri/card0` as `dri-card0`; a name begins with a letter or digit.
+/// The name of a device: `dri-card0` for `/dev/dri/card0`. It begins with a letter or digit.
 fn name(device: &Device) -> String {
     let name = device.path.trim_start_matches("/dev/");
     let name = plain(name, "_-.:");
@@ -143,8 +144,8 @@ fn name(device: &Device) -> String {
     }
 }
 
-/// Where the node lies and nothing else. Engines look its numbers up when a container
-/// starts: they differ from one boot to the next, and another driver may have them by then.
+/// The path of the node, without its numbers. Engines look these up when a container starts: they
+/// change from one boot to the next, and may then belong to another driver.
 pub(super) fn device_node(device: &Device) -> Value {
     let mut node = json!({"path": device.path});
     if device.source != device.path {
@@ -161,12 +162,12 @@ pub(super) fn mount(mount: &Mount) -> Value {
     })
 }
 
-/// A hook in the words of CDI.
+/// A hook in the form of CDI.
 pub(super) fn hook(hook: &edits::Hook) -> Value {
     json!({"hookName": hook.stage, "path": hook.path, "args": hook.args, "env": hook.env})
 }
 
-/// The hook that makes the library cache, which a spec can't say.
+/// The hook that makes the library cache, which a specification can't describe.
 pub(super) struct Hook<'a> {
     words: &'a [String],
     /// Without words.
@@ -174,7 +175,7 @@ pub(super) struct Hook<'a> {
 }
 
 impl<'a> Hook<'a> {
-    /// Errors: it is not known where this program lies.
+    /// Errors: the path of this program can't be found.
     pub fn new(words: &'a [String]) -> Result<Self> {
         let bare = own_hook("createRuntime", Vec::new())?;
         Ok(Self { words, bare })

@@ -1,4 +1,4 @@
-//! CDI specifications as files in the folders that engines read.
+//! Writes CDI specifications into the folders that engines read.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,18 +13,18 @@ use crate::discover::host::Host;
 use crate::error::{exit, Error, Result};
 use crate::publish::publish;
 
-/// As the service of NVIDIA's package calls its file. Where that still runs, the two write one
-/// file, and no device is there twice.
+/// The name that the service of NVIDIA's package uses. If that service still runs, both write the
+/// same file, and no device exists twice.
 const NVIDIA: &str = "nvidia.yaml";
-/// How ours begins: the format has no place for it before its version 0.6.
+/// The first line of our file. The format has no field for it before version 0.6.
 const MARK: &str = "# Written by `oci-decorator cdi generate`, which replaces it.";
 const TEMPORARY: &str = ".oci-decorator.cdi.tmp";
 
-/// Writes a file for each vendor into the folder, `oci-decorator-NAME.json`, and removes
-/// those of vendors that have none now. Where one answers NVIDIA's interface, `nvidia.yaml` has
-/// its devices as NVIDIA's users name them, unless another file has that kind. What one vendor
-/// lacks keeps no other from its file. Notes: what was left to others.
-/// Errors: every vendor that has none.
+/// Writes a file `oci-decorator-NAME.json` for each vendor into the folder, and removes the files
+/// of vendors that have none now. If a vendor answers NVIDIA's interface, `nvidia.yaml` gets its
+/// devices under the names that NVIDIA's users know, unless another file has that kind. A vendor
+/// without devices does not prevent the files of others. Notes: files that were left to others.
+/// Errors: every vendor without a file.
 pub fn write_each(folder: &Path, request: &Request) -> Result<Vec<String>> {
     let mut written = BTreeSet::new();
     let mut errors = Vec::new();
@@ -59,7 +59,7 @@ pub fn write_each(folder: &Path, request: &Request) -> Result<Vec<String>> {
     together(errors).map_or(Ok(notes), Err)
 }
 
-/// What became of the devices as NVIDIA's users name them.
+/// The result for the devices under NVIDIA's names.
 enum Nvidia {
     /// No vendor file answers NVIDIA's interface.
     Absent,
@@ -80,7 +80,7 @@ fn nvidia(folder: &Path, request: &Request, files: &[VendorFile]) -> Result<Nvid
         return Ok(Nvidia::LeftTo(other));
     }
     let vendor = file.content.as_ref().ok();
-    // Its own specification has a device `all` then.
+    // The vendor's own specification then has a device `all`.
     let has_kind = vendor.is_some_and(|vendor| vendor.cdi_kind.as_ref() == Some(&kind));
     let document = gpu::generate(&gpu::Request {
         without_all: has_kind,
@@ -90,8 +90,8 @@ fn nvidia(folder: &Path, request: &Request, files: &[VendorFile]) -> Result<Nvid
     Ok(Nvidia::Written)
 }
 
-/// Another's specification of a kind, in the folder or where engines look: two of one folder that
-/// have a device are a conflict, and one in `/run` hides one in `/etc`.
+/// A specification of another program for a kind, in the folder or where engines look. Two files of
+/// one folder with the same device are a conflict, and a file in `/run` hides one in `/etc`.
 fn other_of(kind: &str, folder: &Path, request: &Request) -> Result<Option<PathBuf>> {
     let host = Host::open(&request.settings.root)?;
     let usual = cdi_folder::DEFAULT.map(PathBuf::from);
@@ -110,7 +110,7 @@ fn other_of(kind: &str, folder: &Path, request: &Request) -> Result<Option<PathB
     Ok(found.next().map(|file| file.path.clone()))
 }
 
-/// True for a file that an earlier run wrote under NVIDIA's name.
+/// True for a file with NVIDIA's name that an earlier run wrote.
 fn is_ours(path: &Path) -> bool {
     let is_file = std::fs::symlink_metadata(path).is_ok_and(|about| about.is_file());
     let mut start = vec![0; MARK.len()];
@@ -125,7 +125,7 @@ fn is_own_name(name: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with('-'))
 }
 
-/// Removes the files that an earlier run wrote and this one did not.
+/// Removes the files that an earlier run wrote and this run did not.
 fn remove_others(folder: &Path, written: &BTreeSet<String>) -> Result<()> {
     let fail = |path: &Path, e: std::io::Error| {
         let path = path.display();
@@ -146,7 +146,7 @@ fn remove_others(folder: &Path, written: &BTreeSet<String>) -> Result<()> {
     Ok(())
 }
 
-/// All errors as one. Its code is the first that says more than that a driver is missing.
+/// Joins all errors. The code is that of the first error that is not only a missing driver.
 fn together(mut errors: Vec<Error>) -> Option<Error> {
     if errors.len() < 2 {
         return errors.pop();
@@ -161,8 +161,8 @@ fn together(mut errors: Vec<Error>) -> Option<Error> {
     })
 }
 
-/// Makes a folder and those above it that are missing. Whatever the umask, everyone may read
-/// them: an engine that runs as a user looks there.
+/// Makes a folder and the missing folders above it. Everyone may read them, whatever the umask,
+/// because an engine that runs as a user looks there.
 fn make_folder(folder: &Path) -> Result<()> {
     let fail = |e: std::io::Error| Error::failed(format!("can't make {}: {e}", folder.display()));
     let above = folder
@@ -177,9 +177,9 @@ fn make_folder(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes the file, whole or not at all. One that is as it has to be stays, so that who
-/// watches it is not woken. Its folder is made where it is missing, as
-/// `/etc/cdi` is on a new host.
+/// Writes the file, whole or not at all. A file with the right content stays untouched, so that
+/// programs that watch it are not notified. A missing folder is made, such as `/etc/cdi` on a new
+/// host.
 pub fn write(path: &Path, text: &str) -> Result<()> {
     let fail = |e: rustix::io::Errno| Error::failed(format!("can't write {}: {e}", path.display()));
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {

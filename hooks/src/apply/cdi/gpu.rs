@@ -1,5 +1,5 @@
-//! A specification as NVIDIA's own tool writes it: a device for each unit by its index and its
-//! UUID, one for each part of it, and `all`; what they share lies in the common part.
+//! Generates a specification as NVIDIA's own tool does: a device for each unit by its index and its
+//! UUID, a device for each part, and `all`. The common edits have what all devices share.
 
 mod edits;
 pub mod modes;
@@ -23,14 +23,14 @@ use crate::request::Interface;
 
 /// The kind that NVIDIA's users name.
 pub const KIND: (&str, &str) = ("nvidia.com", "gpu");
-/// What NVIDIA's own tool calls devices where no option says otherwise.
+/// The naming that NVIDIA's own tool uses by default.
 pub const USUAL: [Naming; 2] = [Naming::Index, Naming::Uuid];
-/// Names of vendor files that are NVIDIA's without saying so.
+/// Names of vendor files for NVIDIA that do not name the interface.
 const FILES: [&str; 2] = ["nvidia", "oci-nvidia"];
-/// Keeps NVIDIA's other front ends from giving the container devices as well.
+/// Prevents NVIDIA's other front ends from giving the container devices too.
 const VOID: &str = "NVIDIA_VISIBLE_DEVICES=void";
 
-/// What devices are called.
+/// How devices are named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Naming {
     /// `0`, and `0:1` for a part.
@@ -68,26 +68,26 @@ impl Naming {
     }
 }
 
-/// What is to be generated.
+/// What to generate.
 #[derive(Debug)]
 pub struct Request<'a> {
     pub settings: &'a Settings,
     pub vendor: &'a str,
     pub class: &'a str,
     pub namings: &'a [Naming],
-    /// Indices and UUIDs of the devices, and of parts, that are wanted. No word, or `all`: every
-    /// one. `none`: a device of that name, which gives none.
+    /// Indices and UUIDs of the requested devices and parts. Empty, or `all`: every device.
+    /// `none`: one device of that name, which gives nothing.
     pub ids: &'a [String],
-    /// There is no device `all`.
+    /// Leaves the device `all` out.
     pub without_all: bool,
-    /// Verbs of hooks that are left out; `all` for every one.
+    /// Verbs of hooks to leave out; `all` stands for every hook.
     pub disabled_hooks: &'a [String],
-    /// Verbs of hooks that come whatever the others say.
+    /// Verbs of hooks to keep in any case.
     pub enabled_hooks: &'a [String],
 }
 
 impl<'a> Request<'a> {
-    /// What NVIDIA's own tool writes where no option says otherwise.
+    /// The default request of NVIDIA's own tool.
     pub fn of(settings: &'a Settings) -> Self {
         Self {
             settings,
@@ -101,7 +101,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Errors: vendor and class make no kind of CDI.
+    /// Errors: vendor and class do not make a CDI kind.
     fn kind(&self) -> Result<String> {
         let kind = format!("{}/{}", self.vendor, self.class);
         if crate::config::cdi::name::is_kind(&kind) {
@@ -114,8 +114,8 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The specification. Errors: no vendor file of NVIDIA's, its driver isn't installed, or this
-/// host has none of its devices, or not the wanted ones.
+/// The specification. Errors: there is no vendor file for NVIDIA, its driver is not installed, or
+/// this host lacks its devices or the requested ones.
 pub fn generate(request: &Request) -> Result<Value> {
     let kind = request.kind()?;
     let files = vendor_dir::read(&request.settings.config_dir)?;
@@ -147,7 +147,7 @@ pub fn generate(request: &Request) -> Result<Value> {
     }))
 }
 
-/// An engine takes no specification without a device.
+/// The error for a host without devices. Engines refuse a specification without one.
 fn no_device(host: &Host, file: &VendorFile, vendor: &Vendor) -> Error {
     let (folder, path) = (host.shown("/dev"), &file.path);
     let units = match &vendor.units {
@@ -160,17 +160,17 @@ fn no_device(host: &Host, file: &VendorFile, vendor: &Vendor) -> Error {
     .resolve("load the driver, or correct the file; `oci-decorator check` lists what is missing")
 }
 
-/// The vendor file that says that it answers NVIDIA's interface, if any does.
+/// The vendor file that answers NVIDIA's interface, if any does.
 pub fn answers(files: &[VendorFile]) -> Option<&VendorFile> {
-    // A broken one that says so is an error here, as it is at a start.
+    // A broken file that names the interface is an error here, as at a start.
     files.iter().find(|file| match &file.content {
         Ok(vendor) => vendor.interfaces.contains(&Interface::Nvidia),
         Err(broken) => broken.interfaces.contains(&Interface::Nvidia),
     })
 }
 
-/// The facts about a vendor's devices. `None`: the host has no such file, so that the number
-/// of a node is its index. Errors: the file is broken, or others than root may have written it.
+/// The facts about a vendor's devices. `None`: the host has no such file, so a node's number is its
+/// index. Errors: the file is broken, or a user other than root may have written it.
 fn facts(host: &Host, vendor: &str) -> Result<Option<Facts>> {
     match host.facts(vendor) {
         Found::Absent => Ok(None),
@@ -182,7 +182,7 @@ fn facts(host: &Host, vendor: &str) -> Result<Option<Facts>> {
     }
 }
 
-/// NVIDIA's vendor file: the one that says so, else the one with NVIDIA's kind or name.
+/// NVIDIA's vendor file: the one that answers its interface, else the one with its kind or name.
 fn choose<'a>(
     files: &'a [VendorFile],
     settings: &Settings,

@@ -142,7 +142,7 @@ fn a_path_that_can_not_be_a_file_is_refused() {
         assert_eq!(error.code, exit::FAILED);
         assert!(error.to_string().contains(part), "{path}: {error}");
     }
-    // What was there stays, and nothing is left beside it.
+    // The old files stay, and no other file is left.
     assert_eq!(std::fs::read_dir(tree.path()).unwrap().count(), 2);
 }
 

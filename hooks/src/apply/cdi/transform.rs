@@ -1,4 +1,4 @@
-//! Another root for the paths of a specification that exists.
+//! Changes the root of the paths in an existing specification.
 
 use serde_json::Value;
 
@@ -6,18 +6,18 @@ use crate::config::cdi::{Node, Syntax};
 use crate::edits::lies_in;
 use crate::error::{Error, Result};
 
-/// What is to be changed.
+/// What to change.
 #[derive(Debug, Clone)]
 pub struct Transform {
     pub from: String,
     pub to: String,
-    /// The paths of the container, not those of the host.
+    /// Changes the paths in the container instead of the host's.
     pub in_container: bool,
 }
 
 impl Transform {
-    /// The document with the paths below the other root. What it says besides stays, known to
-    /// us or not. Errors: it is not of this syntax.
+    /// The document with the paths below the new root. Everything else stays, also unknown members.
+    /// Errors: the text does not have this syntax.
     pub fn apply(&self, text: &str, syntax: Syntax) -> Result<Value> {
         let node = Node::parse(text, syntax).map_err(|problem| {
             Error::usage(format!("the specification is {problem}"))
@@ -30,7 +30,7 @@ impl Transform {
                 self.edits(&mut device["containerEdits"]);
             }
         }
-        // Looking made members that weren't there.
+        // Indexing a missing member has added it as null.
         remove_null(&mut document);
         Ok(document)
     }
@@ -42,7 +42,7 @@ impl Transform {
             "hostPath"
         };
         for node in list(edits, "deviceNodes") {
-            // Without a path of its own, the host has it where the container has it.
+            // Without `hostPath`, the host has the node at the path of the container.
             let own = node.get("hostPath").or_else(|| node.get("path"));
             let own = own.and_then(Value::as_str).unwrap_or_default().to_owned();
             if self.in_container {

@@ -1,5 +1,5 @@
-//! A document as YAML. Strings are in double quotes, as JSON writes them: every one is then a
-//! string to every reader, whatever it looks like.
+//! Writes a document as YAML. Strings are in double quotes as in JSON, so every reader takes them
+//! for strings.
 
 use serde_json::Value;
 
@@ -51,7 +51,7 @@ fn write_member(key: &str, value: &Value, depth: usize, out: &mut String) {
     }
 }
 
-/// The first member of an object stands behind the dash.
+/// Writes an item. The first member of an object stands behind the dash.
 fn write_item(item: &Value, depth: usize, out: &mut String) {
     if !is_nested(item) {
         out.push_str(&item.to_string());
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(text(&document), expected);
     }
 
-    /// As the reader of specifications sees both.
+    /// The value as the reader of specifications sees it in both syntaxes.
     fn seen(node: Node) -> Node {
         match node {
             Node::Plain(text) => match serde_json::from_str::<Value>(&text) {

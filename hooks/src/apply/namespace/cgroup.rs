@@ -1,8 +1,8 @@
-//! The right to use devices, given to the cgroup of a container that exists already.
+//! Gives the cgroup of an existing container the right to use devices.
 //!
-//! Version 1 has a file for it. Version 2 has BPF programs, see `device_filter`. What a
-//! hook changes there, systemd takes back at a `daemon-reload`; the front ends that edit the
-//! spec are not affected (`docs/reference/oci-decorator.md`).
+//! Version 1 of cgroups has a file for this. Version 2 has BPF programs, see `device_filter`. At a
+//! `daemon-reload`, systemd reverts what a hook changes there. The front ends that edit the spec
+//! are not affected (`docs/reference/oci-decorator.md`).
 
 use std::fs::File;
 use std::io::Write;
@@ -15,8 +15,8 @@ use super::process::Process;
 use crate::edits::Device;
 use crate::error::{Error, Result};
 
-/// Lets the process, and the container with it, use the devices.
-/// Errors: no such cgroup can be found, or it can't be changed.
+/// Lets the process and its container use the devices.
+/// Errors: the cgroup can't be found or changed.
 pub fn allow(devices: &[Device], process: &Process) -> Result<()> {
     if !devices.iter().any(Device::needs_rule) {
         return Ok(());
@@ -40,7 +40,7 @@ enum Cgroup {
 }
 
 /// Finds the process's cgroup among the mounts (proc(5), `/proc/PID/mountinfo`; cgroups(7),
-/// `/proc/PID/cgroup`). The devices of a hybrid host are version 1's.
+/// `/proc/PID/cgroup`). On a hybrid host, version 1 decides about devices.
 fn find(mounts: &str, cgroups: &str) -> Option<Cgroup> {
     let member = |wanted: fn(&str, &str) -> bool| {
         cgroups.lines().find_map(|line| {
@@ -86,7 +86,7 @@ impl<'a> Mounted<'a> {
         })
     }
 
-    /// The folder of a cgroup. `None`: it lies outside of what is mounted.
+    /// The folder of a cgroup. `None`: it lies outside of the mounted part of the tree.
     fn folder(&self, cgroup: &str) -> Option<PathBuf> {
         let within = Path::new(cgroup).strip_prefix(self.root).ok()?;
         let plain = |part| matches!(part, std::path::Component::Normal(_));
@@ -106,7 +106,7 @@ fn allow_by_file(devices: &[Device], folder: &Path) -> Result<()> {
     for device in devices.iter().filter(|device| device.needs_rule()) {
         let (kind, major, minor) = (device.kind, device.major, device.minor);
         let rule = format!("{kind} {major}:{minor} {}", device.access);
-        // One rule a write, says cgroup-v1/devices.rst.
+        // One rule for each write (cgroup-v1/devices.rst).
         let opened = File::options().write(true).open(&file);
         opened
             .and_then(|mut f| f.write_all(rule.as_bytes()))
@@ -149,7 +149,7 @@ mod tests {
             find(TWO, "0::/\n"),
             Some(Cgroup::Two("/sys/fs/cgroup/".into()))
         );
-        // A controller of version 1 that is mounted nowhere, and one with a name of its own.
+        // A controller of version 1 that is mounted nowhere, and a named one.
         let named = "3:name=devices:/x\n1:devices:/x\n7::/x\n0:odd:/x\n0::/c\n";
         let two = Cgroup::Two("/sys/fs/cgroup/c".into());
         assert_eq!(find(TWO, named), Some(two));
@@ -176,14 +176,14 @@ mod tests {
             gid: Some(0),
             access: crate::edits::Access::ALL,
         };
-        // A file that isn't there is not made: that would be no cgroup.
+        // A missing file is not made, as the folder would not be a cgroup.
         let one = [device('c', 195, 255)];
         let error = allow_by_file(&one, folder.path()).unwrap_err();
         assert!(error.to_string().contains("devices.allow"), "{error}");
         let file = folder.path().join("devices.allow");
         for (devices, expected) in [
             (&one[..], "c 195:255 rwm"),
-            // The kernel takes one rule a write, so each is written to the beginning.
+            // The kernel takes one rule for each write, so each is written at the beginning.
             (&[device('c', 1, 3), device('b', 259, 1)], "b 259:1 rwm"),
         ] {
             std::fs::write(&file, "").unwrap();
@@ -194,7 +194,7 @@ mod tests {
         assert!(allow_by_program(&one, &file).is_err());
     }
 
-    /// A container whose cgroup can't be found does not start without its devices.
+    /// A container whose cgroup can't be found is refused, and does not start without its devices.
     #[test]
     fn only_what_needs_a_rule_needs_a_cgroup() {
         use super::super::process::tests::Sleeper;

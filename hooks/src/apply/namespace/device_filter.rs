@@ -1,8 +1,8 @@
-//! Device rules of cgroup version 2: BPF programs that the runtime attached to the cgroup.
+//! Device rules of cgroup version 2: the BPF programs that the runtime attached to the cgroup.
 //!
-//! All programs of a cgroup must agree, so one more can't allow anything. Each is
-//! therefore replaced by itself with our rules in front: what was denied stays
-//! denied but for our devices, and what was allowed stays allowed.
+//! All programs of a cgroup must allow an access, so an additional program can't allow anything.
+//! Each program is therefore replaced by itself with our rules in front: what was allowed stays
+//! allowed, and what was denied stays denied, except for our devices.
 //! <https://docs.kernel.org/admin-guide/cgroup-v2.html#device-controller>
 #![allow(unsafe_code)]
 
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::edits::{Access, Device};
 use crate::syscalls::bpf;
 
-/// Numbers of `linux/bpf.h`.
+/// The numbers of `linux/bpf.h`.
 mod number {
     pub const LOAD: i32 = 5;
     pub const ATTACH: i32 = 8;
@@ -28,7 +28,7 @@ mod number {
     pub const CHARACTER: i32 = 2;
 }
 
-/// Codes of instructions: `linux/bpf.h`, `linux/bpf_common.h`.
+/// The codes of instructions: `linux/bpf.h`, `linux/bpf_common.h`.
 mod code {
     pub const LOAD_WORD: u8 = 0x61;
     pub const AND: u8 = 0x54;
@@ -38,7 +38,7 @@ mod code {
     pub const EXIT: u8 = 0x95;
 }
 
-/// A program of a runtime has some tens of instructions; the kernel takes a million.
+/// A runtime's program has some tens of instructions; the kernel accepts a million.
 const MAX_INSTRUCTIONS: usize = 1 << 16;
 const MAX_PROGRAMS: usize = 64;
 
@@ -88,8 +88,8 @@ pub fn allow(cgroup: &OwnedFd, devices: &[Device]) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// Leads to "allowed" for the given accesses to the device, and on to what follows for others.
-/// The program starts with its context in register 1, which stays as it is
+/// Instructions that allow the given accesses to the device, and continue with what follows for
+/// every other access. The program starts with its context in register 1, which does not change
 /// (`struct bpf_cgroup_dev_ctx`: access and type in one word, major, minor).
 fn rule(device: &Device) -> Vec<Instruction> {
     let kind = match device.kind {
@@ -120,7 +120,7 @@ fn rule(device: &Device) -> Vec<Instruction> {
     program
 }
 
-/// The accesses that the container is not to have: `BPF_DEVCG_ACC_…` of `linux/bpf.h`.
+/// The accesses that the container does not get: `BPF_DEVCG_ACC_…` of `linux/bpf.h`.
 fn withheld(access: Access) -> i32 {
     [(access.make, 1), (access.read, 2), (access.write, 4)]
         .into_iter()
@@ -155,7 +155,7 @@ fn programs(cgroup: &OwnedFd) -> rustix::io::Result<(Vec<u32>, u32)> {
         count: u32::try_from(MAX_PROGRAMS).unwrap_or_default(),
         ..Query::default()
     };
-    // SAFETY: `ids` has room for as many numbers as `count` says.
+    // SAFETY: `ids` has room for `count` numbers.
     unsafe { bpf(number::QUERY, &mut query) }?;
     ids.truncate(query.count as usize);
     Ok((ids, query.attach_flags))
@@ -181,7 +181,7 @@ fn open(id: u32) -> rustix::io::Result<OwnedFd> {
 
 fn owned(fd: libc::c_long) -> rustix::io::Result<OwnedFd> {
     let fd = RawFd::try_from(fd).map_err(|_| Errno::BADF)?;
-    // SAFETY: the kernel has just made it for us, close-on-exec as all of bpf(2)'s.
+    // SAFETY: the kernel has just made it for us, with close-on-exec like all of bpf(2)'s.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -193,7 +193,7 @@ struct Information {
     address: u64,
 }
 
-/// The beginning of `struct bpf_prog_info`; the kernel fills as much as there is.
+/// The beginning of `struct bpf_prog_info`; the kernel fills in as much as there is room for.
 #[repr(C)]
 #[derive(Default)]
 struct ProgramInformation {
@@ -206,8 +206,8 @@ struct ProgramInformation {
     address: u64,
 }
 
-/// Errors: `PERM` when the kernel shows programs to no one (`kernel.kptr_restrict`,
-/// `net.core.bpf_jit_harden`).
+/// Reads the instructions of a program. Errors: `PERM` if the kernel never shows programs
+/// (`kernel.kptr_restrict`, `net.core.bpf_jit_harden`).
 fn instructions(program: &OwnedFd) -> rustix::io::Result<Vec<Instruction>> {
     let mut asked = ProgramInformation::default();
     information(program, &mut asked)?;
@@ -234,8 +234,8 @@ fn information(program: &OwnedFd, into: &mut ProgramInformation) -> rustix::io::
         size: u32::try_from(size_of::<ProgramInformation>()).unwrap_or_default(),
         address: &raw mut *into as u64,
     };
-    // SAFETY: `into` has the size that is said, and where it has an address of
-    // instructions, there is room for as many bytes as its `size` says.
+    // SAFETY: `into` has the size that is passed. If it has an address for instructions, there is
+    // room for `size` bytes.
     unsafe { bpf(number::INFORMATION, &mut attributes) }.map(drop)
 }
 
@@ -263,14 +263,13 @@ fn load(instructions: &[Instruction]) -> rustix::io::Result<OwnedFd> {
         kind: number::CGROUP_DEVICE_PROGRAM,
         count: u32::try_from(instructions.len()).map_err(|_| Errno::FBIG)?,
         instructions: instructions.as_ptr() as u64,
-        // None of the helpers that ask for a licence is called.
+        // The program calls no helper that requires a licence.
         licence: c"".as_ptr() as u64,
         name,
         expected: number::CGROUP_DEVICE,
         ..Load::default()
     };
-    // SAFETY: the instructions are as many as is said, the licence ends with NUL, and
-    // there is no log.
+    // SAFETY: the number of instructions is right, the licence ends with NUL, and there is no log.
     let fd = unsafe { bpf(number::LOAD, &mut attributes) }?;
     owned(fd)
 }
@@ -285,7 +284,7 @@ struct Attach {
     replaced: RawFd,
 }
 
-/// One call, so that at no moment the cgroup is without its rules.
+/// Replaces a program in one call, so that the cgroup always has its rules.
 fn replace(cgroup: &OwnedFd, old: &OwnedFd, new: &OwnedFd, flags: u32) -> rustix::io::Result<()> {
     let mut attributes = Attach {
         target: cgroup.as_raw_fd(),
@@ -294,7 +293,7 @@ fn replace(cgroup: &OwnedFd, old: &OwnedFd, new: &OwnedFd, flags: u32) -> rustix
         flags,
         replaced: 0,
     };
-    // Without "multi", the one program there is gives way by itself.
+    // Without "multi", attaching a program replaces the only other one.
     if flags & number::ALLOW_MULTI != 0 {
         attributes.flags |= number::REPLACE;
         attributes.replaced = old.as_raw_fd();

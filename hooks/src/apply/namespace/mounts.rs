@@ -1,4 +1,4 @@
-//! Mounts into a container by descriptors only.
+//! Mounts files into a container, by descriptors only.
 
 use std::os::fd::OwnedFd;
 
@@ -13,10 +13,10 @@ use crate::log::Note;
 use crate::rootfs::{is_same, Root, Rootfs};
 use crate::syscalls::restrict_mount;
 
-/// File systems that show the kernel, not files; nothing of a driver belongs there.
+/// File systems of the kernel. No file of a driver belongs there.
 const KERNELS: [rustix::fs::FsWord; 4] = [0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270];
 
-/// A file or folder of the host, mounted nowhere yet.
+/// A file or folder of the host that is not mounted yet.
 #[derive(Debug)]
 pub struct Opened {
     mount: OwnedFd,
@@ -24,19 +24,19 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Opens what is to be mounted read-only. Errors: it is gone, or not ours to mount.
+    /// Opens a file to mount it read-only. Errors: it does not exist, or may not be mounted.
     pub fn file(mount: &Mount) -> Result<Self> {
         Self::with(&mount.source, FILE_MOUNT)
     }
 
-    /// Opens what is to be mounted as its author says. Errors: it is gone.
+    /// Opens a file to mount it with its own options. Errors: it does not exist.
     pub fn described(mount: &DescribedMount) -> Result<Self> {
         let options = mount.options.iter();
         let attributes: Vec<_> = options.filter_map(|o| Attribute::of_option(o)).collect();
         Self::with(&mount.source, &attributes)
     }
 
-    /// Opens a device node that is to be mounted, where none can be made.
+    /// Opens a device node to mount it, for containers in which none can be made.
     pub fn device(device: &Device) -> Result<Self> {
         Self::with(&device.source, DEVICE_MOUNT)
     }
@@ -61,8 +61,8 @@ impl Opened {
         })
     }
 
-    /// Mounts it where the image has the path, or where it is made there. What is mounted
-    /// on that already stays as it is, and is noted unless it is the same file.
+    /// Mounts the file at the path, which is made in the image if it is missing. A mount that is
+    /// there already stays, with a note unless it is the same file.
     pub fn attach(self, rootfs: &Rootfs, path: &str) -> Result<Option<Note>> {
         self.try_attach(rootfs, path)
             .map_err(|error| fail(path, error))
@@ -71,7 +71,7 @@ impl Opened {
     fn try_attach(&self, rootfs: &Rootfs, path: &str) -> rustix::io::Result<Option<Note>> {
         let (root, within) = rootfs.writer(path);
         let place = fstat(place(root, within, self.kind())?)?;
-        // Where the container's own mounts lead elsewhere, that is not ours to mount over.
+        // The container's own mounts hide the path: nothing is mounted over them.
         let Ok(seen) = rootfs.mounted.open_plain(path, OFlags::PATH) else {
             return Ok(Some(covered(path)));
         };
@@ -110,10 +110,9 @@ fn fail(path: &str, error: Errno) -> Error {
     Error::failed(format!("can't mount {path} in the container: {why}"))
 }
 
-/// What is to be mounted over: what the image has at the path, or what is made there.
-/// Links of the image lead within the image only.
-/// Errors: `ISDIR`, `NOTDIR`: another kind of thing is there; `LOOP`: a link that leads
-/// nowhere; `PERM`: the path leads into a file system of the kernel.
+/// The mount point: what the image has at the path, or what is made there. Links are followed
+/// within the image. Errors: `ISDIR`, `NOTDIR` if another kind of file is there, `LOOP` for a link
+/// that leads nowhere, `PERM` if the path leads into a file system of the kernel.
 fn place(root: &Root, path: &str, kind: FileType) -> rustix::io::Result<OwnedFd> {
     let is_folder = kind == FileType::Directory;
     let found = match root.open_in(path, OFlags::PATH) {

@@ -1,9 +1,9 @@
-//! `/proc/driver/nvidia/params` in a container, with `ModifyDeviceFiles: 0`: a file of ours lies
-//! over it, so that the driver's own programs make no device nodes there.
+//! Covers `/proc/driver/nvidia/params` in a container with a file that has `ModifyDeviceFiles: 0`,
+//! so that the driver's own programs make no device nodes there.
 //!
-//! The file lies in a file system of its own, in memory. The kernel clones a mount only from
-//! one that is mounted, so it is mounted over the folder first, for a moment in which no
-//! process of the container exists, and taken away when the clone is made.
+//! The file lies in its own file system in memory. The kernel only clones a mount of a file system
+//! that is mounted. So this one is mounted over the folder first, while no process of the container
+//! exists, and unmounted when the clone is made.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -21,15 +21,15 @@ use crate::error::{Error, Result};
 use crate::rootfs::{open_regular, Rootfs};
 use crate::syscalls::restrict_mount;
 
-/// Where the driver shows its settings.
+/// The file in which the driver shows its settings.
 pub const PATH: &str = "/proc/driver/nvidia/params";
 const SETTING: &str = "ModifyDeviceFiles:";
-/// A hundred times what the driver shows.
+/// A hundred times the size of the driver's file.
 const MAX_SIZE: u64 = 1 << 16;
 const NAME: &str = "params";
 
-/// Shows the container settings with which no program of the driver makes nodes. Does nothing
-/// where there are none, or where that is so. Errors: the file can't be put there.
+/// Shows the container settings with which the driver's programs make no nodes. Does nothing if
+/// there are no settings, or if they say so already. Errors: the file can't be put there.
 pub fn hide(rootfs: &Rootfs) -> Result<()> {
     let fail = |e: Errno| {
         Error::failed(format!("can't change {PATH} in the container: {e}"))
@@ -43,7 +43,7 @@ fn try_hide(rootfs: &Rootfs) -> rustix::io::Result<()> {
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(()),
         other => other?,
     };
-    // What lies on another file system than /proc itself was put there before.
+    // If the file lies on another file system than /proc, it is covered already.
     let proc = rootfs
         .mounted
         .open_plain("/proc", OFlags::PATH | OFlags::DIRECTORY)?;
@@ -61,7 +61,7 @@ fn try_hide(rootfs: &Rootfs) -> rustix::io::Result<()> {
     attach(&file, &found)
 }
 
-/// A file of /proc has no size to go by.
+/// Reads a file of /proc, whose size is unknown.
 fn read(found: &OwnedFd) -> rustix::io::Result<String> {
     let to_errno = |e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO);
     let (file, _) = open_regular(found)?;
@@ -71,7 +71,7 @@ fn read(found: &OwnedFd) -> rustix::io::Result<String> {
     Ok(text)
 }
 
-/// A mount of one file with these bytes, mounted nowhere.
+/// A mount of one file with these bytes, not attached yet.
 fn file_mount(folder: &OwnedFd, bytes: &[u8]) -> rustix::io::Result<OwnedFd> {
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(context.as_fd(), "size", "64k")?;
@@ -87,7 +87,7 @@ fn file_mount(folder: &OwnedFd, bytes: &[u8]) -> rustix::io::Result<OwnedFd> {
     attach(&memory, folder)?;
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let clone = open_tree(&memory, NAME, flags);
-    // By its descriptor: the path may be another's.
+    // Named by its descriptor, as the path may lead elsewhere.
     let own = format!("/proc/self/fd/{}", memory.as_raw_fd());
     unmount(own, UnmountFlags::DETACH)?;
     let clone = clone?;
@@ -100,7 +100,7 @@ fn attach(mount: &OwnedFd, place: &OwnedFd) -> rustix::io::Result<()> {
     move_mount(mount, "", place, "", flags)
 }
 
-/// The settings with that one off. `None`: it is off, or not there.
+/// The settings with `ModifyDeviceFiles` off. `None`: it is off already, or missing.
 pub fn changed(text: &str) -> Option<String> {
     let is_on = |line: &str| {
         let value = line.strip_prefix(SETTING);
@@ -130,7 +130,7 @@ mod tests {
     use rustix::mount::{mount, MountFlags};
     use std::os::unix::fs::MetadataExt;
 
-    /// What the container sees, where `/proc` has those settings and a file beside them.
+    /// What the container sees if `/proc` has these settings and one more file.
     fn hidden(settings: &str) -> (String, usize) {
         let image = tempfile::tempdir().unwrap();
         let proc = image.path().join("proc");
@@ -142,7 +142,7 @@ mod tests {
             std::fs::write(folder.join("version"), "9").unwrap();
             std::fs::write(folder.join(NAME), settings).unwrap();
             let rootfs = Rootfs::open(image.path()).unwrap();
-            // What another hook has covered stays covered, once.
+            // A file that is covered already is not covered again.
             for _ in 0..2 {
                 hide(&rootfs).unwrap();
             }
@@ -188,7 +188,7 @@ mod tests {
         std::fs::write(image.path().join("proc"), "").unwrap();
         hide(&rootfs).unwrap();
         std::fs::remove_file(image.path().join("proc")).unwrap();
-        // A link there is not followed, and is said.
+        // A link there is not followed; it is an error.
         std::os::unix::fs::symlink("/x", image.path().join("proc")).unwrap();
         let error = hide(&rootfs).unwrap_err().to_string();
         assert!(

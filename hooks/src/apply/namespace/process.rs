@@ -1,4 +1,4 @@
-//! The container's first process, by which its namespaces and cgroups are found.
+//! The container's first process, through which its namespaces and cgroups are found.
 
 use std::os::fd::OwnedFd;
 
@@ -10,23 +10,23 @@ use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
 use crate::error::{Error, Result};
 use crate::syscalls::use_files_as;
 
-/// A process whose namespaces are open. All of it is of one process: that it still
-/// lived after the last part was opened was made sure of.
+/// A process with open namespaces. All parts belong to the same process, which was still alive
+/// after the last one was opened.
 #[derive(Debug)]
 pub struct Process {
     pid: Pid,
     mounts: OwnedFd,
     /// `/proc/PID/cgroup`.
     pub cgroups: String,
-    /// It lives in another user namespace than we do: who its root is to us.
+    /// If the process has its own user namespace: the user and group outside that are its root.
     root: Option<(u32, u32)>,
     rootless: bool,
 }
 
 impl Process {
-    /// Errors: it is gone, or shares the mount namespace that we are in.
+    /// Errors: the process has ended, or shares our mount namespace.
     pub fn open(pid: Pid) -> Result<Self> {
-        // Before Linux 5.3 there are none; then its number has to do.
+        // Before Linux 5.3 there are no handles, and the number has to be enough.
         let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty());
         if handle.as_ref().err() == Some(&Errno::SRCH) {
             return Err(gone(pid, Errno::SRCH));
@@ -47,7 +47,7 @@ impl Process {
             Some((root_of(pid, "uid_map")?, root_of(pid, "gid_map")?))
         };
         if let Ok(handle) = handle {
-            // The handle, not the number, says whether all of that was one process.
+            // Only the handle, not the number, shows that this was one process all the time.
             ended(&handle).map_err(|e| gone(pid, e))?;
         }
         Ok(Self {
@@ -59,19 +59,19 @@ impl Process {
         })
     }
 
-    /// True when it lives in another user namespace than we do.
+    /// True if the process has its own user namespace.
     pub fn has_own_users(&self) -> bool {
         self.root.is_some()
     }
 
-    /// True when we have no rights beyond those of a user: no device node that we made
-    /// would work, and cgroups are not ours to change.
+    /// True if we only have the rights of a user: device nodes that we make would not work, and we
+    /// can't change cgroups.
     pub fn is_rootless(&self) -> bool {
         self.rootless
     }
 
-    /// Moves this process into the mount namespace. From there on, files are made as the
-    /// container's own root: the host's may not even be known to its file systems.
+    /// Moves this process into the mount namespace. After that, files are made as the container's
+    /// root, because the container's file systems may not know the host's root.
     pub fn join(&self) -> Result<()> {
         use std::os::fd::AsFd;
         let kind = Some(LinkNameSpaceType::Mount);
@@ -111,7 +111,8 @@ fn gone(pid: Pid, error: Errno) -> Error {
     }
 }
 
-/// Who the number 0 of the process's user namespace is to us (`user_namespaces(7)`).
+/// The user or group outside that is number 0 in the process's user namespace
+/// (`user_namespaces(7)`).
 fn root_of(pid: Pid, map: &str) -> Result<u32> {
     let text = std::fs::read_to_string(format!("/proc/{}/{map}", raw(pid)))
         .map_err(|e| gone(pid, Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
@@ -123,7 +124,7 @@ fn root_of(pid: Pid, map: &str) -> Result<u32> {
     })
 }
 
-/// Who the number 0 is outside, in a map of users or groups.
+/// The number outside that a map of users or groups gives to number 0.
 fn root_in(map: &str) -> Option<u32> {
     map.lines().find_map(|line| {
         let mut numbers = line.split_whitespace();
@@ -138,7 +139,7 @@ fn same(namespace: &OwnedFd, own: &str) -> Result<bool> {
     Ok(identity(theirs.map_err(fail)?) == identity(ours.map_err(fail)?))
 }
 
-/// Errors: `SRCH` when the process has ended; its handle is readable then.
+/// Errors: `SRCH` if the process has ended. Its handle is readable then.
 fn ended(handle: &OwnedFd) -> rustix::io::Result<()> {
     use rustix::event::{poll, PollFd, PollFlags, Timespec};
     let mut one = [PollFd::new(handle, PollFlags::IN)];
@@ -152,7 +153,7 @@ fn ended(handle: &OwnedFd) -> rustix::io::Result<()> {
     }
 }
 
-/// In a user namespace that does not map every user, even root is another user.
+/// In a user namespace that does not map every user, even root has only a user's rights.
 fn is_rootless() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     !maps_everyone(&map) || !rustix::process::geteuid().is_root()

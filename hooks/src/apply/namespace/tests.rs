@@ -112,7 +112,7 @@ fn nothing_is_said_of_what_a_hook_can_do() {
     assert_eq!(noted(Edits::default()), None);
 }
 
-/// A file, a folder with one, and an image with a folder of nodes.
+/// A host with a file and a folder, and an image with a folder for nodes.
 fn host_and_image() -> (TempDir, TempDir) {
     let (host, image) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     for (tree, folder) in [(&host, "folder"), (&image, "dev"), (&image, "opt/old")] {
@@ -149,7 +149,7 @@ fn mounted(host: &TempDir, targets: &[(&str, &str)]) -> Edits {
     }
 }
 
-/// Puts them into the image, as into a container that has this process.
+/// Puts the edits into the image, as into a container with this process.
 fn put(edits: &Edits, image: &Path, process: &Process) -> Result<Vec<String>> {
     let hosts = Hosts::open(edits, process)?;
     let rootfs = Rootfs::open(image)?;
@@ -200,7 +200,7 @@ fn files_and_folders_are_mounted_where_they_are_asked_for() {
         }
         let gained = flags_at(&there("opt/old")) - before;
         assert_eq!(gained, Flags::NOSUID - before);
-        // The same once more is there already, and nothing is said.
+        // A second time, everything is there already and nothing is noted.
         let count = || {
             fs::read_to_string("/proc/thread-self/mountinfo")
                 .unwrap()
@@ -211,7 +211,7 @@ fn files_and_folders_are_mounted_where_they_are_asked_for() {
         assert_eq!(put(&edits, image.path(), &process.open()), Ok(vec![]));
         assert_eq!(count(), mounts);
     });
-    // Elsewhere there are the mount points only.
+    // Outside of the namespace there are only the mount points.
     for (file, size) in [("opt/new/file", 0), ("opt/second", 0)] {
         assert_eq!(fs::metadata(there(file)).unwrap().len(), size, "{file}");
     }
@@ -252,7 +252,7 @@ fn what_can_not_be_mounted_is_refused_with_the_reason() {
     });
 }
 
-/// What the engine mounted there, and no configuration says, is not covered.
+/// A mount of the engine that no configuration has is not covered.
 #[test]
 fn what_is_mounted_there_stays_and_is_said() {
     if !crate::need::root("mounts") {
@@ -294,9 +294,9 @@ fn nodes_are_made_with_their_owner_and_mode() {
     };
     let process = Sleeper::with_mounts().open();
     if process.is_rootless() {
-        return; // They are mounted there.
+        return; // There, nodes are mounted.
     }
-    // As the hook does, whose threads are one.
+    // On this thread, as the hook has only one.
     assert_eq!(put(&edits, image.path(), &process), Ok(vec![]));
     for (name, numbers) in [("deep/c", (1, 3)), ("b", (7, 300)), ("p", (0, 0))] {
         let about = fs::metadata(image.path().join("dev").join(name)).unwrap();
@@ -309,7 +309,7 @@ fn nodes_are_made_with_their_owner_and_mode() {
         let expected = (name == "deep/c", name == "b", name == "p");
         assert_eq!(kinds, expected, "{name}");
         assert_eq!((about.uid(), about.gid()), (7, 8), "{name}");
-        // The umask is the test's.
+        // The test has the usual umask.
         assert_eq!(about.mode() & 0o777 & !0o640, 0, "{name}");
         assert_eq!(about.mode() & 0o600, 0o600, "{name}");
         let found = (
@@ -329,7 +329,7 @@ fn nodes_are_made_with_their_owner_and_mode() {
     assert!(error.starts_with("can't make /dev/xxx"), "{error}");
 }
 
-/// Where the container's root is another user, the kernel opens no node that was made there.
+/// If the container's root is another user, the kernel opens no node that is made there.
 #[test]
 fn nodes_are_mounted_where_the_container_has_users_of_its_own() {
     if !crate::need::root("mounts") {

@@ -1,4 +1,4 @@
-//! The member `hooks` of a spec.
+//! Edits the member `hooks` of a spec.
 
 use serde_json::value::RawValue;
 
@@ -9,12 +9,12 @@ use crate::error::{Error, Result};
 use crate::oci::json::{quote, Json};
 use crate::oci::spec::HOOK_STAGES;
 
-/// The stage at which new file systems are mounted, and the root is not yet entered.
+/// At this stage new file systems are mounted, and the root is not entered yet.
 const LATE_STAGE: &str = "createContainer";
-/// By what the program knows that it is called for links.
+/// The first words of a command line that makes links.
 const LINKER: [&str; 2] = ["nvidia-cdi-hook", "create-symlinks"];
 
-/// Takes out and adds what the edits say.
+/// Removes and adds the hooks of the edits.
 pub(super) fn edit<'a>(
     spec: &Spec<'a>,
     edits: &Settled,
@@ -76,7 +76,7 @@ fn edit_object<'a>(
     Ok(())
 }
 
-/// True for a hook whose program has one of these names.
+/// True if the hook's program has one of these names.
 fn runs(item: &RawValue, names: &[String]) -> bool {
     let path = object("hooks.", item.get())
         .ok()
@@ -86,7 +86,7 @@ fn runs(item: &RawValue, names: &[String]) -> bool {
     names.iter().any(|known| known == name)
 }
 
-/// True for what we or another engine wrote for this hook, however it is laid out.
+/// True if the spec has this hook already, in any layout.
 fn is_same(item: &RawValue, hook: &Hook) -> bool {
     let Ok(Json::Object(members)) = serde_json::from_str(item.get()) else {
         return false;
@@ -122,7 +122,7 @@ fn hook_json(hook: &Hook) -> String {
     )
 }
 
-/// Makes links where the runtime mounts a new file system first.
+/// A hook for links in file systems that the runtime mounts first.
 fn late_hook(links: &[Link]) -> Result<Option<Hook>> {
     if links.is_empty() {
         return Ok(None);
@@ -135,7 +135,7 @@ fn late_hook(links: &[Link]) -> Result<Option<Hook>> {
     own_hook(LATE_STAGE, args).map(Some)
 }
 
-/// A hook that is this program. Errors: where that lies can't be found out.
+/// A hook that runs this program. Errors: the program's path can't be found.
 pub fn own_hook(stage: &str, args: Vec<String>) -> Result<Hook> {
     let path = std::env::current_exe()
         .ok()
@@ -145,7 +145,7 @@ pub fn own_hook(stage: &str, args: Vec<String>) -> Result<Hook> {
         stage: stage.to_owned(),
         path,
         args,
-        // Without one, a runtime may pass the container's environment on.
+        // Without an environment, a runtime may pass the container's on.
         env: vec!["PATH=/usr/sbin:/usr/bin:/sbin:/bin".to_owned()],
         timeout: None,
     })

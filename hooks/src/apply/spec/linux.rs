@@ -1,4 +1,4 @@
-//! The member `linux` of a spec: device nodes, the rights to use them, network interfaces.
+//! Edits the member `linux` of a spec: device nodes, the rights to use them, network interfaces.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use crate::edits::{Device, Settled};
 use crate::error::Result;
 use crate::oci::json::{quote, RawObject};
 
-/// Adds what the edits have for it.
+/// Adds the devices, rules and interfaces of the edits.
 pub(super) fn edit<'a>(
     spec: &Spec<'a>,
     edits: &Settled,
@@ -47,7 +47,7 @@ fn edit_object<'a>(
     extend("devices", listed, nodes, &mut inner, splices)?;
     add_rules(&members, edits, &mut inner, splices)?;
     let rest = edits.rest();
-    // What the container has of its own stays.
+    // The container's own value stays.
     if let (Some(rdt), None) = (&rest.intel_rdt, present(members.get("intelRdt"))) {
         inner.set("intelRdt", rdt);
     }
@@ -82,7 +82,7 @@ fn add_rules<'a>(
     Ok(())
 }
 
-/// Those for nodes that are not ours an earlier start may have added.
+/// The rules to add. An earlier start may have added rules for nodes that we do not make.
 fn new_rules(resources: Option<&RawObject>, edits: &Settled) -> Result<Vec<String>> {
     let needed = edits.allowed().filter(|device| device.needs_rule());
     let mut rules: Vec<String> = needed.map(rule_json).collect();
@@ -96,7 +96,7 @@ fn new_rules(resources: Option<&RawObject>, edits: &Settled) -> Result<Vec<Strin
     Ok(rules)
 }
 
-/// Those that the container's own configuration moves stay as it says.
+/// Interfaces that the container's own configuration moves stay as they are there.
 fn add_net_devices<'a>(
     linux: &RawObject<'a>,
     edits: &Settled,

@@ -1,4 +1,4 @@
-//! The member `process` of a spec: its environment and its groups.
+//! Edits the member `process` of a spec: its environment and its groups.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use crate::edits::{variable_name, Edits, Settled};
 use crate::error::Result;
 use crate::oci::json::{quote, Json, RawObject};
 
-/// Changes what the edits name. Where a spec has no process, there is none to change.
+/// Applies the edits. A spec without a process stays as it is.
 pub(super) fn edit<'a>(
     spec: &Spec<'a>,
     edits: &Settled,
@@ -32,7 +32,7 @@ pub(super) fn edit<'a>(
     Ok(())
 }
 
-/// Numbers of the user and the group that the process runs as.
+/// The numbers of the user and group that the process runs as.
 pub(super) fn user(spec: &Spec) -> Result<(u32, u32)> {
     let Some(user) = spec.within("process", "user")? else {
         return Ok((0, 0));
@@ -49,7 +49,7 @@ fn id(key: &str, value: &RawValue) -> Result<u32> {
     serde_json::from_str(value.get()).map_err(|e| invalid(key, &e))
 }
 
-/// A variable is replaced where it stands, so that the order stays.
+/// Replaces a variable in its position, so that the order stays.
 fn edit_environment<'a>(
     listed: Option<&'a RawValue>,
     edits: &Edits,
@@ -101,7 +101,7 @@ fn add_groups<'a>(
     inner: &mut Additions<'a>,
     splices: &mut Vec<Splice<'a>>,
 ) -> Result<()> {
-    // The group of the host's root is never given.
+    // The group of the host's root is never added.
     let wanted = edits.groups.iter().filter(|group| **group != 0);
     let mut wanted: Vec<u32> = wanted.copied().collect();
     if wanted.is_empty() {

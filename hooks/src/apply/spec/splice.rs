@@ -1,4 +1,4 @@
-//! Splices: what is put into the text of a spec, and where.
+//! Splices: replacements in the text of a spec.
 
 use std::borrow::Cow;
 
@@ -8,13 +8,13 @@ use super::list;
 use crate::error::Result;
 use crate::oci::json::{quote, RawObject};
 
-/// A new text for a part of the old one.
+/// A new text for a part of the old text.
 pub(super) struct Splice<'a> {
     pub old: &'a str,
     pub new: String,
 }
 
-/// Members that are set in an object, old or new.
+/// Members to set in an object, old or new.
 pub(super) struct Additions<'a> {
     object: &'a str,
     empty: bool,
@@ -60,7 +60,7 @@ impl<'a> Additions<'a> {
     }
 }
 
-/// Adds items to a list of an object, which may lack it.
+/// Adds items to a list of an object. The object may lack the list.
 pub(super) fn extend<'a>(
     key: &str,
     present: Option<&'a RawValue>,

@@ -81,7 +81,7 @@ fn what_is_at_a_path_stays() {
     assert_eq!(edited(text), text);
 }
 
-/// A node that is the user's, by a mount, gets its rule; and twice is once.
+/// A node in one of the user's mounts gets its rule, and only once.
 #[test]
 fn a_device_that_is_mounted_is_allowed_once() {
     let text = r#"{"mounts":[{"destination":"/dev","type":"bind","source":"/dev"}]}"#;
@@ -138,7 +138,7 @@ fn what_is_no_spec_is_refused() {
     assert!(bad(r#"{"linux":[]}"#));
 }
 
-/// Go's reader takes them, so runc would see other mounts than were looked at.
+/// Go's reader accepts such keys, so runc would see other mounts than the ones we examined.
 #[test]
 fn keys_that_differ_in_case_only_are_refused_at_every_level() {
     for (text, key, known) in [
@@ -185,12 +185,12 @@ fn keys_that_differ_in_case_only_are_refused_at_every_level() {
         let expected = format!("{key:?} is not {known:?}, and some runtimes take it for that");
         assert!(error.ends_with(&expected), "{text}\n{error}");
     }
-    // Keys of maps are whatever their author likes.
+    // The keys of maps are free.
     let text = r#"{"annotations":{"Mounts":"","MOUNTS":""},"x":{"Path":1,"path":2}}"#;
     assert!(try_edited(text).is_ok());
 }
 
-/// Everything else that a spec can be given.
+/// Every other kind of edit.
 fn all_edits() -> Edits {
     let texts = |texts: &[&str]| texts.iter().map(|&t| t.to_owned()).collect::<Vec<_>>();
     let hook = |stage: &str| Hook {
@@ -278,7 +278,7 @@ fn variables_are_replaced_where_they_stand_and_taken_out() {
         once.contains(r#""env":["P=1","A=new","B\u0042=x","N=\"q\""]"#),
         "{once}"
     );
-    // A device whose owner isn't said is the process's.
+    // A device without an owner belongs to the process's user.
     let mut edits = edits();
     edits.devices[0].uid = None;
     edits.devices[0].gid = None;
@@ -308,7 +308,7 @@ fn hooks_of_others_for_us_are_taken_out() {
         let once = all(&text);
         tree(&once);
         assert!(once.contains(kept));
-        // At other stages they do nothing anyway.
+        // At other stages these hooks do nothing.
         assert_eq!(
             once.matches("nvidia-container-runtime-hook").count(),
             1,
@@ -318,7 +318,7 @@ fn hooks_of_others_for_us_are_taken_out() {
     }
 }
 
-/// The runtime mounts it first.
+/// The runtime mounts the file system first.
 #[test]
 fn links_in_new_file_systems_are_left_to_a_hook() {
     let text = r#"{"mounts":[{"destination":"/dev","type":"tmpfs","source":"tmpfs"}]}"#;
@@ -419,7 +419,7 @@ proptest! {
             prop_assert!(more.contains(&part));
         }
         prop_assert_eq!(all(&more), more);
-        // Taking our additions out again gives the old text.
+        // Without our additions, the text is the old one.
         let old: Vec<char> = text.chars().collect();
         let mut rest = once.chars();
         prop_assert!(old.iter().all(|c| rest.any(|d| d == *c)));
@@ -438,7 +438,7 @@ proptest! {
     }
 }
 
-/// With steps that grow with the square of the variables this takes minutes.
+/// An algorithm that is quadratic in the variables would take minutes.
 #[test]
 fn many_variables_and_rules_are_replaced_in_no_time() {
     let entries = |value: &str| {

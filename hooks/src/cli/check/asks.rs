@@ -1,9 +1,8 @@
-//! What a container gets through the interfaces of others, by the name under which the
-//! program is called: NVIDIA's runtime and hook answer NVIDIA's variables at all times, our
-//! own names only where the settings list the interface.
+//! What a container gets through other programs' interfaces, for each name of this program.
+//! NVIDIA's names always answer NVIDIA's variables. Our own names only do if the settings list the
+//! interface.
 //!
-//! The request goes through the front ends' own code, as a spec that says what the command
-//! line does.
+//! The request goes through the code of the front ends, as a spec made from the command line.
 
 use std::path::Path;
 
@@ -21,7 +20,7 @@ use crate::log::level::Level;
 use crate::log::{Log, Note};
 use crate::request::{Ask, Request, Units, Way};
 
-/// What the command line says of a container.
+/// The container that the command line describes.
 #[derive(Debug, Default)]
 pub struct Said<'a> {
     pub environment: &'a [String],
@@ -31,7 +30,7 @@ pub struct Said<'a> {
 }
 
 impl<'a> Said<'a> {
-    /// By the flags of vendor files.
+    /// The request to vendor files.
     pub fn request(&self) -> Request<'a> {
         let mut request = Request::of_environment(self.environment.iter().map(String::as_str));
         for (key, value) in self.annotations {
@@ -57,7 +56,7 @@ impl<'a> Said<'a> {
     }
 }
 
-/// What holds under some names of the program.
+/// The result, and the names of the program that have it.
 #[derive(Debug)]
 pub struct Given {
     names: Vec<&'static str>,
@@ -66,7 +65,7 @@ pub struct Given {
 
 #[derive(Debug, Clone, PartialEq)]
 struct Outcome {
-    /// The variables and annotations that ask, with what for and by which way.
+    /// The variables and annotations that ask, the requested devices, and the way they are given.
     asks: Vec<Asked>,
     /// What the container gets, by kind.
     gets: Parts,
@@ -83,10 +82,10 @@ struct Asked {
     way: Way,
 }
 
-/// NVIDIA's settings, as far as they matter here.
+/// NVIDIA's settings, and the results under every name.
 #[derive(Debug)]
 pub struct Answers {
-    /// Where they are. `None`: there is no such file, and the defaults count.
+    /// The path of the settings. `None`: the file does not exist, and the defaults count.
     pub file: Option<String>,
     /// Every mistake in them.
     pub problem: Option<Error>,
@@ -94,7 +93,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Asks under every name. The settings of NVIDIA's are those of this file, where it is.
+    /// Asks under every name. NVIDIA's settings are those of this file, if it exists.
     pub fn of(said: &Said, loaded: &Loaded, file: &Path) -> Self {
         let place = Place {
             path: file.to_owned(),
@@ -126,7 +125,7 @@ impl Answers {
         }
     }
 
-    /// That of the first name that answers: the others have needs of their own.
+    /// The exit code of the first name that answers, because other names may need more.
     pub fn code(&self) -> u8 {
         let first = self.given.first();
         let refused = first.and_then(|given| given.outcome.refused.as_ref());
@@ -137,7 +136,7 @@ impl Answers {
     }
 }
 
-/// `None`: the container asks for nothing through an interface of others under this name.
+/// The result under one name. `None`: the container asks for nothing through other interfaces.
 fn outcome(front_end: &FrontEnd, spec: &[u8]) -> Option<Outcome> {
     let request = front_end.request(spec);
     let is_nothing = request.asks.is_empty() && request.refused.is_empty();
@@ -164,7 +163,7 @@ fn outcome(front_end: &FrontEnd, spec: &[u8]) -> Option<Outcome> {
     })
 }
 
-/// Names under which the same holds are said together.
+/// Adds a result. Names with the same result are shown together.
 fn add(given: &mut Vec<Given>, name: &'static str, outcome: Option<Outcome>) {
     let Some(outcome) = outcome else {
         return;
@@ -179,7 +178,7 @@ fn add(given: &mut Vec<Given>, name: &'static str, outcome: Option<Outcome>) {
 }
 
 impl Given {
-    /// The lines for people.
+    /// The lines of the text report.
     pub fn lines(&self) -> Vec<String> {
         let Outcome {
             asks,

@@ -8,7 +8,7 @@ use super::{asks, Answer, VendorReport};
 use crate::log::printable;
 
 impl Answer {
-    /// The report for people.
+    /// The report as text.
     pub fn text(&self) -> String {
         let mut out = String::new();
         if let Some(problem) = &self.settings_problem {
@@ -45,7 +45,7 @@ impl Answer {
         out
     }
 
-    /// The report for programs: one document.
+    /// The report as one JSON document.
     pub fn json(&self) -> String {
         let files: Vec<_> = self
             .files
@@ -136,7 +136,7 @@ impl VendorReport {
     }
 }
 
-/// One line of the report; a leading newline sets it off from the one before.
+/// Adds a line to the report. A leading newline separates it from the line before.
 fn line(out: &mut String, text: &str) {
     let (gap, text) = text.strip_prefix('\n').map_or(("", text), |t| ("\n", t));
     let _ = writeln!(out, "{gap}{}", printable(text));

@@ -5,7 +5,7 @@ use crate::policy::{OnRefusal, Who};
 const GOOD: &str = r#"{"version":"1","activation_flag":"X","driver_feature":["a"],"inventory":
     {"a":{"libraries":["/lib/there.so","/lib/absent.so"]},"b":{"directories":["/d"]}}}"#;
 
-/// A host with these vendor files, and settings that lead to it.
+/// A host with these vendor files, and its settings.
 fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Loaded) {
     let dir = tempfile::tempdir().unwrap();
     let config_dir = dir.path().join("conf.d");

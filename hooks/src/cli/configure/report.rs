@@ -1,4 +1,4 @@
-//! Says what was done to an engine's files.
+//! Reports what was done to an engine's files.
 
 use super::Order;
 use crate::configure::plan::Done;
@@ -8,7 +8,7 @@ fn is_change(done: &[Done]) -> bool {
     done.iter().any(Done::is_change)
 }
 
-/// For people.
+/// The report as text.
 pub fn text(order: &Order, done: &[Done]) -> String {
     let mut lines = Vec::new();
     for done in done {
@@ -27,7 +27,7 @@ pub fn text(order: &Order, done: &[Done]) -> String {
     lines.join("\n") + "\n"
 }
 
-/// What has to be done so that the engine works by its file.
+/// The command after which the engine uses its new file.
 fn restart(order: &Order, done: &[Done]) -> Option<&'static str> {
     let changed = done.iter().find(|done| done.is_change());
     let changed = changed.filter(|_| order.hooks.is_none())?;
@@ -35,7 +35,7 @@ fn restart(order: &Order, done: &[Done]) -> Option<&'static str> {
     order.engine.reread(before, after)
 }
 
-/// For programs.
+/// The report as JSON.
 pub fn json(order: &Order, done: &[Done], notes: &[String]) -> String {
     let or_null = |text: Option<&str>| text.map_or("null".to_owned(), quote);
     let file = |done: &Done| {

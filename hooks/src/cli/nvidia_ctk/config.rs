@@ -1,4 +1,4 @@
-//! `nvidia-ctk config`.
+//! `nvidia-ctk config`: prints or changes the settings.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ const KNOWN: &[Known] = &[
     (&["help", "h"], Takes::Nothing),
 ];
 
-/// `named`: the file that the words before the command name.
+/// Runs the command. `named` is the file that the words before the command name.
 pub fn run(words: &[OsString], named: Option<&Path>, said: Said) -> Result<u8> {
     let mut words = parse(words, KNOWN, "config")?;
     let is_default = words.rest.first().is_some_and(|word| word == "default");
@@ -39,7 +39,7 @@ pub fn run(words: &[OsString], named: Option<&Path>, said: Said) -> Result<u8> {
     }
     let place = place(words.value("config-file").map(Path::new).or(named));
     let file = output(&words, Some(&place))?;
-    // Before it is read: what another command sets meanwhile would be lost.
+    // Locked before it is read, as another command's change would be lost otherwise.
     let held = file.as_deref().map(hold).transpose()?;
     let mut text = match files::read(&place.path)? {
         Some(text) => text,
@@ -67,7 +67,7 @@ fn hold(file: &Path) -> Result<Lock> {
     lock::take(&[file], true)
 }
 
-/// The settings file that counts for a person's command line.
+/// The settings file that counts for a command line.
 pub fn place(option: Option<&Path>) -> Place {
     let variable = |name| std::env::var_os(name);
     nvidia::place(

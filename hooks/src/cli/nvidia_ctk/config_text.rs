@@ -1,4 +1,4 @@
-//! The text of NVIDIA's `config.toml`: that of a new installation, and changes to one.
+//! The text of NVIDIA's `config.toml`: the default text, and changes of settings.
 
 use toml_edit::{Array, Value};
 
@@ -7,17 +7,17 @@ use crate::configure::toml_text;
 
 const TEMPLATE: &str = include_str!("../../../config/nvidia-container-runtime.toml");
 
-/// What differs between distributions.
+/// The differences between distributions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flavour {
-    /// SUSE's devices belong to the group `video`.
+    /// On SUSE, devices belong to the group `video`.
     pub is_suse: bool,
-    /// Ubuntu's ldconfig is a script that calls another program.
+    /// On Ubuntu, ldconfig is a script that calls another program.
     pub has_real_ldconfig: bool,
 }
 
 impl Flavour {
-    /// By the text of os-release(5).
+    /// Reads the text of os-release(5).
     pub fn of(os_release: &str, has_real_ldconfig: bool) -> Self {
         let value = |name: &str| {
             let mut lines = os_release.lines();
@@ -36,7 +36,7 @@ impl Flavour {
     }
 }
 
-/// The file of a new installation.
+/// The text of a new installation.
 pub fn default(flavour: Flavour) -> String {
     let mut text = TEMPLATE.to_owned();
     if flavour.is_suse {
@@ -48,8 +48,8 @@ pub fn default(flavour: Flavour) -> String {
     text
 }
 
-/// The text with one setting, `KEY=VALUE` or `KEY` for true. Every other line stays.
-/// Errors: there is no such key, or the value is wrong for it.
+/// Changes one setting, `KEY=VALUE` or `KEY` for true. Every other line stays.
+/// Errors: the key does not exist, or the value is wrong.
 pub fn set(text: &str, setting: &str) -> Result<String, String> {
     let (key, value) = match setting.split_once('=') {
         Some((key, value)) => (key.trim(), Some(value)),
@@ -66,7 +66,7 @@ pub fn set(text: &str, setting: &str) -> Result<String, String> {
     Ok(toml_text::text_of(&document))
 }
 
-/// The value in the type that the key takes: which one that is, the reader says.
+/// The value in the type of the key, which the reader of the file knows.
 fn right_value(key: &str, value: Option<&str>) -> Result<Value, String> {
     if !nvidia::is_known(key) {
         return Err(format!("there is no setting {key:?}"));
@@ -90,7 +90,7 @@ fn right_value(key: &str, value: Option<&str>) -> Result<Value, String> {
             Some(problem) => problems.push(problem),
         }
     }
-    // One type was right, and its value was not.
+    // If a problem is not about the type, the type was right and the value was wrong.
     let of_value = |problem: &&String| !problem.contains(": expected ");
     let said = problems.iter().find(of_value).or(problems.first());
     Err(said.cloned().unwrap_or_default())
@@ -139,7 +139,7 @@ mod tests {
         }
     }
 
-    /// What is commented out is the default too.
+    /// Commented lines have the defaults too.
     #[test]
     fn every_line_of_it_is_the_default() {
         let dir = tempfile::tempdir().unwrap();
@@ -158,7 +158,7 @@ mod tests {
             assert_eq!((loaded.problem, loaded.warnings), (None, Vec::new()));
             let mut config = loaded.config;
             config.capabilities.sort();
-            // Said, these two come before those of our settings.
+            // If these two are set, they overrule our settings.
             assert_eq!(
                 config.log_level.take(),
                 Some(crate::log::level::Level::Info)

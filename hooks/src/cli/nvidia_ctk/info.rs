@@ -1,4 +1,4 @@
-//! `nvidia-ctk info`.
+//! `nvidia-ctk info`: the driver, the devices, and the settings that count.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ const KNOWN: &[Known] = &[
 const FACTS: &str = "run/oci-decorator/devices/nvidia.json";
 const VERSION: &str = "/proc/driver/nvidia/version";
 
-/// `named`: the file that the words before the command name.
+/// Runs the command. `named` is the file that the words before the command name.
 pub fn run(words: &[OsString], named: Option<&Path>) -> Result<u8> {
     let words = parse(words, KNOWN, "info")?;
     if words.is_set("help") {
@@ -163,7 +163,7 @@ fn word_of(mode: Mode) -> &'static str {
     }
 }
 
-/// The driver's version and a line for each device, by what was collected when it was loaded.
+/// The driver's version and a line for each device, from the device facts.
 fn known_of(text: &str) -> Option<(Option<String>, Vec<String>)> {
     let root: Json = serde_json::from_str(text).ok()?;
     let field = |of: &Json, name: &str| -> Option<String> {
@@ -207,13 +207,13 @@ fn driver_of(text: &str) -> Option<String> {
     words.into_iter().find(is_version).map(str::to_owned)
 }
 
-/// Links with NVIDIA's names that lead to this program, where people call them from.
+/// Links with NVIDIA's names in `PATH` that lead to this program.
 fn links_of(program: &Path) -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).collect::<Vec<_>>();
     let links = NAMES.iter().filter_map(|name| {
         let mut all = folders.iter().map(|folder| folder.join(name));
-        // The first one is what is called.
+        // The first one in `PATH` is the one that runs.
         let first = all.find(|link| link.exists())?;
         (std::fs::canonicalize(&first).ok()? == program).then_some(first)
     });

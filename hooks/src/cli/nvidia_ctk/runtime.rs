@@ -1,4 +1,4 @@
-//! `nvidia-ctk runtime configure`.
+//! `nvidia-ctk runtime configure`: enters the runtime into an engine's configuration.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ const KNOWN: &[Known] = &[
     (&["config-mode"], Takes::Value),
     (&["hook-file-path", "oci-hook-path"], Takes::Value),
     (&["dry-run"], Takes::Nothing),
-    // Where NVIDIA's program asks the engine itself; here the files are read.
+    // With these, NVIDIA's program asks the engine itself. Here the files are read.
     (&["config-source"], Takes::Value),
     (&["executable-path"], Takes::Value),
     (&["record"], Takes::Value),
@@ -68,7 +68,7 @@ pub fn run(words: &[OsString], said: Said) -> Result<u8> {
     })
 }
 
-/// The hook that an engine gets in place of the runtime.
+/// The hook that an engine gets instead of the runtime.
 fn hook(words: &Words) -> Result<Vec<Hook>> {
     let file = words.value("hook-file-path").map(PathBuf::from);
     let usual = || Path::new(hooks_d::FOLDER).join("oci-nvidia-hook.json");
@@ -80,7 +80,7 @@ fn hook(words: &Words) -> Result<Vec<Hook>> {
     }])
 }
 
-/// Docker looks a name up itself, and NVIDIA's program writes one.
+/// The default program. Docker looks names up itself, and NVIDIA's tool writes a name for it.
 fn usual_program(engine: Engine) -> Result<String> {
     match engine {
         Engine::Docker => Ok(RUNTIME.to_owned()),
@@ -88,7 +88,7 @@ fn usual_program(engine: Engine) -> Result<String> {
     }
 }
 
-/// A link beside this program, else where packages put it.
+/// The link beside this program, else the path that packages use.
 fn installed(name: &str) -> Result<String> {
     let beside = beside_us(name)?;
     if Path::new(&beside).exists() {

@@ -1,5 +1,5 @@
-//! `nvidia-ctk system`: device nodes, and links to them by number, without which systemd
-//! can't name a device in a cgroup's rules.
+//! `nvidia-ctk system`: makes device nodes, and links to them by number, which systemd needs to
+//! name a device in a cgroup's rules.
 
 use std::ffi::OsString;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -20,7 +20,7 @@ const KNOWN: &[Known] = &[
     (&["driver-root", "root"], Takes::Value),
     (&["dev-root"], Takes::Value),
     (&["create-all"], Takes::Nothing),
-    // With --create-all, which makes them in any case.
+    // Needs --create-all, which makes the nodes in any case.
     (&["create-device-nodes"], Takes::Nothing),
     (&["control-devices", "control"], Takes::Nothing),
     (&["load-kernel-modules"], Takes::Nothing),
@@ -28,8 +28,7 @@ const KNOWN: &[Known] = &[
     (&["dry-run"], Takes::Nothing),
     (&["help", "h"], Takes::Nothing),
 ];
-/// Which variables stand in for which options, as NVIDIA's program has them.
-/// Source: its `cmd/nvidia-ctk/system`.
+/// The variables that can replace options. Source: `cmd/nvidia-ctk/system` of NVIDIA's toolkit.
 const LINK_VARIABLES: Variables = &[
     ("dev-char-path", &["DEV_CHAR_PATH"]),
     ("driver-root", &["NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"]),
@@ -49,7 +48,7 @@ const NODE_VARIABLES: Variables = &[
 type Variables = &'static [(&'static str, &'static [&'static str])];
 const LINKS: &str = "create-dev-char-symlinks";
 const NODES: &str = "create-device-nodes";
-/// As the driver itself makes them.
+/// The mode with which the driver makes nodes.
 const MODE: u32 = 0o666;
 
 pub fn run(words: &[OsString], said: Said) -> Result<u8> {
@@ -93,7 +92,7 @@ pub fn run(words: &[OsString], said: Said) -> Result<u8> {
 }
 
 struct Work {
-    /// Folder in which `dev` lies.
+    /// The folder that has `dev`.
     root: PathBuf,
     is_dry: bool,
     said: Said,
@@ -108,7 +107,7 @@ impl Work {
         let (nodes, missing) = majors()?.control();
         self.complain(&missing);
         self.make_nodes(&nodes)?;
-        // Where there is no driver, no node can be made.
+        // Without a driver, no node can be made.
         if nodes.is_empty() {
             return Err(Error::not_found(
                 "no driver of NVIDIA is loaded: /proc/devices names none",
@@ -148,7 +147,7 @@ impl Work {
         self.root.join("dev").join(&node.path)
     }
 
-    /// NVIDIA's nodes that are there.
+    /// The existing nodes of NVIDIA.
     fn found(&self) -> Result<Vec<Node>> {
         let mut nodes = Vec::new();
         for folder in ["", "nvidia-caps/", "nvidia-caps-imex-channels/"] {
@@ -193,7 +192,7 @@ impl Work {
         Ok(())
     }
 
-    /// A link that leads elsewhere is replaced; anything else in its place stays.
+    /// Makes a link. A link that leads elsewhere is replaced; any other file stays, with an error.
     fn link(&self, link: &Path, target: &Path) -> Result<()> {
         match std::fs::read_link(link) {
             Ok(found) if leads_to(link, &found, target) => return Ok(()),
@@ -227,7 +226,7 @@ impl Work {
     }
 }
 
-/// udev writes `../nvidia0`, which leads to the same.
+/// True if the link leads to the target. udev writes relative links, such as `../nvidia0`.
 fn leads_to(link: &Path, found: &Path, target: &Path) -> bool {
     let whole = |path: &Path| std::fs::canonicalize(path).ok();
     let at = link.parent().unwrap_or(Path::new("/")).join(found);
@@ -262,7 +261,7 @@ fn majors() -> Result<Majors> {
     Ok(Majors::of(&text))
 }
 
-/// Minor numbers in the driver's files below a folder.
+/// The minor numbers in the driver's files below a folder.
 fn minors(folder: &str, is_one: impl Fn(&Path) -> bool) -> Vec<u32> {
     let mut found = Vec::new();
     let Ok(host) = Host::open(Path::new("/")) else {

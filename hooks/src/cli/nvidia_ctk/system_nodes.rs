@@ -1,4 +1,4 @@
-//! NVIDIA's device nodes, by the numbers that the kernel gave its drivers.
+//! NVIDIA's device nodes, with the major numbers that the kernel gave its drivers.
 //!
 //! Source: the driver's `README.txt`, chapter "Manually creating device files", and
 //! <https://docs.nvidia.com/datacenter/tesla/mig-user-guide/#device-nodes>
@@ -19,7 +19,7 @@ impl Node {
     }
 }
 
-/// The major numbers of `/proc/devices` that matter here.
+/// The major numbers of NVIDIA's drivers in `/proc/devices`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Majors {
     /// `nvidia-frontend`, or `nvidia` since driver 530.
@@ -29,7 +29,7 @@ pub struct Majors {
 }
 
 impl Majors {
-    /// By the text of `/proc/devices`: only its first part, up to the block devices.
+    /// Reads the text of `/proc/devices`: the first part, up to the block devices.
     pub fn of(proc_devices: &str) -> Self {
         let lines = proc_devices
             .lines()
@@ -51,7 +51,7 @@ impl Majors {
         majors
     }
 
-    /// The nodes that every GPU needs. Errors: the driver's names that `/proc/devices` lacks.
+    /// The control nodes that every GPU needs, and the drivers that `/proc/devices` lacks.
     pub fn control(self) -> (Vec<Node>, Vec<&'static str>) {
         let mut nodes = Vec::new();
         let mut missing = Vec::new();
@@ -76,7 +76,7 @@ impl Majors {
         (nodes, missing)
     }
 
-    /// Those of GPUs with these minor numbers, and of capabilities with these.
+    /// The nodes of GPUs and of capabilities with these minor numbers.
     pub fn others(self, gpus: &[u32], capabilities: &[u32]) -> Vec<Node> {
         let node = |path: String, major, minor| Node { path, major, minor };
         let gpus = self.gpu.into_iter().flat_map(|major| {
@@ -93,8 +93,7 @@ impl Majors {
     }
 }
 
-/// The number behind `DeviceFileMinor:` of a capability's file, or `Device Minor:` of a
-/// GPU's.
+/// The number after `DeviceFileMinor:` in a capability's file, or after `Device Minor:` in a GPU's.
 pub fn minor_of(text: &str) -> Option<u32> {
     let mut lines = text.lines();
     lines.find_map(|line| {

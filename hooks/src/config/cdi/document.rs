@@ -9,7 +9,7 @@ pub struct Document {
     /// `vendor.com/class`.
     pub kind: String,
     pub devices: Vec<NamedDevice>,
-    /// What each of the devices brings along, once.
+    /// Edits that come once, with the first of these devices.
     pub edits: ContainerEdits,
 }
 
@@ -19,7 +19,7 @@ pub struct NamedDevice {
     pub edits: ContainerEdits,
 }
 
-/// In the words of CDI.
+/// The edits, in the terms of CDI.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ContainerEdits {
     pub env: Vec<String>,
@@ -46,34 +46,34 @@ pub struct DeviceNode {
     pub major: Option<u32>,
     pub minor: Option<u32>,
     pub mode: Option<u32>,
-    /// `None`: all. Letters of `rwm`, or `none`.
+    /// Letters of `rwm`, or `none`. `None`: every right.
     pub permissions: Option<String>,
     pub uid: Option<u32>,
     pub gid: Option<u32>,
 }
 
-/// Intel's cache and memory bandwidth: a JSON object as `linux.intelRdt` has it.
+/// Settings of Intel RDT (cache and memory bandwidth): a JSON object for `linux.intelRdt`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rdt {
     pub json: String,
     /// It has fields of version 1.1.
     pub is_new: bool,
-    /// It has fields that version 1.1 has no more.
+    /// It has fields that version 1.1 no longer has.
     pub is_old: bool,
 }
 
-/// The known ones, in their order.
+/// The known versions, in ascending order.
 pub const VERSIONS: [&str; 8] = [
     "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0",
 ];
 
-/// What a document uses that is not for every version.
+/// Features of a document that not every version has.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Uses {
     pub annotations: bool,
 }
 
-/// Where the document's version is too low or too high for what it has.
+/// Checks the document's version: every field that it does not have is a mistake.
 pub fn check_version(document: &Document, uses: Uses) -> Vec<Mistake> {
     let Some(own) = place(&document.version) else {
         let problem = format!(
@@ -111,7 +111,7 @@ fn all_edits(document: &Document) -> impl Iterator<Item = &ContainerEdits> {
     own.chain([&document.edits])
 }
 
-/// The least version for each thing that the document has.
+/// The lowest version for each field that the document has.
 fn needed(document: &Document, uses: Uses) -> Vec<(&'static str, &'static str)> {
     let any = |has: &dyn Fn(&ContainerEdits) -> bool| all_edits(document).any(has);
     let names = document.devices.iter().map(|device| device.name.as_str());

@@ -1,4 +1,4 @@
-//! The folders of specifications: later ones come before earlier ones.
+//! Reads the folders of specifications. A later folder overrules an earlier one.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -13,25 +13,25 @@ use crate::error::{Error, Result};
 use crate::rootfs::listing::names_in;
 use crate::rootfs::{open_regular, read_whole};
 
-/// Where engines look, in the order of their priority.
+/// The folders that engines read, in ascending priority.
 pub const DEFAULT: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 /// Largest specification that is read, in bytes.
 pub const MAX_SIZE: u64 = 1 << 20;
 
-/// A file as found, whether it can be used or not.
+/// A file as it was found, with or without mistakes.
 #[derive(Debug)]
 pub struct SpecFile {
     pub path: PathBuf,
-    /// The place of its folder: a later one counts more.
+    /// The position of its folder. A higher one overrules a lower one.
     pub priority: usize,
     pub content: std::result::Result<Document, Broken>,
 }
 
-/// What is known of a file that can't be used.
+/// What is known about a file that can't be used.
 #[derive(Debug)]
 pub struct Broken {
     pub mistakes: Vec<Mistake>,
-    /// The kind that its text seems to name.
+    /// The kind that its text appears to name.
     pub kind: Option<String>,
 }
 
@@ -42,7 +42,7 @@ impl Broken {
     }
 }
 
-/// Reads every specification of the folders; one that isn't there (`None`) has none.
+/// Reads every specification of the folders. A missing folder (`None`) has none.
 /// Errors: a folder can't be read.
 pub fn read(folders: &[Option<PathBuf>]) -> Result<Vec<SpecFile>> {
     let mut files = Vec::new();
@@ -116,7 +116,7 @@ fn read_file(
     })
 }
 
-/// The bytes, and why others than root may have written them.
+/// The bytes, and why a user other than root may have written them.
 fn read_bytes(
     folder: &OwnedFd,
     name: &str,
@@ -127,7 +127,7 @@ fn read_bytes(
     let stat = rustix::fs::fstat(&opened)?;
     let is_link = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_symlink();
     let (fd, stat, problem) = if is_link {
-        // Who may change a folder on its way chooses where it leads.
+        // Anyone who may change a folder in the link's path chooses its target.
         let found = trust::open(path)?;
         let (fd, stat) = open_regular(found.fd)?;
         (fd, stat, found.problem)
@@ -139,7 +139,7 @@ fn read_bytes(
     Ok((read_whole(&fd, &stat, MAX_SIZE)?, problem))
 }
 
-/// The kind that a text names, whether or not it is well formed.
+/// The kind that a text names, even if the text is malformed.
 fn kind_in(text: &str, syntax: Syntax) -> Option<String> {
     let stated = Node::parse(text, syntax).ok();
     let stated = stated.as_ref().and_then(|node| node.member("kind")?.text());
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(kind(6).as_deref(), Some("v.com/c"));
     }
 
-    /// Who may write to the folder that a link leads to writes the specification.
+    /// A user who may write to the folder of a link's target can change the specification.
     #[test]
     fn where_a_link_leads_counts_too() {
         let dir = tempfile::tempdir().unwrap();

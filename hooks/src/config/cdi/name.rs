@@ -1,4 +1,4 @@
-//! Names of CDI: `vendor.com/class=device`.
+//! CDI names: `vendor.com/class=device`.
 
 /// The parts of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -8,7 +8,7 @@ pub struct Qualified<'a> {
     pub device: &'a str,
 }
 
-/// Reads a name. `None`: it is no name of CDI.
+/// Reads a name. `None`: it is not a CDI name.
 pub fn qualified(text: &str) -> Option<Qualified<'_>> {
     let (kind, device) = text.split_once('=')?;
     (is_kind(kind) && is_device(device)).then_some(Qualified { kind, device })
@@ -47,7 +47,7 @@ mod tests {
                 "nvidia.com/gpu=GPU-0a.b_c",
                 Some(("nvidia.com/gpu", "GPU-0a.b_c")),
             ),
-            // Of one letter: a reader of others ends its program there.
+            // With names of one letter, another reader's program crashes.
             ("a/b=c", Some(("a/b", "c"))),
             ("v/c.d=1", Some(("v/c.d", "1"))),
             ("V-1_x.y/C-1_z=dev", Some(("V-1_x.y/C-1_z", "dev"))),

@@ -1,9 +1,9 @@
-//! A specification's values, whether they were written as JSON or as YAML.
+//! The values of a specification, read from JSON or YAML.
 
 use super::yaml;
 use crate::oci::json::Json;
 
-/// How a file is written.
+/// The syntax of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Syntax {
     Json,
@@ -11,7 +11,7 @@ pub enum Syntax {
 }
 
 impl Syntax {
-    /// By the name of a file. `None`: engines don't read it.
+    /// The syntax of a file with this name. `None`: engines do not read the file.
     pub fn of(name: &str) -> Option<Self> {
         if name.strip_suffix(".json").is_some_and(|n| !n.is_empty()) {
             Some(Self::Json)
@@ -30,14 +30,14 @@ pub enum Node {
     Bool(bool),
     Number(f64),
     Text(String),
-    /// YAML without quotes: what it is depends on where it stands.
+    /// YAML without quotes. Its type depends on the field.
     Plain(String),
     List(Vec<Node>),
     Map(Vec<(String, Node)>),
 }
 
 impl Node {
-    /// Reads a text. Errors: why it is not of this syntax.
+    /// Reads a text. Errors: why it does not have this syntax.
     pub fn parse(text: &str, syntax: Syntax) -> Result<Self, String> {
         match syntax {
             Syntax::Json => serde_json::from_str::<Json>(text)
@@ -47,7 +47,7 @@ impl Node {
         }
     }
 
-    /// What a person would call this kind of value.
+    /// The kind of value, for messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -90,7 +90,7 @@ impl Node {
     /// A whole number.
     pub fn integer(&self) -> Option<i64> {
         match self {
-            // Exact up to there, and no field has more.
+            // Numbers up to this limit are exact, and no field has larger ones.
             #[allow(clippy::cast_possible_truncation)]
             Self::Number(number) if number.fract() == 0.0 && number.abs() < 9e15 => {
                 Some(*number as i64)
@@ -108,7 +108,7 @@ impl Node {
     }
 }
 
-/// As YAML 1.1 and 1.2 write numbers: a leading zero is octal to the readers of the engines.
+/// Reads a number of YAML 1.1 or 1.2. The engines' readers take a leading zero for octal.
 fn plain_integer(text: &str) -> Option<i64> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(digits) => (-1, digits),

@@ -1,4 +1,4 @@
-//! From values to a document. Every mistake is noted, and reading goes on.
+//! Turns values into a document. Every mistake is collected, and reading continues.
 
 mod edits;
 mod values;

@@ -1,5 +1,5 @@
-//! From YAML to values. The crate gives events one by one; what they may grow to is bounded
-//! here, so that a few lines of aliases can't fill the memory.
+//! Turns YAML into values. The crate delivers events one by one. Their total is limited here, so
+//! that a few lines of aliases can't fill the memory.
 
 use rustc_hash::FxHashMap;
 use yaml_rust2::parser::{Event, Parser, Tag};
@@ -7,7 +7,7 @@ use yaml_rust2::scanner::TScalarStyle;
 
 use super::Node;
 
-/// Values in one document, those of aliases counted each time.
+/// Values in one document. The values of an alias count each time.
 const MAX_NODES: usize = 200_000;
 const MAX_DEPTH: usize = 64;
 
@@ -29,7 +29,7 @@ pub fn parse(text: &str) -> Result<Node, String> {
 struct Builder {
     open: Vec<Open>,
     root: Option<Node>,
-    /// What anchors stand for, and how many values that is.
+    /// The values that anchors stand for, and their number.
     anchors: FxHashMap<usize, (Node, usize)>,
     nodes: usize,
 }
@@ -39,7 +39,7 @@ struct Open {
     node: Node,
     key: Option<String>,
     anchor: usize,
-    /// Values that were counted before it.
+    /// The number of values before it.
     before: usize,
 }
 
@@ -110,7 +110,7 @@ impl Builder {
             return Ok(());
         };
         let size = self.nodes - done.before;
-        // A copy of each is kept: those count too.
+        // The copies that are kept for aliases count too.
         if done.anchor != 0 {
             self.count(size)?;
         }
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(found, Node::Map(expected));
     }
 
-    /// Ten lines that would be ten thousand million values.
+    /// Ten lines that stand for ten thousand million values.
     #[test]
     fn aliases_of_aliases_come_to_an_end() {
         let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();

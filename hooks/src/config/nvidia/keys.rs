@@ -1,4 +1,4 @@
-//! Every key of the file, and what its value has to be.
+//! Reads the values of NVIDIA's `config.toml`, key by key.
 
 use toml::Value;
 
@@ -8,18 +8,18 @@ use crate::config::cdi::name::is_kind;
 use crate::config::settings::{path, runtimes, string};
 use crate::log::level::Level;
 
-/// Why a key of the file changes nothing here, if it is one of those.
+/// Why a key of the file changes nothing here. `None`: the key has a meaning, or is unknown.
 pub fn without_meaning(key: &str) -> Option<&'static str> {
     let mut keys = WITHOUT_MEANING.iter();
     keys.find(|(name, ..)| *name == key).map(|(.., why)| *why)
 }
 
-/// True for a key that NVIDIA's file has, and for the tables above one.
+/// True for a key of NVIDIA's file, and for a table of such keys.
 pub fn is_known(key: &str) -> bool {
     WITH_MEANING.contains(&key) || without_meaning(key).is_some() || is_table(key)
 }
 
-/// True where keys have this one as their table.
+/// True if this key is a table.
 pub(super) fn is_table(key: &str) -> bool {
     let below = |name: &&str| {
         let rest = name.strip_prefix(key);
@@ -29,16 +29,16 @@ pub(super) fn is_table(key: &str) -> bool {
     all.chain(WITH_MEANING).any(|name| below(&name))
 }
 
-/// What one key comes to.
+/// The result of one key.
 pub(super) enum Taken {
     Done,
-    /// It counts otherwise than it is written.
+    /// The value has another effect than in NVIDIA's program.
     Warning(String),
     Unknown,
 }
 
-/// Takes one value over. Errors: it is of the wrong type, or a word that NVIDIA's program
-/// does not know either.
+/// Takes one value over. Errors: it has the wrong type, or is a word that NVIDIA's program does not
+/// know either.
 pub(super) fn set(config: &mut Config, key: &str, value: &Value) -> Result<Taken, String> {
     match key {
         "disable-require" => config.disable_require = flag(value)?,
@@ -74,7 +74,7 @@ fn set_runtime(config: &mut Config, key: &str, value: &Value) -> Result<Taken, S
         "log-level" => return Ok(log_level(config, string(value)?)),
         "runtimes" => config.runtimes = Some(runtimes(value)?),
         "mode" => config.mode = mode(string(value)?)?,
-        // Both say a mode together: `reader` sees to that.
+        // These two keys select a mode together, see `reader`.
         "experimental" => _ = flag(value)?,
         "discover-mode" => _ = discover_mode(string(value)?)?,
         "modes.csv.mount-spec-path" => config.csv_folder = path(value)?,
@@ -92,7 +92,7 @@ fn set_runtime(config: &mut Config, key: &str, value: &Value) -> Result<Taken, S
     Ok(Taken::Done)
 }
 
-/// A key that changes nothing still has the type that NVIDIA's program wants.
+/// Checks a key that changes nothing. It must have the type that NVIDIA's program expects.
 fn check_idle(key: &str, value: &Value) -> Result<Taken, String> {
     let Some((_, kind, _)) = WITHOUT_MEANING.iter().find(|(name, ..)| *name == key) else {
         return Ok(Taken::Unknown);
@@ -125,13 +125,13 @@ fn expected(what: &str, value: &Value) -> String {
     format!("expected {what}, found {}", value.type_str())
 }
 
-/// Words with commas between them.
+/// Splits a list at commas.
 fn words(text: &str) -> Vec<String> {
     let words = text.split(',').map(str::trim);
     words.filter(|w| !w.is_empty()).map(str::to_owned).collect()
 }
 
-/// An empty one leaves the usual name.
+/// An empty name leaves the default.
 fn name(text: &str, name: &mut String) {
     if !text.is_empty() {
         text.clone_into(name);
@@ -154,7 +154,7 @@ fn capabilities(text: &str) -> Result<Vec<String>, String> {
 }
 
 fn debug(config: &mut Config, text: &str) -> Result<Taken, String> {
-    // NVIDIA's own default is the device that swallows everything.
+    // NVIDIA's default is /dev/null.
     if text.is_empty() || text == "/dev/null" {
         config.log_file = None;
         return Ok(Taken::Done);
@@ -163,7 +163,7 @@ fn debug(config: &mut Config, text: &str) -> Result<Taken, String> {
     Ok(Taken::Done)
 }
 
-/// The words of Go's logrus, in any case.
+/// Reads a level of Go's logrus, in upper or lower case.
 fn log_level(config: &mut Config, word: &str) -> Taken {
     let known = match word.to_ascii_lowercase().as_str() {
         "panic" => Some(Level::Emergency),
@@ -196,7 +196,7 @@ fn mode(word: &str) -> Result<Mode, String> {
     }
 }
 
-/// The three that there were.
+/// Reads a discover mode, of which there were three.
 pub(super) fn discover_mode(word: &str) -> Result<Mode, String> {
     match word {
         "auto" | "legacy" | "csv" => mode(word),
@@ -223,7 +223,7 @@ fn compat(config: &mut Config, word: &str) -> Result<Taken, String> {
             ))
         }
     };
-    // The features' switch off stays one.
+    // `features.disable-cuda-compat-lib-hook` overrules this key.
     if config.compat != Compat::Disabled {
         config.compat = chosen;
     }

@@ -1,4 +1,4 @@
-//! Reads the file.
+//! Reads NVIDIA's `config.toml`.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -12,33 +12,33 @@ use crate::config::settings::{one_line, read, File};
 use crate::config::trust;
 use crate::error::Error;
 
-/// Where the file is when nothing else is said.
+/// The default path of the file.
 pub const DEFAULT_PATH: &str = "/etc/nvidia-container-runtime/config.toml";
-/// Environment variable that names another file. Only the runtime and `nvidia-ctk` read
-/// it: a hook's environment may be the container's.
+/// Environment variable that names another file. Only the runtime and `nvidia-ctk` read it, because
+/// a hook's environment may be the container's.
 pub const VARIABLE: &str = "NVIDIA_CTK_CONFIG_FILE_PATH";
-/// Environment variable with the folder of a user's own settings; as above.
+/// Environment variable with the folder of a user's settings; the same programs read it.
 pub const XDG_VARIABLE: &str = "XDG_CONFIG_HOME";
 
 const BELOW_XDG: &str = "nvidia-container-runtime/config.toml";
 
-/// Which file counts.
+/// The file that counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     pub path: PathBuf,
-    /// The user named this file: it has to be there.
+    /// The user named this file, so it has to exist.
     pub named: bool,
 }
 
 /// The file as far as it could be read.
 #[derive(Debug, Default)]
 pub struct Loaded {
-    /// Where something is wrong, the rest of the file and defaults. Nothing of a file
-    /// that others than root may change.
+    /// The values of the file, with defaults where there are mistakes. Only defaults if a user
+    /// other than root may change the file.
     pub config: Config,
     /// Every mistake of the file.
     pub problem: Option<Error>,
-    /// What counts otherwise than it is written, each with file and key.
+    /// Values with another effect than in NVIDIA's program, each with file and key.
     pub warnings: Vec<String>,
     /// Keys of the file that change nothing here; [`super::without_meaning`] says why.
     pub idle: Vec<String>,
@@ -53,8 +53,8 @@ impl Loaded {
     }
 }
 
-/// Which file it is: the one that the command line names, else those of the two variables,
-/// else the usual one. Empty variables don't count.
+/// Finds the file: the one that the command line names, else the one of the first variable that is
+/// set, else the default. Empty variables do not count.
 pub fn place(option: Option<&Path>, variable: Option<&OsStr>, xdg: Option<&OsStr>) -> Place {
     let set = |value: Option<&OsStr>| value.filter(|v| !v.is_empty()).map(PathBuf::from);
     let named = option.map(PathBuf::from).or_else(|| set(variable));
@@ -65,8 +65,8 @@ pub fn place(option: Option<&Path>, variable: Option<&OsStr>, xdg: Option<&OsStr
     Place { path, named: false }
 }
 
-/// Reads the file. Where one that was not named is missing, the defaults count. A link that
-/// leads nowhere is a mistake.
+/// Reads the file. If it was not named and does not exist, the defaults count. A link that leads
+/// nowhere is a mistake.
 pub fn load(path: &Path, named: bool) -> Loaded {
     if !named && rustix::fs::lstat(path).err() == Some(Errno::NOENT) {
         return Loaded::default();
@@ -109,7 +109,7 @@ fn judge(path: &Path, file: &File) -> Loaded {
     }
 }
 
-/// Every mistake of a text that is to be such a file, each with its key.
+/// Every mistake in the text of such a file, each with its key.
 pub fn mistakes(text: &str) -> Vec<String> {
     Reading::of(text).mistakes
 }
@@ -173,7 +173,7 @@ impl Reading {
         }
     }
 
-    /// The mode as it was said in the spring of 2022.
+    /// Reads the mode in its old form, of early 2022.
     fn experimental(&mut self, table: &Table) {
         const TABLE: &str = "nvidia-container-runtime";
         let Some(runtime) = table.get(TABLE).and_then(Value::as_table) else {
@@ -197,7 +197,7 @@ impl Reading {
             ));
             return;
         }
-        // A wrong word is a mistake already.
+        // A wrong word has been reported already.
         if let Ok(mode) = keys::discover_mode(old) {
             self.config.mode = mode;
         }
@@ -207,7 +207,7 @@ impl Reading {
     }
 }
 
-/// Which line of a text a byte is on.
+/// The number of the line that a byte of a text is on.
 fn line_of(text: &str, at: usize) -> usize {
     text.bytes().take(at).filter(|b| *b == b'\n').count() + 1
 }

@@ -1,6 +1,6 @@
-//! The names of the file's keys.
+//! The names of the keys of NVIDIA's `config.toml`.
 
-/// What a value has to be where it means nothing here.
+/// The type of a key that changes nothing here.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     Flag,
@@ -8,8 +8,8 @@ pub(super) enum Kind {
     Texts,
 }
 
-/// Keys that are accepted and change nothing, with the reason. NVIDIA's container toolkit,
-/// `api/config/v1/config.go`, has them all.
+/// Keys that are accepted and change nothing, with the reason. Source: NVIDIA's container toolkit,
+/// `api/config/v1/config.go`.
 pub(super) const WITHOUT_MEANING: [(&str, Kind, &str); 22] = [
     (
         "nvidia-container-cli.root",
@@ -170,7 +170,7 @@ mod tests {
         .collect()
     }
 
-    /// The page says of every key what it does here, and of no other.
+    /// The page lists every key, and no other.
     #[test]
     fn the_reference_has_every_key() {
         let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE)).unwrap();
@@ -182,7 +182,7 @@ mod tests {
         sorted.sort_unstable();
         known.sort_unstable();
         assert_eq!(sorted, known);
-        // What is better by nature has no switch.
+        // These two are always on, so they have no switch.
         let always = [
             "allow-unknown-oci-spec-fields",
             "disable-imex-channel-creation",

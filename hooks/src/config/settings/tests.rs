@@ -78,7 +78,7 @@ fn every_mistake_is_named() {
 fn what_is_right_counts_beside_a_mistake() {
     for text in [
         "root = \"/sysroot\"\nlog-level = \"loud\"\nruntimes = [\"/low\"]\n[policy]\nenvironment = \"none\"",
-        // No TOML: the lines that are some still count, tables don't.
+        // Not valid TOML: single lines still count, and tables do not.
         "root = \"/sysroot\"\nlog-level = debug\nruntimes = [\"/low\"]\n[policy]\nroot = \"/no\"",
     ] {
         let (settings, mistakes) = parse(text);
@@ -99,7 +99,7 @@ fn another_root_moves_the_default_folder() {
     );
 }
 
-/// A policy that can't be read at the moment is not no policy.
+/// A policy may exist even if it can't be read at the moment.
 #[test]
 fn a_link_that_leads_nowhere_is_no_missing_file() {
     let dir = tempfile::tempdir().unwrap();
@@ -140,7 +140,7 @@ fn files_that_are_refused() {
     );
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
     assert!(problem().contains("config.toml is writable by everyone: chown root"));
-    // What others may write is not used, not even in part. But it may be what was meant.
+    // A file that others may write is not used at all, but it may be the intended one.
     let loaded = load(Some(&path));
     assert_eq!(loaded.settings, Settings::default());
     let folder = "/sysroot/etc/oci-decorator/oci-decorator.d";

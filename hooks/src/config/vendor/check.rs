@@ -1,9 +1,9 @@
-//! What the words of a vendor file may be. `None`: nothing is wrong.
+//! Checks the values of a vendor file. `None`: nothing is wrong.
 
 use super::RESERVED_FEATURES;
 use crate::discover::glob;
 
-/// True for what can be the name of an environment variable.
+/// True if the text can be the name of an environment variable.
 pub fn is_flag(text: &str) -> bool {
     !text.is_empty()
         && !text.starts_with(|c: char| c.is_ascii_digit())
@@ -28,8 +28,9 @@ pub(super) fn check_feature(name: &str) -> Option<String> {
     }
 }
 
-/// CDI's names (<https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md#kind>).
-/// Of one letter they make some of its readers panic, and a dot in the class is new.
+/// Checks a CDI kind
+/// (<https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md#kind>). Names of one
+/// letter make some readers panic, and a dot in the class is new in CDI 0.6.
 pub fn check_kind(kind: &str) -> Option<String> {
     let is_name = |name: &str, others: &str| {
         name.len() > 1
@@ -45,9 +46,9 @@ pub fn check_kind(kind: &str) -> Option<String> {
     (!wellformed).then(|| format!("{kind:?} is not a kind of CDI, like vendor.com/class"))
 }
 
-/// What is wrong with the parts of a path, leading slash aside.
+/// What is wrong with the parts of a path after its leading slash.
 fn check_parts(path: &str) -> Option<String> {
-    // By bytes: every start reads hundreds of paths.
+    // Compared by bytes, because every start reads hundreds of paths.
     let mut parts = path.as_bytes().split(|byte| *byte == b'/');
     if path.bytes().any(|byte| byte.is_ascii_control()) {
         Some(format!("{path:?} has a control character in it"))
@@ -65,7 +66,7 @@ pub(super) fn check_path(path: &str) -> Option<String> {
     }
 }
 
-/// A path that may be mounted over or created in a container.
+/// Checks a path that is mounted or created in a container.
 pub(super) fn check_target(path: &str) -> Option<String> {
     check_path(path).or_else(|| {
         ["/dev", "/proc", "/sys"]
@@ -75,38 +76,38 @@ pub(super) fn check_target(path: &str) -> Option<String> {
     })
 }
 
-/// A file's name without a folder.
+/// Checks the name of a library, which has no folder.
 pub(super) fn check_soname(name: &str) -> Option<String> {
     let plain = !name.contains('/') && check_parts(name).is_none();
     (!plain).then(|| format!("{name:?} is not the name of a library, like libcuda.so.1"))
 }
 
-/// A device's name under `/dev`, however a vendor file or a path writes it.
+/// A device's name under `/dev`, with or without `/dev/` in front.
 pub(super) fn device_name(device: &str) -> &str {
     device.strip_prefix("/dev/").unwrap_or(device)
 }
 
-/// A pattern of device nodes, as `units` is.
+/// Checks `units`, a pattern of device nodes.
 pub(super) fn check_units(units: &str) -> Option<String> {
     check_device(units).or_else(|| {
-        // A pattern that matches nothing makes every node a control node, for everybody.
+        // With a pattern that matches nothing, every node is a control node and given to everyone.
         (!glob::is_pattern(units) || glob::has_open_bracket(units))
             .then(|| format!("{units:?} is not a pattern of names under /dev, like nvidia[0-9]*"))
     })
 }
 
-/// True unless no node can be meant by both the pattern and a line of `devices`.
+/// False only if no node can match both the pattern and a line of `devices`.
 pub(super) fn may_match(units: &str, device: &str) -> bool {
     let (units, device) = (device_name(units), device_name(device));
     if !glob::is_pattern(device) {
         return glob::matches(units, device);
     }
-    // Of two patterns only the beginnings are compared, so that none is refused wrongly.
+    // Only the beginnings of two patterns are compared, so that none is refused wrongly.
     let (one, other) = (literal(units), literal(device));
     one.starts_with(other) || other.starts_with(one)
 }
 
-/// What stands before a pattern's first special character.
+/// The text before a pattern's first special character.
 fn literal(pattern: &str) -> &str {
     pattern.split(['*', '?', '[']).next().unwrap_or_default()
 }

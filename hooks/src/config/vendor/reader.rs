@@ -1,4 +1,4 @@
-//! Turns a vendor file's tree into a [`Vendor`], noting every mistake on the way.
+//! Turns the JSON of a vendor file into a [`Vendor`], and collects every mistake.
 
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
@@ -11,7 +11,7 @@ use crate::log::level::Level;
 use crate::oci::json::Json;
 use crate::request::Interface;
 
-/// Walks the tree and notes what is wrong; what it returns counts only when nothing is.
+/// Reads the values and collects mistakes. The result only counts if there are none.
 #[derive(Default)]
 pub(super) struct Reader {
     pub mistakes: Vec<Mistake>,
@@ -57,7 +57,7 @@ impl Reader {
         vendor
     }
 
-    /// The members of an object, without the unknown and the repeated ones.
+    /// The members of an object, without unknown and repeated ones.
     fn members<'a>(
         &mut self,
         key: &str,

@@ -1,8 +1,8 @@
-//! Reads a JSON text, with comments and trailing commas.
+//! Parses a JSON text with comments and trailing commas.
 
 use super::{Kind, Member, Node, Result};
 
-/// As deep as serde's parser goes, so that no text runs us out of stack.
+/// The depth limit of serde's parser, so that no text exhausts the stack.
 const MAX_DEPTH: usize = 127;
 
 pub(super) struct Parser<'a> {
@@ -35,7 +35,7 @@ impl Parser<'_> {
         let kind = match word {
             "true" => Kind::Flag(true),
             "false" => Kind::Flag(false),
-            // The parser of the grammar says whether it is a number.
+            // serde decides whether it is a number.
             _ if serde_json::from_str::<&serde_json::value::RawValue>(word).is_ok() => Kind::Other,
             _ => return Err(self.mistake(at, "a value")),
         };
@@ -95,7 +95,7 @@ impl Parser<'_> {
         Err(self.mistake(at, &format!("',' or '{closing}'")))
     }
 
-    /// Where a string ends, and what it says.
+    /// The end of a string, and its text.
     fn string(&self, at: usize) -> Result<(usize, String)> {
         let mut escaped = false;
         for (offset, byte) in self.text.bytes().enumerate().skip(at + 1) {
@@ -114,7 +114,7 @@ impl Parser<'_> {
         Err(self.mistake(at, "a string with an end"))
     }
 
-    /// Past blanks and comments. Errors: a comment has no end.
+    /// Skips blanks and comments. Errors: a comment has no end.
     pub(super) fn skip(&self, mut at: usize) -> Result<usize> {
         loop {
             at = skip_blanks(self.text, at, self.text.len());
@@ -138,7 +138,7 @@ impl Parser<'_> {
     }
 }
 
-/// Where the next byte is that is no blank.
+/// The position of the next byte that is not a blank.
 pub(super) fn skip_blanks(text: &str, from: usize, to: usize) -> usize {
     let between = &text[from..to];
     let rest = between.trim_start_matches([' ', '\t', '\r', '\n']);

@@ -102,7 +102,7 @@ fn values_are_replaced_and_objects_made() {
         ),
         ("{\"x\": 1}", "{\"x\": 1, \"features\": {\"cdi\": true}}"),
     ] {
-        // A comma that was last keeps its place before ours.
+        // A trailing comma stays in front of ours.
         let found = set_member(text, features, &flag).unwrap();
         assert_eq!(
             found.replace(", \"cdi\": true,", ", \"cdi\": true"),
@@ -111,7 +111,7 @@ fn values_are_replaced_and_objects_made() {
         );
         parse(&found).unwrap();
     }
-    // Of two members with one name, engines take the last.
+    // Of two members with one name, engines use the last.
     let twice = "{\"features\": 1, \"features\": {}}";
     let found = set_member(twice, features, &flag).unwrap();
     assert!(
@@ -166,7 +166,7 @@ fn a_value_in_the_way_is_refused() {
     assert_eq!(found.unwrap_err(), "runtimes is not an object");
 }
 
-/// A JSON text and the same value as a tree.
+/// Random JSON objects.
 fn documents() -> impl Strategy<Value = serde_json::Value> {
     let scalars = prop_oneof![
         Just(serde_json::Value::Null),

@@ -10,7 +10,7 @@ fn listing(folder: &Path) -> Vec<String> {
     names
 }
 
-/// A folder with the program, an empty one, and a place for the record.
+/// A folder with the program, an empty folder, and a path for the record.
 struct Host {
     dir: tempfile::TempDir,
     program: PathBuf,
@@ -118,8 +118,8 @@ fn files_of_others_stay_and_then_there_is_no_link_at_all() {
     );
 }
 
-/// The link that the postinst of NVIDIA's package makes, and that its postrm takes away when the
-/// package is purged only.
+/// The postinst of NVIDIA's package makes this link, and its postrm removes it only when the
+/// package is purged.
 #[test]
 fn a_link_that_a_package_forgot_gives_way_and_comes_back() {
     for old in [
@@ -146,7 +146,7 @@ fn a_link_that_a_package_forgot_gives_way_and_comes_back() {
     }
 }
 
-/// A link to another of the names in the folder waits for what becomes of that.
+/// A link to another of the names depends on what happens to that name.
 #[test]
 fn a_link_beside_a_file_of_others_is_not_the_one_that_is_named() {
     let host = Host::new();

@@ -35,14 +35,14 @@ fn enter(engine: Engine, text: Option<&str>, entry: Option<&Entry>, wanted: &Wan
     entered(engine, text, entry, wanted, &[]).unwrap()
 }
 
-/// Entered twice is once; taken out, every byte is back.
+/// Enters the runtime twice, which is the same as once, and removes it, which restores every byte.
 fn round_trip(engine: Engine, original: Option<&str>, wanted: &Wanted) -> String {
     let once = enter(engine, original, None, wanted);
     let text = once.after.clone().unwrap();
     assert_ne!(original, Some(text.as_str()));
     let twice = enter(engine, Some(&text), once.entry.as_ref(), wanted);
     assert_eq!(twice, once, "{text}");
-    // Even where no record of it is left.
+    // The same is true without a record.
     let unknown = enter(engine, Some(&text), None, wanted);
     assert_eq!(unknown.after, once.after, "{text}");
     let out = taken_out(engine, Some(&text), once.entry.as_ref(), &wanted.name).unwrap();
@@ -55,7 +55,7 @@ fn round_trip(engine: Engine, original: Option<&str>, wanted: &Wanted) -> String
     text
 }
 
-/// What others write between ours and the end stays, and ours goes.
+/// Other programs' later changes stay, and our runtime is removed.
 fn changed_since(engine: Engine, original: Option<&str>, added: &str) {
     let once = enter(engine, original, None, &full());
     let text = once.after.unwrap();
@@ -148,7 +148,7 @@ fn what_others_wrote_since_stays() {
     );
 }
 
-/// A second runtime of ours in a file that others changed in between.
+/// Enters a second runtime into a file that other programs changed in between.
 #[test]
 fn every_runtime_goes_by_itself() {
     for (engine, original) in [(Engine::Docker, DOCKER), (Engine::Containerd, V2)] {

@@ -139,7 +139,7 @@ fn the_policy_says_which_vendors_and_features() {
     let everything = request(&["compute", "utility"], false);
     let (found, notes) = answered(&files, &everything, &allow("v", OnRefusal::Fail)).unwrap();
     assert_eq!((found, notes), (vec!["v:utility".to_owned()], Vec::new()));
-    // All that is allowed is nothing, where the list has no feature of this vendor.
+    // "Everything that is allowed" is nothing if the list has no feature of this vendor.
     let graphics = request(&["graphics"], false);
     let (_, notes) = answered(&files, &graphics, &allow("v", OnRefusal::Ignore)).unwrap();
     assert!(notes[0].1.contains("has no feature of v"), "{notes:?}");
@@ -154,7 +154,7 @@ fn the_policy_says_which_vendors_and_features() {
     let (found, notes) = answered(&files, &asking, &allow("w", OnRefusal::Ignore)).unwrap();
     assert_eq!((found.len(), notes.len()), (0, 1));
     assert!(answered(&files, &asking, &allow("w", OnRefusal::Fail)).is_err());
-    // What counts for nothing is not read closely.
+    // The details of a request that does not count are not examined.
     let mut odd = request(&[], true);
     odd.asks[0].details = Err(Error::usage("an odd capability"));
     assert!(answered(&files, &odd, &allow("w", OnRefusal::Ignore)).is_ok());

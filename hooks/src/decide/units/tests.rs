@@ -17,7 +17,7 @@ fn part(uuid: &str, instances: (u32, u32), node: &str) -> Part {
     }
 }
 
-/// Two devices; the second has two parts, and index and node differ.
+/// Two devices whose index and node number differ. The second has two parts.
 fn host() -> Vec<Unit> {
     vec![
         Unit {
@@ -58,7 +58,7 @@ fn names_of_every_kind() {
         (&["GPU-aa22"], second),
         (&["1:0"], &["/dev/caps/a", "/dev/nvidia0"]),
         (&["1:1"], &["/dev/caps/b", "/dev/nvidia0"]),
-        // The whole of one is the beginning of the other.
+        // One UUID is the prefix of the other.
         (&["MIG-b1"], &["/dev/caps/a", "/dev/nvidia0"]),
         (&["MIG-b1c"], &["/dev/caps/b", "/dev/nvidia0"]),
         (&["MIG-GPU-aa22/2/1"], &["/dev/caps/b", "/dev/nvidia0"]),

@@ -88,7 +88,7 @@ fn mistakes_are_named_with_their_place() {
     }
 }
 
-/// With steps that grow with the square of the devices this takes minutes.
+/// An algorithm that is quadratic in the devices would take minutes.
 #[test]
 fn many_devices_are_read_in_no_time() {
     let device = |at: u32| format!(r#"{{"index":{at},"minor":{at}}}"#);

@@ -80,7 +80,7 @@ fn a_folder_with_many_files_is_read_like_one_with_few() {
     }
     symlink("gone.so.1", store.join("gone.so")).unwrap();
     let host = Host::open(dir.path()).unwrap();
-    // The own tree of a vendor is listed after some lookups, the host's isn't.
+    // A vendor's own tree is listed after some lookups; the host's is not.
     for (tree, prefix) in [
         (host.tree(Some("/store")).unwrap(), ""),
         (host.tree(None).unwrap(), "/store"),
@@ -121,7 +121,7 @@ fn nodes_behind_links_are_found_within_the_root() {
     node("dri/block", FileType::BlockDevice, 0o640);
     symlink("char", dir.path().join("dev/link")).unwrap();
     symlink("/dev/dri/block", dir.path().join("dev/absolute")).unwrap();
-    // The host's own has it; this root hasn't.
+    // The machine has this node, but this root does not.
     symlink("/dev/zero", dir.path().join("dev/out")).unwrap();
     let host = Host::open(dir.path()).unwrap();
     for (wanted, kind) in [

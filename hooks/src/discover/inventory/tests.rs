@@ -5,7 +5,7 @@ use crate::discover::elf::tests::sample;
 use crate::error::exit;
 use std::os::unix::fs::symlink;
 
-/// A host whose driver lies in a store.
+/// A host with a driver in a store.
 fn host() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let write = |path: &str, bytes: &[u8]| {
@@ -46,7 +46,7 @@ fn choice<'a>(file: &'a VendorFile, features: &[&'a str]) -> Choice<'a> {
     }
 }
 
-/// What the lines of one feature give, or why they give nothing.
+/// What each line of one feature gives, or why it gives nothing.
 fn items(inventory: &str, more: &str, report: Report) -> Vec<(String, Outcome)> {
     let dir = host();
     let file = file(&format!(r#"{{"run":{inventory}}}"#), more);
@@ -185,7 +185,7 @@ fn a_driver_that_is_not_installed_refuses_with_flag_and_file() {
     }
 }
 
-/// Whatever fills a vendor in: appliers rely on plain paths.
+/// Appliers rely on plain paths, whatever code fills a vendor in.
 #[test]
 fn a_path_that_no_container_can_be_given_is_refused() {
     let dir = host();

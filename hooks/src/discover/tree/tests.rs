@@ -2,7 +2,7 @@ use super::*;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-/// A host with files in `store`, and what leads to them.
+/// A host with files in `store`, and links to them.
 fn host() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
@@ -49,7 +49,7 @@ fn short_and_long_way_find_the_same() {
         ("/lib/chain0", "lib/file", true, "content"),
     ];
     let tree = host.tree(Some("/store")).unwrap();
-    // Twice: the second time the folder may have been listed.
+    // The second time, the folder may have been listed already.
     for (path, source, is_link, content) in cases.iter().chain(&cases) {
         let expected = format!("{shown}/store/{source}");
         let expected = (expected, *is_link, (*content).to_owned());
@@ -79,10 +79,10 @@ fn a_folder_is_listed_once_it_was_asked_for_a_few_names() {
     for _ in 0..=PATIENCE {
         assert!(tree.find("/other/gone").is_err());
     }
-    // What comes later isn't seen: nothing comes into a store's entry.
+    // A file that is added later is not seen, because a store entry never changes.
     std::fs::write(dir.path().join("store/other/late"), "").unwrap();
     assert_eq!(tree.find("/other/late").unwrap_err(), Errno::NOENT);
-    // Elsewhere on the host, files come and go.
+    // Elsewhere on the host, files may change.
     let tree = host.tree(None).unwrap();
     for _ in 0..=PATIENCE {
         assert!(tree.find("/store/other/gone").is_err());

@@ -49,7 +49,7 @@ fn device(path: &str) -> Device {
     }
 }
 
-/// A library on its own, a folder of data, and a bare directory.
+/// A library, a folder of data, and an empty directory.
 fn edits() -> Edits {
     Edits {
         mounts: vec![mount("/usr/lib/liba.so"), mount("/opt/data")],
@@ -85,21 +85,21 @@ const DATA: &str = "/opt/data";
 
 #[test]
 fn what_the_user_mounted_stays() {
-    // The user's mount; which of ours remain; whether the library and the directory do.
+    // The user's mount; our mounts that remain; the number of libraries and directories.
     type Case = (&'static str, &'static [&'static str], usize, usize);
     let cases: [Case; 14] = [
         ("/other", &[DATA, LIBRARY], 1, 1),
         ("/usr/lib/liba.so.1", &[DATA, LIBRARY], 1, 1),
-        // At a path of ours, however it is written. The user's own library is cached.
+        // At one of our paths, in any spelling. The user's own library is cached.
         (LIBRARY, &[DATA], 1, 1),
         ("/usr/lib/liba.so/", &[DATA], 1, 1),
         ("//usr/./lib/../lib//liba.so", &[DATA], 1, 1),
         ("usr/lib/liba.so", &[DATA], 1, 1),
         ("/opt/data", &[LIBRARY], 1, 1),
-        // In a folder of ours.
+        // In one of our folders.
         ("/opt/data/mine", &[LIBRARY], 1, 1),
         ("/opt/data/a/../b", &[LIBRARY], 1, 1),
-        // Around paths of ours.
+        // Around our paths.
         ("/usr/lib", &[DATA], 0, 1),
         ("/usr/", &[DATA], 0, 1),
         ("/opt", &[LIBRARY], 1, 0),
@@ -141,7 +141,7 @@ fn links_of_the_image_lead_to_what_is_mounted() {
         let found = settle(vec![user(destination, "/volume")], &image);
         assert_eq!(found.mounts, mounts, "{destination}");
     }
-    // Ours too may be what a link leads from.
+    // Our own path may have a link in it too.
     let image = Links([("/usr/lib", "/volume"), (DATA, "elsewhere")].into());
     let found = settle(
         vec![user("/volume", "/v"), user("/opt/elsewhere", "/e")],
@@ -157,16 +157,16 @@ fn links_that_a_mount_hides_lead_nowhere() {
     let image = Links([("/usr/lib", "/elsewhere"), ("/vol/in", "/usr/lib")].into());
     let found = settle(vec![user("/usr", "/volume")], &image);
     assert_eq!(found.mounts, [DATA]);
-    // The second is mounted in the first, not in /usr/lib.
+    // The second mount lies in the first, not in /usr/lib.
     let found = settle(vec![user("/vol", "/volume"), user("/vol/in", "/x")], &image);
     assert_eq!(found.mounts, ["/elsewhere/liba.so", DATA]);
-    // A link that leads into a mount leads no further: what is there is not the image's.
+    // A link into a mount is not followed further: what lies there is not the image's.
     let image = Links([("/to", "/vol"), ("/vol/in", "/usr/lib")].into());
     let found = settle(vec![user("/vol", "/volume"), user("/to/in", "/x")], &image);
     assert_eq!(found.mounts, [DATA, LIBRARY]);
 }
 
-/// Where a link of the image leads to a folder that is not there yet, ours is made there.
+/// If a link of the image leads to a folder that does not exist yet, our file is made there.
 #[test]
 fn what_is_made_behind_a_link_is_made_where_it_leads() {
     use crate::rootfs::Rootfs;
@@ -206,7 +206,7 @@ fn new_file_systems_take_ours_in() {
     let found = settle(vec![tmpfs("/opt"), tmpfs("/usr/lib/")], &Unseen);
     assert_eq!(found.mounts, [DATA, LIBRARY]);
     assert_eq!(found.notes, Vec::<String>::new());
-    // At a path of ours, or in it, they stay as any other; the innermost decides.
+    // At or in one of our paths, they stay like any other mount. The innermost mount decides.
     assert_eq!(settle(vec![tmpfs(DATA)], &Unseen).mounts, [LIBRARY]);
     assert_eq!(
         settle(vec![tmpfs("/opt/data/x")], &Unseen).mounts,
@@ -248,7 +248,7 @@ fn a_library_cache_of_the_users_stays() {
         assert_eq!(found.libraries, libraries, "{destination}");
         assert_eq!(found.notes.len(), 1 - libraries, "{destination}");
     }
-    // What is new hides the image's, which has no volume of the user's.
+    // A new file system hides the image's cache, although the user mounted no volume.
     let found = settle(vec![tmpfs("/etc")], &Unseen);
     assert_eq!((found.libraries, found.notes.len()), (1, 1));
     assert!(found.notes[0].contains("/etc is new and hides the library cache"));
@@ -257,7 +257,7 @@ fn a_library_cache_of_the_users_stays() {
     }
 }
 
-/// runc takes a destination that begins with the root's own path to lie below it as it is.
+/// runc treats a destination that begins with the root's path on the host as a path below the root.
 #[test]
 fn destinations_below_the_roots_own_path_are_what_runc_makes_of_them() {
     let mut present = Present {
@@ -300,7 +300,7 @@ fn devices_of_the_users_stay_and_others_are_allowed() {
         settle(vec![tmpfs("/dev")], &[]),
         (both.clone(), both.clone())
     );
-    // Its rights are the user's word too.
+    // The rights that the user gave count too.
     let one = names(&["/dev/x1"]);
     assert_eq!(settle(vec![], &["/dev//x0/"]), (one.clone(), one.clone()));
     assert_eq!(settle(vec![], &["/nodes/x0"]), (one.clone(), one.clone()));
@@ -309,7 +309,7 @@ fn devices_of_the_users_stay_and_others_are_allowed() {
     assert_eq!(settle(vec![user("/dev/", "/dev")], &[]), (vec![], both));
 }
 
-/// Who gives a container's devices without settling knows them by name only.
+/// A caller that does not settle the edits knows the container's devices by name only.
 #[test]
 fn listed_devices_are_left_out_by_name() {
     let present = Present {
@@ -337,7 +337,7 @@ fn folders_and_new_file_systems_are_listed_where_they_are() {
     assert!(notes.is_empty(), "{notes:?}");
 }
 
-/// A CDI document and an engine may both ask for a tmpfs: that is one, and no conflict.
+/// A CDI document and an engine may both ask for the same tmpfs. That is no conflict.
 #[test]
 fn a_file_system_that_is_made_the_same_way_is_no_conflict() {
     for (mounted, notes) in [
@@ -368,7 +368,7 @@ fn a_file_system_that_is_made_the_same_way_is_no_conflict() {
     }
 }
 
-/// runc takes `..` out of the text first, crun follows the link first (both tried).
+/// runc removes `..` from the text first, crun follows the link first (both were tried).
 #[test]
 fn a_mount_behind_a_link_and_dots_is_where_either_runtime_puts_it() {
     let image = Links(BTreeMap::from([("/lib64", "usr/lib64")]));
@@ -379,7 +379,7 @@ fn a_mount_behind_a_link_and_dots_is_where_either_runtime_puts_it() {
     }
 }
 
-/// A volume is mounted over a tmpfs in it that came before, and is what ours would be made in.
+/// A volume covers a tmpfs that was mounted in it earlier, so our file would be made in the volume.
 #[test]
 fn a_later_mount_covers_what_lies_in_it() {
     let covered = vec![tmpfs("/usr/lib"), user("/usr", "/volume")];
@@ -404,7 +404,7 @@ fn link(path: &str) -> Link {
     }
 }
 
-/// What came by CDI gives way to the user's own as what is ours does.
+/// Mounts from CDI give way to the user's own, as our mounts do.
 #[test]
 fn described_mounts_and_links_hide_nothing_of_the_users() {
     let image = Links(BTreeMap::from([
@@ -453,14 +453,14 @@ fn described_mounts_and_links_hide_nothing_of_the_users() {
         .collect();
     assert_eq!(libraries, ["/lib/liba.so"]);
     let paths = |links: &[Link]| links.iter().map(|l| l.path.clone()).collect::<Vec<_>>();
-    // The link of the image is replaced: where it leads is not.
+    // The image's link is replaced, and its target is not.
     assert_eq!(paths(settled.links()), ["/usr/lib/old", "/new"]);
     assert_eq!(paths(settled.late_links()), ["/dev/by/x"]);
     assert_eq!(settled.rest().groups, [44]);
     assert_eq!(notes.len(), 2, "{notes:?}");
 }
 
-/// With steps that grow with the square of the mounts this takes minutes.
+/// An algorithm that is quadratic in the mounts would take minutes.
 #[test]
 fn many_mounts_and_devices_are_settled_in_no_time() {
     let paths: Vec<String> = (0..40_000).map(|at| format!("/mnt/{at}/own")).collect();

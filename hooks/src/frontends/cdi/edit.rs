@@ -1,5 +1,5 @@
-//! From the words of CDI to edits. Among specifications, the later of two nodes or mounts at a
-//! path counts; what the container has of its own is for the rule of `edits` to keep.
+//! Turns CDI's container edits into edits. Of two nodes or mounts at a path, the later one counts.
+//! The rule of `edits` keeps what the container has of its own.
 
 use std::path::Path;
 
@@ -16,25 +16,24 @@ use crate::edits::{Access, DescribedMount, Device, Edits, Link, NetDevice};
 use crate::error::{Error, Result};
 use crate::log::Note;
 
-/// What a runtime gives a node where a specification doesn't say it.
+/// The mode of a node whose specification does not have one, as runtimes set it.
 const DEFAULT_MODE: u32 = 0o666;
 
-/// Edits as they grow.
+/// Edits that are being composed.
 pub struct Composer<'a> {
     host: &'a Host,
-    /// The rest, each as often as specifications have it.
+    /// The other edits, as often as specifications have them.
     more: Edits,
     devices: Latest<Device>,
     mounts: Latest<DescribedMount>,
     links: Latest<Link>,
     net_devices: Latest<NetDevice>,
-    /// Files whose common part is in.
+    /// Files whose common edits are included.
     begun: FxHashSet<&'a Path>,
     pub notes: Vec<Note>,
 }
 
-/// Of those with one key the one that came last, in its place. A specification may have
-/// thousands.
+/// Keeps the last item of each key, in its position. A specification may have thousands.
 struct Latest<T> {
     items: Vec<Option<T>>,
     places: FxHashMap<String, usize>,
@@ -73,7 +72,7 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Adds a device, and before the first of its specification what all of its devices bring.
+    /// Adds a device. The common edits of a specification come before its first device.
     pub fn add(&mut self, found: &Found<'a>) -> Result<()> {
         let name = format!("{}={}", found.document.kind, found.device.name);
         let fail = |error: Error| Error {
@@ -90,7 +89,7 @@ impl<'a> Composer<'a> {
         self.begun.insert(&file.path)
     }
 
-    /// All of it, mounts in an order in which none hides another.
+    /// The result, with mounts in an order in which none hides another.
     pub fn finish(&mut self) -> Edits {
         let mut edits = Edits::default();
         edits.append(std::mem::take(&mut self.more));
@@ -133,7 +132,7 @@ impl<'a> Composer<'a> {
     fn device(&self, node: &DeviceNode) -> Result<Device> {
         let source = node.host_path.as_deref().unwrap_or(&node.path);
         let stated = match node.kind {
-            // An unbuffered device is a character device by another name.
+            // An unbuffered device is another name for a character device.
             Some('u') => Some('c'),
             other => other,
         };
@@ -169,7 +168,8 @@ impl<'a> Composer<'a> {
         })
     }
 
-    /// Where the node lies. One whose numbers are stated can be made without a node of the host.
+    /// The path of the node on the host. If the numbers are stated, the host does not need the
+    /// node.
     fn source(&self, path: &str) -> Result<String> {
         match self.host.real(path) {
             Err(rustix::io::Errno::NOENT) if !self.host.is_there(path) => {
@@ -179,7 +179,7 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// What the host has there now: numbers differ from one boot to the next.
+    /// The node on the host, because its numbers change from one boot to the next.
     fn look_up(&self, path: &str) -> Result<(char, u32, u32)> {
         let stat = self
             .host
@@ -203,7 +203,7 @@ impl<'a> Composer<'a> {
         if !matches!(given.kind.as_str(), "" | "bind") {
             return Ok(mount);
         }
-        // A runtime's own words for it name neither the device nor the specification.
+        // A runtime's own message would name neither the device nor the specification.
         let is_there = self.host.stat(&given.source);
         let real = is_there.and_then(|_| self.host.real(&given.source));
         mount.source = real.map_err(|e| missing("file", &given.source, e))?;

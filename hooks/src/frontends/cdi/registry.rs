@@ -1,4 +1,4 @@
-//! Which specification has which device.
+//! Finds the specification that has a device.
 
 use std::path::PathBuf;
 
@@ -10,20 +10,19 @@ use crate::config::cdi::{Document, NamedDevice};
 use crate::error::{Error, Result};
 use crate::log::brief;
 
-/// Names that an error suggests.
+/// Names that an error suggests, at most.
 const MAX_SUGGESTIONS: usize = 5;
 
-/// What the files of a host's folders have.
+/// The devices in the specifications of a host.
 #[derive(Debug)]
 pub struct Registry<'a> {
     files: &'a [SpecFile],
     folders: &'a [PathBuf],
-    /// Every device by its kind and its name, with the places of those that have both. A
-    /// container may name thousands.
+    /// Every device by its kind and name, in a map because a container may name thousands.
     places: FxHashMap<(&'a str, &'a str), Vec<Found<'a>>>,
 }
 
-/// A device, and the specification that has it.
+/// A device and its specification.
 #[derive(Debug, Clone, Copy)]
 pub struct Found<'a> {
     pub file: &'a SpecFile,
@@ -36,12 +35,12 @@ pub struct Found<'a> {
 pub struct Listed {
     pub name: String,
     pub file: PathBuf,
-    /// Files of the same folder that have it too, so that no container gets it.
+    /// Files of the same folder with the same device, so that no container gets it.
     pub conflicts: Vec<PathBuf>,
 }
 
 impl<'a> Registry<'a> {
-    /// The folders are those that an error names.
+    /// Errors name the folders.
     pub fn new(files: &'a [SpecFile], folders: &'a [PathBuf]) -> Self {
         let mut places: FxHashMap<_, Vec<Found>> = FxHashMap::default();
         for file in files {
@@ -64,8 +63,8 @@ impl<'a> Registry<'a> {
         }
     }
 
-    /// Finds a device. Errors: no specification has it, several of one folder have it, or the
-    /// one that may have it can't be used.
+    /// Finds a device. Errors: no specification has it, several of one folder have it, or a
+    /// specification that may have it can't be used.
     pub fn find(&self, name: &str) -> Result<Found<'a>> {
         let Some(wanted) = qualified(name) else {
             return Err(
@@ -73,8 +72,7 @@ impl<'a> Registry<'a> {
                     .resolve("write it like vendor.com/class=device"),
             );
         };
-        // One of its kind that can't be read may be the one that has it, or that says it
-        // otherwise.
+        // A broken file of this kind may have the device, or overrule another file.
         self.refuse_broken(name, |kind| kind == Some(wanted.kind))?;
         let candidates = self.places.get(&(wanted.kind, wanted.device));
         let candidates = candidates.map(Vec::as_slice).unwrap_or_default();
@@ -90,13 +88,13 @@ impl<'a> Registry<'a> {
         }
     }
 
-    /// True where a specification has it, whether or not it can be given.
+    /// True if a specification has the device, even if it can't be given.
     pub fn has(&self, name: &str) -> bool {
         let wanted = qualified(name);
         wanted.is_some_and(|wanted| self.places.contains_key(&(wanted.kind, wanted.device)))
     }
 
-    /// Every device that a specification has, in the order of the names.
+    /// Every device of the specifications, sorted by name.
     pub fn list(&self) -> Vec<Listed> {
         let listed = self.places.iter().map(|((kind, device), places)| {
             let top = places.iter().map(|found| found.file.priority).max();
@@ -148,7 +146,7 @@ impl<'a> Registry<'a> {
             near = all().collect();
         }
         near.sort_unstable();
-        // Of a name without end the beginning says enough.
+        // For a very long name, the beginning is enough.
         near.sort_by_cached_key(|known| distance(known, &brief(name)));
         let more = near.len().saturating_sub(MAX_SUGGESTIONS);
         near.truncate(MAX_SUGGESTIONS);
@@ -171,7 +169,7 @@ fn conflict(name: &str, one: &SpecFile, other: &SpecFile) -> Error {
         .resolve("remove one of the files, or its device")
 }
 
-/// How many letters must be changed, added or taken out.
+/// The number of letters to change, add or remove.
 fn distance(one: &str, other: &str) -> usize {
     let mut row: Vec<usize> = (0..=other.chars().count()).collect();
     for (at, letter) in one.chars().enumerate() {

@@ -77,7 +77,7 @@ fn a_later_folder_counts_more_and_two_files_of_one_are_a_conflict() {
         "{error}"
     );
     assert_eq!(of("v.com/c=d"), ["A=run"]);
-    // One of a later folder settles it.
+    // A file of a later folder decides.
     scene.spec("run/cdi/d.json", "", &[("e", &env("late"))]);
     assert_eq!(of("v.com/c=e"), ["A=late"]);
     let host = Host::open(scene.0.path()).unwrap();
@@ -114,7 +114,7 @@ fn what_is_not_known_is_refused_whole_with_the_nearest_names() {
     assert!(both.contains("=x;") && both.contains("=y;"), "{both}");
 }
 
-/// As `/var/run` is a link on most hosts.
+/// `/var/run` is a link on most hosts.
 #[test]
 fn links_of_the_host_lead_within_its_root() {
     let scene = Scene::new();
@@ -217,7 +217,7 @@ fn a_file_or_node_that_is_gone_is_named_with_its_device() {
     }
 }
 
-/// What a specification names is opened by its path later: no link on it may lead out.
+/// The files of a specification are opened by path later, so no link may lead out of the root.
 #[test]
 fn files_and_nodes_lie_within_the_hosts_root() {
     use std::os::unix::fs::symlink;
@@ -262,7 +262,7 @@ fn files_and_nodes_lie_within_the_hosts_root() {
         let (edits, _) = scene.edits(&[&format!("v.com/c={name}")]).unwrap();
         assert_eq!(edits.described[0].source, format!("{root}/{expected}"));
     }
-    // Its numbers are stated, so that the host needs no node.
+    // The numbers are stated, so the host needs no node.
     let (edits, _) = scene.edits(&["v.com/c=free"]).unwrap();
     assert_eq!(edits.devices[0].source, format!("{root}/dev/free"));
 }
@@ -391,7 +391,7 @@ fn hooks_that_are_known_become_edits_and_others_stay() {
     assert!(edits.hooks[1].env[0].starts_with("PATH="));
 }
 
-/// With steps that grow with the square of the devices this takes minutes.
+/// An algorithm that is quadratic in the devices would take minutes.
 #[test]
 fn many_devices_are_found_in_no_time() {
     let scene = Scene::new();

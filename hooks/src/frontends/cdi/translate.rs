@@ -1,7 +1,13 @@
-//! Hooks of specifications that this program can do itself, without starting a process.
+//! Turns hooks of specifications into edits, so that no process is started for them.
 //!
-//! Specifications that NVIDIA's tools wrote have them, under the names `nvidia-cdi-hook` and
-//! `nvidia-ctk hook`. What is not known to the last word is written as it is.
+//! Specifications that NVIDIA's tools write have such hooks, under the names `nvidia-cdi-hook` and
+//! `nvidia-ctk hook`. A hook that is not fully understood stays as it is.
+//!
+//! One of them sets `ModifyDeviceFiles: 0` in `/proc/driver/nvidia/params`, so that the driver's
+//! own programs make no device nodes in a container. A spec can't have that: runc refuses a mount
+//! below /proc. Our own hook puts the file there when /proc is mounted. It costs a process at each
+//! start, so a spec gets it only if the host's driver would let its programs make nodes. The front
+//! end `hook` does it itself.
 
 use crate::apply::namespace::params::{changed, PATH as PARAMS};
 use crate::apply::spec::hooks::own_hook;
@@ -12,11 +18,10 @@ use crate::error::Result;
 use crate::frontends::cdi_hook::{Call, Verb};
 use crate::frontends::program::PATH;
 
-/// A hook that has none gets this, and never a variable of the engine or of the container.
-/// The stage of those hooks.
+/// The stage of these hooks.
 const STAGE: &str = "createContainer";
 
-/// Adds what the hook would do, or the hook.
+/// Adds what the hook would do, or else the hook.
 pub fn translate(hook: &Hook, host: &Host, edits: &mut Edits) -> Result<()> {
     if let Some(call) = known(hook) {
         if add(&call, host, edits)? {
@@ -25,13 +30,14 @@ pub fn translate(hook: &Hook, host: &Host, edits: &mut Edits) -> Result<()> {
     }
     let mut hook = hook.clone();
     if hook.env.is_empty() {
+        // Otherwise a runtime may pass the engine's or the container's environment on.
         hook.env.push(format!("PATH={PATH}"));
     }
     edits.hooks.push(hook);
     Ok(())
 }
 
-/// What a hook of NVIDIA's is asked to do. `None`: it is another's, or is not understood.
+/// The command of a hook of NVIDIA's. `None`: it is another program's, or is not understood.
 fn known(hook: &Hook) -> Option<Call> {
     if hook.stage != STAGE {
         return None;
@@ -46,7 +52,7 @@ fn known(hook: &Hook) -> Option<Call> {
     Call::parse(words.iter().map(Into::into).collect()).ok()
 }
 
-/// True where it is done without a process.
+/// Adds the edits of a command. False: the hook has to stay.
 fn add(call: &Call, host: &Host, edits: &mut Edits) -> Result<bool> {
     match &call.verb {
         Verb::CreateSymlinks(links) => Ok(add_links(links, edits)),
@@ -66,7 +72,7 @@ fn add(call: &Call, host: &Host, edits: &mut Edits) -> Result<bool> {
             edits.hooks.extend(params_edit(host)?);
             Ok(true)
         }
-        // The program that the specification names may be NVIDIA's own.
+        // The specification may name NVIDIA's own program, which does more.
         Verb::Chmod { .. } | Verb::UpdateApplicationProfile => Ok(false),
     }
 }
@@ -98,8 +104,9 @@ fn add_folders(folders: &[String], edits: &mut Edits) -> bool {
     fit
 }
 
-/// The hook that a container of this host needs. `None`: there is no such driver, or its
-/// programs make no nodes anyway. Errors: where this program lies can't be found out.
+/// The hook for the driver's settings, if a container of this host needs it. `None`: there is no
+/// such driver, or its programs make no nodes anyway. Errors: the path of this program can't be
+/// found.
 pub fn params_edit(host: &Host) -> Result<Option<Hook>> {
     let text = host.text_of_kernel(PARAMS).unwrap_or_default();
     if changed(&String::from_utf8_lossy(&text)).is_none() {
@@ -123,7 +130,7 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("params"), "ModifyDeviceFiles: 1\n").unwrap();
         let hook = params_edit(&host).unwrap().unwrap();
-        // Nothing writes into it: to read from it would never end.
+        // Reading a FIFO without a writer would never end.
         let fifo = folder.join("params");
         std::fs::remove_file(&fifo).unwrap();
         let mode = rustix::fs::Mode::from_raw_mode(0o644);

@@ -1,4 +1,4 @@
-//! `update-ldcache`: the libraries in folders of a container that exists.
+//! `update-ldcache`: adds the libraries in folders of an existing container to the library cache.
 
 use rustc_hash::FxHashSet;
 
@@ -14,8 +14,8 @@ const CACHE: &str = "etc/ld.so.cache";
 /// Folders that every loader searches.
 const DEFAULT: [&str; 4] = ["/lib", "/usr/lib", "/lib64", "/usr/lib64"];
 
-/// Merges what the folders have into the image's caches. Of a folder that the image's own
-/// cache knows, only what is mounted there is new.
+/// Merges the libraries of the folders into the image's caches. If the image's own cache knows a
+/// folder, only mounted libraries in it are new.
 pub fn update(rootfs: &Rootfs, present: &Present, folders: &[String]) -> Vec<Note> {
     let known = known_folders(rootfs);
     let mut found: Vec<Library> = Vec::new();
@@ -43,7 +43,8 @@ pub fn update(rootfs: &Rootfs, present: &Present, folders: &[String]) -> Vec<Not
     notes
 }
 
-/// What `ldconfig` makes: programs and musl's loader look for a library under its soname.
+/// Makes the soname links that `ldconfig` makes. Programs and musl's loader look for a library
+/// under its soname.
 fn make_links(rootfs: &Rootfs, libraries: &[Library]) -> Vec<Note> {
     let make = |library: &Library| {
         let link = soname_link(library)?;

@@ -1,4 +1,4 @@
-//! The command line of `nvidia-cdi-hook`, as specifications of CDI have it.
+//! The command line of `nvidia-cdi-hook`, as CDI specifications have it.
 
 use std::ffi::OsString;
 
@@ -8,7 +8,7 @@ use lexopt::ValueExt;
 use crate::edits::{Compat, Link};
 use crate::error::{Error, Result};
 
-/// What it can be asked for, as its errors name it.
+/// The commands, for error messages.
 pub const VERBS: [&str; 6] = [
     "create-symlinks",
     "update-ldcache",
@@ -17,16 +17,17 @@ pub const VERBS: [&str; 6] = [
     "chmod",
     PROFILE,
 ];
-/// Since version 1.20 of NVIDIA's. What it writes is a setting of a driver's own program.
+/// New in version 1.20 of NVIDIA's toolkit. It writes settings for one of the driver's own
+/// programs.
 const PROFILE: &str = "update-application-profile";
-/// Where NVIDIA's images have the newer libraries.
+/// The folder of newer libraries in NVIDIA's images.
 const COMPAT_FOLDER: &str = "/usr/local/cuda/compat";
 
-/// What a hook is asked for.
+/// The parsed command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
     pub verb: Verb,
-    /// A file that has the state, instead of standard input.
+    /// A file with the state. `None`: standard input.
     pub state: Option<String>,
 }
 
@@ -40,7 +41,7 @@ pub enum Verb {
     UpdateApplicationProfile,
 }
 
-/// What the options of a verb say.
+/// The options of a command.
 #[derive(Default)]
 struct Options {
     state: Option<String>,
@@ -52,13 +53,13 @@ struct Options {
 }
 
 impl Call {
-    /// Reads the words behind the program's name. Errors: a verb or an option that is not
-    /// known, or one that says nothing.
+    /// Reads the words after the program's name. Errors: an unknown command or option, or an
+    /// invalid value.
     pub fn parse(words: Vec<OsString>) -> Result<Self> {
         let mut parser = lexopt::Parser::from_args(words);
         let verb = verb(&mut parser)?;
         if verb == PROFILE {
-            // It does nothing, whatever its options are.
+            // This command does nothing, with any options.
             return Ok(Self {
                 verb: Verb::UpdateApplicationProfile,
                 state: None,
@@ -90,7 +91,7 @@ impl Call {
 fn verb(parser: &mut lexopt::Parser) -> Result<String> {
     let verb = loop {
         match parser.next().map_err(|e| usage(&e))? {
-            // Accepted before the verb too, and without a meaning here.
+            // These are accepted before the command too, and change nothing here.
             Some(Long("debug" | "quiet")) => {}
             Some(Value(verb)) => break verb.to_string_lossy().into_owned(),
             Some(other) => return Err(usage(&other.unexpected())),
@@ -135,7 +136,7 @@ impl Options {
             (_, "debug" | "quiet") => {}
             ("create-symlinks", "link") => self.links.push(link(&text()?)?),
             ("update-ldcache", "folder") => self.folders.extend(folders(&text()?)?),
-            // The cache is merged natively: no program of host or image is run for it.
+            // The cache is merged here: no program of the host or the image is run for it.
             ("update-ldcache", "ldconfig-path") => _ = text()?,
             ("enable-cuda-compat", "host-driver-version") => {
                 self.compat().driver = version(name, text()?)?;
@@ -162,7 +163,7 @@ impl Options {
     }
 }
 
-/// Numbers with dots between them; an empty one is not known.
+/// Reads numbers with dots between them. An empty version is unknown.
 fn version(option: &str, text: String) -> Result<Option<String>> {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     if text.is_empty() || text.split('.').all(is_number) {
@@ -171,7 +172,7 @@ fn version(option: &str, text: String) -> Result<Option<String>> {
     Err(usage(&format!("--{option} {text:?} is no version")))
 }
 
-/// Folders of the container. A relative one would be searched from nowhere.
+/// Reads folders of the container. A relative folder would have no meaning.
 fn folders(text: &str) -> Result<Vec<String>> {
     let found = list(text);
     if found.is_empty() {
@@ -185,13 +186,13 @@ fn folders(text: &str) -> Result<Vec<String>> {
     }
 }
 
-/// Several values may stand behind one option, with commas.
+/// Splits the values of an option at commas.
 fn list(text: &str) -> Vec<String> {
     let parts = text.split(',').filter(|part| !part.is_empty());
     parts.map(str::to_owned).collect()
 }
 
-/// `TARGET::LINK`.
+/// Reads `TARGET::LINK`.
 fn link(text: &str) -> Result<Link> {
     let mut parts = text.split("::");
     match (parts.next(), parts.next(), parts.next()) {
@@ -262,7 +263,7 @@ mod tests {
             let words = format!("--quiet disable-device-node-modification {words}");
             assert_eq!(call(&words), (none.clone(), state.map(str::to_owned)));
         }
-        // Whatever is said behind it.
+        // Any options are accepted after it.
         let profile = (Verb::UpdateApplicationProfile, None);
         assert_eq!(call("update-application-profile"), profile);
         assert_eq!(call("update-application-profile --folder x y"), profile);

@@ -38,7 +38,7 @@ impl Bundle {
         fs::write(self.at(path), bytes).unwrap();
     }
 
-    /// Its soname is libx.so.1.
+    /// Adds a library with the soname libx.so.1.
     fn library(&self, path: &str) {
         self.file(path, sample(62, true, "libm.so.6"));
     }
@@ -66,7 +66,7 @@ impl Bundle {
     fn run(&self, verb: Verb) -> Result<Vec<String>> {
         let state = json!({"id": "c", "pid": 1, "bundle": self.0.path()}).to_string();
         let call = Call { verb, state: None };
-        // In a thread that has a umask of its own.
+        // On a thread with its own umask.
         let notes = apart(|_| run(&call, &state))?;
         Ok(notes.into_iter().map(|note| note.message).collect())
     }
@@ -172,7 +172,7 @@ fn libraries_of_folders_come_into_the_cache() {
     assert_eq!(notes.len(), 1, "{notes:?}");
 }
 
-/// What the image's own cache knows, it has decided about.
+/// The image's own cache decides about the folders that it knows.
 #[test]
 fn of_folders_that_the_image_knows_only_what_is_mounted_is_new() {
     if !is_root() {
@@ -180,7 +180,7 @@ fn of_folders_that_the_image_knows_only_what_is_mounted_is_new() {
     }
     let bundle = Bundle::new();
     for folder in ["usr/lib", "opt/known", "opt/new"] {
-        // Of one soname the last name in their order counts.
+        // Of the libraries with one soname, the last name counts.
         for file in ["libz.so.1", "libmounted.so.5", "libother"] {
             bundle.library(&format!("{folder}/{file}"));
         }
@@ -209,7 +209,7 @@ fn of_folders_that_the_image_knows_only_what_is_mounted_is_new() {
     assert!(!bundle.at("opt/else/libx.so.1").exists());
 }
 
-/// Where a soname has a file that is mounted too, no link takes its place.
+/// If the file with the soname is mounted too, no link replaces it.
 #[test]
 fn a_link_that_can_not_be_made_is_said_and_one_that_is_not_needed_is_not_made() {
     if !is_root() {
@@ -253,7 +253,7 @@ fn newer_libraries_of_the_image_come_first_where_they_are_newer() {
     assert_eq!(line.as_deref(), Some("/usr/local/cuda/compat"));
     let file = "/usr/local/cuda/compat/libcuda.so.600.1";
     assert_eq!(bundle.listed(), [file]);
-    // What comes later keeps them.
+    // A later update keeps them.
     bundle.library("opt/d/libx.so.5");
     let folders = vec!["/opt/d".to_owned()];
     assert_eq!(bundle.run(Verb::UpdateLdcache(folders)), Ok(vec![]));

@@ -1,4 +1,4 @@
-//! From a candidate that counts to an [`Ask`].
+//! Turns a candidate that counts into an [`Ask`].
 
 use super::devices::Candidate;
 use super::{capabilities, devices, imex, requirements, Nvidia, Reader, Words};
@@ -10,7 +10,7 @@ use crate::policy::Policy;
 use crate::request::{Ask, Details, Interface, Request, Source, Units, Way};
 
 impl Nvidia<'_> {
-    /// What a candidate that counts asks for. What does not count of it is added.
+    /// What a candidate asks for. The parts that do not count are added to `refused`.
     pub(super) fn ask(
         &self,
         request: &Request,
@@ -46,7 +46,7 @@ impl Nvidia<'_> {
         }
     }
 
-    /// The names as those understand them who give the devices.
+    /// The names in the form that the chosen way needs.
     fn units(&self, words: Words, way: Way) -> Units {
         let kind = &self.config.cdi_kind;
         match words {

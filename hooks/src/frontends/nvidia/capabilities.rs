@@ -1,16 +1,15 @@
-//! Which features: `NVIDIA_DRIVER_CAPABILITIES`.
+//! `NVIDIA_DRIVER_CAPABILITIES`: the features that a container asks for.
 
 use super::CAPABILITIES;
 use crate::error::{Error, Result};
 use crate::log::brief;
 use crate::request::Environment;
 
-/// What images get that name none.
+/// The capabilities of images that name none.
 const DEFAULT: [&str; 2] = ["compute", "utility"];
 
-/// The capabilities, and whether they were named one by one. An image from before there was
-/// the variable expects them all.
-/// Errors: one that the configuration doesn't support.
+/// The capabilities, and whether they were named one by one. An image that is older than the
+/// variable expects all of them. Errors: a capability that the configuration does not support.
 pub fn capabilities(
     environment: &Environment,
     supported: &[String],

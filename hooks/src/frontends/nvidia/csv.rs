@@ -1,5 +1,5 @@
-//! The lists of host files by which NVIDIA's boards say what a container gets: a folder of
-//! files with lines of a kind, a comma and a path.
+//! The lists of host files with which NVIDIA's Jetson boards define what a container gets: a folder
+//! of files, whose lines have a kind, a comma and a path.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -20,30 +20,30 @@ use crate::log::{brief, Note};
 use crate::request::{Ask, Details, Interface, Known};
 use crate::rootfs::split;
 
-/// Files that count unless an image asks for all.
+/// The base lists. The others only count for images that ask for all lists.
 const BASE: [&str; 3] = ["devices.csv", "drivers.csv", "l4t.csv"];
 const MAX_SIZE: u64 = 1 << 20;
-/// Links after which a path leads nowhere.
+/// After this many links a path leads nowhere.
 const MAX_LINKS: usize = 40;
-/// Folders that the runtime makes for each container, and the root.
+/// Folders that the runtime makes for each container, and the root (`""`).
 const MADE: [&str; 4] = ["/dev", "/proc", "/sys", ""];
-/// What the files give, as a feature.
+/// The name of the feature that stands for the files.
 const FEATURE: &str = "csv";
 
-/// What lines of the files name.
+/// The content of the files.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Lines {
     devices: Vec<String>,
     libraries: Vec<String>,
     folders: Vec<String>,
     links: Vec<String>,
-    /// File and line of each library and folder.
+    /// The file and line of each library and folder.
     places: FxHashMap<String, String>,
 }
 
-/// What a container gets by the files. Every board has one GPU: which devices were asked
-/// for makes no difference. Notes: what the host has not, and lines that say nothing.
-/// Errors: the folder can't be read; others than root may change one of its files.
+/// The edits of the files. Every board has one GPU, so the requested devices make no difference.
+/// Notes: what the host lacks, and invalid lines. Errors: the folder can't be read, or a user other
+/// than root may change one of its files.
 pub fn edits(host: &Host, config: &Config, ask: &Ask) -> Result<(Edits, Vec<Note>)> {
     let details = ask.details.as_ref().map_err(Clone::clone)?;
     let folder = config.csv_folder.to_string_lossy();
@@ -148,8 +148,8 @@ fn counts(name: &str, every: bool) -> bool {
 }
 
 impl Lines {
-    /// Adds what a file names. Lines that say nothing are left out, with a word in the log.
-    /// Errors: a folder is named as a whole that the runtime makes for each container.
+    /// Adds the lines of a file. Invalid lines are left out, with a line in the log.
+    /// Errors: a line names a whole folder that the runtime makes for each container.
     fn add(&mut self, file: &str, text: &str, notes: &mut Vec<Note>) -> Result<()> {
         for (number, line) in (1..).zip(text.lines()) {
             let line = line.trim();
@@ -171,7 +171,7 @@ impl Lines {
         Ok(())
     }
 
-    /// The path that it names, which may have commas. `None`: it says nothing.
+    /// Adds a line and returns its path, which may have commas. `None`: the line is invalid.
     fn add_line<'l>(&mut self, line: &'l str) -> Option<&'l str> {
         let (kind, path) = line.split_once(',')?;
         let (kind, path) = (kind.trim(), path.trim());
@@ -189,7 +189,7 @@ impl Lines {
         Some(path)
     }
 
-    /// Leaves out what is named twice.
+    /// Removes duplicates.
     fn each_once(&mut self) {
         for list in [
             &mut self.devices,
@@ -202,8 +202,8 @@ impl Lines {
         }
     }
 
-    /// Errors: what is mounted is a folder that the runtime makes for each container, or the
-    /// host's root: by its own name, or by links on the way.
+    /// Checks the mounts. Errors: a source is the host's root or a folder that the runtime makes
+    /// for each container, directly or through links.
     fn check_sources(&self, host: &Host, mounts: &[Mount]) -> Result<()> {
         let refused = MADE.map(|path| host.shown(path));
         let is_refused = |mount: &&Mount| refused.contains(&mount.source);
@@ -216,7 +216,7 @@ impl Lines {
     }
 }
 
-/// A link, and those that it leads to.
+/// A link, and the links that follow it.
 fn chain(host: &Host, path: &str) -> Vec<Link> {
     let mut links = Vec::new();
     let mut path = path.to_owned();

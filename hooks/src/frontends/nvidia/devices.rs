@@ -1,4 +1,4 @@
-//! Which devices: from the words of variables, mounts and annotations.
+//! The devices that a container asks for, in variables, mounts and annotations.
 
 use std::collections::BTreeSet;
 
@@ -10,21 +10,21 @@ use crate::frontends::sarus::CUDA;
 use crate::log::brief;
 use crate::request::{Request, Source};
 
-/// What words ask for.
+/// The meaning of a list of words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Words {
     Nothing,
     All,
     /// Control nodes only.
     None,
-    /// These, each once.
+    /// The devices with these names, each once.
     These(Vec<String>),
 }
 
 impl Words {
-    /// Reads lists. `void` in any place means nothing at all; of `all` and `none` the first counts,
-    /// for the whole. NVIDIA's hook makes an empty name of a name that is given twice; here it
-    /// is one.
+    /// Reads lists. `void` in any position means nothing. Otherwise the first `all` or `none`
+    /// counts for the whole. A name that is given twice counts once; NVIDIA's hook makes an empty
+    /// name of it.
     pub fn of<'w>(lists: impl IntoIterator<Item = &'w str>) -> Self {
         let mut names = Vec::new();
         let mut special = None;
@@ -39,9 +39,9 @@ impl Words {
         special.unwrap_or_else(|| Self::names(names))
     }
 
-    /// Each once, and no empty one. No word is special.
+    /// Reads names, each once, without empty ones. No word is special.
     fn names<'w>(words: impl IntoIterator<Item = &'w str>) -> Self {
-        // In order: names that a container's author chose to collide can't.
+        // Ordered and not hashed, because a container's author could choose names that collide.
         let mut known = BTreeSet::new();
         let mut names = Vec::new();
         for word in words.into_iter().map(str::trim) {
@@ -69,14 +69,14 @@ impl Candidate {
         self.sources.contains(&Source::Scheduler)
     }
 
-    /// Names of CDI count where these do too, wherever they stand.
+    /// Requires that CDI names count too, whatever the source of the names.
     pub fn require_cdi(&mut self) {
         if !self.is_schedulers() && !self.sources.contains(&Source::Cdi) {
             self.sources.push(Source::Cdi);
         }
     }
 
-    /// A word of an annotation of CDI that is no name of it.
+    /// A word of a CDI annotation that is not a CDI name.
     pub fn malformed(&self) -> Option<&str> {
         let mut names = self.names().iter();
         let by_annotation = self.sources.first() == Some(&Source::Cdi);
@@ -85,16 +85,16 @@ impl Candidate {
     }
 }
 
-/// A place where devices may be asked for.
+/// A variable, mount or annotation that may ask for devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// Each must count.
+    /// The sources, all of which must count.
     pub sources: Vec<Source>,
     pub by: String,
     pub words: Words,
 }
 
-/// Those that a request has, the one that overrules the others first.
+/// The candidates of a request. An earlier one overrules the later ones.
 pub fn candidates(request: &Request, config: &Config) -> Vec<Candidate> {
     let mut found = Vec::new();
     if let Some((key, _)) = request.cdi.first() {
@@ -133,7 +133,7 @@ fn by_environment(request: &Request, config: &Config) -> Option<Candidate> {
     } else if request.is_scheduled {
         return None;
     } else if request.environment.bare_of(DEVICES) {
-        // To be refused.
+        // This is refused later.
         (DEVICES.to_owned(), Words::These(Vec::new()))
     } else if let Some(value) = request.environment.get(DEVICES) {
         (DEVICES.to_owned(), Words::of([value]))
@@ -146,7 +146,7 @@ fn by_environment(request: &Request, config: &Config) -> Option<Candidate> {
     Some(Candidate { sources, by, words })
 }
 
-/// What the host's scheduler gave, which stands where a container asks by itself otherwise.
+/// The devices that the host's scheduler gave, in the variable with which a container asks.
 fn by_scheduler(request: &Request) -> Option<Candidate> {
     if !request.is_scheduled {
         return None;
@@ -159,13 +159,13 @@ fn by_scheduler(request: &Request) -> Option<Candidate> {
     })
 }
 
-/// What stands below the folder for itself, a channel aside.
+/// The names of devices below the folder, without those of channels.
 fn by_mounts(request: &Request) -> Vec<String> {
     let names = below(request).into_iter();
     names
         .filter(|name| !name.starts_with("imex/"))
         .map(|name| match name.strip_prefix("cdi/") {
-            // A name of CDI as a path: vendor, class and device.
+            // A CDI name as a path: vendor, class and device.
             Some(rest) if !rest.contains('=') => match rest.rsplit_once('/') {
                 Some((kind, device)) => format!("{kind}={device}"),
                 None => rest.to_owned(),
@@ -176,7 +176,7 @@ fn by_mounts(request: &Request) -> Vec<String> {
         .collect()
 }
 
-/// Paths below the folder on which nothing is mounted but `/dev/null`.
+/// Paths below the folder on which `/dev/null` is mounted.
 pub fn below(request: &Request) -> Vec<String> {
     let empty = |source: &str| clean(source) == "/dev/null";
     let mounts = request.mounts.iter().filter(|mount| empty(&mount.source));
@@ -198,7 +198,7 @@ pub fn is_qualified(name: &str) -> bool {
     parts.is_some_and(|parts| parts.iter().all(|part| !part.is_empty()))
 }
 
-/// The name with its kind, which the plain name of a device lacks.
+/// The name with a kind. A name without one gets the default kind.
 pub fn qualified(name: &str, kind: &str) -> String {
     if is_qualified(name) {
         name.to_owned()
@@ -207,7 +207,7 @@ pub fn qualified(name: &str, kind: &str) -> String {
     }
 }
 
-/// The name without the kind that is understood anyway.
+/// The name without the default kind.
 pub fn bare<'n>(name: &'n str, kind: &str) -> &'n str {
     let rest = name
         .strip_prefix(kind)
@@ -259,7 +259,7 @@ mod tests {
         }
     }
 
-    /// With steps that grow with the square of the names this takes minutes.
+    /// An algorithm that is quadratic in the names would take minutes.
     #[test]
     fn many_names_are_read_in_no_time() {
         let names: Vec<String> = (0..300_000).map(|at| at.to_string()).collect();

@@ -1,4 +1,4 @@
-//! What is asked for beside GPUs: channels between hosts, and rights over partitions.
+//! Requests for more than GPUs: IMEX channels between hosts, and rights over MIG partitions.
 
 use std::collections::BTreeSet;
 
@@ -12,10 +12,10 @@ use crate::request::{Channels, MigRight, Request, Source};
 const CHANNELS: &str = "NVIDIA_IMEX_CHANNELS";
 const RIGHTS: [MigRight; 2] = [MigRight::Config, MigRight::Monitor];
 
-/// Says why what a source asks for by a name does not count.
+/// Tells why a request from a source, by this name, does not count.
 type Judge<'a> = &'a dyn Fn(Source, &str) -> std::result::Result<(), String>;
 
-/// What counts, and the reasons for what doesn't.
+/// Judges requests, and collects the reasons of those that do not count.
 pub struct Judged<'a> {
     judge: Judge<'a>,
     refused: &'a mut Vec<String>,
@@ -34,8 +34,8 @@ impl<'a> Judged<'a> {
     }
 }
 
-/// The channels, and what asks for them: those of mounts, where they count and there are
-/// some, else those of the variable. Errors: a word that is no number.
+/// The channels, and what asks for them: the mounts if they count and name channels, else the
+/// variable. Errors: a word that is not a number.
 pub fn channels(
     request: &Request,
     config: &Config,
@@ -95,7 +95,7 @@ fn numbers(words: &[&str], by: &str) -> Result<Channels> {
     Ok(Channels::These(numbers))
 }
 
-/// Rights over every GPU's partitions. Errors: the container is not privileged.
+/// The rights over every GPU's partitions. Errors: the container is not privileged.
 pub fn mig_rights(request: &Request, judged: &mut Judged) -> Result<Vec<MigRight>> {
     let mut rights = Vec::new();
     for right in RIGHTS {
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use crate::request::AskingMount;
 
-    /// Every source counts.
+    /// Reads channels while every source counts.
     fn channels(request: &Request, config: &Config) -> Result<Channels> {
         let mut refused = Vec::new();
         let mut judged = Judged::new(&|_, _| Ok(()), &mut refused);

@@ -1,4 +1,4 @@
-//! The mode in which a hook gives the devices: the hook that is added to the spec.
+//! The mode `legacy`, in which a hook gives the devices: the hook that is added to the spec.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
@@ -11,12 +11,11 @@ use crate::error::{Error, Result};
 use crate::frontends::program::{candidates, is_executable, PATH};
 
 const STAGE: &str = "prestart";
-/// The option of our own hook that names our settings.
+/// The option with which our own hook gets our settings.
 pub const SETTINGS_OPTION: &str = "oci-decorator-config";
 
-/// The hook that is to be added. `None`: the spec has one already, as where Docker was given
-/// `--gpus`. `get` reads the runtime's own environment.
-/// Errors: there is no such program.
+/// The hook to add. `None`: the spec has one already, for example with `docker run --gpus`. `get`
+/// reads the runtime's own environment. Errors: the hook's program does not exist.
 pub fn hook(
     nvidia: &Nvidia,
     present: &[String],
@@ -63,7 +62,8 @@ fn args(
     if let Some(file) = nvidia.file {
         args.insert(1, format!("-config={}", file.display()));
     }
-    // Nor one that names our settings, with the policy. NVIDIA's own hook knows no such option.
+    // The same is true of our settings, which have the policy. NVIDIA's own hook does not know this
+    // option.
     let named = get(settings::VARIABLE).filter(|file| !file.is_empty());
     if let Some(file) = named.filter(|_| is_ours(path)) {
         let file = std::path::absolute(&file).map_err(|error| {
@@ -74,15 +74,15 @@ fn args(
     Ok(args)
 }
 
-/// True for this program: a link to it, or a copy, also of another version, which is known by the
-/// option that it would be given. NVIDIA's own program refuses that option.
+/// True for this program: a link to it, or a copy, even of another version. A copy is recognised by
+/// the name of the option, which NVIDIA's own program would refuse.
 fn is_ours(path: &str) -> bool {
     let identity = |path: &str| std::fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
     let own = identity("/proc/self/exe");
     own.is_some() && (identity(path) == own || knows_option(path))
 }
 
-/// True for a program that has the option's name in its text.
+/// True for a program that contains the option's name.
 fn knows_option(path: &str) -> bool {
     let Ok(program) = std::fs::read(path) else {
         return false;
@@ -97,7 +97,7 @@ fn knows_option(path: &str) -> bool {
 }
 
 fn find(hook: &str, search: &str) -> Option<String> {
-    // A path that is no path from the root would depend on the working folder.
+    // A relative path would depend on the working folder.
     if hook.contains('/') && !hook.starts_with('/') {
         return None;
     }
@@ -145,7 +145,7 @@ mod tests {
         std::fs::copy(&ours, &copy).unwrap();
         let named = args(copy.to_str().unwrap(), "/s.toml");
         assert_eq!(named, ["copy", "-oci-decorator-config=/s.toml", "prestart"]);
-        // Another's script may name the option.
+        // A script of another program may name the option.
         let script = program(&dir.path().join("script"));
         std::fs::write(&script, "#!/bin/sh\n# -oci-decorator-config=\n").unwrap();
         assert_eq!(args(&script, "/s.toml"), ["script", "prestart"]);

@@ -1,4 +1,4 @@
-//! By what a container gets what it asks for.
+//! Chooses the way in which a container gets its devices.
 
 use super::devices::is_qualified;
 use super::Reader;
@@ -6,8 +6,8 @@ use crate::config::nvidia::Mode;
 use crate::discover::host::Host;
 use crate::request::Way;
 
-/// The way that a mode means, for these names. A hook acts in every mode: where Docker was
-/// given `--gpus` it is all that the container has.
+/// The way that a mode selects for these names. A hook acts in every mode, because with
+/// `docker run --gpus` no other program gives the devices.
 pub fn way(mode: Mode, reader: Reader, names: &[String], is_tegra: impl Fn() -> bool) -> Way {
     let by_name = !names.is_empty() && names.iter().all(|name| is_qualified(name));
     match (mode, reader) {
@@ -20,7 +20,7 @@ pub fn way(mode: Mode, reader: Reader, names: &[String], is_tegra: impl Fn() -> 
     }
 }
 
-/// True on NVIDIA's boards, whose driver is part of their system.
+/// True on NVIDIA's Jetson boards, whose driver is part of their system.
 pub fn is_tegra(host: &Host) -> bool {
     let family = || {
         let text = host.text_of_kernel("sys/devices/soc0/family")?;

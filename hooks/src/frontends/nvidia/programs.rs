@@ -19,26 +19,26 @@ use crate::frontends::FrontEnd;
 use crate::log::Log;
 use crate::oci::state::State;
 
-/// Names under which the program is NVIDIA's runtime, and the mode that a name means.
+/// The names of NVIDIA's runtime, and the mode that each selects.
 pub const NAMES: [(&str, Option<Mode>); 3] = [
     ("nvidia-container-runtime", None),
     ("nvidia-container-runtime.cdi", Some(Mode::Cdi)),
     ("nvidia-container-runtime.legacy", Some(Mode::Legacy)),
 ];
 
-/// NVIDIA's configuration as it was read.
+/// NVIDIA's configuration.
 #[derive(Debug)]
 pub struct Settings<'a> {
     pub config: &'a Config,
-    /// Every mistake in it: who asks for devices is refused with them.
+    /// Every mistake in it. A container that asks for devices is refused with them.
     pub problem: Option<&'a Error>,
     pub warnings: &'a [String],
-    /// Where it is, unless that is the usual place.
+    /// Its path, unless it is the default.
     pub file: Option<&'a Path>,
 }
 
 impl<'a> Settings<'a> {
-    /// As they were read from a place.
+    /// The configuration that was loaded from a place.
     pub fn new(loaded: &'a Loaded, place: &'a Place) -> Self {
         Self {
             config: &loaded.config,
@@ -48,14 +48,14 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// The configuration as the runtime reads it that is called by this name.
+    /// The configuration of the runtime with this name.
     pub fn config_of(&self, name: &str) -> Config {
         let mut config = self.config.clone();
         config.mode = mode_of(name).unwrap_or(config.mode);
         config
     }
 
-    /// The interface as the runtime answers it, with the configuration of one of its names.
+    /// The interface of the runtime, with the configuration of one of its names.
     pub fn by_runtime(&self, config: &'a Config) -> Nvidia<'a> {
         Nvidia {
             config,
@@ -66,7 +66,7 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// The interface as the hook answers it.
+    /// The interface of the hook.
     pub fn by_hook(&self) -> Nvidia<'a> {
         Nvidia {
             config: self.config,
@@ -83,20 +83,20 @@ pub fn is_name(name: &str) -> bool {
     NAMES.iter().any(|(known, _)| *known == name)
 }
 
-/// The mode that a name of the program means, if any.
+/// The mode that a name of the program selects. `None`: the configuration selects it.
 fn mode_of(name: &str) -> Option<Mode> {
     let mut names = NAMES.into_iter();
     names.find(|(known, _)| *known == name)?.1
 }
 
-/// Runs the command line of a runtime, called by this name. Comes back only when that failed.
+/// Runs the command line of a runtime with this name. Returns only if that fails.
 pub fn run_runtime(words: &[OsString], name: &str) -> u8 {
     let (variable, xdg) = (std::env::var_os(VARIABLE), std::env::var_os(XDG_VARIABLE));
     let place = place(None, variable.as_deref(), xdg.as_deref());
     let loaded = load(&place.path, place.named);
     let settings = Settings::new(&loaded, &place);
     let config = settings.config_of(name);
-    // NVIDIA's way to say that nothing is to be written.
+    // In NVIDIA's configuration, /dev/null means that no log is written.
     let log_file = config.log_file.clone();
     let log_file = log_file.filter(|file| file != Path::new("/dev/null"));
     let guise = Guise {
@@ -110,7 +110,7 @@ pub fn run_runtime(words: &[OsString], name: &str) -> u8 {
     run_as(words, Some(&guise))
 }
 
-/// How the hook was called, at the stage `prestart` or `createRuntime`.
+/// The call of the hook, at the stage `prestart` or `createRuntime`.
 #[derive(Debug)]
 pub struct HookCall<'a> {
     /// Our own settings.

@@ -1,4 +1,4 @@
-//! What an image requires: `NVIDIA_REQUIRE_*`, and `CUDA_VERSION` of older ones.
+//! The requirements of an image: `NVIDIA_REQUIRE_*`, and `CUDA_VERSION` of older images.
 
 use super::{CUDA_VERSION, REQUIRE_CUDA};
 use crate::error::{Error, Result};
@@ -6,14 +6,14 @@ use crate::log::brief;
 use crate::request::{Environment, Requirement};
 
 const PREFIX: &str = "NVIDIA_REQUIRE_";
-/// Not a requirement: it says which of the lists of a board's files count.
+/// Not a requirement: it selects the file lists of a board.
 const JETPACK: &str = "NVIDIA_REQUIRE_JETPACK";
 const EVERY_LIST: &str = "csv-mounts=all";
 const DISABLE: &str = "NVIDIA_DISABLE_REQUIRE";
-/// What Go's `strconv.ParseBool` takes for true.
+/// The values that Go's `strconv.ParseBool` takes for true.
 const TRUE: [&str; 6] = ["1", "t", "T", "TRUE", "true", "True"];
 
-/// True for an image from before the variables that ask.
+/// True for an image that is older than the variables that ask.
 pub fn is_legacy(environment: &Environment) -> bool {
     environment
         .get(CUDA_VERSION)
@@ -21,13 +21,12 @@ pub fn is_legacy(environment: &Environment) -> bool {
         && environment.get(REQUIRE_CUDA).is_none()
 }
 
-/// True where an image asks for every list of a board's files.
+/// True if an image asks for every file list of a board.
 pub fn wants_every_list(environment: &Environment) -> bool {
     environment.get(JETPACK) == Some(EVERY_LIST)
 }
 
-/// All of them hold, or the container doesn't start.
-/// Errors: a `CUDA_VERSION` that is no version.
+/// The requirements, all of which must be met. Errors: `CUDA_VERSION` is not a version.
 pub fn requirements(environment: &Environment) -> Result<Vec<Requirement>> {
     if environment
         .get(DISABLE)
@@ -57,7 +56,7 @@ pub fn requirements(environment: &Environment) -> Result<Vec<Requirement>> {
     Ok(found)
 }
 
-/// The first two numbers of a semantic version, the later ones of which may be missing.
+/// The first two numbers of a semantic version. Later numbers may be missing.
 /// <https://semver.org/#spec-item-2>
 fn major_minor(text: &str) -> Option<String> {
     let text = text.strip_prefix('v').unwrap_or(text);
@@ -70,7 +69,7 @@ fn major_minor(text: &str) -> Option<String> {
         digits && (part.len() == 1 || !part.starts_with('0'))
     };
     let parts: Vec<&str> = numbers.split('.').collect();
-    // What follows a hyphen or a plus does so after three numbers.
+    // A hyphen or a plus may only follow three numbers.
     let is_whole = parts.len() == 3 || numbers.len() == text.len();
     if parts.len() > 3 || !parts.iter().all(is_number) || !is_whole {
         return None;

@@ -39,7 +39,7 @@ fn read<'a>(text: &'a str, config: &Config, policy: &Policy, reader: Reader) -> 
     request
 }
 
-/// Devices, capabilities and requirements in one line; "" for a container that asks for none.
+/// Devices, capabilities and requirements on one line. Empty for a container that asks for nothing.
 fn asked(text: &str, config: &Config) -> std::result::Result<String, String> {
     let request = read(text, config, &Policy::default(), Reader::Runtime);
     assert_eq!(request.doubt, None, "{text}");
@@ -63,7 +63,7 @@ fn asked(text: &str, config: &Config) -> std::result::Result<String, String> {
     Ok(format!("{units} {capabilities}{requirements}"))
 }
 
-/// What NVIDIA's hook makes of an environment, its mistakes aside.
+/// The results are those of NVIDIA's hook, without its mistakes.
 #[test]
 fn environments() {
     let usual = config(Mode::Auto);
@@ -77,7 +77,7 @@ fn environments() {
         (&["NVIDIA_VISIBLE_DEVICES=none,void"], ""),
         (&["NVIDIA_VISIBLE_DEVICES=all,0, void ,1"], ""),
         (&["CUDA_VERSION=9.0", "NVIDIA_VISIBLE_DEVICES=all,void"], ""),
-        // Only the word itself, and as it is written.
+        // Only the exact word counts.
         (&["NVIDIA_VISIBLE_DEVICES=voids"], "voids compute,utility"),
         (&["NVIDIA_VISIBLE_DEVICES=VOID"], "VOID compute,utility"),
         (&["NVIDIA_VISIBLE_DEVICES= , "], ""),
@@ -89,13 +89,13 @@ fn environments() {
         (&["NVIDIA_VISIBLE_DEVICES=0,all"], "all compute,utility"),
         (&["NVIDIA_VISIBLE_DEVICES= 0 , 1 "], "0,1 compute,utility"),
         (&["NVIDIA_VISIBLE_DEVICES=0,,1"], "0,1 compute,utility"),
-        // There, the second 0 becomes an empty name.
+        // NVIDIA's hook makes an empty name of the second 0.
         (&["NVIDIA_VISIBLE_DEVICES=0,0"], "0 compute,utility"),
         (
             &["NVIDIA_VISIBLE_DEVICES=GPU-a,1:0,MIG-b"],
             "GPU-a,1:0,MIG-b compute,utility",
         ),
-        // A name of one letter makes theirs panic.
+        // NVIDIA's hook crashes on a name of one letter.
         (
             &["NVIDIA_VISIBLE_DEVICES=0,a/b=c"],
             "0,a/b=c compute,utility",
@@ -288,7 +288,7 @@ fn mounts_come_before_variables_where_they_count() {
     assert_eq!(ask.by, "the mount /var/run/nvidia-container-devices/1");
     let channels = &ask.details.as_ref().unwrap().channels;
     assert_eq!(*channels, Channels::These(vec![7]));
-    // Where mounts don't count by our policy, the variable does.
+    // If our policy does not accept mounts, the variable counts.
     let policy = Policy {
         mounts: Who::None,
         ..Policy::default()
@@ -317,7 +317,7 @@ fn annotations_come_before_all_else() {
     );
     let names = ["v.com/gpu=1", "v.com/gpu=2", "v.com/nic=3"].map(str::to_owned);
     assert_eq!(ask.units, Units::These(names.to_vec()));
-    // They count where both kinds of source do.
+    // They count only if both kinds of source count.
     for policy in [
         Policy {
             cdi: Who::Privileged,
@@ -436,7 +436,7 @@ fn unprivileged_images_may_be_kept_from_asking() {
             );
         }
     }
-    // Our own policy says it for every interface.
+    // Our own policy applies to every interface.
     let policy = Policy {
         environment: Who::Privileged,
         on_refusal: OnRefusal::Fail,
@@ -504,7 +504,7 @@ fn a_broken_configuration_is_a_doubt_for_who_asks() {
     }
 }
 
-/// A host with a vendor's file that answers, and a board's list.
+/// A host with a vendor file that answers, and a board's file list.
 fn tree() -> (tempfile::TempDir, Loaded) {
     let dir = tempfile::tempdir().unwrap();
     let lists = "etc/nvidia-container-runtime/host-files-for-container.d";
@@ -533,7 +533,7 @@ fn tree() -> (tempfile::TempDir, Loaded) {
     (dir, loaded)
 }
 
-/// What a container gets in a mode.
+/// The edits of a container in a mode.
 fn edits(mode: Mode, text: &str, hook: &str) -> Option<Edits> {
     let (_dir, loaded) = tree();
     let log = Log::new(crate::log::level::Level::Emergency, None, "");
@@ -574,7 +574,7 @@ fn every_mode_gets_on_with_dockers_own_hook() {
         assert_eq!(csv.mounts[0].target, "/opt/board");
         assert_eq!(csv.replaced_hooks, HOOKS);
         assert_eq!(csv.environment, ["NVIDIA_VISIBLE_DEVICES=void"]);
-        // A hook does it, one.
+        // One hook gives the devices.
         let legacy = edits(Mode::Legacy, &text, "/bin/sh").unwrap();
         assert!(legacy.directories.is_empty() && legacy.replaced_hooks.is_empty());
         let added: Vec<_> = legacy.hooks.iter().map(|hook| hook.path.as_str()).collect();
@@ -598,7 +598,7 @@ fn our_own_flags_count_in_every_mode() {
     assert_eq!(edits.directories, ["/compute", "/own"]);
 }
 
-/// What asks for names, where all of these sources count.
+/// A candidate with these sources and names.
 fn candidate(sources: &[Source], names: &[&str]) -> devices::Candidate {
     let names = names.iter().map(|name| (*name).to_owned()).collect();
     devices::Candidate {

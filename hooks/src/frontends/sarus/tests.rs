@@ -2,7 +2,7 @@ use super::*;
 use crate::discover::facts::Gpu;
 use proptest::prelude::*;
 
-/// `NAME=value` of the container afterwards, without what is not about devices.
+/// The container's variables afterwards.
 fn container(host: Option<&str>, image: &[&str], scheduler: Scheduler) -> Vec<String> {
     let mut request = Request::of_environment(image.iter().copied());
     let given = Given {
@@ -25,7 +25,7 @@ fn container(host: Option<&str>, image: &[&str], scheduler: Scheduler) -> Vec<St
     found
 }
 
-/// The seven rows of Sarus's own test, which both kinds agree on.
+/// The seven cases of Sarus's own test, on which both modes agree.
 #[test]
 fn rows_of_sarus() {
     let all = "NVIDIA_VISIBLE_DEVICES=all";
@@ -106,7 +106,7 @@ fn strict_is_to_the_letter_and_lenient_what_was_meant() {
     }
 }
 
-/// What CUDA is given, in a container whose image has a list of its own.
+/// The list for CUDA, in a container whose image has its own list.
 fn cuda_list(list: &str, facts: Option<&Facts>) -> Option<String> {
     let mut request = Request::of_environment(["CUDA_VISIBLE_DEVICES=7"]);
     let given = Given {

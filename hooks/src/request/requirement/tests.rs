@@ -42,7 +42,7 @@ fn conditions_on_a_host() {
         ("brand=TESLA", true),
         ("brand!=tesla", false),
         ("brand=quadro", false),
-        // A comma is "and", a blank is "or".
+        // A comma means "and", a blank means "or".
         ("cuda>=12.0,driver>=470", true),
         ("cuda>=12.0,driver>=550", false),
         ("cuda>=12.9 brand=tesla,driver>=470,driver<536", true),
@@ -72,7 +72,7 @@ fn what_is_no_condition_is_named_when_it_counts() {
     ] {
         assert_eq!(check(text, &HOST), Outcome::Invalid(part.to_owned()));
     }
-    // What comes later changes nothing: NVIDIA's tool does not look at it.
+    // NVIDIA's tool ignores what comes after the result is known.
     assert_eq!(check("cuda>=12.0 foo", &HOST), Outcome::Met);
     assert_eq!(check("cuda>=12.9,foo", &HOST), Outcome::Unmet);
 }

@@ -52,7 +52,7 @@ fn names_begin_and_end_with_a_letter_or_digit() {
     }
 }
 
-/// Nothing that is another device's after the next boot.
+/// A number may belong to another device after the next boot.
 #[test]
 fn a_node_is_its_path_and_no_number() {
     let mut node = device("x0");
@@ -62,7 +62,7 @@ fn a_node_is_its_path_and_no_number() {
     assert_eq!(device_node(&node), json!({"path": "/dev/x0"}));
 }
 
-/// What one choice gives: its features, nodes and files.
+/// Checks what one choice gives: its features, nodes and files.
 #[test]
 fn a_choice_has_its_control_nodes_and_no_other_unit() {
     let gpus = [
@@ -95,7 +95,7 @@ fn a_choice_has_its_control_nodes_and_no_other_unit() {
             "compute",
             "gpu0 gpuctl gpu-cap7 /c",
         ),
-        // Without "units", a number at the end makes a unit.
+        // Without "units", a name that ends with a number is a unit.
         ("gpu0", None, "compute", "gpu0 gpuctl /c"),
         ("gpu-cap7", None, "compute", "gpuctl gpu-cap7 /c"),
         ("gpuctl", None, "compute video", "gpuctl gpu-enc /c /v"),

@@ -1,4 +1,4 @@
-//! What the devices of a specification give, and what all of them share.
+//! The edits of a specification: those of each device, and those that all devices share.
 
 use rustc_hash::FxHashSet;
 use serde_json::{json, Map, Value};
@@ -32,7 +32,7 @@ pub(super) fn devices(nodes: &Nodes, chosen: &Chosen, request: &Request) -> Vec<
             own.iter().copied().chain(more).collect()
         };
         if chosen.has_unit(unit) {
-            // Who has a device has its parts, as at a start.
+            // A whole device comes with its parts, as at a start.
             let is_of_it = |part: &Part, d: &Device| part.nodes.contains(&d.path);
             let whole = with(&|d| unit.parts.iter().any(|part| is_of_it(part, d)));
             add(&mut request.namings.iter().map(|by| by.unit(unit)), &whole);
@@ -67,7 +67,7 @@ fn node_edits(nodes: &[&Device]) -> Map<String, Value> {
     members
 }
 
-/// Groups that a process must have to open the nodes.
+/// Groups that a process must be in to open the nodes.
 fn groups<'a>(nodes: impl Iterator<Item = &'a Device>) -> Vec<u32> {
     let closed = nodes.filter(|d| d.mode & 0o006 != 0o006 && d.mode & 0o060 == 0o060);
     let mut groups: Vec<u32> = closed
@@ -99,7 +99,7 @@ pub(super) fn common(nodes: &[Device], edits: &Edits, hooks: &[Hook]) -> Map<Str
     members
 }
 
-/// Ours, in the words that NVIDIA's has.
+/// The hooks, in the form that NVIDIA's tool writes.
 pub(super) fn hooks(edits: &Edits, facts: Option<&Facts>, request: &Request) -> Result<Vec<Hook>> {
     let mut calls: Vec<Vec<String>> = Vec::new();
     calls.extend(facts.and_then(compat_call));

@@ -1,7 +1,8 @@
-//! What `nvidia-ctk cdi generate --mode` may be: the devices of the vendor file, or nodes of other
-//! drivers around them, which no vendor file has to list.
+//! The modes of `nvidia-ctk cdi generate --mode`: the devices of the vendor file, or nodes of
+//! related drivers, which a vendor file does not have to list.
 //!
-//! Source: <https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html>
+//! Source:
+//! <https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html>
 
 use serde_json::{json, Value};
 
@@ -12,27 +13,27 @@ use crate::discover::host::{DeviceFound, Host};
 use crate::edits::Device;
 use crate::error::{Error, Result};
 
-/// What a word of `--mode` stands for.
+/// The meaning of a word of `--mode`.
 #[derive(Debug, Clone, Copy)]
 pub enum Mode {
-    /// The vendor file says what the devices are and where the driver lies.
+    /// The devices of the vendor file.
     Devices,
     Nodes(&'static Nodes),
-    /// It has no counterpart.
+    /// Not supported.
     Management,
 }
 
-/// Nodes that are not a GPU's.
+/// Nodes that do not belong to a GPU.
 #[derive(Debug)]
 pub struct Nodes {
     word: &'static str,
     /// Their names below `/dev`.
     patterns: &'static [&'static str],
-    /// What belongs to them, where the host has it.
+    /// Files that go with them, if the host has them.
     files: &'static [&'static str],
-    /// The module that makes them.
+    /// The kernel module that makes them.
     module: &'static str,
-    /// Each is a device by itself, by the number behind this in its name.
+    /// If set, each node is a device, named by the number that follows this in the node's name.
     number_behind: Option<&'static str>,
 }
 
@@ -68,10 +69,10 @@ static NODES: [Nodes; 4] = [
 ];
 
 impl Mode {
-    /// Every word, as an error lists them.
+    /// Every word, for error messages.
     pub const WORDS: &'static str = "auto, nvml, wsl, csv, management, gds, mofed, imex, nvswitch";
 
-    /// Upper case makes no difference, as there.
+    /// Reads a word in any case, as NVIDIA's tool does.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.to_ascii_lowercase();
         match text.as_str() {
@@ -82,8 +83,8 @@ impl Mode {
     }
 }
 
-/// The specification that a mode stands for. Errors: those of [`super::generate`]; the host has
-/// none of the nodes; the mode has no counterpart.
+/// The specification of a mode. Errors: those of [`super::generate`], the host has none of the
+/// nodes, or the mode is not supported.
 pub fn generate(mode: Mode, request: &Request) -> Result<Value> {
     match mode {
         Mode::Devices => super::generate(request),
@@ -140,7 +141,7 @@ impl Nodes {
         ))
     }
 
-    /// Keeps the nodes that are wanted. Errors: a word names none.
+    /// Keeps the requested nodes. Errors: an id that no node has.
     fn choose(&self, nodes: &mut Vec<Device>, ids: &[String]) -> Result<()> {
         if ids.is_empty() || ids.iter().any(|id| id == "all") {
             return Ok(());

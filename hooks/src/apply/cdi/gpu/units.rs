@@ -1,5 +1,5 @@
-//! Which node belongs to which unit, by the rules that a start follows, and which units and parts a
-//! specification gets.
+//! Assigns nodes to units by the rules of a start, and chooses the units and parts of a
+//! specification.
 
 use super::Naming;
 use crate::config::vendor::Vendor;
@@ -12,7 +12,7 @@ use crate::edits::Device;
 use crate::error::{Error, Result};
 use crate::log::brief;
 
-/// Whose each node is.
+/// The nodes of the host, by what they belong to.
 pub(super) struct Nodes {
     pub common: Vec<Device>,
     pub units: Vec<(Unit, Vec<Device>)>,
@@ -32,12 +32,12 @@ impl Nodes {
         for device in all {
             nodes.put(vendor, device);
         }
-        // A unit of the facts whose node is gone can't be given.
+        // A unit of the facts without a node can't be given.
         nodes.units.retain(|(_, nodes)| !nodes.is_empty());
         nodes
     }
 
-    /// Inventories needn't list the nodes of parts.
+    /// Adds the nodes of parts, which an inventory does not have to list.
     fn add_parts(&mut self, host: &Host) {
         let parts = self.units.iter().flat_map(|(unit, _)| &unit.parts);
         for path in parts.flat_map(|part| &part.nodes) {
@@ -49,8 +49,8 @@ impl Nodes {
         }
     }
 
-    /// A node of a unit that no name stands for is left out: as a common one, each
-    /// container would have it. With some of those below `nvidia-caps` a container partitions every GPU.
+    /// Assigns a node. A unit's node without a name is left out: as a common node, every container
+    /// would get it, and with some nodes below `nvidia-caps` a container can partition every GPU.
     fn put(&mut self, vendor: &Vendor, device: Device) {
         let path = &device.path;
         if self.others.iter().any(|other| other.path == *path) {
@@ -68,7 +68,7 @@ impl Nodes {
 
 const NAMINGS: [Naming; 3] = [Naming::Index, Naming::Uuid, Naming::TypeIndex];
 
-/// The wanted ones.
+/// The chosen devices.
 pub(super) enum Chosen<'a> {
     All,
     Nothing,
@@ -76,7 +76,7 @@ pub(super) enum Chosen<'a> {
 }
 
 impl<'a> Chosen<'a> {
-    /// The first special word counts, as there. Errors: a word names nothing of this host.
+    /// The first special word counts, as in NVIDIA's tool. Errors: an id that no device has.
     pub fn of(nodes: &Nodes, ids: &'a [String]) -> Result<Self> {
         let special = ids.iter().find(|id| matches!(id.as_str(), "all" | "none"));
         match special.map(String::as_str) {
@@ -118,9 +118,9 @@ impl<'a> Chosen<'a> {
     }
 }
 
-/// The number by which a part is named.
+/// The number in a part's name.
 pub(super) fn number(place: usize, part: &Part) -> u32 {
-    // Facts without NVML may lack the driver's number.
+    // Facts that were collected without NVML may lack the driver's number.
     let number = part.index.or_else(|| u32::try_from(place).ok());
     number.unwrap_or(u32::MAX)
 }

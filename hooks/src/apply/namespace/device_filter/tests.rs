@@ -1,5 +1,5 @@
-//! With the kernel's own verifier, in a cgroup of the test's: what opens there, and what
-//! must stay shut.
+//! Tests with the kernel's own verifier, in a cgroup of the test: which nodes open there, and which
+//! do not.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,14 +17,14 @@ struct Cgroup {
 }
 
 impl Cgroup {
-    /// `None`: this machine has none that can be written.
+    /// `None`: this machine has no cgroup that can be changed.
     fn make() -> Option<Self> {
         if !need::root("BPF programs of cgroups") {
             return None;
         }
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let nodes = tempfile::tempdir().unwrap();
-        // As unlike others' as that folder's: a process number is another's in its namespace.
+        // The folder's name is unique. A process number is not: another namespace may use it.
         let name = nodes.path().file_name()?.to_str()?;
         let name = format!("oci-decorator-test{name}");
         let made = mounts
@@ -64,7 +64,7 @@ impl Cgroup {
         programs(&self.open()).unwrap().0
     }
 
-    /// Those of the nodes that a process in the cgroup may open.
+    /// The nodes that a process in the cgroup may open.
     fn opened(&self, nodes: &[&str]) -> Vec<String> {
         let script = "echo $$ >\"$0/cgroup.procs\" || exit 1
             for node; do (: <\"$node\") 2>&1 | grep -q 'not permitted' || echo \"${node##*/}\"; done";
@@ -79,9 +79,9 @@ impl Cgroup {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// `c126:125` as a node. Majors from 120 to 127 are of no driver ("local use", says
-    /// <https://docs.kernel.org/admin-guide/devices.html>): to open one touches no device,
-    /// and says only what the cgroup thinks of it.
+    /// `c126:125` as a node. Majors from 120 to 127 belong to no driver ("local use",
+    /// <https://docs.kernel.org/admin-guide/devices.html>). Opening such a node touches no device
+    /// and shows only whether the cgroup allows it.
     fn node(&self, name: &str) -> PathBuf {
         let path = self.nodes.path().join(name);
         let device = device(name);
@@ -98,7 +98,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Processes leave a cgroup a moment after they were waited for.
+        // Processes leave a cgroup a moment after they have ended.
         for _ in 0..100 {
             if fs::remove_dir(&self.folder).is_ok() {
                 return;
@@ -123,8 +123,8 @@ fn device(name: &str) -> Device {
     }
 }
 
-/// What a runtime has attached: nodes with this minor open, whatever their major, and no
-/// others. It relies on the registers being as the kernel set them.
+/// A program like a runtime's: nodes with this minor open, with any major, and no other nodes. It
+/// relies on the registers that the kernel sets.
 fn runtime_program(minor: i32) -> Vec<Instruction> {
     vec![
         make(0x61, 0x12, 8, 0),     // r2 = the minor
@@ -171,7 +171,7 @@ fn each_of_several_devices_opens() {
     assert_eq!(cgroup.opened(&[&wanted[..], &shut].concat()), wanted);
 }
 
-/// All programs of a cgroup must agree, so each of them gets the rules.
+/// All programs of a cgroup must allow an access, so each of them gets the rules.
 #[test]
 fn several_programs_still_agree_on_everything_else() {
     let Some(cgroup) = Cgroup::make() else { return };
@@ -195,7 +195,7 @@ fn twice_is_once() {
         let once = cgroup.ids();
         allow(&cgroup.open(), &devices).unwrap();
         assert_eq!(cgroup.ids(), once);
-        // Another device is another program.
+        // Another device makes another program.
         allow(&cgroup.open(), &[device("c126:5")]).unwrap();
         assert_ne!(cgroup.ids(), once);
         assert_eq!(
@@ -235,7 +235,7 @@ fn the_program_is_found_by_its_name() {
     assert_eq!(name_of(&program), "oci_decorator");
 }
 
-/// `struct bpf_prog_info` up to the name.
+/// `struct bpf_prog_info`, up to the name.
 #[repr(C)]
 #[derive(Default)]
 struct Named {
@@ -254,13 +254,13 @@ fn name_of(program: &OwnedFd) -> String {
         size: u32::try_from(size_of::<Named>()).unwrap(),
         address: &raw mut named as u64,
     };
-    // SAFETY: `named` has the size that is said, and no address in it.
+    // SAFETY: `named` has the size that is passed, and no address in it.
     unsafe { bpf(number::INFORMATION, &mut attributes) }.unwrap();
     let name = named.name.into_iter().take_while(|byte| *byte != 0);
     String::from_utf8(name.collect()).unwrap()
 }
 
-/// A program with as many instructions as are read, and with one more.
+/// Tries a program with the largest number of instructions, and one with one more.
 #[test]
 fn programs_are_read_up_to_a_size() {
     let Some(_cgroup) = Cgroup::make() else {
@@ -295,7 +295,7 @@ fn a_right_that_is_withheld_stays_withheld() {
         with("c126:5", "rwm"),
     ];
     allow(&cgroup.open(), &devices).unwrap();
-    // They are opened for reading.
+    // The test opens the nodes for reading.
     let nodes = ["c126:1", "c126:2", "c126:3", "c126:4", "c126:5"];
     assert_eq!(cgroup.opened(&nodes), ["c126:1", "c126:3", "c126:5"]);
 }

@@ -4,16 +4,17 @@ use std::process::{Child, Command};
 
 use rustix::thread::{unshare_unsafe, UnshareFlags};
 
-/// A process of a container. It ends with the test.
+/// A container's process, which ends with the test.
 pub struct Sleeper(Child);
 
 impl Sleeper {
-    /// With a mount namespace of its own.
+    /// A process with its own mount namespace.
     pub fn with_mounts() -> Self {
         Self::begin(UnshareFlags::NEWNS)
     }
 
-    /// With a user namespace too, where root is this user, and the group of the next number.
+    /// A process that also has a user namespace, in which root is this user and the group with the
+    /// next number.
     pub fn with_users(root: u32) -> Self {
         let sleeper = Self::begin(UnshareFlags::NEWNS | UnshareFlags::NEWUSER);
         let pid = sleeper.0.id();
@@ -43,8 +44,7 @@ impl Drop for Sleeper {
     }
 }
 
-/// Does it in a thread with a mount namespace of its own, which ends with it. Gives the
-/// thread's number too.
+/// Runs the work in a thread with its own mount namespace, and passes it the thread's number.
 pub fn apart<T: Send>(work: impl FnOnce(Pid) -> T + Send) -> T {
     use rustix::mount::{mount_change, MountPropagationFlags};
     let run = || {
@@ -92,7 +92,7 @@ fn files_are_made_in_its_mounts_as_its_root() {
         let mut process = sleeper.open();
         let expected = process.has_own_users().then_some((100_000, 100_001));
         assert_eq!(process.root, expected);
-        // Its own mounts, but those of a thread that puts a file system there.
+        // The mount namespace is that of a thread that mounts a file system there.
         let mounts = apart(|own| {
             rustix::mount::mount(
                 "none",
@@ -110,8 +110,8 @@ fn files_are_made_in_its_mounts_as_its_root() {
         let owner = std::thread::scope(|scope| {
             let run = || {
                 assert!(!path.join("within").exists());
-                // SAFETY: descriptors stay shared. A thread that shares its folder with
-                // others joins no mount namespace.
+                // SAFETY: descriptors stay shared. A thread can't join a mount namespace while it
+                // shares its working folder with other threads.
                 unsafe { unshare_unsafe(UnshareFlags::FS) }.unwrap();
                 process.join().unwrap();
                 assert!(path.join("within").exists());
@@ -125,7 +125,7 @@ fn files_are_made_in_its_mounts_as_its_root() {
     }
 }
 
-/// As another user even where every user is mapped.
+/// Another user has no more rights even if every user is mapped.
 #[test]
 fn who_is_not_root_is_rootless() {
     if !crate::need::root("setresuid") {
@@ -159,7 +159,7 @@ fn maps_of_users_are_read() {
     }
 }
 
-/// Its number may be another process's by then: what was opened by it isn't used.
+/// The number may belong to another process by then, so files that were opened by it are not used.
 #[test]
 fn a_process_that_has_ended_is_known_by_its_handle() {
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();
@@ -167,7 +167,7 @@ fn a_process_that_has_ended_is_known_by_its_handle() {
     let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
     assert_eq!(ended(&handle), Ok(()));
     child.kill().unwrap();
-    // Before it is waited for, /proc has it still.
+    // The process is still in /proc until it is waited for.
     rustix::event::poll(
         &mut [rustix::event::PollFd::new(
             &handle,

@@ -7,7 +7,7 @@ const VENDOR: &str = r#"{"version":"1","activation_flag":"OCI_NVIDIA","driver_fe
 const CDI: &str = r#"{"cdiVersion":"0.5.0","kind":"v.com/nic","devices":[
     {"name":"a","containerEdits":{"env":["NIC=a"]}}]}"#;
 
-/// A host, and settings that lead to it and answer these interfaces.
+/// A host, and its settings, which answer these interfaces.
 fn host(config: &str, interfaces: &[Interface]) -> (tempfile::TempDir, Loaded) {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
@@ -45,7 +45,7 @@ fn answers(config: &str, interfaces: &[Interface], environment: &[&str]) -> Answ
     Answers::of(&said, &loaded, &dir.path().join("nvidia.toml"))
 }
 
-/// The names under which something holds, and by which way.
+/// The names with the same result, and the way in which the devices are given.
 fn ways(answers: &Answers) -> Vec<(Vec<&str>, &'static str)> {
     let way = |given: &Given| given.outcome.asks.first().map_or("", Asked::way);
     let given = answers.given.iter();

@@ -1,5 +1,5 @@
-//! The options of `nvidia-ctk cdi`, and the variables that stand for them. An option overrules
-//! its variable; an empty variable counts as none.
+//! The options of `nvidia-ctk cdi`, and the variables that can replace them. An option overrules
+//! its variable, and an empty variable does not count.
 //!
 //! Source: <https://github.com/NVIDIA/nvidia-container-toolkit/tree/main/cmd/nvidia-ctk/cdi>
 
@@ -16,7 +16,7 @@ use crate::config::cdi::Syntax;
 use crate::config::settings::{self, Settings};
 use crate::error::Result;
 
-/// An option: its names, the first of which is the usual one, and its variable.
+/// An option: its names, with the usual one first, and its variable.
 type Known = (&'static [&'static str], Option<&'static str>);
 
 const GENERATE: &[Known] = &[
@@ -54,10 +54,10 @@ const GENERATE: &[Known] = &[
         &["device-id", "device-ids", "device", "devices"],
         Some("NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS"),
     ),
-    // Ours.
+    // Options that only this program has.
     (&["root"], None),
     (&["config-dir"], None),
-    // Without a meaning here, see below.
+    // Options that change nothing here, see `UNUSED`.
     (
         &["config-search-path"],
         Some("NVIDIA_CTK_CDI_GENERATE_CONFIG_SEARCH_PATHS"),
@@ -90,7 +90,7 @@ const GENERATE: &[Known] = &[
         Some("NVIDIA_CTK_CDI_HOOK_PATH"),
     ),
 ];
-/// Options that are read and have no meaning here: the vendor file says where the driver lies.
+/// Options that are read and change nothing: the vendor file has the paths of the driver.
 const UNUSED: [&str; 10] = [
     "config-search-path",
     "csv.compat-container-root",
@@ -117,12 +117,12 @@ const TRANSFORM: &[Known] = &[
     (&["output"], None),
     (&["format"], None),
 ];
-/// Those that may stand without a value.
+/// Options that may stand without a value.
 const FLAGS: [&str; 2] = ["json", "no-all-device"];
-/// They stand before the command elsewhere, and change nothing here.
+/// Options that elsewhere stand before the command. They change nothing here.
 const IGNORED: [&str; 2] = ["debug", "quiet"];
 
-/// What a command has.
+/// The command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     Generate,
@@ -160,13 +160,13 @@ pub struct Options {
     pub to: Option<String>,
     pub in_container: bool,
     pub json: bool,
-    /// As the user calls them.
+    /// Options and variables that change nothing, as the user wrote them.
     pub unused: Vec<String>,
 }
 
 impl Options {
-    /// Reads what follows a command; `get` reads a variable. Errors: an option that is not known,
-    /// or an invalid value, with the name of the option or the variable that has it.
+    /// Reads the words after a command; `get` reads a variable. Errors: an unknown option, or an
+    /// invalid value, with the name of its option or variable.
     pub fn parse(
         verb: Verb,
         mut parser: lexopt::Parser,
@@ -206,7 +206,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Takes a value. `by` is what the user calls the option.
+    /// Takes a value. `by` is the option or variable, as the user wrote it.
     fn take(&mut self, name: &'static str, by: &str, value: &str) -> Result<()> {
         let wrong = |known: &str| usage(&format!("{by} {value:?}: known are {known}"));
         // An empty path would be the working folder.
@@ -275,7 +275,7 @@ impl Options {
         Ok(settings)
     }
 
-    /// As asked for, else by the name of the output, else YAML.
+    /// The requested syntax, else that of the output's name, else YAML.
     pub fn syntax(&self) -> Syntax {
         let name = self.output.as_deref().and_then(Path::to_str);
         self.format

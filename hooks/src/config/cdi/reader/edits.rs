@@ -1,4 +1,4 @@
-//! What a specification gives a container.
+//! Reads the edits of a specification.
 
 use std::collections::BTreeSet;
 
@@ -119,7 +119,7 @@ impl Reader {
         let members = self.object(key, node, &["hostPath", "containerPath", "options", "type"]);
         let options = self.texts(&format!("{key}.options"), get(members, "options"));
         let kind = self.optional(key, members, "type").unwrap_or_default();
-        // What is no file of the host has a source of any form.
+        // A mount that is not a bind mount may have any source.
         let source = if matches!(kind.as_str(), "" | "bind") {
             self.path(key, members, "hostPath")
         } else {

@@ -7,7 +7,7 @@ fn json(text: &str) -> Result<Document, Vec<Mistake>> {
     parse(text, Syntax::Json)
 }
 
-/// A specification of one device, with these edits of it.
+/// A specification with one device that has these edits.
 fn with(version: &str, edits: &str) -> String {
     format!(
         r#"{{"cdiVersion":"{version}","kind":"v.com/c","devices":[{{"name":"d","containerEdits":{{{edits}}}}}]}}"#
@@ -66,7 +66,7 @@ fn every_field_is_read() {
     assert_eq!(edits.net_devices[0].name, "net0");
 }
 
-/// JSON is YAML; and what engines' tools write as YAML is the same document.
+/// JSON is also YAML, and the YAML of the engines' tools gives the same document.
 #[test]
 fn both_syntaxes_say_the_same() {
     assert_eq!(parse(EVERYTHING, Syntax::Yaml), json(EVERYTHING));
@@ -253,7 +253,7 @@ fn mistakes_of_the_whole() {
     for text in ["", "[]", "3", "{", "null"] {
         assert!(json(text).is_err(), "{text}");
     }
-    // Of one letter each, which ends another reader's program.
+    // Names of one letter, with which another reader's program crashes.
     assert_eq!(mistakes(&good.replace("v.com/c", "v/c")), "");
 }
 
@@ -275,7 +275,7 @@ proptest! {
     }
 }
 
-/// With steps that grow with the square of the keys this takes minutes.
+/// An algorithm that is quadratic in the keys would take minutes.
 #[test]
 fn many_keys_and_devices_are_read_in_no_time() {
     let many = |item: &dyn Fn(u32) -> String| {

@@ -1,4 +1,4 @@
-//! Values of single fields.
+//! Reads single fields.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +40,7 @@ impl Reader {
         number
     }
 
-    /// The kernel takes the largest number for none at all: setgroups(2).
+    /// For the kernel, the largest number means no group: setgroups(2).
     pub(super) fn group(&mut self, key: &str, node: &Node) -> Option<u32> {
         let group = self.number(key, node)?;
         if group == u32::MAX {
@@ -69,7 +69,7 @@ impl Reader {
         found.unwrap_or_default()
     }
 
-    /// An empty string is as good as none, as the readers of engines have it.
+    /// An empty string counts as a missing one, as for the engines' readers.
     pub(super) fn optional(&mut self, key: &str, members: Members, field: &str) -> Option<String> {
         let node = get(members, field)?;
         match node.text() {
@@ -132,7 +132,7 @@ impl Reader {
     }
 }
 
-/// A member that is there and not null.
+/// A member that exists and is not null.
 pub(super) fn get<'a>(members: Members<'a>, field: &str) -> Option<&'a Node> {
     let found = members.iter().find(|(name, _)| name == field);
     found.map(|(_, node)| node).filter(|node| !node.is_null())

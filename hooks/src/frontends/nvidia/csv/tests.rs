@@ -103,14 +103,14 @@ fn what_the_runtime_makes_is_not_given_as_a_whole() {
         );
         assert!(message.starts_with(&place), "{target}\n{message}");
     }
-    // No link leads out of the root.
+    // Links are followed within the root.
     let own = format!("{}/opt/own", root.display());
     for target in ["own", "/opt/own", "../../../../../../opt/own"] {
         assert_eq!(given(target).unwrap()[0].source, own, "{target}");
     }
 }
 
-/// With steps that grow with the square of the lines this takes minutes.
+/// An algorithm that is quadratic in the lines would take minutes.
 #[test]
 fn many_lines_are_read_in_no_time() {
     let lines: Vec<String> = (0..300_000).map(|at| format!("dir,/opt/{at}")).collect();
@@ -206,7 +206,7 @@ fn files_that_can_not_be_used() {
     };
     mode(&name, 0o644);
     assert!(edits(&host, &config, &ask(false)).is_ok());
-    // Who may write to a folder above chooses what lies there.
+    // A user who may write to a folder above can replace the files.
     for folder in [FOLDER, "etc"] {
         mode(folder, 0o777);
         let error = edits(&host, &config, &ask(false)).unwrap_err().to_string();

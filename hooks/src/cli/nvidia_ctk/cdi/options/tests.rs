@@ -9,7 +9,7 @@ fn parse(verb: Verb, words: &[&str], variables: &[(&str, &str)]) -> Result<Optio
     })
 }
 
-/// What an option or its variable changes, in words.
+/// The options as text, to compare what an option or its variable changes.
 fn shown(options: &Options) -> String {
     format!("{options:?}")
 }
