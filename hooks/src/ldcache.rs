@@ -1,9 +1,9 @@
-//! Makes a container's loader find the libraries that are mounted into it.
+//! Lets a container's loader find the libraries that are mounted into it.
 //!
-//! [`update`] merges entries into glibc's cache as `ldconfig` would have written them, byte
-//! for byte, names their folders in a drop-in of `ld.so.conf.d` so that a later `ldconfig`
-//! keeps them, and extends musl's path file. No program of host or image is run for that,
-//! and no file of the image is opened unless it is known to be a regular one.
+//! [`update`] merges entries into glibc's cache, byte for byte as `ldconfig` would write
+//! them. It names their folders in a drop-in of `ld.so.conf.d`, so that a later `ldconfig`
+//! keeps them, and extends musl's path file. It runs no program of the host or the image,
+//! and opens a file of the image only if it is known to be a regular file.
 
 mod cache;
 pub mod drop_in;

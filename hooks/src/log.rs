@@ -1,7 +1,7 @@
-//! Log lines: to journald or syslog, and to a file when the settings name one.
+//! Writes log lines to journald or syslog, and to a file if the settings name one.
 //!
-//! Best effort throughout. A log that can't be written never stops a container,
-//! and a daemon that doesn't read never holds one up.
+//! All of it is best effort. A log that can't be written never stops a container,
+//! and a daemon that doesn't read never delays one.
 
 pub mod clock;
 pub mod level;
@@ -21,7 +21,7 @@ const IDENTIFIER: &str = "oci-decorator";
 /// <https://systemd.io/JOURNAL_NATIVE_PROTOCOL/>
 const JOURNAL: &str = "/run/systemd/journal/socket";
 const SYSLOG: &str = "/dev/log";
-/// So many characters of a value say which one it is.
+/// This many characters are enough to recognize a value.
 const BRIEF: usize = 80;
 /// Facility "daemon" (RFC 5424, section 6.2.1).
 const FACILITY: usize = 3 << 3;
@@ -33,7 +33,7 @@ pub struct Note {
     pub message: String,
     pub vendor: Option<String>,
     pub feature: Option<String>,
-    /// The vendor's own `log_level`, which counts for its lines.
+    /// The vendor's own `log_level`, which applies to its lines.
     pub limit: Option<Level>,
 }
 
@@ -78,7 +78,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// A log of lines up to this level, about this container (its id, or nothing).
+    /// A log of lines up to this level, about this container (its id, or an empty string).
     pub fn new(level: Level, file: Option<PathBuf>, container: &str) -> Self {
         Self {
             level,
@@ -110,8 +110,8 @@ impl Log {
         }
     }
 
-    /// Sends the line to the first daemon that is there; none is asked again
-    /// once it wasn't.
+    /// Sends the line to the first daemon that is running. A daemon that wasn't is not
+    /// tried again.
     fn send(&self, note: &Note) {
         let daemon = self.daemon.get_or_init(|| {
             let socket = UnixDatagram::unbound().ok()?;
@@ -125,7 +125,7 @@ impl Log {
             } else {
                 self.syslog_datagram(note)
             };
-            // A full queue loses the line; waiting would hold the start up.
+            // If the queue is full, the line is lost; waiting would delay the start.
             let _ = socket.send(datagram.as_bytes());
         }
     }
@@ -179,7 +179,7 @@ impl Log {
     }
 }
 
-/// A value that people wrote, cut for a message where it is long.
+/// A value that a person wrote, shortened for a message if it is long.
 pub fn brief(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(BRIEF) {
         None => Cow::Borrowed(text),

@@ -1,4 +1,4 @@
-//! Puts a file into a folder so that no reader sees half of it.
+//! Writes a file so that no reader ever sees half of it.
 
 use std::borrow::Cow;
 use std::os::fd::OwnedFd;
@@ -9,17 +9,17 @@ use rustix::path::Arg;
 
 use crate::log::clock;
 
-/// A file with the temporary name that hasn't changed for so long belongs to no process any more.
+/// A temporary file that hasn't changed for this long no longer belongs to any process.
 const ABANDONED_AFTER_S: u64 = 10;
 
-/// Starts that write into one folder at the same time, each to a file of its own.
+/// How many starts may write into one folder at the same time, each to its own file.
 const WRITERS: u32 = 64;
 
 /// Writes the bytes under the name, with the owner and the permissions of `like`.
 ///
-/// `temporary` is what the file is called until it is whole, with a number behind it while other
-/// starts are writing. These names are always the same for a folder, so that what a killed
-/// start left is found by a later one. Errors: `AGAIN` where all of them are taken.
+/// `temporary` is the name of the file until it is complete, followed by a number while other
+/// starts are writing. These names are always the same for a folder, so that a later start
+/// finds what a killed start left. Errors: `AGAIN` if all of them are taken.
 /// Not synced: `docs/decisions/04-editing-a-container.md` says why.
 pub fn publish(
     folder: &OwnedFd,
@@ -71,10 +71,11 @@ fn is_anothers(folder: &OwnedFd, name: &str, now: u64) -> bool {
         .is_ok_and(|stat| !is_abandoned(&stat, now))
 }
 
-/// The time of the last change of its inode, which no image can choose, is long ago or to come.
+/// True if the last change of its inode, a time that no image can choose, is long ago or in the
+/// future.
 fn is_abandoned(stat: &Stat, now: u64) -> bool {
     let changed = u64::try_from(stat.st_ctime).unwrap_or_default();
-    // Another's is a second younger than `now` where that was asked for just before.
+    // The file of another start may be a second younger than `now`, which was read just before.
     now.abs_diff(changed) >= ABANDONED_AFTER_S
 }
 
@@ -98,7 +99,7 @@ fn fill(fd: &OwnedFd, mut bytes: &[u8], like: &Stat, mode: Mode) -> rustix::io::
         let (owner, group) = (Uid::from_raw(like.st_uid), Gid::from_raw(like.st_gid));
         rustix::fs::fchown(fd, Some(owner), Some(group))?;
     }
-    // The umask takes bits away.
+    // The umask has removed bits.
     if Mode::from_raw_mode(own.st_mode) != mode {
         rustix::fs::fchmod(fd, mode)?;
     }
@@ -173,7 +174,7 @@ mod tests {
         }
     }
 
-    /// Its names are known, so that it never piles up.
+    /// The names are known, so such files never accumulate.
     #[test]
     fn what_killed_starts_left_is_replaced_under_names_that_are_known() {
         let tree = tempfile::tempdir().unwrap();
@@ -207,14 +208,14 @@ mod tests {
         let failed = publish(&folder, NAME, "cache", b"new", &like);
         assert_eq!(failed, Err(Errno::ISDIR));
         assert_eq!(std::fs::read_dir(tree.path()).unwrap().count(), 1);
-        // A folder with the temporary name is nothing that we would remove.
+        // A folder with the temporary name is never removed.
         std::fs::create_dir(tree.path().join(NAME)).unwrap();
         let later = clock::seconds() + 60;
         let failed = create_temporary(&folder, NAME, Mode::empty(), later);
         assert_eq!(failed.unwrap_err(), Errno::ISDIR);
     }
 
-    /// Whatever the umask takes away; and never the bits that make a program another user's.
+    /// The umask doesn't matter, and the bits setuid and setgid are never set.
     #[test]
     fn owner_and_permissions_are_those_that_are_given() {
         use std::os::unix::fs::MetadataExt;

@@ -1,7 +1,7 @@
-//! The way into a file tree that others control: every path is resolved by the kernel as
-//! if the tree were `/` (openat2, `RESOLVE_IN_ROOT`), and what comes out is a descriptor,
-//! never a path to be resolved again. `container` is a container's root, `write` what may
-//! be made in one.
+//! Safe access to a file tree that others control. The kernel resolves every path as if the
+//! tree were `/` (openat2, `RESOLVE_IN_ROOT`), and the result is a descriptor, never a path
+//! to be resolved again. `container` is a container's root, and `write` creates files in
+//! one.
 
 pub mod container;
 pub mod listing;
@@ -27,8 +27,8 @@ const RETRIES: u32 = 64;
 #[derive(Debug)]
 pub struct Root {
     fd: OwnedFd,
-    /// Lookups are held to the mount that it lies on; then, where one would leave that, a
-    /// clone of the mount without those on it serves.
+    /// Lookups stay within the folder's own mount. A lookup that would leave it uses a
+    /// clone of the mount that has no other mounts on it.
     bare: Option<OnceCell<Option<OwnedFd>>>,
 }
 
@@ -46,9 +46,9 @@ impl Root {
         Self { fd, bare: None }
     }
 
-    /// The same root without anything that is mounted in it: what lies beneath a mount
-    /// point is found instead. Without the right to clone mounts (`CAP_SYS_ADMIN`, Linux
-    /// 5.2), what leads there is an error, `EXDEV`.
+    /// The same root without anything that is mounted in it: lookups find the files beneath
+    /// a mount point. Without the right to clone mounts (`CAP_SYS_ADMIN`, Linux 5.2), a
+    /// path that leads there is an error, `EXDEV`.
     #[must_use]
     pub fn without_mounts(self) -> Self {
         Self {
@@ -93,8 +93,8 @@ impl Root {
         open(&self.fd, path, flags, within)
     }
 
-    /// Made when it is needed: to take a clone apart again makes the kernel wait for all
-    /// processors, which takes as long as a quarter of a start.
+    /// Made only when needed: the kernel waits for all processors to remove a clone, which
+    /// takes as long as a quarter of a start.
     fn bare<'a>(&self, bare: &'a OnceCell<Option<OwnedFd>>) -> Option<&'a OwnedFd> {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE
             | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -104,7 +104,7 @@ impl Root {
     }
 
     /// Reads a regular file of at most `limit` bytes.
-    /// Errors: `INVAL` for what is no regular file, `FBIG` for a larger one.
+    /// Errors: `INVAL` unless it is a regular file, `FBIG` for a larger one.
     pub fn read(&self, path: &str, limit: u64) -> rustix::io::Result<(Vec<u8>, Stat)> {
         read_regular(&self.open_in(path, OFlags::PATH)?, limit)
     }
@@ -132,8 +132,8 @@ impl AsFd for Root {
     }
 }
 
-/// What an error of openat2 means, where open(2) may still do it: with `PERM`, filters of
-/// system calls refuse what they don't know.
+/// The meaning of an error of openat2 where open(2) may still succeed: filters of system
+/// calls refuse unknown calls with `PERM`.
 fn refused(error: Errno, opens: impl FnOnce() -> bool) -> Errno {
     if error == Errno::PERM && opens() {
         Errno::NOSYS
@@ -154,16 +154,16 @@ pub fn cannot_open(what: &str, path: &Path, error: Errno) -> Error {
     Error::not_found(format!("can't open {what} {path}: {error}"))
 }
 
-/// True for two descriptors of one file.
+/// True if both descriptors refer to the same file.
 pub fn is_same(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-/// Reads what a descriptor of `O_PATH` stands for: a regular file of at most `limit` bytes.
+/// Reads the file of an `O_PATH` descriptor: a regular file of at most `limit` bytes.
 ///
-/// It is opened only after it is known to be one. To open a device can be an act
-/// by itself (a watchdog starts, a tape rewinds), and a FIFO would hold us up.
-/// Errors: `INVAL` for what is no regular file, `FBIG` for a larger one.
+/// The file is opened only after it is known to be regular. Opening a device can have an
+/// effect (a watchdog starts, a tape rewinds), and opening a FIFO would block.
+/// Errors: `INVAL` unless it is a regular file, `FBIG` for a larger one.
 pub fn read_regular(found: impl AsFd, limit: u64) -> rustix::io::Result<(Vec<u8>, Stat)> {
     let (fd, stat) = open_regular(found)?;
     read_whole(&fd, &stat, limit).map(|bytes| (bytes, stat))
@@ -179,7 +179,7 @@ pub fn read_whole(fd: &OwnedFd, stat: &Stat, limit: u64) -> rustix::io::Result<V
     let mut bytes = Vec::with_capacity(size);
     while bytes.len() < size {
         match rustix::io::read(fd, rustix::buffer::spare_capacity(&mut bytes)) {
-            Ok(0) => break, // It was cut since.
+            Ok(0) => break, // It was truncated since.
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error),
         }
@@ -187,8 +187,8 @@ pub fn read_whole(fd: &OwnedFd, stat: &Stat, limit: u64) -> rustix::io::Result<V
     Ok(bytes)
 }
 
-/// Opens what a descriptor of `O_PATH` stands for, for reading.
-/// Errors: `INVAL` for what is no regular file.
+/// Opens the file of an `O_PATH` descriptor for reading.
+/// Errors: `INVAL` unless it is a regular file.
 pub fn open_regular(found: impl AsFd) -> rustix::io::Result<(OwnedFd, Stat)> {
     let stat = rustix::fs::fstat(&found)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -199,12 +199,12 @@ pub fn open_regular(found: impl AsFd) -> rustix::io::Result<(OwnedFd, Stat)> {
     Ok((fd, stat))
 }
 
-/// The path by which this process can name what a descriptor stands for.
+/// The path by which this process can name the file of a descriptor.
 fn own_link(fd: &impl AsFd) -> String {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }
 
-/// Where the kernel says that an open file lies.
+/// The path of an open file, as the kernel reports it.
 pub fn path_of(fd: impl AsFd) -> Option<String> {
     rustix::fs::readlink(own_link(&fd), Vec::new())
         .ok()
@@ -303,7 +303,7 @@ mod tests {
         let bare = Root::open(host).unwrap().without_mounts();
         let error = bare.open_plain("/proc/version", folder).unwrap_err();
         assert_eq!(error, Errno::XDEV);
-        // Who may not clone the mount can't look beneath it.
+        // Without the right to clone the mount, nothing beneath it can be seen.
         let beneath = bare.open_in("/proc/version", folder).unwrap_err();
         assert!([Errno::NOENT, Errno::XDEV].contains(&beneath), "{beneath}");
         if crate::need::root("open_tree") {

@@ -417,7 +417,7 @@ fn what_is_wrong_is_said() {
     for (words, code, part) in [
         (&[][..], 2, "no command given"),
         (&["fly"], 2, "unknown command \"fly\""),
-        (&["transform", "x"], 2, "known is root"),
+        (&["transform", "x"], 2, "the only known command is root"),
         (&["transform", "root", "--from", "/"], 2, "--from and --to"),
         (
             &["generate", "--format", "xml"],

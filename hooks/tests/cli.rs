@@ -204,7 +204,7 @@ fn check_holds_sonames_to_the_files() {
     assert!(!told("/lib/other.so", "liby.so.1").contains("sonames"));
     tree.file("lib/libx.so", "not a library");
     let wrong = told("/lib/libx.so", "libx.so.1");
-    assert!(wrong.contains("the file is no library"), "{wrong}");
+    assert!(wrong.contains("the file is not a library"), "{wrong}");
 }
 
 #[test]

@@ -297,11 +297,11 @@ fn a_mount_of_another_hook_is_left_alone() {
     assert_eq!(entries(&tree, "volume/lib"), [""; 0]);
     let (log, mounts) = (tree.text("log"), tree.text("mounts"));
     for path in ["/opt/x/lib/libx.so.1", "/opt/x/data"] {
-        let expected = format!("what is mounted at {path} in the container stays");
+        let expected = format!("the mount at {path} in the container stays");
         assert!(log.contains(&expected), "{log}");
     }
     assert!(!mounts.contains("/host/store/opt/x"), "{mounts}");
-    let hidden = "what is mounted in the container hides /etc/ld.so.cache";
+    let hidden = "a mount in the container hides /etc/ld.so.cache";
     assert_eq!(log.matches(hidden).count(), 1, "{log}");
     // What can be made beneath is.
     assert!(tree
@@ -335,7 +335,7 @@ fn a_file_in_anothers_mount_is_left_alone() {
         assert_eq!(entries(&tree, "volume/lib"), theirs);
         let log = tree.text("log");
         assert!(
-            log.contains("what is mounted at /opt/x/lib/libx.so.1 in the container stays"),
+            log.contains("the mount at /opt/x/lib/libx.so.1 in the container stays"),
             "{log}"
         );
         // What can be made beneath is.

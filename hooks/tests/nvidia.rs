@@ -281,7 +281,7 @@ fn refusals_name_what_was_asked_for_and_what_there_is() {
         ),
         (
             &["NVIDIA_VISIBLE_DEVICES=0", "BARE"],
-            &["\"BARE\", which is no NAME=VALUE"],
+            &["\"BARE\", which is not NAME=VALUE"],
         ),
     ] {
         let spec = spec(entries, &[]);

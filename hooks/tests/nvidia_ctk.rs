@@ -220,7 +220,7 @@ fn what_can_not_be_changed_stays_and_says_what_to_do() {
         (
             "broken.json",
             "{\n\"a\" 1}",
-            "broken.json can't be changed: line 2, column 5: ':' expected. It was left as it is",
+            "broken.json can't be changed: line 2, column 5: ':' expected. The file is unchanged",
         ),
         (
             "theirs.json",
@@ -250,7 +250,7 @@ fn what_can_not_be_changed_stays_and_says_what_to_do() {
     }
     assert_eq!(tree.text("real/daemon.json"), "{}");
     for (words, expected) in [
-        (&["configure"][..], "say which engine"),
+        (&["configure"][..], "name the engine"),
         (
             &["configure", "lxc"],
             "unknown engine \"lxc\"; known are docker, containerd, crio, podman",
@@ -273,7 +273,7 @@ fn what_can_not_be_changed_stays_and_says_what_to_do() {
         ),
         (
             &["configure", "docker", "--runtime-name=a b"],
-            "is no name for a runtime",
+            "is not a name for a runtime",
         ),
         (&["configure", "docker", "x"], "unexpected word"),
     ] {
@@ -440,7 +440,7 @@ fn links_to_devices_by_number() {
         &tree.shown(),
     ]);
     assert!(
-        stderr(&refused).contains("is no link"),
+        stderr(&refused).contains("is not a link"),
         "{}",
         stderr(&refused)
     );

@@ -50,7 +50,7 @@ fn hidden(rootfs: &Rootfs) -> Option<Note> {
     if rootfs.is_in_new(CACHE) || file(&rootfs.mounted).is_ok_and(|seen| is_same(&ours, &seen)) {
         return None;
     }
-    let message = format!("what is mounted in the container hides {CACHE}: the driver's libraries are found in the loader's default folders only");
+    let message = format!("a mount in the container hides {CACHE}: the driver's libraries are found in the loader's default folders only");
     Some(Note::new(Level::Warning, message))
 }
 

@@ -54,7 +54,7 @@ pub struct Order {
 pub fn run(words: &[OsString]) -> Result<u8> {
     let Some((engine, words)) = words.split_first() else {
         return Err(usage(
-            &"configure: say which engine: docker, containerd, crio or podman",
+            &"configure: name the engine: docker, containerd, crio or podman",
         ));
     };
     if ["-h", "--help"].iter().any(|word| engine == word) {
@@ -151,7 +151,7 @@ pub fn wanted(
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || !name.chars().all(is_plain) {
         return Err(usage(&format!(
-            "{name:?} is no name for a runtime: letters, digits, '.', '_' and '-' are"
+            "{name:?} is not a name for a runtime: use letters, digits, '.', '_' and '-'"
         )));
     }
     if engine != Engine::Docker && !program.starts_with('/') {
@@ -171,7 +171,7 @@ pub fn wanted(
 /// The path of another name of this program, in the program's folder.
 pub fn beside_us(name: &str) -> Result<String> {
     let own = std::env::current_exe()
-        .map_err(|e| Error::failed(format!("can't tell where this program lies: {e}")))?;
+        .map_err(|e| Error::failed(format!("can't find this program's own path: {e}")))?;
     Ok(own.with_file_name(name).display().to_string())
 }
 
@@ -257,7 +257,7 @@ fn beside_containerd(
     let text = files::read(main)?.unwrap_or_default();
     let shown = main.display();
     let wrong =
-        |problem: String| Error::failed(format!("{shown}: {problem}. It was left as it is"));
+        |problem: String| Error::failed(format!("{shown}: {problem}. The file is unchanged"));
     let found = containerd::notes(&text).map_err(wrong)?;
     notes.extend(found.into_iter().map(|note| format!("{shown}: {note}")));
     let folder = containerd::import_folder(&text).map_err(wrong)?;

@@ -26,7 +26,7 @@ pub fn run(words: &[OsString]) -> Result<u8> {
     }
     let [folder] = words.rest.as_slice() else {
         return Err(usage(
-            &"install-links: say in which folder, for example /usr/bin",
+            &"install-links: name the folder, for example /usr/bin",
         ));
     };
     let folder = std::path::absolute(folder)
@@ -88,7 +88,7 @@ fn wrong(problem: &str) -> Error {
 pub fn own_program() -> Result<PathBuf> {
     std::env::current_exe()
         .and_then(std::fs::canonicalize)
-        .map_err(|e| Error::failed(format!("can't tell where this program lies: {e}")))
+        .map_err(|e| Error::failed(format!("can't find this program's own path: {e}")))
 }
 
 fn json(done: &Done) -> String {

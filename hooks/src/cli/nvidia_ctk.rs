@@ -114,7 +114,7 @@ fn sub<'a>(group: &str, words: &'a [OsString], known: &[&str]) -> Result<(String
     let known_list = known.join(", ");
     let Some((verb, rest)) = words.split_first() else {
         return Err(usage(&format!(
-            "{group}: say what to do; known are {known_list}"
+            "{group}: the command is missing; known are {known_list}"
         )));
     };
     let verb = verb.to_string_lossy().into_owned();

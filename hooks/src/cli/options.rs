@@ -133,7 +133,9 @@ impl Options {
     /// Checks the options of `cdi`. Errors: they do not go together.
     fn check_cdi(&self) -> Result<()> {
         if self.task.is_none() && !self.help {
-            return Err(usage(&"cdi: say what to do; known are generate and list"));
+            return Err(usage(
+                &"cdi: the command is missing; known are generate and list",
+            ));
         }
         let writes = self.output.is_some() || self.output_dir.is_some();
         if self.task == Some("list") && (writes || self.vendor.is_some()) {

@@ -164,7 +164,7 @@ fn load_from(path: &Path) -> Loaded {
         };
     }
     let problem = Error::usage(format!("{shown}: {}", mistakes.join("; ")))
-        .resolve("correct the file; `oci-decorator check` says whether all is well");
+        .resolve("correct the file, then check it: oci-decorator check");
     Loaded::broken(settings, problem)
 }
 

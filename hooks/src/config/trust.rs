@@ -13,7 +13,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 /// What to do about a file that is not trusted.
-pub const RESOLUTION: &str = "chown root it and chmod go-w it";
+pub const RESOLUTION: &str = "correct the owner and the mode: chown root, chmod go-w";
 
 /// Links in one path, as many as the kernel follows.
 const MAX_LINKS: usize = 40;

@@ -145,7 +145,7 @@ fn real(path: &Path) -> Result<PathBuf> {
     Err(Error::failed(format!(
         "{shown} is a link to {target}, which another program may own"
     ))
-    .resolve(format!("say that it is meant: --config {target}")))
+    .resolve(format!("to change it anyway, name it: --config {target}")))
 }
 
 /// The name of a draft, which no other process or thread uses.

@@ -56,7 +56,7 @@ pub fn put(hook: &Hook, record: &Path, is_removed: bool, is_dry: bool) -> Result
     if before.as_deref().is_some_and(|text| !is_ours(text)) {
         let shown = hook.file.display();
         return Err(Error::failed(format!("{shown} is not ours"))
-            .resolve("take another file with --hook-file-path"));
+            .resolve("choose another file with --hook-file-path"));
     }
     let after = (!is_removed).then(|| hook.text());
     if let Some(held) = held.filter(|_| after != before) {

@@ -229,11 +229,11 @@ fn refuse(conflicts: &[(PathBuf, Option<String>)]) -> Result<()> {
         format!("remove the package that brought them (`dpkg -S {first}` or `rpm -qf {first}` says which)")
     });
     Err(Error::failed(format!(
-        "files of others have the names: {}",
+        "these files belong to other programs: {}",
         shown.join(", ")
     ))
     .resolve(format!(
-        "{hint}, or take another folder; nothing was changed"
+        "{hint}, or choose another folder; nothing was changed"
     )))
 }
 
@@ -244,10 +244,10 @@ fn what_becomes(path: &Path, old: &str, found: &Found) -> Option<String> {
         Found::Ours(_) => Some(format!("{path} is a link to {old} again")),
         Found::Left(said) if said == Path::new(old) => None,
         Found::Nothing => Some(format!(
-            "{path} was removed by another program: its old link to {old} does not come back"
+            "{path} was removed by another program: its old link to {old} is not restored"
         )),
         Found::Left(_) | Found::Others(_) => Some(format!(
-            "{path} is another's now: its old link to {old} does not come back"
+            "{path} belongs to another program now: its old link to {old} is not restored"
         )),
     }
 }

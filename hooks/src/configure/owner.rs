@@ -155,7 +155,7 @@ fn answer(is_success: bool, said: &str) -> Result<Owner, String> {
     match (is_success, said.trim().lines().next()) {
         (true, Some(package)) => Ok(Owner::Package(package.to_owned())),
         (false, Some(line)) if line.ends_with("is not owned by any package") => Ok(Owner::Nothing),
-        _ => Err(format!("gave no answer that is understood: {said:?}")),
+        _ => Err(format!("gave an unknown answer: {said:?}")),
     }
 }
 

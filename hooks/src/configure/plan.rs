@@ -108,7 +108,7 @@ impl Job {
 fn refused(file: &Path, problem: &str) -> Error {
     let shown = file.display();
     Error::failed(format!(
-        "{shown} can't be changed: {problem}. It was left as it is"
+        "{shown} can't be changed: {problem}. The file is unchanged"
     ))
     .resolve(format!(
         "correct it by hand (`editor {shown}`), and try again"
@@ -176,7 +176,7 @@ fn refuse_foreign(wanted: &Wanted, program: &str) -> super::Result<()> {
         return Ok(());
     }
     Err(format!(
-        "it has a runtime {:?} that is not ours ({program:?}); take another name with --runtime-name",
+        "it has a runtime {:?} that is not ours ({program:?}); choose another name with --runtime-name",
         wanted.name
     ))
 }

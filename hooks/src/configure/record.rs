@@ -49,7 +49,7 @@ impl Record {
         let text = files::read(path)?;
         let entries = parse(text.as_deref().unwrap_or("{}")).map_err(|problem| {
             let shown = path.display();
-            Error::failed(format!("{shown} is no record of files: {problem}")).resolve(format!(
+            Error::failed(format!("{shown} is not a record of files: {problem}")).resolve(format!(
                 "move it away, and take what is ours out of the engines' files by hand: mv {shown} {shown}.old"
             ))
         })?;
@@ -193,7 +193,10 @@ mod tests {
         for text in ["", "[]", "{\"/x\": 1}", "{\"/x\": {\"original\": 1}}"] {
             std::fs::write(&path, text).unwrap();
             let error = Record::load(&path).unwrap_err();
-            assert!(error.message.contains("is no record of files"), "{error}");
+            assert!(
+                error.message.contains("is not a record of files"),
+                "{error}"
+            );
             assert!(error.resolution.unwrap().contains("mv "));
         }
     }

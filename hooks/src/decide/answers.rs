@@ -199,7 +199,7 @@ fn responsible<'a>(files: &'a [VendorFile], ask: &Ask, folder: &str) -> Result<&
             "{} asks for a device, and both {} and {} answer {word:?}",
             ask.by, one.path, other.path
         ))
-        .resolve("remove one of the files, or take the word out of its \"interfaces\"")),
+        .resolve("remove one of the files, or remove the word from its \"interfaces\"")),
         (None, _) => Err(Error::not_found(format!(
             "{} asks for a device, and no vendor file in {folder} answers {word:?}",
             ask.by

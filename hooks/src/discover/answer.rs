@@ -44,10 +44,7 @@ pub fn collect_answer(host: &Host, answer: &Answer) -> Result<(Edits, Vec<Note>)
     notes.extend(items.iter().filter_map(|item| missing(choice, item)));
     let is_there = |path: &str| edits.devices.iter().any(|device| device.path == path);
     if ask.interface == Interface::Amd && !is_there(AMD_CONTROL) {
-        let message = format!(
-            "{} counts for nothing: the host has no {AMD_CONTROL}",
-            ask.by
-        );
+        let message = format!("{} has no effect: the host has no {AMD_CONTROL}", ask.by);
         return Ok((Edits::default(), vec![Note::new(Level::Notice, message)]));
     }
     let found = usable(host.facts(&choice.file.name), answer, &mut notes)?;
@@ -148,13 +145,13 @@ impl Resolved<'_> {
         if let Some(node) = nodes_of_units(self.host, self.answer).iter().find(is_own) {
             let path = &node.path;
             let features = choice.features.join(", ");
-            let message = format!("{by} asks for the device {index}, whose node {path} is in no inventory of the features {features}");
+            let message = format!("{by} asks for the device {index}, whose node {path} is not in the inventory of the features {features}");
             return Error::usage(message).resolve(format!(
                 "ask for a feature that has the node, or add it to \"devices\" in {}",
                 choice.file.path
             ));
         }
-        let message = format!("{by} asks for the device {index}, whose node the host has not");
+        let message = format!("{by} asks for the device {index}, and the host has no node for it");
         Error::not_found(message)
             .resolve("load the driver: `provision load`; `oci-decorator check` lists the nodes")
     }

@@ -35,7 +35,7 @@ pub(super) fn channels(host: &Host, wanted: &Channels, by: &str) -> Result<Vec<S
             };
             if let Some(path) = paths.iter().find(is_missing) {
                 let message =
-                    format!("{by} asks for an IMEX channel whose node {path} the host has not");
+                    format!("{by} asks for an IMEX channel, and the host has no node {path}");
                 return Err(Error::not_found(message).resolve(
                     "make it (`nvidia-modprobe -i 1 -s` makes the first), or set NVreg_CreateImexChannel0=1 for the module nvidia",
                 ));

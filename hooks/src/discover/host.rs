@@ -38,7 +38,7 @@ impl Host {
         let opened = Root::open(root).map_err(|e| cannot_open("the host's root", root, e))?;
         let real = path_of(&opened).ok_or_else(|| {
             Error::failed(format!(
-                "can't find out where {} lies: /proc is missing, or the path is not UTF-8",
+                "can't find the path of {}: /proc is missing, or the path is not UTF-8",
                 root.display()
             ))
         })?;
@@ -64,7 +64,7 @@ impl Host {
             .resolve("install it, or correct \"root\" in the vendor file")
         })?;
         let written = self.source(&sub).ok_or_else(|| {
-            Error::failed(format!("can't tell where {}{folder} lies", self.written))
+            Error::failed(format!("can't find the path of {}{folder}", self.written))
         })?;
         Ok(Tree::new(self, Some(sub), written))
     }

@@ -74,7 +74,7 @@ pub fn check_one(requirement: &Requirement, known: &Known) -> Result<Option<Note
         ))
         .resolve("use an image for this driver or a newer driver; NVIDIA_DISABLE_REQUIRE=true starts it all the same")),
         Outcome::Invalid(part) => Err(Error::usage(format!(
-            "{requirement}, and {:?} is no condition",
+            "{requirement}, and {:?} is not a condition",
             brief(&part)
         ))
         .resolve("write cuda, driver, arch or brand, one of = != < <= > >= and a version, like cuda>=12.2")),

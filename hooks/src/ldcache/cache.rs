@@ -40,7 +40,7 @@ impl Entry<'_> {
     }
 }
 
-/// A part of the extension area, in the order in which its data lie in the file.
+/// A part of the extension area. The parts are in the order of their data in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Section<'a> {
     pub tag: u32,

@@ -9,15 +9,15 @@ use crate::rootfs::Root;
 
 const CONF: &str = "etc/ld.so.conf";
 const FOLDER: &str = "etc/ld.so.conf.d";
-/// First in the order of names, so that it wins over copies in the image.
+/// Its name sorts first, so that it takes precedence over copies in the image.
 const NAME: &str = "00-oci-decorator.conf";
-/// Before that one: what it names comes before the driver's.
+/// Its name sorts before the other, so that its folder comes before the driver's folders.
 const COMPAT_NAME: &str = "00-oci-decorator-compat.conf";
 const HEADER: &str =
     "# Written by oci-decorator: folders of the drivers that this container was given.\n";
 const MAX_CONF: u64 = 1 << 16;
 
-/// The drop-in of an earlier start; empty where there is none.
+/// The drop-in of an earlier start, or empty bytes if there is none.
 pub fn read(root: &Root) -> String {
     match root.read(&format!("{FOLDER}/{NAME}"), MAX_CONF) {
         Ok((bytes, _)) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -35,7 +35,7 @@ pub fn compat(root: &Root) -> Option<String> {
     first
 }
 
-/// Says which folder of the image comes before the driver's, or that none does.
+/// Records which folder of the image comes before the driver's, or that none does.
 pub fn put_compat(root: &Root, compat: Option<&str>) -> rustix::io::Result<()> {
     if compat == self::compat(root).as_deref() {
         return Ok(());

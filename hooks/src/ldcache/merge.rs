@@ -32,7 +32,7 @@ impl Addition {
 
 /// What `ldconfig` would record for these libraries (glibc `elf/ldconfig.c`,
 /// `search_dir`): each soname once a folder, and unversioned links by their name.
-/// Where nothing lies at the soname's own path, the entry names the file itself.
+/// If there is no file at the soname's own path, the entry names the library file itself.
 pub fn additions(libraries: &[Library]) -> Vec<Addition> {
     let paths: FxHashSet<&str> = libraries.iter().map(|l| l.path.as_str()).collect();
     let mut places: FxHashMap<(&str, &str, u32), usize> = FxHashMap::default();
@@ -80,8 +80,8 @@ fn is_development_link(library: &Library, name: &str) -> bool {
 }
 
 /// The cache with the additions, each before the entries of its name and flags
-/// that don't belong to a glibc-hwcaps folder. What is already there is moved,
-/// not doubled: merging twice is merging once.
+/// that don't belong to a glibc-hwcaps folder. An entry that exists already is moved,
+/// not doubled, so merging twice has the same result as merging once.
 pub fn merge<'a>(cache: Cache<'a>, additions: &'a [Addition]) -> Cache<'a> {
     let identity = |e: &Entry<'a>| (e.path, e.soname, e.flags);
     let mut known = FxHashSet::with_capacity_and_hasher(additions.len(), FxBuildHasher);

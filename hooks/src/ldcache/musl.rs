@@ -17,7 +17,7 @@ const ARCHITECTURES: [(u32, &str); 6] = [
     (0x0503, "powerpc64le"),
     (0x1003, "riscv64"),
 ];
-/// What the loader searches when there is no file.
+/// The folders that the loader searches if there is no file.
 const DEFAULT: &str = "/lib:/usr/local/lib:/usr/lib";
 const MAX_SIZE: u64 = 1 << 16;
 
@@ -52,7 +52,7 @@ fn extend(root: &Root, name: &str, folders: &[&str]) -> rustix::io::Result<()> {
     }
 }
 
-/// The list with the folders that it lacks. `None` when it lacks none.
+/// The list with the missing folders added. `None` if none is missing.
 fn extended(old: &str, folders: &[&str]) -> Option<String> {
     let mut listed: Vec<&str> = old
         .split(['\n', ':'])

@@ -1,4 +1,4 @@
-//! Reads a cache that anybody may have written.
+//! Reads a cache from an untrusted image.
 
 use super::cache::{
     Cache, Data, Entry, Section, ENTRY_SIZE, EXTENSION_MAGIC, HEADER_SIZE, MAGIC, OLD_MAGIC,
@@ -21,7 +21,7 @@ pub(super) const NATIVE_ENDIAN: u8 = if cfg!(target_endian = "little") { 2 } els
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unreadable(pub &'static str);
 
-/// Reads a cache; empty bytes are an empty one.
+/// Reads a cache. Empty bytes are an empty cache.
 pub fn parse(bytes: &[u8]) -> Result<Cache<'_>, Unreadable> {
     if bytes.is_empty() {
         return Ok(Cache::default());
@@ -37,7 +37,7 @@ pub fn parse(bytes: &[u8]) -> Result<Cache<'_>, Unreadable> {
     Ok(Cache { entries, sections })
 }
 
-/// Where the new header begins: at once, or behind the old part.
+/// The offset of the new header: 0, or the end of the old part.
 fn new_header(bytes: &[u8]) -> Result<usize, Unreadable> {
     if bytes.starts_with(MAGIC) {
         return Ok(0);
@@ -73,7 +73,7 @@ fn wide_number(bytes: &[u8], at: usize) -> Option<u64> {
 
 struct File<'a> {
     bytes: &'a [u8],
-    /// From the new header on; offsets of strings count from here.
+    /// The bytes from the new header on. Offsets of strings count from here.
     new: &'a [u8],
     text: std::cell::Cell<usize>,
 }
@@ -133,7 +133,7 @@ impl<'a> File<'a> {
             return Ok(Vec::new());
         }
         if number(self.bytes, offset) != Some(EXTENSION_MAGIC) {
-            return Err(Unreadable("its extension area is not one"));
+            return Err(Unreadable("its extension area is not valid"));
         }
         let count = number(self.bytes, offset + 4).ok_or(Unreadable("truncated"))? as usize;
         if count > MAX_SECTIONS {

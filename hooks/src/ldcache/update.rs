@@ -17,11 +17,11 @@ use super::{drop_in, merge, musl, parse, write, Addition, Cache, Unreadable};
 
 /// Largest cache that is read; a full desktop's is a twentieth of this.
 pub const MAX_CACHE: u64 = 4 << 20;
-/// Always the same, so that what a killed start left is found by the next one.
+/// Always the same, so that the next start finds what a killed start left.
 const TEMPORARY: &str = ".oci-decorator.tmp";
 const MAX_STUBS: u32 = 1024;
 const CACHE: &str = "etc/ld.so.cache";
-/// Loaders of glibc; an image with none of them and no cache isn't glibc's.
+/// Loaders of glibc. An image with none of them and no cache doesn't use glibc.
 const GLIBC_LOADERS: [&str; 8] = [
     "lib64/ld-linux-x86-64.so.2",
     "lib/ld-linux.so.2",
@@ -33,8 +33,8 @@ const GLIBC_LOADERS: [&str; 8] = [
     "lib64/ld-linux-loongarch-lp64d.so.1",
 ];
 
-/// Updates the caches of a container's root. Never fails: what an image makes
-/// impossible is a note, and the container starts with what it has.
+/// Updates the caches of a container's root. Never fails: an update that the image makes
+/// impossible becomes a note, and the container starts without it.
 pub fn update(root: &Root, libraries: &[Library]) -> Vec<Note> {
     let mut notes = Vec::new();
     if libraries.is_empty() {
@@ -62,7 +62,7 @@ pub(super) fn put(
     like: &Stat,
 ) -> rustix::io::Result<()> {
     let mut like = *like;
-    // Never more than a data file needs, whatever the image's file had.
+    // Only the bits of a data file, whatever the image's file had.
     like.st_mode &= 0o644;
     publish(folder, TEMPORARY, name, bytes, &like)
 }
@@ -78,7 +78,7 @@ fn folders(additions: &[Addition]) -> Vec<&str> {
         .collect()
 }
 
-/// Merges into glibc's cache. What it can do without is a warning.
+/// Merges into glibc's cache. A problem that the cache can do without is a warning.
 fn glibc(
     root: &Root,
     additions: &[Addition],
@@ -92,8 +92,8 @@ fn glibc(
         Err(error) => return Err(error),
     };
     let mut cache = parse(&old).unwrap_or_else(|Unreadable(why)| {
-        // The loader finds the image's libraries in its default folders, as it does
-        // for a cache that it can't read.
+        // The loader still finds the image's libraries in its default folders, as it does
+        // with a cache that it can't read.
         warn("the image's library cache can't be read, and was replaced by one with the driver's libraries only", &why);
         Cache::default()
     });
@@ -114,9 +114,9 @@ fn glibc(
     Ok(())
 }
 
-/// Takes out entries of an earlier driver, whose files are gone. What runtimes leave in an
-/// image in place of a mounted file is an empty one, which the loader would take for
-/// the library and fail. Only folders that an earlier start has listed are looked at.
+/// Removes entries of an earlier driver, whose files are gone. In place of a mounted file,
+/// runtimes leave an empty file in the image, which the loader would take for the library
+/// and fail. Only folders that an earlier start has listed are checked.
 fn drop_stubs(root: &Root, cache: &mut Cache, additions: &[Addition], earlier: &str) {
     // The image may have written the list, of any length.
     let mut listed: Vec<&[u8]> = drop_in::folders(earlier).map(str::as_bytes).collect();
@@ -158,7 +158,7 @@ fn has_loader(root: &Root) -> bool {
         .any(|path| root.open_in(path, OFlags::PATH).is_ok())
 }
 
-/// The file's own owner and mode, or for a new one its folder's owner.
+/// The file's own owner and mode, or the folder's owner for a new file.
 fn owner(root: &Root, stat: Option<Stat>) -> rustix::io::Result<Stat> {
     stat.map_or_else(
         || {
@@ -170,12 +170,12 @@ fn owner(root: &Root, stat: Option<Stat>) -> rustix::io::Result<Stat> {
     )
 }
 
-/// Folders that the image's own `ldconfig` doesn't look into: none of the
-/// cache's other entries lies there. Naming one that it does would change the
-/// order in which it finds the image's libraries.
+/// Folders that the image's own `ldconfig` doesn't search: none of the cache's other
+/// entries lies there. Naming a folder that it does search would change the order in
+/// which it finds the image's libraries.
 fn unlisted<'a>(cache: &Cache, additions: &[Addition], folders: &[&'a str]) -> Vec<&'a str> {
     let ours = paths(additions);
-    // Sets of what is ours only: what an image's author chose to collide can't.
+    // The sets hold only our own folders: an image's author can't force collisions.
     let mut left: FxHashSet<&[u8]> = folders.iter().map(|folder| folder.as_bytes()).collect();
     for entry in &cache.entries {
         if let Some(folder) = folder_of(entry.path).filter(|folder| left.contains(folder)) {

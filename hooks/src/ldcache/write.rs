@@ -41,7 +41,7 @@ pub fn write(cache: &Cache) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Two for each entry, then those of the sections.
+/// Two strings for each entry, then the strings of the sections.
 fn all_strings<'a>(cache: &'a Cache) -> impl Iterator<Item = &'a [u8]> {
     let names = cache.sections.iter().flat_map(|s| match &s.data {
         Data::Names(names) => names.as_slice(),
@@ -109,7 +109,7 @@ impl Table {
             .enumerate()
             .map(|(place, string)| (end_of(string), place, string))
             .collect();
-        // Few strings end with the same sixteen letters.
+        // Few strings share their last sixteen letters.
         strings.sort_unstable_by(|a, b| b.0.cmp(&a.0).then_with(|| compare_ends(a.2, b.2)));
         let mut bytes = Vec::with_capacity(strings.iter().map(|(.., s)| s.len() + 1).sum());
         let mut offsets = vec![0; strings.len()];
@@ -127,8 +127,8 @@ impl Table {
     }
 }
 
-/// The last letters as a number: of two, the greater one's string is first. Where a string
-/// has fewer there are zeros, as no string has.
+/// The last letters as a number: the string with the greater number comes first. A shorter
+/// string is padded with zeros, which no string contains.
 fn end_of(string: &[u8]) -> u128 {
     let mut letters = [0; 16];
     let from = string.len().saturating_sub(letters.len());

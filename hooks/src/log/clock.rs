@@ -1,13 +1,13 @@
-//! The time of day, as log lines carry it.
+//! The time of day in the format of log lines.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Now, in UTC, as RFC 3339 writes it, to the second.
+/// The current time in UTC to the second, in the format of RFC 3339.
 pub fn now() -> String {
     format(seconds())
 }
 
-/// Seconds since 1970; none on a clock that was never set.
+/// Seconds since 1970, or 0 if the clock was never set.
 pub fn seconds() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |d| d.as_secs())

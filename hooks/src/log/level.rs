@@ -1,6 +1,6 @@
 //! Severities, as syslog names and numbers them (RFC 5424, section 6.2.1).
 
-/// How grave a line is; the lower, the graver.
+/// How severe a line is; a lower number is more severe.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     Emergency = 0,

@@ -12,7 +12,7 @@ use crate::rootfs::read_whole;
 
 const TEMPORARY: &str = ".config.json.oci-decorator";
 
-/// What a bundle's config holds, and what the file is like. `None`: the bundle has no such file.
+/// The text of a bundle's config, and the file's status. `None`: the bundle has no such file.
 pub fn read_config(path: &Path) -> Result<Option<(Vec<u8>, Stat)>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let fail = |problem: &dyn std::fmt::Display| {
@@ -30,7 +30,7 @@ pub fn read_config(path: &Path) -> Result<Option<(Vec<u8>, Stat)>> {
     Ok(Some((bytes, stat)))
 }
 
-/// Replaces the file, whole or not at all, by one with its owner and mode.
+/// Replaces the file atomically and keeps its owner and mode.
 pub fn write_config(path: &Path, text: &str, like: &Stat) -> rustix::io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if folder != Path::new("") => folder,

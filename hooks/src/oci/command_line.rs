@@ -1,10 +1,10 @@
-//! What matters in the command line of an OCI runtime: does it make a container, and
-//! from which bundle.
+//! The parts of an OCI runtime's command line that matter here: whether it makes a
+//! container, and from which bundle.
 //!
-//! Ours is passed on untouched to a runtime that may be runc, crun, youki or one that is
-//! newer than this program. So a line is read in every way in which one of them may read
-//! it ([`grammar`]). Engines write lines that all of them read alike. Where the ways
-//! differ, the front end looks at the bundles, and refuses what may be misread.
+//! The line is passed on unchanged to a runtime that may be runc, crun, youki or one that
+//! is newer than this program. So it is read in every way in which one of them may read
+//! it ([`grammar`]). Engines write lines that all of them read alike. Where the readings
+//! differ, the front end looks at all the bundles, and refuses a line that may be misread.
 
 mod grammar;
 mod names;
@@ -21,7 +21,7 @@ const MANY: &str = "it has too many options that no known runtime takes";
 const HIDDEN: &str = "an unknown option hides which command it is";
 const NAME: &str = "runc, crun and youki want exactly one name for a container";
 
-/// How the engine wants its log.
+/// The format of the log that the engine asked for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LogFormat {
     #[default]
@@ -35,14 +35,14 @@ pub struct Arguments {
     /// `--log`: where the runtime reports errors.
     pub log: Option<PathBuf>,
     pub log_format: LogFormat,
-    /// What a runtime may make a container from, the likeliest first. Empty: this line
-    /// makes no container.
+    /// The bundles from which a runtime may make a container, the likeliest first. Empty:
+    /// this line makes no container.
     pub creates: Vec<Create>,
-    /// Why it can't be known that exactly these are what runtimes read.
+    /// Why runtimes may read other bundles than these.
     pub doubt: Option<&'static str>,
 }
 
-/// What a container is made from.
+/// The bundle from which a container is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Create {
     /// Empty: the current folder.
@@ -97,7 +97,7 @@ impl Arguments {
         let bundle = PathBuf::from(reading.bundle.unwrap_or_default());
         let own = "config.json";
         let configs = match reading.config {
-            // crun looks from the current folder. One that goes to the bundle first would not.
+            // crun starts from the current folder. A runtime that enters the bundle first doesn't.
             Some(name) if name != own => vec![PathBuf::from(name), bundle.join(name)],
             _ => vec![bundle.join(own)],
         };

@@ -61,7 +61,7 @@ impl<'de> Visitor<'de> for JsonVisitor {
         Ok(Json::Bool(value))
     }
 
-    // Nothing that we read is a number; which one it was doesn't matter.
+    // No key that is read here holds a number, so its value doesn't matter.
     #[allow(clippy::cast_precision_loss)]
     fn visit_i64<E>(self, value: i64) -> Result<Json<'de>, E> {
         Ok(Json::Number(value as f64))
@@ -107,7 +107,7 @@ impl<'de> Deserialize<'de> for Json<'de> {
     }
 }
 
-/// A key, borrowed where it can be (serde's own `Cow` never is).
+/// A key, borrowed where possible (serde's own `Cow` never is).
 struct Key<'a>(Cow<'a, str>);
 
 struct KeyVisitor;
@@ -134,8 +134,8 @@ impl<'de> Deserialize<'de> for Key<'de> {
     }
 }
 
-/// Text in which what is no character, as half of a surrogate pair, becomes U+FFFD, as it
-/// does for runc. Some strings are the container's, and hold what its author likes.
+/// Text in which an invalid character, such as half of a surrogate pair, becomes U+FFFD, as
+/// it does for runc. Some strings are the container's, and its author may write anything.
 struct LossyText<'a>(Cow<'a, str>);
 
 struct LossyTextVisitor;
@@ -163,7 +163,7 @@ impl<'de> Deserialize<'de> for LossyText<'de> {
     }
 }
 
-/// The text of a string, borrowed where it has no escapes. `None`: it is no string.
+/// The text of a string, borrowed where it has no escapes. `None`: it isn't a string.
 pub fn lossy_text(value: &RawValue) -> Option<Cow<'_, str>> {
     let plain = value.get().strip_prefix('"')?.strip_suffix('"')?;
     if !plain.contains('\\') {
@@ -202,7 +202,7 @@ impl<'a> RawObject<'a> {
         Some(twice[0])
     }
 
-    /// A key that only some readers take for one of these, and which.
+    /// A key that only some readers take for one of these, and the one that they take it for.
     pub fn misspelt<'k>(&self, known: &[&'k str]) -> Option<(&str, &'k str)> {
         self.0.iter().find_map(|(key, _)| {
             let same = known.iter().find(|name| folds_to(key, name))?;

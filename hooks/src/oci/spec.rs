@@ -1,9 +1,9 @@
-//! What a container's config asks for, read without a verdict on the rest of it.
+//! Reads what a container's config asks for, without judging the rest of it.
 //!
-//! Most containers ask for nothing, and whatever stands in their config is between the
-//! engine and the runtime. So nothing is an error here. What makes it uncertain what a
-//! runtime will read becomes the request's [`doubt`](Request::doubt), and all that may be
-//! meant counts as asked for: a key given twice, or `"Env"`, which runc takes for `"env"`.
+//! Most containers ask for nothing, and the rest of their config is between the engine and
+//! the runtime. So nothing is an error here. If runtimes may read a part differently (a key
+//! given twice, or `"Env"`, which runc takes for `"env"`), that becomes the request's
+//! [`doubt`](Request::doubt), and every possible meaning counts as asked for.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -14,15 +14,15 @@ use crate::error::Error;
 use crate::oci::json::{folds_to, lossy_text, RawObject};
 use crate::request::{Annotations, AskingMount, Environment, Request, ANNOTATION_PREFIX};
 
-/// What makes a container privileged, in its bounding set.
+/// The capability whose presence in the bounding set makes a container privileged.
 const PRIVILEGE: &str = "CAP_SYS_ADMIN";
 
-/// What more than flags is looked for.
+/// The requests to look for besides flags.
 #[derive(Debug, Default)]
 pub struct Wanted<'w> {
-    /// The folder of a container in which mounts ask.
+    /// The container's folder in which mounts count as requests.
     pub mounts_below: Option<&'w str>,
-    /// How annotations begin that name devices of CDI.
+    /// The prefix of annotations that name CDI devices.
     pub cdi_prefixes: &'w [String],
 }
 
@@ -57,8 +57,8 @@ pub fn request_with<'a>(config: &'a [u8], wanted: &Wanted) -> Request<'a> {
 /// Stages of hooks at which devices may be given: `prestart`, and what podman makes of it.
 pub const HOOK_STAGES: [&str; 2] = ["prestart", "createRuntime"];
 
-/// The programs of the hooks at these stages, by their paths. What can't be read has none: a
-/// runtime says so.
+/// The programs of the hooks at these stages, by their paths. A config that can't be read
+/// gives none: the runtime reports that.
 pub fn hooks_at(text: &str, stages: &[&str]) -> Vec<String> {
     fn object(value: &RawValue) -> Option<RawObject<'_>> {
         serde_json::from_str(value.get()).ok()
@@ -103,7 +103,7 @@ fn read<'a>(text: &'a str, wanted: &Wanted) -> Request<'a> {
     reader.request
 }
 
-/// What is no JSON has no structure: each of its strings may ask.
+/// Text that isn't JSON has no structure, so each of its strings may be a request.
 fn guess<'a>(text: &'a str, error: &serde_json::Error, wanted: &Wanted) -> Request<'a> {
     let mut environment = Environment::default();
     let (mut cdi, mut mounts) = (Vec::new(), Vec::new());
@@ -138,7 +138,7 @@ fn is_cdi(key: &str, prefixes: &[String]) -> bool {
     prefixes.iter().any(|prefix| key.starts_with(&**prefix))
 }
 
-/// What a reader makes of a string, where it is one.
+/// The text that a reader sees, if the value is a string.
 fn unescaped(piece: &str) -> Cow<'_, str> {
     if !piece.contains('\\') {
         return Cow::Borrowed(piece);
@@ -152,7 +152,7 @@ fn unescaped(piece: &str) -> Cow<'_, str> {
 #[derive(Default)]
 struct Reader<'a> {
     request: Request<'a>,
-    /// Keys of annotations that name devices of CDI.
+    /// Keys of annotations that name CDI devices.
     known: BTreeSet<Cow<'a, str>>,
     /// Flags of annotations.
     flags: BTreeSet<String>,
@@ -163,7 +163,7 @@ impl<'a> Reader<'a> {
         self.request.doubt.get_or_insert_with(|| doubtful(problem));
     }
 
-    /// Every value that some runtime takes for this key's.
+    /// Every value that some runtime reads for this key.
     fn values(&mut self, place: &str, object: &RawObject<'a>, name: &str) -> Vec<&'a RawValue> {
         let mut found = Vec::new();
         let mut exact = 0;
@@ -225,7 +225,7 @@ impl<'a> Reader<'a> {
         self.request.privileged |= names.any(|name| lossy_text(name).as_deref() == Some(PRIVILEGE));
     }
 
-    /// Annotations that name devices of CDI. Of two with one key both count.
+    /// Annotations that name CDI devices. If two have the same key, both count.
     fn cdi(&mut self, value: &'a RawValue, prefixes: &[String]) {
         let text = value.get();
         let may_have = |prefix: &String| text.contains(&**prefix) || text.contains('\\');
@@ -249,9 +249,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Mounts that may be meant as a request.
+    /// Mounts that may be requests.
     fn mounts(&mut self, value: &'a RawValue, folder: &str) {
-        // The folder's own name has no character that is escaped without need.
+        // The folder's own name has no character that JSON needs to escape.
         let name = folder.rsplit('/').next().unwrap_or(folder);
         if !value.get().contains(name) && !value.get().contains('\\') {
             return;
@@ -273,7 +273,7 @@ impl<'a> Reader<'a> {
     }
 
     fn annotations(&mut self, value: &'a RawValue) {
-        // Engines write dozens of their own.
+        // Engines add dozens of mounts of their own.
         if !value.get().contains(ANNOTATION_PREFIX) && !value.get().contains('\\') {
             return;
         }

@@ -9,10 +9,10 @@ use serde_json::value::RawValue;
 use crate::error::{Error, Result};
 use crate::oci::json::{lossy_text, Json, RawObject};
 
-/// Keys that are read. The rest, annotations too, may hold what it likes.
+/// Keys that are read. The rest, annotations too, may hold anything.
 const KEYS: [&str; 4] = ["id", "pid", "bundle", "bundlePath"];
 
-/// What of a state matters to us.
+/// The parts of a state that matter to this program.
 #[derive(Debug, PartialEq, Eq)]
 pub struct State {
     pub id: String,
@@ -20,7 +20,7 @@ pub struct State {
     pub bundle: PathBuf,
 }
 
-/// The bundle that a state names. Its other members are not looked at: at the stage
+/// The bundle that a state names. Its other members are ignored: at the stage
 /// createContainer, runtimes write 0 or 1 for the process.
 /// Errors: not a state, or one without a bundle.
 pub fn bundle(text: &str) -> Result<PathBuf> {
@@ -30,7 +30,7 @@ pub fn bundle(text: &str) -> Result<PathBuf> {
 fn members(text: &str) -> Result<RawObject<'_>> {
     let members: RawObject =
         serde_json::from_str(text).map_err(|e| invalid(&format!("it is not valid JSON: {e}")))?;
-    // A reader that took another of two would see another state.
+    // Readers may differ in which of two they take.
     if let Some((key, known)) = members.misspelt(&KEYS) {
         return Err(invalid(&format!("some read its {key:?} as {known:?}")));
     }
@@ -41,12 +41,12 @@ fn members(text: &str) -> Result<RawObject<'_>> {
 }
 
 fn bundle_of(members: &RawObject) -> Result<PathBuf> {
-    // "bundlePath" is what runtimes wrote before version 1.0.0 of the specification.
+    // Runtimes wrote "bundlePath" before version 1.0.0 of the specification.
     let bundle = members.get("bundle").or_else(|| members.get("bundlePath"));
     let bundle = bundle
         .and_then(lossy_text)
         .filter(|path| path.starts_with('/') && !path.contains('\0'))
-        .ok_or_else(|| invalid("\"bundle\" is no absolute path"))?;
+        .ok_or_else(|| invalid("\"bundle\" is not an absolute path"))?;
     Ok(bundle.into_owned().into())
 }
 
@@ -79,7 +79,7 @@ fn pid(value: Option<&RawValue>) -> Result<Pid> {
         }
         Err(error) => return Err(invalid(&format!("\"pid\": {error}"))),
     };
-    // 1 is what a hook within the container sees, or the host's init.
+    // A hook within the container sees 1, which is the init process on the host.
     let valid = number.fract() == 0.0 && number > 1.0 && number <= f64::from(i32::MAX);
     #[allow(clippy::cast_possible_truncation)] // It was just compared.
     let whole = if valid { number as i32 } else { 0 };
@@ -128,14 +128,14 @@ mod tests {
                 "some read its \"PID\" as \"pid\"",
             ),
             ("{", "not valid JSON"),
-            (r#"{"pid":42}"#, "\"bundle\" is no absolute path"),
+            (r#"{"pid":42}"#, "\"bundle\" is not an absolute path"),
             (
                 r#"{"pid":42,"bundle":"b"}"#,
-                "\"bundle\" is no absolute path",
+                "\"bundle\" is not an absolute path",
             ),
             (
                 r#"{"pid":42,"bundle":"/b\u0000c"}"#,
-                "\"bundle\" is no absolute path",
+                "\"bundle\" is not an absolute path",
             ),
             (r#"{"bundle":"/b"}"#, "no \"pid\""),
             (

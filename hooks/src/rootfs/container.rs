@@ -17,26 +17,26 @@ use crate::error::{Error, Result};
 /// first process has: they differ in a chroot.
 const OWN_ROOTS: [&str; 2] = ["/", "/proc/1/root"];
 
-/// The folder in which something was looked up last, without links on the way.
+/// The folder of the last lookup that met no links.
 type Last = (String, rustix::io::Result<OwnedFd>);
 
 /// Two views of one folder.
 #[derive(Debug)]
 pub struct Rootfs {
-    /// With everything that is mounted in it. Nothing is made here: what is mounted may
-    /// be a volume of the user's.
+    /// With everything that is mounted in it. Nothing is created here, because a mount may
+    /// be a volume of the user.
     pub mounted: Root,
-    /// The files of the image, and nothing that is mounted on them. A folder that is a
-    /// mount point in the container is here the one that lies beneath.
+    /// The files of the image without anything that is mounted on them. For a mount point
+    /// of the container, this view has the folder beneath it.
     pub files: Root,
     /// File systems that are made new for the container, by where they are mounted.
     new: Vec<(String, Root)>,
-    /// Files are looked up in the order of their paths, many of a folder.
+    /// Files are looked up in the order of their paths, many in the same folder.
     last: RefCell<Option<Last>>,
 }
 
 impl Rootfs {
-    /// Errors: there is no such folder, or it is the root that we are in ourselves.
+    /// Errors: there is no such folder, or it is the root of this process.
     pub fn open(path: &Path) -> Result<Self> {
         let fail = |error| cannot_open("the container's root", path, error);
         let mounted = Root::open(path).map_err(fail)?;
@@ -56,8 +56,8 @@ impl Rootfs {
         })
     }
 
-    /// Lets files be made in file systems that were made new for the container. Those that
-    /// are not there are left out.
+    /// Allows files to be created in file systems that are new for the container. Missing
+    /// ones are left out.
     pub fn open_new(&mut self, mounted: &[String]) {
         let open = |path: &String| {
             let root = self.mounted.sub(path).ok()?;
@@ -71,7 +71,7 @@ impl Rootfs {
         self.new.iter().any(|(new, _)| lies_in(path, new))
     }
 
-    /// Where a path without links may be made, and what it is called there.
+    /// The root in which a path without links may be created, and its path in that root.
     pub fn writer<'a>(&'a self, path: &'a str) -> (&'a Root, &'a str) {
         let around = self.new.iter().filter(|(new, _)| lies_in(path, new));
         match around.max_by_key(|(new, _)| new.len()) {
@@ -82,7 +82,7 @@ impl Rootfs {
 }
 
 impl Rootfs {
-    /// What a name in a folder is.
+    /// The type of the file with this name in a folder.
     fn kind_in(&self, folder: &str, name: &str) -> rustix::io::Result<Option<FileType>> {
         let mut last = self.last.borrow_mut();
         if last.as_ref().is_none_or(|(path, _)| path != folder) {
@@ -102,7 +102,7 @@ fn is_own(stat: &Stat) -> bool {
         .any(|own| rustix::fs::stat(*own).is_ok_and(|own| is_same(&own, stat)))
 }
 
-/// What is mounted there already is not the image's: it has no links, and isn't free.
+/// A mount that is already there doesn't belong to the image: it has no links, and isn't free.
 impl Image for Rootfs {
     fn at(&self, path: &str) -> At {
         let found = match split(path).filter(|_| is_plain(path)) {

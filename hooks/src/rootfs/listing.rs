@@ -1,17 +1,17 @@
-//! What is in an open folder.
+//! Lists an open folder.
 
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
 use rustix::fs::{FileType, RawDir};
 
-/// Bytes that the kernel is asked for at a time when it lists a folder.
+/// Bytes to ask the kernel for in each call that lists a folder.
 const LISTING_BUFFER: usize = 4096;
-/// What an entry takes besides its name: getdents64(2), `struct linux_dirent64`.
+/// Bytes of an entry besides its name: getdents64(2), `struct linux_dirent64`.
 const ENTRY_SIZE: usize = 19;
 
-/// The names in an open folder that are UTF-8, in no order, and what each is (where the
-/// file system says so). `None`: more bytes of entries than `limit`.
+/// The names in an open folder that are UTF-8, in no order, each with its type (where the
+/// file system reports one). `None`: more bytes of entries than `limit`.
 pub fn entries_in(
     folder: impl AsFd,
     limit: usize,
@@ -42,8 +42,8 @@ pub fn names_in(folder: impl AsFd) -> rustix::io::Result<Vec<String>> {
     Ok(entries.into_iter().map(|(name, _)| name).collect())
 }
 
-/// True for an open folder that has no entries, whatever their names would be. No more
-/// than the first few are looked at: an image may have millions.
+/// True for an open folder without entries. Only the first few entries are read, because
+/// an image may have millions.
 pub fn is_empty(folder: impl AsFd) -> rustix::io::Result<bool> {
     let mut buffer = [MaybeUninit::uninit(); LISTING_BUFFER];
     let mut entries = RawDir::new(folder, &mut buffer);

@@ -1,5 +1,5 @@
-//! What is made in a container's root: folders and empty files, owned as the folder that
-//! they lie in, with the same mode whatever the umask of the engine.
+//! Creates folders, empty files and links in a container's root. They have the owner of
+//! the folder that they lie in, and the same mode whatever the umask of the engine.
 
 use std::os::fd::OwnedFd;
 
@@ -15,7 +15,7 @@ const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
 const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
 
 impl Root {
-    /// Makes a folder and its parents, mode 0755. What exists stays as it is.
+    /// Makes a folder and its parents, mode 0755. Existing folders stay as they are.
     pub fn make_folder(&self, path: &str) -> rustix::io::Result<OwnedFd> {
         let folder = OFlags::PATH | OFlags::DIRECTORY;
         match self.open_in(path, folder) {
@@ -29,8 +29,8 @@ impl Root {
             Err(Errno::EXIST) => return self.open_in(path, folder),
             Err(error) => return Err(error),
         }
-        // What a process of another container could have put in its place by now is a
-        // folder that it may write anyway.
+        // A process of another container could have replaced it by now, but only by a
+        // folder that it may write to anyway.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let made = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
         hand_over(&made, &fstat(&parent)?, FOLDER_MODE)?;
@@ -38,13 +38,13 @@ impl Root {
     }
 
     /// Makes an empty file and its folder, mode 0644, and never through a link.
-    /// Gives a descriptor of `O_PATH`. Errors: `LOOP` for a link that leads nowhere.
+    /// Returns an `O_PATH` descriptor. Errors: `LOOP` for a link that leads nowhere.
     pub fn make_file(&self, path: &str) -> rustix::io::Result<OwnedFd> {
         let (folder, name) = split(path).ok_or(Errno::INVAL)?;
         let folder = self.make_folder(folder)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let made = match rustix::fs::openat(&folder, name, flags | OFlags::CLOEXEC, FILE_MODE) {
-            // The path itself led nowhere, so what has the name is a link.
+            // The path itself led nowhere, so this name is a link.
             Err(Errno::EXIST) => return Err(Errno::LOOP),
             other => other?,
         };
@@ -59,8 +59,8 @@ impl Root {
     }
 }
 
-/// A link until it is in its place. Always the same, so that what a killed start left is
-/// found by the next one.
+/// The name of a link until it is in its place. The name is always the same, so that the
+/// next start finds what a killed start left.
 const TEMPORARY_LINK: &str = ".oci-decorator.link";
 /// How often another start may take the temporary link away.
 const LINK_TRIES: u32 = 16;
@@ -87,7 +87,7 @@ impl Root {
     }
 }
 
-/// Puts a link in the place of another, so that the name is there at every moment.
+/// Replaces a link atomically, so that the name exists at every moment.
 fn replace_link(folder: &OwnedFd, name: &str, target: &str) -> rustix::io::Result<()> {
     for _ in 0..LINK_TRIES {
         match symlinkat(target, folder, TEMPORARY_LINK) {
@@ -112,17 +112,17 @@ fn own_link(folder: &OwnedFd, name: &str) -> rustix::io::Result<()> {
     let (owner, group) = (Uid::from_raw(like.st_uid), Gid::from_raw(like.st_gid));
     let flags = AtFlags::SYMLINK_NOFOLLOW;
     match chownat(folder, name, Some(owner), Some(group), flags) {
-        // Without the right to give files away, they stay ours. Another start may have
-        // taken a temporary one.
+        // Without the right to change the owner, this process stays the owner. Another
+        // start may have taken a temporary link.
         Err(Errno::PERM | Errno::NOENT) => Ok(()),
         other => other,
     }
 }
 
-/// Gives what was just made its owner and its mode.
+/// Sets the owner and the mode of a new file or folder.
 fn hand_over(new: &OwnedFd, like: &Stat, mode: Mode) -> rustix::io::Result<()> {
     let own = fstat(new)?;
-    // First the mode: once it is another's, only root may change it.
+    // First the mode: once another user owns the file, only root may change it.
     if Mode::from_raw_mode(own.st_mode & 0o777) != mode {
         fchmod(new, mode)?;
     }
@@ -131,7 +131,7 @@ fn hand_over(new: &OwnedFd, like: &Stat, mode: Mode) -> rustix::io::Result<()> {
     }
     let (owner, group) = (Uid::from_raw(like.st_uid), Gid::from_raw(like.st_gid));
     match fchown(new, Some(owner), Some(group)) {
-        // Without the right to give files away, they stay ours.
+        // Without the right to change the owner, this process stays the owner.
         Err(Errno::PERM) => Ok(()),
         other => other,
     }
@@ -150,7 +150,7 @@ mod tests {
         let root = Root::open(tree.path()).unwrap();
         root.make_folder("/link/a/b").unwrap();
         assert!(tree.path().join("usr/real/a/b").is_dir());
-        // Where it would lead without us is on the host.
+        // Without this root, the link would lead to the host.
         let host = tempfile::tempdir().unwrap();
         symlink(host.path().join("gone"), tree.path().join("dangling")).unwrap();
         assert_eq!(root.make_folder("dangling").unwrap_err(), Errno::NOENT);
@@ -179,7 +179,7 @@ mod tests {
         for name in ["file", "folder"] {
             assert_eq!(root.make_link(name, "x").unwrap_err(), Errno::EXIST);
         }
-        // What a killed start left, and a folder that leads to the host.
+        // A link that a killed start left, and a folder that leads to the host.
         symlink("left", tree.path().join(TEMPORARY_LINK)).unwrap();
         symlink("old", tree.path().join("link")).unwrap();
         root.make_link("link", "new").unwrap();
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(host.path()).unwrap().count(), 0);
     }
 
-    /// What is no folder is not opened to find that out, and what is given is ours only.
+    /// A file that isn't a folder is not opened to find that out.
     #[test]
     fn descriptors_of_what_is_made_open_nothing_else() {
         use rustix::fs::fcntl_getfl;

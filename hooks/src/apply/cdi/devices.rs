@@ -31,7 +31,7 @@ impl<'a> Devices<'a> {
     pub fn found(self) -> Result<Vec<Value>> {
         if self.found.is_empty() {
             return Err(
-                Error::not_found("this host has nothing of what the vendor files list")
+                Error::not_found("this host has nothing that the vendor files list")
                     .resolve("load the driver; `oci-decorator check` lists what is missing"),
             );
         }

@@ -151,13 +151,12 @@ pub fn generate(request: &Request) -> Result<Value> {
 fn no_device(host: &Host, file: &VendorFile, vendor: &Vendor) -> Error {
     let (folder, path) = (host.shown("/dev"), &file.path);
     let units = match &vendor.units {
-        Some(units) => format!("no node {units} in {folder}, as {path} calls its devices"),
-        None => format!("no \"units\" in {path}, which says what single devices are called"),
+        Some(units) => format!("no node in {folder} that matches {units}, the \"units\" of {path}"),
+        None => format!("no \"units\" in {path}, the pattern for the names of single devices"),
     };
-    Error::not_found(format!(
-        "there is no device to write a specification of: {units}"
-    ))
-    .resolve("load the driver, or correct the file; `oci-decorator check` lists what is missing")
+    Error::not_found(format!("there is no device for a specification: {units}")).resolve(
+        "load the driver, or correct the file; `oci-decorator check` lists what is missing",
+    )
 }
 
 /// The vendor file that answers NVIDIA's interface, if any does.

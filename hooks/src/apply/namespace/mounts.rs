@@ -94,14 +94,14 @@ impl Opened {
 }
 
 fn covered(path: &str) -> Note {
-    let message = format!("what is mounted at {path} in the container stays as it is");
+    let message = format!("the mount at {path} in the container stays as it is");
     Note::new(Level::Warning, message)
 }
 
 fn fail(path: &str, error: Errno) -> Error {
     let why = match error {
         Errno::ISDIR => "the image has a folder there",
-        Errno::NOTDIR => "the image has a file in its way",
+        Errno::NOTDIR => "the image has a file in its path",
         Errno::LOOP => "the image has a link there that leads nowhere",
         Errno::PERM => "the image leads it into /proc or /sys",
         Errno::ROFS => "the container's root is read-only, and has no such file to mount over",

@@ -235,8 +235,8 @@ fn what_can_not_be_mounted_is_refused_with_the_reason() {
                 "/opt/old",
                 "can't mount /opt/old in the container: the image has a folder there",
             ),
-            ("folder", "/opt/file", "the image has a file in its way"),
-            ("file", "/opt/file/in", "the image has a file in its way"),
+            ("folder", "/opt/file", "the image has a file in its path"),
+            ("file", "/opt/file/in", "the image has a file in its path"),
             ("file", "/none", ""),
             ("none", "/opt/x", "can't open "),
         ] {
@@ -269,7 +269,7 @@ fn what_is_mounted_there_stays_and_is_said() {
         let edits = mounted(&host, &[("file", "/opt/file"), ("file", "/dev/deep/file")]);
         let notes = put(&edits, image.path(), &process.open()).unwrap();
         let expected = ["/dev/deep/file", "/opt/file"]
-            .map(|path| format!("what is mounted at {path} in the container stays as it is"));
+            .map(|path| format!("the mount at {path} in the container stays as it is"));
         assert_eq!(notes, expected);
         assert_eq!(fs::read_to_string(file).unwrap(), "the folder's");
         assert!(!host.path().join("folder/deep").exists());

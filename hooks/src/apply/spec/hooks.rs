@@ -140,7 +140,7 @@ pub fn own_hook(stage: &str, args: Vec<String>) -> Result<Hook> {
     let path = std::env::current_exe()
         .ok()
         .and_then(|path| path.into_os_string().into_string().ok())
-        .ok_or_else(|| Error::failed("can't tell where this program lies"))?;
+        .ok_or_else(|| Error::failed("can't find this program's own path"))?;
     Ok(Hook {
         stage: stage.to_owned(),
         path,

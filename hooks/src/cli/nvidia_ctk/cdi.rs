@@ -43,7 +43,7 @@ pub fn run(words: &[OsString]) -> Result<u8> {
             Some(Value(what)) if what == "root" => {
                 transform(&Options::parse(Verb::Transform, parser, variable)?)
             }
-            _ => Err(usage(&"transform: known is root")),
+            _ => Err(usage(&"transform: the only known command is root")),
         },
         other => Err(usage(&format!("unknown command {other:?}"))),
     }
@@ -79,7 +79,7 @@ fn generate(options: &Options) -> Result<u8> {
     let document = modes::generate(options.mode.unwrap_or(Mode::Devices), &request)?;
     for name in &options.unused {
         say(&format!(
-            "{name} has no meaning here: the vendor file says where the driver lies"
+            "{name} has no meaning here: the vendor file names the driver's folder"
         ));
     }
     put(options, &document)

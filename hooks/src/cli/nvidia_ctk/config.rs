@@ -87,10 +87,12 @@ fn flavour() -> Flavour {
 fn output(words: &Words, place: Option<&Place>) -> Result<Option<PathBuf>> {
     let named = words.value("output").filter(|path| *path != "-");
     match (words.is_set("in-place"), named, place) {
-        (true, Some(_), _) => Err(usage("config: --in-place and --output say different files")),
+        (true, Some(_), _) => Err(usage(
+            "config: --in-place and --output name different files",
+        )),
         (true, None, Some(place)) => Ok(Some(place.path.clone())),
         (true, None, None) => Err(usage(
-            "config default: --in-place says no file; take --output",
+            "config default: --in-place names no file; use --output",
         )),
         (false, named, _) => Ok(named.map(PathBuf::from)),
     }

@@ -101,7 +101,7 @@ struct Work {
 impl Work {
     fn nodes(&self, words: &Words) -> Result<u8> {
         if !words.is_set("control-devices") {
-            self.said.warn("nothing to do: say --control-devices");
+            self.said.warn("nothing to do without --control-devices");
             return Ok(exit::DONE);
         }
         let (nodes, missing) = majors()?.control();
@@ -110,7 +110,7 @@ impl Work {
         // Without a driver, no node can be made.
         if nodes.is_empty() {
             return Err(Error::not_found(
-                "no driver of NVIDIA is loaded: /proc/devices names none",
+                "no NVIDIA driver is loaded: /proc/devices doesn't list one",
             )
             .resolve("load it: provision load, or modprobe nvidia"));
         }
@@ -198,7 +198,7 @@ impl Work {
             Ok(found) if leads_to(link, &found, target) => return Ok(()),
             Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
                 let shown = link.display();
-                return Err(Error::failed(format!("{shown} is no link"))
+                return Err(Error::failed(format!("{shown} is not a link"))
                     .resolve(format!("move it away: mv {shown} {shown}.old")));
             }
             _ => {}

@@ -77,7 +77,7 @@ pub struct Uses {
 pub fn check_version(document: &Document, uses: Uses) -> Vec<Mistake> {
     let Some(own) = place(&document.version) else {
         let problem = format!(
-            "{:?} is no known version; known are {}",
+            "{:?} is not a known version; known are {}",
             document.version,
             VERSIONS.join(", ")
         );
@@ -88,14 +88,20 @@ pub fn check_version(document: &Document, uses: Uses) -> Vec<Mistake> {
         .into_iter()
         .filter(|(version, _)| place(version) > Some(own))
         .map(|(version, what)| {
-            let problem = format!("{:?} has no {what}: that needs {version}", document.version);
+            let problem = format!(
+                "{:?} has no {what}: use {version} or newer",
+                document.version
+            );
             Mistake::new("cdiVersion", problem)
         })
         .collect();
     if all_edits(document).any(|e| e.rdt.as_ref().is_some_and(|rdt| rdt.is_old))
         && Some(own) >= place("1.1.0")
     {
-        let problem = format!("{:?} has enableCMT and enableMBM no more", document.version);
+        let problem = format!(
+            "{:?} no longer has enableCMT and enableMBM",
+            document.version
+        );
         mistakes.push(Mistake::new("cdiVersion", problem));
     }
     mistakes

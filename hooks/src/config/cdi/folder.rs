@@ -206,7 +206,7 @@ mod tests {
             ("i.json", "not valid UTF-8"),
             (
                 "j.json",
-                "is writable by everyone; chown root it and chmod go-w it",
+                "is writable by everyone; correct the owner and the mode: chown root, chmod go-w",
             ),
             ("k.json", ""),
         ];

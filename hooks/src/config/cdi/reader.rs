@@ -68,7 +68,10 @@ impl Reader {
             document.devices.push(device);
         }
         if document.devices.is_empty() {
-            self.wrong("devices", "it has none, and a specification must have one");
+            self.wrong(
+                "devices",
+                "there is no device, and a specification must have one",
+            );
         }
         document
     }

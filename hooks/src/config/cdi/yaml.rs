@@ -64,7 +64,7 @@ impl Builder {
             Event::SequenceEnd | Event::MappingEnd => self.close(),
             Event::Alias(anchor) => {
                 let known = self.anchors.get(&anchor).cloned();
-                let (node, size) = known.ok_or("an alias of what it lies in")?;
+                let (node, size) = known.ok_or("an alias of a node that contains it")?;
                 self.count(size)?;
                 self.put(node)
             }
@@ -128,7 +128,7 @@ impl Builder {
             (Node::Map(members), Some(key)) => members.push((key, node)),
             (Node::Map(_), None) => match node {
                 Node::Text(key) | Node::Plain(key) => open.key = Some(key),
-                _ => return Err("a key that is no string".to_owned()),
+                _ => return Err("a key that is not a string".to_owned()),
             },
             _ => {}
         }
@@ -209,7 +209,7 @@ mod tests {
             ("a: 1\n---\nb: 2\n", "second document"),
             ("a: !!binary x\n", "a tag"),
             ("a: !x {}\n", "a tag"),
-            ("{[a]: 1}", "a key that is no string"),
+            ("{[a]: 1}", "a key that is not a string"),
             ("a: &x [*x]\n", ""),
             ("a: *none\n", ""),
             ("a: [1, 2\n", ""),

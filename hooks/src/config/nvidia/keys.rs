@@ -210,7 +210,9 @@ fn kind(text: &str) -> Result<String, String> {
     if is_kind(text) {
         return Ok(text.to_owned());
     }
-    Err(format!("{text:?} is no kind of CDI; one is nvidia.com/gpu"))
+    Err(format!(
+        "{text:?} is not a kind of CDI, like nvidia.com/gpu"
+    ))
 }
 
 fn compat(config: &mut Config, word: &str) -> Result<Taken, String> {

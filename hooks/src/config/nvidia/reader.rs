@@ -96,8 +96,8 @@ fn judge(path: &Path, file: &File) -> Loaded {
         problem = Some(Error::usage(format!("{shown} {whole}")));
     } else if !read.mistakes.is_empty() {
         let message = format!("{shown}: {}", read.mistakes.join("; "));
-        let problem_of_keys = Error::usage(message)
-            .resolve("correct the file; `nvidia-ctk info` says whether all is well");
+        let problem_of_keys =
+            Error::usage(message).resolve("correct the file, then check it: nvidia-ctk info");
         problem = Some(problem_of_keys);
     }
     let warnings = read.warnings.iter().map(|text| format!("{shown}: {text}"));

@@ -14,7 +14,7 @@ pub(super) const WITHOUT_MEANING: [(&str, Kind, &str); 22] = [
     (
         "nvidia-container-cli.root",
         Kind::Text,
-        "the settings of oci-decorator say where the driver lies (`root`)",
+        "the settings of oci-decorator name the driver's folder (`root`)",
     ),
     (
         "nvidia-container-cli.path",

@@ -139,7 +139,7 @@ fn files_that_are_refused() {
         Path::new("/sysroot")
     );
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
-    assert!(problem().contains("config.toml is writable by everyone: chown root"));
+    assert!(problem().contains("config.toml is writable by everyone: correct the owner"));
     // A file that others may write is not used at all, but it may be the intended one.
     let loaded = load(Some(&path));
     assert_eq!(loaded.settings, Settings::default());

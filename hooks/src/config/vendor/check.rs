@@ -72,7 +72,7 @@ pub(super) fn check_target(path: &str) -> Option<String> {
         ["/dev", "/proc", "/sys"]
             .iter()
             .find(|folder| crate::edits::lies_in(path, folder))
-            .map(|folder| format!("{path:?} lies in {folder}, which the runtime makes"))
+            .map(|folder| format!("{path:?} is in {folder}, which the runtime makes"))
     })
 }
 

@@ -186,8 +186,8 @@ fn what_is_owned_or_may_be_is_refused_with_what_to_do() {
 fn what_others_did_since_is_said() {
     for (theirs, expected) in [
         (None, "was removed by another program"),
-        (Some("file"), "is another's now"),
-        (Some("link"), "is another's now"),
+        (Some("file"), "belongs to another program now"),
+        (Some("link"), "belongs to another program now"),
     ] {
         let host = Host::new();
         let name = "other/nvidia-container-toolkit";

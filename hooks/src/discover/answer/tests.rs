@@ -206,7 +206,7 @@ fn a_device_without_a_node_is_refused() {
     };
     let error = given(&host, &with(these(&["0"]))).unwrap_err();
     assert!(
-        error.contains("V asks for the device 0, whose node the host has not: load"),
+        error.contains("V asks for the device 0, and the host has no node for it: load"),
         "{error}"
     );
     assert!(given(&host, &with(Units::All)).is_ok());
@@ -284,7 +284,7 @@ fn requirements_are_held_to_the_chosen_devices() {
         (these(&["1"]), "brand=tesla", Some("brand Quadro")),
         (Units::All, "arch>=8.0", Some("arch 7.5, brand Quadro")),
         (Units::None, "arch>=9.0", None),
-        (Units::All, "colour=red", Some("\"colour=red\" is no condition")),
+        (Units::All, "colour=red", Some("\"colour=red\" is not a condition")),
     ] {
         let asked = Asked {
             units: units.clone(),
@@ -327,7 +327,7 @@ fn channels_and_rights_are_nodes_of_their_own() {
     }
     let error = given(&host, &with(Channels::These(vec![0, 1]), Vec::new())).unwrap_err();
     assert!(
-        error.starts_with("the mount m asks for an IMEX channel whose node /dev/nvidia-caps-imex-channels/channel1 the host has not"),
+        error.starts_with("the mount m asks for an IMEX channel, and the host has no node /dev/nvidia-caps-imex-channels/channel1"),
         "{error}"
     );
     let rights = vec![MigRight::Config];
@@ -408,7 +408,7 @@ fn a_node_that_no_chosen_feature_has_is_not_said_to_be_missing() {
         ..Asked::default()
     };
     let error = given(&host, &asked).unwrap_err();
-    let expected = "V asks for the device 1, whose node /dev/nvidia0 is in no inventory of the features compute: ask for a feature";
+    let expected = "V asks for the device 1, whose node /dev/nvidia0 is not in the inventory of the features compute: ask for a feature";
     assert!(error.starts_with(expected), "{error}");
 }
 
@@ -441,7 +441,7 @@ fn devices_of_amd_go_with_their_control_node() {
     assert!(names.is_empty());
     assert!(log[0]
         .message
-        .contains("counts for nothing: the host has no /dev/kfd"));
+        .contains("has no effect: the host has no /dev/kfd"));
 }
 
 #[test]

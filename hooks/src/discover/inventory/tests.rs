@@ -169,7 +169,7 @@ fn a_stated_soname_is_believed_at_a_start_and_checked_by_check() {
     let found = items(inventory, stated, Report::All);
     let problem = |at: usize| found[at].1.clone().unwrap_err();
     assert!(problem(0).contains("calls it libother.so.1, and the file is libx.so.1 with"));
-    assert!(problem(1).ends_with("and the file is no library"));
+    assert!(problem(1).ends_with("and the file is not a library"));
 }
 
 #[test]

@@ -68,7 +68,7 @@ impl<'a> Registry<'a> {
     pub fn find(&self, name: &str) -> Result<Found<'a>> {
         let Some(wanted) = qualified(name) else {
             return Err(
-                Error::usage(format!("{:?} is no name of a CDI device", brief(name)))
+                Error::usage(format!("{:?} is not the name of a CDI device", brief(name)))
                     .resolve("write it like vendor.com/class=device"),
             );
         };

@@ -149,7 +149,8 @@ impl Options {
                 let mode = text()?;
                 let number = u32::from_str_radix(mode.trim_start_matches("0o"), 8).ok();
                 let number = number.filter(|mode| *mode <= 0o777);
-                let known = number.ok_or_else(|| usage(&format!("--mode {mode:?} is no mode")))?;
+                let known =
+                    number.ok_or_else(|| usage(&format!("--mode {mode:?} is not a mode")))?;
                 self.mode = Some(known);
             }
             ("chmod", "path") => self.paths.extend(list(&text()?)),
@@ -169,7 +170,7 @@ fn version(option: &str, text: String) -> Result<Option<String>> {
     if text.is_empty() || text.split('.').all(is_number) {
         return Ok(Some(text).filter(|text| !text.is_empty()));
     }
-    Err(usage(&format!("--{option} {text:?} is no version")))
+    Err(usage(&format!("--{option} {text:?} is not a version")))
 }
 
 /// Reads folders of the container. A relative folder would have no meaning.
@@ -310,8 +311,8 @@ mod tests {
             ("create-symlinks --folder /a", "unknown option --folder"),
             ("create-symlinks x", "unexpected argument"),
             ("chmod --path /x", "--mode is missing"),
-            ("chmod --mode 999", "is no mode"),
-            ("chmod --mode 4755", "is no mode"),
+            ("chmod --mode 999", "is not a mode"),
+            ("chmod --mode 4755", "is not a mode"),
             ("update-ldcache --folder", "missing argument"),
             ("update-ldcache --folder=", "--folder is empty"),
             ("update-ldcache --folder=,", "--folder is empty"),
@@ -321,15 +322,15 @@ mod tests {
             ),
             (
                 "enable-cuda-compat --host-driver-version abc",
-                "\"abc\" is no version",
+                "\"abc\" is not a version",
             ),
             (
                 "enable-cuda-compat --host-driver-version=1..2",
-                "\"1..2\" is no version",
+                "\"1..2\" is not a version",
             ),
             (
                 "enable-cuda-compat --host-cuda-version=12x",
-                "\"12x\" is no version",
+                "\"12x\" is not a version",
             ),
         ] {
             let error = parse(words).unwrap_err().to_string();

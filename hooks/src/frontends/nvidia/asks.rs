@@ -111,7 +111,7 @@ impl Nvidia<'_> {
 
 fn bare_entry(entry: &str) -> Error {
     Error::usage(format!(
-        "the container asks for devices, and its environment has {:?}, which is no NAME=VALUE",
+        "the container asks for devices, and its environment has {:?}, which is not NAME=VALUE",
         brief(entry)
     ))
     .resolve("write a \"=\" behind the name, or leave the entry out")
@@ -119,7 +119,7 @@ fn bare_entry(entry: &str) -> Error {
 
 fn no_name(by: &str, name: &str) -> Error {
     Error::usage(format!(
-        "the annotation {by} has {:?}, which is no name of a CDI device",
+        "the annotation {by} has {:?}, which is not the name of a CDI device",
         brief(name)
     ))
     .resolve("write names like vendor.com/class=device, with commas between them")

@@ -87,7 +87,7 @@ fn whole(place: &str, target: &str, source: &str) -> Error {
     Error::usage(format!(
         "{place}: {target}{leads} can't be given as a whole: it is the host's own, and the runtime makes one for each container"
     ))
-    .resolve("take the line out of the file, and name what is needed of it one by one, device nodes like `dev, /dev/NAME`")
+    .resolve("remove the line from the file, and name each file that you need, device nodes like `dev, /dev/NAME`")
 }
 
 fn vendor(lines: &Lines) -> Vendor {
@@ -158,7 +158,7 @@ impl Lines {
             }
             let Some(path) = self.add_line(line) else {
                 let line = brief(line);
-                let message = format!("{file}:{number}: {line:?} is left out: it is no kind (dev, lib, dir, sym), comma and absolute path");
+                let message = format!("{file}:{number}: {line:?} is left out: it is not a kind (dev, lib, dir, sym), a comma and an absolute path");
                 notes.push(Note::new(Level::Debug, message));
                 continue;
             };

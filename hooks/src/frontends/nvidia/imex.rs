@@ -83,7 +83,7 @@ fn numbers(words: &[&str], by: &str) -> Result<Channels> {
         let number: Option<u32> = digits.then(|| word.parse().ok()).flatten();
         let number = number.ok_or_else(|| {
             Error::usage(format!(
-                "{by} asks for the IMEX channel {:?}, which is no number",
+                "{by} asks for the IMEX channel {:?}, which is not a number",
                 brief(word)
             ))
             .resolve("name channels by their numbers, like 0,1, or \"all\"")

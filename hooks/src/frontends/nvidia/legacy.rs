@@ -67,7 +67,9 @@ fn args(
     let named = get(settings::VARIABLE).filter(|file| !file.is_empty());
     if let Some(file) = named.filter(|_| is_ours(path)) {
         let file = std::path::absolute(&file).map_err(|error| {
-            Error::failed(format!("can't tell where the settings {file} lie: {error}"))
+            Error::failed(format!(
+                "can't find the path of the settings {file}: {error}"
+            ))
         })?;
         args.insert(1, format!("-{SETTINGS_OPTION}={}", file.display()));
     }

@@ -166,11 +166,11 @@ fn what_is_wrong_refuses_who_asks() {
         ),
         (
             &["NVIDIA_VISIBLE_DEVICES=0", "BARE"],
-            "its environment has \"BARE\", which is no NAME=VALUE",
+            "its environment has \"BARE\", which is not NAME=VALUE",
         ),
         (
             &["NVIDIA_VISIBLE_DEVICES"],
-            "has \"NVIDIA_VISIBLE_DEVICES\", which is no NAME=VALUE",
+            "has \"NVIDIA_VISIBLE_DEVICES\", which is not NAME=VALUE",
         ),
         (
             &["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=fly"],
@@ -186,7 +186,7 @@ fn what_is_wrong_refuses_who_asks() {
         ),
         (
             &["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_IMEX_CHANNELS=x"],
-            "the IMEX channel \"x\", which is no number",
+            "the IMEX channel \"x\", which is not a number",
         ),
     ] {
         let error = asked(&spec(entries, ""), &usual).unwrap_err();

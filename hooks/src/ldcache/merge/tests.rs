@@ -55,7 +55,7 @@ fn ours_come_first_and_names_descend() {
 #[test]
 fn this_machines_cache_survives_reading_and_writing() {
     let Ok(bytes) = std::fs::read("/etc/ld.so.cache") else {
-        return; // A machine without glibc has none.
+        return; // A machine without glibc has no cache.
     };
     let written = write(&parse(&bytes).unwrap()).unwrap();
     assert!(written == bytes, "the bytes differ");
@@ -100,7 +100,7 @@ fn with_extensions() -> Cache<'static> {
             entry("/o/liba.so.1", 0x0002_0600, 0),
             entry("/i/liba.so.1", 0, 0),
         ],
-        // The order of their data is another than that of the table.
+        // The data have a different order than the table.
         sections: vec![
             section(1, Data::Names(levels), 1),
             section(0, Data::Bytes(b"ldconfig (GNU libc)"), 0),

@@ -92,7 +92,7 @@ fn an_image_without_a_loader_or_without_libraries_stays_as_it_is() {
     }
 }
 
-/// The drop-in names what an image's own `ldconfig` does not look into.
+/// The drop-in names the folders that an image's own `ldconfig` does not search.
 #[test]
 fn folders_that_the_image_knows_are_named_in_no_drop_in() {
     let tree = image(&[
@@ -111,7 +111,7 @@ fn folders_that_the_image_knows_are_named_in_no_drop_in() {
     assert_eq!(text(&tree, DROP_IN), None);
     update_with(&tree, &["/opt/known/libb.so.1", "/opt/new/libd.so.1"]);
     assert_eq!(text(&tree, DROP_IN), Some(format!("{HEADER}/opt/new\n")));
-    // What it lists stays, whatever the next driver has; a file that lists nothing is not made.
+    // Its folders stay, whatever the next driver has. A drop-in without folders is not written.
     update_with(&tree, &["/opt/next/libe.so.1"]);
     let both = format!("{HEADER}/opt/next\n/opt/new\n");
     assert_eq!(text(&tree, DROP_IN), Some(both));
@@ -133,7 +133,7 @@ fn a_drop_in_is_written_only_where_it_is_included() {
     let without = image(&[(CACHE, b"")]);
     assert_eq!(update_with(&without, &["/opt/d/liba.so.1"]), [""; 0]);
     assert_eq!(text(&without, DROP_IN), None);
-    // What can't be read or put there leaves the cache to be written.
+    // A drop-in that can't be read or written doesn't stop the cache from being written.
     let folder = image(&[(CACHE, b""), ("etc/ld.so.conf/x", b"")]);
     let notes = update_with(&folder, &["/opt/d/liba.so.1"]);
     assert!(
@@ -143,13 +143,13 @@ fn a_drop_in_is_written_only_where_it_is_included() {
     assert_eq!(listed(&folder), ["/opt/d/liba.so.1"]);
 }
 
-/// Runtimes leave an empty file where one was mounted, which no loader can use.
+/// Runtimes leave an empty file in place of a mounted file. No loader can use it.
 #[test]
 fn what_is_left_of_an_earlier_driver_is_taken_out() {
     let before = ["gone", "stub", "own", "kept", "folder", "link"];
     let before = before.map(|name| format!("/opt/d/lib{name}.so.1"));
     let mut before: Vec<&str> = before.iter().map(String::as_str).collect();
-    // No start of ours has been in that folder.
+    // No earlier start has used that folder.
     before.extend(["/opt/e/libstub.so.1", "/opt/e/libgone.so.1"]);
     let tree = image(&[
         (CACHE, &cache_of(&before)),
@@ -214,7 +214,7 @@ fn a_cache_up_to_the_limit_is_read() {
     }
 }
 
-/// Its owner and its permissions stay; a new one is as its folder is.
+/// The cache keeps its owner and its permissions. A new cache has those of its folder.
 #[test]
 fn the_cache_belongs_to_whom_it_belonged() {
     if !crate::need::root("chown") {
@@ -274,7 +274,7 @@ fn musls_loader_gets_a_list_of_folders() {
     );
 }
 
-/// Lists up to 64 KiB are read; what is larger is no list of folders.
+/// Lists up to 64 KiB are read. A larger file isn't a list of folders.
 #[test]
 fn lists_up_to_their_limit_are_read() {
     let list = "/opt/d\n".repeat(6000);

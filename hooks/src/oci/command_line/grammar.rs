@@ -1,8 +1,8 @@
 //! The two ways in which runtimes write options, and every reading of a line in them.
 //!
 //! [`Grammar::Go`] is runc's (Go's flag package, options in any place, as urfave/cli has
-//! them): `-name`, `--name`, `-name=value`, `-name value`; one letter is a name as any
-//! other. [`Grammar::Unix`] is crun's (getopt) and youki's (clap): `--name`, `-n`,
+//! them): `-name`, `--name`, `-name=value`, `-name value`; a single letter is an ordinary
+//! name. [`Grammar::Unix`] is crun's (getopt) and youki's (clap): `--name`, `-n`,
 //! `-nvalue`, `-nm`; crun also takes `--na` for `--name`. In both, `--` ends the options.
 
 use std::ffi::{OsStr, OsString};
@@ -29,7 +29,7 @@ pub struct Reading<'a> {
     pub bundle: Option<&'a OsStr>,
     pub config: Option<&'a OsStr>,
     pub container: Option<&'a OsStr>,
-    /// Words of the command that are no options.
+    /// Words of the command that aren't options.
     operands: usize,
     /// An option at the end lacks its value.
     cut: bool,
@@ -38,7 +38,7 @@ pub struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Could a runtime do what it says? Each wants exactly one name for a new container.
+    /// True if a runtime could carry it out: each needs exactly one name for a new container.
     pub fn is_valid(&self) -> bool {
         !self.creates || self.operands == 1 && !self.cut
     }
@@ -81,7 +81,7 @@ struct Place<'a> {
     reading: Reading<'a>,
 }
 
-/// What a word may be.
+/// The kinds of word.
 #[derive(Clone, Copy)]
 struct Item<'a> {
     meaning: Meaning,
@@ -129,8 +129,8 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Reads to the end; other ways to go on from here are left in `open`.
-    /// False: there is no command that is known.
+    /// Reads to the end and leaves the other ways to continue in `open`.
+    /// False: the line has no known command.
     fn follow(&mut self, words: &'a [OsString], open: &mut Vec<Self>) -> bool {
         while let Some(word) = words.get(self.at) {
             self.at += 1;
@@ -196,7 +196,7 @@ impl<'a> Place<'a> {
 }
 
 impl Grammar {
-    /// What a word with a dash may be; `word` is what follows the dash.
+    /// The possible kinds of a word with a dash; `word` is the text after the dash.
     fn items<'a>(self, names: &Names, word: &'a [u8]) -> Vec<Item<'a>> {
         let long = word.strip_prefix(b"-");
         match (self, long) {
@@ -262,7 +262,7 @@ fn short_items<'a>(names: &Names, letters: &'a [u8]) -> Vec<Item<'a>> {
                 );
                 return items;
             }
-            // What follows is its value, or more letters.
+            // The rest of the word is its value, or more letters.
             None if items.is_empty() => items = unknown(!rest.is_empty()),
             None => {}
         }

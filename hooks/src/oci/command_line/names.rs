@@ -1,7 +1,7 @@
-//! The options and commands of runc, crun and youki. What is missing here is still
-//! understood where the rest of a line leaves no choice.
+//! The options and commands of runc, crun and youki. An option that is missing here is
+//! still understood where the rest of the line leaves no choice.
 
-/// What an option is to us.
+/// What an option means to this program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Meaning {
     Bundle,
@@ -10,7 +10,7 @@ pub enum Meaning {
     LogFormat,
     /// Takes a value that doesn't matter.
     Value,
-    /// Takes none.
+    /// Takes no value.
     Flag,
 }
 

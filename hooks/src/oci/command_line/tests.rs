@@ -6,7 +6,7 @@ fn parse(line: &str) -> Arguments {
     Arguments::parse(&words)
 }
 
-/// What is made from, as `CONFIG CONTAINER`; "?" where that is in doubt.
+/// The bundles of a line, as `CONFIG CONTAINER`; "?" where they are in doubt.
 fn made(line: &str) -> Vec<String> {
     let arguments = parse(line);
     let doubt = arguments.doubt.map(|_| "?".to_owned());
@@ -30,7 +30,7 @@ fn lines_that_every_runtime_reads_alike() {
         "--root=/r --debug create --pid-file run --bundle /b -- id",
         "--cgroup-manager cgroupfs --log=/l create -b /b id",
         "-- create -b /b id",
-        // Options that no runtime of today has.
+        // Options that no current runtime has.
         "--new create --bundle /b id",
         "--new value create --bundle /b id",
         "--new=value create --bundle /b id",
@@ -82,12 +82,12 @@ fn lines_that_runtimes_read_differently_have_every_bundle() {
             "create -b=/b id",
             &["/b/config.json id", "=/b/config.json id"][..],
         ),
-        // For runc a name, for crun -b with a value.
+        // runc takes this for a name, crun for -b with a value.
         (
             "create -bundle=/b id",
             &["/b/config.json id", "undle=/b/config.json id"],
         ),
-        // An option or the value of one.
+        // Either an option or the value of an option.
         (
             "create --new --bundle=/b id",
             &["/b/config.json id", "config.json id"],
@@ -173,7 +173,7 @@ proptest! {
         prop_assert!(once.doubt.is_none() || !once.creates.is_empty());
     }
 
-    /// What is added where it changes nothing for a runtime changes nothing for us.
+    /// Words that change nothing for a runtime change nothing for this program.
     #[test]
     fn options_that_say_nothing_of_the_bundle_do_not_matter(
         global in prop::collection::vec("--debug|--systemd-cgroup|--root=create|--log-level=run", 0..4),

@@ -71,7 +71,7 @@ fn mounts_and_annotations_are_read_where_they_are_looked_for() {
     assert_eq!(cdi, [("cdi.k8s.io/a", "v/c=d,v/c=e"), ("other.io/b", "x")]);
     let without = request(text.as_bytes());
     assert!(without.mounts.is_empty() && without.cdi.is_empty());
-    // Where nothing can be meant, nothing is read.
+    // A config that can't hold a request isn't read.
     let none = request_with(br#"{"mounts":[{"destination":7}]}"#, &wanted);
     assert_eq!((none.mounts.len(), none.doubt), (0, None));
     let broken = format!("{text}{{");
@@ -265,7 +265,7 @@ proptest! {
         let _ = request(format!("{{\"process\":{{\"env\":{text}}},\"annotations\":{text}}}").as_bytes());
     }
 
-    /// What a sound config asks for is read exactly, whatever else is in it.
+    /// The requests of a valid config are read exactly, whatever else it holds.
     #[test]
     fn a_sound_config_is_read_exactly(
         entries in prop::collection::vec("[A-C](=.{0,3})?", 0..8),

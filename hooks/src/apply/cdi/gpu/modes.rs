@@ -134,7 +134,7 @@ impl Nodes {
         let (folder, patterns) = (host.shown("/dev"), self.patterns.join(" and no "));
         let (word, module) = (self.word, self.module);
         Error::not_found(format!(
-            "--mode {word}: there is no device to write a specification of: no {patterns} in {folder}"
+            "--mode {word}: there is no device for a specification: no {patterns} in {folder}"
         ))
         .resolve(format!(
             "load the driver (`modprobe {module}`), or leave --mode out for the GPUs"

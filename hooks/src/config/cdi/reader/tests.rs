@@ -104,12 +104,15 @@ fn a_version_must_have_what_is_used() {
     ] {
         let at = VERSIONS.iter().position(|v| *v == first).unwrap();
         let before = mistakes(&with(VERSIONS[at - 1], &edits));
-        assert!(before.contains(&format!("that needs {first}")), "{before}");
+        assert!(
+            before.contains(&format!("use {first} or newer")),
+            "{before}"
+        );
         assert_eq!(mistakes(&with(first, &edits)), "");
     }
     let old = r#""intelRdt":{"enableCMT":true}"#;
     assert_eq!(mistakes(&with("1.0.0", old)), "");
-    assert!(mistakes(&with("1.1.0", old)).contains("no more"));
+    assert!(mistakes(&with("1.1.0", old)).contains("no longer has"));
     for (from, to, first) in [
         (r#""name":"d""#, r#""name":"0""#, "0.5.0"),
         (
@@ -195,7 +198,7 @@ fn mistakes_name_their_place() {
         ),
         (
             r#""additionalGids":[4294967294,4294967295]"#,
-            "additionalGids[1]: 4294967295 is no group",
+            "additionalGids[1]: 4294967295 is not a group",
         ),
         (
             r#""env":["A=1"],"env":["B=1"]"#,
@@ -245,7 +248,7 @@ fn mistakes_of_the_whole() {
         assert!(found.contains(expected), "{to}\n{found}");
     }
     let none = r#"{"cdiVersion":"0.6.0","kind":"v.com/c","devices":[]}"#;
-    assert!(mistakes(none).contains("devices: it has none"));
+    assert!(mistakes(none).contains("devices: there is no device"));
     let device = r#"{"name":"d","containerEdits":{"env":["A=1"]}}"#;
     let twice =
         format!(r#"{{"cdiVersion":"0.6.0","kind":"v.com/c","devices":[{device},{device}]}}"#);

@@ -44,7 +44,7 @@ impl Reader {
     pub(super) fn group(&mut self, key: &str, node: &Node) -> Option<u32> {
         let group = self.number(key, node)?;
         if group == u32::MAX {
-            self.wrong(key, format!("{group} is no group"));
+            self.wrong(key, format!("{group} is not a group"));
             return None;
         }
         Some(group)

@@ -200,7 +200,7 @@ fn every_mistake_is_named() {
         (format!("{RUNTIME}debug = \"here\""), "nvidia-container-runtime.debug: \"here\" is not an absolute path"),
         (format!("{RUNTIME}runtimes = []"), "nvidia-container-runtime.runtimes: expected at least one runtime"),
         (format!("{RUNTIME}experimental = true\ndiscover-mode = \"cdi\""), "nvidia-container-runtime.discover-mode: invalid discover mode \"cdi\"; known are auto, legacy, csv"),
-        (format!("{modes}cdi]\ndefault-kind = \"gpu\""), "nvidia-container-runtime.modes.cdi.default-kind: \"gpu\" is no kind of CDI"),
+        (format!("{modes}cdi]\ndefault-kind = \"gpu\""), "nvidia-container-runtime.modes.cdi.default-kind: \"gpu\" is not a kind of CDI"),
         (format!("{modes}cdi]\nspec-dirs = [\"x\"]"), "nvidia-container-runtime.modes.cdi.spec-dirs: \"x\" is not an absolute path"),
         (format!("{modes}legacy]\ncuda-compat-mode = \"x\""), "nvidia-container-runtime.modes.legacy.cuda-compat-mode: unknown word \"x\"; known are ldconfig, mount, disabled, hook"),
         ("a = 1\nb =".to_owned(), "line 2: not valid TOML"),

@@ -197,7 +197,7 @@ fn files_that_can_not_be_used() {
     fs::set_permissions(dir.path().join(&name), PermissionsExt::from_mode(0o666)).unwrap();
     let error = edits(&host, &config, &ask(false)).unwrap_err().to_string();
     assert!(
-        error.contains("l4t.csv is writable by everyone: chown root it"),
+        error.contains("l4t.csv is writable by everyone: correct the owner"),
         "{error}"
     );
     let mode = |path: &str, mode| {
