@@ -270,7 +270,7 @@ impl<'a> Collector<'a> {
         match (stated, read) {
             (Some(soname), read) if read != Some((soname, elf::NATIVE_FLAGS)) => Err(format!(
                 "\"sonames\" calls it {soname}, and the file is {}",
-                read.map_or("no library".to_owned(), |(name, flags)| format!(
+                read.map_or("not a library".to_owned(), |(name, flags)| format!(
                     "{name} with the flags {flags:#x}"
                 ))
             )),
