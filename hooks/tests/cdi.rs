@@ -146,7 +146,7 @@ fn what_gives_nothing_is_left_out() {
     let root = tree.shown();
     let output = run(&["cdi", "generate", "--vendor", "ypu", "--root", &root], "");
     assert_eq!((code(&output), stdout(&output)), (3, String::new()));
-    assert!(stderr(&output).contains("has nothing of what the vendor files list"));
+    assert!(stderr(&output).contains("has nothing that the vendor files list"));
 }
 
 #[test]

@@ -109,7 +109,9 @@ fn what_is_not_known_is_refused_whole_with_the_nearest_names() {
         assert!(error.contains(part), "{part}\n{error}");
     }
     assert!(scene.fails(&["a/b=c"]).contains("a/b=c"));
-    assert!(scene.fails(&["gpu0"]).contains("not the name of a CDI device"));
+    assert!(scene
+        .fails(&["gpu0"])
+        .contains("not the name of a CDI device"));
     let both = scene.fails(&["v.com/c=x", "v.com/c=y"]);
     assert!(both.contains("=x;") && both.contains("=y;"), "{both}");
 }
