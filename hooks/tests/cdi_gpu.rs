@@ -317,7 +317,7 @@ fn a_host_without_gpus_has_no_empty_specification() {
         assert_eq!(error.code, 3);
         let said = error.to_string();
         assert!(
-            said.contains("no node nvidia[0-9]* in") && said.contains("nvidia.json"),
+            said.contains("that matches nvidia[0-9]*") && said.contains("nvidia.json"),
             "{said}"
         );
         assert!(said.contains("load the driver"), "{said}");
