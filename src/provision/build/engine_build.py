@@ -13,7 +13,7 @@ from typing import IO
 
 from provision.build.diagnosis import BuildError
 from provision.build.failure_causes import LAYER_LOST
-from provision.engine.docker_api import BuildOptions, Engine, EngineLostError, Image
+from provision.engine.docker_api import BuildOptions, Engine, EngineError, EngineLostError, Image
 from provision.engine.stream import BuildStream, StepRecord
 from provision.engine.tar_streams import pack
 from provision.errors import ProvisionError
@@ -109,11 +109,19 @@ def labelled_image(engine: Engine, stream: BuildStream, label: str, digest: str)
         digest: The Pin's digest.
 
     Raises:
-        ProvisionError: The engine lacks the image, or it has another label.
+        EngineError: The engine does not have the image any more.
+        ProvisionError: The image has another label.
     """
     image = engine.image(stream.image_id or "")
-    found = image.labels.get(label) if image else None
-    if image is None or found != digest:
+    if image is None:
+        raise EngineError(
+            f"The new image {stream.image_id} is gone: another program removed it before it had a"
+            " name.",
+            resolution="Stop what removes images of the engine, such as a timer with 'docker image"
+            " prune', then run the command again.",
+        )
+    found = image.labels.get(label)
+    if found != digest:
         raise ProvisionError(
             f"The new image carries the label {label}={found}, not the Pin's {digest}.",
             resolution="The Dockerfile must set that label: use this version's templates.",

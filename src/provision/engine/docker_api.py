@@ -80,7 +80,11 @@ def _without_tag(reference: str) -> str:
     return folder + slash + last.split(":", 1)[0]
 
 
-class EngineLostError(ProvisionError):
+class EngineError(ProvisionError):
+    """The engine refused something, or failed at it."""
+
+
+class EngineLostError(EngineError):
     """The connection to the engine broke; what failed can be done again when the engine is back."""
 
 
@@ -302,7 +306,7 @@ class Engine:
         try:
             yield
         except APIError as error:
-            raise ProvisionError(
+            raise EngineError(
                 f"The engine at {self.host} could not {what}.",
                 details=str(error.explanation or error),
             ) from error

@@ -76,6 +76,11 @@ def kernel_order(release: str) -> list[tuple[int, int, str]]:
     ]
 
 
+def kernel_series(release: str) -> str:
+    """Return the series of a kernel: ``6.1`` of ``6.1.0-47-amd64``."""
+    return ".".join(release.split(".")[:2])
+
+
 def machine(root: Path) -> str:
     """Return the architecture as ``uname -m`` prints it.
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from provision.build.artifact_image import Built, find
 from provision.build.diagnosis import BuildError, kind_of
 from provision.build.engine_build import KERNEL_STAGE, TOOLS_STAGE, layers_of, remove_layers
-from provision.engine.docker_api import Engine, EngineLostError
+from provision.engine.docker_api import Engine, EngineError
 from provision.engine.stream import StepRecord
 from provision.errors import ExitCode, InUseError, ProvisionError, redact
 from provision.fetch import UnreachableError
@@ -208,7 +208,7 @@ def refuse_trouble(error: ProvisionError) -> None:
     """
     is_outside = isinstance(error, BuildError) and error.is_outside
     is_full = _FULL in f"{error.message}\n{error.details or ''}".lower()
-    alike = (UnreachableError, EngineLostError, InUseError)
+    alike = (UnreachableError, EngineError, InUseError)
     if is_outside or is_full or isinstance(error, alike):
         raise error
 

@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from itertools import groupby
+from itertools import groupby, islice
 
 from pydantic import TypeAdapter, ValidationError
 
 from provision.catalogue import Recipe, version_matches
 from provision.distros.debian import version_key
 from provision.errors import NotFoundError, UsageError
+from provision.host.kernels import kernel_series
 from provision.pin import KernelRelease
 
 DEFAULT = "default"
@@ -145,7 +147,7 @@ def plan_cells(selection: Selection, offers: Offers) -> list[Planned]:
         UsageError: Nothing matches parts of the selection; the error names them.
     """
     columns = choose_kernels(selection.kernels, offers.kernels)
-    rows = choose_rows(selection, offers.offers)
+    rows = choose_rows(selection, offers.offers, columns)
     by_place = {(o.driver, o.flavour, o.distro): o for o in offers.offers}
     return [
         _planned(Cell(row, column), by_place, force=selection.force)
@@ -228,9 +230,21 @@ def _is_release(name: str) -> bool:
 def _matching(name: str, known: Sequence[str]) -> list[str]:
     if name == _ALL:
         return list(known)
-    if latest := _LATEST.fullmatch(name):
-        return list(known[: int(latest[1] or 1)])
+    if count := latest_count(name):
+        return _newest_of_each_series(known, count)
     return [release for release in known if fnmatchcase(release, name)]
+
+
+def _newest_of_each_series(known: Sequence[str], count: int) -> list[str]:
+    """Return the first kernels of each series: no host leaves its series for backports unasked."""
+    taken: Counter[str] = Counter()
+    found = []
+    for release in known:
+        series = kernel_series(release)
+        if taken[series] < count:
+            taken[series] += 1
+            found.append(release)
+    return found
 
 
 def _in_order(releases: Iterable[str], known: Sequence[str]) -> list[str]:
@@ -253,10 +267,17 @@ def _no_kernel(problems: Sequence[str], listed: Mapping[str, tuple[str, ...] | N
     )
 
 
-def choose_rows(selection: Selection, offers: Sequence[Offer]) -> list[Row]:
+def choose_rows(
+    selection: Selection, offers: Sequence[Offer], columns: Sequence[Column] = ()
+) -> list[Row]:
     """Return the selected drivers, flavours and versions, in this order.
 
     A driver that has none of the flavours is included with its default one.
+
+    Args:
+        selection: What is asked for.
+        offers: What there is.
+        columns: The kernels: ``latest`` stands for what a host with each of them would install.
 
     Raises:
         UsageError: No driver offers some of the flavours or versions; the error names them.
@@ -269,7 +290,7 @@ def choose_rows(selection: Selection, offers: Sequence[Offer]) -> list[Row]:
         for flavour in _flavours(own, selection.flavours):
             used_flavours.add(flavour)
             mine = [offer for offer in own if offer.flavour == flavour]
-            versions = set(_versions(selection.versions, mine, used_versions))
+            versions = set(_versions(selection.versions, mine, columns, used_versions))
             newest = sorted(versions, key=version_key, reverse=True)
             rows += [Row(driver, version, flavour) for version in newest]
     _check_used("flavours", selection.flavours, used_flavours, offers)
@@ -293,7 +314,9 @@ def _flavours(offers: Sequence[Offer], selected: Sequence[str]) -> list[str]:
     return [name for name in known if name in named] or [n for n in known if n in default]
 
 
-def _versions(names: Sequence[str], offers: Sequence[Offer], used: set[str]) -> Iterator[str]:
+def _versions(
+    names: Sequence[str], offers: Sequence[Offer], columns: Sequence[Column], used: set[str]
+) -> Iterator[str]:
     """Yield the chosen versions of a driver and flavour; add names that matched to ``used``."""
     for name in names:
         for offer in offers:
@@ -301,8 +324,8 @@ def _versions(names: Sequence[str], offers: Sequence[Offer], used: set[str]) -> 
                 found = list(offer.versions)
             elif name in offer.kinds:
                 found = list(offer.kinds[name])
-            elif latest := _LATEST.fullmatch(name):
-                found = list(offer.versions[: int(latest[1] or 1)])
+            elif count := latest_count(name):
+                found = _latest(offer, count, columns)
             else:
                 # A branch stands for its versions: 535 for 535.261.03.
                 exact = [v for v in offer.versions if v == name]
@@ -310,6 +333,22 @@ def _versions(names: Sequence[str], offers: Sequence[Offer], used: set[str]) -> 
             if found:
                 used.add(name)
             yield from found
+
+
+def _latest(offer: Offer, count: int, columns: Iterable[Column]) -> list[str]:
+    """Return the versions that a host takes first for any of the kernels, ``count`` for each."""
+    recipe = offer.recipe
+    found: dict[str, None] = {}
+    if recipe is not None:
+        for column in columns:
+            if column.distro == offer.distro:
+                fitting = (
+                    version
+                    for version in offer.versions
+                    if recipe.builds_on(version=version, kernel_release=column.kernel)
+                )
+                found.update(dict.fromkeys(islice(fitting, count)))
+    return list(found) or list(offer.versions[:count])
 
 
 def _check_used(what: str, names: Sequence[str], used: set[str], offers: Sequence[Offer]) -> None:

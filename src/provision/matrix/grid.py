@@ -135,8 +135,8 @@ def report_of_results(results: Iterable[Result], selection: Selection) -> Matrix
             " --only-report.",
         )
     offers = offers_of_results(known)
-    rows = tuple(choose_rows(selection, offers.offers))
     columns = tuple(choose_kernels(selection.kernels, offers.kernels))
+    rows = tuple(choose_rows(selection, offers.offers, columns))
     return MatrixReport(rows, columns, {result.cell: result for result in known})
 
 

@@ -14,7 +14,7 @@ from provision.distros import find_distro
 from provision.distros.debian import default_cache
 from provision.errors import ProvisionError
 from provision.host.facts import read_facts
-from provision.host.kernels import Kernels, kernel_order
+from provision.host.kernels import Kernels, kernel_order, kernel_series
 from provision.matrix.results import Result, Results, matrix_folder
 from provision.sources import newest_first
 from provision.sources.upstream import kept, known_branches, today
@@ -100,7 +100,7 @@ def later_kernels(installed: Collection[str], results: Iterable[Result]) -> set[
         and kernel_order(result.kernel) > kernel_order(known)
         and (
             result.distro.partition(":")[0] not in _STAYING
-            or _series(result.kernel) == _series(known)
+            or kernel_series(result.kernel) == kernel_series(known)
         )
     }
 
@@ -108,11 +108,6 @@ def later_kernels(installed: Collection[str], results: Iterable[Result]) -> set[
 def _flavour(release: str) -> str:
     found = _FLAVOUR.search(release)
     return (found and found["flavour"]) or ""
-
-
-def _series(release: str) -> str:
-    """Return the series of a kernel: ``6.1`` of ``6.1.0-47-amd64``."""
-    return ".".join(release.split(".")[:2])
 
 
 def failures_ahead(

@@ -195,7 +195,10 @@ def _versions(
     more: list[str] = []
     for name, followed in requested.items():
         there = replace(market, published=followed.published)
-        every = [offer.version for offer in offers(recipe, flavour, there)]
+        by_source: dict[str, list[str]] = {}
+        for offer in offers(recipe, flavour, there):
+            by_source.setdefault(offer.variant.label, []).append(offer.version)
+        every = [version for versions in by_source.values() for version in versions]
         # Hosts get no versions for which the recipe names no kernels.
         known = [version for version in every if _has_kernels(recipe, version)]
         if followed.branches is not None:
@@ -203,7 +206,9 @@ def _versions(
             kinds[name] = tuple(version for found in newest for version in found)
             more += kinds[name]
         elif count := latest_count(name):
-            more += known[:count]
+            # Which source a host takes depends on its kernel.
+            for versions in by_source.values():
+                more += [v for v in versions if _has_kernels(recipe, v)][:count]
         elif found := _of_branch(every, name)[:1]:
             more += found
         elif _WHOLE.fullmatch(name) and unlisted(recipe, flavour, name, market):

@@ -27,6 +27,8 @@ SCHEMA = 1
 State = Literal["built", "failed", "not-supported"]
 Reason = Literal["compile", "build", "missing", "failed"]
 _DAY_S = 24 * 3600
+# Of the year 9999, the last one that can be shown.
+_LAST_SECOND = 253_402_300_799
 # An older result says little about today's archives.
 UNUSED_DAYS = 365.0
 
@@ -101,16 +103,16 @@ class Result(Frozen):
     resolution: str | None = None
     details: str | None = None
     first_error: FirstError | None = None
-    errors: int = Field(default=0, ge=0)
+    errors: int = Field(default=0, ge=0, le=2**63 - 1)
     instruction: str | None = None
     excerpt: tuple[str, ...] = ()
     log: str | None = None
     image: str | None = None
-    size: int | None = Field(default=None, ge=0)
-    seconds: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
+    size: int | None = Field(default=None, ge=0, le=2**63 - 1)
+    seconds: dict[str, Annotated[float, Field(ge=0, le=2**63 - 1, allow_inf_nan=False)]] = Field(
         default_factory=dict
     )
-    finished: int = Field(ge=0)
+    finished: int = Field(ge=0, le=_LAST_SECOND)
     made_by: str
     forced: bool = False
 

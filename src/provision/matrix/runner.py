@@ -93,12 +93,15 @@ class MatrixRun:
         self._crew.complete()
         try:
             while not self._crew.wait(_POLL_S):
-                pass
+                # The other jobs end after their cells.
+                self._is_over = self._is_over or self._crew.failure is not None
         except BaseException:
             # The engine stops a build whose client disconnects, as it does when this process ends.
             self._stop.set()
             self._crew.wait(_GRACE_S)
             raise
+        if self._crew.failure is not None:
+            raise self._crew.failure
         self._outcome.left = self._queue.left()
         return self._outcome
 

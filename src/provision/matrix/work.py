@@ -77,7 +77,8 @@ class SharedLayers:
     def _noted(self, column: Column) -> list[tuple[Path, list[str]]]:
         found = []
         for path in sorted(self._notes(column).glob("[!.]*.json")):
-            with suppress(OSError, ValueError):
+            # A damaged note costs only disk space.
+            with suppress(OSError, ValueError, TypeError):
                 found.append((path, [str(layer) for layer in json.loads(path.read_bytes())]))
         return found
 
@@ -212,13 +213,18 @@ class CellQueue:
 
 
 class Crew:
-    """Threads of a run, which end with the process if they do not end by themselves."""
+    """Threads of a run, which end with the process if they do not end by themselves.
+
+    Attributes:
+        failure: What a thread ended with that it should have handled itself; None: nothing.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         # The run itself counts too: the first thread may end before the next one starts.
         self._active = 1
+        self.failure: Exception | None = None
 
     def start(self, work: Callable[[], None]) -> None:
         """Run a function in a thread of its own."""
@@ -243,5 +249,8 @@ class Crew:
     def _working(self, work: Callable[[], None]) -> None:
         try:
             work()
+        except Exception as error:
+            # A defect: the run raises it where it is seen.
+            self.failure = self.failure or error
         finally:
             self.complete()

@@ -60,7 +60,7 @@ def named(planned: list[Planned]) -> list[str]:
 
 
 def test_each_row_is_in_each_column_and_a_kernels_cells_follow_each_other() -> None:
-    planned = plan_cells(Selection(("made-up",), kernels=("latest-2",)), OFFERS)
+    planned = plan_cells(Selection(("made-up",), kernels=("latest",)), OFFERS)
     assert named(planned) == [
         "3.0 6.12.9-amd64",
         "2.1 6.12.9-amd64",
@@ -69,6 +69,27 @@ def test_each_row_is_in_each_column_and_a_kernels_cells_follow_each_other() -> N
         "3.0 6.13.1-amd64",
         "2.1 6.13.1-amd64",
     ]
+
+
+def test_latest_kernels_are_those_of_each_series_so_that_backports_hide_none() -> None:
+    kernels = ("6.12.9-amd64", "6.12.8-amd64", "6.1.0-47-amd64", "6.1.0-40-amd64", "6.1.0-9-amd64")
+    for name, found in (("latest", (0, 2)), ("latest-2", (0, 1, 2, 3)), ("latest-9", range(5))):
+        columns = choose_kernels([name], {DEBIAN: kernels})
+        assert columns == [Column(DEBIAN, kernels[number]) for number in found]
+
+
+def test_the_latest_version_is_what_hosts_with_each_of_the_kernels_install() -> None:
+    # As NVIDIA's recipe on Debian: the distro's package comes first, and serves its own series.
+    mixed = Offers((offer("plain", DEBIAN, "1.9", "1.8", "2.1", "2.0"),), {DEBIAN: KERNELS})
+    for kernel, name, found in (
+        ("6.1.0-47-amd64", "latest", ["1.9"]),
+        ("6.12.9-amd64", "latest", ["2.1"]),
+        ("latest", "latest", ["2.1", "1.9"]),
+        ("latest", "latest-2", ["2.1", "2.0", "1.9", "1.8"]),
+    ):
+        selection = Selection(("made-up",), kernels=(kernel,), versions=(name,))
+        rows = [one.cell.row.version for one in plan_cells(selection, mixed)]
+        assert list(dict.fromkeys(rows)) == found, (kernel, name)
 
 
 def test_what_the_recipe_or_the_distro_lacks_is_not_supported_and_says_why() -> None:
@@ -301,7 +322,7 @@ def test_a_report_of_what_is_known_takes_the_same_words() -> None:
     known = [failed(one) for one in [*cells, cell("3.0", "6.13.1-amd64", NEXT)]]
     everything = Selection(("all",), kernels=("all",), versions=("all",), flavours=("all",))
     assert len(report_of_results(known, everything).columns) == 4
-    few = Selection(("made-up",), (DEBIAN,), ("latest-2",), ("all",), ("latest",))
+    few = Selection(("made-up",), (DEBIAN,), ("latest",), ("all",), ("latest",))
     report = report_of_results(known, few)
     assert [row.version for row in report.rows] == ["1.9"]
     assert [column.kernel for column in report.columns] == list(KERNELS[:2])
@@ -349,6 +370,29 @@ def test_later_kernels_are_those_of_the_hosts_kind() -> None:
 
 def test_the_schema_in_the_documentation_is_the_codes() -> None:
     assert json.loads(SCHEMA.read_text()) == Result.model_json_schema()
+
+
+@pytest.mark.parametrize("text", ["5", "null", "{", '{"a": 1'])
+def test_a_damaged_note_of_layers_costs_no_run(tmp_path: Path, text: str) -> None:
+    layers, column = SharedLayers(tmp_path), Column(DEBIAN, KERNELS[0])
+    with layers.using(column):
+        layers.note(column, ["sha256:1", "sha256:2"])
+    (note,) = tmp_path.glob("layers/*/*.json")
+    (note.parent / "damaged.json").write_text(text)
+    assert layers.noted(column) == [["sha256:1", "sha256:2"]]
+
+
+@pytest.mark.parametrize("member", ["size", "errors", "finished"])
+def test_a_number_that_no_page_can_show_is_a_damaged_result(tmp_path: Path, member: str) -> None:
+    results = Results(tmp_path)
+    results.write(result_of(cell(), "built"))
+    path = results.path(cell())
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps(document | {member: 10**400}))
+    known, problems = results.load()
+    assert known == []
+    assert len(problems) == 1
+    assert member in problems[0]
 
 
 def test_a_report_says_why_it_knows_no_kinds_of_branches() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -17,11 +18,11 @@ from provision.build.artifact_image import DIGEST_LABEL, Built
 from provision.build.diagnosis import BuildError, BuildFailure, SourceError
 from provision.catalogue import Catalogue
 from provision.config import Config, DriverConfig
-from provision.engine.docker_api import Engine, EngineLostError, Image
+from provision.engine.docker_api import Engine, EngineError, EngineLostError, Image
 from provision.engine.stream import StepRecord
 from provision.errors import ExitCode, NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
-from provision.matrix import cell_builds
+from provision.matrix import cell_builds, results
 from provision.matrix.cells import Cell, Column, Planned, Row
 from provision.matrix.results import Result, Results
 from provision.matrix.runner import MatrixRun
@@ -275,6 +276,7 @@ def test_what_is_not_supported_is_said_and_not_built(lab: Lab) -> None:
     "error",
     [
         EngineLostError("the engine went away", resolution="start it"),
+        EngineError("the new image is gone"),
         UnreachableError("no route", resolution="wait"),
         BuildError("disk full", BuildFailure(is_outside=True), resolution="room", details="x"),
         ProvisionError("could not build", details="write: No space left on device"),
@@ -296,6 +298,28 @@ def test_what_is_wrong_with_the_machine_is_no_result_and_ends_the_run(
     lab.results.path(cell("2.0", KERNELS[1])).unlink()
     going = lab.run(keep_going=True)
     assert (len(going.troubles), len(going.unchanged), going.left) == (1, 5, [])
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_defect_in_one_cell_ends_the_run_and_is_not_a_success(lab: Lab, jobs: int) -> None:
+    lab.broken[KERNELS[1]] = ValueError("not foreseen")
+    with pytest.raises(ValueError, match="not foreseen"):
+        lab.run(jobs=jobs)
+    assert not any(name.endswith(KERNELS[1]) for name in lab.states())
+
+
+def test_two_runs_that_build_all_again_build_each_cell_once(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.run()
+    first, second = lab.start(retry="all"), lab.start(retry="all")
+    lab.builds.clear()
+    later = time.time() + 2
+    monkeypatch.setattr(results, "time", SimpleNamespace(time=lambda: later))
+    assert len(first.run(cells()).built) == len(cells())
+    done = second.run(cells())
+    assert (done.built, len(done.unchanged)) == ([], len(cells()))
+    assert len(lab.builds) == len(cells())
 
 
 def test_an_engine_that_does_not_answer_is_no_result(

@@ -127,7 +127,7 @@ _asking = options.option_group(
     click.option(
         "--kernels",
         metavar="K,…|latest-N|all",
-        help="Kernels, or patterns such as '6.1.0-*'.  [latest-3]",
+        help="Kernels, patterns such as '6.1.0-*', or the newest N of each series.  [latest-3]",
     ),
     click.option(
         "--versions",
@@ -274,7 +274,8 @@ def _status(report: MatrixReport, outcome: Outcome | None) -> int:
     """Return the exit code; a report of known results never fails."""
     if outcome is None:
         return ExitCode.DONE
-    is_bad = outcome.troubles or outcome.left or report.counts["failed"]
+    counts = report.counts
+    is_bad = outcome.troubles or outcome.left or counts["failed"] or counts["not-built"]
     return ExitCode.FAILED if is_bad else ExitCode.DONE
 
 
