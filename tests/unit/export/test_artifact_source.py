@@ -21,7 +21,7 @@ from provision.pipeline.workspace import Settings
 from provision.registry.names import HostTag
 from provision.store.layout import Layout
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin
-from unit.pipeline.test_registries import connected, have
+from unit.pipeline.trusting_host import connected, have
 from unit.registry.memory import MemoryRegistry
 
 _OTHER = "6.1.0-56-amd64"

@@ -27,7 +27,7 @@ from provision.registry.tokens import DeniedError
 from provision.sources.market import VersionRequest
 from provision.store.entries import mark_unsigned
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
-from unit.pipeline.test_registries import connected
+from unit.pipeline.trusting_host import connected
 from unit.registry.memory import Answer, MemoryRegistry
 
 URL = "https://builder.example/missing"

@@ -24,9 +24,9 @@ from provision.registry.names import Reference, parse_reference, pin_tag
 from provision.registry.private_key import FileSigner
 from unit.engine.fake_engine import FakeEngine
 from unit.kmod.artifact import make_pin
-from unit.pipeline.test_registries import ADDRESS, KEY, OTHER, SERIAL, connected, have
-from unit.pipeline.test_registries import registry as registry  # noqa: PLC0414 - a fixture
-from unit.pipeline.test_registries import settings as settings  # noqa: PLC0414 - a fixture
+from unit.pipeline.trusting_host import ADDRESS, KEY, OTHER, SERIAL, connected, have
+from unit.pipeline.trusting_host import registry as registry  # noqa: PLC0414 - a fixture
+from unit.pipeline.trusting_host import settings as settings  # noqa: PLC0414 - a fixture
 from unit.registry.memory import Answer, Asked, MemoryRegistry, public
 
 PIN = make_pin()

@@ -33,7 +33,7 @@ from provision.store.entries import newest_serial
 from provision.store.layout import Layout
 from unit.engine.fake_engine import FakeEngine
 from unit.kmod.artifact import make_pin
-from unit.pipeline.test_registries import (
+from unit.pipeline.trusting_host import (
     ADDRESS,
     DEFAULT,
     KEY,
@@ -45,8 +45,8 @@ from unit.pipeline.test_registries import (
     found,
     have,
 )
-from unit.pipeline.test_registries import registry as registry  # noqa: PLC0414 - a fixture
-from unit.pipeline.test_registries import settings as settings  # noqa: PLC0414 - a fixture
+from unit.pipeline.trusting_host import registry as registry  # noqa: PLC0414 - a fixture
+from unit.pipeline.trusting_host import settings as settings  # noqa: PLC0414 - a fixture
 from unit.registry.memory import ECDSA, Answer, Asked, MemoryRegistry, public
 
 NAME = f"{ADDRESS}/demo:{CATALOGUE}"

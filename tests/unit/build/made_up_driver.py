@@ -1,0 +1,172 @@
+"""A made-up driver in a sample of Debian's archive, and the Pin of a request for it."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypedDict, Unpack
+
+import pytest
+
+from provision.build.decision import decide, recipe_digest
+from provision.build.package_store import Closure
+from provision.build.templates import Templates
+from provision.build.version_choice import BuildTarget, KernelRequest
+from provision.catalogue import Entry, Recipe
+from provision.distros.debian import ArchiveIndex
+from provision.errors import ExitCode, NotFoundError
+from provision.pin import (
+    BasePin,
+    ClosurePackage,
+    DistroPin,
+    PackagePin,
+    Pin,
+)
+from provision.sources.market import VersionRequest
+from unit.fake_archive import index_of, sample, stanza
+from unit.recipes import recipe, variant
+
+BASE = BasePin(image="debian:bookworm", digest="sha256:" + "b" * 64)
+
+
+TEMPLATES = Templates("apt", "Dockerfile", {"Dockerfile": "FROM scratch"}, {})
+
+
+KERNEL = "6.1.0-47-amd64"
+
+
+DISTRO = DistroPin(id="debian", version="12", codename="bookworm")
+
+
+PATCH = b"--- a\n+++ b\n"
+
+
+_COMPILER = PackagePin(name="gcc-12", version="12.2.0-14+deb12u1")
+
+
+CLOSURE = Closure(
+    distro=DISTRO,
+    kernel=KERNEL,
+    architecture="x86_64",
+    cc_version_text="gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0",
+    compiler=_COMPILER,
+    headers=(PackagePin(name=f"linux-headers-{KERNEL}", version="6.1.170-3"),),
+    tools=(PackagePin(name="make", version="4.3-4.1"),),
+    packages=(
+        ClosurePackage(
+            name="gcc-12",
+            version=_COMPILER.version,
+            arch="amd64",
+            sha256="f" * 64,
+            size=1,
+            repository="main",
+            location="pool/main/g/gcc-12/gcc-12_12.2.0-14+deb12u1_amd64.deb",
+        ),
+    ),
+)
+
+
+def digest(of: Recipe, flavour: str = "plain") -> str:
+    return recipe_digest(of, variant(of, flavour))
+
+
+def packages(*more: str) -> str:
+    return "\n".join(
+        [
+            sample("bookworm", "main"),
+            stanza("tool-source", "1.9-2"),
+            stanza("tool-source", "1.10-0+deb12u1"),
+            stanza("tool-other-source", "2.0-1"),
+            stanza("tool-user", "1.10-0+deb12u1"),
+            stanza("tool-user", "2.0-1"),
+            stanza("tool-companion", "0.5-1"),
+            stanza("tool-companion", "0.7-1"),
+            *more,
+        ]
+    )
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[ArchiveIndex]:
+    made = index_of(
+        tmp_path,
+        {
+            ("bookworm", "main"): packages(),
+            ("bookworm-security", "main"): sample("bookworm-security", "main"),
+        },
+    )
+    yield made
+    made.close()
+
+
+class Options(TypedDict, total=False):
+    kernel: str
+    of: Recipe
+    version: str
+    branches: tuple[str, ...]
+    flavour: str
+    prefer: str
+    force: bool
+    architecture: str
+
+
+def target(of: Recipe, distro: DistroPin) -> BuildTarget:
+    entry = Entry(Path("/drivers/made-up"), of, {"fix.patch": PATCH})
+    return BuildTarget(entry, distro, TEMPLATES)
+
+
+def pin(index: ArchiveIndex, **options: Unpack[Options]) -> Pin:
+    return decide(
+        KernelRequest(
+            options.get("kernel", KERNEL),
+            options.get("architecture", "x86_64"),
+            VersionRequest(options.get("version"), options.get("branches"), options.get("prefer")),
+            flavour=options.get("flavour"),
+            force=options.get("force", False),
+        ),
+        target(options.get("of", recipe()), DISTRO),
+        index=index,
+    ).pin(BASE, CLOSURE)
+
+
+def refused(index: ArchiveIndex, **options: Unpack[Options]) -> NotFoundError:
+    with pytest.raises(NotFoundError) as caught:
+        pin(index, **options)
+    assert caught.value.exit_code is ExitCode.NOT_FOUND
+    return caught.value
+
+
+ROCKY = DistroPin(id="rocky", version="9", codename="el9")
+
+
+SOURCES = [
+    {
+        "kind": "deb",
+        "distros": ["debian"],
+        "versions": "<2",
+        "userspace": ["tool-user"],
+        "build": {"plain": {"package": "tool-source", "command": ["make"], "modules": ["t.ko"]}},
+    },
+    {
+        "kind": "runfile",
+        "url": "https://driver.example/{version}/driver-{arch}.run",
+        "checksums": "https://driver.example/{version}/sums",
+        "releases": [{"version": "2.0"}, {"version": "1.10"}],
+        "build": {
+            "plain": {"directory": "kernel-open", "command": ["make", "own"], "modules": ["t.ko"]}
+        },
+    },
+]
+
+
+def several(**changes: object) -> Recipe:
+    plain = {"licences": ["MIT"]}
+    return recipe(**{"source": SOURCES, "flavours": {"plain": plain}, "files": [], **changes})
+
+
+def pin_for_rocky(version: str | None = None, of: Recipe | None = None) -> Pin:
+    return decide(
+        KernelRequest("6.1.0-1.el9.x86_64", "x86_64", VersionRequest(version)),
+        target(of or several(), ROCKY),
+        index=None,
+        published_sum=lambda url, sums: hashlib.sha256(f"{url} {sums}".encode()).hexdigest(),
+    ).pin(BASE, CLOSURE)

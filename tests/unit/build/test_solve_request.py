@@ -1,0 +1,183 @@
+"""A request to the solver: addresses, certificates, the name of a closure, headers from koji."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.build import solve_request
+from provision.build.package_store import PackageStore
+from provision.build.solve import solve
+from provision.distros import Repository
+from provision.distros.kernel_tree import Toolchain
+from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import UnreachableError
+from provision.pin import BasePin
+from unit.build.solving_engine import (
+    BOTH,
+    GOOD,
+    KERNEL,
+    FakeContainer,
+    SolvingEngine,
+    request,
+    touch_files,
+)
+
+
+def test_only_addresses_that_can_be_downloaded_from_are_kept(tmp_path: Path) -> None:
+    """Base images name folders and discs too."""
+    more = "url\tfile:///srv/gcc.rpm\nurl\thttps://one.example/$releasever/make.rpm"
+    more += "\nurl\thttps://one.example/make.rpm"
+    engine = SolvingEngine(FakeContainer([GOOD[0], (0, "", f"{BOTH}\n{more}")]))
+    found = solve(lambda: engine, request(tmp_path), PackageStore(tmp_path))
+    assert list(found.urls.values()) == [("https://one.example/make.rpm",)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kernel": "5.14.0-428.el9.x86_64"},
+        {"tools": ("make",)},
+        {"base": BasePin(image="rocky:9", digest=f"sha256:{'c' * 64}")},
+        {"repositories": (Repository("own", ("http://m",)),)},
+        {"toolchain": Toolchain("gcc (GCC) 11.4.1", ())},
+        {"toolchain": Toolchain(None, ())},
+        {"repositories": (Repository("own", ("http://m",), {"k": b"K"}),)},
+    ],
+)
+def test_every_input_counts(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert request(tmp_path, "rocky:9", **changes).key != request(tmp_path).key
+
+
+def test_an_https_mirror_is_read_in_an_image_that_knows_no_authorities(tmp_path: Path) -> None:
+    """Debian's and Ubuntu's own images have no certificates."""
+    kernel, bundle = "6.1.0-47-amd64", tmp_path / "etc/ssl/certs/ca-certificates.crt"
+    bundle.parent.mkdir(parents=True)
+    bundle.write_bytes(b"those that count")
+
+    def given(distro: str, url: str, **more: object) -> dict[str, bytes]:
+        container = FakeContainer([(43, "no package holds a configuration", "")])
+        repositories = (Repository("bookworm", (url,)),)
+        wish = request(tmp_path, distro, repositories=repositories, **more)
+        with pytest.raises(ProvisionError):
+            solve(lambda: SolvingEngine(container), wish, PackageStore(tmp_path))
+        return container.files_given
+
+    files = given("debian:12", "https://m.example/debian", kernel=kernel)
+    assert files["authorities.crt"] == b"those that count"
+    assert b"Acquire::https::CaInfo=/provision/solve/authorities.crt" in files["script.sh"]
+    assert "authorities.crt" not in given("debian:12", "http://m.example/debian", kernel=kernel)
+    # Theirs bring the package of certificates.
+    assert "authorities.crt" not in given("rocky:9", "https://m.example/rocky")
+
+
+def test_what_decides_which_indexes_count_names_another_closure(tmp_path: Path) -> None:
+    plain = Repository("own", ("http://m",))
+    snapshot, signed = replace(plain, is_snapshot=True), replace(plain, is_signed=True)
+    keys = {request(tmp_path, repositories=(one,)).key for one in (plain, snapshot, signed)}
+    assert len(keys) == 3
+    before = request(tmp_path, "rhel:9").key
+    touch_files(tmp_path, "etc/pki/entitlement/1.pem")
+    assert request(tmp_path, "rhel:9").key != before
+
+
+def test_a_closure_of_before_keeps_its_name(tmp_path: Path) -> None:
+    """It would be solved for again, and artifacts get other names, without need."""
+    first = "24fea5a7311e84f0a8464e5e0337f99cdacbfb57fe8770fb78767f115cdac655"
+    assert request(tmp_path).key == first
+
+
+def test_a_vault_has_the_release_of_the_base_image_in_its_address(tmp_path: Path) -> None:
+    said = f"No match for argument: kernel-devel-uname-r = {KERNEL}"
+    engine = SolvingEngine(FakeContainer([(1, said, "")]))
+    with pytest.raises(NotFoundError) as caught:
+        solve(lambda: engine, request(tmp_path), PackageStore(tmp_path))
+    assert "vault/rocky/9.6/BaseOS" in str(caught.value.resolution)
+
+
+_FEDORA = "6.17.1-300.fc43.x86_64"
+
+
+_GONE = f"No match for argument: kernel-devel-uname-r = {_FEDORA}"
+
+
+_SIGNED = "6.17.1/300.fc43/data/signed/{}/x86_64/kernel-devel-6.17.1-300.fc43.x86_64.rpm"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Koji, where a key has signed the headers; what it is asked for."""
+    addresses: list[str] = []
+
+    def download_any(url: str, *, destination: Path, limit: int, progress: object) -> None:
+        assert limit
+        assert progress
+        addresses.append(url)
+        if "31645531" not in url:
+            raise NotFoundError(f"'{url}' does not exist (404 Not Found).")
+        destination.write_bytes(b"headers")
+
+    monkeypatch.setattr(solve_request, "download_any", download_any)
+    return addresses
+
+
+def test_a_kernel_that_the_repositories_have_dropped_comes_from_koji(
+    tmp_path: Path, asked: list[str]
+) -> None:
+    keys = (0, "", "105ef944\n31645531\n")
+    container = FakeContainer([(1, _GONE, ""), keys, *GOOD])
+    engine = SolvingEngine(container)
+    found = solve(
+        lambda: engine, request(tmp_path, "fedora:43", kernel=_FEDORA), PackageStore(tmp_path)
+    )
+    place = "https://kojipkgs.fedoraproject.org/packages/kernel"
+    assert asked == [f"{place}/{_SIGNED.format(key)}" for key in ("105ef944", "31645531")]
+    assert [header.name for header in found.headers] == ["kernel-devel"]
+    *_, first, second = container.scripts
+    path = "/provision/solve/archived/kernel-devel-6.17.1-300.fc43.x86_64.rpm"
+    assert f"install --downloadonly {path} gcc make\n" in first
+    assert f"{path} gcc make" in second
+    assert container.files_given[path.removeprefix("/provision/solve/")] == b"headers"
+
+
+def test_repositories_of_ones_own_are_asked_and_no_archive_unless_it_is_named(
+    tmp_path: Path, asked: list[str]
+) -> None:
+    own = (Repository("own", ("http://m",)),)
+    wish = request(tmp_path, "fedora:43", kernel=_FEDORA, repositories=own)
+    engine = SolvingEngine(FakeContainer([(1, _GONE, "")]))
+    with pytest.raises(NotFoundError, match="no headers of the kernel"):
+        solve(lambda: engine, wish, PackageStore(tmp_path))
+    assert asked == []
+    engine = SolvingEngine(FakeContainer([(1, _GONE, ""), (0, "", "31645531\n"), *GOOD]))
+    named = replace(wish, archive_mirror="http://koji.example/kernel")
+    solve(lambda: engine, named, PackageStore(tmp_path))
+    assert asked == [f"http://koji.example/kernel/{_SIGNED.format('31645531')}"]
+
+
+def test_a_kernel_without_a_signed_copy_says_where_it_was_looked_for(
+    tmp_path: Path, asked: list[str]
+) -> None:
+    engine = SolvingEngine(FakeContainer([(1, _GONE, ""), (0, "", "105ef944\n")]))
+    with pytest.raises(NotFoundError, match="no headers of the kernel") as caught:
+        solve(
+            lambda: engine, request(tmp_path, "fedora:43", kernel=_FEDORA), PackageStore(tmp_path)
+        )
+    assert asked[0] in str(caught.value.details)
+    assert "signed with a key of your own" in str(caught.value.resolution)
+
+
+def test_koji_that_does_not_answer_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download_any(url: str, **_more: object) -> None:
+        raise UnreachableError(f"Could not download '{url}'.", details="no route")
+
+    monkeypatch.setattr(solve_request, "download_any", download_any)
+    engine = SolvingEngine(FakeContainer([(1, _GONE, ""), (0, "", "105ef944\n")]))
+    with pytest.raises(UnreachableError, match=r"koji.* can't be reached") as caught:
+        solve(
+            lambda: engine, request(tmp_path, "fedora:43", kernel=_FEDORA), PackageStore(tmp_path)
+        )
+    assert "no route" in str(caught.value.details)

@@ -1,0 +1,207 @@
+"""The solving container: its packages, its entitlements, and its name."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import IO
+
+import pytest
+
+from provision.build.package_store import PackageStore
+from provision.build.solve import list_kernels, solve
+from provision.build.solve_request import SolveRequest
+from provision.distros import Repository
+from provision.distros.rpm_based.rpm import DOWNLOADED
+from provision.engine.containers import Container, ContainerRequest, Ran
+from provision.errors import NotFoundError, ProvisionError
+from unit.build.solving_engine import (
+    BOTH,
+    GOOD,
+    KERNEL,
+    PACKAGE_FILES,
+    FakeContainer,
+    SolvingEngine,
+    request,
+    touch_files,
+)
+
+
+class Checking(FakeContainer):
+    """Says when its packages are downloaded; counts how often they are asked for."""
+
+    def __init__(self, answers: list[tuple[int, str, str]]) -> None:
+        super().__init__(answers)
+        self.sent = 0
+        self.content = dict(PACKAGE_FILES)
+        self.begun = Event()
+
+    def files(self, path: str) -> Iterator[tuple[str, IO[bytes]]]:
+        assert path == "/provision/solve/packages"
+        self.sent += 1
+        self.begun.set()
+        for name, content in self.content.items():
+            yield name, io.BytesIO(content)
+
+    def run(self, script: str, *, on_line: Callable[[str], None]) -> Ran:
+        if "script.sh" in script:
+            on_line(DOWNLOADED)
+            # The checks: meanwhile the files come.
+            assert self.begun.wait(10)
+            on_line(DOWNLOADED)
+        return super().run(script, on_line=on_line)
+
+
+def _drafts(store: PackageStore) -> list[Path]:
+    return list(store.files.glob(".*"))
+
+
+def test_packages_come_while_they_are_checked(tmp_path: Path) -> None:
+    container = Checking([(0, "", BOTH)])
+    store = PackageStore(tmp_path)
+    found = solve(lambda: SolvingEngine(container), request(tmp_path), store)
+    assert all(store.whole(package.sha256) for package in found.packages)
+    assert container.sent == 1
+    assert _drafts(store) == []
+
+
+def test_packages_that_fail_their_check_do_not_stay(tmp_path: Path) -> None:
+    container = Checking([(41, "packages/gcc.rpm: signature NOT OK", "")])
+    store = PackageStore(tmp_path)
+    with pytest.raises(ProvisionError, match="not signed with a key"):
+        solve(lambda: SolvingEngine(container), request(tmp_path), store)
+    assert container.sent == 1
+    assert list(store.files.iterdir()) == []
+
+
+def test_what_came_too_early_is_asked_for_again(tmp_path: Path) -> None:
+    """A mirror may have the package manager print the same line."""
+    container = Checking([(0, "", BOTH)])
+    container.content = {"gcc.rpm": b"comp", "make.rpm": PACKAGE_FILES["make.rpm"]}
+
+    def files(path: str) -> Iterator[tuple[str, IO[bytes]]]:
+        yield from Checking.files(container, path)
+        container.content = dict(PACKAGE_FILES)
+
+    container.files = files  # type: ignore[method-assign] # a second answer
+    store = PackageStore(tmp_path)
+    found = solve(lambda: SolvingEngine(container), request(tmp_path), store)
+    assert all(store.whole(package.sha256) for package in found.packages)
+    assert container.sent == 2
+    assert _drafts(store) == []
+
+
+def test_a_stream_that_breaks_is_asked_for_again(tmp_path: Path) -> None:
+    container = Checking([(0, "", BOTH)])
+
+    def files(path: str) -> Iterator[tuple[str, IO[bytes]]]:
+        if container.sent == 0:
+            container.sent = 1
+            container.begun.set()
+            raise ProvisionError("The connection broke.")
+        yield from Checking.files(container, path)
+
+    container.files = files  # type: ignore[method-assign] # another answer first
+    store = PackageStore(tmp_path)
+    found = solve(lambda: SolvingEngine(container), request(tmp_path), store)
+    assert all(store.whole(package.sha256) for package in found.packages)
+    assert container.sent == 2
+
+
+def test_a_file_with_other_content_than_was_listed_is_refused(tmp_path: Path) -> None:
+    lying = BOTH.replace(hashlib.sha256(b"tool").hexdigest(), "d" * 64)
+    engine = SolvingEngine(FakeContainer([GOOD[0], (0, "", lying)]))
+    store = PackageStore(tmp_path)
+    with pytest.raises(ProvisionError, match=r"make\.rpm"):
+        solve(lambda: engine, request(tmp_path), store)
+    assert store.closure(request(tmp_path).key) is None
+
+
+def test_a_base_image_for_another_architecture_is_refused(tmp_path: Path) -> None:
+    engine = SolvingEngine(architecture="arm64")
+    with pytest.raises(ProvisionError) as caught:
+        solve(lambda: engine, request(tmp_path), PackageStore(tmp_path))
+    assert "is for arm64" in caught.value.message
+    assert "--platform linux/amd64" in str(caught.value.resolution)
+
+
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_host_without_an_entitlement_learns_what_is_missing(
+    tmp_path: Path, *, is_empty: bool
+) -> None:
+    """One that is no longer registered has the empty folder."""
+    if is_empty:
+        (tmp_path / "etc/pki/entitlement").mkdir(parents=True)
+    engine = SolvingEngine()
+    with pytest.raises(NotFoundError) as caught:
+        solve(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
+    assert "need a subscription" in caught.value.message
+    assert "/etc/pki/entitlement" in str(caught.value.resolution)
+    assert not engine.requests
+
+
+def test_entitlements_are_read_only_binds_of_the_solving_container(tmp_path: Path) -> None:
+    touch_files(tmp_path, "etc/pki/entitlement/1.pem", "etc/rhsm/rhsm.conf")
+    engine = SolvingEngine(FakeContainer(list(GOOD)))
+    solve(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
+    assert engine.requests[0].binds == {
+        "/run/secrets/etc-pki-entitlement": str(tmp_path / "etc/pki/entitlement"),
+        "/run/secrets/rhsm": str(tmp_path / "etc/rhsm"),
+    }
+
+
+@pytest.mark.parametrize("host", ["tcp://127.0.0.1:2375", "ssh://root@builder.example"])
+def test_an_engine_elsewhere_gets_no_entitlement(tmp_path: Path, host: str) -> None:
+    """It would bind what lies at those paths of its own machine."""
+    touch_files(tmp_path, "etc/pki/entitlement/1.pem")
+    engine = SolvingEngine()
+    engine.host = host
+    with pytest.raises(ProvisionError, match="subscription to Red Hat") as caught:
+        solve(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
+    assert host in caught.value.message
+    assert "--output pin.json" in str(caught.value.resolution)
+    assert not engine.requests
+
+
+def test_named_repositories_need_no_entitlement(tmp_path: Path) -> None:
+    engine = SolvingEngine(FakeContainer(list(GOOD)))
+    own = (Repository("own", ("http://m",)),)
+    wish = request(tmp_path, "rhel:9", repositories=own)
+    assert solve(lambda: engine, wish, PackageStore(tmp_path)).packages
+    assert not engine.requests[0].binds
+
+
+def test_two_that_list_kernels_do_not_remove_each_others_container(tmp_path: Path) -> None:
+    store = PackageStore(tmp_path)
+    wish = request(tmp_path, kernel="")
+    held: list[str] = []
+
+    class Watched(SolvingEngine):
+        @contextmanager
+        def container(self, request: ContainerRequest) -> Iterator[Container]:
+            path = tmp_path / "locks" / f"solve-{wish.key[:32]}"
+            with path.open("ab") as stream, pytest.raises(BlockingIOError):
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.append(request.owner)
+            with super().container(request) as container:
+                yield container
+
+    def answer() -> FakeContainer:
+        return FakeContainer([(0, "", f"kernel-devel-uname-r = {KERNEL}\n")])
+
+    engine = Watched(answer())
+    list_kernels(lambda: engine, wish, store)
+    # Another state folder has another lock.
+    held.append(_owner(tmp_path / "other", wish, answer()))
+    assert len(set(held)) == 2
+
+
+def _owner(state: Path, wish: SolveRequest, container: FakeContainer) -> str:
+    engine = SolvingEngine(container)
+    list_kernels(lambda: engine, wish, PackageStore(state))
+    return engine.requests[0].owner

@@ -1,0 +1,234 @@
+"""Which version, flavour and source a request gets, and what an error says if there is none."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from provision.distros.debian import ArchiveIndex
+from provision.errors import NotFoundError, UsageError
+from unit.build.made_up_driver import (
+    SOURCES,
+    packages,
+    pin,
+    pin_for_rocky,
+    refused,
+    several,
+)
+from unit.build.made_up_driver import index as index  # noqa: PLC0414 - a fixture
+from unit.fake_archive import index_of, sample, stanza
+from unit.recipes import recipe
+
+
+def test_the_newest_version_that_fits_the_kernel_is_taken(tmp_path: Path) -> None:
+    more = [stanza("tool-source", "3.0-1"), stanza("tool-user", "3.0-1")]
+    index = index_of(tmp_path / "i", {("bookworm", "main"): packages(*more)})
+    kernels = [
+        {"versions": "==1.*", "kernels": ">=6.1,<6.2"},
+        {"versions": ">=2", "kernels": ">=6.5"},
+    ]
+    assert pin(index, of=recipe(kernels=kernels)).driver.version == "1.10"
+    assert pin(index).driver.version == "3.0"
+    index.close()
+
+
+def test_a_branch_stands_for_its_newest_version_that_fits(tmp_path: Path) -> None:
+    more = [
+        stanza(name, f"{v}-1")
+        for v in ("3.1", "3.10", "3.2")
+        for name in ("tool-source", "tool-user")
+    ]
+    index = index_of(tmp_path / "i", {("bookworm", "main"): packages(*more)})
+    assert pin(index, version="3").driver.version == "3.10"
+    assert pin(index, version="1").driver.version == "1.10"
+    # 3.1 is a version, and no branch with 3.10 in it.
+    assert pin(index, version="3.1").driver.version == "3.1"
+    older = [{"versions": "<3.10", "kernels": ">=6.1"}]
+    assert pin(index, of=recipe(kernels=older), version="3").driver.version == "3.2"
+    assert refused(index, version="4").message.startswith("'made-up' (plain) has no version 4")
+    index.close()
+
+
+def test_a_version_stays_as_long_as_it_fits_what_is_asked(tmp_path: Path) -> None:
+    more = [stanza(name, f"{v}-1") for v in ("3.1", "3.2") for name in ("tool-source", "tool-user")]
+    index = index_of(tmp_path / "i", {("bookworm", "main"): packages(*more)})
+    assert pin(index, prefer="3.1").driver.version == "3.1"
+    assert pin(index, version="3", prefer="3.1").driver.version == "3.1"
+    assert pin(index, version="1", prefer="3.1").driver.version == "1.10"
+    assert pin(index, prefer="2.9").driver.version == "3.2"
+    newer = [{"versions": ">=3.2", "kernels": ">=6.1"}]
+    assert pin(index, of=recipe(kernels=newer), prefer="3.1").driver.version == "3.2"
+    index.close()
+
+
+def test_a_kind_of_branch_stands_for_the_first_of_its_branches_that_is_offered(
+    tmp_path: Path,
+) -> None:
+    more = [
+        stanza(name, f"{v}-1")
+        for v in ("3.1", "3.2", "4.1", "40.1")
+        for name in ("tool-source", "tool-user")
+    ]
+    index = index_of(tmp_path / "i", {("bookworm", "main"): packages(*more)})
+
+    def version(*branches: str, prefer: str = "") -> str:
+        found = pin(index, version="lts", branches=branches, prefer=prefer)
+        return found.driver.version
+
+    assert version("5", "3", "4") == "3.2"
+    assert version("4") == "4.1"
+    assert version("3.1") == "3.1"
+    # What was chosen stays as long as its branch is accepted.
+    assert version("4", "3", prefer="3.1") == "3.1"
+    assert version("4", prefer="3.1") == "4.1"
+    older = [{"versions": "<4", "kernels": ">=6.1"}]
+    found = pin(index, of=recipe(kernels=older), version="lts", branches=("4", "3"))
+    assert found.driver.version == "3.2"
+    error = refused(index, version="lts", branches=("5", "6"))
+    assert error.message == "'made-up' (plain) has no version lts for debian 12."
+    assert (error.resolution or "").startswith("Branches of this kind: 5, 6. There are 40.1, 4.1,")
+    assert (refused(index, version="tls").resolution or "").startswith("Did you mean 'lts'?")
+    assert "none that are known" in (refused(index, version="lts", branches=()).resolution or "")
+    index.close()
+
+
+def test_an_unknown_version_is_answered_with_those_there_are(index: ArchiveIndex) -> None:
+    error = refused(index, version="1.1")
+    assert error.message == "'made-up' (plain) has no version 1.1 for debian 12."
+    assert error.resolution == "Did you mean '1.10'? There are 1.10, 1.9."
+    assert "  http://mirror.example/debian bookworm main" in (error.details or "")
+
+
+def test_an_unknown_flavour_is_answered_with_those_there_are(index: ArchiveIndex) -> None:
+    error = refused(index, flavour="plane")
+    assert error.resolution == "Did you mean 'plain'? There are plain, other."
+
+
+def test_a_flavour_that_the_distro_lacks_points_to_another(tmp_path: Path) -> None:
+    text = packages().replace("Package: tool-source", "Package: renamed")
+    index = index_of(tmp_path, {("bookworm", "main"): text})
+    error = refused(index)
+    assert "there is no package tool-source" in error.message
+    assert error.resolution == "Take another flavour (--flavour): other."
+    index.close()
+
+
+def test_a_driver_that_the_distro_lacks_altogether(tmp_path: Path) -> None:
+    index = index_of(tmp_path, {("bookworm", "main"): sample("bookworm", "main")})
+    assert refused(index).resolution is None
+    index.close()
+
+
+def test_a_kernel_without_headers_is_refused(index: ArchiveIndex) -> None:
+    assert "No headers are packaged" in refused(index, kernel="6.1.0-48-amd64").message
+
+
+def test_a_kernel_that_the_driver_isnt_known_to_build_on_is_refused(index: ArchiveIndex) -> None:
+    error = refused(index, kernel="6.12.117+deb12-amd64")
+    assert error.message == (
+        "'made-up' 1.10 is not known to build on the kernel 6.12.117+deb12-amd64."
+    )
+    assert "--force" in (error.resolution or "")
+    assert (error.details or "").splitlines() == [
+        "driver.toml, ==1.*: kernels >=6.1,<6.2",
+        "packaged kernels that it builds on: 6.1.0-56-amd64, 6.1.0-50-amd64, 6.1.0-47-amd64",
+    ]
+
+
+def test_force_goes_on_all_the_same(index: ArchiveIndex) -> None:
+    found = pin(index, kernel="6.12.117+deb12-amd64", force=True)
+    assert found.kernel.release == "6.12.117+deb12-amd64"
+
+
+def test_nothing_known_about_a_version_is_said(index: ArchiveIndex) -> None:
+    kernels = [{"versions": "==7.*", "kernels": ">=5"}]
+    error = refused(index, of=recipe(kernels=kernels))
+    assert "nothing about this version" in (error.details or "")
+    assert "another version" in (error.resolution or "")
+
+
+@pytest.mark.parametrize("kernel", ["no kernel", ""])
+def test_what_is_no_kernel_is_wrong_usage(kernel: str, index: ArchiveIndex) -> None:
+    with pytest.raises(UsageError, match="is no kernel release"):
+        pin(index, kernel=kernel)
+
+
+@pytest.mark.parametrize("architecture", ["i686", "armv7l"])
+def test_a_machine_that_nothing_is_built_for_is_named(
+    architecture: str, index: ArchiveIndex
+) -> None:
+    with pytest.raises(NotFoundError, match=f"'{architecture}' is not supported"):
+        pin(index, architecture=architecture)
+
+
+def test_user_space_of_another_version_is_named(index: ArchiveIndex) -> None:
+    error = refused(index, version="1.9")
+    assert "no user space of 'made-up' 1.9" in error.message
+    assert error.details == "tool-user: 2.0, 1.10"
+
+
+@pytest.mark.parametrize("key", ["userspace", "companions"])
+def test_user_space_that_the_archive_lacks_is_named(key: str, index: ArchiveIndex) -> None:
+    source: dict[str, object] = {"kind": "deb", key: ["tool-missing"]}
+    assert "has no package tool-missing" in refused(index, of=recipe(source=source)).message
+
+
+def test_each_distro_has_the_source_that_serves_it(index: ArchiveIndex) -> None:
+    ours, theirs = pin(index, of=several()), pin_for_rocky("1.10")
+    assert [source.kind for source in ours.sources] == ["deb", "deb"]
+    (run,) = theirs.sources
+    assert run.kind == "runfile"
+    assert run.address == "https://driver.example/1.10/driver-x86_64.run"
+    sums = "https://driver.example/1.10/sums"
+    assert run.sha256 == hashlib.sha256(f"{run.address} {sums}".encode()).hexdigest()
+    assert ours.recipe != theirs.recipe
+
+
+def test_the_first_source_goes_before_newer_versions_of_others(index: ArchiveIndex) -> None:
+    kernels = [{"kernels": ">=6.1,<6.13"}]
+    assert pin(index, of=several(kernels=kernels)).driver.version == "1.10"
+    # A branch that the first does not serve is the other's.
+    assert pin_for_rocky(of=several(kernels=kernels)).driver.version == "2.0"
+
+
+def test_a_version_that_nothing_lists_is_taken_from_the_source_that_serves_any() -> None:
+    assert pin_for_rocky("2.5.1").driver.version == "2.5.1"
+    with pytest.raises(NotFoundError, match="has no version 3 for rocky 9"):
+        pin_for_rocky("3")
+
+
+def test_a_distro_that_no_source_serves_gets_the_list_of_served_ones() -> None:
+    with pytest.raises(NotFoundError, match="its sources serve debian") as caught:
+        pin_for_rocky(of=several(source=[SOURCES[0]]))
+    assert "provision drivers" in str(caught.value.resolution)
+
+
+def test_a_version_of_another_distro_or_flavour_is_said_to_be_there() -> None:
+    def source(
+        name: str, distro: str, version: str, flavour: str, served: str
+    ) -> dict[str, object]:
+        url = f"https://driver.example/{version}.tar"
+        return {
+            "kind": "archive",
+            "name": name,
+            "distros": [distro],
+            "versions": served,
+            "releases": [{"version": version, "url": url, "sha256": "0" * 64}],
+            "build": {flavour: {"command": ["make"], "modules": ["t.ko"]}},
+        }
+
+    sources = [
+        source("first", "ubuntu", "3.1", "plain", ""),
+        source("own", "rocky", "2.0", "plain", "<4"),
+        source("third", "rocky", "4.0", "other", ">=4"),
+    ]
+    flavours = {name: {"licences": ["MIT"]} for name in ("plain", "other")}
+    of = several(source=sources, flavours=flavours)
+    for wish, said in (
+        ("3", "the source 'first' has it, for ubuntu only"),
+        ("4.0", "the flavour 'other' has it for rocky 9 (--flavour)"),
+        ("5", None),
+    ):
+        with pytest.raises(NotFoundError, match="has no version") as caught:
+            pin_for_rocky(wish, of)
+        assert caught.value.details == said
