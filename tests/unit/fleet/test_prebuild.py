@@ -1,135 +1,50 @@
-"""``provision prebuild``: what the registry lacks is built, pushed and signed, each cell once."""
+"""Prebuilding: what the registry lacks is built, pushed and signed, each cell once."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from provision.catalogue import Catalogue
-from provision.cli.commands import prebuild
 from provision.config import Config
 from provision.config.trust import TrustConfig
-from provision.engine.docker_api import Engine, Message
+from provision.engine.docker_api import Engine
 from provision.errors import ProvisionError
 from provision.fetch import UnreachableError
-from provision.fleet import fleet_file
 from provision.fleet.fleet_file import cell_id
-from provision.fleet.prebuild import FleetRegistry, PrebuildReport, split_present
-from provision.matrix import cell_builds
-from provision.matrix.cells import Offer, Offers, Planned
-from provision.matrix.results import BusyError, Results, result_of
-from provision.matrix.runner import MatrixRun
+from provision.fleet.prebuild import PrebuildReport, split_present
+from provision.matrix.cells import Planned
+from provision.matrix.results import BusyError, result_of
 from provision.matrix.work import Outcome as RunOutcome
-from provision.matrix.work import RunOptions
 from provision.pin import Pin
 from provision.pipeline import image_signing
-from provision.pipeline.registries import connect, tag_of
-from provision.pipeline.workspace import Settings
+from provision.pipeline.registries import tag_of
 from provision.progress import silent
 from provision.registry.artifact_images import facts_of
 from provision.registry.attached_signatures import signature_tag, verify_signature
-from provision.registry.claims import Pace, claim_tag
-from provision.registry.client import Client
+from provision.registry.claims import claim_tag
 from provision.registry.image_catalogue import read_catalogue
-from provision.registry.names import Reference, pin_tag
+from provision.registry.names import pin_tag
 from provision.registry.private_key import FileSigner
-from unit.cli.outcome import Outcome
-from unit.engine.fake_engine import FakeEngine
-from unit.kmod.artifact import make_pin
+from unit.fleet.prebuild_lab import (
+    ADDRESS,
+    KEY,
+    PINS,
+    publisher,
+    run,
+)
+from unit.fleet.prebuild_lab import lab as lab  # noqa: PLC0414 - a fixture
+from unit.fleet.prebuild_lab import registry as registry  # noqa: PLC0414 - a fixture
 from unit.matrix.test_runner import KERNELS, Lab, cell, cells, compile_error
-from unit.recipes import recipe
 from unit.registry.memory import (
-    ECDSA,
     MemoryRegistry,
     new_key,
     public,
     public_pem,
     wanted_of,
 )
-
-Call = Callable[..., Outcome]
-ADDRESS = "registry.example/drivers"
-KEY = new_key()
-PACE = Pace(settle=0.0, renew=3600.0, expire=90.0)
-PINS = {
-    (version, kernel): make_pin(version=version, kernel=kernel)
-    for kernel in KERNELS
-    for version in ("2.0", "1.2")
-}
-
-
-class PushingEngine(FakeEngine):
-    """An engine whose pushes arrive."""
-
-    def __init__(self, registry: MemoryRegistry) -> None:
-        super().__init__()
-        self.registry = registry
-
-    def push(self, reference: str) -> Iterator[Message]:
-        self.calls.append(f"push {reference}")
-        tag = reference.rpartition(":")[2]
-        pin = next(pin for pin in PINS.values() if tag_of(pin).text == tag)
-        yield {"aux": {"Digest": self.registry.have_image(pin, [b"layer"], tag)}}
-
-    def pushes(self) -> int:
-        return sum(call.startswith("push ") for call in self.calls)
-
-
-@pytest.fixture
-def registry() -> MemoryRegistry:
-    return MemoryRegistry()
-
-
-@pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: MemoryRegistry) -> Lab:
-    root = tmp_path / "host"
-    (root / "etc").mkdir(parents=True)
-    (root / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\nVERSION_CODENAME=bookworm\n")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    settings = Settings(root, Config(), Catalogue([]), tmp_path / "cache")
-    lab = Lab(settings, Results(tmp_path / "state"), engine=PushingEngine(registry))
-    monkeypatch.setattr(cell_builds, "resolve_pin", lab.resolve)
-    monkeypatch.setattr(cell_builds, "build_image", lab.build)
-    return lab
-
-
-def connected(registry: MemoryRegistry) -> Callable[[Settings, Reference], Client]:
-    def connect_to(settings: Settings, reference: Reference) -> Client:
-        client = connect(settings, reference)
-        client.transport.session = registry.session()
-        client.transport.sleep = registry.slept.append
-        client.transport.credentials = lambda: None
-        return client
-
-    return connect_to
-
-
-def publisher(lab: Lab, registry: MemoryRegistry, **more: Any) -> FleetRegistry:  # noqa: ANN401 - its own fields
-    return FleetRegistry(
-        lab.settings,
-        ADDRESS,
-        lambda data: KEY.sign(data, ECDSA),
-        pace=PACE,
-        connected=connected(registry),
-        sleep=lambda _: None,
-        **more,
-    )
-
-
-def run(lab: Lab, place: FleetRegistry, *planned: Planned, **how: Any) -> RunOutcome:  # noqa: ANN401 - RunOptions' fields
-    made = MatrixRun(
-        lab.settings,
-        lab.results,
-        RunOptions(**how, publisher=place),
-        lambda: lab.engine,
-        progress=lab.events.append,
-    )
-    return made.run(planned or cells())
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
@@ -334,119 +249,6 @@ def test_what_is_called_otherwise_is_not_pushed(lab: Lab, registry: MemoryRegist
 
 def _resolved(version: str) -> Any:  # noqa: ANN401 - stands for a Resolved
     return type("Resolved", (), {"pin": PINS[version, KERNELS[0]]})
-
-
-# The command
-
-
-@pytest.fixture
-def fleet(
-    lab: Lab, registry: MemoryRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Path:
-    offer = Offer("v4l2loopback", "open", "debian:12", ("2.0",), recipe=recipe())
-    offers = Offers((offer,), {"debian:12": KERNELS})
-    monkeypatch.setattr(fleet_file, "find_offers", lambda *_given, **_more: offers)
-    monkeypatch.setattr(prebuild, "ensure_base_images", lambda *_given, **_more: None)
-    monkeypatch.setattr(prebuild, "open_engine", lambda _settings: lab.engine)
-
-    def made(settings: Settings, address: str, signer: object, **more: Any) -> FleetRegistry:  # noqa: ANN401 - its own fields
-        more["claims"] = False
-        given = {"connected": connected(registry), **more}
-        return FleetRegistry(settings, address, signer, **given)  # type: ignore[arg-type] # as given
-
-    monkeypatch.setattr(prebuild, "FleetRegistry", made)
-    monkeypatch.setattr(image_signing, "connect", connected(registry))
-    file = tmp_path / "fleet.toml"
-    file.write_text(
-        f'registry = "{ADDRESS}"\nunsigned = true\ndistros = ["debian:12"]\n'
-        '[[builds]]\ndrivers = ["v4l2loopback"]\nforce = true\n'
-    )
-    return file
-
-
-def words(lab: Lab, fleet: Path, *more: object) -> tuple[object, ...]:
-    return ("prebuild", fleet, "--root", lab.settings.root, *more)
-
-
-def test_the_list_is_a_command_a_line(lab: Lab, fleet: Path, call: Call) -> None:
-    listed = call(*words(lab, fleet, "--list")).out.splitlines()
-    assert listed[0] == (
-        f"provision prebuild {fleet} --cell v4l2loopback/2.0/open/debian:12/{KERNELS[0]}"
-    )
-    assert len(listed) == 3
-    document = call(*words(lab, fleet, "--list", "--missing", "--json")).document
-    one = document["cells"][0]
-    assert one["command"][-1] == one["id"]
-    assert one["reference"] == f"{ADDRESS}/v4l2loopback:2.0-open-{KERNELS[0]}.debian12"
-
-
-def test_a_run_is_a_line_a_cell_and_a_document(lab: Lab, fleet: Path, call: Call) -> None:
-    lab.broken[KERNELS[1]] = compile_error()
-    names = [cell_id(cell("2.0", kernel)) for kernel in KERNELS[:2]]
-    given = [word for name in names for word in ("--cell", name)]
-    done = call(*words(lab, fleet, *given, "--state", lab.results.folder))
-    assert done.code == 1
-    assert "/source/a.c:7: no member" in done.out
-    assert "1 pushed, 1 failed" in done.out
-    document = call(*words(lab, fleet, *given, "--json", "--state", lab.results.folder)).document
-    assert document["counts"] == {"present": 1, "failed": 1}
-    assert document["cells"][1]["first_error"]["line"] == 7
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (("--missing",), "--missing works with --list"),
-        (("--cell", "x"), "is not a cell"),
-        (("--list", "--key", "/k"), "nothing is to be signed"),
-        (("--key", "/k"), "nothing is to be signed"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(
-    lab: Lab, fleet: Path, call: Call, more: tuple[str, ...], said: str
-) -> None:
-    done = call(*words(lab, fleet, *more))
-    assert done.code == 2
-    assert said in done.err
-
-
-def test_a_fleet_without_a_key_fails_before_anything_is_built(
-    lab: Lab, fleet: Path, call: Call
-) -> None:
-    fleet.write_text(fleet.read_text().replace("unsigned = true\n", ""))
-    done = call(*words(lab, fleet))
-    assert done.code == 1
-    assert "names no key" in done.err
-    assert lab.builds == []
-
-
-@pytest.mark.parametrize(
-    ("address", "expected"), [("", "/etc/ca.pem"), ('address = "other.example/x"\n', None)]
-)
-def test_the_fleets_registry_is_the_builders_own_unless_it_has_another(
-    lab: Lab,
-    fleet: Path,
-    call: Call,
-    monkeypatch: pytest.MonkeyPatch,
-    address: str,
-    expected: str | None,
-) -> None:
-    """Else the file of authorities that an error asks for would change nothing."""
-    given: list[str | None] = []
-
-    def made(settings: Settings, address: str, signer: object, **_more: object) -> FleetRegistry:
-        place = FleetRegistry(settings, address, signer)  # type: ignore[arg-type] # as given
-        given.append(
-            connect(settings, place.reference(cell("2.0", KERNELS[0]))).transport.access.ca
-        )
-        return place
-
-    monkeypatch.setattr(prebuild, "FleetRegistry", made)
-    toml = lab.settings.root / "etc/provision/provision.toml"
-    toml.parent.mkdir(parents=True)
-    toml.write_text(f'[registry]\n{address}ca = "/etc/ca.pem"\n')
-    call(*words(lab, fleet, "--list"))
-    assert given == [str(lab.settings.root / "etc/ca.pem") if expected else None]
 
 
 def test_claims_lie_beside_what_is_built(lab: Lab, registry: MemoryRegistry) -> None:

@@ -6,99 +6,32 @@ import json
 import lzma
 import signal
 import tarfile
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.runfile import manifest, write_runfile
+from kit.runfile import write_runfile
 from provision.elf import read_elf
 from provision.errors import ProvisionError
 from provision.manifest import DriverFile
-from provision.pin import RunfileSource
 from provision.run import Completed
 from provision.sources import runfile
-from provision.sources.nvidia_lists import Listed, parse_file_list, parse_manifest
-from provision.sources.placement import place
-from provision.sources.repack import FILES, LAYER, repack
+from provision.sources.repack import LAYER, repack
 from provision.sources.runfile import read_head
 from unit.sources.libraries import library
-
-VERSION = "580.95.05"
-CUDA, ML = f"libcuda.so.{VERSION}", f"libnvidia-ml.so.{VERSION}"
-ROWS = (
-    "kernel-open/Makefile 0644 KERNEL_MODULE_SRC INHERIT_PATH_DEPTH:1 MODULE:resman",
-    "kernel-open/nvidia/nv-kernel.o_binary 0644 KERNEL_MODULE_SRC INHERIT_PATH_DEPTH:1 MODULE:rm",
-    f"{CUDA} 0755 CUDA_LIB NATIVE MODULE:gpgpu",
-    f"libcuda.so.1 0000 CUDA_SYMLINK NATIVE {CUDA} MODULE:gpgpu",
-    "libcuda.so 0000 CUDA_SYMLINK NATIVE libcuda.so.1 MODULE:gpgpu",
-    f"32/{CUDA} 0755 CUDA_LIB COMPAT32 MODULE:gpgpu",
-    f"libcuda.so.1 0000 CUDA_SYMLINK COMPAT32 {CUDA} MODULE:gpgpu",
-    f"{ML} 0755 UTILITY_LIB NATIVE MODULE:nvml",
-    "nvidia-smi 0755 UTILITY_BINARY MODULE:nvml",
-    "nvidia-modprobe 4755 NVIDIA_MODPROBE MODULE:installer",
-    "nvidia-settings 0755 UTILITY_BINARY MODULE:nvml",
-    "nvidia.icd 0644 CUDA_ICD MODULE:gpgpu",
-    "nvidia_icd.json 0644 VULKAN_ICD_JSON icd.d/ MODULE:opengl",
-    "nvidia_layers.json 0644 VULKAN_ICD_JSON implicit_layer.d/ MODULE:opengl",
-    "nvidia_old.json 0644 VULKAN_ICD_JSON MODULE:opengl",
-    "firmware/gsp_ga10x.bin 0644 FIRMWARE INHERIT_PATH_DEPTH:1 MODULE:gsp",
-    "libOpenCL.so.1.0.0 0755 OPENCL_WRAPPER_LIB NATIVE MODULE:opencl",
-    "html/index.html 0644 DOCUMENTATION INHERIT_PATH_DEPTH:1 MODULE:installer",
+from unit.sources.runfiles import (
+    CUDA,
+    ML,
+    VERSION,
+    contents,
+    pinned,
+    refused,
+    rows_of,
+    taken_apart,
 )
-
-
-def contents(*rows: str, text: str | None = None) -> dict[str, bytes | Path]:
-    files: dict[str, bytes | Path] = {
-        ".manifest": (text or manifest(VERSION, [*ROWS, *rows])).encode(),
-        "LICENSE": b"licence",
-        "kernel-open/Makefile": b"all:\n",
-        "kernel-open/nvidia/nv-kernel.o_binary": b"core",
-        CUDA: library("libcuda.so.1"),
-        f"32/{CUDA}": library("libcuda.so.1", bits=32),
-        # Its list has no link for it.
-        ML: library("libnvidia-ml.so.1"),
-    }
-    for name in (
-        "nvidia-smi",
-        "nvidia-modprobe",
-        "nvidia-settings",
-        "nvidia.icd",
-        "nvidia_icd.json",
-        "nvidia_layers.json",
-        "nvidia_old.json",
-        "firmware/gsp_ga10x.bin",
-        "libOpenCL.so.1.0.0",
-        "html/index.html",
-    ):
-        files[name] = name.encode()
-    return files
-
-
-def pinned(**changes: object) -> RunfileSource:
-    data = {
-        "url": f"https://driver.example/NVIDIA-Linux-x86_64-{VERSION}.run",
-        "sha256": "0" * 64,
-        "version": VERSION,
-        "architecture": "x86_64",
-        **changes,
-    }
-    return RunfileSource.model_validate(data)
-
-
-def taken_apart(run: Path, tmp_path: Path, **changes: object) -> dict[str, Path]:
-    folder = tmp_path / "parts"
-    folder.mkdir(exist_ok=True)
-    return repack(run, pinned(**changes), folder)
-
-
-def rows_of(parts: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
-    document = json.loads(parts[FILES].read_text())
-    return {row["path"]: row for row in document["files"]}
 
 
 @pytest.fixture
@@ -175,14 +108,6 @@ def test_newer_drivers_say_themselves_what_a_file_is_for(tmp_path: Path) -> None
     rows = rows_of(taken_apart(write_runfile(tmp_path / "a.run", VERSION, files), tmp_path))
     assert rows[f"/usr/lib64/nvidia/{ML}"]["features"] == ["graphics", "utility"]
     assert rows["/usr/bin/nvidia-smi"]["features"] == ["utility"]
-
-
-def refused(run: Path, tmp_path: Path, **changes: object) -> ProvisionError:
-    with pytest.raises(ProvisionError) as caught:
-        taken_apart(run, tmp_path, **changes)
-    assert not (tmp_path / "parts/payload.tar").exists()
-    assert caught.value.resolution
-    return caught.value
 
 
 def test_zstd_is_left_to_its_own_program(
@@ -337,79 +262,10 @@ def test_a_link_inside_may_stand_for_a_library(tmp_path: Path) -> None:
     assert rows_of(taken_apart(run, tmp_path))[f"/usr/lib64/nvidia/{ML}"]["elf_class"] == 64
 
 
-def test_files_that_the_list_names_and_that_are_missing_are_named_together(tmp_path: Path) -> None:
-    files = contents()
-    del files[CUDA], files["nvidia-smi"]
-    error = refused(write_runfile(tmp_path / "a.run", VERSION, files), tmp_path)
-    assert str(error.details).splitlines() == [CUDA, "nvidia-smi"]
-
-
 def test_a_damaged_library_is_named(tmp_path: Path) -> None:
     files = {**contents(), CUDA: library("libcuda.so.1")[:80]}
     error = refused(write_runfile(tmp_path / "a.run", VERSION, files), tmp_path)
     assert str(error.details) == f"'{CUDA}' is a damaged ELF file"
-
-
-def test_unknown_types_are_named_and_can_be_left_out(tmp_path: Path) -> None:
-    run = write_runfile(
-        tmp_path / "a.run",
-        VERSION,
-        {
-            **contents(
-                "new.thing 0644 NEW_THING MODULE:gpgpu", "other 0644 OTHER_THING MODULE:powerd"
-            ),
-            "new.thing": b"x",
-        },
-    )
-    error = refused(run, tmp_path)
-    # What no feature wants may be of any type.
-    assert error.details == "NEW_THING, such as new.thing"
-    assert "leave_out" in str(error.resolution)
-    assert rows_of(taken_apart(run, tmp_path, leave_out=("NEW_THING",)))
-
-
-def test_lines_without_sense_are_named_together(tmp_path: Path) -> None:
-    rows = ("libx.so 9999 CUDA_LIB", "one 0755", "l 0000 CUDA_SYMLINK", "../x 0755 CUDA_LIB")
-    run = write_runfile(tmp_path / "a.run", VERSION, contents(*rows))
-    lines = str(refused(run, tmp_path).details).splitlines()
-    assert [line.partition(":")[0] for line in lines] == [f"line {n}" for n in range(27, 31)]
-
-
-@pytest.mark.parametrize("text", ["one line", manifest("1.0", ROWS)])
-def test_a_list_of_another_version_is_refused(text: str, tmp_path: Path) -> None:
-    run = write_runfile(tmp_path / "a.run", VERSION, contents(text=text))
-    assert "can't be used" in refused(run, tmp_path).message
-
-
-@given(st.text())
-def test_any_list_is_read_or_refused(text: str) -> None:
-    with suppress(ProvisionError):
-        listed = parse_manifest(manifest(VERSION, text.splitlines()), version=VERSION)
-        place(listed, version=VERSION, said={})
-
-
-_WORDS = st.sampled_from(["a", "b/c", "../d", "/", "x/", "INHERIT_PATH_DEPTH:1", "COMPAT32"])
-_TYPES = st.sampled_from(["CUDA_LIB", "CUDA_SYMLINK", "FIRMWARE", "UTILITY_BINARY", "CUDA_ICD"])
-
-
-@given(st.lists(st.tuples(_WORDS, st.sampled_from(["0000", "0755"]), _TYPES, st.lists(_WORDS))))
-def test_every_file_goes_below_a_known_folder(
-    rows: list[tuple[str, str, str, list[str]]],
-) -> None:
-    lines = [" ".join([name, mode, kind, *rest, "MODULE:gpgpu"]) for name, mode, kind, rest in rows]
-    for line in lines:
-        try:
-            listed: list[Listed] = parse_manifest(manifest(VERSION, [line]), version=VERSION)
-        except ProvisionError:
-            continue
-        for one in place(listed, version=VERSION, said={}):
-            assert one.path.startswith(("/usr/", "/etc/OpenCL/", "/lib/firmware/nvidia/"))
-            assert ".." not in one.path
-
-
-@given(st.text() | st.recursive(st.none() | st.text(), st.lists).map(json.dumps))
-def test_any_second_list_is_read(text: str) -> None:
-    assert isinstance(parse_file_list(text), dict)
 
 
 @given(st.binary(max_size=200), st.integers(0, 300), st.sampled_from([32, 64]))

@@ -6,20 +6,16 @@ import socket
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
 from threading import Event as Flag
 from threading import Thread
-from typing import ClassVar
 
 import pytest
 import requests
 
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import (
-    SignatureError,
-    Signed,
     UnreachableError,
     download,
     download_summed,
@@ -27,65 +23,10 @@ from provision.fetch import (
     get_small,
     http,
     sessions,
-    verify_signed,
 )
 from provision.progress import Event, Transfer
-from provision.run import Completed
-from unit.fake_archive import Mirror, fake_gpgv
-
-CONTENT = b"a driver" * 1000
-SHA256 = hashlib.sha256(CONTENT).hexdigest()
-
-
-class Server(ThreadingHTTPServer):
-    """Gives the prepared answers, one for each request; the last one again and again."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.answers: list[tuple[int, dict[str, str], bytes]] = []
-        self.requests: list[dict[str, str]] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/file"
-
-    def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        self.answers.append((status, {"Content-Length": str(len(body)), **named}, body))
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Server
-    quiet: ClassVar[bool] = True
-
-    def do_GET(self) -> None:
-        self.server.requests.append(dict(self.headers))
-        answers = self.server.answers
-        status, headers, body = answers.pop(0) if len(answers) > 1 else answers[0]
-        self.send_response(status)
-        for name, value in headers.items():
-            if value:
-                self.send_header(name, value)
-        self.end_headers()
-        # A client that has had enough hangs up.
-        with suppress(ConnectionError):
-            self.wfile.write(body)
-
-    def log_message(self, *_args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(http, "_PAUSE", 0)
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    with Server() as made:
-        thread = Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield made
-        made.shutdown()
-        thread.join()
+from unit.fetch.prepared_server import CONTENT, SHA256, Server
+from unit.fetch.prepared_server import server as server  # noqa: PLC0414 - a fixture
 
 
 def names(folder: Path) -> list[str]:
@@ -267,56 +208,6 @@ def test_an_environment_that_makes_no_sense_is_an_error(
         download("https://127.0.0.1:9/f", sha256=SHA256, destination=tmp_path / "f")
 
 
-def signed_text(tmp_path: Path) -> bytes:
-    Mirror(tmp_path).publish("s", {"main": ""})
-    return (tmp_path / "dists/s/InRelease").read_bytes()
-
-
-def test_only_what_is_signed_comes_back(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_gpgv(monkeypatch)
-    server.answer(200, signed_text(tmp_path), ETag='"1"', Last_Modified="then")
-    signed = get_signed(server.url, keyrings=[Path("/k")])
-    assert signed.payload.startswith(b"Suite: s\n")
-    assert b"PGP" not in signed.payload
-    assert (signed.etag, signed.last_modified) == ('"1"', "then")
-
-
-def test_what_is_known_is_not_sent_again(server: Server) -> None:
-    server.answer(304)
-    known = Signed(b"text", etag='"1"', last_modified="then")
-    assert get_signed(server.url, keyrings=[], known=known) is known
-    assert server.requests[0]["If-None-Match"] == '"1"'
-    assert server.requests[0]["If-Modified-Since"] == "then"
-
-
-def test_a_bad_signature_is_refused(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_gpgv(monkeypatch, good=False)
-    server.answer(200, signed_text(tmp_path))
-    with pytest.raises(SignatureError, match="no valid signature by a key of /keys") as caught:
-        get_signed(server.url, keyrings=[Path("/keys")])
-    assert caught.value.details == "gpgv: said so"
-
-
-@pytest.mark.parametrize("text", [b"", b"<html>Please log in</html>", b"before\n%s", b"%s%s"])
-def test_a_document_with_anything_unsigned_is_refused(
-    server: Server, tmp_path: Path, text: bytes
-) -> None:
-    server.answer(200, text.replace(b"%s", signed_text(tmp_path)))
-    with pytest.raises(SignatureError, match="is not a signed document"):
-        get_signed(server.url, keyrings=[])
-
-
-def test_an_endless_document_is_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("provision.fetch.signed._MAX_SIGNED", 10)
-    server.answer(200, CONTENT)
-    with pytest.raises(ProvisionError, match="larger than 10 bytes"):
-        get_signed(server.url, keyrings=[])
-
-
 @pytest.mark.parametrize("said", [True, False])
 def test_a_download_is_cut_off_before_more_is_written(
     server: Server, tmp_path: Path, *, said: bool
@@ -362,65 +253,6 @@ def test_an_impatient_request_is_made_once(server: Server) -> None:
     with pytest.raises(UnreachableError):
         get_signed(server.url, keyrings=[], patient=False)
     assert len(server.requests) == 1
-
-
-def program(
-    monkeypatch: pytest.MonkeyPatch, *names: str, status: int = 0, stdout: str = ""
-) -> list[list[str]]:
-    """Put a stand-in for the installed programs in place; returns how they were started."""
-    started: list[list[str]] = []
-
-    def run(argv: list[str | Path], **_options: object) -> Completed:
-        words = [str(word) for word in argv]
-        started.append(words)
-        Path(words[words.index("--output") + 1]).write_bytes(b"payload")
-        return Completed(tuple(words), status, stdout, "what it said")
-
-    monkeypatch.setattr("provision.fetch.signed.run", run)
-    monkeypatch.setattr("provision.fetch.signed.find_program", {n: n for n in names}.get)
-    return started
-
-
-def test_sequoia_checks_where_gnupg_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started = program(monkeypatch, "sqv")
-    assert verify_signed(signed_text(tmp_path), keyrings=[Path("/k")], name="f") == b"payload"
-    assert started[0][:5] == ["sqv", "--keyring", "/k", "--cleartext", "--output"]
-
-
-def test_sequoia_is_believed_by_its_exit_status(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program(monkeypatch, "sqv", status=1)
-    with pytest.raises(SignatureError) as caught:
-        verify_signed(signed_text(tmp_path), keyrings=[Path("/k")], name="f")
-    assert caught.value.details == "what it said"
-
-
-def test_one_good_signature_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    status = "[GNUPG:] GOODSIG 1 Old key\n[GNUPG:] NO_PUBKEY 2\n"
-    started = program(monkeypatch, "gpgv", "sqv", status=2, stdout=status)
-    assert verify_signed(signed_text(tmp_path), keyrings=[], name="f") == b"payload"
-    assert started[0][0] == "gpgv"
-
-
-@pytest.mark.parametrize(
-    "status",
-    [
-        "[GNUPG:] GOODSIG 1 Old key\n[GNUPG:] BADSIG 2 New key\n",
-        "[GNUPG:] EXPKEYSIG 1 Old key\n[GNUPG:] VALIDSIG 1\n",
-        "[GNUPG:] NO_PUBKEY 2\n",
-        "gpgv: GOODSIG\n",
-        "",
-    ],
-)
-def test_a_bad_or_missing_signature_is_not(
-    status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program(monkeypatch, "gpgv", stdout=status)
-    with pytest.raises(SignatureError):
-        verify_signed(signed_text(tmp_path), keyrings=[], name="f")
 
 
 class _Hop:

@@ -1,0 +1,117 @@
+"""Builds of a fleet whose pushes arrive in a registry in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.catalogue import Catalogue
+from provision.config import Config
+from provision.engine.docker_api import Message
+from provision.fleet.prebuild import FleetRegistry
+from provision.matrix import cell_builds
+from provision.matrix.cells import Planned
+from provision.matrix.results import Results
+from provision.matrix.runner import MatrixRun
+from provision.matrix.work import Outcome as RunOutcome
+from provision.matrix.work import RunOptions
+from provision.pipeline.registries import connect, tag_of
+from provision.pipeline.workspace import Settings
+from provision.registry.claims import Pace
+from provision.registry.client import Client
+from provision.registry.names import Reference
+from unit.engine.fake_engine import FakeEngine
+from unit.kmod.artifact import make_pin
+from unit.matrix.test_runner import KERNELS, Lab, cells
+from unit.registry.memory import (
+    ECDSA,
+    MemoryRegistry,
+    new_key,
+)
+
+ADDRESS = "registry.example/drivers"
+
+
+KEY = new_key()
+
+
+PACE = Pace(settle=0.0, renew=3600.0, expire=90.0)
+
+
+PINS = {
+    (version, kernel): make_pin(version=version, kernel=kernel)
+    for kernel in KERNELS
+    for version in ("2.0", "1.2")
+}
+
+
+class PushingEngine(FakeEngine):
+    """An engine whose pushes arrive."""
+
+    def __init__(self, registry: MemoryRegistry) -> None:
+        super().__init__()
+        self.registry = registry
+
+    def push(self, reference: str) -> Iterator[Message]:
+        self.calls.append(f"push {reference}")
+        tag = reference.rpartition(":")[2]
+        pin = next(pin for pin in PINS.values() if tag_of(pin).text == tag)
+        yield {"aux": {"Digest": self.registry.have_image(pin, [b"layer"], tag)}}
+
+    def pushes(self) -> int:
+        return sum(call.startswith("push ") for call in self.calls)
+
+
+@pytest.fixture
+def registry() -> MemoryRegistry:
+    return MemoryRegistry()
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: MemoryRegistry) -> Lab:
+    root = tmp_path / "host"
+    (root / "etc").mkdir(parents=True)
+    (root / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\nVERSION_CODENAME=bookworm\n")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    settings = Settings(root, Config(), Catalogue([]), tmp_path / "cache")
+    lab = Lab(settings, Results(tmp_path / "state"), engine=PushingEngine(registry))
+    monkeypatch.setattr(cell_builds, "resolve_pin", lab.resolve)
+    monkeypatch.setattr(cell_builds, "build_image", lab.build)
+    return lab
+
+
+def connected(registry: MemoryRegistry) -> Callable[[Settings, Reference], Client]:
+    def connect_to(settings: Settings, reference: Reference) -> Client:
+        client = connect(settings, reference)
+        client.transport.session = registry.session()
+        client.transport.sleep = registry.slept.append
+        client.transport.credentials = lambda: None
+        return client
+
+    return connect_to
+
+
+def publisher(lab: Lab, registry: MemoryRegistry, **more: Any) -> FleetRegistry:  # noqa: ANN401 - its own fields
+    return FleetRegistry(
+        lab.settings,
+        ADDRESS,
+        lambda data: KEY.sign(data, ECDSA),
+        pace=PACE,
+        connected=connected(registry),
+        sleep=lambda _: None,
+        **more,
+    )
+
+
+def run(lab: Lab, place: FleetRegistry, *planned: Planned, **how: Any) -> RunOutcome:  # noqa: ANN401 - RunOptions' fields
+    made = MatrixRun(
+        lab.settings,
+        lab.results,
+        RunOptions(**how, publisher=place),
+        lambda: lab.engine,
+        progress=lab.events.append,
+    )
+    return made.run(planned or cells())
