@@ -14,12 +14,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 
-# In this order: the PIN in a PKCS#11 URI (RFC 7512, section 2.4); the password in an address
-# (RFC 3986, 3.2.1), which ends at the last '@' before the path, for those who did not encode one; a
-# token in the password's place (https://TOKEN@host); a value of the query whose name says that it
-# is one; a query that is nothing but a token, as SUSE's.
+# In this order: the PIN in a PKCS#11 URI (RFC 7512, section 2.4) with its quotes; the password
+# in an address (RFC 3986, 3.2.1), which ends at the last '@' before the path, for those who did not
+# encode one; a token in the password's place (https://TOKEN@host); a value of the query whose name
+# says that it is one; a query that is nothing but a token, as SUSE's.
 _SECRET = re.compile(
-    r"(pin-value=)[^&;\s'\"]+"
+    r"(pin(?:-|%2d)value(?:=|%3d))[^&\s]*[^&\s'\"]"
     r"|(://[^/@:\s]*:)[^/\s]+(?=@)"
     r"|(https?://)[^/@:\s?#]+(?=@)"
     r"|([?&](?:[\w.-]*(?:token|secret|passw|pwd|signature|credential|auth|api_?key)[\w.-]*|key|sig)=)"

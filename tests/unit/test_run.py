@@ -163,6 +163,8 @@ def test_what_can_not_be_killed_is_left_behind(
     ("text", "shown"),
     [
         ("pkcs11:token=t?pin-value=47%2011&x=y", "pkcs11:token=t?pin-value=***&x=y"),
+        ("'pkcs11:token=t?pin-value=S3CR'ET;\"PIN'", "'pkcs11:token=t?pin-value=***'"),
+        ("pkcs11:token=t?pin%2dvalue%3DS3CRET x", "pkcs11:token=t?pin%2dvalue%3D*** x"),
         ("'pkcs11:object=o?PIN-VALUE=4711'", "'pkcs11:object=o?PIN-VALUE=***'"),
         ("https://me:s3:cret@host/debian x", "https://me:***@host/debian x"),
         ("https://me:s3@cret@host/debian", "https://me:***@host/debian"),

@@ -116,7 +116,7 @@ def image_release(path: Path) -> str:
     with path.open("rb") as stream:
         head = stream.read(_HEADER_BYTES)
     at, magic = _MAGIC
-    if head[at : at + len(magic)] != magic:
+    if head[at : at + len(magic)] != magic or len(head) < _VERSION + 2:
         raise ValueError(f"'{path}' is no kernel image for x86")
     (offset,) = struct.unpack_from("<H", head, _VERSION)
     text = head[_SETUP + offset :].split(b"\0", 1)[0].decode("ascii", "replace")
@@ -191,8 +191,10 @@ _MENUS = ("boot/grub/grub.cfg", "boot/grub2/grub.cfg")
 # Patterns are compiled only when they are needed: that takes longer than reading the files.
 _GRUB = r"(?m)^\s*linux(?:16|efi)?\s+(\S+)"
 _KEY = r"(?m)^[ \t]*(linux|efi|uki|version)[ \t]+(\S+)"
-_IMAGE = r"(?:vmlinuz|vmlinux|kernel|Image)-(?P<release>\d.*)$"
+_IMAGE = r"(?:vmlinuz|vmlinux|bzImage|zImage|linux|kernel|Image)-(?P<release>\d.*)$"
 _RELEASE = r"\d+\.\d+"
+# What GRUB starts as a kernel and is none: memory tests, network boot.
+_OTHER_PROGRAMS = r"(?i)memtest|ipxe|\.lkrn$|\.c32$"
 # A unified kernel image: TOKEN-RELEASE.efi, with the number of tries left: kernel-install(8).
 _UNIFIED = r"-(?P<release>\d+\.\d+.*?)(?:\+\d+(?:-\d+)?)?\.efi$"
 _SLOTS = ("a", "b")
@@ -214,14 +216,14 @@ class BootEntries:
 def boot_entries(root: Path) -> BootEntries:
     """Return the kernels of all deployments, slots, boot loader entries and images of a host."""
     doubts: list[str] = []
-    found = [
-        *_deployments(root, doubts),
-        *_slots(root, doubts),
-        *_loader_entries(root, doubts),
-        *_unified(root),
-        *_menus(root, doubts),
-        *_images(root),
-    ]
+    found: list[str] = []
+    readers = (_deployments, _slots, _loader_entries, _unified, _menus, _images)
+    for reader in readers:
+        try:
+            found += reader(root, doubts)
+        except OSError as error:
+            # A link that leads in a circle, for example.
+            doubts.append(f"'{error.filename}' can't be read: {error.strerror or error}")
     return BootEntries(tuple(dict.fromkeys(found)), tuple(doubts))
 
 
@@ -283,7 +285,7 @@ def _release_inside(
         doubts.append(f"'{root / entry}' names no release of a kernel: {error}")
 
 
-def _unified(root: Path) -> Iterator[str]:
+def _unified(root: Path, _doubts: list[str]) -> Iterator[str]:
     """Yield the kernels of unified images, which boot loaders find without an entry."""
     for partition in _PARTITIONS:
         for path in glob_in_root(root, f"{partition}/EFI/Linux/*.efi"):
@@ -296,12 +298,17 @@ def _menus(root: Path, doubts: list[str]) -> Iterator[str]:
     for name in _MENUS:
         if not in_root(root, name).is_file():
             continue
-        for image in re.findall(_GRUB, _text(root, PurePosixPath(name), doubts)):
-            if _is_there(root, image):
-                yield from _releases([_named(image) or ""])
+        menu = PurePosixPath(name)
+        for image in re.findall(_GRUB, _text(root, menu, doubts)):
+            if not _is_there(root, image):
+                continue
+            releases = list(_releases([_named(image) or ""]))
+            if not releases and not re.search(_OTHER_PROGRAMS, Path(image).name):
+                releases = list(_release_inside(root, image, menu, doubts))
+            yield from releases
 
 
-def _images(root: Path) -> Iterator[str]:
+def _images(root: Path, _doubts: list[str]) -> Iterator[str]:
     """Yield the kernels whose image lies in /boot."""
     yield from _releases(_named(str(path)) or "" for path in glob_in_root(root, "boot/*-*"))
 

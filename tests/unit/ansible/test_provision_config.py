@@ -32,9 +32,11 @@ def _mirror(address: str) -> dict[str, Any]:
     [
         (_mirror(f"https://me:{_PASSWORD}@mirror.example/debian"), {_PASSWORD}),
         (_mirror("https://me:a@b@mirror.example/debian"), {"a@b"}),
-        (_mirror("https://me@mirror.example/debian"), set()),
+        # A name without a password may be a token, and counts as one.
+        (_mirror("https://T0KEN@mirror.example/debian"), {"T0KEN"}),
         (_mirror("https://mirror.example:8443/debian"), set()),
         ({"signing": {"key": "pkcs11:token=x?pin-value=1234&y=z"}}, {"1234"}),
+        ({"signing": {"key": "pkcs11:token=x?pin%2Dvalue=12'34"}}, {"12'34"}),
         ({"catalogue": ["http://:pw@a/b", "plain"]}, {"pw"}),
         ({"url": "https://m.example/a?access_token=t0k&arch=x86_64"}, {"t0k"}),
         ({"url": "https://updates.example/repo?0123456789abcdef0123"}, {"0123456789abcdef0123"}),

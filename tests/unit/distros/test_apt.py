@@ -218,6 +218,14 @@ def test_packaged_kernels_are_listed_newest_first() -> None:
             "out of step",
             "[distros.ubuntu.archive] mirror",
         ),
+        (
+            (
+                "W: Conflicting distribution: http://m.example noble InRelease (expected noble but"
+                " got focal)\nE: The archive serves the signed index of another suite."
+            ),
+            "signed index of another suite",
+            "[distros.ubuntu.archive] mirror",
+        ),
         ("E: Failed to fetch x  Hash Sum mismatch", "out of step", "some minutes"),
         (
             (

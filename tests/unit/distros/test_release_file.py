@@ -100,6 +100,7 @@ def test_dates_may_be_missing() -> None:
         ("Suite: oldstable-security\nCodename: bookworm-security", 2),
         ("Suite: bookworm\nCodename: bookworm", 1),
         ("Suite: bookworm", 1),
+        ("Suite: bookworm-updates\nCodename: bookworm", 1),
         ("Origin: Debian\nSuite: ", 0),
     ],
 )
@@ -107,6 +108,14 @@ def test_it_says_what_it_is_called(fields: str, names: int) -> None:
     found = release(f"{fields}\nSHA256:\n {XZ} 1 main/binary-amd64/Packages.xz\n")
     assert len(found.names) == names
     assert all(name.startswith(("bookworm", "oldstable")) for name in found.names)
+
+
+def test_a_suite_of_ubuntu_is_not_the_release_itself() -> None:
+    """All suites of a release have its codename: 'noble-proposed' must not pass for 'noble'."""
+    text = (
+        f"Suite: noble-proposed\nCodename: noble\nSHA256:\n {XZ} 1 main/binary-amd64/Packages.xz\n"
+    )
+    assert release(text).names == ("noble-proposed",)
 
 
 @given(st.text())

@@ -87,6 +87,15 @@ def _grub(root: Path) -> None:
         _put(root, f"boot/vmlinuz-{release}")
 
 
+def _grub_of_other_names(root: Path) -> None:
+    """Kernels that an admin installed by hand, and a program that is not one."""
+    _put(root, f"boot/bzImage-{NEW}")
+    _put(root, "boot/mine/kernel.img", _image(f"{OLD} (build@x) #1"))
+    _put(root, "boot/memtest86+x64.bin")
+    names = (f"bzImage-{NEW}", "mine/kernel.img", "memtest86+x64.bin")
+    _put(root, "boot/grub/grub.cfg", "\n".join(f"\tlinux /boot/{name} ro" for name in names))
+
+
 def _grub_of_another_partition(root: Path) -> None:
     _put(root, "boot/grub2/grub.cfg", f"  linuxefi ($root)/old/vmlinuz-{OLD} ro\n")
     _put(root, f"boot/old/vmlinuz-{OLD}")
@@ -105,6 +114,7 @@ def _grub_of_another_partition(root: Path) -> None:
         _folders_are_absolute_links,
         _unified,
         _grub,
+        _grub_of_other_names,
         _grub_of_another_partition,
     ],
 )
@@ -155,6 +165,16 @@ def test_what_cannot_be_read_leaves_a_doubt(tmp_path: Path) -> None:
     assert "deployment" in text
     assert "slot a" in text
     assert "x.conf" in text
+
+
+@pytest.mark.parametrize("name", ["boot/grub/grub.cfg", "boot/vmlinuz-1", "boot/loader/entries"])
+def test_a_link_that_leads_in_a_circle_leaves_a_doubt(tmp_path: Path, name: str) -> None:
+    _put(tmp_path, "boot/grub2/grub.cfg", "linux /boot/vmlinuz-1\n")
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).symlink_to(Path(name).name)
+    boot_entries(tmp_path)
+    _put(tmp_path, "boot/flatcar/vmlinuz-b", b"\x00" * 0x202 + b"HdrS" + b"\0\0")
+    assert any("slot b" in doubt for doubt in boot_entries(tmp_path).doubts)
 
 
 @pytest.mark.parametrize("key", ["linux", "uki"])

@@ -143,7 +143,16 @@ apt_get() {{ apt-get {options} $authorities "$@"; }}
 apt_cache() {{ apt-cache {options} "$@"; }}
 mkdir -p lists/partial cache archives/partial none/partial sources
 # Only the first round updates: both must see the same state of the repositories.
-if [ ! -e updated ]; then apt_get --quiet update; : > updated; fi"""
+if [ ! -e updated ]; then
+    apt_get --quiet update > update.log 2>&1 || {{ cat update.log; exit 100; }}
+    cat update.log
+    # A good signature on another suite's index is only a warning for apt.
+    if grep '^W: Conflicting distribution' update.log; then
+        echo 'E: The archive serves the signed index of another suite.'
+        exit 100
+    fi
+    : > updated
+fi"""
 
 
 # apt prints the listing while it downloads the packages; the indexes are the same. The listing has

@@ -36,6 +36,12 @@ class _Trouble:
 # The first one counts: "Failed to fetch" follows most of the others.
 _TROUBLES = (
     _Trouble(
+        _said(r"^E: The archive serves the signed index of another suite"),
+        "The archive of {release} serves the signed index of another suite, and is not used.",
+        "Its signature is good, so it was put in another's place. Name another mirror: {setting}"
+        ' mirror = "https://…" in /etc/provision/provision.toml.',
+    ),
+    _Trouble(
         _said(r"\b40[13] +(?:Unauthorized|Forbidden)"),
         "A repository of {release} wants to know who asks, and refuses this machine.",
         "For Ubuntu's Expanded Security Maintenance: run 'pro attach' on this machine. Its token is"

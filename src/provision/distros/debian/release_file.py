@@ -56,9 +56,15 @@ class ReleaseFile:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it calls itself: its codename and its suite."""
-        fields = (self.fields.get(name, "").strip() for name in ("Codename", "Suite"))
-        return tuple(dict.fromkeys(name for name in fields if name))
+        """What it calls itself: its codename and its suite.
+
+        Where a suite's name begins with the codename, as Ubuntu's ``noble-updates`` does, all
+        suites of a release have one codename, and only the suite says which one it is.
+        """
+        codename, suite = (self.fields.get(name, "").strip() for name in ("Codename", "Suite"))
+        if codename and suite.startswith(f"{codename}-"):
+            return (suite,)
+        return tuple(dict.fromkeys(name for name in (codename, suite) if name))
 
     @property
     def components(self) -> frozenset[str]:

@@ -99,11 +99,13 @@ _TREE: Spec = {
 
 # The path of the file on a host.
 PATH = "/etc/provision/provision.toml"
-# The password of an address (https://www.rfc-editor.org/rfc/rfc3986#section-3.2.1), a token in its
-# query, and the PIN of a PKCS#11 URI (https://www.rfc-editor.org/rfc/rfc7512#section-2.3).
+# The password of an address (https://www.rfc-editor.org/rfc/rfc3986#section-3.2.1) or a token in
+# its place, a token in its query, and the PIN of a PKCS#11 URI
+# (https://www.rfc-editor.org/rfc/rfc7512#section-2.3).
 _SECRETS = (
     re.compile(r"://[^\s/@:]*:([^\s/]+)@"),
-    re.compile(r"[?&;]pin-value=([^&;\s]+)"),
+    re.compile(r"https?://([^\s/@:?#]+)@"),
+    re.compile(r"(?i)[?&;]pin(?:-|%2d)value(?:=|%3d)([^&\s]+)"),
     re.compile(
         r"[?&][\w.-]*(?:token|secret|passw|pwd|signature|credential|auth|api_?key)[\w.-]*=([^&\s]+)",
         re.IGNORECASE,

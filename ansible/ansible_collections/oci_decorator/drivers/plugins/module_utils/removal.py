@@ -6,17 +6,22 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-# What provision makes in a driver's part of its store: src/provision/store/layout.py. Everything
-# that begins with a dot is its own too.
+# What provision makes in a driver's part of its store (src/provision/store/layout.py), with the
+# drafts of a killed run that entries.py removes. A dot by itself says nothing: admins hide files
+# too.
+_FILES = r"(?:state|written|serials)\.json"
 _OURS = re.compile(
-    r"\..*|[0-9a-f]{12}|current|previous|kernels|state\.json.*|written\.json.*|lock|saved"
+    rf"[0-9a-f]{{12}}|current|previous|kernels|{_FILES}(?:\.unreadable-.*)?|\.?lock|saved"
+    rf"|\.(?:partial|removed)-[0-9a-f]{{12}}.*|\.(?:current|previous|{_FILES})\..+"
 )
+# Beside the drivers.
+_OURS_BESIDE = re.compile(r"\.lock|\.desired\.json|\.\.desired\.json\..+")
 # A folder of the store with any of these belongs to a driver.
 _MARKS = ("kernels", "current", "previous", "state.json", "written.json", ".lock")
 # Copies of foreign files that were replaced on request: vendor files and units.
 _SAVED = "saved"
 _UNITS = ".units"
-_RECORD = re.compile(r"written\.json.*|\..*")
+_RECORD = re.compile(r"written\.json(?:\.unreadable-.*)?|\.lock|\.written\.json\..+")
 
 
 def store_parts(store: Path) -> tuple[list[Path], list[Path]]:
@@ -30,7 +35,7 @@ def store_parts(store: Path) -> tuple[list[Path], list[Path]]:
     for path in _entries(store):
         if path.name == _UNITS and path.is_dir():
             _split(path, _RECORD, ours, foreign)
-        elif path.name.startswith("."):
+        elif _OURS_BESIDE.fullmatch(path.name):
             ours.append(path)
         elif _is_driver(path):
             _split(path, _OURS, ours, foreign)
