@@ -68,7 +68,7 @@ def newer_docker(
     archive = base_archive(engine, DISTRO)
     # Hosts lie below pytest's folder, which has to look the same from in there.
     shown = (RUNTIME.parent, archive.parent, tmp_path_factory.getbasetemp())
-    settings = json.loads(snippet(_PAGE, "podman reads `/etc/cdi` by itself"))
+    settings = json.loads(snippet(_PAGE, "without configuration. For Docker 25 to"))
     settings |= json.loads(snippet(_PAGE, "`/etc/docker/daemon.json`, then"))
     environment = {"OCI_DECORATOR_CONFIG": str(shim_config)}
     with DockerInTree(settings, shown, environment) as docker:
@@ -87,7 +87,7 @@ def gpus(host: Host) -> Host:
 def _generate(host: Host, output: Path) -> None:
     """The manual's command, for this host's root and vendor."""
     words = {"--vendor nvidia": "--vendor gpu", "/etc/cdi/nvidia.json": str(output)}
-    argv = shlex.split(snippet(_PAGE, "Write the inventory", words))
+    argv = shlex.split(snippet(_PAGE, "On a host without units, write the inventory", words))
     run([DECORATOR, *argv[1:], "--root", host.root])
 
 

@@ -72,7 +72,7 @@ def _ctr(containerd: Containerd, *variables: str, check: bool = True) -> Complet
     """The manual's `ctr run`, with these variables and our report as its program."""
     env = " ".join(f"--env {shlex.quote(variable)}" for variable in variables)
     words = {"--env OCI_NVIDIA=all": env, "IMAGE": _IMAGE, "NAME": "report"}
-    command = snippet(_PAGE, "With its own client", {**words, "nvidia-smi": "sh -c REPORT"})
+    command = snippet(_PAGE, "With containerd's own", {**words, "nvidia-smi": "sh -c REPORT"})
     ctr, *argv = [_REPORT if word == "REPORT" else word for word in shlex.split(command)]
     assert ctr == "ctr"
     return containerd(*argv, check=check)
