@@ -112,15 +112,10 @@ class SigningKey:
     @contextmanager
     def opened(self) -> Iterator[Path]:
         """A GnuPG folder with this key; its agent has ended when this is left."""
-        # A socket's path may have 107 bytes, so not below the cache.
-        home = self._home()
-        gpg: list[str | Path] = ["gpg", "--homedir", home, "--batch", "--quiet"]
-        try:
+        with _gnupg_home() as home:
+            gpg: list[str | Path] = ["gpg", "--homedir", home, "--batch", "--quiet"]
             run([*gpg, "--import", self.folder / "secret.asc"])
             yield home
-        finally:
-            run(["gpgconf", "--homedir", home, "--kill", "all"], check=False)
-            shutil.rmtree(home, ignore_errors=True)
 
     def sign(self, rpms: Sequence[Path]) -> None:
         """Put this key's signature into `rpms`, in place of another."""
@@ -149,11 +144,18 @@ class SigningKey:
             run([*gpg, "--output", signature, path])
         return signature
 
-    @staticmethod
-    def _home() -> Path:
-        home = Path(tempfile.mkdtemp(prefix="provision-gpg-"))
-        home.chmod(0o700)
-        return home
+
+@contextmanager
+def _gnupg_home() -> Iterator[Path]:
+    """An empty GnuPG folder; it is removed, and its agent has ended, when this is left."""
+    # A socket's path may have 107 bytes, so not below the cache.
+    home = Path(tempfile.mkdtemp(prefix="provision-gpg-"))
+    try:
+        yield home
+    finally:
+        run(["gpgconf", "--homedir", home, "--kill", "all"], check=False)
+        # The agent removes its sockets at its end, which may come between a listing and a removal.
+        shutil.rmtree(home, ignore_errors=True)
 
 
 def signing_key(name: str) -> SigningKey:
@@ -162,17 +164,12 @@ def signing_key(name: str) -> SigningKey:
 
     def make(folder: Path) -> None:
         folder.mkdir()
-        home = folder / "home"
-        home.mkdir(mode=0o700)
-        gpg: list[str | Path] = ["gpg", "--homedir", home, "--batch", "--quiet", "--passphrase", ""]
-        try:
+        with _gnupg_home() as home:
+            gpg = ["gpg", "--homedir", str(home), "--batch", "--quiet", "--passphrase", ""]
             run([*gpg, "--quick-gen-key", f"Packages of tests <{address}>", "rsa2048", "sign", "0"])
             run([*gpg, "--armor", "--output", folder / PUBLIC_KEY, "--export", address])
             secret = [*gpg, "--pinentry-mode", "loopback", "--armor", "--export-secret-keys"]
             (folder / "secret.asc").write_text(run([*secret, address]).stdout)
-        finally:
-            run(["gpgconf", "--homedir", home, "--kill", "all"], check=False)
-        shutil.rmtree(home)
 
     return SigningKey(cached(f"rpm-key-{name}", make), address)
 
