@@ -199,11 +199,21 @@ def test_two_at_once_read_the_index_once(host: Host) -> None:
 
 
 @pytest.mark.parametrize("damage", ["", "{}", "[]", '{"etag": null}', "not json"])
-def test_a_damaged_cache_is_read_again(host: Host, damage: str) -> None:
+def test_a_damaged_cache_is_read_again_and_admits_no_older_index(
+    host: Host, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def damaged() -> str | None:
+        for state in host.cache.glob("archive/*/state.json"):
+            state.write_text(damage)
+        return host.newest()
+
     host.newest()
-    for state in host.cache.glob("archive/*/state.json"):
-        state.write_text(damage)
-    assert host.newest() == "1.1-1"
+    assert damaged() == "1.1-1"
+    # The signature of an older index is good: what is cached says that it is older.
+    host.mirror.date -= timedelta(days=1)
+    host.publish("0.9-1")
+    assert damaged() == "1.1-1"
+    assert "answered with an older index" in caplog.text
 
 
 def test_a_damaged_table_says_which_file_to_delete(host: Host) -> None:

@@ -43,7 +43,7 @@ class Known:
     Attributes:
         signed: Its signed text.
         release: The parsed text.
-        checked: Unix time at which the archive last confirmed that it is current.
+        checked: Unix time at which the archive last confirmed that it is current; 0 if unknown.
         tried: Unix time of the last request, with or without an answer.
     """
 
@@ -212,12 +212,10 @@ class SuiteCache:
             raise self._expired(
                 known.release, f"The cached index is the newest: {self.address} {why}."
             )
-        log.warning(
-            "%s %s; using its index as of %s UTC",
-            self.address,
-            why,
-            f"{datetime.fromtimestamp(known.checked, UTC):%Y-%m-%d %H:%M}",
-        )
+        checked = datetime.fromtimestamp(known.checked, UTC) if known.checked else None
+        as_of = checked or known.release.date
+        age = f" as of {as_of:%Y-%m-%d %H:%M} UTC" if as_of else ""
+        log.warning("%s %s; using its index%s", self.address, why, age)
         return known.release
 
     def _is_older(self, release: ReleaseFile, before: ReleaseFile) -> bool:
@@ -254,23 +252,22 @@ class SuiteCache:
 
     def _load(self) -> Known | None:
         try:
-            state = json.loads((self.folder / "state.json").read_bytes())
             payload = (self.folder / "Release").read_bytes()
+            release = self._parse(Signed(payload, None, None))
+        except (FileNotFoundError, ProvisionError):
+            # It was never written or is damaged, and is read again.
+            return None
+        try:
+            state = json.loads((self.folder / "state.json").read_bytes())
             signed = Signed(payload, state["etag"], state["last_modified"])
             checked, tried = float(state["checked"]), float(state["tried"])
             # Raises ValueError for a time that could not be shown.
             datetime.fromtimestamp(checked, UTC)
-            return Known(signed, self._parse(signed), checked, tried)
-        except (
-            FileNotFoundError,
-            ArithmeticError,
-            ValueError,
-            KeyError,
-            TypeError,
-            ProvisionError,
-        ):
-            # It was never written or is damaged, and is read again.
-            return None
+        except (FileNotFoundError, ArithmeticError, ValueError, KeyError, TypeError):
+            # The text still says which index is the newest so far, so that an older one is refused.
+            signed = Signed(payload, None, None)
+            checked = tried = 0.0
+        return Known(signed, release, checked, tried)
 
     def _store(self, known: Known) -> None:
         write_atomic(self.folder / "Release", known.signed.payload)
