@@ -10,11 +10,12 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from provision.errors import ConfigError, Mistake, NotFoundError, ProvisionError
+from provision.mistakes import mistakes_of
 
 # The size limit of documents; a larger one is a mistake or an attack.
 MAX_BYTES = 16 * 1024 * 1024
@@ -24,7 +25,12 @@ class Frozen(BaseModel):
     """Base of all data models: immutable, strict, no unknown keys.
 
     Errors never quote values: they may be secret.
+
+    Attributes:
+        described_in: The page that describes the keys, for the models of files that people write.
     """
+
+    described_in: ClassVar[str | None] = None
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_errors=True)
 
@@ -50,10 +56,21 @@ def load_toml(path: Path, model: type[ModelT]) -> ModelT:
         document = json.dumps(data, default=str)
     except (ValueError, RecursionError) as error:
         # Besides the library's own: numbers of thousands of digits, thousands of brackets.
-        raise ConfigError(str(path), [Mistake("", f"not valid TOML: {error}")]) from error
+        raise ConfigError(
+            str(path),
+            [Mistake("", f"not valid TOML: {error}")],
+            resolution=how_to_correct(path, model),
+        ) from error
     if mistakes := [Mistake(place, "has a NUL character in it") for place in _with_nul(data)]:
-        raise ConfigError(str(path), mistakes)
-    return parse_json(document, model, name=str(path))
+        raise ConfigError(str(path), mistakes, resolution=how_to_correct(path, model))
+    return parse_json(document, model, name=str(path), resolution=how_to_correct(path, model))
+
+
+def how_to_correct(path: Path, model: type[Frozen]) -> str | None:
+    """Return what to do about mistakes in a file; None if people don't write files of its kind."""
+    if model.described_in is None:
+        return None
+    return f"Correct the file ({model.described_in} describes its keys): ${{EDITOR:-vi}} {path}"
 
 
 def _with_nul(value: object, place: str = "") -> Iterator[str]:
@@ -75,13 +92,16 @@ def load_json(path: Path, model: type[ModelT]) -> ModelT:
     return parse_json(_read(path), model, name=str(path))
 
 
-def parse_json(text: str, model: type[ModelT], *, name: str) -> ModelT:
+def parse_json(
+    text: str, model: type[ModelT], *, name: str, resolution: str | None = None
+) -> ModelT:
     """Validate JSON text.
 
     Args:
         text: The document.
         model: Its model.
         name: Its name in messages.
+        resolution: What to do about mistakes.
 
     Raises:
         ConfigError: It does not fit the model; names every key.
@@ -89,7 +109,7 @@ def parse_json(text: str, model: type[ModelT], *, name: str) -> ModelT:
     try:
         return model.model_validate_json(text)
     except ValidationError as error:
-        raise ConfigError(name, mistakes_of(error)) from error
+        raise ConfigError(name, mistakes_of(error, model), resolution=resolution) from error
 
 
 @contextmanager
@@ -111,35 +131,6 @@ def refusing(message: str, *, resolution: str | None = None) -> Iterator[None]:
             resolution=resolution,
             details="\n".join(map(str, mistakes_of(error))),
         ) from error
-
-
-def mistakes_of(error: ValidationError) -> list[Mistake]:
-    """Return a validation error's complaints as mistakes with dotted paths."""
-    items = error.errors(include_url=False, include_context=False, include_input=False)
-    places = [tuple(part for part in item["loc"] if not _is_tag(part)) for item in items]
-    return [
-        Mistake(".".join(map(str, place)), _reason(item["type"], item["msg"]))
-        for item, place in zip(items, places, strict=True)
-        # A list with wrong items is reported as "too short" as well.
-        if item["type"] != "too_short" or not _has_wrong_items(place, places)
-    ]
-
-
-def _is_tag(part: int | str) -> bool:
-    """Whether a part of a location names a shape of a value instead of a key."""
-    return str(part).startswith("<")
-
-
-def _has_wrong_items(place: tuple[int | str, ...], others: list[tuple[int | str, ...]]) -> bool:
-    return any(len(other) > len(place) and other[: len(place)] == place for other in others)
-
-
-def _reason(kind: str, message: str) -> str:
-    if kind == "extra_forbidden":
-        return "unknown key"
-    if kind == "missing":
-        return "missing"
-    return message.removeprefix("Value error, ")
 
 
 def _without_waiting(path: str, flags: int) -> int:

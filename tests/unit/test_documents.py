@@ -43,10 +43,10 @@ def test_all_mistakes_are_reported_with_their_paths(tmp_path: Path) -> None:
     assert caught.value.exit_code is ExitCode.USAGE
     assert sorted(mistakes(caught.value)) == [
         "name: missing",
-        "nme: unknown key",
-        "parts.0.size: Input should be a valid integer",
+        "nme: unknown key; did you mean 'name'?",
+        "parts.0.size: must be a whole number",
         "parts.1.size: missing",
-        "parts.1.weight: unknown key",
+        "parts.1.weight: unknown key; known here: size",
     ]
 
 

@@ -13,11 +13,11 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from provision.documents import mistakes_of
 from provision.engine.docker_api import Engine, Image, Message, engine_architecture, split_reference
 from provision.engine.scratch import scratch
 from provision.engine.stream import transfer
 from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.mistakes import mistakes_of
 from provision.pin import BasePin
 from provision.progress import Note, Progress, silent
 

@@ -21,9 +21,10 @@ from provision.catalogue import Entry, Recipe, RecipeSource, Variant
 from provision.distros import source_names
 from provision.distros.debian import ArchiveIndex
 from provision.distros.debian.distro_archive import require_headers
-from provision.documents import mistakes_of, refusing
+from provision.documents import refusing
 from provision.errors import NotFoundError, UsageError
 from provision.manifest import HostNeeds
+from provision.mistakes import mistakes_of
 from provision.pin import (
     Architecture,
     BasePin,

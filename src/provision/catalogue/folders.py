@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision.catalogue.recipe import Recipe
-from provision.documents import MAX_BYTES, load_toml
+from provision.documents import MAX_BYTES, how_to_correct, load_toml
 from provision.errors import ConfigError, Mistake, NotFoundError
 from provision.files import in_root
 
@@ -115,7 +115,7 @@ def load_entry(folder: Path) -> Entry:
         else:
             mistakes.append(Mistake(f"patches.{number}.file", f"there is no file '{file}'"))
     if mistakes:
-        raise ConfigError(str(path), mistakes)
+        raise ConfigError(str(path), mistakes, resolution=how_to_correct(path, Recipe))
     return Entry(folder, recipe, patches)
 
 

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Generic, Literal, Self, TypeVar
+from typing import ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import (
     ConfigDict,
@@ -88,6 +88,8 @@ class Recipe(Frozen):
 
     ``proven`` says what was run of it, for people; None: its author does not say.
     """
+
+    described_in: ClassVar[str | None] = "docs/reference/driver-toml.md"
 
     schema_version: Literal[1] = Field(alias="schema")
     name: Name

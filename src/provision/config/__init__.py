@@ -6,7 +6,7 @@ Every key is optional; a host without the file gets the defaults.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 
@@ -157,6 +157,8 @@ class Config(Frozen):
             masks one of provision's own. Without it: provision's own only.
         trees: Kernel trees; of those that are for a kernel, the first counts.
     """
+
+    described_in: ClassVar[str | None] = "docs/reference/provision-toml.md"
 
     drivers: dict[Name, DriverConfig] = Field(default_factory=dict)
     policy: PolicyConfig = PolicyConfig()

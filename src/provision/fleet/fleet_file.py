@@ -8,14 +8,14 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
 from provision.catalogue import Catalogue
 from provision.config.trust import RegistryAddress
 from provision.distros import find_distro
-from provision.documents import Frozen, load_toml
+from provision.documents import Frozen, how_to_correct, load_toml
 from provision.engine.docker_api import Engine
 from provision.errors import ConfigError, Mistake, ProvisionError, UsageError
 from provision.matrix.cells import Cell, Column, Planned, Row, Selection, plan_cells
@@ -69,6 +69,8 @@ class Fleet(Frozen):
         kernels: Kernels of builds that name none.
         builds: The builds.
     """
+
+    described_in: ClassVar[str | None] = "docs/reference/fleet-toml.md"
 
     registry: RegistryAddress
     sign_key: Key | None = None
@@ -128,7 +130,7 @@ def load_fleet(path: Path, catalogue: Catalogue) -> Fleet:
     raw = tomllib.loads(path.read_text(encoding="utf-8"))
     wrong += [one for one in _unknown(raw, catalogue) if one.path not in seen]
     if fleet is None or wrong:
-        raise ConfigError(str(path), wrong)
+        raise ConfigError(str(path), wrong, resolution=how_to_correct(path, Fleet))
     return fleet
 
 
@@ -200,7 +202,7 @@ def fleet_cells(
         text = f"these are {len(found)} cells, and the limit is {_MOST_CELLS}; name fewer kernels"
         wrong.append(Mistake("builds", text))
     if wrong:
-        raise ConfigError(str(path), wrong)
+        raise ConfigError(str(path), wrong, resolution=how_to_correct(path, Fleet))
     return list(found.values())
 
 
