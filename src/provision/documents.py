@@ -145,7 +145,9 @@ def _read(path: Path) -> str:
                 raise ConfigError(str(path), [Mistake("", "not a regular file")])
             data = stream.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
-        raise NotFoundError(f"There is no file '{path}'.") from error
+        raise NotFoundError(
+            f"There is no file '{path}'.", resolution=f"Check the path: ls -l {path.parent}"
+        ) from error
     except IsADirectoryError as error:
         raise ConfigError(str(path), [Mistake("", "a folder, where a file should be")]) from error
     if len(data) > MAX_BYTES:

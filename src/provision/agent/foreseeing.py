@@ -21,6 +21,7 @@ from provision.agent.model import (
 )
 from provision.agent.observe import observe
 from provision.agent.preparing import Preparer
+from provision.build.version_choice import chosen_flavour
 from provision.catalogue import Recipe, version_matches
 from provision.errors import ProvisionError
 from provision.pipeline.artifact_lookup import asks_registries, look_for
@@ -159,11 +160,12 @@ def _found(
 
 
 def _check_known(recipe: Recipe, request: DriverRequest) -> None:
-    """Refuse a kernel that the recipe lists for no version of the driver.
+    """Refuse a flavour or a kernel that the recipe lists for no version of the driver.
 
     Raises:
         ProvisionError: The recipe does not list it.
     """
+    chosen_flavour(recipe, request.flavour)
     base = (request.kernel or "").partition("-")[0]
     if not recipe.kernels or any(version_matches(base, row.kernels) for row in recipe.kernels):
         return

@@ -22,6 +22,8 @@ import click
 from provision import __version__
 from provision.errors import ExitCode, ProvisionError, UsageError, redact
 
+# What click 8.2 and later raise where a group has no command: its message is the help.
+_NO_COMMAND: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 # Names with their lines in the overview, which is shown without importing the commands.
 COMMANDS: Mapping[str, str] = {
     "facts": "Show facts about this host: distro, kernel, engines, devices.",
@@ -202,6 +204,9 @@ def run(args: Sequence[str]) -> int:
         sys.stderr.close()
         return ExitCode.FAILED
     except (Exception, KeyboardInterrupt) as error:
+        if isinstance(error, _NO_COMMAND):
+            click.echo(error.format_message(), err=True)
+            return ExitCode.USAGE
         return _fail(args, _explained(args, error))
     return result if isinstance(result, int) else ExitCode.DONE
 

@@ -27,7 +27,7 @@ _CONTAINERS_CONF = (
 
 
 def catalogue(scene: Scene) -> Iterator[Finding]:
-    """The driver folders that provision.toml names exist."""
+    """The driver folders and flavours that provision.toml names exist."""
     for folder in scene.config.catalogue:
         if not in_root(scene.root, folder).is_dir():
             yield Finding(
@@ -35,6 +35,21 @@ def catalogue(scene: Scene) -> Iterator[Finding]:
                 f"catalogue names {folder}, and there is no such folder",
                 "its drivers are unknown; provision's own driver of the same name is used instead",
                 "make the folder, or remove it from catalogue in /etc/provision/provision.toml",
+            )
+
+    for driver in scene.drivers:
+        configured = scene.config.drivers.get(driver.name)
+        if configured is None or configured.flavour is None or driver.recipe is None:
+            continue
+        if configured.flavour not in driver.recipe.flavours:
+            yield Finding(
+                "fail",
+                f"provision.toml asks for {driver.name}'s flavour '{configured.flavour}', and there"
+                " is no such flavour",
+                "the driver can't be built",
+                f"[drivers.{driver.name}] flavour in /etc/provision/provision.toml must be one of"
+                f" {', '.join(driver.recipe.flavours)}",
+                driver.name,
             )
 
 

@@ -147,6 +147,14 @@ def test_a_kernel_that_the_recipe_does_not_know_is_missing(host: Host) -> None:
     assert f"provision kernels {DRIVER}" in (found.resolution or "")
 
 
+@pytest.mark.usefixtures("registry")
+def test_a_flavour_that_the_recipe_does_not_have_is_missing(host: Host) -> None:
+    configure(host, driver='flavour = "opne"')
+    found = look(host)[KERNEL]
+    assert found.source == "missing"
+    assert "has no flavour 'opne'" in str(found)
+
+
 def test_an_update_stays_with_what_no_newer_image_replaces(ready: Host, registry: Registry) -> None:
     configure(ready)
     ready.apply()

@@ -149,7 +149,7 @@ def test_a_wrong_source_is_a_mistake_of_the_file_and_its_key(
     assert caught.value.file == str(folder / "driver.toml")
     (mistake,) = caught.value.mistakes
     key = "commit" if release.get("commit") == "main" else "url"
-    assert mistake.path == f"source.{kind}.releases.0.{key}"
+    assert mistake.path == f"source.releases.0.{key}"
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,15 @@ def test_wrong_usage_is_explained(call: Call, words: list[str], said: str) -> No
     assert error["exit_code"] == 2
 
 
+@pytest.mark.parametrize("words", [[], ["export"], ["bundle"]])
+def test_a_group_without_a_command_shows_its_help(call: Call, words: list[str]) -> None:
+    outcome = call(*words)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("Usage: provision")
+    assert "Commands:" in outcome.err
+    assert "Error" not in outcome.err
+
+
 def _raising(error: BaseException) -> Callable[..., None]:
     def main(**_given: object) -> None:
         raise error

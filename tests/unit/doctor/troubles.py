@@ -221,6 +221,10 @@ def _no_catalogue(host: DoctorHost) -> None:
     host.file("etc/provision/provision.toml", 'catalogue = ["/srv/drivers"]\n')
 
 
+def _no_such_flavour(host: DoctorHost) -> None:
+    host.file("etc/provision/provision.toml", f'[drivers.{DRIVER}]\nflavour = "opne"\n')
+
+
 def _no_such_distro(host: DoctorHost) -> None:
     host.file("etc/provision/provision.toml", '[distros.rocki]\nbase_images = { 9 = "rocky:9" }\n')
 
@@ -344,6 +348,7 @@ CASES: list[tuple[str, Break, str, str]] = [
     ("automatic-reboot", _reboots, "warn", "50unattended-upgrades"),
     ("policy", _no_prebuild, "warn", "prebuild is false"),
     ("catalogue", _no_catalogue, "warn", "/srv/drivers, and there is no such folder"),
+    ("catalogue", _no_such_flavour, "fail", "flavour 'opne', and there is no such flavour"),
     ("distros", _no_such_distro, "warn", "[distros.rocki], and there is no such distro"),
     ("runtime", _redefined, "warn", "90-local.conf gives podman another oci-decorator"),
     ("runtime", lambda host: podman_runtime(host, "50-oci-decorator", "/x"), "warn", "no /x"),
