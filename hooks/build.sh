@@ -98,7 +98,8 @@ pick_toolchain() {
     else
         cargo=
         [ "$(id -u)" = 0 ] || die "no cargo of Cargo.toml's rust-version or newer" \
-            "install one (https://rustup.rs), or run as root: then a Debian $SUITE with one is made"
+            "apt-get install cargo rustfmt rust-clippy (Debian 13), or https://rustup.rs; as root,
+    'make build' makes a Debian $SUITE with one"
     fi
 }
 
