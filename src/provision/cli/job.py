@@ -144,7 +144,7 @@ class PasswordSource:
             return _from_descriptor(self.password_fd)
         if not sys.stdin.isatty():
             raise UsageError(
-                f"The {question} is needed, and there is no terminal to ask for it.",
+                f"No terminal to ask for the {question[0].lower()}{question[1:]}.",
                 resolution="Use --password-file FILE or --password-fd NUMBER.",
             )
         text = click.prompt(question, hide_input=True, confirmation_prompt=confirm, err=True)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import zip_longest
 
 from provision.catalogue import Recipe
 from provision.catalogue.upstream import CHANNELS
@@ -95,11 +96,16 @@ def follow(
 
 
 def _say_troubles(readings: Iterable[Reading], progress: Progress) -> None:
-    """Report the sources that do not answer, and what counts instead."""
-    for reading in readings:
-        if reading.trouble is not None:
-            counts = f"its answer of {_day(reading)}" if reading.answer else "the recipe"
-            progress(Note(f"{reading.trouble.message} What counts is {counts}"))
+    """Report the sources that do not answer, and once for all of them what is used instead."""
+    troubles = [
+        (reading.trouble, f"its answer of {_day(reading)}" if reading.answer else "the recipe")
+        for reading in readings
+        if reading.trouble is not None
+    ]
+    following = [used for _, used in troubles[1:]]
+    for (trouble, used), next_used in zip_longest(troubles, following):
+        instead = "" if used == next_used else f" Using {used} instead."
+        progress(Note(f"{trouble.message}{instead}"))
 
 
 def _takes_any(recipe: Recipe, version: str | None, distro: DistroPin) -> bool:

@@ -286,7 +286,8 @@ def test_a_wish_is_met_while_a_vendor_is_down(site: Site, vendor: Mirror) -> Non
     found = follow(site.settings(), DriverRequest("demo", version="lts"), DEBIAN, progress=hear)
     assert found.branches == ("535",)
     assert len(notes) == 2
-    assert "What counts is the recipe" in notes[0]
+    assert "instead" not in notes[0]
+    assert notes[1].endswith("Using the recipe instead.")
 
 
 @pytest.fixture
