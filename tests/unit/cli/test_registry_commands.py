@@ -175,7 +175,7 @@ def test_a_key_is_made_once(call: Call, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "no terminal to ask"),
+        ((), "No terminal to ask"),
         (("--no-password", "--password-fd", "9"), "can't be given together"),
         (("--password-fd", "987"), "descriptor 987 can't be read"),
     ],
