@@ -10,7 +10,7 @@ pub mod nvidia_ctk;
 pub mod nvidia_hook;
 mod options;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -33,14 +33,32 @@ const VERSION: &str = concat!("oci-decorator ", env!("CARGO_PKG_VERSION"), "\n")
 
 /// Runs a command line, without the program's name.
 pub fn run(words: Vec<OsString>) -> u8 {
+    let is_engines = words.iter().any(|word| is_called_by_engines(word));
     match dispatch(words) {
         Ok(code) => code,
-        Err(error) => {
+        // Engines show the last line, or a few bytes, of what a hook says.
+        Err(error) if is_engines => {
             let line = printable(&error.to_string());
             let _ = writeln!(std::io::stderr(), "oci-decorator: {line}");
             error.code
         }
+        Err(error) => report("oci-decorator", &error),
     }
+}
+
+fn is_called_by_engines(word: &OsStr) -> bool {
+    let mut stages = hook::STAGES.iter().chain(&hook::IDLE_STAGES);
+    word == "precreate" || stages.any(|stage| word == *stage)
+}
+
+/// Reports an error to a person at a terminal: what happened, then what to do. Returns the exit code.
+fn report(program: &str, error: &Error) -> u8 {
+    let mut out = std::io::stderr().lock();
+    let _ = writeln!(out, "{program}: {}", printable(&error.message));
+    if let Some(resolution) = &error.resolution {
+        let _ = writeln!(out, "What to do: {}", printable(resolution));
+    }
+    error.code
 }
 
 fn dispatch(words: Vec<OsString>) -> Result<u8> {
@@ -114,7 +132,8 @@ fn check(options: &Options) -> Result<u8> {
     let config_dir = &loaded.settings.config_dir;
     if options.config_dir.is_some() && !config_dir.is_dir() {
         let shown = config_dir.display();
-        return Err(Error::not_found(format!("{shown} is not a folder")));
+        return Err(Error::not_found(format!("{shown} is not a folder"))
+            .resolve("name the folder of the vendor files: --config-dir /etc/oci-decorator/oci-decorator.d"));
     }
     let nvidia = match &options.root {
         Some(root) => settings::beneath(root, nvidia::DEFAULT_PATH),

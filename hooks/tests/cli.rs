@@ -62,6 +62,42 @@ fn wrong_usage_ends_with_2_and_points_to_help() {
 }
 
 #[test]
+fn people_read_what_to_do_on_a_line_of_its_own_and_engines_read_one_line() {
+    let tree = host();
+    tree.file("etc/oci-decorator/config.toml", "polcy = 1\n");
+    let config = tree.path("etc/oci-decorator/config.toml");
+    let config = config.to_str().unwrap();
+    let cases: [(&[&str], &str); 3] = [
+        (
+            &["chek"],
+            "What to do: `oci-decorator --help` shows how it is used",
+        ),
+        (
+            &["configure", "dokcer"],
+            "What to do: `oci-decorator --help`",
+        ),
+        (
+            &["check", "--config-dir", "/nowhere"],
+            "What to do: name the folder",
+        ),
+    ];
+    for (words, advice) in cases {
+        let said = stderr(&run(words, ""));
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!(lines.len(), 2, "{said}");
+        assert!(lines[0].starts_with("oci-decorator: "), "{said}");
+        assert!(lines[1].starts_with(advice), "{said}");
+    }
+    let asking = SPEC.replace("OCI_X=a", "OCI_X=zzz");
+    let refused = run(
+        &["precreate", "--root", &tree.shown(), "--config", config],
+        &asking,
+    );
+    assert_ne!(code(&refused), 0);
+    assert_eq!(stderr(&refused).lines().count(), 1, "{}", stderr(&refused));
+}
+
+#[test]
 fn precreate_keeps_every_byte_when_nothing_applies() {
     let tree = host();
     for env in ["OCI_X=none", "OCI_X=void", "NOT_OCI_X=a", "OTHER"] {

@@ -542,7 +542,7 @@ fn links_make_the_program_answer_by_nvidias_names() {
     let refused = install(&[]);
     assert_eq!(code(&refused), 1);
     assert!(
-        stderr(&refused).contains("bin/nvidia-ctk: remove the package"),
+        stderr(&refused).contains("bin/nvidia-ctk\nWhat to do: remove the package"),
         "{}",
         stderr(&refused)
     );

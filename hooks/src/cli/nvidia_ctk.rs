@@ -13,7 +13,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use super::go_flags::{truth, Known, Takes, Words};
-use super::{nvidia_cdi_hook, print};
+use super::{nvidia_cdi_hook, print, report};
 use crate::error::{exit, Error, Result};
 use crate::log::printable;
 
@@ -56,11 +56,7 @@ impl Said {
 
 /// Runs a command line, without the program's name.
 pub fn run(words: &[OsString]) -> u8 {
-    dispatch(words).unwrap_or_else(|error| {
-        let line = printable(&error.to_string());
-        let _ = writeln!(std::io::stderr(), "nvidia-ctk: {line}");
-        error.code
-    })
+    dispatch(words).unwrap_or_else(|error| report("nvidia-ctk", &error))
 }
 
 fn dispatch(words: &[OsString]) -> Result<u8> {

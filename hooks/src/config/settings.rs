@@ -32,6 +32,8 @@ pub const KEYS: [&str; 8] = [
 
 const MAX_SIZE: u64 = 1 << 20;
 
+const CORRECT: &str = "correct the file, then check it: oci-decorator check";
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     pub config_dir: PathBuf,
@@ -141,7 +143,8 @@ fn load_from(path: &Path) -> Loaded {
     let file = match read(path) {
         Ok(file) => file,
         Err(Errno::INVAL) => {
-            let problem = Error::usage(format!("{shown} is not a regular file"));
+            let problem = Error::usage(format!("{shown} is not a regular file"))
+                .resolve(format!("look at it: ls -l {shown}"));
             return Loaded::broken(Settings::default(), problem);
         }
         Err(error) => {
@@ -155,7 +158,8 @@ fn load_from(path: &Path) -> Loaded {
         return Loaded::untrusted(settings, problem.resolve(trust::RESOLUTION));
     }
     if let Some(problem) = file.problem {
-        return Loaded::broken(settings, Error::usage(format!("{shown} {problem}")));
+        let problem = Error::usage(format!("{shown} {problem}")).resolve(CORRECT);
+        return Loaded::broken(settings, problem);
     }
     if mistakes.is_empty() {
         return Loaded {
@@ -163,8 +167,7 @@ fn load_from(path: &Path) -> Loaded {
             ..Loaded::default()
         };
     }
-    let problem = Error::usage(format!("{shown}: {}", mistakes.join("; ")))
-        .resolve("correct the file, then check it: oci-decorator check");
+    let problem = Error::usage(format!("{shown}: {}", mistakes.join("; "))).resolve(CORRECT);
     Loaded::broken(settings, problem)
 }
 

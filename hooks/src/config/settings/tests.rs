@@ -119,13 +119,13 @@ fn files_that_are_refused() {
     let problem = || load(Some(&path)).problem.unwrap().to_string();
     assert!(problem().contains("No such file"));
     std::fs::create_dir(&path).unwrap();
-    assert!(problem().ends_with("is not a regular file"));
+    assert!(problem().contains("is not a regular file"));
     std::fs::remove_dir(&path).unwrap();
     std::fs::write(&path, b"log-level = \"\xff\"").unwrap();
-    assert!(problem().ends_with("is not valid UTF-8"));
+    assert!(problem().contains("is not valid UTF-8"));
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     file.set_len(100 << 20).unwrap();
-    assert!(problem().ends_with("is larger than 1048576 bytes"));
+    assert!(problem().contains("is larger than 1048576 bytes"));
     for odd in [&b"\xff"[..], &b"\0".repeat(2 << 20)] {
         std::fs::write(&path, [b"root = \"/sysroot\"\n", odd].concat()).unwrap();
         let loaded = load(Some(&path));
