@@ -20,7 +20,7 @@ _HELP = Path(__file__).resolve().parents[2] / "hooks/src/cli"
 # In a usage: `[--root DIR]`, `--json`.
 _GIVEN = re.compile(r"(?<=[ \[])(--?[A-Za-z][A-Za-z.-]*)(?: ([A-Z][A-Z=]*)(?![a-z]))?")
 # `cdi: write there …`: which commands a row is about is said by the usage too.
-_ABOUT = re.compile(r"^(?:check|cdi|hook)[a-z, ]*: ")
+_ABOUT = re.compile(r"^(?:check|cdi|hook|install-links)[a-z, ]*: ")
 # `  --root DIR   folder …`, with what is meant on the same line or on those below.
 _ROW = re.compile(r"^  (?P<names>-\S+(?: [A-Z=]+)?)(?:\s{2,}|\s(?=a file beside))(?P<text>\S.*)$")
 _BARE_ROW = re.compile(r"^  (?P<names>-\S+ [A-Z=]+)$")

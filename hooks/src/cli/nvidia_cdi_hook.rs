@@ -26,7 +26,7 @@ pub fn run(words: &[OsString]) -> u8 {
         Some("--help" | "-h" | "help") => {
             let verbs = VERBS.join("\n    ");
             return print_or_fail(&format!(
-                "usage: {NAME} COMMAND [OPTIONS]\n\nHooks of CDI specifications, at the stage createContainer; the state is on standard input.\n\n    {verbs}\n"
+                "usage: {NAME} COMMAND [OPTIONS]\n\nRuns a hook of a CDI specification at the stage createContainer. The container's state is\nread from standard input.\n\nCommands:\n    {verbs}\n"
             ));
         }
         _ => {}

@@ -33,18 +33,19 @@ const KNOWN: &[Known] = &[
 
 const USAGE: &str = "\
 Usage of nvidia-container-runtime-hook:
-  -config FILE   settings, which have to be there
-                 (default: /etc/nvidia-container-runtime/config.toml, if it is there)
+  -config FILE   settings; the file has to exist
+                 (default: /etc/nvidia-container-runtime/config.toml, if it exists)
   -oci-decorator-config FILE
-                 settings of oci-decorator, which have to be there
-                 (default: /etc/oci-decorator/config.toml, if it is there)
-  -debug         say more on standard error
+                 settings of oci-decorator; the file has to exist
+                 (default: /etc/oci-decorator/config.toml, if it exists)
+  -debug         print more on standard error
   -version       print the version
 
 Commands:
-  prestart       give the container that the state on standard input names what it asks for
-  poststart      nothing
-  poststop       nothing
+  prestart       read a container's state from standard input, and give the container
+                 the devices that it asks for
+  poststart      do nothing
+  poststop       do nothing
 ";
 const VERSION: &str = concat!(
     "NVIDIA Container Runtime Hook of oci-decorator version ",
