@@ -36,28 +36,21 @@ pub fn run(words: Vec<OsString>) -> u8 {
     let is_engines = words.iter().any(|word| is_called_by_engines(word));
     match dispatch(words) {
         Ok(code) => code,
-        // Engines show the last line, or a few bytes, of what a hook says.
-        Err(error) if is_engines => {
-            let line = printable(&error.to_string());
-            let _ = writeln!(std::io::stderr(), "oci-decorator: {line}");
-            error.code
-        }
-        Err(error) => report("oci-decorator", &error),
+        Err(error) if is_engines => complain("oci-decorator", &error.on_one_line()),
+        Err(error) => complain("oci-decorator", &error),
     }
 }
 
+/// True for the commands that engines start: they show the last line of an error, or its first
+/// bytes.
 fn is_called_by_engines(word: &OsStr) -> bool {
-    let mut stages = hook::STAGES.iter().chain(&hook::IDLE_STAGES);
-    word == "precreate" || stages.any(|stage| word == *stage)
+    word == "precreate" || word.to_str().is_some_and(hook::is_stage)
 }
 
-/// Reports an error to a person at a terminal: what happened, then what to do. Returns the exit code.
-fn report(program: &str, error: &Error) -> u8 {
-    let mut out = std::io::stderr().lock();
-    let _ = writeln!(out, "{program}: {}", printable(&error.message));
-    if let Some(resolution) = &error.resolution {
-        let _ = writeln!(out, "What to do: {}", printable(resolution));
-    }
+/// Prints an error, and returns its exit code.
+fn complain(program: &str, error: &Error) -> u8 {
+    let text = error.lines().join("\n");
+    let _ = writeln!(std::io::stderr(), "{program}: {text}");
     error.code
 }
 
@@ -111,7 +104,7 @@ fn run_verb(verb: &str, parser: lexopt::Parser, config: Option<PathBuf>) -> Resu
 }
 
 fn usage(problem: &dyn std::fmt::Display) -> Error {
-    Error::usage(problem.to_string()).resolve("`oci-decorator --help` shows how it is used")
+    Error::usage(problem.to_string()).resolve("see its commands and options: oci-decorator --help")
 }
 
 fn print(text: &str) -> Result<u8> {
@@ -132,8 +125,11 @@ fn check(options: &Options) -> Result<u8> {
     let config_dir = &loaded.settings.config_dir;
     if options.config_dir.is_some() && !config_dir.is_dir() {
         let shown = config_dir.display();
-        return Err(Error::not_found(format!("{shown} is not a folder"))
-            .resolve("name the folder of the vendor files: --config-dir /etc/oci-decorator/oci-decorator.d"));
+        return Err(
+            Error::not_found(format!("{shown} is not a folder")).resolve(format!(
+                "make it, and put vendor files there: mkdir -p {shown}; or check those of this host: oci-decorator check"
+            )),
+        );
     }
     let nvidia = match &options.root {
         Some(root) => settings::beneath(root, nvidia::DEFAULT_PATH),
@@ -194,10 +190,7 @@ fn list(options: &Options) -> Result<u8> {
         print(listing.json())?;
         return Ok(listing.code());
     }
-    for problem in &listing.problems {
-        let line = printable(problem);
-        let _ = writeln!(std::io::stderr(), "oci-decorator: {line}");
-    }
+    listing.complain("oci-decorator");
     print(listing.text())?;
     Ok(listing.code())
 }

@@ -1,6 +1,10 @@
 //! The one error type: what happened, to what, and what to do next.
 
 use std::fmt;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use crate::log::printable;
 
 /// Exit codes of the program; `docs/reference/oci-decorator.md` explains each.
 pub mod exit {
@@ -14,7 +18,9 @@ pub mod exit {
     pub const NOT_FOUND: u8 = 3;
 }
 
-/// An error that a person reads on one line.
+/// An error. At a container's start, it is one line ([`fmt::Display`]), because engines and logs
+/// show one. A command that a person types prints what to do on a line of its own
+/// ([`Error::lines`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     /// What happened, and to what.
@@ -40,11 +46,47 @@ impl Error {
         Self::with_code(message, exit::NOT_FOUND)
     }
 
+    /// A file can't be read or changed, with what to do about a missing permission, a read-only
+    /// file system and a full one.
+    pub fn of_file(verb: &str, path: &Path, error: &std::io::Error) -> Self {
+        let failed = Self::failed(format!("can't {verb} {}: {error}", path.display()));
+        let there = path.ancestors().find(|path| path.exists()).unwrap_or(path);
+        let there = there.display();
+        match error.kind() {
+            ErrorKind::PermissionDenied => failed.resolve(format!(
+                "run the command as root (sudo), or see who may do it: ls -ld {there}"
+            )),
+            ErrorKind::ReadOnlyFilesystem => failed.resolve(format!(
+                "see which file system is read-only: findmnt --target {there}"
+            )),
+            ErrorKind::StorageFull => failed.resolve(format!("make room: df -h {there}")),
+            _ => failed,
+        }
+    }
+
     /// The same error, with what to do about it.
     #[must_use]
     pub fn resolve(mut self, resolution: impl Into<String>) -> Self {
         self.resolution = Some(resolution.into());
         self
+    }
+
+    /// The error as a command prints it: what happened, then what to do.
+    pub fn lines(&self) -> Vec<String> {
+        let resolution = self.resolution.iter();
+        let resolution = resolution.map(|text| format!("What to do: {}", printable(text)));
+        let message = std::iter::once(printable(&self.message));
+        message.chain(resolution).collect()
+    }
+
+    /// The same error with everything in its message, for a program that a container waits for.
+    #[must_use]
+    pub fn on_one_line(self) -> Self {
+        Self {
+            message: self.to_string(),
+            resolution: None,
+            code: self.code,
+        }
     }
 
     fn with_code(message: impl Into<String>, code: u8) -> Self {
@@ -66,3 +108,40 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_to_do_has_a_line_of_its_own_in_commands_only() {
+        let error = Error::usage("no \x1bfile").resolve("make it: mkdir /x");
+        let lines = ["no \\u{1b}file", "What to do: make it: mkdir /x"];
+        assert_eq!(error.lines(), lines);
+        let folded = error.on_one_line();
+        assert_eq!(folded.lines(), ["no \\u{1b}file: make it: mkdir /x"]);
+        assert_eq!(folded.code, exit::USAGE);
+        assert_eq!(Error::failed("no").lines(), ["no"]);
+    }
+
+    #[test]
+    fn what_to_do_about_a_file_depends_on_the_error() {
+        let path = Path::new("/nowhere/file");
+        for (kind, expected) in [
+            (
+                ErrorKind::PermissionDenied,
+                Some("run the command as root (sudo), or see who may do it: ls -ld /"),
+            ),
+            (
+                ErrorKind::ReadOnlyFilesystem,
+                Some("see which file system is read-only: findmnt --target /"),
+            ),
+            (ErrorKind::StorageFull, Some("make room: df -h /")),
+            (ErrorKind::NotFound, None),
+        ] {
+            let error = Error::of_file("read", path, &kind.into());
+            assert!(error.message.starts_with("can't read /nowhere/file: "));
+            assert_eq!(error.resolution.as_deref(), expected);
+        }
+    }
+}

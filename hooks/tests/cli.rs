@@ -70,15 +70,15 @@ fn people_read_what_to_do_on_a_line_of_its_own_and_engines_read_one_line() {
     let cases: [(&[&str], &str); 3] = [
         (
             &["chek"],
-            "What to do: `oci-decorator --help` shows how it is used",
+            "What to do: see its commands and options: oci-decorator --help",
         ),
         (
             &["configure", "dokcer"],
-            "What to do: `oci-decorator --help`",
+            "What to do: name docker, containerd, crio or podman",
         ),
         (
             &["check", "--config-dir", "/nowhere"],
-            "What to do: name the folder",
+            "What to do: make it, and put vendor files there",
         ),
     ];
     for (words, advice) in cases {

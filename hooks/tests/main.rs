@@ -9,6 +9,7 @@ mod cli;
 mod command_line;
 mod container;
 mod container_root;
+mod errors;
 mod fuzz;
 mod hook;
 mod hostile;
@@ -21,7 +22,6 @@ mod nvidia_ctk;
 mod nvidia_limits;
 mod nvidia_runc;
 mod requests;
-
 mod schema;
 mod shim;
 mod support;

@@ -250,7 +250,7 @@ fn what_can_not_be_changed_stays_and_says_what_to_do() {
     }
     assert_eq!(tree.text("real/daemon.json"), "{}");
     for (words, expected) in [
-        (&["configure"][..], "name the engine"),
+        (&["configure"][..], "the engine is missing"),
         (
             &["configure", "lxc"],
             "unknown engine \"lxc\"; known are docker, containerd, crio, podman",

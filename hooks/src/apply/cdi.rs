@@ -78,8 +78,10 @@ fn choose<'a>(
     }
     match (chosen.is_empty(), request.vendor) {
         (false, _) => Ok(chosen),
-        (true, Some(name)) => Err(Error::not_found(format!("{folder} has no {name}.json"))),
-        (true, None) => Err(Error::not_found(format!("{folder} has no vendor files"))),
+        (true, Some(name)) => Err(Error::not_found(format!("{folder} has no {name}.json"))
+            .resolve(format!("see which vendor files there are: oci-decorator check --config-dir {folder}"))),
+        (true, None) => Err(Error::not_found(format!("{folder} has no vendor files"))
+            .resolve("install a driver, which brings one: provision apply; or copy one there: ls /usr/share/oci-decorator/vendors")),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Lists the CDI devices that containers can name.
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use serde_json::json;
@@ -8,6 +9,7 @@ use crate::config::cdi::folder::SpecFile;
 use crate::discover::host::Host;
 use crate::error::{exit, Result};
 use crate::frontends::cdi::{read, Registry};
+use crate::log::printable;
 
 /// The devices in the folders of a host.
 #[derive(Debug)]
@@ -61,6 +63,20 @@ impl Listing {
 
     pub fn json(&self) -> &str {
         &self.json
+    }
+
+    /// Prints the files that can't be used, and what to do about them.
+    pub fn complain(&self, program: &str) {
+        let mut errors = std::io::stderr().lock();
+        for problem in &self.problems {
+            let _ = writeln!(errors, "{program}: {}", printable(problem));
+        }
+        if !self.problems.is_empty() {
+            let _ = writeln!(
+                errors,
+                "What to do: correct or remove each of these files, then look again: {program} cdi list"
+            );
+        }
     }
 
     /// A file that can't be used is wrong configuration.

@@ -1,7 +1,7 @@
 //! `oci-decorator check`: mistakes in the vendor files, and what a container would get on this
 //! host.
 
-mod asks;
+mod interfaces;
 mod report;
 
 use std::collections::HashMap;
@@ -18,9 +18,9 @@ use crate::frontends::scheduled::{self, Scheduled};
 use crate::log::level::Level;
 use crate::policy::Policy;
 
-pub use asks::Said;
+pub use interfaces::Said;
 
-use asks::Answers;
+use interfaces::Answers;
 
 /// What to check.
 #[derive(Debug)]

@@ -6,9 +6,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::go_flags::{Known, Takes, Words};
-use super::{print, usage};
+use super::print;
 use crate::configure::hooks_d::{self, Hook};
-use crate::configure::plan::{Done, Job};
+use crate::configure::plan::{self, Done, Job};
 use crate::configure::{containerd, files, record, Engine, Wanted};
 use crate::error::{exit, Error, Result};
 
@@ -29,6 +29,12 @@ const KNOWN: &[Known] = &[
     (&["remove"], Takes::Nothing),
     (&["json"], Takes::Nothing),
 ];
+
+const NAME_AN_ENGINE: &str =
+    "name docker, containerd, crio or podman, for example: oci-decorator configure docker";
+
+/// A part of a command line, or what is wrong with it.
+type Parsed<T> = std::result::Result<T, String>;
 
 /// The parsed command line.
 // Each is an option of its own.
@@ -53,20 +59,24 @@ pub struct Order {
 /// Runs `oci-decorator configure`.
 pub fn run(words: &[OsString]) -> Result<u8> {
     let Some((engine, words)) = words.split_first() else {
-        return Err(usage(
-            &"configure: name the engine: docker, containerd, crio or podman",
-        ));
+        return Err(usage("the engine is missing").resolve(NAME_AN_ENGINE));
     };
     if ["-h", "--help"].iter().any(|word| engine == word) {
         return print(HELP);
     }
-    let engine = engine_of(&engine.to_string_lossy())?;
-    let words = Words::parse(words, KNOWN).map_err(|e| usage(&format!("configure: {e}")))?;
+    let engine = engine_of(&engine.to_string_lossy())
+        .map_err(|problem| usage(&problem).resolve(NAME_AN_ENGINE))?;
+    let words = Words::parse(words, KNOWN).map_err(|e| usage(&e))?;
     if words.is_set("help") {
         return print(HELP);
     }
-    no_more(&words)?;
+    words.no_more().map_err(|e| usage(&e))?;
     carry_out(&order(engine, &words)?)
+}
+
+fn usage(problem: &str) -> Error {
+    Error::usage(format!("configure: {problem}"))
+        .resolve("see its options: oci-decorator configure --help")
 }
 
 fn order(engine: Engine, words: &Words) -> Result<Order> {
@@ -87,7 +97,7 @@ fn order(engine: Engine, words: &Words) -> Result<Order> {
         });
         Ok(hook.into())
     };
-    let is_hook = is_hook_mode(engine, words.value("config-mode"))?;
+    let is_hook = is_hook_mode(engine, words.value("config-mode")).map_err(|e| usage(&e))?;
     Ok(Order {
         engine,
         wanted: wanted(
@@ -96,7 +106,8 @@ fn order(engine: Engine, words: &Words) -> Result<Order> {
             program,
             words.flag("set-as-default"),
             words.flag("cdi"),
-        )?,
+        )
+        .map_err(|e| usage(&e))?,
         config: path("config"),
         drop_in: path("drop-in-config"),
         hooks: is_hook.then(hooks).transpose()?,
@@ -108,34 +119,25 @@ fn order(engine: Engine, words: &Words) -> Result<Order> {
     })
 }
 
-pub fn engine_of(word: &str) -> Result<Engine> {
+/// The engine of that name. Errors here and below say what is wrong; the caller adds how its
+/// command is used.
+pub fn engine_of(word: &str) -> Parsed<Engine> {
     let known = || Engine::ALL.map(|(name, _)| name).join(", ");
-    Engine::from_word(word)
-        .ok_or_else(|| usage(&format!("unknown engine {word:?}; known are {}", known())))
-}
-
-pub fn no_more(words: &Words) -> Result<()> {
-    match words.rest.first() {
-        Some(word) => Err(usage(&format!(
-            "unexpected word {:?}",
-            word.to_string_lossy()
-        ))),
-        None => Ok(()),
-    }
+    Engine::from_word(word).ok_or_else(|| format!("unknown engine {word:?}; known are {}", known()))
 }
 
 /// True for the mode `oci-hook`. Errors: the mode is unknown, or the engine reads no hook files.
-pub fn is_hook_mode(engine: Engine, mode: Option<&str>) -> Result<bool> {
+pub fn is_hook_mode(engine: Engine, mode: Option<&str>) -> Parsed<bool> {
     match mode.unwrap_or("config-file") {
         "config-file" => Ok(false),
         "oci-hook" if matches!(engine, Engine::Crio | Engine::Podman) => Ok(true),
-        "oci-hook" => Err(usage(&format!(
+        "oci-hook" => Err(format!(
             "{} reads no files with hooks; crio and podman do",
             engine.word()
-        ))),
-        other => Err(usage(&format!(
+        )),
+        other => Err(format!(
             "unknown --config-mode {other:?}; known are config-file, oci-hook"
-        ))),
+        )),
     }
 }
 
@@ -147,18 +149,18 @@ pub fn wanted(
     program: String,
     is_default: Option<bool>,
     cdi: Option<bool>,
-) -> Result<Wanted> {
+) -> Parsed<Wanted> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || !name.chars().all(is_plain) {
-        return Err(usage(&format!(
+        return Err(format!(
             "{name:?} is not a name for a runtime: use letters, digits, '.', '_' and '-'"
-        )));
+        ));
     }
     if engine != Engine::Docker && !program.starts_with('/') {
         let engine = engine.word();
-        return Err(usage(&format!(
+        return Err(format!(
             "{program:?} is not an absolute path, which {engine} needs"
-        )));
+        ));
     }
     Ok(Wanted {
         name: name.to_owned(),
@@ -256,8 +258,10 @@ fn beside_containerd(
 ) -> Result<(PathBuf, Vec<String>)> {
     let text = files::read(main)?.unwrap_or_default();
     let shown = main.display();
-    let wrong =
-        |problem: String| Error::failed(format!("{shown}: {problem}. The file is unchanged"));
+    let wrong = |problem: String| {
+        Error::failed(format!("{shown}: {problem}. The file is unchanged"))
+            .resolve(plan::by_hand(main))
+    };
     let found = containerd::notes(&text).map_err(wrong)?;
     notes.extend(found.into_iter().map(|note| format!("{shown}: {note}")));
     let folder = containerd::import_folder(&text).map_err(wrong)?;

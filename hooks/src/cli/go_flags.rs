@@ -88,6 +88,14 @@ impl Words {
         Ok(())
     }
 
+    /// Errors: there are words after the options.
+    pub fn no_more(&self) -> Result<(), String> {
+        match self.rest.first() {
+            Some(word) => Err(format!("unexpected word {:?}", word.to_string_lossy())),
+            None => Ok(()),
+        }
+    }
+
     /// Adds the words after a word that is not an option.
     pub fn add(&mut self, behind: Self, word: &OsString) {
         self.given.extend(behind.given);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::configure::record_path;
 use super::go_flags::{Known, Takes, Words};
-use super::{print, usage};
+use super::print;
 use crate::configure::links::{Done, Links, RECORD};
 use crate::configure::owner::owner;
 use crate::error::{Error, Result};
@@ -25,9 +25,7 @@ pub fn run(words: &[OsString]) -> Result<u8> {
         return print(super::HELP);
     }
     let [folder] = words.rest.as_slice() else {
-        return Err(usage(
-            &"install-links: name the folder, for example /usr/bin",
-        ));
+        return Err(wrong("the folder is missing"));
     };
     let folder = std::path::absolute(folder)
         .map_err(|e| Error::failed(format!("{}: {e}", folder.to_string_lossy())))?;
@@ -81,7 +79,8 @@ fn text(done: &Done, is_removed: bool) -> String {
 }
 
 fn wrong(problem: &str) -> Error {
-    usage(&format!("install-links: {problem}"))
+    Error::usage(format!("install-links: {problem}"))
+        .resolve("name one folder, for example: oci-decorator install-links /usr/bin")
 }
 
 /// The real path of this program.

@@ -13,7 +13,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use super::go_flags::{truth, Known, Takes, Words};
-use super::{nvidia_cdi_hook, print, report};
+use super::{complain, nvidia_cdi_hook, print};
 use crate::error::{exit, Error, Result};
 use crate::log::printable;
 
@@ -56,7 +56,7 @@ impl Said {
 
 /// Runs a command line, without the program's name.
 pub fn run(words: &[OsString]) -> u8 {
-    dispatch(words).unwrap_or_else(|error| report("nvidia-ctk", &error))
+    dispatch(words).unwrap_or_else(|error| complain("nvidia-ctk", &error))
 }
 
 fn dispatch(words: &[OsString]) -> Result<u8> {
@@ -101,8 +101,13 @@ fn parse(words: &[OsString], known: &[Known], verb: &str) -> Result<Words> {
     Words::parse(words, known).map_err(|problem| usage(&format!("{verb}: {problem}")))
 }
 
+/// Errors: there are words after the options.
+fn no_more(words: &Words) -> Result<()> {
+    words.no_more().map_err(|problem| usage(&problem))
+}
+
 fn usage(problem: &str) -> Error {
-    Error::usage(problem).resolve("`nvidia-ctk --help` shows how it is used")
+    Error::usage(problem).resolve("see its commands and options: nvidia-ctk --help")
 }
 
 /// The command of a group, such as `configure` of `runtime`.

@@ -93,7 +93,7 @@ impl Options {
             config,
             ..Self::default()
         };
-        let is_hook = hook::STAGES.contains(&verb) || hook::IDLE_STAGES.contains(&verb);
+        let is_hook = hook::is_stage(verb);
         while let Some(argument) = parser.next().map_err(|e| usage(&e))? {
             match argument {
                 Short('h') | Long("help") => options.help = true,

@@ -32,8 +32,6 @@ pub const KEYS: [&str; 8] = [
 
 const MAX_SIZE: u64 = 1 << 20;
 
-const CORRECT: &str = "correct the file, then check it: oci-decorator check";
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     pub config_dir: PathBuf,
@@ -143,22 +141,20 @@ fn load_from(path: &Path) -> Loaded {
     let file = match read(path) {
         Ok(file) => file,
         Err(Errno::INVAL) => {
-            let problem = Error::usage(format!("{shown} is not a regular file"))
-                .resolve(format!("look at it: ls -l {shown}"));
+            let problem = Error::usage(format!("{shown} is not a regular file")).resolve(format!(
+                "put a file in its place; see what it is: ls -ld {shown}"
+            ));
             return Loaded::broken(Settings::default(), problem);
         }
-        Err(error) => {
-            let problem = Error::usage(format!("can't read {shown}: {error}"));
-            return Loaded::broken(Settings::default(), problem);
-        }
+        Err(error) => return Loaded::broken(Settings::default(), cannot_read(path, error)),
     };
     let (settings, mistakes) = parse(&file.text);
-    if let Some(problem) = file.distrust {
-        let problem = Error::usage(format!("{shown} does not count: {problem}"));
-        return Loaded::untrusted(settings, problem.resolve(trust::RESOLUTION));
+    if let Some(distrust) = file.distrust {
+        let problem = Error::usage(format!("{shown} does not count: {distrust}"));
+        return Loaded::untrusted(settings, problem.resolve(distrust.resolution()));
     }
     if let Some(problem) = file.problem {
-        let problem = Error::usage(format!("{shown} {problem}")).resolve(CORRECT);
+        let problem = Error::usage(format!("{shown} {problem}")).resolve(correct(path));
         return Loaded::broken(settings, problem);
     }
     if mistakes.is_empty() {
@@ -167,8 +163,36 @@ fn load_from(path: &Path) -> Loaded {
             ..Loaded::default()
         };
     }
-    let problem = Error::usage(format!("{shown}: {}", mistakes.join("; "))).resolve(CORRECT);
+    let problem = Error::usage(format!("{shown}: {}", mistakes.join("; "))).resolve(correct(path));
     Loaded::broken(settings, problem)
+}
+
+/// What to do about a file with mistakes.
+fn correct(path: &Path) -> String {
+    let option = if path == Path::new(DEFAULT_PATH) {
+        String::new()
+    } else {
+        format!(" --config {}", path.display())
+    };
+    format!("correct the file, then check it: oci-decorator check{option}")
+}
+
+/// A file that can't be read. Errors other than these have no evident way out.
+pub(super) fn cannot_read(path: &Path, error: Errno) -> Error {
+    let shown = path.display();
+    let problem = Error::usage(format!("can't read {shown}: {error}"));
+    match error {
+        Errno::NOENT => {
+            let folder = path.parent().unwrap_or(Path::new("/")).display();
+            problem.resolve(format!(
+                "name a file that exists; see what is there: ls -l {folder}"
+            ))
+        }
+        Errno::ACCESS => problem.resolve(format!(
+            "let every user read the file: chmod a+r {shown}; or run the command as root (sudo)"
+        )),
+        _ => problem,
+    }
 }
 
 /// The file that the runtime's own variable names. `None`: it is empty or not set.
@@ -184,7 +208,7 @@ pub(super) struct File {
     /// Why this is not the whole file, or not its exact text.
     pub(super) problem: Option<String>,
     /// Why a user other than root may have written it.
-    pub(super) distrust: Option<String>,
+    pub(super) distrust: Option<trust::Distrust>,
 }
 
 /// Errors: `INVAL` if it is not a regular file.

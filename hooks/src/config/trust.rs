@@ -4,6 +4,7 @@
 //! it. So a path is walked from the root, by descriptors, and every folder and link in it counts.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
@@ -11,9 +12,6 @@ use std::sync::OnceLock;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
-
-/// What to do about a file that is not trusted.
-pub const RESOLUTION: &str = "correct the owner and the mode: chown root, chmod go-w";
 
 /// Links in one path, as many as the kernel follows.
 const MAX_LINKS: usize = 40;
@@ -23,8 +21,40 @@ const MAX_LINKS: usize = 40;
 pub struct Found {
     /// Opened with `O_PATH`.
     pub fd: OwnedFd,
-    /// The folder, link or file in the path that a user other than root may change, and how.
-    pub problem: Option<String>,
+    /// The first step of the path that a user other than root may change.
+    pub problem: Option<Distrust>,
+}
+
+/// A folder, link or file that a user other than root may change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Distrust {
+    pub path: PathBuf,
+    /// What is wrong with its owner or mode.
+    pub why: &'static str,
+}
+
+impl Distrust {
+    /// What to do about it.
+    pub fn resolution(&self) -> String {
+        let path = self.path.display();
+        format!("correct the owner and the mode: chown -h root {path} && chmod go-w {path}")
+    }
+
+    /// The mistake of a file, in a message that begins with the file's name.
+    pub fn mistake_of(&self, file: &Path) -> String {
+        let resolution = self.resolution();
+        if self.path == file {
+            format!("{}; {resolution}", self.why)
+        } else {
+            format!("{self}; {resolution}")
+        }
+    }
+}
+
+impl fmt::Display for Distrust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.path.display(), self.why)
+    }
 }
 
 /// Opens a file or folder, and examines every step of its path.
@@ -56,7 +86,7 @@ struct Walk {
     shown: PathBuf,
     /// The remaining steps; the next one is the last.
     steps: Vec<OsString>,
-    problem: Option<String>,
+    problem: Option<Distrust>,
 }
 
 impl Walk {
@@ -108,8 +138,8 @@ impl Walk {
 
     fn judge(&mut self, stat: &Stat) {
         if self.problem.is_none() {
-            let shown = self.shown.display();
-            self.problem = untrusted(stat).map(|problem| format!("{shown} {problem}"));
+            let path = self.shown.clone();
+            self.problem = untrusted(stat).map(|why| Distrust { path, why });
         }
     }
 }
@@ -186,7 +216,20 @@ mod tests {
     }
 
     fn problem(path: &Path) -> Option<String> {
-        open(path).unwrap().problem
+        open(path).unwrap().problem.map(|found| found.to_string())
+    }
+
+    #[test]
+    fn the_commands_name_what_has_to_change() {
+        let found = Distrust {
+            path: "/a/b".into(),
+            why: "is writable by everyone",
+        };
+        let commands = "chown -h root /a/b && chmod go-w /a/b";
+        assert!(found.resolution().ends_with(commands));
+        let of = |file: &str| found.mistake_of(Path::new(file));
+        assert!(of("/a/b").starts_with("is writable by everyone; correct"));
+        assert!(of("/a/b/c").starts_with("/a/b is writable by everyone; correct"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::config::trust::{self, untrusted};
+use crate::config::trust::{self, untrusted, Distrust};
 use crate::config::vendor::{is_flag, parse, Mistake, Vendor};
 use crate::decide::{Broken, VendorFile};
 use crate::error::{Error, Result};
@@ -24,27 +24,33 @@ pub const MAX_SIZE: u64 = 1 << 20;
 /// change the folder or one above it, none of its files can be used.
 /// Errors: the folder can't be read.
 pub fn read(folder: &Path) -> Result<Vec<VendorFile>> {
-    let shown = folder.display();
     let found = match trust::open(folder) {
         Ok(found) => found,
         Err(Errno::NOENT) => return Ok(Vec::new()),
-        Err(error) => return Err(Error::failed(format!("can't open {shown}: {error}"))),
+        Err(error) => return Err(cannot("open", folder, error)),
     };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(&found.fd, ".", flags, Mode::empty())
-        .map_err(|e| Error::failed(format!("can't open {shown}: {e}")))?;
-    let distrust = found
-        .problem
-        .map(|problem| Mistake::new("", format!("{problem}; {}", trust::RESOLUTION)));
-    let names = names(&fd).map_err(|e| Error::failed(format!("can't list {shown}: {e}")))?;
+        .map_err(|error| cannot("open", folder, error))?;
+    let names = names(&fd).map_err(|error| cannot("list", folder, error))?;
     Ok(names
         .into_iter()
         .map(|name| VendorFile {
-            content: read_one(&fd, &folder.join(&name), &name, distrust.as_ref()),
+            content: read_one(&fd, &folder.join(&name), &name, found.problem.as_ref()),
             path: folder.join(&name).display().to_string(),
             name: name.trim_end_matches(".json").to_owned(),
         })
         .collect())
+}
+
+fn cannot(verb: &str, folder: &Path, error: Errno) -> Error {
+    let shown = folder.display();
+    let failed = Error::failed(format!("can't {verb} {shown}: {error}"));
+    match error {
+        Errno::ACCESS => failed.resolve(format!("let every user read it: chmod a+rx {shown}")),
+        Errno::NOTDIR => failed.resolve(format!("name a folder; see what it is: ls -ld {shown}")),
+        _ => failed,
+    }
 }
 
 fn names(folder: &OwnedFd) -> rustix::io::Result<Vec<String>> {
@@ -63,11 +69,11 @@ fn read_one(
     folder: &OwnedFd,
     path: &Path,
     name: &str,
-    distrust: Option<&Mistake>,
+    distrust: Option<&Distrust>,
 ) -> std::result::Result<Vendor, Broken> {
     let (bytes, problem) = read_bytes(folder, path, name)?;
-    let own = problem.map(|problem| Mistake::new("", format!("{problem}; {}", trust::RESOLUTION)));
-    let mut mistakes: Vec<_> = distrust.cloned().into_iter().chain(own).collect();
+    let mistake = |distrust: &Distrust| Mistake::new("", distrust.mistake_of(path));
+    let mut mistakes: Vec<_> = distrust.into_iter().chain(&problem).map(mistake).collect();
     let Ok(text) = std::str::from_utf8(&bytes) else {
         mistakes.push(Mistake::new("", "not valid UTF-8"));
         return Err(broken(mistakes, &String::from_utf8_lossy(&bytes)));
@@ -86,7 +92,7 @@ fn read_one(
 struct Opened {
     fd: OwnedFd,
     stat: Stat,
-    problem: Option<String>,
+    problem: Option<Distrust>,
 }
 
 fn open(folder: &OwnedFd, path: &Path, name: &str) -> rustix::io::Result<Opened> {
@@ -97,7 +103,8 @@ fn open(folder: &OwnedFd, path: &Path, name: &str) -> rustix::io::Result<Opened>
             let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
             let fd = rustix::fs::openat(folder, name, flags | OFlags::CLOEXEC, Mode::empty())?;
             let stat = rustix::fs::fstat(&fd)?;
-            let problem = untrusted(&stat).map(str::to_owned);
+            let path = path.to_owned();
+            let problem = untrusted(&stat).map(|why| Distrust { path, why });
             Ok(Opened { fd, stat, problem })
         }
         // Anyone who may change a folder in the link's path chooses its target.
@@ -115,7 +122,7 @@ fn read_bytes(
     folder: &OwnedFd,
     path: &Path,
     name: &str,
-) -> std::result::Result<(Vec<u8>, Option<String>), Broken> {
+) -> std::result::Result<(Vec<u8>, Option<Distrust>), Broken> {
     let read = open(folder, path, name).and_then(|opened| {
         let bytes = read_whole(&opened.fd, &opened.stat, MAX_SIZE)?;
         Ok((bytes, opened.problem))
@@ -236,9 +243,8 @@ mod tests {
         std::fs::set_permissions(&above, PermissionsExt::from_mode(0o777)).unwrap();
         let file = &read(&folder).unwrap()[0];
         let expected = format!(
-            "{} is writable by everyone; {}",
+            "{0} is writable by everyone; correct the owner and the mode: chown -h root {0} && chmod go-w {0}",
             above.display(),
-            trust::RESOLUTION
         );
         assert_eq!(problem(file), expected);
         assert_eq!(file.content.as_ref().unwrap_err().flags, ["X"]);

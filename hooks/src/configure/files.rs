@@ -27,23 +27,32 @@ pub fn read(path: &Path) -> Result<Option<String>> {
     let about = match std::fs::metadata(&path) {
         Ok(about) => about,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(fail(&error.to_string())),
+        Err(error) => return Err(Error::of_file("read", &path, &error)),
     };
     if !about.is_file() {
-        return Err(fail("it is not a regular file"));
+        return Err(fail("it is not a regular file").resolve(move_away(&path)));
     }
     if about.len() > MAX_SIZE {
-        return Err(fail(&format!("it is larger than {MAX_SIZE} bytes")));
+        return Err(fail(&format!("it is larger than {MAX_SIZE} bytes")).resolve(move_away(&path)));
     }
-    let bytes = std::fs::read(&path).map_err(|error| fail(&error.to_string()))?;
-    let text = String::from_utf8(bytes).map_err(|_| fail("it is not valid UTF-8"))?;
+    let bytes = std::fs::read(&path).map_err(|error| Error::of_file("read", &path, &error))?;
+    let text = String::from_utf8(bytes).map_err(|_| {
+        fail("it is not valid UTF-8").resolve(format!(
+            "correct these lines: LC_ALL=C.UTF-8 grep -naxv '.*' {shown}"
+        ))
+    })?;
     Ok(Some(text))
+}
+
+fn move_away(path: &Path) -> String {
+    let shown = path.display();
+    format!("move it away, and run the command again: mv {shown} {shown}.old")
 }
 
 /// Writes a file by one rename, synced. Missing folders are made. `held` locks its folder.
 pub fn write(held: &Lock, path: &Path, text: &str, mode: Option<u32>) -> Result<()> {
     let path = real(path)?;
-    let fail = |error: std::io::Error| failed("write", &path, &error);
+    let fail = |error: std::io::Error| Error::of_file("write", &path, &error);
     let folder = path.parent().unwrap_or(Path::new("/"));
     std::fs::create_dir_all(folder).map_err(fail)?;
     remove_drafts(held, &path);
@@ -91,17 +100,10 @@ pub fn remove(held: &Lock, path: &Path) -> Result<()> {
     let path = real(path)?;
     remove_drafts(held, &path);
     match std::fs::remove_file(&path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", &path, &error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(Error::of_file("remove", &path, &error))
+        }
         _ => Ok(()),
-    }
-}
-
-pub(super) fn failed(verb: &str, path: &Path, error: &std::io::Error) -> Error {
-    let shown = path.display();
-    let failed = Error::failed(format!("can't {verb} {shown}: {error}"));
-    match error.kind() {
-        ErrorKind::PermissionDenied => failed.resolve("run it as root"),
-        _ => failed,
     }
 }
 
@@ -127,7 +129,7 @@ pub fn remove_folders(folders: &[String]) {
 /// The real path of a file. A link within the folder is followed. Errors: the link leads elsewhere.
 fn real(path: &Path) -> Result<PathBuf> {
     // A name without a folder means the working folder.
-    let path = &std::path::absolute(path).map_err(|error| failed("find", path, &error))?;
+    let path = &std::path::absolute(path).map_err(|error| Error::of_file("find", path, &error))?;
     let is_link = std::fs::symlink_metadata(path).is_ok_and(|about| about.is_symlink());
     if !is_link {
         return Ok(path.to_owned());

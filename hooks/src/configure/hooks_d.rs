@@ -56,7 +56,9 @@ pub fn put(hook: &Hook, record: &Path, is_removed: bool, is_dry: bool) -> Result
     if before.as_deref().is_some_and(|text| !is_ours(text)) {
         let shown = hook.file.display();
         return Err(Error::failed(format!("{shown} is not ours"))
-            .resolve("choose another file with --hook-file-path"));
+            .resolve(format!(
+                "move it away: mv {shown} {shown}.old; or choose another place with --hook-folder DIR (nvidia-ctk: --hook-file-path FILE)"
+            )));
     }
     let after = (!is_removed).then(|| hook.text());
     if let Some(held) = held.filter(|_| after != before) {

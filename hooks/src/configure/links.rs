@@ -190,7 +190,7 @@ impl Links<'_> {
         match (self.owner)(path) {
             Owner::Nothing => Found::Left(said),
             Owner::Package(package) => Found::Others(Some(format!(
-                "the package {package} owns {}",
+                "remove the package {package}, which owns {}",
                 path.display()
             ))),
             Owner::Alternatives(name) => Found::Others(Some(format!(
@@ -226,14 +226,14 @@ fn refuse(conflicts: &[(PathBuf, Option<String>)]) -> Result<()> {
     let mut hints = conflicts.iter().filter_map(|(_, hint)| hint.clone());
     let hint = hints.next().unwrap_or_else(|| {
         let first = first.display();
-        format!("remove the package that brought them (`dpkg -S {first}` or `rpm -qf {first}` says which)")
+        format!("remove the package that brought them, which one of these names: dpkg -S {first}; rpm -qf {first}")
     });
     Err(Error::failed(format!(
-        "these files belong to other programs: {}",
+        "nothing was changed, because these files belong to other programs: {}",
         shown.join(", ")
     ))
     .resolve(format!(
-        "{hint}, or choose another folder; nothing was changed"
+        "{hint}; or choose another folder: oci-decorator install-links /usr/local/bin"
     )))
 }
 
@@ -279,8 +279,7 @@ fn replace(path: &Path, target: &Path) -> std::io::Result<()> {
 }
 
 fn failed(verb: &str, path: &Path, error: &std::io::Error) -> Error {
-    let shown = path.display();
-    Error::failed(format!("can't {verb} the link {shown}: {error}")).resolve("run it as root")
+    Error::of_file(&format!("{verb} the link"), path, error)
 }
 
 enum Found {

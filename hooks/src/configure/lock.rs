@@ -100,7 +100,7 @@ fn take_within(paths: &[&Path], makes: bool, limit: Duration) -> Result<Lock> {
 fn open_all(paths: &[&Path], makes: bool, made: &mut Made) -> Result<Option<Vec<Folder>>> {
     let mut folders = Vec::new();
     for path in paths {
-        let fail = |error: std::io::Error| files::failed("write", path, &error);
+        let fail = |error: std::io::Error| Error::of_file("write", path, &error);
         let path = std::path::absolute(path).map_err(fail)?;
         let folder = path.parent().unwrap_or(Path::new("/"));
         let found = if makes { make(&path, made) } else { Ok(()) };

@@ -110,9 +110,15 @@ fn refused(file: &Path, problem: &str) -> Error {
     Error::failed(format!(
         "{shown} can't be changed: {problem}. The file is unchanged"
     ))
-    .resolve(format!(
-        "correct it by hand (`editor {shown}`), and try again"
-    ))
+    .resolve(by_hand(file))
+}
+
+/// What to do about a file that the program can't change.
+pub fn by_hand(file: &Path) -> String {
+    format!(
+        "correct the file, and run the command again: editor {}",
+        file.display()
+    )
 }
 
 /// The new text of a file, and its entry in the record.

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::glob;
 pub use super::tree::{Found, Tree};
-use crate::config::trust;
+use crate::config::trust::{self, Distrust};
 use crate::edits::{lies_in, Access, Device};
 use crate::error::{Error, Result};
 use crate::rootfs::listing::names_in;
@@ -35,7 +35,15 @@ pub struct Host {
 impl Host {
     /// Errors: the root is not a folder, or can't be opened.
     pub fn open(root: &Path) -> Result<Self> {
-        let opened = Root::open(root).map_err(|e| cannot_open("the host's root", root, e))?;
+        let opened = Root::open(root).map_err(|e| {
+            let error = cannot_open("the host's root", root, e);
+            match e {
+                Errno::NOENT | Errno::NOTDIR => error.resolve(
+                    "name a folder that exists, with --root or with \"root\" in config.toml",
+                ),
+                _ => error,
+            }
+        })?;
         let real = path_of(&opened).ok_or_else(|| {
             Error::failed(format!(
                 "can't find the path of {}: /proc is missing, or the path is not UTF-8",
@@ -61,7 +69,7 @@ impl Host {
                 "the driver is not installed: can't open {}{folder}: {error}",
                 self.written
             ))
-            .resolve("install it, or correct \"root\" in the vendor file")
+            .resolve("install it (provision apply), or correct \"root\" in the vendor file")
         })?;
         let written = self.source(&sub).ok_or_else(|| {
             Error::failed(format!("can't find the path of {}{folder}", self.written))
@@ -134,7 +142,7 @@ impl Host {
 
     /// Why a user other than root may have written the file at a path. Every folder and link in the
     /// path counts. `None`: only root can have written it.
-    pub fn distrust(&self, path: &str) -> rustix::io::Result<Option<String>> {
+    pub fn distrust(&self, path: &str) -> rustix::io::Result<Option<Distrust>> {
         let shown = self.shown(path);
         if self.shown("").is_empty() {
             return trust::open(Path::new(&shown)).map(|found| found.problem);

@@ -31,8 +31,9 @@ impl<'a> Devices<'a> {
     pub fn found(self) -> Result<Vec<Value>> {
         if self.found.is_empty() {
             return Err(
-                Error::not_found("this host has nothing that the vendor files list")
-                    .resolve("load the driver; `oci-decorator check` lists what is missing"),
+                Error::not_found("this host has nothing that the vendor files list").resolve(
+                    "load the driver: provision load; see what is missing: oci-decorator check",
+                ),
             );
         }
         Ok(self.found)

@@ -127,10 +127,8 @@ fn is_own_name(name: &str) -> bool {
 
 /// Removes the files that an earlier run wrote and this run did not.
 fn remove_others(folder: &Path, written: &BTreeSet<String>) -> Result<()> {
-    let fail = |path: &Path, e: std::io::Error| {
-        let path = path.display();
-        Error::failed(format!("can't remove old specifications from {path}: {e}"))
-    };
+    let fail =
+        |path: &Path, e: std::io::Error| Error::of_file("remove old specifications from", path, &e);
     let entries = match std::fs::read_dir(folder) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         other => other.map_err(|e| fail(folder, e))?,
@@ -164,7 +162,7 @@ fn together(mut errors: Vec<Error>) -> Option<Error> {
 /// Makes a folder and the missing folders above it. Everyone may read them, whatever the umask,
 /// because an engine that runs as a user looks there.
 fn make_folder(folder: &Path) -> Result<()> {
-    let fail = |e: std::io::Error| Error::failed(format!("can't make {}: {e}", folder.display()));
+    let fail = |e: std::io::Error| Error::of_file("make", folder, &e);
     let above = folder
         .ancestors()
         .take_while(|path| !path.as_os_str().is_empty());
@@ -181,7 +179,7 @@ fn make_folder(folder: &Path) -> Result<()> {
 /// programs that watch it are not notified. A missing folder is made, such as `/etc/cdi` on a new
 /// host.
 pub fn write(path: &Path, text: &str) -> Result<()> {
-    let fail = |e: rustix::io::Errno| Error::failed(format!("can't write {}: {e}", path.display()));
+    let fail = |e: rustix::io::Errno| Error::of_file("write", path, &e.into());
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(fail(rustix::io::Errno::ISDIR));
     };

@@ -110,7 +110,7 @@ impl<'a> Request<'a> {
         Err(Error::usage(format!(
             "{kind:?} is not a kind of CDI, like vendor.com/class"
         ))
-        .resolve("give other words to --vendor and --class"))
+        .resolve("give other words to --vendor and --class: nvidia-ctk cdi generate --vendor nvidia.com --class gpu"))
     }
 }
 
@@ -155,7 +155,7 @@ fn no_device(host: &Host, file: &VendorFile, vendor: &Vendor) -> Error {
         None => format!("no \"units\" in {path}, the pattern for the names of single devices"),
     };
     Error::not_found(format!("there is no device for a specification: {units}")).resolve(
-        "load the driver, or correct the file; `oci-decorator check` lists what is missing",
+        "load the driver: provision load; or correct the file, and see what is missing: oci-decorator check",
     )
 }
 
@@ -177,7 +177,7 @@ fn facts(host: &Host, vendor: &str) -> Result<Option<Facts>> {
         Found::Broken(problem) => Err(Error::failed(format!(
             "the device facts can't be used: {problem}"
         ))
-        .resolve("write them again: `provision devices refresh`")),
+        .resolve("write them again: provision devices refresh")),
     }
 }
 
@@ -199,7 +199,7 @@ fn choose<'a>(
         let folder = settings.config_dir.display();
         return Err(
             Error::not_found(format!("{folder} has no vendor file for {own_kind}"))
-                .resolve("install the driver with `provision apply`, or write an nvidia.json"),
+                .resolve("install the driver, which brings one: provision apply"),
         );
     };
     Ok((file, file.usable()?))

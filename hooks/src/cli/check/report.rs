@@ -1,10 +1,13 @@
 //! The report of `oci-decorator check`, for people and for programs.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use serde_json::json;
 
-use super::{asks, Answer, VendorReport};
+use super::{interfaces, Answer, VendorReport};
+use crate::config::settings::DEFAULT_CONFIG_DIR;
+use crate::error::Error;
 use crate::log::printable;
 
 impl Answer {
@@ -12,7 +15,7 @@ impl Answer {
     pub fn text(&self) -> String {
         let mut out = String::new();
         if let Some(problem) = &self.settings_problem {
-            line(&mut out, &problem.to_string());
+            error(&mut out, "", problem);
         }
         if self.files.is_empty() {
             line(&mut out, &format!("{}: no vendor files", self.config_dir));
@@ -25,8 +28,11 @@ impl Answer {
                 line(&mut out, &format!("{}: {mistake}", file.path));
             }
         }
+        if self.files.iter().any(|file| !file.mistakes.is_empty()) {
+            line(&mut out, &self.correct_files());
+        }
         match (&self.foreign.problem, &self.foreign.file) {
-            (Some(problem), _) => line(&mut out, &problem.to_string()),
+            (Some(problem), _) => error(&mut out, "", problem),
             (None, Some(file)) => line(&mut out, &format!("{file}: ok")),
             (None, None) => {}
         }
@@ -37,12 +43,23 @@ impl Answer {
         for reason in &self.ignored {
             line(&mut out, reason);
         }
-        if let Some(error) = &self.refused {
-            line(&mut out, &format!("start refused: {error}"));
+        if let Some(refused) = &self.refused {
+            error(&mut out, "start refused: ", refused);
         }
-        let lines = self.foreign.given.iter().flat_map(asks::Given::lines);
+        let lines = self.foreign.given.iter().flat_map(interfaces::Given::lines);
         lines.for_each(|text| line(&mut out, &text));
         out
+    }
+
+    /// What to do about mistakes in vendor files.
+    fn correct_files(&self) -> String {
+        let mut text =
+            "What to do: correct these files, then check them: oci-decorator check".to_owned();
+        if Path::new(&self.config_dir) != Path::new(DEFAULT_CONFIG_DIR) {
+            text.push_str(" --config-dir ");
+            text.push_str(&self.config_dir);
+        }
+        text
     }
 
     /// The report as one JSON document.
@@ -75,7 +92,7 @@ impl Answer {
             "refused": self.refused.as_ref().map(ToString::to_string),
             "nvidia_config": self.foreign.file,
             "nvidia_problem": self.foreign.problem.as_ref().map(ToString::to_string),
-            "names": self.foreign.given.iter().map(asks::Given::json).collect::<Vec<_>>(),
+            "names": self.foreign.given.iter().map(interfaces::Given::json).collect::<Vec<_>>(),
         });
         format!("{document:#}\n")
     }
@@ -93,7 +110,7 @@ impl VendorReport {
             ),
         );
         if let Some(problem) = &self.problem {
-            line(out, &format!("  {problem}"));
+            error(out, "  ", problem);
         }
         for item in &self.items {
             let (mark, detail) = match &item.found {
@@ -133,6 +150,16 @@ impl VendorReport {
             "problem": self.problem.as_ref().map(ToString::to_string),
             "items": items,
         })
+    }
+}
+
+/// Adds an error, with what to do on a line of its own.
+fn error(out: &mut String, before: &str, error: &Error) {
+    let indent = if before.starts_with(' ') { "  " } else { "" };
+    let lines = error.lines();
+    for (at, text) in lines.iter().enumerate() {
+        let before = if at == 0 { before } else { indent };
+        line(out, &format!("{before}{text}"));
     }
 }
 

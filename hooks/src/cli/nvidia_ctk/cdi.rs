@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use lexopt::Arg::{Long, Value};
+use lexopt::Arg::{Long, Short, Value};
 
 use options::{Options, Verb};
 
@@ -21,32 +21,39 @@ use crate::config::cdi::Syntax;
 use crate::error::{exit, Error, Result};
 use crate::frontends::{read_file, read_input};
 
+const HELP: &str = include_str!("cdi.txt");
 const VERBS: &str = "generate, list and transform root";
+
 /// Runs the words that follow `nvidia-ctk cdi`.
 /// Errors: wrong usage; nothing to generate; a file that can't be read or written.
 pub fn run(words: &[OsString]) -> Result<u8> {
     let mut parser = lexopt::Parser::from_args(words.iter().cloned());
     let verb = match parser.next().map_err(|e| usage(&e))? {
         Some(Value(verb)) => verb.to_string_lossy().into_owned(),
-        Some(Long("help")) => {
-            return print(&format!(
-                "usage: nvidia-ctk cdi COMMAND; known are {VERBS}\n"
-            ))
-        }
+        Some(Short('h') | Long("help")) => return print(HELP),
         Some(other) => return Err(usage(&other.unexpected())),
-        None => return Err(usage(&"no command given")),
+        None => return Err(usage(&format!("no command given; known are {VERBS}"))),
     };
-    match verb.as_str() {
-        "generate" => generate(&Options::parse(Verb::Generate, parser, variable)?),
-        "list" => list(&Options::parse(Verb::List, parser, variable)?),
+    let (verb, carry_out): (Verb, fn(&Options) -> Result<u8>) = match verb.as_str() {
+        "help" => return print(HELP),
+        "generate" => (Verb::Generate, generate),
+        "list" => (Verb::List, list),
         "transform" => match parser.next().map_err(|e| usage(&e))? {
-            Some(Value(what)) if what == "root" => {
-                transform(&Options::parse(Verb::Transform, parser, variable)?)
-            }
-            _ => Err(usage(&"transform: the only known command is root")),
+            Some(Value(what)) if what == "root" => (Verb::Transform, transform),
+            Some(Short('h') | Long("help")) => return print(HELP),
+            _ => return Err(usage(&"transform: the only known command is root")),
         },
-        other => Err(usage(&format!("unknown command {other:?}"))),
+        other => {
+            return Err(usage(&format!(
+                "unknown command {other:?}; known are {VERBS}"
+            )))
+        }
+    };
+    let options = Options::parse(verb, parser, variable)?;
+    if options.help {
+        return print(HELP);
     }
+    carry_out(&options)
 }
 
 fn variable(name: &str) -> Option<String> {
@@ -54,9 +61,8 @@ fn variable(name: &str) -> Option<String> {
 }
 
 fn usage(problem: &dyn std::fmt::Display) -> Error {
-    Error::usage(format!("cdi: {problem}")).resolve(format!(
-        "known commands are {VERBS}, as in `nvidia-ctk cdi generate --output /etc/cdi/nvidia.yaml`"
-    ))
+    Error::usage(format!("cdi: {problem}"))
+        .resolve("see its commands and options: nvidia-ctk cdi --help")
 }
 
 fn generate(options: &Options) -> Result<u8> {
@@ -109,7 +115,7 @@ fn list(options: &Options) -> Result<u8> {
     if options.json {
         print(listing.json())?;
     } else {
-        listing.problems.iter().for_each(|problem| say(problem));
+        listing.complain("nvidia-ctk");
         print(listing.text())?;
     }
     Ok(listing.code())
@@ -144,4 +150,19 @@ fn is_text(shown: &str, bytes: Vec<u8>) -> Result<String> {
 fn say(problem: &str) {
     let line = crate::log::printable(problem);
     let _ = writeln!(std::io::stderr(), "nvidia-ctk: {line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_has_every_command_and_option() {
+        for verb in VERBS.replace(" and ", ", ").split(", ") {
+            assert!(HELP.contains(&format!("\n  {verb} ")), "{verb}");
+        }
+        for option in options::usual_names() {
+            assert!(HELP.contains(&format!("--{option}")), "{option}");
+        }
+    }
 }

@@ -4,8 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::config_text::{default, set, Flavour};
-use super::{help, parse, usage, Said};
-use crate::cli::configure::no_more;
+use super::{help, no_more, parse, usage, Said};
 use crate::cli::go_flags::{Known, Takes, Words};
 use crate::cli::print;
 use crate::config::nvidia::{self, Place};

@@ -4,8 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::system::gpus;
-use super::{help, parse};
-use crate::cli::configure::no_more;
+use super::{help, no_more, parse};
 use crate::cli::go_flags::{Known, Takes};
 use crate::cli::install_links::own_program;
 use crate::cli::print;
@@ -93,7 +92,8 @@ impl Report {
         lines.push(format!("settings: {}{there}", self.place.path.display()));
         lines.push(format!("mode: {}", word_of(config.mode)));
         if let Some(problem) = &self.loaded.problem {
-            lines.push(format!("mistake: {problem}"));
+            let said = problem.lines().join("\n");
+            lines.push(format!("mistake: {said}"));
         }
         lines.extend(
             self.loaded
@@ -102,7 +102,7 @@ impl Report {
                 .map(|text| format!("warning: {text}")),
         );
         if !self.loaded.idle.is_empty() {
-            lines.push("keys that change nothing here:".to_owned());
+            lines.push("keys that have no effect here:".to_owned());
         }
         let idle = self
             .loaded

@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::{help, parse, sub, usage, Said};
+use super::{help, no_more, parse, sub, usage, Said};
 use crate::cli::configure::{
-    beside_us, carry_out, engine_of, is_hook_mode, no_more, record_path, wanted, Order,
+    beside_us, carry_out, engine_of, is_hook_mode, record_path, wanted, Order,
 };
 use crate::cli::go_flags::{Known, Takes, Words};
 use crate::configure::hooks_d::{self, Hook};
@@ -32,6 +32,8 @@ const KNOWN: &[Known] = &[
 ];
 
 const RUNTIME: &str = "nvidia-container-runtime";
+const NAME_AN_ENGINE: &str =
+    "name docker, containerd, crio or podman: nvidia-ctk runtime configure --runtime=docker";
 const HOOK: &str = "nvidia-container-runtime-hook";
 
 pub fn run(words: &[OsString], said: Said) -> Result<u8> {
@@ -42,13 +44,14 @@ pub fn run(words: &[OsString], said: Said) -> Result<u8> {
     }
     no_more(&words)?;
     let path = |name| words.value(name).map(PathBuf::from);
-    let engine = engine_of(words.value("runtime").unwrap_or("docker"))?;
+    let engine = engine_of(words.value("runtime").unwrap_or("docker"))
+        .map_err(|problem| usage(&problem).resolve(NAME_AN_ENGINE))?;
     let name = words.value("nvidia-runtime-name").unwrap_or("nvidia");
     let program = match words.value("nvidia-runtime-path") {
         Some(path) => path.to_owned(),
         None => usual_program(engine)?,
     };
-    let is_hook = is_hook_mode(engine, words.value("config-mode"))?;
+    let is_hook = is_hook_mode(engine, words.value("config-mode")).map_err(|e| usage(&e))?;
     if path("hook-file-path").is_some() && !is_hook {
         return Err(usage("--hook-file-path needs --config-mode=oci-hook"));
     }
@@ -56,7 +59,7 @@ pub fn run(words: &[OsString], said: Said) -> Result<u8> {
     said.debug(&format!("the runtime {name} is {program}"));
     carry_out(&Order {
         engine,
-        wanted: wanted(engine, name, program, is_default, cdi)?,
+        wanted: wanted(engine, name, program, is_default, cdi).map_err(|e| usage(&e))?,
         config: path("config"),
         drop_in: path("drop-in-config"),
         hooks: is_hook.then(|| hook(&words)).transpose()?,

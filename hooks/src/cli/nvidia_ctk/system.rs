@@ -9,8 +9,7 @@ use rustix::fs::{FileType, Mode, CWD};
 use rustix::io::Errno;
 
 use super::system_nodes::{minor_of, Majors, Node};
-use super::{help, parse, sub, usage, Said};
-use crate::cli::configure::no_more;
+use super::{help, no_more, parse, sub, usage, Said};
 use crate::cli::go_flags::{Known, Takes, Words};
 use crate::discover::host::Host;
 use crate::error::{exit, Error, Result};
@@ -69,7 +68,7 @@ pub fn run(words: &[OsString], said: Said) -> Result<u8> {
     if words.is_set("watch") {
         return Err(
             usage("--watch is not supported: udev makes the links of new devices")
-                .resolve("leave it out, and run the command again when a driver was loaded"),
+                .resolve("leave --watch out, and run the command again after a driver was loaded: nvidia-ctk system create-dev-char-symlinks"),
         );
     }
     if words.is_set("load-kernel-modules") {
@@ -112,7 +111,7 @@ impl Work {
             return Err(Error::not_found(
                 "no NVIDIA driver is loaded: /proc/devices doesn't list one",
             )
-            .resolve("load it: provision load, or modprobe nvidia"));
+            .resolve("load it: provision load nvidia; or, where another tool installed it: modprobe nvidia"));
         }
         Ok(exit::DONE)
     }
@@ -154,7 +153,7 @@ impl Work {
             let path = self.root.join("dev").join(folder);
             let entries = match std::fs::read_dir(&path) {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                entries => entries.map_err(|e| failed("read", &path, &e))?,
+                entries => entries.map_err(|e| Error::of_file("read", &path, &e))?,
             };
             for entry in entries.flatten() {
                 let name = entry.file_name().to_string_lossy().into_owned();
@@ -208,14 +207,14 @@ impl Work {
             return Ok(());
         }
         let folder = link.parent().unwrap_or(Path::new("/"));
-        std::fs::create_dir_all(folder).map_err(|e| failed("make", folder, &e))?;
+        std::fs::create_dir_all(folder).map_err(|e| Error::of_file("make", folder, &e))?;
         match std::fs::remove_file(link) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(failed("replace", link, &error))
+                return Err(Error::of_file("replace", link, &error))
             }
             _ => {}
         }
-        std::os::unix::fs::symlink(target, link).map_err(|e| failed("make", link, &e))
+        std::os::unix::fs::symlink(target, link).map_err(|e| Error::of_file("make", link, &e))
     }
 
     fn say(&self, line: &str) -> Result<()> {
@@ -235,29 +234,23 @@ fn leads_to(link: &Path, found: &Path, target: &Path) -> bool {
 
 fn make_node(path: &Path, node: &Node) -> Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
-    std::fs::create_dir_all(folder).map_err(|e| failed("make", folder, &e))?;
+    std::fs::create_dir_all(folder).map_err(|e| Error::of_file("make", folder, &e))?;
     let number = rustix::fs::makedev(node.major, node.minor);
     let mode = Mode::from_raw_mode(MODE);
     let done = rustix::fs::mknodat(CWD, path, FileType::CharacterDevice, mode, number);
     match done {
         Err(Errno::EXIST) => Ok(()),
         // The umask takes bits away.
-        Ok(()) => rustix::fs::chmod(path, mode).map_err(|e| failed("make", path, &e.into())),
-        Err(error) => Err(failed("make", path, &error.into())),
-    }
-}
-
-fn failed(verb: &str, path: &Path, error: &std::io::Error) -> Error {
-    let failed = Error::failed(format!("can't {verb} {}: {error}", path.display()));
-    match error.kind() {
-        std::io::ErrorKind::PermissionDenied => failed.resolve("run it as root"),
-        _ => failed,
+        Ok(()) => {
+            rustix::fs::chmod(path, mode).map_err(|e| Error::of_file("make", path, &e.into()))
+        }
+        Err(error) => Err(Error::of_file("make", path, &error.into())),
     }
 }
 
 fn majors() -> Result<Majors> {
     let text = std::fs::read_to_string("/proc/devices")
-        .map_err(|e| failed("read", Path::new("/proc/devices"), &e))?;
+        .map_err(|e| Error::of_file("read", Path::new("/proc/devices"), &e))?;
     Ok(Majors::of(&text))
 }
 

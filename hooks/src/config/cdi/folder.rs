@@ -7,7 +7,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{name, parse, Document, Node, Syntax};
-use crate::config::trust;
+use crate::config::trust::{self, Distrust};
 use crate::config::vendor::{summary, Mistake};
 use crate::error::{Error, Result};
 use crate::rootfs::listing::names_in;
@@ -86,7 +86,7 @@ fn read_file(
     name: &str,
     path: &Path,
     syntax: Syntax,
-    distrust: Option<&String>,
+    distrust: Option<&Distrust>,
 ) -> std::result::Result<Document, Broken> {
     let broken = |problem: String| Broken {
         mistakes: vec![Mistake::new("", problem)],
@@ -103,7 +103,7 @@ fn read_file(
     if let Some(problem) = distrust.or(own.as_ref()) {
         return Err(Broken {
             kind: kind_in(&text, syntax),
-            ..broken(format!("{problem}; {}", trust::RESOLUTION))
+            ..broken(problem.mistake_of(path))
         });
     }
     let parsed = match &text {
@@ -121,7 +121,7 @@ fn read_bytes(
     folder: &OwnedFd,
     name: &str,
     path: &Path,
-) -> rustix::io::Result<(Vec<u8>, Option<String>)> {
+) -> rustix::io::Result<(Vec<u8>, Option<Distrust>)> {
     let itself = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = rustix::fs::openat(folder, name, itself, Mode::empty())?;
     let stat = rustix::fs::fstat(&opened)?;
@@ -133,7 +133,8 @@ fn read_bytes(
         (fd, stat, found.problem)
     } else {
         let (fd, stat) = open_regular(opened)?;
-        let problem = trust::untrusted(&stat).map(str::to_owned);
+        let path = path.to_owned();
+        let problem = trust::untrusted(&stat).map(|why| Distrust { path, why });
         (fd, stat, problem)
     };
     Ok((read_whole(&fd, &stat, MAX_SIZE)?, problem))
@@ -197,6 +198,11 @@ mod tests {
             .iter()
             .map(|f| (f.path.file_name().unwrap().to_str().unwrap(), problem(f)))
             .collect();
+        let path = dir.path().join("j.json");
+        let distrusted = format!(
+            "is writable by everyone; correct the owner and the mode: chown -h root {0} && chmod go-w {0}",
+            path.display()
+        );
         let expected = [
             ("a.json", ""),
             ("b.json", ""),
@@ -204,10 +210,7 @@ mod tests {
             ("g.json", "not a regular file"),
             ("h.json", "larger than 1048576 bytes"),
             ("i.json", "not valid UTF-8"),
-            (
-                "j.json",
-                "is writable by everyone; correct the owner and the mode: chown root, chmod go-w",
-            ),
+            ("j.json", distrusted.as_str()),
             ("k.json", ""),
         ];
         let found: Vec<_> = found.iter().map(|(n, p)| (*n, p.as_str())).collect();

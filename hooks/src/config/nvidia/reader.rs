@@ -8,8 +8,7 @@ use toml::{Table, Value};
 
 use super::keys::{self, Taken};
 use super::Config;
-use crate::config::settings::{one_line, read, File};
-use crate::config::trust;
+use crate::config::settings::{cannot_read, one_line, read, File};
 use crate::error::Error;
 
 /// The default path of the file.
@@ -77,28 +76,26 @@ pub fn load(path: &Path, named: bool) -> Loaded {
         Err(Errno::INVAL) => Loaded::broken(Error::usage(format!("{shown} is not a regular file"))),
         Err(Errno::NOENT) => Loaded::broken(
             Error::usage(format!("can't read {shown}: there is no such file")).resolve(format!(
-                "`nvidia-ctk config default --output {shown}` makes it"
+                "make it: nvidia-ctk config default --output {shown}"
             )),
         ),
-        Err(error) => Loaded::broken(Error::usage(format!("can't read {shown}: {error}"))),
+        Err(error) => Loaded::broken(cannot_read(path, error)),
     }
 }
 
 fn judge(path: &Path, file: &File) -> Loaded {
     let shown = path.display();
-    if let Some(problem) = &file.distrust {
-        let problem = Error::usage(format!("{shown} does not count: {problem}"));
-        return Loaded::broken(problem.resolve(trust::RESOLUTION));
+    if let Some(distrust) = &file.distrust {
+        let problem = Error::usage(format!("{shown} does not count: {distrust}"));
+        return Loaded::broken(problem.resolve(distrust.resolution()));
     }
     let read = Reading::of(&file.text);
     let mut problem = None;
     if let Some(whole) = &file.problem {
-        problem = Some(Error::usage(format!("{shown} {whole}")));
+        problem = Some(Error::usage(format!("{shown} {whole}")).resolve(correct(path)));
     } else if !read.mistakes.is_empty() {
         let message = format!("{shown}: {}", read.mistakes.join("; "));
-        let problem_of_keys =
-            Error::usage(message).resolve("correct the file, then check it: nvidia-ctk info");
-        problem = Some(problem_of_keys);
+        problem = Some(Error::usage(message).resolve(correct(path)));
     }
     let warnings = read.warnings.iter().map(|text| format!("{shown}: {text}"));
     Loaded {
@@ -107,6 +104,16 @@ fn judge(path: &Path, file: &File) -> Loaded {
         warnings: warnings.collect(),
         idle: read.idle,
     }
+}
+
+/// What to do about a file with mistakes.
+fn correct(path: &Path) -> String {
+    let option = if path == Path::new(DEFAULT_PATH) {
+        String::new()
+    } else {
+        format!(" --config-file {}", path.display())
+    };
+    format!("correct the file, then check it: nvidia-ctk info{option}")
 }
 
 /// Every mistake in the text of such a file, each with its key.

@@ -164,7 +164,7 @@ fn what_is_owned_or_may_be_is_refused_with_what_to_do() {
     for (owner, hint) in [
         (
             (|_| Owner::Package("one".to_owned())) as fn(&Path) -> Owner,
-            "the package one owns ",
+            "remove the package one, which owns ",
         ),
         (
             |_| Owner::Alternatives("nvidia-ctk".to_owned()),

@@ -5,7 +5,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::DEVICES;
 use crate::config::nvidia::Config;
-use crate::config::trust;
+use crate::config::trust::{untrusted, Distrust};
 use crate::config::vendor::{Inventory, Vendor};
 use crate::decide::{Choice, VendorFile};
 use crate::discover::answer::groups;
@@ -111,7 +111,7 @@ fn read(host: &Host, folder: &str, every: bool) -> Result<(Lines, Vec<Note>)> {
         Error::not_found(format!("NVIDIA_VISIBLE_DEVICES asks for devices by the files of {shown}, which can't be listed: {error}"))
             .resolve("install the board's files, or set another `mode` in NVIDIA's config.toml")
     })?;
-    let refuse = |problem: String| Err(Error::usage(problem).resolve(trust::RESOLUTION));
+    let refuse = |found: Distrust| Err(Error::usage(found.to_string()).resolve(found.resolution()));
     if let Ok(Some(problem)) = host.distrust(folder) {
         return refuse(problem);
     }
@@ -124,9 +124,10 @@ fn read(host: &Host, folder: &str, every: bool) -> Result<(Lines, Vec<Note>)> {
             return refuse(problem);
         }
         match host.read_file(&path, MAX_SIZE) {
-            Ok((_, stat)) if trust::untrusted(&stat).is_some() => {
-                let problem = trust::untrusted(&stat).unwrap_or_default();
-                return refuse(format!("{shown} {problem}"));
+            Ok((_, stat)) if untrusted(&stat).is_some() => {
+                let why = untrusted(&stat).unwrap_or_default();
+                let path = shown.into();
+                return refuse(Distrust { path, why });
             }
             Ok((bytes, _)) => lines.add(&shown, &String::from_utf8_lossy(&bytes), &mut notes)?,
             Err(error) => {

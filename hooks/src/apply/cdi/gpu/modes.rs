@@ -92,7 +92,7 @@ pub fn generate(mode: Mode, request: &Request) -> Result<Value> {
         Mode::Management => Err(Error::not_found(
             "--mode management is not supported: its device has every node of the driver, those that partition GPUs too",
         )
-        .resolve("leave --mode out: the device \"all\" has every GPU")),
+        .resolve("leave --mode out, as the device \"all\" has every GPU: nvidia-ctk cdi generate")),
     }
 }
 
@@ -137,7 +137,7 @@ impl Nodes {
             "--mode {word}: there is no device for a specification: no {patterns} in {folder}"
         ))
         .resolve(format!(
-            "load the driver (`modprobe {module}`), or leave --mode out for the GPUs"
+            "load the driver: modprobe {module}; or leave --mode out for the GPUs: nvidia-ctk cdi generate"
         ))
     }
 

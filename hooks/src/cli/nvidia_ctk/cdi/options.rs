@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lexopt::Arg::Long;
+use lexopt::Arg::{Long, Short};
 use lexopt::ValueExt;
 
 use super::usage;
@@ -54,7 +54,7 @@ const GENERATE: &[Known] = &[
         &["device-id", "device-ids", "device", "devices"],
         Some("NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS"),
     ),
-    // Options that only this program has.
+    // Options that NVIDIA's program does not have.
     (&["root"], None),
     (&["config-dir"], None),
     // Options that change nothing here, see `UNUSED`.
@@ -140,6 +140,8 @@ impl Verb {
     }
 }
 
+// Each is an option of its own.
+#[allow(clippy::struct_excessive_bools)]
 #[derive(Debug, Default)]
 pub struct Options {
     root: Option<PathBuf>,
@@ -160,6 +162,7 @@ pub struct Options {
     pub to: Option<String>,
     pub in_container: bool,
     pub json: bool,
+    pub help: bool,
     /// Options and variables that change nothing, as the user wrote them.
     pub unused: Vec<String>,
 }
@@ -175,13 +178,15 @@ impl Options {
         let mut options = Self::default();
         let mut given = Vec::new();
         while let Some(argument) = parser.next().map_err(|e| usage(&e))? {
-            let Long(name) = argument else {
-                return Err(usage(&argument.unexpected()));
+            let name = match argument {
+                Short('h') | Long("help") => {
+                    options.help = true;
+                    continue;
+                }
+                Long(name) if IGNORED.contains(&name) => continue,
+                Long(name) => name.to_owned(),
+                other => return Err(usage(&other.unexpected())),
             };
-            let name = name.to_owned();
-            if IGNORED.contains(&name.as_str()) {
-                continue;
-            }
             let known = verb.known().iter().find(|(n, _)| n.contains(&&*name));
             let Some((names, _)) = known else {
                 return Err(usage(&format!("unknown option --{name}")));
@@ -282,6 +287,13 @@ impl Options {
             .or_else(|| name.and_then(Syntax::of))
             .unwrap_or(Syntax::Yaml)
     }
+}
+
+/// The usual name of every option.
+#[cfg(test)]
+pub fn usual_names() -> impl Iterator<Item = &'static str> {
+    let all = [GENERATE, LIST, TRANSFORM].into_iter().flatten();
+    all.map(|(names, _)| names[0])
 }
 
 /// The syntax that a word stands for. `None`: the word is unknown.

@@ -198,7 +198,14 @@ impl Given {
         });
         lines.extend(found);
         lines.extend(notes.iter().map(|note| format!("  {note}")));
-        lines.extend(refused.iter().map(|e| format!("  start refused: {e}")));
+        if let Some(error) = refused {
+            let said = error.lines().join("\n  ");
+            lines.extend(
+                format!("  start refused: {said}")
+                    .lines()
+                    .map(str::to_owned),
+            );
+        }
         lines
     }
 
