@@ -1,5 +1,5 @@
-//! Enters an OCI runtime of ours into the configuration of container engines, beside other
-//! programs' entries, and removes it again.
+//! Adds an OCI runtime of ours to the configuration of container engines, beside the entries of
+//! other programs, and removes it again.
 //!
 //! The module of each engine turns a text into a text, without files. [`plan`] decides what a file
 //! becomes, with the help of a [`record`]. Only [`files`] writes.
@@ -119,7 +119,7 @@ impl Engine {
     }
 }
 
-/// The runtime to enter into an engine.
+/// The runtime to add to an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     /// Its name in the engine.
@@ -139,6 +139,6 @@ pub struct Beside<'a> {
     pub original: Option<&'a str>,
     /// The file as we wrote it last.
     pub written: Option<&'a str>,
-    /// Other files of the engine. A later one overrules an earlier one.
+    /// Other files of the engine. A later one overrides an earlier one.
     pub others: &'a [String],
 }

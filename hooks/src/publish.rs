@@ -80,7 +80,7 @@ fn is_abandoned(stat: &Stat, now: u64) -> bool {
 }
 
 fn create(folder: &OwnedFd, name: &str, mode: Mode) -> rustix::io::Result<OwnedFd> {
-    // A link that has the name is followed by no call with EXCL: open(2).
+    // No call with EXCL follows a link that has the name: open(2).
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     rustix::fs::openat(folder, name, flags, mode)
 }
@@ -166,7 +166,7 @@ mod tests {
             ("no", now, false),
         ] {
             assert_eq!(is_anothers(&folder, name, now), expected, "{name} {now}");
-            // Its own name counts again then, and the file is a new one.
+            // Then its own name is used again, for a new file.
             let mode = Mode::from_raw_mode(0o600);
             let (_, name) = create_temporary(&folder, NAME, mode, now + 60).unwrap();
             assert_eq!(name, NAME);
@@ -176,7 +176,7 @@ mod tests {
 
     /// The names are known, so such files never accumulate.
     #[test]
-    fn what_killed_starts_left_is_replaced_under_names_that_are_known() {
+    fn files_of_killed_starts_are_replaced_under_known_names() {
         let tree = tempfile::tempdir().unwrap();
         let folder = folder_of(tree.path());
         let (now, mode) = (clock::seconds(), Mode::from_raw_mode(0o600));

@@ -268,7 +268,7 @@ mod tests {
         }
         let tree = tempfile::tempdir().unwrap();
         let node = tree.path().join("node");
-        // No driver has this number: to open it would be ENXIO.
+        // No driver has this number, so opening it would fail with ENXIO.
         let numbers = rustix::fs::makedev(240, 77);
         let (kind, mode) = (FileType::CharacterDevice, Mode::from_raw_mode(0o600));
         rustix::fs::mknodat(rustix::fs::CWD, node, kind, mode, numbers).unwrap();

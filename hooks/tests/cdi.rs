@@ -1,4 +1,4 @@
-//! `oci-decorator cdi generate`: its document, held against the rules of CDI.
+//! `oci-decorator cdi generate`: its document, compared with the rules of CDI.
 
 use crate::support::{code, need, run, stderr, stdout, Tree};
 use oci_decorator::config::cdi::{parse, Syntax};
@@ -58,7 +58,7 @@ fn a_device_for_each_node_each_feature_and_all() {
         names(&spec),
         ["x0", "x1", "xctl", "feature-run", "feature-more", "all"]
     );
-    // Without numbers and modes: those are the host's when a container starts.
+    // It has no numbers and modes: a container gets those that the host has at its start.
     let node = |name: &str| {
         let host_path = format!("{}/dev/{name}", tree.shown());
         json!({"path": format!("/dev/{name}"), "hostPath": host_path})
@@ -164,7 +164,7 @@ fn a_file_is_written_whole_and_again_and_its_folder_made() {
     assert_eq!(std::fs::read_dir(tree.path("cdi")).unwrap().count(), 1);
 }
 
-/// What boots and activations call for: the files of a folder become those of the vendors.
+/// Boots and activations run this. The folder then has the files of these vendors only.
 #[test]
 fn a_folder_has_a_file_for_each_vendor_that_can_have_one() {
     let Some(tree) = host() else { return };
@@ -195,14 +195,14 @@ fn a_folder_has_a_file_for_each_vendor_that_can_have_one() {
     let (found, message) = generate(3);
     assert_eq!(found, ["oci-decorator-xpu.json", "oci-decorator-ypu.json"]);
     assert!(message.contains("the driver is not installed"), "{message}");
-    // As each vendor by itself: names don't change when another vendor comes.
+    // The same as for each vendor by itself: names don't change when a vendor is added.
     let spec: Value = serde_json::from_str(&tree.text("run/cdi/oci-decorator-ypu.json")).unwrap();
     assert_eq!(spec["kind"], "oci-decorator/ypu");
     assert!(names(&spec).contains(&"x0"));
     std::fs::remove_file(tree.path(&format!("{DIRECTORY}/gone.json"))).unwrap();
     std::fs::remove_file(tree.path(&format!("{DIRECTORY}/xpu.json"))).unwrap();
     assert_eq!(generate(0).0, ["oci-decorator-ypu.json"]);
-    // One that can't be read is worse than a driver that isn't there.
+    // A file that can't be read is worse than a missing driver.
     vendor("bad", "{");
     vendor(
         "gone",
@@ -223,7 +223,7 @@ fn a_folder_has_a_file_for_each_vendor_that_can_have_one() {
 const NVIDIA: &str = r#"{"activation_flag": "OCI_NVIDIA", "driver_feature": ["compute"], "interfaces": ["nvidia"],
     "units": "x[0-9]*", "inventory": {"compute": {"devices": ["x[0-9]*", "xctl"]}}}"#;
 
-/// Without NVIDIA's own service at boot, `--device nvidia.com/gpu=0` finds its devices all the same.
+/// Without NVIDIA's own service at boot, `--device nvidia.com/gpu=0` still finds its devices.
 #[test]
 fn devices_have_the_names_that_nvidias_users_know_unless_others_give_them() {
     let Some(tree) = host() else { return };
@@ -253,7 +253,7 @@ fn devices_have_the_names_that_nvidias_users_know_unless_others_give_them() {
     };
     assert_eq!(generate(), (0, String::new()));
     assert_eq!(names(), ["0", "1", "all"]);
-    // A second run wakes nothing that watches the folder.
+    // A second run does not notify programs that watch the folder.
     let changed = || {
         std::fs::metadata(tree.path(ours))
             .unwrap()
@@ -299,7 +299,7 @@ fn devices_have_the_names_that_nvidias_users_know_unless_others_give_them() {
 }
 
 #[test]
-fn where_to_write_is_said_once() {
+fn the_output_is_named_once() {
     for more in [["--output", "/x"], ["--vendor", "x"]] {
         let output = run(
             &[&["cdi", "generate", "--output-dir", "/y"], &more[..]].concat(),
@@ -311,7 +311,7 @@ fn where_to_write_is_said_once() {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn mistakes_are_reported() {
     let tree = Tree::new();
     let root = tree.shown();
     let fails = |words: &[&str], expected: i32, part: &str| {
@@ -330,7 +330,7 @@ fn what_is_wrong_is_said() {
     );
     fails(&["generate"], 3, "has no vendor files");
     tree.file(&format!("{DIRECTORY}/x.json"), VENDOR);
-    // Of one letter: some readers of CDI panic.
+    // Names of one letter make some readers of CDI panic.
     fails(&["generate"], 2, "\"oci-decorator/x\" is not a kind of CDI");
     fails(&["generate", "--vendor", "y"], 3, "has no y.json");
     tree.file(
@@ -344,7 +344,7 @@ fn what_is_wrong_is_said() {
     );
 }
 
-/// An engine that runs as a user looks there as well.
+/// An engine that runs as a user also looks there.
 #[test]
 fn folders_that_are_made_can_be_read_by_everyone() {
     use std::os::unix::fs::PermissionsExt;
@@ -369,7 +369,7 @@ fn folders_that_are_made_can_be_read_by_everyone() {
 }
 
 #[test]
-fn devices_of_every_file_are_listed_and_mistakes_said() {
+fn devices_of_every_file_are_listed_and_mistakes_reported() {
     let tree = Tree::new();
     let root = tree.shown();
     let spec = |name: &str| {

@@ -1,4 +1,4 @@
-//! `nvidia-ctk cdi`: its documents, held against those that NVIDIA's users know.
+//! `nvidia-ctk cdi`: its documents, compared with those that NVIDIA's users know.
 
 use std::ffi::OsString;
 
@@ -73,7 +73,7 @@ fn generate(tree: &Tree, words: &[&str]) -> Value {
     ];
     assert_eq!(ctk(&[&fixed, words].concat()), Ok(0));
     let text = tree.text("out/nvidia.json");
-    // What we write, we read.
+    // Our own reader accepts what we write.
     parse(&text, Syntax::Json).unwrap();
     serde_json::from_str(&text).unwrap()
 }
@@ -121,7 +121,8 @@ fn a_device_for_each_unit_and_part_by_every_naming() {
     assert_eq!(of("1:1"), ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap4"]);
     assert_eq!(of("all").len(), 5, "another vendor's display is not in it");
     let common = &spec["containerEdits"];
-    // Not the node by which a container partitions every GPU, though the inventory lists it.
+    // The node with which a container can partition every GPU is not listed, although the
+    // inventory has it.
     assert_eq!(nodes(common), ["/dev/nvidiactl"]);
     assert_eq!(common["env"], json!(["NVIDIA_VISIBLE_DEVICES=void"]));
     assert_eq!(
@@ -411,7 +412,7 @@ fn yaml_is_written_by_the_name_of_the_output_and_can_be_transformed() {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn mistakes_are_reported() {
     let tree = Tree::new();
     let root = tree.shown();
     for (words, code, part) in [
@@ -460,7 +461,7 @@ fn the_vendor_file_that_answers_nvidias_interface_comes_first() {
         "\"cdi_kind\": \"nvidia.com/gpu\"",
         "\"interfaces\": [\"nvidia\"]",
     );
-    // Nothing but control nodes are its units, so that its answer differs.
+    // Its units are only control nodes, so its answer differs.
     let own = own.replace("\"units\": \"nvidia[0-9]*\"", "\"units\": \"nvidia[1-9]*\"");
     tree.file("etc/oci-decorator/oci-decorator.d/site.json", &own);
     let spec = generate(&tree, &[]);

@@ -26,7 +26,7 @@ fn config(tree: &Tree, root: &str) {
     );
 }
 
-/// Runs the hook as runtimes do at that stage: what it must not use is there, and wrong.
+/// Runs the hook as runtimes do at that stage. What it must not use exists, and is wrong.
 fn hook(tree: &Tree, words: &[&str]) -> std::process::Output {
     use std::io::Write;
     let state = json!({"id": "c", "pid": 1, "status": "creating", "bundle": tree.path("bundle")});
@@ -149,7 +149,7 @@ fn newer_libraries_of_the_image_come_first_and_only_where_they_are_newer() {
     start("535.1");
     assert_eq!(tree.listing(), files);
     assert!(drop_in.exists());
-    // The order of the entries, as the loader takes the first.
+    // The order matters, because the loader takes the first entry.
     let bytes = std::fs::read(tree.path("bundle/rootfs/etc/ld.so.cache")).unwrap();
     let cache = oci_decorator::ldcache::parse(&bytes).unwrap();
     let first = cache
@@ -244,7 +244,7 @@ fn the_drivers_settings_are_covered_by_a_file_of_ours() {
     assert_eq!(tree.text("bundle/rootfs/proc/driver/nvidia/params"), own);
 }
 
-/// A user's own mounts: his volume, and his file over the driver's settings.
+/// A user's own mounts: a volume, and a file over the driver's settings.
 #[test]
 fn what_the_user_mounted_stays_as_it_is() {
     if !need::root("mounts") {

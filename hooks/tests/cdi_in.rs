@@ -13,7 +13,7 @@ use serde_json::{json, Value};
 
 use crate::support::{code, runtime, stderr, stdout, Tree};
 
-/// Edits the bundle as a front end does that asks for these devices.
+/// Edits the bundle as a front end does for a container that asks for these devices.
 fn apply(tree: &Tree, names: &[&str]) -> String {
     let text = tree.text("bundle/config.json");
     let host = Host::open(&tree.path("host")).unwrap();
@@ -90,7 +90,7 @@ fn a_container_gets_what_its_device_says() {
     let expected = json!(["PATH=/bin", "OWN=theirs", "SEEN=common", "DEVICE=0"]);
     assert_eq!(edited["process"]["env"], expected);
     assert_eq!(edited["process"]["user"]["additionalGids"], json!([44]));
-    // Of the hooks only the one is left that has to wait for /dev.
+    // Only the hook that has to wait for /dev is left.
     assert_eq!(
         edited["hooks"]["createContainer"].as_array().unwrap().len(),
         1
@@ -120,7 +120,7 @@ fn a_container_gets_what_its_device_says() {
     assert!(cache.contains("/usr/lib/x/libx.so"), "{cache}");
 }
 
-/// What a hook of ours does for the driver's settings no mount of the spec could do.
+/// No mount of the spec could do what our hook does for the driver's settings.
 #[test]
 fn runc_refuses_mounts_below_proc() {
     let Some(program) = runtime::find("runc") else {

@@ -128,7 +128,7 @@ fn files_of_the_hosts_root_count_where_root_is_a_user() {
     }
     let tree = host();
     let open = |path| std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
-    // Below a folder that everybody may enter.
+    // Below a folder that everyone may enter.
     let binary = tree.path("it");
     std::fs::copy(env!("CARGO_BIN_EXE_oci-decorator"), &binary).unwrap();
     open(tree.0.path().to_owned());
@@ -155,7 +155,7 @@ fn precreate_refuses_with_one_line() {
     assert_eq!(code(&output), 2);
     assert_eq!(stdout(&output), "");
     assert_eq!(stderr(&output).lines().count(), 1);
-    // What is no spec is the engine's to judge, but for who asks in it.
+    // The engine judges a text that is not a spec, unless the text asks for something.
     let output = run(&["precreate", "--root", &tree.shown()], "{");
     assert_eq!((code(&output), stdout(&output)), (0, "{".to_owned()));
     let asks = "{\"OCI_X=a\"";
@@ -397,7 +397,7 @@ fn odd_environments_are_decided_too() {
     many.push("OCI_X".to_owned());
     let edited = stdout(&run(&words, &spec(&many)));
     assert!(edited.contains("/lib/libx.so"));
-    // What no feature is called refuses the start, on one line.
+    // A value that names no feature refuses the start, on one line.
     for value in ["a\0b", "a\nb", "\u{1b}[2J", "a,\u{202e}b"] {
         let output = run(&words, &spec(&[format!("OCI_X={value}")]));
         assert_eq!(code(&output), 2, "{value:?}");
@@ -411,7 +411,7 @@ fn odd_environments_are_decided_too() {
 }
 
 #[test]
-fn what_is_no_spec_is_refused_to_who_asks_by_its_place() {
+fn a_broken_spec_that_asks_is_refused_with_the_place() {
     let tree = host();
     let words = ["precreate", "--root", &tree.shown()];
     for (spec, reason) in [

@@ -1,4 +1,4 @@
-//! Command lines, held to the real runtimes: which config do runc and crun open, and is
+//! Command lines, compared with the real runtimes: which config do runc and crun open, and is
 //! that what we take them to open? Nothing starts, as every config here is cut off.
 
 use std::cell::Cell;
@@ -96,7 +96,7 @@ fn set(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|&name| name.to_owned()).collect()
 }
 
-/// What each runtime opens, and that we know exactly that.
+/// Checks that we know exactly what each runtime opens.
 #[test]
 fn what_a_runtime_takes_is_understood() {
     let bench = Bench::new();
@@ -172,7 +172,7 @@ fn what_a_runtime_takes_is_understood() {
                 continue;
             }
             let (mut understood, doubt) = bench.understood(&words(line));
-            // Where a runtime would look that goes to the bundle first.
+            // A runtime that enters the bundle first would look there.
             if line.contains("-f other") {
                 assert!(understood.remove("a/other.json"));
             }
@@ -278,7 +278,7 @@ const GLOBAL: [&str; 16] = [
     "--",
 ];
 
-/// No line makes a container of a config that we don't know of.
+/// No line makes a container from a config that we don't know.
 #[test]
 fn no_runtime_opens_what_we_do_not_expect() {
     let runtimes = ["runc", "crun"].map(find);

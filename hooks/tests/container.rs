@@ -21,7 +21,7 @@ const VENDOR: &str = r#"{
         "binaries": ["/usr/bin/x-smi"]
     }}
 }"#;
-/// Of no driver ("local use"): to open a node says only what the cgroup thinks of it.
+/// Of no driver ("local use"): opening a node only shows whether the cgroup allows it.
 const MAJOR: u32 = 126;
 
 fn node(tree: &Tree, path: &str, kind: FileType, minor: u32, mode: u32) -> PathBuf {
@@ -72,7 +72,7 @@ const FRONT_ENDS: [FrontEnd; 2] = [
             "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
         }]});
         tree.file("bundle/config.json", spec.to_string());
-        // On a mount that is shared, as systemd makes all of a host's: ours is not.
+        // It lies on a shared mount, as systemd makes all mounts of a host; ours is private.
         let host = tree.path("host").display().to_string();
         let shared = "mount --bind \"$0\" \"$0\" && mount --make-shared \"$0\" && exec runc \"$@\"";
         let mut runc = Command::new("unshare");
@@ -99,7 +99,7 @@ fn mounts_are_read_only_without_set_id_and_devices_and_private() {
             let written = fs::write(container.path(&format!("{path}/new")), "");
             assert!(written.is_err(), "{front_end}: {path}");
         }
-        // Files of a folder are not the container's to change either.
+        // The container can't change the files of a folder either.
         let file = fs::File::options()
             .write(true)
             .open(container.path("/opt/x/data/a"));
@@ -110,7 +110,7 @@ fn mounts_are_read_only_without_set_id_and_devices_and_private() {
 }
 
 #[test]
-fn nodes_are_the_hosts_to_the_bit() {
+fn nodes_have_exactly_the_hosts_attributes() {
     if runtime::find("runc").is_none() {
         return;
     }
@@ -129,8 +129,8 @@ fn nodes_are_the_hosts_to_the_bit() {
     }
 }
 
-/// A character device and a block device that were asked for open; their neighbours, and
-/// the other kind with the same numbers, stay shut.
+/// A requested character device and a requested block device open. Their neighbours, and the
+/// other kind with the same numbers, don't.
 #[test]
 fn only_the_devices_that_were_asked_for_open() {
     if runtime::find("runc").is_none() {
@@ -160,7 +160,7 @@ fn only_the_devices_that_were_asked_for_open() {
     }
 }
 
-/// Of the kernel's file systems nothing is covered, wherever links of the image lead.
+/// Nothing in the kernel's file systems is covered, wherever links of the image lead.
 #[test]
 fn nothing_is_mounted_into_proc_or_sys() {
     if runtime::find("runc").is_none() {

@@ -76,7 +76,7 @@ fn script(tree: &Tree, name: &str, text: &str) -> Value {
     json!({"path": path, "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]})
 }
 
-/// Starts a container. Says what the listed files hold for it, one a line.
+/// Starts a container. Returns what it reads from the listed files, one line each.
 fn start(tree: &Tree, front_end: FrontEnd, mounts: Vec<Value>, show: &[&str]) -> String {
     let show = show.iter().map(|path| {
         let seen = tree.path(&format!("bundle/rootfs{path}"));
@@ -130,14 +130,14 @@ const DATA: &str = "/opt/x/data/file";
 
 type Case = (&'static str, &'static str, [&'static str; 3], &'static str);
 
-/// The same for every front end: a user's mount at, in and around a path of ours, by
-/// whatever name, is what the container finds, and nothing is made in it.
+/// With every front end, the container finds the user's mount at, in and around a path of ours,
+/// under any name, and nothing is made in that mount.
 #[test]
 fn what_the_user_mounted_stays() {
     if runtime::find("runc").is_none() {
         return;
     }
-    // Where the user mounts what; what the library, the data and the user's file are then.
+    // What the user mounts where; then, what the library, the data and the user's file are.
     let cases: [Case; 9] = [
         (LIBRARY, "volume/file", ["user", "driver", "user"], LIBRARY),
         (
@@ -205,7 +205,7 @@ fn what_the_user_mounted_stays() {
     }
 }
 
-/// A file system that was made for the container has nothing of the user's in it.
+/// A file system that was made for the container contains no files of the user.
 #[test]
 fn files_of_ours_lie_in_a_new_tmpfs() {
     if runtime::find("runc").is_none() {
@@ -303,7 +303,7 @@ fn a_mount_of_another_hook_is_left_alone() {
     assert!(!mounts.contains("/host/store/opt/x"), "{mounts}");
     let hidden = "a mount in the container hides /etc/ld.so.cache";
     assert_eq!(log.matches(hidden).count(), 1, "{log}");
-    // What can be made beneath is.
+    // What can be made beneath the mount is made.
     assert!(tree
         .text("bundle/rootfs/etc/ld.so.cache")
         .contains("libx.so.1"));
@@ -314,7 +314,7 @@ fn a_file_in_anothers_mount_is_left_alone() {
     if runtime::find("runc").is_none() {
         return;
     }
-    // Nothing is at our path there, or a file of the other's.
+    // The other mount has nothing at our path, or a file of its own.
     for theirs in [&[][..], &["libx.so.1"]] {
         let tree = setup();
         tree.folder("bundle/rootfs/opt/x/lib");
@@ -338,15 +338,15 @@ fn a_file_in_anothers_mount_is_left_alone() {
             log.contains("the mount at /opt/x/lib/libx.so.1 in the container stays"),
             "{log}"
         );
-        // What can be made beneath is.
+        // What can be made beneath the mount is made.
         assert!(tree
             .text("bundle/rootfs/etc/ld.so.cache")
             .contains("libx.so.1"));
     }
 }
 
-/// Before the container exists, its root may have mounts of the admin's in it. Without the
-/// right to clone mounts, what leads there is left alone with a warning.
+/// Before the container exists, its root may contain mounts of the admin. Without the right to
+/// clone mounts, paths that lead there stay unchanged, with a warning.
 #[test]
 fn mounts_in_a_bundles_root_are_not_written_to() {
     if !need::root("mounts") {
@@ -410,7 +410,7 @@ fn the_hosts_own_root_is_refused_by_every_front_end() {
         }
     }
     assert!(!tree.path("canary").exists());
-    // Who asks for nothing may have any root.
+    // A container that asks for nothing may have any root.
     let spec = json!({"process": {"env": []}, "root": {"path": "/"}}).to_string();
     let filter = run(&["--config", &config, "precreate"], &spec);
     assert_eq!((code(&filter), stdout(&filter)), (0, spec));
@@ -445,8 +445,7 @@ fn refuse_as_hook(tree: &Tree, path: &str) {
     refused(&output, path);
 }
 
-/// With userns-remap, the host's root owns nothing in an image; and engines start us with
-/// whatever umask they have.
+/// With userns-remap, the host's root owns nothing in an image. Engines start us with any umask.
 #[test]
 fn folders_have_their_parents_owner_and_a_mode_of_their_own() {
     if runtime::find("runc").is_none() {
@@ -494,7 +493,7 @@ fn folders_have_their_parents_owner_and_a_mode_of_their_own() {
     }
 }
 
-/// What a container is given it can't change, use to raise its rights, or pass on.
+/// A container can't change what it is given, gain rights by it, or pass it on.
 #[test]
 fn mounts_of_every_front_end_have_the_same_attributes() {
     if runtime::find("runc").is_none() {
@@ -519,7 +518,7 @@ fn mounts_of_every_front_end_have_the_same_attributes() {
     }
 }
 
-/// Holds a mount to its options, and to being private (proc(5), `/proc/PID/mountinfo`).
+/// Checks that a mount has its options and is private (proc(5), `/proc/PID/mountinfo`).
 fn assert_attributes(mounts: &str, target: &str, expected: &[&str]) {
     let at_target = |line: &&str| line.split(' ').nth(4).is_some_and(|p| p.ends_with(target));
     let line = mounts.lines().find(at_target);
@@ -534,7 +533,7 @@ fn assert_attributes(mounts: &str, target: &str, expected: &[&str]) {
     assert_eq!(fields[6], "-", "not private: {line}");
 }
 
-/// In a user namespace, nodes are mounted: neither programs nor rights come by them.
+/// In a user namespace, nodes are mounted, and bring neither programs nor rights.
 #[test]
 fn nodes_that_are_mounted_are_only_devices() {
     if runtime::find("runc").is_none() {
@@ -592,7 +591,7 @@ fn an_image_that_leads_into_the_kernels_file_systems_is_refused() {
         let output = run_with(&tree, front_end, &spec.to_string());
         let message = stderr(&output);
         assert_ne!(code(&output), 0, "{front_end:?}");
-        // The others' words are runc's.
+        // In the other cases, the message is runc's.
         let own = front_end != FrontEnd::Hook || message.contains("leads it into /proc or /sys");
         assert!(own && message.contains("/proc"), "{front_end:?}: {message}");
     }
@@ -652,7 +651,7 @@ fn starts_leave_no_mount_behind() {
     let counts: Vec<String> = stdout(&output).lines().map(str::to_owned).collect();
     assert_eq!(counts.len(), 2);
     assert_eq!(counts[0], counts[1]);
-    // The second hook of a start has found its own mounts, and says nothing of them.
+    // The second hook of a start finds the mounts of the first one, and does not mention them.
     let log = tree.text("log");
     assert!(!log.contains("stays"), "{log}");
 }

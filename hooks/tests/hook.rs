@@ -1,4 +1,4 @@
-//! The mount-namespace hook: its input, and what a real runtime's container gets by it.
+//! The mount-namespace hook: its input, and what a container of a real runtime gets from it.
 
 use std::process::{Command, Output};
 
@@ -270,7 +270,7 @@ fn a_container_with_users_of_its_own_gets_everything() {
     assert_eq!(std::os::unix::fs::MetadataExt::uid(&made), 100_000);
 }
 
-/// What asks through NVIDIA's variables gets the devices that it chose, by a hook too.
+/// A container that asks through NVIDIA's variables gets the devices that it chose from a hook too.
 #[test]
 fn the_devices_that_a_variable_names_are_given() {
     if runtime::find("runc").is_none() {

@@ -1,6 +1,6 @@
 //! Images that try to lead us to the host, through a real runtime and both front ends that
-//! write into a container's root. Whatever the image has: what is on the host stays as
-//! it is, and the container starts, or it is refused with one line.
+//! write into a container's root. Whatever the image contains, the host stays as it is, and
+//! the container starts or is refused with one line.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -22,7 +22,7 @@ const VENDOR: &str = r#"{
     }}
 }"#;
 
-/// Every path of the image that one of the front ends looks at, and what it is to be.
+/// Every path of the image that one of the front ends looks at, and what it should be.
 const PLACES: [(&str, Kind); 15] = [
     ("etc", Kind::Folder),
     ("etc/ld.so.cache", Kind::File),

@@ -1,4 +1,4 @@
-//! What the runtime shim writes into a container's root, and what it leaves alone there.
+//! What the runtime shim writes into a container's root, and what it leaves unchanged there.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -189,7 +189,7 @@ fn fifo(tree: &Tree, path: &str) {
     mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o644), 0).unwrap();
 }
 
-/// To open a device can be an act by itself (a watchdog starts, a tape rewinds), and a
+/// Opening a device can have an effect (a watchdog starts, a tape rewinds), and a
 /// FIFO holds its reader up. Every file of the image that is read is tried as either.
 #[test]
 fn no_device_and_no_fifo_of_the_image_is_ever_opened() {
@@ -214,7 +214,7 @@ fn no_device_and_no_fifo_of_the_image_is_ever_opened() {
         let path = tree.path(&format!("bundle/rootfs/{file}"));
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         let _ = fs::remove_file(&path);
-        // What /dev/null is: to open it succeeds, and so would be noticed.
+        // The same device as /dev/null: opening it succeeds, and would be noticed.
         mknodat(CWD, &path, kind, Mode::from_raw_mode(0o666), makedev(1, 3)).unwrap();
         let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
         inotify::add_watch(&watch, &path, inotify::WatchFlags::OPEN).unwrap();

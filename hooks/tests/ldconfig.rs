@@ -186,7 +186,7 @@ fn a_later_ldconfig_in_the_container_keeps_the_entries() {
     assert!(bytes(&image) == merged);
 }
 
-/// Finding of a review: the host's `ldconfig` once ran on such an image, as root, and
+/// Found in a review: the host's `ldconfig` once ran on such an image, as root, and
 /// waited for the FIFO.
 #[test]
 fn an_unreadable_cache_is_replaced_by_the_drivers_entries_and_starts_nothing() {
@@ -204,7 +204,7 @@ fn an_unreadable_cache_is_replaced_by_the_drivers_entries_and_starts_nothing() {
     ] {
         let image = copy(&image);
         fs::write(image.path(CACHE), broken).unwrap();
-        // To open it would wait for a writer, for ever.
+        // Opening it would wait for a writer for ever.
         fifo(&image, "etc/ld.so.conf.d/wait.conf");
         image.file(
             "etc/ld.so.conf.d/libc.conf",
@@ -233,12 +233,12 @@ fn files_that_are_not_regular_are_never_opened() {
     for (name, stays, reported) in [
         ("etc/ld.so.conf", true, "a later ldconfig"),
         (CACHE, true, "can't update the image's library cache"),
-        (DROP_IN, false, ""), // The name is ours: the FIFO gives way.
+        (DROP_IN, false, ""), // The name is ours, so the FIFO is replaced.
     ] {
         let image = copy(&image);
         let _ = fs::remove_file(image.path(name));
         fifo(&image, name);
-        // It returns at all: to open a FIFO waits for its other end.
+        // It returns at all: opening a FIFO waits for its other end.
         let notes = update(&image, &libraries).join("\n");
         let kind = fs::symlink_metadata(image.path(name)).unwrap().file_type();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What becomes of tests on a machine that lacks what they need: this binary again, as a
+//! What happens to tests on a machine that lacks what they need: runs this binary again, as a
 //! user without rights.
 
 use std::os::unix::fs::PermissionsExt;
@@ -21,7 +21,7 @@ fn a_test_that_is_left_out_fails_in_ci() {
     }
     let tree = Tree::new();
     let open = |path| std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
-    // Below a folder that everybody may enter.
+    // Below a folder that everyone may enter.
     let binary = tree.path("it");
     std::fs::copy("/proc/self/exe", &binary).unwrap();
     open(tree.0.path().to_owned());

@@ -8,7 +8,7 @@ use crate::support::code;
 use crate::support::scene::{setup, shim};
 
 #[test]
-fn lines_are_appended_to_a_file_that_is_one() {
+fn lines_are_appended_to_a_regular_file() {
     let tree = setup();
     tree.file("log", "before\n");
     assert_eq!(code(&shim(&tree, &["create", "c1"])), 0);
@@ -26,7 +26,7 @@ fn a_log_file_that_is_a_link_is_not_followed() {
     tree.link("log", "another");
     assert_eq!(code(&shim(&tree, &["create", "c1"])), 0);
     assert_eq!(tree.text("another"), "kept");
-    // Nor does one that leads nowhere make a file there.
+    // A link that leads nowhere makes no file there either.
     fs::remove_file(tree.path("another")).unwrap();
     assert_eq!(code(&shim(&tree, &["create", "c2"])), 0);
     assert!(!tree.path("another").exists());

@@ -1,5 +1,5 @@
 //! All tests that run the program, and those of its parts with the real world: one binary,
-//! since to link it takes longer than most of what it tests.
+//! because linking it takes longer than most of what it tests.
 
 mod cdi;
 mod cdi_gpu;

@@ -219,7 +219,7 @@ fn capabilities_are_features_of_the_vendor_file() {
 }
 
 #[test]
-fn who_asks_for_nothing_costs_nothing() {
+fn a_container_that_asks_for_nothing_costs_nothing() {
     let Some(tree) = host() else { return };
     for environment in [
         &["PATH=/bin"][..],
@@ -437,7 +437,7 @@ fn dockers_own_hook_is_taken_out_of_a_spec_that_is_edited() {
     assert_eq!(edited(&tree), once);
 }
 
-/// NVIDIA's list counts where its file sets it, and ours else.
+/// NVIDIA's list counts if its file sets it, and otherwise ours.
 #[test]
 fn the_low_level_runtime_is_that_of_the_file_that_sets_it() {
     let Some(tree) = host() else { return };
@@ -562,13 +562,13 @@ fn devices_of_cdi_are_given_by_their_names() {
         "{}",
         stderr(&output)
     );
-    // Engines see to annotations before a runtime under our own name is called.
+    // Engines handle annotations before they start a runtime under our own name.
     let output = create_as(&tree, "/usr/bin/oci-decorator-runtime", &annotated, &[]);
     assert_eq!(code(&output), 0);
     assert_eq!(tree.text("bundle/config.json"), annotated.to_string());
 }
 
-/// NVIDIA's own configuration says the mode, the low-level runtimes and the log.
+/// NVIDIA's own configuration sets the mode, the low-level runtimes and the log.
 #[test]
 fn nvidias_configuration_counts_under_its_names() {
     let Some(tree) = host() else { return };
@@ -619,7 +619,7 @@ fn nvidias_configuration_counts_under_its_names() {
         "prestart"
     ]);
     assert_eq!(edited(&tree)["hooks"]["prestart"][0]["args"], expected);
-    // Mistakes refuse who asks, and no one else.
+    // Mistakes refuse only containers that ask.
     tree.file(
         "nvidia.toml",
         "[nvidia-container-runtime]\nmode = \"fast\"\n",
@@ -640,15 +640,15 @@ fn nvidias_configuration_counts_under_its_names() {
     assert_eq!(code(&output), 0, "{}", stderr(&output));
 }
 
-/// The hook's own command line leads to the same front end. It reads the host's settings, so
-/// that no driver of a test is there.
+/// The hook's own command line leads to the same front end. It reads the settings of the host,
+/// which does not have the test's driver.
 #[test]
-fn the_hook_refuses_who_asks_and_leaves_others_alone() {
+fn the_hook_refuses_only_containers_that_ask() {
     use std::io::Write;
     use std::process::Stdio;
     let tree = Tree::new();
     tree.folder("bundle/rootfs");
-    // Settings that are named count, with their policy; the host's would refuse who asks.
+    // Named settings count, with their policy; those of the host would refuse the container.
     let ignoring = tree.file("own.toml", "[policy]\nenvironment = \"none\"\n");
     let named = format!("-oci-decorator-config={}", ignoring.display());
     let missing = format!("-oci-decorator-config={}", tree.path("none").display());
@@ -692,7 +692,7 @@ fn the_hook_refuses_who_asks_and_leaves_others_alone() {
 /// Sarus's hook gives all of AMD's devices where the host has any. No container asked for
 /// them, so that none is refused.
 #[test]
-fn without_a_variable_amds_devices_are_given_strictly_only() {
+fn without_a_variable_only_strict_mode_gives_amds_devices() {
     let Some(tree) = host() else { return };
     let vendor = r#"{"activation_flag": "OCI_AMD", "driver_feature": ["compute"], "interfaces": ["amd"],
         "units": "dri/renderD[0-9]*", "inventory": {"compute": {"devices": ["kfd", "dri/renderD128"]}}}"#;

@@ -1,4 +1,4 @@
-//! The programs by NVIDIA's names, and what enters a runtime into engines.
+//! The programs under NVIDIA's names, and the commands that add a runtime to engines.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
@@ -28,7 +28,7 @@ fn ok(output: &Output) -> String {
 const DAEMON: &str = "{\n  \"log-driver\": \"journald\" // ops\n}\n";
 
 #[test]
-fn both_programs_enter_a_runtime_and_take_it_out() {
+fn both_programs_add_a_runtime_and_remove_it() {
     let tree = Tree::new();
     let file = tree.file("etc/docker/daemon.json", DAEMON);
     std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
@@ -65,7 +65,7 @@ fn both_programs_enter_a_runtime_and_take_it_out() {
     let said = ok(&ctk(&nvidia));
     assert!(said.ends_with("daemon.json is as it has to be\n"), "{said}");
     let ours = ["configure", "docker", &config, &record];
-    // Docker takes its readers of CDI from its start; a runtime it can add later.
+    // Docker reads its setting for CDI only when it starts, but can add a runtime later.
     let said = ok(&run(&ours, ""));
     assert!(said.ends_with("next: systemctl reload docker\n"), "{said}");
     assert!(tree
@@ -92,7 +92,7 @@ fn both_programs_enter_a_runtime_and_take_it_out() {
 }
 
 #[test]
-fn files_that_were_not_there_go_again() {
+fn files_that_did_not_exist_are_removed_again() {
     let tree = Tree::new();
     for (engine, name) in [
         ("docker", "daemon.json"),
@@ -552,7 +552,7 @@ fn links_make_the_program_answer_by_nvidias_names() {
 
 /// What `apt-get remove` leaves of NVIDIA's package.
 #[test]
-fn a_link_that_a_package_forgot_is_replaced_and_put_back() {
+fn a_link_that_a_package_left_is_replaced_and_put_back() {
     let tree = Tree::new();
     let folder = tree.folder("bin").display().to_string();
     let record = tree.path("state/links.json").display().to_string();

@@ -1,5 +1,5 @@
-//! What may not be had through NVIDIA's interface: beside a scheduler, and by policy,
-//! whatever way asks.
+//! What a container can't get through NVIDIA's interface, beside a scheduler and by policy,
+//! in whatever way it asks.
 
 use serde_json::{json, Value};
 
@@ -52,7 +52,7 @@ fn host_with(settings: &str, nvidia: &str) -> Option<Tree> {
     Some(tree)
 }
 
-/// Starts it; what it gets, or why not.
+/// Starts it. Returns what it gets, or why it is refused.
 fn started(tree: &Tree, case: &Case, given: Option<&str>) -> Result<Value, String> {
     let file = tree.path("nvidia.toml").display().to_string();
     let mut variables = vec![("NVIDIA_CTK_CONFIG_FILE_PATH", file.as_str())];
@@ -149,7 +149,7 @@ fn beside_a_scheduler_nothing_else_gives_a_device() {
     }
 }
 
-/// What a scheduler can't give is given as ever, beside what it gave.
+/// Devices that a scheduler can't give are given as usual, beside those that it gave.
 #[test]
 fn other_devices_come_beside_a_schedulers() {
     let Some(tree) = host_with("scheduler = \"lenient\"", "") else {
@@ -307,7 +307,7 @@ fn a_hook_of_nvidias_in_the_spec_goes_beside_a_scheduler() {
     }
 }
 
-/// Ways that end in names of CDI.
+/// Ways of asking that end in CDI names.
 fn by_names() -> Vec<(&'static str, Case)> {
     let annotation = json!({"cdi.k8s.io/x": "nvidia.com/gpu=0"});
     vec![
@@ -338,7 +338,7 @@ fn by_names() -> Vec<(&'static str, Case)> {
 }
 
 #[test]
-fn names_of_cdi_need_the_policys_leave_however_they_come_about() {
+fn cdi_names_count_only_where_the_policy_lets_them() {
     for (policy, gets) in [
         ("", true),
         ("[policy]\ncdi = \"none\"", false),
@@ -413,7 +413,7 @@ fn the_lists_of_a_board_are_the_vendors() {
 }
 
 #[test]
-fn channels_and_rights_need_their_sources_leave() {
+fn channels_and_rights_count_only_where_their_source_counts() {
     let channel = "nvidia-caps-imex-channels/channel0";
     let by_variable = || case(RUNTIME, &["NVIDIA_IMEX_CHANNELS=0"], "mounts", mount("1"));
     let by_mount = || {

@@ -20,7 +20,7 @@ const VENDOR: &str = r#"{
         "devices": ["nvidiactl", "nvidia[0-9]*"], "libraries": ["/usr/lib/libcuda.so.1"]
     }, "utility": {}}
 }"#;
-/// Of no driver ("local use"): to open a node says only what the cgroup thinks of it.
+/// Of no driver ("local use"): opening a node only shows whether the cgroup allows it.
 const MAJOR: u32 = 126;
 const NAMES: [&str; 3] = ["nvidia0", "nvidia1", "nvidiactl"];
 const HOOK: &str = "bin/nvidia-container-runtime-hook";
@@ -120,7 +120,7 @@ fn the_hook_gives_the_chosen_device_and_the_right_to_it() {
     }
 }
 
-/// Engines of 2017 name the bundle otherwise.
+/// Engines of 2017 use another name for the bundle.
 #[test]
 fn the_old_name_of_the_bundle_is_understood() {
     if runtime::find("runc").is_none() {
@@ -145,7 +145,7 @@ fn the_old_name_of_the_bundle_is_understood() {
 }
 
 #[test]
-fn a_broken_configuration_stops_only_who_asks() {
+fn a_broken_configuration_stops_only_containers_that_ask() {
     if runtime::find("runc").is_none() {
         return;
     }
@@ -165,8 +165,8 @@ fn a_broken_configuration_stops_only_who_asks() {
     }
 }
 
-/// A runtime is before the container: a hook that costs a process does it, and only where the
-/// driver's settings on the host call for it.
+/// A runtime runs before the container exists. So a hook does it, which costs a process, and only
+/// if the driver's settings on the host require it.
 #[test]
 fn a_spec_has_the_hook_for_the_drivers_settings_only_where_they_call_for_it() {
     if runtime::find("runc").is_none() {

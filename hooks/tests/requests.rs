@@ -182,7 +182,7 @@ fn the_policy_says_whose_annotations_and_which_vendors_count() {
     );
 }
 
-/// Who may name a device of CDI was for the engine to say.
+/// The engine has decided who may name a CDI device.
 #[test]
 fn the_policy_is_not_for_a_library_cache_that_cdi_asks_for() {
     let tree = setup();
@@ -198,7 +198,7 @@ fn the_policy_is_not_for_a_library_cache_that_cdi_asks_for() {
 }
 
 #[test]
-fn broken_settings_refuse_only_who_asks() {
+fn broken_settings_refuse_only_containers_that_ask() {
     for (settings, part) in [
         ("colour = 1", "colour: unknown key"),
         ("[policy]\ncolour = 1", "policy.colour: unknown key"),
@@ -218,7 +218,7 @@ fn broken_settings_refuse_only_who_asks() {
         let log = tree.text("log");
         assert!(log.contains(part), "{log}");
     }
-    // Of a file that others may change nothing is used, but for whom to refuse.
+    // A file that others may change is only used to decide which containers to refuse.
     let tree = setup();
     tree.script("bin/runc", "touch ../ran");
     let settings = tree.path("config.toml");
@@ -226,14 +226,14 @@ fn broken_settings_refuse_only_who_asks() {
     let reason = ["OCI_X is set, but ", "config.toml is writable by everyone"];
     refused(&tree, &spec(&["OCI_X=fly"], &[], &[]), &reason);
     starts(&tree, &spec(&["OCI_X=none"], &[], &[]));
-    // A source that does not count asks for nothing, here neither.
+    // A source that does not count asks for nothing here either.
     let tree = setup();
     set(&tree, "colour = 1\n[policy]\nenvironment = \"none\"");
     starts(&tree, &spec(&["OCI_X=run"], &[], &["CAP_SYS_ADMIN"]));
 }
 
 #[test]
-fn folders_that_others_may_change_refuse_only_who_asks() {
+fn folders_that_others_may_change_refuse_only_containers_that_ask() {
     let tree = setup();
     let above = tree.path("host/etc");
     fs::set_permissions(&above, fs::Permissions::from_mode(0o777)).unwrap();
@@ -247,7 +247,7 @@ fn folders_that_others_may_change_refuse_only_who_asks() {
 }
 
 #[test]
-fn a_folder_of_vendor_files_that_can_not_be_read_refuses_only_who_asks_for_ours() {
+fn an_unreadable_folder_of_vendor_files_refuses_only_containers_that_ask() {
     let tree = setup();
     let folder = tree.path(CONFIG_DIR);
     fs::remove_dir_all(&folder).unwrap();
@@ -258,9 +258,9 @@ fn a_folder_of_vendor_files_that_can_not_be_read_refuses_only_who_asks_for_ours(
     refused(&tree, &asks, &["OCI_X is set, but can't open "]);
 }
 
-/// What is wrong in parts that have nothing to do with a request.
+/// Mistakes in parts that have nothing to do with a request.
 #[test]
-fn odd_specs_refuse_only_who_asks() {
+fn odd_specs_refuse_only_containers_that_ask() {
     let tree = setup();
     for (odd, part) in [
         (r#""Mounts":[]"#, "\"Mounts\" is not \"mounts\""),

@@ -1,5 +1,5 @@
-//! Holds `schema/vendor.schema.json` and the code together: the same names, and
-//! the same verdict on every document but for what the schema says it can't say.
+//! Compares `schema/vendor.schema.json` with the code: the same names, and the same verdict
+//! on every document, except for the rules that the schema can't express.
 
 use proptest::prelude::*;
 use serde_json::Value;

@@ -205,7 +205,7 @@ fn no_runtime_is_taken_from_the_bundle() {
     }
 }
 
-/// The bundle's config is edited, or it is not, and then the start is refused.
+/// Either the bundle's config is edited, or the start is refused.
 #[test]
 fn no_command_line_starts_a_container_without_its_driver() {
     for line in [
@@ -242,7 +242,7 @@ fn no_command_line_starts_a_container_without_its_driver() {
 }
 
 #[test]
-fn a_command_line_that_can_be_misread_refuses_who_asks() {
+fn a_command_line_that_can_be_misread_refuses_containers_that_ask() {
     for (line, reason) in [
         // runc opens ./bundle, crun ./=bundle.
         ("create -b=bundle c1", "would take different bundles"),
@@ -275,7 +275,7 @@ fn a_command_line_that_can_be_misread_refuses_who_asks() {
         }
         assert!(!tree.path("ran").exists());
         assert_eq!(tree.text("bundle/config.json"), SPEC);
-        // Who asks for nothing is the runtime's to judge.
+        // The runtime judges a container that asks for nothing.
         tree.file("bundle/config.json", &quiet);
         tree.file("config.json", &quiet);
         assert_eq!(

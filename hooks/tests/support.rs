@@ -96,7 +96,7 @@ fn compile(soname: &str, arguments: &[&str]) -> Vec<u8> {
     fs::read(path).expect("a library")
 }
 
-/// True where a mutant is tried (`mutants.sh`): long series of like cases are cut short.
+/// True where a mutant is tried (`mutants.sh`): long series of similar cases are cut short.
 pub fn is_quick() -> bool {
     std::env::var_os("TESTS_QUICK").is_some()
 }
@@ -131,7 +131,7 @@ pub fn run(words: &[&str], input: &str) -> Output {
         .spawn()
         .expect("the program");
     let mut stdin = child.stdin.take().expect("its input");
-    // One that refuses its words ends before it reads.
+    // A program that refuses its words ends before it reads.
     let _ = stdin.write_all(input.as_bytes());
     drop(stdin);
     child.wait_with_output().expect("its end")

@@ -73,7 +73,7 @@ fn a_file_of_an_engine_keeps_its_bytes_and_its_mode() {
 }
 
 #[test]
-fn a_file_in_a_folder_that_is_made_is_put_back_to_nothing() {
+fn a_file_in_a_new_folder_is_removed_with_it() {
     for _ in 0..rounds() {
         let tree = Tree::new();
         // A record's empty folder goes with it.

@@ -1,5 +1,5 @@
-//! Kernels before 5.6, and filters of system calls that don't know openat2(2): what is
-//! missing is said, and no driver is blamed.
+//! Kernels before 5.6, and filters of system calls that don't know openat2(2): the
+//! error names what is missing, and blames no driver.
 #![allow(unsafe_code)]
 
 use std::os::unix::process::CommandExt;

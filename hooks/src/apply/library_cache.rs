@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn other_notes_and_broken_ones_say_nothing() {
+    fn other_notes_and_broken_ones_name_no_hosts() {
         assert_eq!(Fitness::parse(&note("GNU", CONTENT)), None);
         assert_eq!(Fitness::parse(&note(AUTHOR, "[1]")), None);
         let whole = note(AUTHOR, CONTENT);

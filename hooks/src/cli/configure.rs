@@ -47,7 +47,7 @@ pub struct Order {
     pub config: Option<PathBuf>,
     /// A file beside containerd's.
     pub drop_in: Option<PathBuf>,
-    /// Hooks to enter instead of the runtime.
+    /// Hooks to add instead of the runtime.
     pub hooks: Option<Vec<Hook>>,
     pub record: PathBuf,
     pub is_removed: bool,
@@ -141,7 +141,7 @@ pub fn is_hook_mode(engine: Engine, mode: Option<&str>) -> Parsed<bool> {
     }
 }
 
-/// The runtime to enter. Errors: engines do not accept the name, or the engine can't start the
+/// The runtime to add. Errors: engines do not accept the name, or the engine can't start the
 /// program.
 pub fn wanted(
     engine: Engine,
@@ -249,8 +249,8 @@ fn edit(order: &Order, notes: &mut Vec<String>) -> Result<Done> {
     }
 }
 
-/// containerd's own file, or an imported file if that is requested or usual. Also returns the texts
-/// of the other files.
+/// containerd's own file, or an imported file if one is requested or is the default. Also returns
+/// the texts of the other files.
 fn beside_containerd(
     order: &Order,
     main: &Path,
@@ -276,7 +276,7 @@ fn beside_containerd(
                 "{shown} does not import {folder}/*.toml in the way of version 3, so that {} would not be merged into it",
                 file.display()
             ))
-            .resolve("leave --drop-in-config out: the runtime is entered into the file itself"));
+            .resolve("leave --drop-in-config out, and the file itself gets the runtime: oci-decorator configure containerd"));
         }
         (None, Some(folder)) if !has_it => folder.join(format!("99-{}.toml", order.wanted.name)),
         (None, _) => return Ok((main.to_owned(), Vec::new())),

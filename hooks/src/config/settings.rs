@@ -53,7 +53,7 @@ pub enum Scheduler {
     /// Nothing.
     #[default]
     Ignored,
-    /// The same as in Sarus, to the letter.
+    /// Exactly what they mean in Sarus.
     Strict,
     /// What the scheduler means, where Sarus reads it differently.
     Lenient,
@@ -75,8 +75,8 @@ pub struct Loaded {
     pub settings: Settings,
     /// Every mistake of the file. With mistakes, a container that asks for something is refused.
     pub problem: Option<Error>,
-    /// More folders whose vendor files tell what asks, because the folder of the settings may not
-    /// be the intended one.
+    /// More folders whose vendor files say which variables ask for something, because the folder of
+    /// the settings may not be the intended one.
     pub suspected: Vec<PathBuf>,
 }
 
@@ -177,7 +177,7 @@ fn correct(path: &Path) -> String {
     format!("correct the file, then check it: oci-decorator check{option}")
 }
 
-/// A file that can't be read. Errors other than these have no evident way out.
+/// The error for a file that can't be read. For most reasons, there is no evident way out.
 pub(super) fn cannot_read(path: &Path, error: Errno) -> Error {
     let shown = path.display();
     let problem = Error::usage(format!("can't read {shown}: {error}"));

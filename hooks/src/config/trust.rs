@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_and_groups_of_others_count_not() {
+    fn other_owners_and_groups_are_not_trusted() {
         if !rustix::process::geteuid().is_root() {
             assert!(std::env::var_os("CI").is_none(), "chown needs root");
             return;

@@ -90,7 +90,7 @@ pub fn program(text: &str, name: &str) -> Result<Option<String>> {
     Ok(Some(program.unwrap_or_default().to_owned()))
 }
 
-/// Why the runtime may not be used although it is entered.
+/// Why the runtime may not be used although the file has it.
 pub fn notes(text: &str) -> Result<Vec<String>> {
     let document = parse(text)?;
     let has = |key: &str, wanted: &[&str]| {
@@ -143,7 +143,7 @@ fn plugin_of(version: i64) -> Result<&'static str> {
     let mut known = PLUGINS.iter();
     let found = known.find(|(number, _)| *number == version);
     found.map(|(_, plugin)| *plugin).ok_or_else(|| {
-        format!("its version is {version}, and runtimes are entered into version 1, 2 or 3")
+        format!("its version is {version}, and only the versions 1, 2 and 3 can be changed")
     })
 }
 

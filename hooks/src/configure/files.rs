@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_killed_runs_left_goes_and_others_files_stay() {
+    fn drafts_of_killed_runs_are_removed_and_other_files_stay() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         let kept = [
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_file_is_refused() {
+    fn a_file_that_is_not_text_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         let problem = || read(&path).unwrap_err().message;

@@ -15,7 +15,7 @@ use crate::oci::json::quote;
 /// The default folder of the engines.
 pub const FOLDER: &str = "/usr/share/containers/oci/hooks.d";
 
-/// A hook to enter.
+/// A hook to add.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hook {
     pub file: PathBuf,
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hook_comes_once_and_goes() {
+    fn a_hook_is_added_once_and_removed() {
         let dir = tempfile::tempdir().unwrap();
         let hook = Hook {
             file: dir.path().join("oci-nvidia-hook.json"),
@@ -144,7 +144,7 @@ mod tests {
 
     /// The second file lies in a folder that was made for the first one.
     #[test]
-    fn the_last_file_takes_the_folders_along() {
+    fn the_folders_are_removed_with_the_last_file() {
         for order in [[0, 1], [1, 0]] {
             let dir = tempfile::tempdir().unwrap();
             let record = dir.path().join("state/record.json");

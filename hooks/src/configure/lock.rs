@@ -145,7 +145,7 @@ impl Folder {
     }
 }
 
-/// Waits for a lock. False: the file system has no such locks, as a user's home on NFS.
+/// Waits for a lock. False: the file system has no such locks, for example a user's home on NFS.
 fn wait(folder: &Folder, deadline: Instant, limit: Duration) -> Result<bool> {
     loop {
         match rustix::fs::flock(&folder.file, FlockOperation::NonBlockingLockExclusive) {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_made_and_the_empty_ones_go() {
+    fn folders_are_made_and_empty_ones_removed() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a/b/file");
         let without = take(&[&file], false).unwrap();

@@ -37,7 +37,7 @@ impl Done {
 }
 
 impl Job {
-    /// Enters the runtime.
+    /// Adds the runtime.
     pub fn enter(&self, wanted: &Wanted) -> Result<Done> {
         self.run(true, |text, entry| {
             entered(self.engine, text, entry, wanted, &self.others)
@@ -128,7 +128,7 @@ struct Plan {
     entry: Option<Entry>,
 }
 
-/// The plan that enters a runtime. Errors: the text can't be changed, or has a foreign runtime of
+/// The plan that adds a runtime. Errors: the text can't be changed, or has a foreign runtime of
 /// that name.
 fn entered(
     engine: Engine,

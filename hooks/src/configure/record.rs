@@ -20,8 +20,8 @@ pub const DEFAULT_PATH: &str = "/var/lib/oci-decorator/runtimes.json";
 pub struct Entry {
     /// The old text. `None`: the file did not exist.
     pub original: Option<String>,
-    /// The text that was written last, and the one before, which a run leaves that is killed before
-    /// it writes.
+    /// The text that was written last, and the one before it, which the file still has if a run is
+    /// killed before it writes.
     pub written: Vec<String>,
     /// Our runtimes in the file.
     pub runtimes: Vec<String>,
@@ -50,7 +50,7 @@ impl Record {
         let entries = parse(text.as_deref().unwrap_or("{}")).map_err(|problem| {
             let shown = path.display();
             Error::failed(format!("{shown} is not a record of files: {problem}")).resolve(format!(
-                "move it away, and take what is ours out of the engines' files by hand: mv {shown} {shown}.old"
+                "move it away: mv {shown} {shown}.old; then remove our runtimes from the engines' files by hand"
             ))
         })?;
         Ok(Self {
@@ -145,7 +145,7 @@ fn entry(value: &Json) -> Option<Entry> {
     Some(Entry {
         original,
         written: list("written")?,
-        // Records of before knew one runtime only.
+        // Older records have no list, because there was only one runtime.
         runtimes: list("runtimes").unwrap_or_else(|| vec!["oci-decorator".to_owned()]),
         folders: list("folders")?,
     })
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_refused() {
+    fn a_file_that_is_not_a_record_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("record.json");
         for text in ["", "[]", "{\"/x\": 1}", "{\"/x\": {\"original\": 1}}"] {

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::log::brief;
 use crate::request::{Ask, Request, Source, Units, Way};
 
-/// The part of the request that counts. `None`: nothing of it does.
+/// The part of the request that counts. `None`: no part counts.
 /// Errors: something does not count, and the policy refuses the start.
 pub fn counting(
     files: &[VendorFile],

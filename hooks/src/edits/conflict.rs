@@ -2,9 +2,9 @@
 //!
 //! One of our mounts or nodes is left out if the container's own configuration has something at its
 //! path, in it (our mount would hide that), or around it (the mount point would be made in the
-//! user's volume). The right to use a requested device is given all the same. File systems that
-//! are made new for the container (a tmpfs, /proc) have nothing of the user's in them, so our files
-//! may lie there.
+//! user's volume). The container still gets the right to use a requested device. File systems that
+//! are made new for the container (a tmpfs, /proc) contain no files of the user, so our files may
+//! lie there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_the_last_counts() {
+    fn the_last_of_several_mounts_counts() {
         let mut tree = MountTree::new();
         for (number, path) in ["/a", "/a/b/c", "/a/b", "/a", "/"].iter().enumerate() {
             tree.add(path, number);
@@ -122,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_what_looking_at_each_finds(
+        fn the_tree_finds_what_examining_each_mount_finds(
             paths in prop::collection::vec("/|(/[ab]{1,2}){1,4}", 0..12),
             path in "/|(/[ab]{1,2}){1,4}",
         ) {

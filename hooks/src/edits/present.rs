@@ -14,7 +14,7 @@ pub struct Mounted<'a> {
     /// As the configuration has it, possibly with links, `..` and slashes at the end.
     pub destination: Cow<'a, str>,
     pub source: Cow<'a, str>,
-    /// The file system is made new for the container and has nothing of the user's in it.
+    /// The file system is made new for the container and contains no files of the user.
     pub is_new: bool,
 }
 

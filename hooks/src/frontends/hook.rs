@@ -88,7 +88,7 @@ impl Task<'_> {
     }
 }
 
-/// Decorates the container. Logs why it can't be done.
+/// Puts everything into the container. Logs the error if that fails.
 pub fn act(front_end: &FrontEnd, task: &Task, state: &State) -> Result<()> {
     let done = decorate(front_end, task, state);
     if let Err(error) = &done {

@@ -115,7 +115,7 @@ impl Table {
         let mut offsets = vec![0; strings.len()];
         let mut previous: &[u8] = b"";
         for (_, place, string) in strings {
-            // Whatever shares a tail with an earlier string ends where that one does.
+            // A string that shares a tail with an earlier one ends where that one ends.
             if bytes.is_empty() || !previous.ends_with(string) {
                 bytes.extend_from_slice(string);
                 bytes.push(0);

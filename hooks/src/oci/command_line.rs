@@ -58,7 +58,7 @@ impl Arguments {
         let Readings { all, complete } = grammar::readings(words);
         let (valid, invalid): (Vec<&Reading>, Vec<&Reading>) =
             all.iter().partition(|reading| reading.is_valid());
-        // An option that no runtime knows is the worst explanation.
+        // A reading with an option that no runtime knows is the least likely one.
         let fewest = valid.iter().map(|r| r.unknown).min();
         let likely: Vec<&Reading> = valid
             .into_iter()

@@ -24,7 +24,7 @@ pub enum Json<'a> {
 }
 
 impl Json<'_> {
-    /// What a person would call this kind of value.
+    /// The kind of value, for messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null",

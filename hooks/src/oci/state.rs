@@ -30,7 +30,7 @@ pub fn bundle(text: &str) -> Result<PathBuf> {
 fn members(text: &str) -> Result<RawObject<'_>> {
     let members: RawObject =
         serde_json::from_str(text).map_err(|e| invalid(&format!("it is not valid JSON: {e}")))?;
-    // Readers may differ in which of two they take.
+    // Of two members with one name, some readers take the first and some the last.
     if let Some((key, known)) = members.misspelt(&KEYS) {
         return Err(invalid(&format!("some read its {key:?} as {known:?}")));
     }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_state_is_refused_with_a_reason() {
+    fn a_text_that_is_not_a_state_is_refused_with_a_reason() {
         for (text, reason) in [
             ("", "not valid JSON"),
             ("[]", "expected an object"),

@@ -224,7 +224,7 @@ fn a_policy_is_one_line() {
 proptest! {
     /// The value that counts is one of the given ones, and a stricter policy never gives more.
     #[test]
-    fn stricter_is_never_more(
+    fn a_stricter_policy_never_gives_more(
         environment in prop::option::of("a|b|none|"),
         annotation in prop::option::of("a|b|none|"),
         privileged in any::<bool>(),

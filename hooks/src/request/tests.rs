@@ -100,7 +100,7 @@ proptest! {
     }
 
     #[test]
-    fn what_asks_may_ask_and_stays_so_when_owned(
+    fn a_request_may_ask_and_so_may_its_owned_copy(
         entries in prop::collection::vec("[AB](=(all|none|void|x|))?", 0..8)
     ) {
         let request = Request::of_environment(entries.iter().map(String::as_str));

@@ -207,7 +207,7 @@ mod tests {
         }
     }
 
-    /// Whatever the umask of the engine, which a thread with mounts of its own has for itself.
+    /// The engine's umask makes no difference. A thread with its own mounts has its own umask too.
     #[test]
     fn modes_are_those_that_are_meant() {
         use crate::apply::namespace::process::tests::apart;

@@ -81,7 +81,7 @@ pub struct Created<'a> {
     tree: &'a Tree,
 }
 
-/// Creates the container. Errors: the runtime's words.
+/// Creates the container. Errors: the runtime's message.
 pub fn create<'a>(program: &mut Command, tree: &'a Tree) -> Result<Created<'a>, String> {
     let state = tree.folder("state");
     let pid_file = tree.path("pid");

@@ -37,7 +37,7 @@ fn only_files_of_the_host_can_be_mounted() {
 }
 
 #[test]
-fn what_comes_too_late_is_said_by_name() {
+fn edits_that_come_too_late_are_named() {
     let hook = Hook {
         stage: "createContainer".to_owned(),
         path: "/bin/x".to_owned(),
@@ -103,7 +103,7 @@ fn what_comes_too_late_is_said_by_name() {
 }
 
 #[test]
-fn nothing_is_said_of_what_a_hook_can_do() {
+fn edits_that_a_hook_can_make_are_not_reported() {
     let edits = Edits {
         described: vec![described("bind")],
         ..Edits::default()
@@ -254,7 +254,7 @@ fn what_can_not_be_mounted_is_refused_with_the_reason() {
 
 /// A mount of the engine that no configuration has is not covered.
 #[test]
-fn what_is_mounted_there_stays_and_is_said() {
+fn an_existing_mount_stays_and_is_reported() {
     if !crate::need::root("mounts") {
         return;
     }

@@ -128,7 +128,7 @@ fn reads_the_root() {
 }
 
 #[test]
-fn what_is_no_spec_is_refused() {
+fn a_text_that_is_not_a_spec_is_refused() {
     for text in ["", "[]", "3", "{\"a\":1,\"a\":2}", "{\"a\":", "\u{feff}{}"] {
         assert!(Spec::parse(text).is_err(), "{text:?}");
     }
@@ -296,7 +296,7 @@ fn variables_are_replaced_where_they_stand_and_taken_out() {
 }
 
 #[test]
-fn hooks_of_others_for_us_are_taken_out() {
+fn hooks_of_other_programs_for_our_devices_are_removed() {
     let theirs = r#"{"path":"/usr/bin/nvidia-container-runtime-hook","args":["x","prestart"]}"#;
     let own = r#"{"path" : "/mine"}"#;
     for (hooks, kept) in [

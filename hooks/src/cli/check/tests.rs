@@ -116,7 +116,7 @@ fn each_file_and_device_is_there_or_missing() {
 }
 
 #[test]
-fn what_the_policy_leaves_out_is_said_or_refused() {
+fn what_the_policy_leaves_out_is_reported_or_refused() {
     let (_dir, mut loaded) = host(&[("x.json", GOOD)]);
     loaded.settings.policy.environment = Who::Privileged;
     let asking = ask(&loaded, &["X=a"]);

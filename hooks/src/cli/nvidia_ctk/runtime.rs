@@ -1,4 +1,4 @@
-//! `nvidia-ctk runtime configure`: enters the runtime into an engine's configuration.
+//! `nvidia-ctk runtime configure`: adds the runtime to an engine's configuration.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -38,7 +38,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn names_and_what_is_none() {
+    fn names_and_texts_that_are_not_names() {
         for (text, expected) in [
             ("nvidia.com/gpu=0", Some(("nvidia.com/gpu", "0"))),
             ("nvidia.com/gpu=all", Some(("nvidia.com/gpu", "all"))),

@@ -75,7 +75,7 @@ fn every_mistake_is_named() {
 }
 
 #[test]
-fn what_is_right_counts_beside_a_mistake() {
+fn correct_values_count_beside_a_mistake() {
     for text in [
         "root = \"/sysroot\"\nlog-level = \"loud\"\nruntimes = [\"/low\"]\n[policy]\nenvironment = \"none\"",
         // Not valid TOML: single lines still count, and tables do not.
@@ -101,7 +101,7 @@ fn another_root_moves_the_default_folder() {
 
 /// A policy may exist even if it can't be read at the moment.
 #[test]
-fn a_link_that_leads_nowhere_is_no_missing_file() {
+fn a_link_that_leads_nowhere_is_not_a_missing_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config.toml");
     assert_eq!(load_where_there(&path).problem, None);

@@ -174,7 +174,7 @@ fn interfaces_and_aliases() {
 }
 
 #[test]
-fn what_is_no_object_is_one_mistake() {
+fn a_value_that_is_not_an_object_is_one_mistake() {
     assert_eq!(mistakes("[]"), ["expected an object, found a list"]);
     assert_eq!(mistakes("").len(), 1);
     assert!(mistakes(&"[".repeat(1_000_000))[0].contains("recursion limit"));

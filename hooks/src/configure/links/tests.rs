@@ -66,7 +66,7 @@ impl Host {
 }
 
 #[test]
-fn links_come_once_and_go() {
+fn links_are_made_once_and_removed() {
     let host = Host::new();
     let done = host.install("bin").unwrap();
     assert_eq!(
@@ -102,7 +102,7 @@ fn elsewhere_they_are_absolute_and_old_ones_are_replaced() {
 }
 
 #[test]
-fn files_of_others_stay_and_then_there_is_no_link_at_all() {
+fn no_link_is_made_where_a_foreign_file_has_a_name() {
     let host = Host::new();
     std::fs::write(host.path("theirs"), "theirs").unwrap();
     std::fs::write(host.path("other/nvidia-ctk"), "theirs").unwrap();
@@ -121,7 +121,7 @@ fn files_of_others_stay_and_then_there_is_no_link_at_all() {
 /// The postinst of NVIDIA's package makes this link, and its postrm removes it only when the
 /// package is purged.
 #[test]
-fn a_link_that_a_package_forgot_gives_way_and_comes_back() {
+fn a_link_that_a_package_left_is_replaced_and_restored() {
     for old in [
         "/usr/bin/no-such-nvidia-container-runtime-hook",
         "nvidia-container-runtime-hook",
@@ -183,7 +183,7 @@ fn what_is_owned_or_may_be_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn what_others_did_since_is_said() {
+fn later_changes_by_other_programs_are_reported() {
     for (theirs, expected) in [
         (None, "was removed by another program"),
         (Some("file"), "belongs to another program now"),
@@ -208,7 +208,7 @@ fn what_others_did_since_is_said() {
 }
 
 #[test]
-fn what_was_made_goes_where_the_rest_can_not_be_made() {
+fn links_are_removed_again_if_another_one_fails() {
     let host = Host::new();
     let paths = [
         host.path("bin/one"),

@@ -35,7 +35,7 @@ fn enter(engine: Engine, text: Option<&str>, entry: Option<&Entry>, wanted: &Wan
     entered(engine, text, entry, wanted, &[]).unwrap()
 }
 
-/// Enters the runtime twice, which is the same as once, and removes it, which restores every byte.
+/// Adds the runtime twice, which is the same as once, and removes it, which restores every byte.
 fn round_trip(engine: Engine, original: Option<&str>, wanted: &Wanted) -> String {
     let once = enter(engine, original, None, wanted);
     let text = once.after.clone().unwrap();
@@ -148,7 +148,7 @@ fn what_others_wrote_since_stays() {
     );
 }
 
-/// Enters a second runtime into a file that other programs changed in between.
+/// Adds a second runtime to a file that other programs changed in between.
 #[test]
 fn every_runtime_goes_by_itself() {
     for (engine, original) in [(Engine::Docker, DOCKER), (Engine::Containerd, V2)] {
@@ -190,7 +190,7 @@ fn every_runtime_goes_by_itself() {
 }
 
 #[test]
-fn a_default_that_is_no_longer_wanted_is_the_one_before() {
+fn an_unwanted_default_becomes_the_earlier_one() {
     let not = Wanted {
         is_default: Some(false),
         cdi: Some(false),
@@ -273,7 +273,7 @@ fn containerd_of_each_version() {
             assert!(after.lines().any(|l| l == line), "{line}\n{after}");
         }
     }
-    // As the default, ours is no model for another of ours.
+    // Even as the default, our runtime is not copied for another one of ours.
     let one = enter(Engine::Containerd, Some(V2), None, &full())
         .after
         .unwrap();
@@ -433,7 +433,7 @@ fn only_what_is_ours_is_taken() {
 
 proptest! {
     #[test]
-    fn docker_comes_and_goes_in_any_file(
+    fn a_runtime_is_added_to_any_file_of_docker_and_removed(
         runtimes in prop::collection::btree_map("[a-z]{1,3}", "/[a-z]{1,3}", 0..3),
         default in prop::option::of("[a-z]{1,3}"),
         cdi in prop::option::of(any::<bool>()),
@@ -456,7 +456,7 @@ proptest! {
     }
 
     #[test]
-    fn containerd_comes_and_goes_in_any_file(
+    fn a_runtime_is_added_to_any_file_of_containerd_and_removed(
         version in 2..4_i64,
         runtimes in prop::collection::btree_set("[a-z]{1,3}", 0..3),
         default in prop::option::of("[a-z]{1,3}"),
@@ -480,7 +480,7 @@ proptest! {
 
 /// The second file lies in a folder that was made for the first, and may outlive it.
 #[test]
-fn the_last_file_takes_the_folders_along() {
+fn the_folders_are_removed_with_the_last_file() {
     for order in [[0, 1], [1, 0]] {
         let dir = tempfile::tempdir().unwrap();
         let job = |name: &str| Job {

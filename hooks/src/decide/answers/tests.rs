@@ -163,7 +163,7 @@ fn the_policy_says_which_vendors_and_features() {
 }
 
 #[test]
-fn what_does_not_count_is_said_or_refused() {
+fn what_does_not_count_is_reported_or_refused() {
     let asking = Request {
         refused: vec!["no".to_owned()],
         ..Request::default()

@@ -68,7 +68,7 @@ fn soname_and_flags_by_machine() {
 }
 
 #[test]
-fn other_files_are_none() {
+fn files_that_are_not_libraries_give_nothing() {
     assert_eq!(from_bytes(b""), None);
     assert_eq!(from_bytes(b"!<arch>\n"), None);
     assert_eq!(from_bytes(b"\x7fELF"), None);

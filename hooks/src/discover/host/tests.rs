@@ -161,7 +161,7 @@ fn hidden_names_match_no_pattern_and_missing_folders_have_none() {
 }
 
 #[test]
-fn a_root_that_is_missing_or_a_file_is_said() {
+fn a_root_that_is_missing_or_a_file_is_reported() {
     let dir = tree();
     for path in ["gone", "dev/nvidia0"] {
         let error = Host::open(&dir.path().join(path)).unwrap_err();

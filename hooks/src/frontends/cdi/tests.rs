@@ -137,7 +137,7 @@ fn links_of_the_host_lead_within_its_root() {
 }
 
 #[test]
-fn a_broken_file_stops_only_who_may_need_it() {
+fn a_broken_file_stops_only_containers_that_may_need_it() {
     let scene = Scene::new();
     scene.spec("etc/cdi/a.json", "", &[("d", &env("1"))]);
     scene.file("etc/cdi/other.json", r#"{"kind": "o.com/x", "x": 9}"#);

@@ -84,7 +84,7 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn links_are_made_and_what_can_not_be_is_said() {
+fn links_are_made_or_reported() {
     if !is_root() {
         return;
     }
@@ -174,7 +174,7 @@ fn libraries_of_folders_come_into_the_cache() {
 
 /// The image's own cache decides about the folders that it knows.
 #[test]
-fn of_folders_that_the_image_knows_only_what_is_mounted_is_new() {
+fn in_folders_that_the_image_knows_only_mounted_files_are_new() {
     if !is_root() {
         return;
     }
@@ -211,7 +211,7 @@ fn of_folders_that_the_image_knows_only_what_is_mounted_is_new() {
 
 /// If the file with the soname is mounted too, no link replaces it.
 #[test]
-fn a_link_that_can_not_be_made_is_said_and_one_that_is_not_needed_is_not_made() {
+fn only_needed_links_are_made_and_failures_are_reported() {
     if !is_root() {
         return;
     }
@@ -296,7 +296,7 @@ fn modes_are_changed_in_the_image_only() {
 }
 
 #[test]
-fn settings_of_the_driver_that_are_not_there_are_no_error() {
+fn missing_settings_of_the_driver_are_not_an_error() {
     if is_root() {
         let done = Bundle::new().run(Verb::DisableDeviceNodeModification);
         assert_eq!(done, Ok(vec![]));

@@ -12,7 +12,7 @@ use crate::request::{Channels, MigRight, Request, Source};
 const CHANNELS: &str = "NVIDIA_IMEX_CHANNELS";
 const RIGHTS: [MigRight; 2] = [MigRight::Config, MigRight::Monitor];
 
-/// Tells why a request from a source, by this name, does not count.
+/// Says why a request from a source, by this name, does not count.
 type Judge<'a> = &'a dyn Fn(Source, &str) -> std::result::Result<(), String>;
 
 /// Judges requests, and collects the reasons of those that do not count.

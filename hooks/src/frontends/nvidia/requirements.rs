@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_is_none_is_refused() {
+    fn a_text_that_is_not_a_version_is_refused() {
         for version in ["foo", "9.x", "9.0.0.0", "09.0", ".", "9.0-rc", "9.", "-1"] {
             let error = found(&[&format!("CUDA_VERSION={version}")]).unwrap_err();
             let expected = format!("CUDA_VERSION={version} of the image is not a version: ");

@@ -157,7 +157,7 @@ fn environments() {
 }
 
 #[test]
-fn what_is_wrong_refuses_who_asks() {
+fn mistakes_refuse_containers_that_ask() {
     let usual = config(Mode::Auto);
     for (entries, part) in [
         (
@@ -480,7 +480,7 @@ fn what_may_be_meant_is_suspected() {
 }
 
 #[test]
-fn a_broken_configuration_is_a_doubt_for_who_asks() {
+fn a_broken_configuration_puts_a_request_in_doubt() {
     let problem = Error::usage("config.toml: wrong");
     let config = Config::default();
     let nvidia = Nvidia {
@@ -558,7 +558,7 @@ fn edits(mode: Mode, text: &str, hook: &str) -> Option<Edits> {
 }
 
 #[test]
-fn every_mode_gets_on_with_dockers_own_hook() {
+fn every_mode_works_with_dockers_own_hook() {
     let docker =
         r#"},"hooks":{"prestart":[{"path":"/usr/bin/nvidia-container-runtime-hook"}]},"y":{"z":0"#;
     for more in ["", docker] {

@@ -27,7 +27,7 @@ fn container(host: Option<&str>, image: &[&str], scheduler: Scheduler) -> Vec<St
 
 /// The seven cases of Sarus's own test, on which both modes agree.
 #[test]
-fn rows_of_sarus() {
+fn the_cases_of_sarus_own_test() {
     let all = "NVIDIA_VISIBLE_DEVICES=all";
     for (host, image, devices, cuda, capabilities) in [
         (Some("0"), &[all][..], "0", "0", "all"),
@@ -79,7 +79,7 @@ fn rows_of_sarus() {
 }
 
 #[test]
-fn strict_is_to_the_letter_and_lenient_what_was_meant() {
+fn strict_reads_lists_literally_and_lenient_as_intended() {
     let value = |list: &str, scheduler| {
         translate(list, scheduler, || None).map(|t| (t.devices, t.cuda.unwrap_or_default()))
     };

@@ -216,7 +216,7 @@ fn a_cache_up_to_the_limit_is_read() {
 
 /// The cache keeps its owner and its permissions. A new cache has those of its folder.
 #[test]
-fn the_cache_belongs_to_whom_it_belonged() {
+fn the_cache_keeps_its_owner() {
     if !crate::need::root("chown") {
         return;
     }

@@ -131,7 +131,7 @@ fn hooks_that_may_give_devices_are_listed() {
 }
 
 #[test]
-fn what_is_not_asked_with_may_be_anything() {
+fn parts_that_can_not_ask_may_be_anything() {
     for text in [
         "{}",
         r#"{"process":null,"annotations":null}"#,

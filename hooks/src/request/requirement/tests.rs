@@ -56,7 +56,7 @@ fn conditions_on_a_host() {
 }
 
 #[test]
-fn what_is_no_condition_is_named_when_it_counts() {
+fn a_part_that_is_not_a_condition_is_named_when_it_counts() {
     for (text, part) in [
         ("cuda", "cuda"),
         ("cuda>=", "cuda>="),

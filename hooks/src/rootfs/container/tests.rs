@@ -68,14 +68,14 @@ fn files_are_made_in_the_innermost_new_file_system() {
     }
 }
 
-/// To open a device or a FIFO can be an act by itself: what is no folder is only looked at.
+/// Opening a device or a FIFO can have an effect, so only folders are opened.
 #[test]
 fn nothing_is_opened_to_see_what_it_is() {
     use rustix::fs::{inotify, mknodat, Mode, CWD};
     let tree = tempfile::tempdir().unwrap();
     let fifo = tree.path().join("fifo");
     mknodat(CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
-    // With a writer there, who opens it would not wait.
+    // With a writer there, opening it would not wait.
     let mut both = std::fs::File::options();
     let _writer = both.read(true).write(true).open(&fifo).unwrap();
     let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();

@@ -127,7 +127,7 @@ fn files_are_made_in_its_mounts_as_its_root() {
 
 /// Another user has no more rights even if every user is mapped.
 #[test]
-fn who_is_not_root_is_rootless() {
+fn a_user_other_than_root_is_rootless() {
     if !crate::need::root("setresuid") {
         return;
     }
@@ -194,7 +194,7 @@ fn our_own_mount_namespace_is_refused() {
 }
 
 #[test]
-fn what_became_of_a_process_is_said() {
+fn the_end_of_a_process_is_reported() {
     let pid = rustix::process::getpid();
     for (error, part) in [
         (Errno::NOENT, "is gone"),

@@ -97,7 +97,7 @@ fn names_and_settings_say_who_answers() {
 }
 
 #[test]
-fn what_is_got_is_listed() {
+fn what_the_container_gets_is_listed() {
     let found = answers("", &[], &["NVIDIA_VISIBLE_DEVICES=all"]);
     assert_eq!(found.code(), exit::DONE);
     let text = found.given[0].lines().join("\n");
@@ -124,7 +124,7 @@ fn what_is_got_is_listed() {
 }
 
 #[test]
-fn mistakes_of_nvidias_settings_are_said() {
+fn mistakes_of_nvidias_settings_are_reported() {
     let found = answers(
         "[nvidia-container-runtime]\nmode = 3\n",
         &[],

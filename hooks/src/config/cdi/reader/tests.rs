@@ -219,7 +219,7 @@ fn mistakes_name_their_place() {
 }
 
 #[test]
-fn mistakes_of_the_whole() {
+fn mistakes_of_the_whole_document() {
     let good = with("0.6.0", r#""env":["A=1"]"#);
     for (from, to, expected) in [
         ("v.com/c", "v.com", "is not a kind of CDI"),

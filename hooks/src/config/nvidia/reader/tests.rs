@@ -241,7 +241,7 @@ fn keys_without_meaning_are_listed_with_the_reason() {
 }
 
 #[test]
-fn a_file_that_was_named_has_to_be_there() {
+fn a_named_file_has_to_exist() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config.toml");
     assert_eq!(load(&path, false).problem, None);
@@ -256,7 +256,7 @@ fn a_file_that_was_named_has_to_be_there() {
 }
 
 #[test]
-fn who_may_write_the_file_counts() {
+fn a_file_that_other_users_may_write_does_not_count() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config.toml");

@@ -57,7 +57,7 @@ fn lines_of_every_kind() {
 
 proptest::proptest! {
     #[test]
-    fn of_any_text_only_plain_absolute_paths_are_taken(
+    fn only_plain_absolute_paths_are_taken_from_any_text(
         text in "(?s)((dev|lib|dir|sym|x)?[ ,]{0,2}(/dev|/\\.\\.|//)?.{0,6}\n?){0,6}"
     ) {
         let (mut lines, mut notes) = (Lines::default(), Vec::new());
