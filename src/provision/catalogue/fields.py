@@ -245,12 +245,13 @@ class Installed(Frozen):
     """How to recognise a driver that a host has from elsewhere: its distro, or its maker.
 
     Attributes:
-        library: File name of a library that every installation has, with ``{version}``, which says
-            what the version is.
-        libraries: Folders for libraries, relative to the host's root; the first that has a file
-            counts. ``{multiarch}`` stands for the machine's own and for its 32-bit sibling.
+        library: File name of a library that every installation has. Its ``{version}`` tells which
+            version of the driver is installed.
+        libraries: Folders for libraries, relative to the host's root. The first folder that has a
+            file is used. ``{multiarch}`` stands for the machine's own triplet and for that of its
+            32-bit programs.
         binaries: Folders for programs.
-        features: What there is to ask for.
+        features: The features that a container can request.
     """
 
     library: Annotated[Template, StringConstraints(pattern=r"\{version\}")]

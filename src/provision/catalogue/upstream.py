@@ -172,10 +172,10 @@ class BranchFacts(Frozen):
     """What is known of a branch whatever its vendor's servers say now.
 
     Attributes:
-        maturity: ``"lts"``, ``"production"`` or ``"new-feature"``; a source that says what a branch
-            is counts more.
+        maturity: ``"lts"``, ``"production"`` or ``"new-feature"``. A source that states a branch's
+            kind takes precedence.
         end_of_life: The last month or day (``"2026-06"``, ``"2026-06-30"``) on which the vendor
-            cares for it; afterwards ``provision doctor`` warns.
+            supports it. After that, ``provision doctor`` warns.
     """
 
     maturity: Maturity | None = None

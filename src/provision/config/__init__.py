@@ -84,13 +84,13 @@ class DriverConfig(Frozen):
     """One driver that the host should have, such as ``[drivers.nvidia]``.
 
     Attributes:
-        version: ``"latest"``; a branch (``"535"``, ``"0.12"``): its newest version that fits the
-            kernel; a kind of branch (``"lts"``, ``"production"``, ``"new-feature"``); or one
+        version: ``"latest"``; a branch (``"535"``, ``"0.12"``), for its newest version that suits
+            the kernel; a kind of branch (``"lts"``, ``"production"``, ``"new-feature"``); or one
             version (``"0.12.7"``).
         flavour: One of the driver's flavours. Without it: its default.
-        options: Parameters of its modules: ``{ MODULE = { NAME = VALUE } }``; numbers and booleans
-            may be given as such. They count at the next load and change no artifact. Without it:
-            none.
+        options: Parameters of its modules: ``{ MODULE = { NAME = VALUE } }``, where VALUE is text,
+            a number or a boolean. They take effect at the next load and change no artifact. Without
+            it: none.
     """
 
     version: Version = "latest"
@@ -102,17 +102,19 @@ class PolicyConfig(Frozen):
     """What may be done without asking.
 
     Attributes:
-        unload: ``"idle"``: modules that no one uses are unloaded for newer ones; ``"never"``: that
-            is left to a reboot.
-        prebuild: Whether artifacts are made for kernels that may boot next, before they do.
-        keep: How many older artifacts ``gc`` leaves of each kernel, to roll back to.
-        update: ``"timer"``: ``provision-repeat.timer`` moves ``latest``, branches and kinds of
-            branches forward; ``"never"``: they stay until they are moved by hand.
-        hold_updates: Flatcar only: whether an update of the system is held as long as drivers
-            don't build for its kernel; takes effect with ``provision units``
+        unload: ``"idle"`` unloads modules that are not in use when newer ones are ready;
+            ``"never"`` leaves that to a reboot.
+        prebuild: Whether the host makes artifacts for the kernels that may boot next, before they
+            boot.
+        keep: Number of older artifacts of each kernel that ``gc`` keeps for a rollback.
+        update: ``"timer"`` lets ``provision-repeat.timer`` move ``latest``, branches and kinds of
+            branches forward; with ``"never"`` they stay until an admin moves them.
+        hold_updates: On Flatcar: whether an update of the system waits as long as a driver does not
+            build for its kernel. It takes effect with ``provision units``
             ([how](../how-to/coreos.md)).
-        build: ``"fallback"``: what the registry does not have is built here; ``"never"``: it is
-            missing then (exit code 3); ``"always"``: the registry is not asked.
+        build: What happens if the registry lacks an artifact: ``"fallback"`` builds it here, and
+            ``"never"`` reports it as missing (exit code 3). ``"always"`` builds everything here and
+            does not query the registry.
     """
 
     unload: Literal["idle", "never"] = "idle"
@@ -127,8 +129,8 @@ class MetricsConfig(Frozen):
     """Where metrics are written.
 
     Attributes:
-        textfile: File that the node exporter's textfile collector reads. Without it:
-            ``provision.prom`` in the exporter's folder (``/var/lib/prometheus/node-exporter``,
+        textfile: File for the node exporter's textfile collector. Without it: ``provision.prom`` in
+            the exporter's folder (``/var/lib/prometheus/node-exporter``,
             ``/var/lib/node_exporter/textfile_collector``), if the host has one.
     """
 
@@ -140,7 +142,7 @@ class CdiConfig(Frozen):
 
     Attributes:
         generate: Whether the units write CDI specifications to ``/run/cdi``, at boot and when
-            drivers change ([how](../how-to/configure-an-engine.md#cdi)); takes effect with
+            drivers change ([how](../how-to/configure-an-engine.md#cdi)). It takes effect with
             ``provision units``.
     """
 

@@ -35,10 +35,10 @@ class EngineConfig(Frozen):
     """The container engine that builds.
 
     Attributes:
-        host: Its address. Without it: ``DOCKER_HOST``, or the usual sockets.
-        network: Network of build containers, as ``docker build --network`` takes it. Without it:
-            the engine's default.
-        jobs: How many compilers run at once. Without it: one a processor.
+        host: Address of the engine's socket. Without it: ``DOCKER_HOST``, or the usual sockets.
+        network: Network of the containers that build and download, as ``docker build --network``
+            takes it. Without it: the engine's default.
+        jobs: Number of compilers that run in parallel. Without it: one for each processor.
     """
 
     host: EngineAddress | None = None
@@ -52,21 +52,21 @@ class ArchiveConfig(Frozen):
     Attributes:
         mirror: Address of the archive, ``http`` or ``https``. Without it: the machine's own apt
             configuration.
-        security_mirror: Address of its security updates. Without it: with ``mirror`` set: for
-            Ubuntu the same address, whose mirrors have that suite too; for Debian no security
-            updates, and a warning. Else as above.
+        security_mirror: Address of its security updates. Without it, if ``mirror`` is set: for
+            Ubuntu the same address, because its mirrors have that suite too; for Debian no security
+            updates, with a warning. Else the machine's own apt configuration.
         keyring: File with the keys that sign its index, binary or armored. Without it: the distro's
             own keyring.
         backports: Whether the release's backports are read too, for kernels such as
-            6.12.9+bpo-amd64. Their other packages count only where no other suite has them, as apt
-            does it. Without it: they are read where the machine's own apt configuration names them.
-        snapshot: Whether the mirror keeps an old state on purpose: its index counts although its
-            time of validity is over, or an index before was newer. Without it: ``false``; in the
-            machine's own apt configuration ``Check-Valid-Until: no`` says the same.
+            6.12.9+bpo-amd64. As with apt, their other packages are used only if no other suite has
+            them. Without it: they are read if the machine's own apt configuration names them.
+        snapshot: Whether the mirror keeps an old state on purpose. Its index is then accepted
+            although it has expired or is older than the last one. Without it: ``false``; in the
+            machine's own apt configuration, ``Check-Valid-Until: no`` has the same effect.
         sha256: For Container-Optimized OS: checksums of its files, ``{
-            "BUILD_ID/kernel-headers.tgz" = "…" }``; a file with one may come from any mirror.
-            Without it: the ``.md5`` beside each file counts, and the mirror has to begin with
-            ``https://``.
+            "BUILD_ID/kernel-headers.tgz" = "…" }``. A file with a checksum may come from any
+            mirror. Without it: the ``.md5`` file beside each file is used, and the mirror must
+            begin with ``https://``.
     """
 
     mirror: Url | None = None
@@ -81,15 +81,15 @@ class RepositoryConfig(Frozen):
     """A repository of packages that is used instead of those that a base image names.
 
     Attributes:
-        id: One word by which messages and Pins call the repository.
-        urls: Its addresses, mirrors of one content.
+        id: A word that names the repository in messages and Pins.
+        urls: Its addresses, which are mirrors of each other.
         keys: Files with the keys that sign its packages, as absolute paths, in ASCII armour.
-            Without it: the distro's own, in the base image.
-        version: The release that it is for, such as ``"9"``; ``"9.4"`` is one of 9. Without it:
+            Without it: the distro's own keys in the base image.
+        version: The release that it serves, such as ``"9"``; ``"9.4"`` is one of 9. Without it:
             every release.
-        signed: Whether its index has to be signed too (``repomd.xml.asc``), with one of ``keys``.
-            Without it: as the distro's own are: ``true`` for openSUSE and SLES, ``false`` for the
-            others.
+        signed: Whether its index must be signed too (``repomd.xml.asc``), with one of ``keys``.
+            Without it: ``true`` for openSUSE and SLES, ``false`` for the others, like their own
+            repositories.
     """
 
     id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -109,9 +109,9 @@ class DistroConfig(Frozen):
     """Settings of one distro, such as ``[distros.debian]``.
 
     Attributes:
-        repositories: Where its packages come from, for the distros of dnf and zypper; empty: what
-            its base image names.
-        archive: Where its packages come from.
+        repositories: Repositories of packages, for the distros of dnf and zypper. Without it: those
+            that the base image names.
+        archive: The archive of packages, for the distros of apt.
         base_images: Base image by version: ``{ "12" = "debian:bookworm@sha256:…" }``; the digest
             is optional.
     """
@@ -140,19 +140,21 @@ class TreeConfig(Frozen):
     In paths, ``{kernel}`` stands for the kernel's release.
 
     Attributes:
-        kernels: The releases that the tree is for, as a shell pattern: ``"6.6.74-*"``.
+        kernels: The releases that the tree serves, as a shell pattern: ``"6.6.74-*"``.
         kind: ``"source"``: the kernel's source, which the build configures and prepares;
-            ``"prepared"``: what the kernel's own build left for external modules; ``"image"``: the
-            same, in the base image, at ``/usr/lib/modules/KERNEL/build``.
-        url: Address of the tar file; goes with ``sha256``. Without it: ``path`` says where it is.
-        sha256: Checksum of what ``url`` names.
-        path: The tar file on this host, or the folder of a prepared tree; below ``/usr``, the slot
-            that boots next is searched too. Without it: ``url`` says where it is.
+            ``"prepared"``: the files that the kernel's own build left for external modules;
+            ``"image"``: the same files in the base image, at ``/usr/lib/modules/KERNEL/build``.
+        url: Address of the tar file; it needs ``sha256``. Without it: ``path`` says where the tree
+            is.
+        sha256: Checksum of the file at ``url``.
+        path: The tar file on this host, or the folder of a prepared tree. If it lies below
+            ``/usr``, the slot that boots next is searched too. Without it: ``url`` says where the
+            tree is.
         config: The kernel's configuration, plain or gzip. Without it: ``/proc/config.gz`` for the
             kernel that runs, else ``/boot/config-KERNEL``; a prepared tree has its own.
         symvers: The kernel's ``Module.symvers``, plain or gzip. Without it:
             ``/boot/symvers-KERNEL.gz``, if it is there; a prepared tree has its own.
-        toolchain: The distro whose packages compile, such as ``"debian:12"``; ``"image"``: the base
+        toolchain: The distro whose compiler builds, such as ``"debian:12"``; ``"image"``: the base
             image has everything.
     """
 

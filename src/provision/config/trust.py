@@ -38,8 +38,8 @@ class KeyConfig(Frozen):
     """A private key.
 
     Attributes:
-        key: File of the private key, or a PKCS#11 URI; one with ``pin-value`` is refused. Without
-            it: modules are not signed.
+        key: File of the private key, or a PKCS#11 URI without ``pin-value``. Without it: modules
+            are not signed.
         pin_file: File with the key's passphrase or the token's PIN in its first line. Without it:
             the URI's ``pin-source=file:/path``, else ``KBUILD_SIGN_PIN`` of the environment.
     """
@@ -90,7 +90,7 @@ class SigningConfig(KeyConfig):
     """The key that kernel modules are signed with; without one they are not signed.
 
     Attributes:
-        certificate: File of its certificate, PEM or DER; goes with ``key``.
+        certificate: File of the key's certificate, in PEM or DER; it needs ``key``.
         hash: ``"sha256"``, ``"sha384"`` or ``"sha512"``.
     """
 
@@ -135,32 +135,31 @@ class RegistryConfig(Frozen):
     """Where artifact images are pulled from before they are built.
 
     Attributes:
-        address: ``host[:port][/prefix]``; the image
-            ``ADDRESS/DRIVER:VERSION-FLAVOUR-KERNEL.DISTRO`` is pulled instead of built. Without it:
-            nothing is pulled.
-        mirrors: Addresses with the same images and signatures, which are asked first. Without it:
-            none.
-        folders: Folders on the host that are looked into before any address is asked: bundles
-            ([how](../how-to/air-gap.md)). Without it: none.
-        push: Whether what was built here is pushed there; a failed push is reported and changes
-            nothing here.
-        sign_key: The private key that signs what is pushed, and that ``provision sign`` takes: a
-            file, or a PKCS#11 URI without a PIN. Without it: what is pushed is not signed.
-        sign_password_file: File with that key's password or PIN in its first line. Without it: it
+        address: ``host[:port][/prefix]``: the host pulls the image
+            ``ADDRESS/DRIVER:VERSION-FLAVOUR-KERNEL.DISTRO`` instead of building it. Without it: it
+            pulls nothing.
+        mirrors: Addresses with the same images and signatures, which the host queries first.
+            Without it: none.
+        folders: Folders on the host with bundles ([how](../how-to/air-gap.md)), which it searches
+            before any registry. Without it: none.
+        push: Whether the host pushes what it builds to ``address``. A failed push is reported and
+            changes nothing on the host.
+        sign_key: The private key with which pushes and ``provision sign`` sign: a file, or a
+            PKCS#11 URI without a PIN. Without it: pushed images are not signed.
+        sign_password_file: File whose first line is that key's password or PIN. Without it: the key
             has none.
-        ca: File with the authorities that the registry's certificate is from. Without it: those of
-            the system, or ``REQUESTS_CA_BUNDLE``.
-        plain_http: Whether the registry is spoken to without TLS; this machine itself
-            (``localhost``, ``127.…``) is, unless ``ca`` is set.
-        token_hosts: Further hosts that the registry's credentials may be sent to, for tokens;
-            GitLab's registry is one that needs it. Without it: none; for ``docker.io``, its own.
-        auth_file: File of credentials, as Docker or podman write it. Without it: where root's
-            ``docker login`` and ``podman login`` keep theirs.
-        notify: Address that gets one ``POST`` when no registry has what this host needs ([what is
-            sent](../how-to/many-hosts.md#what-no-registry-has)). Without it: nothing is sent.
-        notify_token_file: File whose first line is sent along, as ``Authorization: Bearer …``;
-            ``notify`` has to begin with ``https://`` then, or be this machine itself. Without it:
-            no token is sent.
+        ca: File with the certificate authorities of the registry's certificate. Without it: those
+            of the system, or ``REQUESTS_CA_BUNDLE``.
+        plain_http: Whether the registry is reached without TLS. A registry on this machine
+            (``localhost``, ``127.…``) always is, unless ``ca`` is set.
+        token_hosts: Further hosts that may receive the registry's credentials, to issue tokens;
+            GitLab's registry needs it. Without it: none; for ``docker.io``, its own.
+        auth_file: File with credentials, in the format of Docker and podman. Without it: the files
+            of root's ``docker login`` and ``podman login``.
+        notify: Address that receives one ``POST`` when no registry has what this host needs ([its
+            content](../how-to/many-hosts.md#what-no-registry-has)). Without it: nothing is sent.
+        notify_token_file: File whose first line is sent as ``Authorization: Bearer …``. ``notify``
+            must then begin with ``https://``, or be on this machine. Without it: no token is sent.
     """
 
     address: RegistryAddress | None = None
@@ -202,13 +201,13 @@ class TrustRule(Frozen):
     """Whose signatures count.
 
     Attributes:
-        keys: Folder of public keys (``*.pub``, ``*.pem``), or one file; one of them has to have
-            signed an image. Without it: with an ``address``, an error: nothing is pulled.
-        insecure: Whether unsigned images are installed: who may push then decides what the kernel
-            loads; ``status`` and ``doctor`` say so. The key of ``[signing]`` does not sign their
-            modules, so a kernel that demands signatures refuses them.
-        not_before: A day, such as ``2026-11-01``: signatures from before it (UTC) do not count. For
-            fresh hosts, which have nothing to compare with. Without it: no such day.
+        keys: Folder of public keys (``*.pub``, ``*.pem``), or one file. One of the keys must have
+            signed an image. Without it, if ``address`` is set: an error, and nothing is pulled.
+        insecure: Whether the host installs unsigned images. Everyone who may push then decides what
+            the kernel loads; ``status`` and ``doctor`` say so. The key of ``[signing]`` does not
+            sign the modules of such images, so a kernel that requires signatures refuses them.
+        not_before: A day, such as ``2026-11-01``. Signatures from before it (UTC) are refused; for
+            fresh hosts, which have no earlier image to compare with. Without it: no such day.
     """
 
     keys: AbsolutePath | None = None
@@ -234,10 +233,10 @@ class TrustConfig(TrustRule):
 
     Attributes:
         registries: Other rules for a registry or a part of it:
-            ``[trust.registries."registry.example:5000/tests"]`` with the three keys above; the
-            longest that fits counts.
-        drivers: Other rules for a driver: ``[trust.drivers.nvidia]``; they come before those of
-            registries.
+            ``[trust.registries."registry.example:5000/tests"]`` with the three keys above. The
+            longest match applies.
+        drivers: Other rules for a driver: ``[trust.drivers.nvidia]``. They take precedence over
+            those of registries.
     """
 
     registries: dict[RegistryAddress, TrustRule] = Field(default_factory=dict)
