@@ -94,7 +94,13 @@ class _Cluster:
 _cluster = options.option_group(
     "cluster",
     _Cluster,
-    click.option("--namespace", default="default", show_default=True, metavar="NAME"),
+    click.option(
+        "--namespace",
+        default="default",
+        show_default=True,
+        metavar="NAME",
+        help="Namespace of the objects.",
+    ),
     _selector,
     click.option("--pull-secret", metavar="NAME", help="Secret for pulling images."),
     click.option(
@@ -292,7 +298,13 @@ _agent = options.option_group(
         metavar="FILE",
         help="Public key that nodes trust; may be given more than once.",
     ),
-    click.option("--namespace", default="provision", show_default=True, metavar="NAME"),
+    click.option(
+        "--namespace",
+        default="provision",
+        show_default=True,
+        metavar="NAME",
+        help="Namespace of the objects.",
+    ),
     _selector,
     click.option("--pull-secret", metavar="NAME", help="Secret for pulling the agent's image."),
     click.option(

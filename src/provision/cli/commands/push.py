@@ -194,7 +194,7 @@ def print_signed(signed: SignedImage) -> None:
     "--replace",
     "again",
     is_flag=True,
-    help="Make it from the images in the registry, even if another key has signed it.",
+    help="Make the catalogue again from the images in the registry, even if another key signed it.",
 )
 @signing_key
 @options.root
