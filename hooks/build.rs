@@ -1,4 +1,4 @@
-//! How the program is linked, beside what `.cargo/config.toml` says.
+//! How the program is linked, in addition to the settings in `.cargo/config.toml`.
 
 fn main() {
     let folder = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| ".".to_owned());

@@ -33,7 +33,7 @@ say() { printf '%s\n' "$*" >&2; }
 
 die() {
     say "error: $1"
-    say "  what to do: $2"
+    say "What to do: $2"
     exit 1
 }
 

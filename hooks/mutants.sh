@@ -5,11 +5,11 @@
 #   hooks/mutants.sh                            all (hours on two cores)
 #   hooks/mutants.sh --re src/rootfs.rs         one module
 #   hooks/mutants.sh --in-diff changes.patch    what a patch touches (git diff main > changes.patch)
-#   hooks/mutants.sh --iterate                  what is left after the last time: goes on, too
+#   hooks/mutants.sh --iterate                  what the last run left; also continues an interrupted run
 #   hooks/mutants.sh --shard 0/4                a quarter of it
 #
 # A mutant may do what the program must never do: follow a link to the host and write there, as
-# root. So the tests run where the file system is read-only but for a folder of their own.
+# root. So the tests run where the file system is read-only, except for a folder of their own.
 # Fails when 5 % or more survive; those are listed in target/mutants/mutants.out/missed.txt.
 set -eu
 

@@ -1,9 +1,9 @@
-//! The library cache natively, against `ldconfig -r` of the same image with the
-//! driver's files in it; in turns, medians, one JSON document.
+//! Compares our library cache with `ldconfig -r` of the same image with the driver's files
+//! in it. The two run in turns; one JSON document has the medians.
 //!
 //! `cargo bench --bench library_cache -- HOST IMAGE`: HOST is the root of a host with
-//! vendor files, whose every feature is taken; IMAGE is a container's root. Both stay
-//! as they are. Needs root.
+//! vendor files, of which every feature is used; IMAGE is a container's root. Both stay
+//! unchanged. Needs root.
 
 use std::ffi::CString;
 use std::fs;
@@ -52,7 +52,7 @@ fn main() {
     );
 }
 
-/// What every feature of every vendor of the host gives.
+/// The edits of every feature of every vendor of the host.
 fn edits(host: &Path) -> Edits {
     let folder = settings::beneath(host, settings::DEFAULT_CONFIG_DIR);
     let files = vendor_dir::read(&folder).expect("vendor files");
@@ -65,7 +65,7 @@ fn edits(host: &Path) -> Edits {
         .0
 }
 
-/// From the vendor files to the cache: the lookups and the sonames count too.
+/// Measures the way from the vendor files to the cache, with lookups and sonames.
 fn update(host: &Path, image: &Path) {
     let root = Root::open(image).expect("the image");
     let notes = ldcache::update(&root, &edits(host).libraries);
@@ -78,7 +78,7 @@ fn ldconfig(image: &Path) {
     assert!(command.status().expect("ldconfig").success());
 }
 
-/// An image as a container has it that was just made: the lower layer of an overlay.
+/// An image as a new container has it: the lower layer of an overlay.
 struct Container {
     root: PathBuf,
     folder: tempfile::TempDir,

@@ -129,7 +129,7 @@ impl<'a> FrontEnd<'a> {
             scheduled.limit(&scheduled::flags(choices), &mut edits, notes)?;
             edits.append(scheduled::without_hooks(request, notes));
         }
-        // Variables from other interfaces come later and overrule these.
+        // Variables from other interfaces come later and override these.
         edits.append(Edits {
             environment: request.set.clone(),
             unset: request.unset.clone(),

@@ -95,8 +95,8 @@ impl Policy {
     }
 
     /// Judges what a container asks for by this flag of a vendor. An annotation that counts
-    /// overrules the environment, even with `none`, because it cannot come from the image. A value
-    /// that is overruled never refuses the container, because the image may have set it.
+    /// overrides the environment, even with `none`, because it cannot come from the image. A value
+    /// that is overridden never refuses the container, because the image may have set it.
     pub fn judge<'r>(&self, request: &'r Request, vendor: &str, flag: &str) -> Verdict<'r> {
         let mut verdict = Verdict::default();
         for source in Source::OF_FLAGS {

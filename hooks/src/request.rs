@@ -70,7 +70,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The sources of a flag. An earlier one overrules the later ones.
+    /// The sources of a flag. An earlier one overrides the later ones.
     pub const OF_FLAGS: [Self; 2] = [Self::Annotations, Self::Environment];
 
     /// Its key in the policy's settings, which messages use too.
@@ -115,7 +115,7 @@ impl<'a> Request<'a> {
     }
 
     /// Whether any value that a source gives to a flag asks for something. Values that a later one
-    /// in the same source overrules count too.
+    /// in the same source overrides count too.
     pub fn may_ask(&self, source: Source, flag: &str) -> bool {
         let asks = |value: &str| asked(Some(value)) != Asked::Nothing;
         match source {

@@ -81,7 +81,7 @@ fn choose<'a>(
         (true, Some(name)) => Err(Error::not_found(format!("{folder} has no {name}.json"))
             .resolve(format!("see which vendor files there are: oci-decorator check --config-dir {folder}"))),
         (true, None) => Err(Error::not_found(format!("{folder} has no vendor files"))
-            .resolve("install a driver, which brings one: provision apply; or copy one there: ls /usr/share/oci-decorator/vendors")),
+            .resolve(format!("install a driver, which brings one: provision apply; or copy one of ours, for example: cp /usr/share/oci-decorator/vendors/oci-amd.json {folder}"))),
     }
 }
 

@@ -70,7 +70,7 @@ fn dispatch(words: &[OsString]) -> Result<u8> {
     if words.is_set("help") {
         return print(HELP);
     }
-    // An option overrules its variable.
+    // An option overrides its variable.
     let is = |option, variable| {
         let by_variable = || std::env::var(variable).ok().and_then(|text| truth(&text));
         words.flag(option).or_else(by_variable) == Some(true)

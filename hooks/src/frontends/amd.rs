@@ -8,7 +8,7 @@ use super::nvidia::Words;
 use super::sarus::{Given, ROCR};
 
 /// Adds what the variable asks for to the request. If the host's scheduler counts, its variable
-/// overrules the image's. A job without the variable gets no device, except in strict mode: Sarus
+/// overrides the image's. A job without the variable gets no device, except in strict mode: Sarus
 /// runs its hook for every container of a host with `/dev/kfd` and gives all devices.
 pub fn read(request: &mut Request, given: &Given, scheduler: Scheduler, policy: &Policy) {
     let is_scheduled = scheduler != Scheduler::Ignored;

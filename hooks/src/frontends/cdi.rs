@@ -32,7 +32,7 @@ pub fn is_name(text: &str) -> bool {
 }
 
 /// The edits of the named devices, from the specifications in these folders of the host; a later
-/// folder overrules an earlier one. Notes: broken files that no name needs. Errors: a device is
+/// folder overrides an earlier one. Notes: broken files that no name needs. Errors: a device is
 /// unknown; then the container gets nothing.
 pub fn edits(names: &[String], folders: &[PathBuf], host: &Host) -> Result<(Edits, Vec<Note>)> {
     if names.is_empty() {

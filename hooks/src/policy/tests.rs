@@ -67,7 +67,7 @@ fn each_source_counts_for_whom_the_policy_says() {
 }
 
 #[test]
-fn an_annotation_that_counts_overrules_the_environment() {
+fn an_annotation_that_counts_overrides_the_environment() {
     let all = policy(Who::All, Who::All);
     let no_annotations = policy(Who::All, Who::None);
     let no_environment = policy(Who::None, Who::All);

@@ -76,7 +76,7 @@ fn annotations_have_a_prefix_and_match_exactly() {
 }
 
 #[test]
-fn what_is_overruled_may_ask_too() {
+fn an_overridden_value_may_ask_too() {
     let request = Request::of_environment(["OCI_X=all", "OCI_X=none", "OCI_Y=void"]);
     assert!(request.may_ask(Source::Environment, "OCI_X"));
     assert!(!request.may_ask(Source::Environment, "OCI_Y"));

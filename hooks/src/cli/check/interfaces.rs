@@ -93,7 +93,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Asks under every name. NVIDIA's settings are those of this file, if it exists.
+    /// Sends the request under every name. NVIDIA's settings are those of this file, if it exists.
     pub fn of(said: &Said, loaded: &Loaded, file: &Path) -> Self {
         let place = Place {
             path: file.to_owned(),

@@ -13,7 +13,7 @@ pub fn text(order: &Order, done: &[Done]) -> String {
     let mut lines = Vec::new();
     for done in done {
         let what = match (done.is_change(), order.is_dry, &done.after) {
-            (false, ..) => "is as it has to be",
+            (false, ..) => "needs no change",
             (true, true, Some(_)) => "would be written",
             (true, true, None) => "would be removed",
             (true, false, Some(_)) => "was written",

@@ -158,7 +158,7 @@ mod tests {
             assert_eq!((loaded.problem, loaded.warnings), (None, Vec::new()));
             let mut config = loaded.config;
             config.capabilities.sort();
-            // If these two are set, they overrule our settings.
+            // If these two are set, they override our settings.
             assert_eq!(
                 config.log_level.take(),
                 Some(crate::log::level::Level::Info)

@@ -1,4 +1,4 @@
-//! Reads the folders of specifications. A later folder overrules an earlier one.
+//! Reads the folders of specifications. A later folder overrides an earlier one.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub const MAX_SIZE: u64 = 1 << 20;
 #[derive(Debug)]
 pub struct SpecFile {
     pub path: PathBuf,
-    /// The position of its folder. A higher one overrules a lower one.
+    /// The position of its folder. A higher one overrides a lower one.
     pub priority: usize,
     pub content: std::result::Result<Document, Broken>,
 }

@@ -225,7 +225,7 @@ fn compat(config: &mut Config, word: &str) -> Result<Taken, String> {
             ))
         }
     };
-    // `features.disable-cuda-compat-lib-hook` overrules this key.
+    // `features.disable-cuda-compat-lib-hook` overrides this key.
     if config.compat != Compat::Disabled {
         config.compat = chosen;
     }

@@ -72,7 +72,7 @@ impl<'a> Registry<'a> {
                     .resolve("write it like vendor.com/class=device"),
             );
         };
-        // A broken file of this kind may have the device, or overrule another file.
+        // A broken file of this kind may have the device, or override another file.
         self.refuse_broken(name, |kind| kind == Some(wanted.kind))?;
         let candidates = self.places.get(&(wanted.kind, wanted.device));
         let candidates = candidates.map(Vec::as_slice).unwrap_or_default();

@@ -94,7 +94,7 @@ pub struct Candidate {
     pub words: Words,
 }
 
-/// The candidates of a request. An earlier one overrules the later ones.
+/// The candidates of a request. An earlier one overrides the later ones.
 pub fn candidates(request: &Request, config: &Config) -> Vec<Candidate> {
     let mut found = Vec::new();
     if let Some((key, _)) = request.cdi.first() {

@@ -1,4 +1,4 @@
-//! The options of `nvidia-ctk cdi`, and the variables that can replace them. An option overrules
+//! The options of `nvidia-ctk cdi`, and the variables that can replace them. An option overrides
 //! its variable, and an empty variable does not count.
 //!
 //! Source: <https://github.com/NVIDIA/nvidia-container-toolkit/tree/main/cmd/nvidia-ctk/cdi>
