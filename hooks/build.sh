@@ -39,10 +39,12 @@ die() {
 
 in_ci() { [[ ${CI:-} =~ ^(1|true|yes)$ ]]; }
 
+oldest_rust() { sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml; }
+
 # Whether a version such as `1.85.1` is new enough; Cargo.toml's is `1.85`.
 new_enough() {
     local wanted
-    wanted=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+    wanted=$(oldest_rust)
     [ "$(printf '%s\n%s\n' "$wanted" "$1" | sort -V | head -n 1)" = "$wanted" ]
 }
 
@@ -97,10 +99,17 @@ pick_toolchain() {
         pick_target
     else
         cargo=
-        [ "$(id -u)" = 0 ] || die "no cargo of Cargo.toml's rust-version or newer" \
-            "apt-get install cargo rustfmt rust-clippy (Debian 13), or https://rustup.rs; as root,
-    'make build' makes a Debian $SUITE with one"
+        [ "$(id -u)" = 0 ] || no_cargo
     fi
+}
+
+# Says which cargo is missing, and what installs one.
+no_cargo() {
+    local found
+    found=$(rustc --version 2>/dev/null) || found="no rustc in PATH"
+    die "a cargo of version $(oldest_rust) or newer is missing ($found)" "one of these
+    sudo apt-get install cargo rustc rustfmt rust-clippy            # Debian 13
+    curl --proto '=https' -sSf https://sh.rustup.rs | sh -s -- -y   # any other distro"
 }
 
 name() {
@@ -123,6 +132,14 @@ mirror() {
         awk -F '|' '($1 == "Debian" || ($1 == "" && $2 !~ /-/)) && !found { print $3; found = 1 }'
 }
 
+have_debootstrap() {
+    if command -v debootstrap >/dev/null; then return 0; fi
+    [ "${PROVISION_INSTALLS:-yes}" = yes ] ||
+        die "a cargo of version $(oldest_rust) or newer is missing, and so is debootstrap, which makes a Debian $SUITE with one" \
+            "apt-get install debootstrap"
+    "$REPOSITORY/.ci/setup" install debootstrap >&2
+}
+
 # The Debian with cargo, made where the cache lacks it; two processes don't both make it.
 tree() {
     local cache entry draft
@@ -133,9 +150,12 @@ tree() {
     exec 9>"$cache/.rust-$SUITE.lock"
     flock 9
     if [ ! -d "$entry" ]; then
+        have_debootstrap
         say "making a Debian $SUITE tree with cargo (debootstrap, some minutes, once)"
         rm -rf "$draft"
-        debootstrap --variant=minbase --include=$PACKAGES $SUITE "$draft" "$(mirror)" >&2
+        debootstrap --variant=minbase --include=$PACKAGES $SUITE "$draft" "$(mirror)" >&2 ||
+            die "debootstrap could not make a Debian $SUITE: its output is above" \
+                "less $draft/debootstrap/debootstrap.log, then run the command again"
         mv "$draft" "$entry"
     fi
     exec 9>&-
@@ -173,13 +193,14 @@ exec "$@"
 '
 
 in_tree() {
-    local home settings
+    local home settings entry
+    entry=$(tree) || exit 1
     home=$(cache_dir)/cargo-home
     settings=${CARGO_HOME:-$HOME/.cargo}/config.toml
     mkdir -p "$home" "$IN_TREE_TARGET"
     PATH=/usr/sbin:/usr/bin:/sbin:/bin CARGO_HOME=$home CARGO_TARGET_DIR=$IN_TREE_TARGET \
         unshare --mount --pid --fork --kill-child --propagation=private \
-        sh -c "$ENTER" sh "$(tree)" "$REPOSITORY" "$home" "$settings" "$@"
+        sh -c "$ENTER" sh "$entry" "$REPOSITORY" "$home" "$settings" "$@"
 }
 
 # Runs a program of the toolchain.
@@ -239,9 +260,19 @@ build() {
 # Whether `cargo $1` is there: rustup's minimal profile lacks fmt and clippy.
 has_verb() {
     [ -z "$cargo" ] || PATH=${cargo%/*}:$PATH "$cargo" "$1" --version >/dev/null 2>&1 && return 0
-    if in_ci; then die "cargo $1 is missing, and CI=true" "rustup component add ${1/fmt/rustfmt}"; fi
-    say "skipped: cargo $1 is missing (rustup component add ${1/fmt/rustfmt})"
+    if in_ci; then die "cargo $1 is missing, and CI=true" "$(command_for "$1")"; fi
+    say "skipped: cargo $1 is missing ($(command_for "$1"))"
     return 1
+}
+
+# What installs `cargo fmt` or `cargo clippy`: rustup's, or Debian's package beside Debian's cargo.
+command_for() {
+    local name=${1/fmt/rustfmt}
+    if [ -x "${cargo%/*}/rustup" ]; then
+        printf 'rustup component add %s\n' "$name"
+    else
+        printf 'sudo apt-get install %s\n' "${name/#clippy/rust-clippy}"
+    fi
 }
 
 check() {
