@@ -154,7 +154,7 @@ POST_BUILD="after.sh"
     assert b"version=patched" in module.read_bytes()
 
 
-@pytest.mark.parametrize("compression", ["xz", "zstd"])
+@pytest.mark.parametrize("compression", ["xz", pytest.param("zstd", marks=pytest.mark.nightly)])
 def test_a_vendors_package_becomes_a_recipe_that_builds(
     provision: Provision, tmp_path: Path, compression: str
 ) -> None:

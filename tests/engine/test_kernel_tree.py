@@ -131,6 +131,7 @@ def test_what_the_kernels_build_left_on_the_host_is_enough(
     assert provision.json("resolve", *_target(host, drivers, kernel))["digest"] == built["digest"]
 
 
+@pytest.mark.nightly
 def test_a_base_image_can_have_everything(
     provision: Provision,
     engine: Engine,
@@ -147,6 +148,7 @@ def test_a_base_image_can_have_everything(
     assert pin["tree"]["toolchain"] is None
 
 
+@pytest.mark.nightly
 def test_cos_is_built_with_the_files_of_its_build(
     provision: Provision,
     engine: Engine,

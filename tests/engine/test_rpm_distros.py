@@ -513,7 +513,7 @@ def test_an_index_that_is_not_signed_is_not_used(
             assert fresh.provision.failure(*words)[0] == 1
 
 
-@_each
+@_one
 def test_a_base_image_is_made_from_the_distros_packages(
     stand: _Stand, fresh: _Host, tmp_path: Path
 ) -> None:

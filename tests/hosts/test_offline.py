@@ -153,6 +153,7 @@ def test_from_a_registry_nothing_is_built_and_a_host_that_never_builds_needs_no_
     assert "trust.d" not in host.sh("ls /etc/provision || true")
 
 
+@pytest.mark.nightly
 def test_from_only_the_controllers_files(
     engine: Engine, small_build: dict[str, Any], settings: dict[str, Any], tmp_path: Path
 ) -> None:

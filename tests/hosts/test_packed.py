@@ -118,6 +118,7 @@ def test_a_password_is_nowhere_but_in_a_file_for_root(ansible: Ansible, machine:
     assert _PASSWORD not in played.output
 
 
+@pytest.mark.nightly
 def test_other_packages_make_another_environment(
     ansible: Ansible, machine: Machine, tmp_path: Path
 ) -> None:
