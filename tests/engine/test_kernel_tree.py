@@ -22,6 +22,7 @@ from kit.kernel_tree import built_kernels, kernel_source, make_compiler_image
 from kit.probe import need
 from kit.process import run
 from kit.product import BUILD_NETWORK
+from kit.repackaged import gnupg_home
 from provision.host.boot_entries import pack_from_slot
 
 if TYPE_CHECKING:
@@ -239,22 +240,21 @@ def developer_container(tmp_path: Path) -> Path:
     The key lies beside it.
     """
     folder = tmp_path / "flatcar"
-    release, root, home = folder / "9999.0.0", folder / "root", folder / "gnupg"
+    release, root = folder / "9999.0.0", folder / "root"
     for path in (release, root / "usr/share", root / "etc"):
         path.mkdir(parents=True)
     (root / "usr/share/hello").write_text("from the developer container\n")
     (root / "etc/link").symlink_to("../usr/share/hello")
-    home.mkdir(mode=0o700)
     disk = folder / "disk"
     partitioned_disk(disk, [("EFI-SYSTEM", 1, None), ("ROOT", 8, root)])
     run(["bzip2", "--keep", disk])
     packed = release / "flatcar_developer_container.bin.bz2"
     (folder / "disk.bz2").rename(packed)
-    gpg = ["gpg", "--batch", "--quiet", "--homedir", str(home), "--passphrase", ""]
-    run([*gpg, "--quick-generate-key", "Flatcar of tests <flatcar@example.org>", "rsa2048"])
-    run([*gpg, "--detach-sign", str(packed)])
-    run([*gpg, "--armor", "--output", str(folder / "key.asc"), "--export"])
-    run(["gpgconf", "--homedir", home, "--kill", "all"])
+    with gnupg_home() as home:
+        gpg = ["gpg", "--batch", "--quiet", "--homedir", str(home), "--passphrase", ""]
+        run([*gpg, "--quick-generate-key", "Flatcar of tests <flatcar@example.org>", "rsa2048"])
+        run([*gpg, "--detach-sign", str(packed)])
+        run([*gpg, "--armor", "--output", str(folder / "key.asc"), "--export"])
     return folder
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import signal
 import time
@@ -482,7 +483,7 @@ def test_an_index_that_is_not_signed_is_not_used(
     stand: _Stand, fresh: _Host, tmp_path: Path, change: str
 ) -> None:
     folder = tmp_path / "mirror"
-    run(["cp", "-a", "--link", stand.site.mirror(), folder])
+    shutil.copytree(stand.site.mirror(), folder, copy_function=os.symlink)
     index = folder / stand.distro.repositories[0].path / "repodata/repomd.xml"
     index.with_name("repomd.xml.asc").unlink()
     if change == "foreign":

@@ -33,6 +33,7 @@ __all__ = [
     "dependencies",
     "download",
     "edition",
+    "gnupg_home",
     "repackage",
     "signing_key",
     "write_rpm",
@@ -112,7 +113,7 @@ class SigningKey:
     @contextmanager
     def opened(self) -> Iterator[Path]:
         """A GnuPG folder with this key; its agent has ended when this is left."""
-        with _gnupg_home() as home:
+        with gnupg_home() as home:
             gpg: list[str | Path] = ["gpg", "--homedir", home, "--batch", "--quiet"]
             run([*gpg, "--import", self.folder / "secret.asc"])
             yield home
@@ -146,7 +147,7 @@ class SigningKey:
 
 
 @contextmanager
-def _gnupg_home() -> Iterator[Path]:
+def gnupg_home() -> Iterator[Path]:
     """An empty GnuPG folder; it is removed, and its agent has ended, when this is left."""
     # A socket's path may have 107 bytes, so not below the cache.
     home = Path(tempfile.mkdtemp(prefix="provision-gpg-"))
@@ -164,7 +165,7 @@ def signing_key(name: str) -> SigningKey:
 
     def make(folder: Path) -> None:
         folder.mkdir()
-        with _gnupg_home() as home:
+        with gnupg_home() as home:
             gpg = ["gpg", "--homedir", str(home), "--batch", "--quiet", "--passphrase", ""]
             run([*gpg, "--quick-gen-key", f"Packages of tests <{address}>", "rsa2048", "sign", "0"])
             run([*gpg, "--armor", "--output", folder / PUBLIC_KEY, "--export", address])

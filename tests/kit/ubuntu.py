@@ -157,7 +157,7 @@ class UbuntuArchive:
         plain = target.with_name(re.sub(r"_[0-9]+%3A", "_", target.name))
         plain.parent.mkdir(parents=True, exist_ok=True)
         if not plain.exists():
-            plain.hardlink_to(package)
+            plain.symlink_to(package)
         digest = hashlib.sha256(package.read_bytes()).hexdigest()
         size = package.stat().st_size
         return f"{control}\nFilename: {place}/{plain.name}\nSize: {size}\nSHA256: {digest}\n"
