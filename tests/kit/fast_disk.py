@@ -8,6 +8,7 @@ system in a file: without a journal and barriers, a flush ends in the machine's 
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -18,13 +19,17 @@ __all__ = ["mount_fast_disk", "unmount_fast_disk"]
 
 # Short: podman takes 50 characters for the path of its run folder.
 _PREFIX = "prov-"
-# The file has holes: only what tests write takes space.
-_SIZE = 48 << 30
-_OPTIONS = "loop,noatime,nobarrier"
+_LARGEST = 48 << 30
+_SMALLEST = 16 << 30
+# discard: what tests remove leaves the file too, and the page cache with it. Without it, a run
+# that needs 7 GB at a time has a file of 40, which the machine writes to its disk.
+_OPTIONS = "loop,noatime,nobarrier,discard"
 
 
 def mount_fast_disk() -> Path | None:
-    """Mount one for this process and those that it starts; None: this machine has no loop devices.
+    """Mount one for this process and those that it starts.
+
+    None: this machine has no loop devices, or too little space.
 
     A caller's own TMPDIR stays: so files of tests that failed can be kept and looked at.
     """
@@ -32,8 +37,12 @@ def mount_fast_disk() -> Path | None:
         return None
     _remove_left_over()
     folder = Path(tempfile.gettempdir()) / f"{_PREFIX}{os.getpid()}"
+    # No larger than what is free: a file that outgrows its disk ends in errors of the one in it.
+    size = min(_LARGEST, shutil.disk_usage(folder.parent).free)
+    if size < _SMALLEST:
+        return None
     try:
-        _mount(folder)
+        _mount(folder, size)
     except (CommandFailedError, OSError):
         unmount_fast_disk(folder)
         return None
@@ -57,11 +66,11 @@ def _discard(folder: Path) -> None:
         folder.rmdir()
 
 
-def _mount(folder: Path) -> None:
+def _mount(folder: Path, size: int) -> None:
     folder.mkdir()
     image = _image(folder)
     with image.open("wb") as stream:
-        stream.truncate(_SIZE)
+        stream.truncate(size)
     run(["mkfs.ext4", "-q", "-F", "-O", "^has_journal", "-m", "0", image])
     run(["mount", "-o", _OPTIONS, image, folder])
     # As /tmp has it.

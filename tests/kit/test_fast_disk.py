@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,7 +33,13 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("TMPDIR", "unset at the end")
     monkeypatch.delenv("TMPDIR")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    _free(monkeypatch, gigabytes=40)
     return programs
+
+
+def _free(monkeypatch: pytest.MonkeyPatch, *, gigabytes: int) -> None:
+    usage = SimpleNamespace(free=gigabytes << 30)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
 
 
 def test_a_folder_that_the_caller_chose_stays(
@@ -58,16 +66,28 @@ def test_temporary_files_lie_on_it_and_runs_that_were_killed_leave_none(
     assert folder is not None
     assert said == ["umount", "mkfs.ext4", "mount"]
     assert os.environ["TMPDIR"] == tempfile.gettempdir() == str(folder)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [folder.name, f"{folder.name}.ext4"]
+    image = tmp_path / f"{folder.name}.ext4"
+    assert sorted(tmp_path.iterdir()) == [folder, image]
+    assert image.stat().st_size == 40 << 30
     fast_disk.unmount_fast_disk(folder)
     assert list(tmp_path.iterdir()) == []
     assert "TMPDIR" not in os.environ
 
 
+def test_a_disk_that_is_nearly_full_is_left_alone(
+    said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _free(monkeypatch, gigabytes=15)
+    assert mount_fast_disk() is None
+    assert said == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_machine_without_loop_devices_goes_on_without_one(
     said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(folder: Path) -> None:
+    def refuse(folder: Path, size: int) -> None:
+        del size
         raise CommandFailedError(Completed(("mount", str(folder)), 32, "", "no loop device"))
 
     monkeypatch.setattr(fast_disk, "_mount", refuse)
