@@ -219,7 +219,7 @@ fn check_says_what_an_environment_would_get() {
 fn check_holds_sonames_to_the_files() {
     let tree = host();
     tree.library("lib/libx.so", "libx.so.1", &[]);
-    let told = |path: &str, soname: &str| {
+    let explained = |path: &str, soname: &str| {
         let stated = format!(r#""sonames":{{"{path}":"{soname}"}},"inventory""#);
         let text = GOOD.replace("\"inventory\"", &stated);
         tree.file("etc/oci-decorator/oci-decorator.d/x.json", text);
@@ -232,14 +232,14 @@ fn check_holds_sonames_to_the_files() {
             .unwrap()
             .to_owned()
     };
-    let right = told("/lib/libx.so", "libx.so.1");
+    let right = explained("/lib/libx.so", "libx.so.1");
     assert!(!right.contains("sonames"), "{right}");
-    let wrong = told("/lib/libx.so", "liby.so.1");
+    let wrong = explained("/lib/libx.so", "liby.so.1");
     let expected = "\"sonames\" calls it liby.so.1, and the file is libx.so.1";
     assert!(wrong.contains(expected), "{wrong}");
-    assert!(!told("/lib/other.so", "liby.so.1").contains("sonames"));
+    assert!(!explained("/lib/other.so", "liby.so.1").contains("sonames"));
     tree.file("lib/libx.so", "not a library");
-    let wrong = told("/lib/libx.so", "libx.so.1");
+    let wrong = explained("/lib/libx.so", "libx.so.1");
     assert!(wrong.contains("the file is not a library"), "{wrong}");
 }
 

@@ -75,16 +75,16 @@ def _build(scene: Scene) -> list[Row]:
         built.append(_make_inside(scene))
         outside.append(_make_outside(scene))
     # What disturbs a build makes it longer, never shorter.
-    (inside, rest), alone = min(built), min(outside)
+    (inside, rest), outer = min(built), min(outside)
     note = (
-        f"{inside:.0f} s in docker build; {alone:.0f} s in a chroot of the same tree;"
+        f"{inside:.0f} s in docker build; {outer:.0f} s in a chroot of the same tree;"
         f" the faster of {_BUILDS} each, in turns"
     )
     return [
         Row(
             "build",
             "NVIDIA's modules for a new kernel in docker build / outside",
-            inside / alone,
+            inside / outer,
             1.15,
             "x",
             note,

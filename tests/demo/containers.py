@@ -48,7 +48,7 @@ class Program:
         return f"{self.folder}/{self.library}"
 
 
-# Drivers whose user space can be shown at work; of any other the demo shows the files alone.
+# Drivers whose user space can be shown at work; of any other the demo shows only the files.
 PROGRAMS = {
     "nvidia": Program(
         argv=("nvidia-smi",),

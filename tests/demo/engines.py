@@ -2,7 +2,7 @@
 
 They are the same one, private, unless an engine answers already: then that one builds. It can't
 run the containers, because it doesn't know the runtime `oci-decorator`, and an engine that serves
-somebody is not reconfigured by a demo.
+others is not reconfigured by a demo.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Engines:
         return int(self._builder_docker("image", "inspect", "--format", "{{.Size}}", image))
 
     def forget_image_at_end(self, opened: ExitStack, image: str) -> None:
-        """Remove an image that we made in somebody's engine; a private one's is the cache."""
+        """Remove our image from an engine of the machine; in a private one it is the cache."""
         if self.builder is None:
             opened.callback(run, ["docker", "image", "rm", image], check=False)
 

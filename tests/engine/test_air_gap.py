@@ -43,6 +43,6 @@ def test_what_a_bundle_brings_is_built_without_a_network(engine: Engine, tmp_pat
     assert loaded["packages"] > 0
     assert loaded["closures"] > 0
     again = ("build", "--pin", str(pin), "--rebuild", "--network", "none", "--json")
-    alone = ("unshare", "--net", inner.program, *again)
-    document = json.loads(run(alone, env=inner.variables()).stdout)
+    isolated = ("unshare", "--net", inner.program, *again)
+    document = json.loads(run(isolated, env=inner.variables()).stdout)
     assert (document["built"], document["digest"]) == (True, built["digest"])

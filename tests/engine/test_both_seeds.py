@@ -82,7 +82,7 @@ def start(
         return way("sh", "-c", script, flags=flags).stdout
 
     def in_bundle(script: str, variables: tuple[str, ...]) -> str:
-        # What an engine's client does with a name alone.
+        # What an engine's client does with only a name.
         taken = [name if "=" in name else f"{name}={os.environ[name]}" for name in variables]
         write_runtime_config(seeded.config, seeded.config_dir, root=seeded.root, runtime=runtime)
         bundle = Bundle(tmp_path / "bundle")

@@ -111,7 +111,7 @@ def test_exec_of_a_decorated_container_finds_everything(
     docker: Engine, start: Callable[..., str]
 ) -> None:
     assert _report(docker, start("--env=OCI_GPU=")) == _decorated("v1")
-    # A variable of the new process alone asks for nothing: the container is made already.
+    # A variable that only the new process has asks for nothing: the container is made already.
     plain = start()
     late = ("exec", "--env=OCI_GPU=all", plain, "sh", "-c", _REPORT)
     assert docker.docker(*late).stdout == _PLAIN

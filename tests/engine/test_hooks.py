@@ -31,7 +31,7 @@ _PRECREATE = "10-oci-decorator-precreate.json"
 _PRESTART = "20-oci-decorator-prestart.json"
 _HOOKS_DIR = "/usr/share/containers/oci/hooks.d"
 _RUNTIME = "/usr/bin/oci-decorator-runtime"
-# A user may bring a node of the machine alone into a container, and only one that is open to all.
+# A user may bring only nodes of the machine into a container, and only those that are open to all.
 # Machines differ in what is; this one is made for the test, as another name for /dev/full.
 _OPEN_TO_ALL = Path(f"/dev/provision-test-{os.getpid()}")
 _FULL = os.makedev(1, 7)

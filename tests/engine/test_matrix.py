@@ -122,10 +122,10 @@ def test_a_matrix_is_killed_shared_finished_and_kept(
 
     # A patch changes the Pins of that driver, and of no other.
     repair_duo(drivers)
-    code, mended = _run(provision, *words, "--jobs", "2")
-    assert (code, mended["built_now"], mended["unchanged"]) == (0, len(kernels), len(kernels))
-    assert mended["counts"]["built"] == total
-    assert {cell["version"] for cell in mended["cells"] if cell["driver"] == DUO} == {DUO_BROKEN}
+    code, repaired = _run(provision, *words, "--jobs", "2")
+    assert (code, repaired["built_now"], repaired["unchanged"]) == (0, len(kernels), len(kernels))
+    assert repaired["counts"]["built"] == total
+    assert {cell["version"] for cell in repaired["cells"] if cell["driver"] == DUO} == {DUO_BROKEN}
 
 
 def test_ctrl_c_ends_a_long_build_and_keeps_what_is_done(

@@ -89,10 +89,10 @@ def test_the_agent_needs_no_network(outer: Outer, tmp_path: Path) -> None:
         f'[drivers.{SMALL_DRIVER}]\n[registry]\nfolders = ["/bundle"]\n'
         '[trust]\nkeys = "/etc/provision/trust.d"\n[policy]\nbuild = "never"\n'
     )
-    alone = ("unshare", "--net", "sh", "-euc")
-    assert run([*alone, "tail -n +2 /proc/net/route"]).stdout == ""
+    isolated = ("unshare", "--net", "sh", "-euc")
+    assert run([*isolated, "tail -n +2 /proc/net/route"]).stdout == ""
     words = f"{NO_ENGINE.program} apply --json --root {host.root}"
-    done = run([*alone, f"exec {words}"], env=NO_ENGINE.variables(), check=False)
+    done = run([*isolated, f"exec {words}"], env=NO_ENGINE.variables(), check=False)
     assert "(from: registry)" in done.output, done.output
     assert host.current(SMALL_DRIVER) == PIN.short_digest
 

@@ -532,10 +532,10 @@ def test_a_base_image_is_made_from_the_distros_packages(
         made = host.provision.json("base", distro.name, "--root", host.root)
         assert made["made"]
         image = made["image"]
-        told = engine.docker(
+        printed = engine.docker(
             "run", "--rm", "--network=none", image, "rpm", "-q", "rpm", "coreutils"
         )
-        assert "rpm-" in told.stdout
+        assert "rpm-" in printed.stdout
         left = engine.docker(
             "run", "--rm", image, "sh", "-c", "ls -d /provision* /tmp/*", check=False
         )

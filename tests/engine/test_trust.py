@@ -365,8 +365,8 @@ def test_the_receiver_of_the_page_hears_what_no_registry_has(fleet: Fleet, tmp_p
         host.add_kernel(other)
         host.boot(other)
         text = (host.root / "etc/provision/provision.toml").read_text()
-        told = f'notify = "{url}"\nnotify_token_file = "/etc/provision/notify.token"\n'
-        host.write("etc/provision/provision.toml", text.replace("[trust]", f"{told}[trust]"))
+        notified = f'notify = "{url}"\nnotify_token_file = "/etc/provision/notify.token"\n'
+        host.write("etc/provision/provision.toml", text.replace("[trust]", f"{notified}[trust]"))
         host.write("etc/provision/notify.token", "secret\n")
         provision = replace(_NO_ENGINE, environment={"XDG_CACHE_HOME": str(tmp_path / "cache")})
         for _ in range(2):

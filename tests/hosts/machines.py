@@ -61,15 +61,15 @@ class Machine:
         release: its files.
         name: its name in the inventory.
         binds: folders of this machine that it sees, and where.
-        alone: whether it has a network of its own with nothing but a loopback interface: ssh comes
-            in by a program that joins it, and nothing goes out.
+        isolated: whether it has a network of its own with nothing but a loopback interface: ssh
+            comes in by a program that joins it, and nothing goes out.
         settings: what an inventory says of this host only.
     """
 
     release: EngineTree
     name: str = "host"
     binds: Mapping[Path, str] = field(default_factory=dict)
-    alone: bool = False
+    isolated: bool = False
     settings: Mapping[str, object] = field(default_factory=dict)
     port: int = field(init=False)
 
@@ -81,7 +81,7 @@ class Machine:
             stack.callback(remove_tree, self.folder)
             run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.key])
             flags = (
-                f"--network={'none' if self.alone else 'host'}",
+                f"--network={'none' if self.isolated else 'host'}",
                 *(f"--volume={path}:{there}" for path, there in self.binds.items()),
             )
             machine = SystemdContainer(
@@ -89,7 +89,7 @@ class Machine:
             )
             self._container = stack.enter_context(machine)
             self._set_up()
-            if self.alone:
+            if self.isolated:
                 self._make_way_in()
             self.start_ssh()
             self._stack = stack.pop_all()
@@ -169,7 +169,7 @@ class Machine:
 
     @property
     def _ssh_options(self) -> tuple[str, ...]:
-        way_in = ("-o", f"ProxyCommand={self._way_in}") if self.alone else ()
+        way_in = ("-o", f"ProxyCommand={self._way_in}") if self.isolated else ()
         return (*SSH_OPTIONS, *way_in)
 
     @property

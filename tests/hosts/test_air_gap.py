@@ -41,7 +41,7 @@ def test_a_host_without_a_network_gets_all_from_the_bundle(
     need(has_device_cgroups(), "device cgroups of version 1", "systemd in a container wants them")
     bundle = _bundle(tmp_path)
     public = (tmp_path / "fleet.pub").read_text()
-    with Machine(DEBIAN_12, binds={bundle: _MEDIUM}, alone=True) as machine:
+    with Machine(DEBIAN_12, binds={bundle: _MEDIUM}, isolated=True) as machine:
         # It has an interface of its own, which is not the way to anywhere.
         assert machine.sh("tail -n +2 /proc/net/route") == ""
         assert machine.sh("ls /sys/class/net").split() == ["lo"]

@@ -209,9 +209,9 @@ def test_a_check_of_a_bare_host_reports_everything_and_does_nothing(scenario: Sc
     runs, name = scenario.runs, scenario.name
     assert runs.untouched[name] == runs.before[name]
     done = runs.converged.changed_tasks(name)
-    told = runs.checked.changed_tasks(name)
+    announced = runs.checked.changed_tasks(name)
     # What provision brings along it does not know of yet, such as the folder of vendor files.
-    assert set(done) <= set(told)
+    assert set(done) <= set(announced)
     added = [line for line in runs.checked.output.splitlines() if line.startswith("+")]
     assert [line for line in added if "/usr/bin/oci-decorator-runtime" in line]
     assert "+# Written by Ansible (provision_driver_config)" in runs.checked.output

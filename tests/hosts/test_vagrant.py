@@ -72,10 +72,10 @@ def test_there_is_a_host_of_each_distro(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", _HOSTS)
 def test_the_distro_of_each_host_has_the_engine_that_it_asks_for(host: str) -> None:
-    told = json.loads(run(["ruby", "-e", _ASK, REPOSITORY / "Vagrantfile"]).stdout)
+    settings = json.loads(run(["ruby", "-e", _ASK, REPOSITORY / "Vagrantfile"]).stdout)
     distro = COLLECTION / f"roles/provision_host/vars/{_HOSTS[host]}.yml"
     packages = yaml.safe_load(distro.read_text())["__provision_host_engine_packages"]
-    assert packages[told[host]["provision_host_engine"]]
+    assert packages[settings[host]["provision_host_engine"]]
 
 
 def test_with_a_box_of_ones_own_there_is_only_that_host(tmp_path: Path) -> None:

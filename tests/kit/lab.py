@@ -88,7 +88,7 @@ _SOURCE = {
 _RECIPE = """\
 schema = 1
 name = "lab"
-summary = "A driver that exists in tests alone"
+summary = "A driver that exists only in tests"
 vendor = "Example"
 homepage = "https://example.org"
 

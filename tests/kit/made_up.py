@@ -43,7 +43,7 @@ _MAKEFILE = "obj-m := hello.o\nall:\n\tsleep {seconds}\n\t$(MAKE) -C $(KDIR) M=$
 _RECIPE = """\
 schema = 1
 name = "hello"
-summary = "A driver that exists in tests alone"
+summary = "A driver that exists only in tests"
 vendor = "Example"
 homepage = "https://example.org"
 

@@ -1,7 +1,7 @@
 """Kernels whose headers no one has, or not yet, and kernels that are removed.
 
 The archive of Debian 12 is what it is for users: of 6.1.0-52 it has the kernel and no headers any
-more, those of 6.1.0-50 are in the release, those of 6.1.0-56 among the security updates alone. The
+more, those of 6.1.0-50 are in the release, those of 6.1.0-56 only among the security updates. The
 tests are steps of one scenario, in their order.
 """
 

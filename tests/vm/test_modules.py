@@ -203,7 +203,7 @@ def test_a_kernel_that_wants_signatures_says_so_and_is_understood(
     assert status == 1
     assert "signed with a key that it does not know" in document["error"]["message"]
     module = f"/var/lib/provision/{SMALL_DRIVER}/current/lib/modules/{OLD_KERNEL}/v4l2loopback.ko"
-    assert guest(f"modinfo -F signer {module}").stdout == "nobody's modules\n"
+    assert guest(f"modinfo -F signer {module}").stdout == "foreign modules\n"
 
 
 def _signed_store(engine: Engine, folder: Path) -> Store:
@@ -211,7 +211,7 @@ def _signed_store(engine: Engine, folder: Path) -> Store:
     store = Store(Provision(engine.host), folder / "root", OLD_KERNEL)
     keys = store.root / "etc/keys"
     keys.mkdir()
-    words = ["-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=nobody's modules"]
+    words = ["-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=foreign modules"]
     run(["openssl", "req", "-x509", *words, "-keyout", keys / "key", "-out", keys / "pem"])
     store.host.configure('[signing]\nkey = "/etc/keys/key"\ncertificate = "/etc/keys/pem"\n')
     store.install(SMALL_DRIVER)

@@ -71,7 +71,7 @@ def make_disk(recipe: Recipe, tree: Path, disk: Path) -> None:
 
 
 def _partition_table() -> bytes:
-    """One active Linux partition over the whole disk, addressed by sectors alone (LBA)."""
+    """One active Linux partition over the whole disk, addressed only by sectors (LBA)."""
     sectors = DISK_BYTES // _SECTOR - _FIRST_SECTOR
     no_chs = b"\xfe\xff\xff"
     first = struct.pack("<B3sB3sII", _ACTIVE, no_chs, _LINUX, no_chs, _FIRST_SECTOR, sectors)

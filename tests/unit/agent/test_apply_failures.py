@@ -47,10 +47,10 @@ def test_a_mirrors_password_is_not_written_down(host: Host) -> None:
         f"'{address}/InRelease' does not exist.", resolution=f"See {address}", details=address
     )
     result = host.apply()
-    told = str(result.outcomes[0].error.__dict__)
+    described = str(result.outcomes[0].error.__dict__)
     written = [path.read_text() for path in host.root.rglob("*.json")]
     assert any("mirror.example" in text for text in written)
-    assert not [text for text in [told, *written] if "cr@et" in text or "s3cr" in text]
+    assert not [text for text in [described, *written] if "cr@et" in text or "s3cr" in text]
 
 
 @pytest.mark.parametrize("gone", ["d" * 64, "e" * 64])

@@ -1,4 +1,4 @@
-"""What a boot and a rollback put to use, from the store alone."""
+"""What a boot and a rollback put to use, with nothing but the store."""
 
 from __future__ import annotations
 

@@ -171,10 +171,10 @@ def test_what_was_done_and_what_changed_goes_to_the_journal_once(
     action = Action("prepare", "demo", NEXT, "there is none")
     outcome = Outcome(action, "it failed", 1.5, ProvisionError("it failed", details="d"))
     assert publish(tmp_path, _failed(), [outcome], textfile=None) == []
-    told = [_fields(journal.recv(1 << 16)) for _ in range(3)]
-    assert (told[0]["PROVISION_ACTION"], told[0]["PRIORITY"]) == ("prepare", "3")
-    assert 'it "fails"' in told[1]["MESSAGE"]
-    assert told[2]["PROVISION_STATE"] == "next-kernel-not-ready"
+    entries = [_fields(journal.recv(1 << 16)) for _ in range(3)]
+    assert (entries[0]["PROVISION_ACTION"], entries[0]["PRIORITY"]) == ("prepare", "3")
+    assert 'it "fails"' in entries[1]["MESSAGE"]
+    assert entries[2]["PROVISION_STATE"] == "next-kernel-not-ready"
     publish(tmp_path, _failed(), [], textfile=None)
     journal.setblocking(False)  # noqa: FBT003 - the socket's own argument
     with pytest.raises(BlockingIOError):
@@ -189,12 +189,12 @@ def test_other_failures_and_unreadable_files_are_reported_once(
         error=Trouble("ReadError: bad", "try again", "Traceback", 1),
     )
     publish(tmp_path, status, [], textfile=None)
-    told = [_fields(journal.recv(1 << 16)) for _ in range(3)]
-    assert [(entry["MESSAGE"], entry["PRIORITY"]) for entry in told[:2]] == [
+    entries = [_fields(journal.recv(1 << 16)) for _ in range(3)]
+    assert [(entry["MESSAGE"], entry["PRIORITY"]) for entry in entries[:2]] == [
         ("demo: 'state.json': it is not JSON", "4"),
         ("ReadError: bad", "3"),
     ]
-    assert told[1]["PROVISION_DETAILS"] == "Traceback"
+    assert entries[1]["PROVISION_DETAILS"] == "Traceback"
     publish(tmp_path, status, [], textfile=None)
     journal.setblocking(False)  # noqa: FBT003 - the socket's own argument
     with pytest.raises(BlockingIOError):

@@ -53,12 +53,12 @@ def _project() -> str:
 
 
 def test_wheels_are_for_the_hosts_python_and_no_others_are_taken() -> None:
-    words = bundles.download_words(Path("/c.txt"), Path("/out"), Path("/house"), _PYTHON)
+    words = bundles.download_words(Path("/c.txt"), Path("/out"), Path("/wheels"), _PYTHON)
     assert {"--require-hashes", "--no-deps", "--only-binary=:all:"} <= set(words)
     assert "--python-version=3.13" in words
     assert "--platform=manylinux_2_17_x86_64" in words
     assert "--platform=manylinux_2_18_x86_64" not in words
-    assert words[-4:] == ["--no-index", "--find-links=/house", "--requirement", "/c.txt"]
+    assert words[-4:] == ["--no-index", "--find-links=/wheels", "--requirement", "/c.txt"]
 
 
 @pytest.fixture
@@ -72,9 +72,9 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def _digest(source: Path, house: Path | None = None, python: dict[str, Any] = _PYTHON) -> str:
+def _digest(source: Path, wheelhouse: Path | None = None, python: dict[str, Any] = _PYTHON) -> str:
     constraints = bundles.constraints_of(source)
-    return bundles.inputs_digest(source, constraints, house, python)
+    return bundles.inputs_digest(source, constraints, wheelhouse, python)
 
 
 def test_an_archive_is_used_again_while_its_inputs_are_the_same(source: Path) -> None:
@@ -93,11 +93,11 @@ def test_other_constraints_than_the_sources_make_another_archive(source: Path) -
 def test_another_archive_is_made_when_an_input_changed(
     source: Path, tmp_path: Path, change: str
 ) -> None:
-    house = tmp_path / "house"
-    house.mkdir()
-    wheel = house / "click-8.1-py3-none-any.whl"
+    wheelhouse = tmp_path / "wheelhouse"
+    wheelhouse.mkdir()
+    wheel = wheelhouse / "click-8.1-py3-none-any.whl"
     wheel.write_text("a wheel")
-    first = _digest(source, house)
+    first = _digest(source, wheelhouse)
     python = _PYTHON
     if change == "program":
         (source / "src/provision/a.py").write_text("2\n")
@@ -108,7 +108,7 @@ def test_another_archive_is_made_when_an_input_changed(
     else:
         # Of the same name and size.
         wheel.write_text("A wheel")
-    assert _digest(source, house, python) != first
+    assert _digest(source, wheelhouse, python) != first
 
 
 def _archive(path: Path, **wheels: str) -> Path:

@@ -116,20 +116,20 @@ def test_mistakes_of_a_configuration_and_unknown_drivers_are_named(
 
 
 def test_packages_that_a_wheelhouse_lacks_are_named(clone: Path, tmp_path: Path) -> None:
-    house = tmp_path / "house"
-    house.mkdir()
-    (line,) = preflight.packages_mistakes(clone, "", str(house))
+    wheelhouse = tmp_path / "wheelhouse"
+    wheelhouse.mkdir()
+    (line,) = preflight.packages_mistakes(clone, "", str(wheelhouse))
     assert "click 8.1, pydantic-core 2.0" in line
     assert "pip download" in line
-    (house / "pydantic_core-2.0-cp311-cp311-manylinux_2_17_x86_64.whl").touch()
-    (house / "click-8.1-py3-none-any.whl").touch()
-    assert preflight.packages_mistakes(clone, "", str(house)) == []
+    (wheelhouse / "pydantic_core-2.0-cp311-cp311-manylinux_2_17_x86_64.whl").touch()
+    (wheelhouse / "click-8.1-py3-none-any.whl").touch()
+    assert preflight.packages_mistakes(clone, "", str(wheelhouse)) == []
     assert preflight.packages_mistakes(clone, "", "") == []
     other = tmp_path / "other.txt"
     (line,) = preflight.packages_mistakes(clone, str(other), "")
     assert "provision_driver_constraints" in line
     other.write_text("click==8.2 --hash=sha256:00\n")
-    (line,) = preflight.packages_mistakes(clone, str(other), str(house))
+    (line,) = preflight.packages_mistakes(clone, str(other), str(wheelhouse))
     assert "no wheel of click 8.2." in line
 
 

@@ -41,9 +41,9 @@ def test_no_progress_shows_a_mirrors_password(capsys: pytest.CaptureFixture[str]
     with shown(verbose=True) as progress:
         for event in (Note(url), Step(1, 2, url), Output(url), Transfer(url, 1)):
             progress(event)
-    told = capsys.readouterr().err
-    assert "hush" not in told
-    assert told.count("https://me:***@mirror.example/debian") == 3
+    printed = capsys.readouterr().err
+    assert "hush" not in printed
+    assert printed.count("https://me:***@mirror.example/debian") == 3
 
 
 def test_on_a_terminal_done_steps_stay_with_their_time(monkeypatch: pytest.MonkeyPatch) -> None:

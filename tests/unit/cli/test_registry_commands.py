@@ -362,5 +362,5 @@ def test_catalogue_is_made_of_what_is_signed(
     assert refused.code == 1
     assert "--replace" in refused.document["error"]["resolution"]
     assert call(*words, "--replace", "--json").document["images"] == 1
-    alone = ("catalogue", "demo", "--root", tmp_path / "other", "--key", made["private"], "--json")
-    assert call(*alone).code == 2
+    first = ("catalogue", "demo", "--root", tmp_path / "other", "--key", made["private"], "--json")
+    assert call(*first).code == 2

@@ -116,7 +116,7 @@ def test_firmware_of_other_drivers_is_not_ours_to_find(host: DoctorHost) -> None
 
 
 def test_a_device_without_its_link_is_named(host: DoctorHost) -> None:
-    need(is_root(), "root", "device nodes are made by root alone")
+    need(is_root(), "root", "only root can make device nodes")
     os.mknod(host.root / "dev/demo0", stat.S_IFCHR | 0o600, os.makedev(240, 3))
     (found,) = host.results("device-nodes")
     assert (found.state, found.seen) == ("warn", "no link in /dev/char for /dev/demo0")

@@ -42,14 +42,14 @@ def _checkout(folder: Path) -> Path:
 
 
 def _wheelhouse(folder: Path) -> Path:
-    (folder / "house").mkdir()
-    (folder / "house/click-8.1-py3-none-any.whl").write_text("a wheel")
-    return folder / "house"
+    (folder / "wheels").mkdir()
+    (folder / "wheels/click-8.1-py3-none-any.whl").write_text("a wheel")
+    return folder / "wheels"
 
 
 def test_its_checksum_is_that_of_the_role(tmp_path: Path) -> None:
-    source, house = _checkout(tmp_path), _wheelhouse(tmp_path)
-    for wheelhouse in (None, house):
+    source, given = _checkout(tmp_path), _wheelhouse(tmp_path)
+    for wheelhouse in (None, given):
         ours = origin(source, wheelhouse, _PYTHON)
         assert ours.constraints == role.constraints_of(source) == _CONSTRAINTS
         assert ours.digest == role.inputs_digest(source, _CONSTRAINTS, wheelhouse, _FACTS)

@@ -67,7 +67,7 @@ def test_a_driver_that_is_not_loaded_has_no_nodes(nvidia: Manifest, tmp_path: Pa
 
 
 def test_nodes_and_links_are_made_once_and_removed(nvidia: Manifest, tmp_path: Path) -> None:
-    need(is_root(), "root", "device nodes are made by root alone")
+    need(is_root(), "root", "only root can make device nodes")
     root = _machine(tmp_path, 0)
     made = make_nodes(nvidia, root=root)
     assert "/dev/nvidia0" in made
@@ -86,7 +86,7 @@ def test_nodes_and_links_are_made_once_and_removed(nvidia: Manifest, tmp_path: P
 
 
 def test_a_node_of_another_number_is_replaced(nvidia: Manifest, tmp_path: Path) -> None:
-    need(is_root(), "root", "device nodes are made by root alone")
+    need(is_root(), "root", "only root can make device nodes")
     root = _machine(tmp_path)
     (root / "dev").mkdir()
     os.mknod(root / "dev/nvidia-uvm", stat.S_IFCHR | 0o600, os.makedev(510, 0))
