@@ -241,7 +241,7 @@ def test_units_of_the_package_are_enabled_and_whole(debian: _Host) -> None:
     assert {"provision-boot.service", "provision-kernel.path"} <= links
     assert {"provision-apply.timer", "provision-repeat.timer"} <= links
     assert "Nothing to do." in debian("provision", "units").stdout
-    assert "those of the package" in debian("provision", "units").stderr
+    assert "package has installed the units" in debian("provision", "units").stderr
 
 
 def test_bash_completes_words(debian: _Host) -> None:
