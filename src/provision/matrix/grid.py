@@ -13,9 +13,10 @@ from provision.catalogue.upstream import CHANNELS
 from provision.distros import find_distro
 from provision.distros.debian import version_key
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.matrix.cells import Cell, Column, Row, Selection, choose_kernels, choose_rows
+from provision.matrix.cells import Cell, Column, Row, Selection
 from provision.matrix.offers import offers_of_results
 from provision.matrix.results import Result, Results
+from provision.matrix.selecting import choose_kernels, choose_rows
 from provision.pipeline.html_page import PageFiles, render_html, shown_time
 
 NOT_BUILT = "not-built"

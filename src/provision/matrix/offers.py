@@ -13,8 +13,9 @@ from provision.distros.debian.distro_archive import uses_archive
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError
 from provision.host.kernels import kernel_order
-from provision.matrix.cells import Offer, Offers, Planned, Selection, has_pattern, latest_count
+from provision.matrix.cells import Offer, Offers, Planned, Selection
 from provision.matrix.results import Result
+from provision.matrix.selecting import has_pattern, latest_count
 from provision.pin import DistroPin
 from provision.pipeline.availability import distro_kernels
 from provision.pipeline.driver_request import DriverRequest, choose_distro

@@ -11,10 +11,11 @@ from provision.catalogue.upstream import LatestText
 from provision.host.kernels import Kernels
 from provision.matrix import host_report
 from provision.matrix import offers as matrix_offers
-from provision.matrix.cells import Cell, Column, Planned, Row, Selection, choose_rows
+from provision.matrix.cells import Cell, Column, Planned, Row, Selection
 from provision.matrix.host_report import failures_ahead
 from provision.matrix.offers import ensure_base_images, find_offers
 from provision.matrix.results import Results, matrix_folder, result_of
+from provision.matrix.selecting import choose_rows
 from provision.pipeline import vendor_offers
 from provision.pipeline.workspace import Settings, load_settings
 from provision.sources.upstream import Reading, Release

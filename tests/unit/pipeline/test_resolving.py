@@ -11,8 +11,9 @@ from provision.build.artifact_image import DIGEST_LABEL
 from provision.build.bootstrap import Mirror
 from provision.engine.docker_api import Engine, Image
 from provision.errors import NotFoundError
-from provision.matrix.cells import Selection, plan_cells
+from provision.matrix.cells import Selection
 from provision.matrix.offers import find_offers
+from provision.matrix.selecting import plan_cells
 from provision.pin import BasePin
 from provision.pipeline import image_builds
 from provision.pipeline.availability import list_kernels

@@ -16,7 +16,7 @@ from provision.cli.job import Job, job
 from provision.cli.options import print_json
 from provision.errors import ExitCode, ProvisionError, UsageError, redact
 from provision.files import write_atomic
-from provision.matrix.cells import Planned, Selection, plan_cells
+from provision.matrix.cells import Planned, Selection
 from provision.matrix.grid import (
     LOOKS,
     MatrixReport,
@@ -27,6 +27,7 @@ from provision.matrix.grid import (
 from provision.matrix.offers import ensure_base_images, find_offers
 from provision.matrix.results import Result, Results, matrix_folder
 from provision.matrix.runner import MatrixRun
+from provision.matrix.selecting import plan_cells
 from provision.matrix.work import Outcome, Retry, RunOptions
 from provision.pipeline.image_builds import open_engine
 from provision.progress import Note

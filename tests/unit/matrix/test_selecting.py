@@ -10,20 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.matrix.cells import (
-    Cell,
-    Column,
-    Offer,
-    Offers,
-    Planned,
-    Row,
-    Selection,
-    choose_kernels,
-    plan_cells,
-)
+from provision.matrix.cells import Cell, Column, Offer, Offers, Planned, Row, Selection
 from provision.matrix.grid import report_of_cells, report_of_results
 from provision.matrix.host_report import Subject, failures_for, later_kernels
 from provision.matrix.results import BusyError, FirstError, Result, Results, result_of
+from provision.matrix.selecting import choose_kernels, plan_cells
 from provision.matrix.work import SharedLayers
 from unit.engine.fake_engine import FakeEngine
 from unit.recipes import recipe
