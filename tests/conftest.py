@@ -7,7 +7,6 @@ so that no process is left alone with it at the end.
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -15,7 +14,6 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from kit.engine import Engine
-from kit.fast_disk import mount_fast_disk, unmount_fast_disk
 from kit.kernels import kernels, replaced
 from kit.probe import is_root, need, need_programs
 from kit.product import DECORATOR, DISTRO, RUNTIME, Provision, load_base, make_wheel
@@ -46,7 +44,6 @@ _TOGETHER = {
 }
 # What builds for packaged kernels.
 _ON_KERNELS = ("tests/engine/", "tests/hosts/", "tests/vm/")
-_ON_DISKS = (*_ON_KERNELS, "tests/vagrant/")
 # Files that take minutes, the longest first; all others follow.
 _LONGEST = [
     "tests/vm/test_power_cut.py",
@@ -88,16 +85,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
     """Take ours, whatever `--dist` says."""
     config.option.loadscopereorder = False
     return Scheduling(config, log)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_configure(config: pytest.Config) -> None:
-    """Give tests with engines, hosts and guests a disk that nothing waits for."""
-    is_worker = hasattr(config, "workerinput")
-    if not is_worker and any(f"{name}/".startswith(_ON_DISKS) for name in config.args):
-        disk = mount_fast_disk()
-        if disk is not None:
-            config.add_cleanup(partial(unmount_fast_disk, disk))
 
 
 @pytest.hookimpl(tryfirst=True)
