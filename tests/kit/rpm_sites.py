@@ -328,7 +328,7 @@ def _finish(distro: RpmDistro, root: Path) -> None:
     key = root / distro.key.lstrip("/")
     key.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(signing_key("distro").public, key)
-    run(["chroot", root, "rpmkeys", "--import", distro.key])
+    run(["chroot", root, "env", "--unset=TMPDIR", "rpmkeys", "--import", distro.key])
 
 
 def _release_rpm(distro: RpmDistro, work: Path) -> Path:

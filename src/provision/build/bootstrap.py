@@ -40,6 +40,7 @@ _HOMES = {"dnf": "etc/yum.repos.d", "zypper": "etc/zypp/repos.d"}
 _EXPORT = 'rpmdb --dbpath "$1" --exportdb > "$2" && rm -r "$1"'
 _IMPORT = """\
 set -eu
+unset TMPDIR
 # zypper's, to the database that is gone.
 for link in "$1/var/lib/rpm" "$1/usr/lib/sysimage/rpm"; do
     [ ! -L "$link" ] || [ -e "$link" ] || rm "$link"
@@ -215,7 +216,8 @@ def _install(tree: Path, origin: RpmOrigin, progress: Progress) -> None:
             words,
             why="make a base image",
             on_line=lambda line: progress(Output(line)),
-            env={"HOME": str(home)},
+            # Scriptlets run in the tree, where the user's TMPDIR may not exist; "" is the default.
+            env={"HOME": str(home), "TMPDIR": ""},
         )
 
 

@@ -126,7 +126,7 @@ def within(tree: Path, script: str) -> None:
     """Run a shell script in the tree; whatever it starts ends with it."""
     outer = (
         'mount -t proc proc "$0/proc" && mount -t devtmpfs dev "$0/dev" &&'
-        ' exec chroot "$0" sh -euc "$1"'
+        ' exec chroot "$0" env --unset=TMPDIR sh -euc "$1"'
     )
     namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation=private"]
     env = {

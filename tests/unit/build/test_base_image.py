@@ -231,6 +231,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         on_line("Installing")
         macros = Path(env["HOME"], ".rpmmacros").read_text()
         assert macros == "%_dbpath /provision-rpmdb\n"
+        # Scriptlets run in a tree that does not have the caller's folder.
+        assert env["TMPDIR"] == ""
         calls.append([str(word) for word in argv])
         tree = next(folder for folder in Path(env["HOME"]).parent.glob("root"))
         (tree / "var/cache/dnf").mkdir(parents=True, exist_ok=True)
