@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::support::{code, need, run, stderr, stdout, Tree};
+use crate::support::{code, install_copy, need, run, stderr, stdout, Tree};
 use oci_decorator::configure::links::NAMES;
 use oci_decorator::frontends::cdi_hook::VERBS;
 
@@ -127,12 +127,10 @@ fn files_of_the_hosts_root_count_where_root_is_a_user() {
         return;
     }
     let tree = host();
-    let open = |path| std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
     // Below a folder that everyone may enter.
     let binary = tree.path("it");
-    std::fs::copy(env!("CARGO_BIN_EXE_oci-decorator"), &binary).unwrap();
-    open(tree.0.path().to_owned());
-    open(binary.clone());
+    install_copy(env!("CARGO_BIN_EXE_oci-decorator"), &binary);
+    std::fs::set_permissions(tree.0.path(), PermissionsExt::from_mode(0o755)).unwrap();
     tree.file("spec", SPEC);
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user"]).arg(&binary);

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 
-use crate::support::{code, need, program, run, stderr, stdout, Tree};
+use crate::support::{code, install_copy, need, program, run, stderr, stdout, Tree};
 
 const VENDOR: &str = r#"{"activation_flag":"OCI_X","driver_feature":["a"],"inventory":{"a":{}}}"#;
 const MARK: &str = "What to do: ";
@@ -27,11 +27,9 @@ fn nvidia_ctk(words: &[&str]) -> Output {
 
 /// Runs `oci-decorator` as an ordinary user.
 fn as_user(tree: &Tree, words: &[&str]) -> Output {
-    let open = |path| std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
     let binary = tree.path("it");
-    std::fs::copy(env!("CARGO_BIN_EXE_oci-decorator"), &binary).unwrap();
-    open(binary.clone());
-    open(tree.0.path().to_owned());
+    install_copy(env!("CARGO_BIN_EXE_oci-decorator"), &binary);
+    std::fs::set_permissions(tree.0.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let mut command = Command::new(binary);
     command.args(words).uid(USER).gid(USER).current_dir("/");
     command.stdin(Stdio::null()).output().unwrap()

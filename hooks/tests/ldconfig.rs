@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::support::{need, Tree};
+use crate::support::{install_copy, need, Tree};
 use oci_decorator::edits::Library;
 use oci_decorator::ldcache;
 use oci_decorator::rootfs::Root;
@@ -25,9 +25,8 @@ fn image() -> Option<Tree> {
     need::need(ldconfig.is_some(), "a static ldconfig");
     let ldconfig = ldconfig?;
     let image = Tree::new();
-    image.folder("sbin");
     image.folder("proc");
-    fs::copy(ldconfig, image.path("sbin/ldconfig")).unwrap();
+    install_copy(ldconfig, &image.path("sbin/ldconfig"));
     image.file("etc/ld.so.conf", "include /etc/ld.so.conf.d/*.conf\n");
     image.file("etc/ld.so.conf.d/local.conf", "/usr/local/lib\n");
     for (path, soname) in [

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::support::{code, need, stdout, Tree};
+use crate::support::{code, install_copy, need, stdout, Tree};
 
 /// One of each kind of need.
 const TESTS: [&str; 3] = [
@@ -20,12 +20,10 @@ fn a_test_that_is_left_out_fails_in_ci() {
         return;
     }
     let tree = Tree::new();
-    let open = |path| std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
     // Below a folder that everyone may enter.
     let binary = tree.path("it");
-    std::fs::copy("/proc/self/exe", &binary).unwrap();
-    open(tree.0.path().to_owned());
-    open(binary.clone());
+    install_copy("/proc/self/exe", &binary);
+    std::fs::set_permissions(tree.0.path(), PermissionsExt::from_mode(0o755)).unwrap();
     for test in TESTS {
         for (ci, expected, part) in [
             (None, 0, "test result: ok. 1 passed"),

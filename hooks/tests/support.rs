@@ -7,6 +7,7 @@ pub mod scene;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -43,8 +44,8 @@ impl Tree {
     }
 
     pub fn script(&self, path: &str, content: &str) -> PathBuf {
-        let path = self.file(path, format!("#!/bin/sh\n{content}\n"));
-        fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).expect("a mode");
+        let path = self.path(path);
+        install(format!("#!/bin/sh\n{content}\n").as_bytes(), &path);
         path
     }
 
@@ -78,6 +79,30 @@ impl Tree {
         found.sort();
         found
     }
+}
+
+/// Writes a program that a test is about to start.
+///
+/// Another process does the writing. Tests run side by side: a child that one of them forks
+/// inherits what this process has open, and the kernel refuses to start a program that is open
+/// for writing anywhere (ETXTBSY).
+pub fn install(content: &[u8], path: &Path) {
+    let mut command = Command::new("install");
+    command.args(["-D", "--mode=755", "/dev/stdin"]).arg(path);
+    let mut child = command.stdin(Stdio::piped()).spawn().expect("install");
+    let mut pipe = child.stdin.take().expect("a pipe");
+    pipe.write_all(content).expect("install reads");
+    drop(pipe);
+    assert!(
+        child.wait().expect("install").success(),
+        "{}",
+        path.display()
+    );
+}
+
+/// Copies a program that a test is about to start (see [`install`]).
+pub fn install_copy(program: impl AsRef<Path>, path: &Path) {
+    install(&fs::read(program).expect("a program"), path);
 }
 
 fn compile(soname: &str, arguments: &[&str]) -> Vec<u8> {

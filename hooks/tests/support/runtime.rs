@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{json, Value};
 
-use super::{need, Tree};
+use super::{install_copy, need, Tree};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -23,7 +23,7 @@ pub fn find(name: &str) -> Option<PathBuf> {
 /// Puts our program into the image and writes a spec that starts it.
 pub fn bundle(tree: &Tree, environment: &[&str]) -> Value {
     let program = tree.folder("bundle/rootfs/bin").join("probe");
-    fs::copy(env!("CARGO_BIN_EXE_oci-decorator"), program).expect("a copy");
+    install_copy(env!("CARGO_BIN_EXE_oci-decorator"), &program);
     let mut variables = vec!["PATH=/bin"];
     variables.extend(environment);
     let mount = |at: &str, kind: &str, options: &[&str]| json!({"destination": at, "type": kind, "source": kind, "options": options});
