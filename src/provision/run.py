@@ -262,6 +262,7 @@ def _too_slow(args: Sequence[str], why: str, timeout: float, *, ended: bool) -> 
 def _failed(args: Sequence[str], why: str, status: int, lines: Sequence[str]) -> ProvisionError:
     return ProvisionError(
         f"'{_shown(args)}' failed with exit status {status} while it had to {why}.",
+        resolution="Run the command again with --verbose to see all that the program prints.",
         details="\n".join(lines[-_STDERR_LINES:]) or None,
     )
 

@@ -164,7 +164,10 @@ def _begun(layout: Layout, release: str) -> tuple[str, str] | None:
 def _running(root: Path) -> str:
     release = kernel_release(root)
     if release is None:
-        raise NotFoundError(f"There is no kernel under '{root}'.")
+        raise NotFoundError(
+            f"There is no kernel under '{root}'.",
+            resolution=f"See which kernels it has: ls {root / 'usr/lib/modules'}",
+        )
     return release
 
 

@@ -201,7 +201,10 @@ def _checked(engine: Engine, request: BuildRequest, stream: BuildStream, base: I
         )
     image = labelled_image(engine, stream, DIGEST_LABEL, request.pin.digest)
     if image.labels.get(PIN_LABEL) != request.pin.canonical_json():
-        raise ProvisionError(f"The label {PIN_LABEL} of the new image is not its Pin.")
+        raise ProvisionError(
+            f"The label {PIN_LABEL} of the new image is not its Pin.",
+            resolution="The Dockerfile must keep the label: use this version's templates.",
+        )
     return image
 
 

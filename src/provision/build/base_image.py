@@ -192,7 +192,11 @@ def image_of_tree(engine: Engine, tree: Path, request: BaseRequest, maker: str) 
         engine.import_tree(tar, request.name, _changes(request, maker))
     image = engine.image(request.name)
     if image is None:
-        raise ProvisionError(f"The engine at {engine.host} took '{request.name}' and lacks it.")
+        raise ProvisionError(
+            f"The engine at {engine.host} took '{request.name}' and lacks it.",
+            resolution="Look into the engine's log (journalctl -u docker),"
+            " then run again: provision base",
+        )
     return _base_pin(request.name, image.id)
 
 
@@ -267,7 +271,10 @@ def _packed(tree: Path, folder: Path) -> Iterator[IO[bytes]]:
         with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
             archive.add(tree, arcname=".", filter=_plain)
     except (tarfile.TarError, ValueError) as error:
-        raise ProvisionError(f"'{tree}' could not be packed: {error}.") from error
+        raise ProvisionError(
+            f"'{tree}' could not be packed: {error}.",
+            resolution="Make the tree again: provision base",
+        ) from error
     with path.open("rb") as tar:
         yield tar
 

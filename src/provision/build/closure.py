@@ -50,7 +50,10 @@ def toolchain_of(pin: Pin) -> Toolchain | None:
         return None
     match = _MAJOR.match(compiler.version) if compiler else None
     if compiler is None or match is None:
-        raise ProvisionError(f"The Pin names no version of a compiler: {compiler}.")
+        raise ProvisionError(
+            f"The Pin names no version of a compiler: {compiler}.",
+            resolution=f"Resolve again: provision resolve {pin.driver.name}",
+        )
     distro, _release = release_of(installed_from(pin) or pin.distro)
     build, source = None, None
     if pin.tree is None:

@@ -166,7 +166,8 @@ def render(
 def _check(pin: Pin, recipe: Recipe, templates: Templates, patches: Mapping[str, bytes]) -> None:
     if recipe.name != pin.driver.name:
         raise ProvisionError(
-            f"The recipe is that of '{recipe.name}', the Pin is for '{pin.driver.name}'"
+            f"The recipe is that of '{recipe.name}', the Pin is for '{pin.driver.name}'",
+            resolution=f"Use the catalogue that has '{pin.driver.name}' (--catalogue).",
         )
     if templates.digest != pin.template:
         raise _changed("templates are")

@@ -62,7 +62,10 @@ class _Extension:
         """
         if self.sign_key is None or self.sign_certificate is None:
             if (self.sign_key, self.sign_certificate) != (None, None):
-                raise UsageError("--sign-key and --sign-certificate go together: give both.")
+                raise UsageError(
+                    "--sign-key and --sign-certificate go together: give both.",
+                    resolution="Give both: --sign-key KEY.pem --sign-certificate CERTIFICATE.pem",
+                )
             return None
         password = read_password(self.password_file) if self.password_file else None
         return load_verity_key(self.sign_key, self.sign_certificate, password)

@@ -222,4 +222,7 @@ def _from_descriptor(number: int) -> bytes:
             resolution=f"Open it: provision … --password-fd {number} {number}<FILE",
         ) from error
     except ValueError as error:
-        raise UsageError(f"There is no password at the descriptor {number}: {error}.") from error
+        raise UsageError(
+            f"There is no password at the descriptor {number}: {error}.",
+            resolution=f"Write it there: provision … --password-fd {number} {number}<FILE",
+        ) from error

@@ -88,7 +88,9 @@ def _client(host: str) -> APIClient:
     except (DockerException, RequestException, HTTPError, OSError, ValueError) as error:
         # OSError and ValueError: files of the configuration, or the version that the engine states.
         raise ProvisionError(
-            f"The container engine at {host} does not answer as one.", details=str(error)
+            f"The container engine at {host} does not answer as one.",
+            details=str(error),
+            resolution=f"See what listens there: docker --host {host} version",
         ) from error
 
 

@@ -19,6 +19,7 @@ from provision.errors import ProvisionError
 
 _CHUNK = 1 << 20
 _LINES_KEPT = 400
+_SEE = "Run the command again with --verbose: it shows all that ran in the container."
 # A container's first process gets only signals that it handles. All other processes end with it.
 _WAITING = "trap 'exit 0' TERM; sleep \"$0\" & wait"
 # Bytes of a file that is read into memory, and of a line; a longer line comes in pieces.
@@ -122,7 +123,7 @@ class Container:
                     resolution="What runs in it writes more than makes sense: look at the source.",
                 )
             return data
-        raise ProvisionError(f"The container has no file '{path}'.")
+        raise ProvisionError(f"The container has no file '{path}'.", resolution=_SEE)
 
     def files(self, path: str) -> Iterator[tuple[str, IO[bytes]]]:
         """Yield the name and content of one file, or of each regular file of a folder."""
@@ -136,7 +137,9 @@ class Container:
                             yield member.name.rpartition("/")[2], content
             except BAD_TAR as error:
                 raise ProvisionError(
-                    f"'{path}' of a container could not be read.", details=str(error)
+                    f"'{path}' of a container could not be read.",
+                    details=str(error),
+                    resolution=_SEE,
                 ) from error
             finally:
                 # The engine keeps the container busy until all bytes are sent.

@@ -224,6 +224,8 @@ class Engine:
                     raise ProvisionError(
                         f"The engine at {self.host} could not load an archive of an image.",
                         details=str(message["error"]),
+                        resolution="Check whether the engine has space left (docker system df),"
+                        " then run the command again.",
                     )
 
     def import_tree(self, tar: IO[bytes], reference: str, changes: Iterable[str]) -> None:

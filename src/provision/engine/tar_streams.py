@@ -132,7 +132,8 @@ def pack(files: Mapping[str, bytes | Path]) -> IO[bytes]:
                     archive.addfile(entry, io.BytesIO(content))
             except ValueError as error:
                 raise ProvisionError(
-                    f"'{path}' can't go into the build context: {error}."
+                    f"'{path}' can't go into the build context: {error}.",
+                    resolution="Rename the file in the recipe's folder, or remove it.",
                 ) from error
     buffer.seek(0)
     return buffer
@@ -180,7 +181,10 @@ class Unpacker:
                     archive.members.clear()  # type: ignore[attr-defined] # missing in the stub
         except BAD_TAR as error:
             raise ProvisionError(
-                "The image's content could not be read as a tar stream.", details=str(error)
+                "The image's content could not be read as a tar stream.",
+                details=str(error),
+                resolution="Remove the engine's copy (docker image rm IMAGE),"
+                " then build or pull it again.",
             ) from error
         self._progress(Transfer("Unpacking", self._written, self._written))
 

@@ -24,6 +24,7 @@ _RESTRICTED = re.compile(r"\b(?:LicenseRef-[A-Za-z0-9.-]+|NOASSERTION|CDDL-[0-9.
 # The folder of an artifact in its image: Kubernetes' KMM expects it there in driver images.
 ARTIFACT = "/opt"
 _FILE_MAX = 64 << 20
+_BUILD = "Build or pull the image again: this copy is not one that provision made."
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,10 @@ def push(engine: Engine, image_id: str, reference: str, *, progress: Progress = 
         for event in transfer(message):
             progress(event)
     if digest is None:
-        raise ProvisionError(f"The registry named no digest for '{reference}'.")
+        raise ProvisionError(
+            f"The registry named no digest for '{reference}'.",
+            resolution="Look into the registry's log, then push again: provision push IMAGE",
+        )
     return Pushed(reference, str(digest))
 
 
@@ -128,7 +132,9 @@ def read_file(engine: Engine, image: Image, path: str, *, state: Path) -> bytes:
                 return _content(archive, path)
         except BAD_TAR as error:
             raise ProvisionError(
-                f"'{path}' of the image could not be read as a tar stream.", details=str(error)
+                f"'{path}' of the image could not be read as a tar stream.",
+                details=str(error),
+                resolution=_BUILD,
             ) from error
 
 
@@ -137,10 +143,12 @@ def _content(archive: tarfile.TarFile, path: str) -> bytes:
     member = archive.next()
     source = archive.extractfile(member) if member and member.isreg() else None
     if source is None:
-        raise ProvisionError(f"'{path}' in the image is no regular file.")
+        raise ProvisionError(f"'{path}' in the image is no regular file.", resolution=_BUILD)
     content = source.read(_FILE_MAX + 1)
     if len(content) > _FILE_MAX:
-        raise ProvisionError(f"'{path}' in the image is larger than {_FILE_MAX} bytes.")
+        raise ProvisionError(
+            f"'{path}' in the image is larger than {_FILE_MAX} bytes.", resolution=_BUILD
+        )
     return content
 
 
@@ -172,7 +180,10 @@ def _owned(state: Path, progress: Progress = silent) -> Iterator[str]:
 def disk_error(error: OSError, destination: Path) -> ProvisionError:
     """Return the error for a disk that is full or can't be written."""
     if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
-        return ProvisionError(f"Could not write to '{destination}': {error.strerror or error}.")
+        return ProvisionError(
+            f"Could not write to '{destination}': {error.strerror or error}.",
+            resolution=f"See whether it may be written: ls -ld {destination.parent}",
+        )
     free = shutil.disk_usage(destination.parent).free
     return ProvisionError(
         f"The disk that holds '{destination.parent}' is full.",

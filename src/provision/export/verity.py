@@ -149,7 +149,10 @@ def make_signed(data: Path, image: Path, architecture: str, signer: VerityKey) -
     said = run(words, why="hash the file system", timeout=LONG_LIMIT_S).stdout
     found = _ROOT_HASH.search(said)
     if found is None:
-        raise UsageError(f"veritysetup names no root hash: {said.strip()[:200]}")
+        raise UsageError(
+            f"veritysetup names no root hash: {said.strip()[:200]}",
+            resolution="Update the program: apt-get install cryptsetup-bin",
+        )
     _pad(tree, _BLOCK)
     signature = data.with_suffix(".signature")
     signature.write_bytes(signature_json(signer, found[1]))

@@ -149,7 +149,10 @@ class Bundle:
 
     def _check(self, path: str) -> None:
         if path not in self.listed:
-            raise NotFoundError(f"The bundle '{self.name}' has no file '{path}'.")
+            raise NotFoundError(
+                f"The bundle '{self.name}' has no file '{path}'.",
+                resolution="Copy the bundle again from where it was made.",
+            )
 
 
 @dataclass(frozen=True, slots=True)

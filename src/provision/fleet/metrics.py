@@ -106,7 +106,10 @@ def hosts_of_files(paths: Sequence[Path]) -> list[Host]:
 def _hosts_of_file(path: Path) -> list[Host]:
     # Reading a named pipe would block.
     if not path.is_file():
-        raise NotFoundError(f"There is no file '{path}'.")
+        raise NotFoundError(
+            f"There is no file '{path}'.",
+            resolution="Name a folder with one such file for each host, or the files.",
+        )
     with path.open("rb") as stream:
         data = stream.read(_LARGEST_FILE + 1)
     if len(data) > _LARGEST_FILE:

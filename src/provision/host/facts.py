@@ -313,6 +313,7 @@ def _distro(root: Path) -> Distro:
         raise NotFoundError(
             f"There is no os-release under '{root}', so it is no host's root.",
             details="\n".join(f"looked for {root / name}" for name in _OS_RELEASES),
+            resolution="Give the root of a host: --root DIR",
         )
     return Distro(
         # The library renames some ids; this is the one that other tools use.

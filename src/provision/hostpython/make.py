@@ -237,7 +237,10 @@ def check_tree(tree: Path, prefix: str) -> None:
     """
     program = tree / _PROGRAM
     if not program.is_file():
-        raise ProvisionError(f"The image holds no '{prefix}/{_PROGRAM}'.")
+        raise ProvisionError(
+            f"The image holds no '{prefix}/{_PROGRAM}'.",
+            resolution="Run the command again with --verbose: it shows what the build wrote.",
+        )
     problems = [
         f"{path.relative_to(tree)}: {problem}"
         for path, elf in _files(tree)

@@ -203,8 +203,16 @@ def python_package(index: ArchiveIndex) -> str:
         raise NotFoundError(
             f"{index.distro.id} {index.distro.version} has no Python of its own.",
             details="\n".join(f"looked in {place}" for place in index.addresses),
+            resolution=_complete(index),
         )
     return found[0]
+
+
+def _complete(index: ArchiveIndex) -> str:
+    return (
+        "Name a complete mirror in /etc/provision/provision.toml:"
+        f' [distros.{index.distro.id}.archive] mirror = "https://…".'
+    )
 
 
 def _version(index: ArchiveIndex, name: str) -> str:
@@ -214,6 +222,7 @@ def _version(index: ArchiveIndex, name: str) -> str:
             f"{index.distro.id} {index.distro.version} has no package '{name}', which building a"
             " Python needs.",
             details="\n".join(f"looked in {place}" for place in index.addresses),
+            resolution=_complete(index),
         )
     return package.version
 

@@ -95,7 +95,10 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text())
     except FileNotFoundError as error:
-        raise NotFoundError(f"There is no file '{path}'.") from error
+        raise NotFoundError(
+            f"There is no file '{path}'.",
+            resolution=f"Name one that is there, or write an empty one: echo '{{}}' > {path}",
+        ) from error
     except ValueError as error:
         raise ConfigError(str(path), [Mistake("", f"not valid JSON: {error}")]) from error
     if not isinstance(document, dict):

@@ -139,7 +139,10 @@ def users_of(
 def _loaded(line: str, modules: Path) -> LoadedModule:
     fields = line.split()
     if len(fields) < _FIELDS or not re.fullmatch(r"-|[0-9]{1,9}", fields[2]):
-        raise ProvisionError(f"/proc/modules has a line that can't be understood: '{line}'.")
+        raise ProvisionError(
+            f"/proc/modules has a line that can't be understood: '{line}'.",
+            resolution="This is a defect: please report it with this line.",
+        )
     name, _size, references, users = fields[:_FIELDS]
     folder = modules / name
     holders = [user for user in users.split(",") if user not in {"", "-"}]

@@ -51,7 +51,10 @@ def read_modinfo(path: Path) -> dict[str, list[str]]:
     try:
         return parse_modinfo(_content(path))
     except UNREADABLE as error:
-        raise ProvisionError(f"'{path}' is no kernel module: {error}") from error
+        raise ProvisionError(
+            f"'{path}' is no kernel module: {error}",
+            resolution="Give a module of a kernel: NAME.ko, or compressed with gzip, xz or zstd.",
+        ) from error
 
 
 def parse_modinfo(data: bytes | mmap) -> dict[str, list[str]]:
@@ -87,7 +90,10 @@ def read_identity(path: Path) -> tuple[bytes | None, dict[str, list[str]]]:
             except ValueError:
                 return None, info
     except UNREADABLE as error:
-        raise ProvisionError(f"'{path}' is no kernel module: {error}") from error
+        raise ProvisionError(
+            f"'{path}' is no kernel module: {error}",
+            resolution="Give a module of a kernel: NAME.ko, or compressed with gzip, xz or zstd.",
+        ) from error
 
 
 def _content(path: Path) -> bytes:
@@ -97,7 +103,10 @@ def _content(path: Path) -> bytes:
     if path.suffix == ".xz":
         return lzma.decompress(data)
     if path.suffix != ".ko":
-        raise ProvisionError(f"'{path}' is compressed in a way that can't be read here.")
+        raise ProvisionError(
+            f"'{path}' is compressed in a way that can't be read here.",
+            resolution=f"Decompress it: zstd -d {path}",
+        )
     return data
 
 

@@ -42,6 +42,7 @@ _ROOT = "ROOT"
 _EXT_AT, _EXT = 0x438, b"\x53\xef"
 _CHUNK = 1 << 20
 _COPY_SECONDS = 3600.0
+_AGAIN = "It may be damaged: remove it from provision's cache and try again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +62,21 @@ def partitions(disk: IO[bytes]) -> list[Partition]:
     """
     head = disk.read(_FIRST_TABLE * _SECTOR)
     if len(head) < _FIRST_TABLE * _SECTOR or head[_SECTOR : _SECTOR + 8] != _MAGIC:
-        raise ProvisionError("The developer container is no disk with a GPT.")
+        raise ProvisionError("The developer container is no disk with a GPT.", resolution=_AGAIN)
     fields = _HEADER.unpack_from(head, _SECTOR)
     table, count, size = fields[10], fields[11], fields[12]
     if table < _FIRST_TABLE or count > _MAX_ENTRIES or size < _ENTRY.size:
-        raise ProvisionError("The partition table of the developer container is not valid.")
+        raise ProvisionError(
+            "The partition table of the developer container is not valid.", resolution=_AGAIN
+        )
     _skip(disk, (table - _FIRST_TABLE) * _SECTOR)
     found = []
     for _ in range(count):
         entry = disk.read(size)
         if len(entry) < size:
-            raise ProvisionError("The developer container ends within its partition table.")
+            raise ProvisionError(
+                "The developer container ends within its partition table.", resolution=_AGAIN
+            )
         kind, _guid, first, last, _flags, name = _ENTRY.unpack_from(entry)
         if any(kind):
             text = name.decode("utf-16-le", "replace").rstrip("\0")
@@ -87,7 +92,7 @@ def root_partition(found: Iterable[Partition]) -> Partition:
     """
     by_size = sorted(found, key=lambda partition: partition.size)
     if not by_size:
-        raise ProvisionError("The developer container has no partition.")
+        raise ProvisionError("The developer container has no partition.", resolution=_AGAIN)
     named = [partition for partition in by_size if partition.name == _ROOT]
     return (named or by_size)[-1]
 
@@ -136,7 +141,7 @@ def _copy_files(disk: Path, tree: Path) -> None:
     if not (tree / "usr").is_dir():
         raise ProvisionError(
             "The file system of the developer container could not be read.",
-            resolution="It may be damaged: remove it from provision's cache and try again.",
+            resolution=_AGAIN,
             details=done.stderr.strip() or None,
         )
 
@@ -168,7 +173,9 @@ def _cut(disk: IO[bytes], target: Path) -> None:
 def _skip(disk: IO[bytes], count: int) -> None:
     """Skip bytes of a stream that is unpacked as it is read."""
     if count < 0:
-        raise ProvisionError("The partitions of the developer container overlap their table.")
+        raise ProvisionError(
+            "The partitions of the developer container overlap their table.", resolution=_AGAIN
+        )
     while count and (block := disk.read(min(_CHUNK, count))):
         count -= len(block)
 

@@ -219,7 +219,11 @@ def _token(path: Path) -> str:
         or not line.isascii()
         or not line.decode().isprintable()
     ):
-        raise ProvisionError(f"the first line of '{path}' is no token")
+        raise ProvisionError(
+            f"the first line of '{path}' is no token",
+            resolution="Write the token into it, and nothing else:"
+            f" install -m 600 TOKEN_FILE {path}",
+        )
     return line.decode()
 
 

@@ -286,5 +286,8 @@ def folder_at(settings: Settings, reference: Reference) -> Repository | None:
     folder = in_root(settings.root, reference.registry.removeprefix(FOLDER))
     layout = folder / BUNDLE_IMAGES / reference.repository
     if not layout.is_dir():
-        raise NotFoundError(f"'{folder}' has no images of {reference.repository}.")
+        raise NotFoundError(
+            f"'{folder}' has no images of {reference.repository}.",
+            resolution=f"See what the bundle has: provision bundle show {folder}",
+        )
     return open_layout(FolderFiles(layout), reference)

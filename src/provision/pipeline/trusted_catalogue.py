@@ -111,7 +111,10 @@ def _gone(settings: Settings, client: Repository, name: str) -> UntrustedError |
     message = f"'{name}' is gone: this host has used it before."
     registry = settings.config.registry
     if any(name.startswith(f"{mirror}/") for mirror in registry.mirrors):
-        return NotFoundError(message)
+        return NotFoundError(
+            message,
+            resolution="Fill the mirror again from the registry that it copies: provision mirror",
+        )
     return UntrustedError(
         message,
         resolution="Check the registry. To have it written again, by those who sign your"

@@ -21,7 +21,7 @@ from provision.errors import ConfigError, ProvisionError
 from provision.pin import PIN_LABEL, Pin
 from provision.progress import Note, Progress, silent
 from provision.registry.image_signature import Facts, UntrustedError, Verified
-from provision.registry.layers import LARGEST_CONTENT, LayerContent, too_much
+from provision.registry.layers import LARGEST_CONTENT, LayerContent, damaged, too_much
 from provision.registry.manifests import (
     LONGEST_MANIFEST,
     Content,
@@ -126,7 +126,10 @@ def _manifest(client: Repository, architecture: str) -> tuple[Content, Manifest]
         content = client.manifest(found.of(architecture, name).digest)
         found = parse_manifest(content.data, name)
     if isinstance(found, Index):
-        raise ProvisionError(f"'{name}' is refused: it is an index of indexes.")
+        raise ProvisionError(
+            f"'{name}' is refused: it is an index of indexes.",
+            resolution="Push the image itself: provision push IMAGE",
+        )
     return content, found
 
 
@@ -233,8 +236,6 @@ def _unzstd(file: Path, name: str) -> Path:
     if done.returncode:
         if not shutil.disk_usage(file.parent).free:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        raise ProvisionError(
-            "A layer of the image can't be decompressed.", details=done.stderr.strip() or None
-        )
+        raise damaged(done.stderr.strip())
     file.unlink()
     return target

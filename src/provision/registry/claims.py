@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from provision.errors import NotFoundError, ProvisionError
 from provision.registry.client import Client
 from provision.registry.manifests import OCI_MANIFEST, parse_manifest
+from provision.registry.transport import RefusedError
 
 log = logging.getLogger(__name__)
 
@@ -189,12 +190,11 @@ class Claims:
         data = json.dumps(document, sort_keys=True).encode()
         try:
             return self.client.put_manifest(tag, data, OCI_MANIFEST)
-        except ProvisionError as error:
-            if error.resolution is None:
-                error.resolution = (
-                    "If the registry keeps tags from being written again, and only one machine at a"
-                    " time builds, do without claims: claims = false in fleet.toml."
-                )
+        except RefusedError as error:
+            error.resolution = (
+                "If the registry keeps tags from being written again, and only one machine at a"
+                " time builds, do without claims: claims = false in fleet.toml."
+            )
             raise
 
     def _release(self, tag: str, name: str) -> None:

@@ -128,7 +128,8 @@ class Client:
         """
         if descriptor.size > limit:
             raise ProvisionError(
-                f"'{self._shown}@{descriptor.digest}' is refused: it is larger than {limit} bytes."
+                f"'{self._shown}@{descriptor.digest}' is refused: it is larger than {limit} bytes.",
+                resolution="Check the name: images of provision are smaller.",
             )
         what = f"the blob {descriptor.digest}"
         data = self._get(f"blobs/{descriptor.digest}", descriptor.size, what)
@@ -289,7 +290,8 @@ class Client:
             page = [name for name in names if isinstance(name, str) and _TAG.fullmatch(name)]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ProvisionError(
-                f"The registry {self.transport.host} answered no list of tags."
+                f"The registry {self.transport.host} answered no list of tags.",
+                resolution=f"See what answers there: curl -i https://{self.transport.host}/v2/",
             ) from error
         following = _NEXT.search(link)
         if following is None:

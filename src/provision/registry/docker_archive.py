@@ -67,7 +67,10 @@ class DockerArchive:
         """
         is_other = DIGEST.fullmatch(name) and name != self.config
         if is_other or _SIGNATURE_TAG.fullmatch(name):
-            raise NotFoundError(f"'{self.files.name}' has no '{name}'.")
+            raise NotFoundError(
+                f"'{self.files.name}' has no '{name}'.",
+                resolution="Name the image that the archive holds.",
+            )
         return self.content
 
     def blob(self, descriptor: Descriptor, limit: int) -> bytes:

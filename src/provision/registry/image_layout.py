@@ -79,7 +79,10 @@ class ImageLayout:
         digest = name
         if not DIGEST.fullmatch(name):
             if name not in self.names:
-                raise NotFoundError(f"'{self.files.name}' has no image '{name}'.")
+                raise NotFoundError(
+                    f"'{self.files.name}' has no image '{name}'.",
+                    resolution="Check the name: the folder's index.json lists the images.",
+                )
             digest = self.names[name].digest
         data = read_small(self.files, self._path(digest), LONGEST_MANIFEST)
         compare_digest(self.files.name, digest, content_digest(data))
@@ -201,7 +204,10 @@ class LayoutWriter:
             NotFoundError: It is missing.
         """
         if name.startswith("sha256:") and not self.has_blob(name):
-            raise NotFoundError(f"'{self.folder}' has no {name}.")
+            raise NotFoundError(
+                f"'{self.folder}' has no {name}.",
+                resolution="Copy the folder again: it is not complete.",
+            )
         return self.images.manifest(name)
 
     def blob(self, descriptor: Descriptor, limit: int) -> bytes:

@@ -110,9 +110,7 @@ class LayerContent:
         try:
             data = next(self._chunks, b"")
         except (EOFError, zlib.error) as error:
-            raise ProvisionError(
-                "A layer of the image can't be decompressed.", details=str(error)
-            ) from error
+            raise damaged(str(error)) from error
         self._left -= len(data)
         if self._left < 0:
             raise too_much()
@@ -154,4 +152,13 @@ def too_much() -> ProvisionError:
     return ProvisionError(
         f"A layer of the image unpacks to more than {LARGEST_CONTENT} bytes.",
         resolution="This is no artifact image that provision built: don't use it.",
+    )
+
+
+def damaged(details: str) -> ProvisionError:
+    """Return the error for a layer that can't be decompressed; ``details`` says why."""
+    return ProvisionError(
+        "A layer of the image can't be decompressed.",
+        resolution="Have the image pushed again by those who build it: provision push IMAGE",
+        details=details or None,
     )

@@ -146,7 +146,11 @@ class Index(Foreign):
             known = ARCHITECTURES.get(one.platform.architecture)
             if known == architecture and one.platform.os in {"linux", ""}:
                 return one
-        raise NotFoundError(f"'{name}' has no image for {architecture}.")
+        raise NotFoundError(
+            f"'{name}' has no image for {architecture}.",
+            resolution="Build and push one on such a machine:"
+            f" provision build DRIVER --push {name}",
+        )
 
 
 @dataclass(frozen=True, slots=True)

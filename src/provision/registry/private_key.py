@@ -106,10 +106,15 @@ def open_signer(key: str, password: Password, *, root: Path = Path("/")) -> Sign
         with refusing(f"'{key}' is no key that can be used."):
             config = KeyConfig(key=key)
     except ProvisionError as error:
-        raise UsageError(error.message, details=error.details) from error
+        raise UsageError(
+            error.message, details=error.details, resolution=error.resolution
+        ) from error
     opened = open_key(root, config)
     if opened is None:
-        raise NotFoundError(f"There is no key '{key}'.")
+        raise NotFoundError(
+            f"There is no key '{key}'.",
+            resolution="List the token's keys: p11tool --login --list-privkeys",
+        )
     return TokenSigner(key, opened, opened.secret or password() + b"\n")
 
 
@@ -181,7 +186,10 @@ def _private_key(path: Path, password: Password) -> EllipticCurvePrivateKey:
             resolution=f"Make one: provision key generate --output {path.with_suffix('')}",
         ) from error
     except ValueError as error:
-        raise ProvisionError(f"'{path}' {error}.") from error
+        raise ProvisionError(
+            f"'{path}' {error}.",
+            resolution="Name a key file: provision key generate --output FILE makes one.",
+        ) from error
     if b"ENCRYPTED SIGSTORE PRIVATE KEY" in data or b"ENCRYPTED COSIGN PRIVATE KEY" in data:
         raise ProvisionError(
             f"'{path}' is in cosign's own format, which only cosign reads.",

@@ -246,7 +246,9 @@ def refused(name: str, why: str) -> ProvisionError:
 
 
 def _missing(name: str, path: str) -> NotFoundError:
-    return NotFoundError(f"'{name}' has no file '{path}'.")
+    return NotFoundError(
+        f"'{name}' has no file '{path}'.", resolution="Copy it again: it is not complete."
+    )
 
 
 def copy_blob(

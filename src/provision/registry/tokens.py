@@ -142,7 +142,9 @@ def split_address(url: str, host: str) -> SplitResult:
         is_good = False
     if not is_good:
         raise ProvisionError(
-            f"The registry {host} leads to an address that is not valid: '{url[:200]}'."
+            f"The registry {host} leads to an address that is not valid: '{url[:200]}'.",
+            resolution="Check the address of the registry, and whether"
+            " a proxy answers in its place.",
         )
     return parts
 

@@ -50,6 +50,10 @@ _REACH = (
 )
 
 
+class RefusedError(ProvisionError):
+    """The registry answered with a status for which there is no other error."""
+
+
 class TroubleError(Exception):
     """Connection trouble that is worth another attempt.
 
@@ -215,7 +219,11 @@ class Transport:
                 url = self._redirected(url, response.headers.get("Location", ""))
             else:
                 return response
-        raise ProvisionError(f"The registry {self.host} leads from one address to the next.")
+        raise ProvisionError(
+            f"The registry {self.host} leads from one address to the next.",
+            resolution="Check the address of the registry, and whether"
+            " a proxy answers in its place.",
+        )
 
     def _send(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None
@@ -306,9 +314,10 @@ class Transport:
             raise denied(self.host, f"it answered {status}")
         if not HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
             said = _first_bytes(response).decode(errors="replace")
-            raise ProvisionError(
+            raise RefusedError(
                 f"The registry {self.host} answered {status} to '{path.removeprefix('/v2/')}'.",
                 details=said.strip() or None,
+                resolution="Look into the registry's log, or try again later.",
             )
 
 

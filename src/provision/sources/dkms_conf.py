@@ -80,7 +80,10 @@ def parse_variables(data: bytes) -> Variables:
         ProvisionError: The output lacks the end mark of the script, is too large or garbled.
     """
     if len(data) > MAX_BYTES:
-        raise ProvisionError(f"The variables of the dkms.conf have more than {MAX_BYTES} bytes.")
+        raise ProvisionError(
+            f"The variables of the dkms.conf have more than {MAX_BYTES} bytes.",
+            resolution="Look at what it sets: a dkms.conf of this size is no ordinary one.",
+        )
     parts = data.split(b"\0")
     texts = iter(parts[:-1])
     records = list(zip(texts, texts, texts, strict=False))

@@ -67,7 +67,11 @@ class Deb:
         """
         index = market.index
         if index is None:
-            raise NotFoundError(f"{market.distro} has no archive: {self.absence(variant, None)}.")
+            raise NotFoundError(
+                f"{market.distro} has no archive: {self.absence(variant, None)}.",
+                resolution="Add a [[source]] for this distro to driver.toml,"
+                " or name another distro (--distro).",
+            )
         source = variant.source
         names = dict.fromkeys([str(variant.package), *source.userspace])
         found = {name: package_of_version(index, name, version) for name in names}

@@ -27,7 +27,10 @@ def no_published_sum(url: str, sums: str) -> str:
     Raises:
         ProvisionError: Always.
     """
-    raise ProvisionError(f"The checksum of '{url}' would have to be asked for at '{sums}'.")
+    raise ProvisionError(
+        f"The checksum of '{url}' would have to be asked for at '{sums}'.",
+        resolution=f"Look it up: curl {sums}",
+    )
 
 
 @dataclass(frozen=True, slots=True)

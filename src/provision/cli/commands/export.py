@@ -77,7 +77,10 @@ class _Cluster:
                 resolution="Name the secret: --pull-secret NAME",
             )
         if (self.sign_key is None) != (self.sign_certificate is None):
-            raise UsageError("--sign-key and --sign-certificate go together: give both.")
+            raise UsageError(
+                "--sign-key and --sign-certificate go together: give both.",
+                resolution="Give both: --sign-key KEY.pem --sign-certificate CERTIFICATE.pem",
+            )
         signing = None
         if self.sign_key is not None and self.sign_certificate is not None:
             signing = Signing(self.sign_key, self.sign_certificate)

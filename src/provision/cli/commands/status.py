@@ -63,7 +63,9 @@ def status_command(
     """Show the state of each driver, for the running kernel and those that may boot next."""
     root = root.resolve()
     if watch and node is not None:
-        raise UsageError("--watch and --kubernetes can't be given together.")
+        raise UsageError(
+            "--watch and --kubernetes can't be given together.", resolution="Leave out one of them."
+        )
     if as_json:
         status = _look(root, catalogues)
         _publish(status, node)

@@ -187,9 +187,15 @@ def dearmor(text: str, *, name: str) -> bytes:
         try:
             keys += base64.b64decode("".join(d for d in data if d[0] != "="), validate=True)
         except ValueError as error:
-            raise ProvisionError(f"The key in '{name}' is damaged: {error}.") from error
+            raise ProvisionError(
+                f"The key in '{name}' is damaged: {error}.",
+                resolution=f"Export it again: gpg --armor --export KEY > {name}",
+            ) from error
     if not keys:
-        raise ProvisionError(f"There is no OpenPGP key in '{name}'.")
+        raise ProvisionError(
+            f"There is no OpenPGP key in '{name}'.",
+            resolution=f"Export one: gpg --armor --export KEY > {name}",
+        )
     return keys
 
 

@@ -350,6 +350,8 @@ def _check(
             f"The archive of {distro.id} {distro.version} has no architecture {architecture};"
             f" it has {', '.join(sorted(main.architectures - {'all'}))}.",
             details=looked,
+            resolution="Name a mirror that has it in /etc/provision/provision.toml:"
+            f' [distros.{distro.id}.archive] mirror = "https://…".',
         )
     offered = frozenset[str]().union(*(release.components for _, release in found))
     missing = [component for component in components if component not in offered]

@@ -185,6 +185,7 @@ class SourcePackage:
                 f"The source package {self.name} {self.version} has {len(found)} files"
                 f" '*{part}*', not one.",
                 details="\n".join(file.name for file in self.files),
+                resolution="Use another mirror: a package of this kind has exactly one.",
             )
         return found[0]
 

@@ -101,7 +101,10 @@ def _row(fields: dict[bytes, bytes]) -> Row:
         fields[key].decode(errors="replace") for key in _FIELDS
     )
     if not (name and version and _SIZE.fullmatch(size)):
-        raise ProvisionError(f"The package index has a broken entry (package '{name}').")
+        raise ProvisionError(
+            f"The package index has a broken entry (package '{name}').",
+            resolution="Try again later, or use another mirror.",
+        )
     return name, version, architecture, filename, sha256, int(size), depends
 
 

@@ -12,6 +12,7 @@ from debian.debian_support import Version, version_compare
 from provision.errors import ProvisionError
 
 # What python-debian cannot parse it hands back as a name.
+_WRITE = "Write it as NAME or NAME (>= VERSION)."
 _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 
 
@@ -68,7 +69,8 @@ class Alternative:
             order = compare_versions(version, self.version)
         except ValueError as error:
             raise ProvisionError(
-                f"'{self.name} ({self.relation} {self.version})' is no package relation: {error}."
+                f"'{self.name} ({self.relation} {self.version})' is no package relation: {error}.",
+                resolution=_WRITE,
             ) from error
         known = {
             "<<": order < 0,
@@ -79,7 +81,8 @@ class Alternative:
         }
         if self.relation not in known:
             raise ProvisionError(
-                f"'{self.name} ({self.relation} {self.version})' is no package relation."
+                f"'{self.name} ({self.relation} {self.version})' is no package relation.",
+                resolution=_WRITE,
             )
         return known[self.relation]
 
@@ -103,5 +106,5 @@ def parse_depends(text: str) -> tuple[tuple[Alternative, ...], ...]:
 
 def _alternative(name: str, condition: tuple[str, str] | None, text: str) -> Alternative:
     if not _NAME.fullmatch(name):
-        raise ProvisionError(f"'{name}' is no package relation (in '{text}').")
+        raise ProvisionError(f"'{name}' is no package relation (in '{text}').", resolution=_WRITE)
     return Alternative(name, *(condition or (None, None)))

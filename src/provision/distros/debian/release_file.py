@@ -18,6 +18,7 @@ _FIELD = re.compile(r"^([A-Za-z][A-Za-z0-9-]*):[ \t]*(.*)$", re.MULTILINE)
 _SECTION = re.compile(r"^SHA256:[ \t]*\n((?: .*\n?)*)", re.MULTILINE)
 # In order of preference.
 _ENDINGS = (".xz", ".gz", "")
+_PUBLISHED = "The archive published it like that: try again later, or use another mirror."
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +141,15 @@ def parse_release(payload: bytes, *, name: str) -> ReleaseFile:
     text = payload.decode(errors="replace")
     section = _SECTION.search(text)
     if section is None:
-        raise ProvisionError(f"'{name}' is no archive's index: it lists no sha256 sums.")
+        raise ProvisionError(
+            f"'{name}' is no archive's index: it lists no sha256 sums.", resolution=_PUBLISHED
+        )
     fields = dict(_FIELD.findall(text))
     for key in ("Date", "Valid-Until"):
         if key in fields and _date(fields[key]) is None:
             raise ProvisionError(
-                f"'{name}' is no archive's index: its {key} is '{fields[key]}', which is no date."
+                f"'{name}' is no archive's index: its {key} is '{fields[key]}', which is no date.",
+                resolution=_PUBLISHED,
             )
     return ReleaseFile(fields, section[1])
 
@@ -205,7 +209,7 @@ def read_chunks(path: Path, index: IndexFile) -> Iterator[bytes]:
 def _published(index: IndexFile, what: str) -> ProvisionError:
     return ProvisionError(
         f"The package index '{index.path}' {what}.",
-        resolution="The archive published it like that: try again later, or use another mirror.",
+        resolution=_PUBLISHED,
     )
 
 

@@ -29,6 +29,7 @@ from provision.run import run
 LIMIT_S = 40.0
 _PROBE = Path(__file__).with_name("nvml_probe.py")
 _WHY = "ask NVML about GPUs"
+_CHECK = "See whether the driver works: nvidia-smi"
 # nvmlBrandType_t of nvml.h, as the words of NVIDIA_REQUIRE_CUDA in NVIDIA's images.
 _BRANDS = (
     "unknown",
@@ -98,7 +99,9 @@ def ask_nvml(library: Path | None, *, limit: float = LIMIT_S) -> Facts:
     done = run(argv, why=_WHY, check=False, timeout=limit)
     if done.returncode != 0:
         raise ProvisionError(
-            f"NVML can't be asked: {_ending(done.returncode)}.", details=done.stderr.strip() or None
+            f"NVML can't be asked: {_ending(done.returncode)}.",
+            details=done.stderr.strip() or None,
+            resolution=_CHECK,
         )
     return parse_answer(done.stdout)
 
@@ -117,9 +120,11 @@ def parse_answer(printed: str) -> Facts:
     try:
         answer = parse_json(printed.strip().rpartition("\n")[2], Answer, name="NVML's answer")
     except ConfigError as error:
-        raise ProvisionError("NVML's answer can't be read.", details=error.details) from error
+        raise ProvisionError(
+            "NVML's answer can't be read.", details=error.details, resolution=_CHECK
+        ) from error
     if answer.error is not None:
-        raise ProvisionError(f"NVML can't be asked: {_line(answer.error)}.")
+        raise ProvisionError(f"NVML can't be asked: {_line(answer.error)}.", resolution=_CHECK)
     problems = list(map(_line, answer.problems))
     devices = tuple(gpu for gpu in (_device(gpu, problems) for gpu in answer.devices) if gpu)
     with_problems = tuple(dict.fromkeys(problems))
@@ -134,7 +139,9 @@ def parse_answer(printed: str) -> Facts:
             problems=with_problems,
         )
     except ValueError as error:
-        raise ProvisionError("NVML's answer can't be used.", details=str(error)) from error
+        raise ProvisionError(
+            "NVML's answer can't be used.", details=str(error), resolution=_CHECK
+        ) from error
 
 
 def _device(gpu: Gpu, problems: list[str]) -> Device | None:
