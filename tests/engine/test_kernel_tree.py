@@ -1,7 +1,8 @@
 """Modules built in kernel trees: a kernel's source, what its build left, an image that has it.
 
 The kernel is one that the kit compiled from source, with a configuration of its own; its
-Module.symvers says which CRCs a module has to hold.
+Module.symvers says which CRCs a module has to hold. Compiling it takes two processors some six
+minutes, so what needs it is a nightly test; unit/pipeline/test_trees.py has the decisions.
 """
 
 from __future__ import annotations
@@ -66,17 +67,23 @@ def drivers(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def host(tmp_path: Path, kernel: BuiltKernel) -> Path:
-    """A root in Flatcar's layout."""
+def bare_host(tmp_path: Path) -> Path:
+    """A root in Flatcar's layout, without a kernel."""
     root = tmp_path / "host"
     (root / "etc/provision").mkdir(parents=True)
     (root / "srv").mkdir()
     (root / "usr/lib/modules").mkdir(parents=True)
-    shutil.copytree(kernel.modules, root / "usr/lib/modules" / kernel.release, symlinks=True)
     (root / "usr/lib/os-release").write_text("ID=flatcar\nVERSION_ID=3227.2.4\n")
     (root / "usr/share/keyrings").mkdir(parents=True)
     shutil.copy(_KEYRING, root / "usr/share/keyrings")
     return root
+
+
+@pytest.fixture
+def host(bare_host: Path, kernel: BuiltKernel) -> Path:
+    """The same with the kernel's modules and the tree that its build left."""
+    shutil.copytree(kernel.modules, bare_host / "usr/lib/modules" / kernel.release, symlinks=True)
+    return bare_host
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +122,7 @@ def _assert_fits(module: Path, kernel: BuiltKernel) -> None:
     assert crcs == {name: known[name] for name in crcs}
 
 
+@pytest.mark.nightly
 def test_what_the_kernels_build_left_on_the_host_is_enough(
     provision: Provision, engine: Engine, host: Path, drivers: Path, kernel: BuiltKernel
 ) -> None:
@@ -259,15 +267,15 @@ def developer_container(tmp_path: Path) -> Path:
 
 
 def test_flatcars_developer_container_becomes_an_image(
-    provision: Provision, engine: Engine, host: Path, developer_container: Path
+    provision: Provision, engine: Engine, bare_host: Path, developer_container: Path
 ) -> None:
     def make(key: Path, url: str) -> tuple[int, dict[str, Any]]:
-        shutil.copy(key, host / "etc/provision/key.asc")
+        shutil.copy(key, bare_host / "etc/provision/key.asc")
         _configure(
-            host,
+            bare_host,
             f'[distros.flatcar.archive]\nmirror = "{url}"\nkeyring = "/etc/provision/key.asc"\n',
         )
-        done = provision("base", "flatcar:9999.0.0", "--root", host, "--json", check=False)
+        done = provision("base", "flatcar:9999.0.0", "--root", bare_host, "--json", check=False)
         document: dict[str, Any] = json.loads(done.stdout)
         return done.returncode, document
 
@@ -277,7 +285,7 @@ def test_flatcars_developer_container_becomes_an_image(
         assert made["image"] == "flatcar-developer:9999.0.0"
         assert make(developer_container / "key.asc", url)[1]["made"] is False
         container = engine.docker("create", made["image"], "/none").stdout.strip()
-        hello = host / "srv/hello"
+        hello = bare_host / "srv/hello"
         engine.docker("cp", f"{container}:/usr/share/hello", hello)
         engine.docker("rm", container)
         assert hello.read_text() == "from the developer container\n"
@@ -289,14 +297,15 @@ def test_flatcars_developer_container_becomes_an_image(
         assert "has no valid signature" in said["error"]["message"]
 
 
-def test_the_other_slots_tree_is_packed_as_the_folder_is(
-    kernel: BuiltKernel, tmp_path: Path
-) -> None:
+def test_the_other_slots_tree_is_packed_as_the_folder_is(tmp_path: Path) -> None:
     need(Path("/dev/loop-control").exists(), "loop devices", "modprobe loop")
     usr, image, root = tmp_path / "usr", tmp_path / "usr.img", tmp_path / "host"
-    tree = usr / "lib/modules" / kernel.release / "build"
-    shutil.copytree(kernel.modules / "build", tree, symlinks=True)
-    run(["/sbin/mke2fs", "-q", "-t", "ext4", "-d", usr, image, "400M"])
+    inside = "lib/modules/6.6.1-flatcar/build"
+    files = {"./.config", "./Module.symvers", "./scripts/mod/modpost"}
+    for name in files:
+        (usr / inside / name).parent.mkdir(parents=True, exist_ok=True)
+        (usr / inside / name).write_text(name)
+    run(["/sbin/mke2fs", "-q", "-t", "ext4", "-d", usr, image, "8M"])
     (root / "dev/disk/by-partlabel").mkdir(parents=True)
     (root / "proc").mkdir()
     (root / "proc/cmdline").write_text("BOOT_IMAGE=/flatcar/vmlinuz-a\n")
@@ -304,7 +313,6 @@ def test_the_other_slots_tree_is_packed_as_the_folder_is(
     try:
         (root / "dev/disk/by-partlabel/USR-B").symlink_to(device)
         packed, absent = tmp_path / "tree.tar", tmp_path / "absent.tar"
-        inside = f"lib/modules/{kernel.release}/build"
         state = pack_from_slot(root, inside, packed, ["--sort=name"])
         assert state
         # Nothing has changed: nothing is packed.
@@ -315,5 +323,5 @@ def test_the_other_slots_tree_is_packed_as_the_folder_is(
     finally:
         run(["/sbin/losetup", "--detach", device])
     listed = run(["tar", "-tf", packed]).stdout.splitlines()
-    assert {"./.config", "./Module.symvers", "./scripts/mod/modpost"} <= set(listed)
+    assert files <= set(listed)
     assert "provision-usr-" not in Path("/proc/mounts").read_text()

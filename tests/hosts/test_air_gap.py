@@ -6,6 +6,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from hosts.machines import DEBIAN_12, KERNEL, Machine
 from kit.cache import REPOSITORY
 from kit.hosts import DISTRO, SMALL_DRIVER
@@ -34,6 +36,8 @@ def _bundle(folder: Path) -> Path:
         return outer.bundle(folder / "bundle", *what, *brought)
 
 
+# With each change, engine/test_air_gap.py carries artifacts over a gap.
+@pytest.mark.nightly
 def test_a_host_without_a_network_gets_all_from_the_bundle(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -1,4 +1,8 @@
-"""Another version in provision.toml: built beside the old one, switched when idle, rolled back."""
+"""Another version in provision.toml: built beside the old one, switched when idle, rolled back.
+
+With each change, test_power_cut.py goes from one version to the next in a guest, and
+engine/test_agent.py rolls back.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,8 @@ from vm.keeping import Keeper
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+pytestmark = pytest.mark.nightly
 
 _OLD = "module 1.0 library 1.0"
 _NEW = "module 2.0 library 2.0"
