@@ -51,7 +51,7 @@ check-crate:
 	PROVISION_INSTALLS=no hooks/build.sh check
 	PROVISION_INSTALLS=no hooks/build.sh test
 
-test: engines build check ## check, then real engines, hosts and kernels (root, some 25 minutes, 45 the first time)
+test: engines build check ## check, then real engines, hosts and kernels (root, some 30 minutes, 40 the first time)
 	$(PYTEST) tests/engine tests/hosts tests/vm $(DAILY)
 
 test-nightly: engines build ## What `make test` leaves out: long scenarios, more of the same, Vagrant (root, hours)
