@@ -193,7 +193,7 @@ def image_of_tree(engine: Engine, tree: Path, request: BaseRequest, maker: str) 
     image = engine.image(request.name)
     if image is None:
         raise ProvisionError(
-            f"The engine at {engine.host} took '{request.name}' and lacks it.",
+            f"The engine at {engine.host} imported '{request.name}' but does not list it.",
             resolution="Look into the engine's log (journalctl -u docker),"
             " then run again: provision base",
         )

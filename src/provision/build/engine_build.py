@@ -76,7 +76,7 @@ def run_build(engine: Engine, build: EngineBuild, log: IO[str], progress: Progre
         raise EngineLostError(
             f"The engine at {engine.host} stopped in the middle of building {build.what}.",
             resolution="Check whether it runs (systemctl status docker), and run the command "
-            "again: it goes on after the last complete step.",
+            "again: it continues after the last complete step.",
             details=f"Whole output: {build.log}",
         )
     return stream

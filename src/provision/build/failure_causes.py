@@ -189,7 +189,7 @@ _CAUSES = (
         re.compile(r"^kernel tree: CONFIG_MODVERSIONS"),
         lambda pin, _line: f"The tree of {pin.kernel.release} has no Module.symvers, and the kernel"
         " has modversions: it would refuse the modules.",
-        "Take the Module.symvers of the very build of the kernel, and name it as 'symvers' of"
+        "Take the Module.symvers from the build of this kernel, and name it as 'symvers' of"
         " [[trees]] in /etc/provision/provision.toml.",
     ),
     Cause(

@@ -118,7 +118,7 @@ def public(text: str) -> str:
     if shown != text:
         raise ValueError(
             f"'{shown}' holds a password or token, which every user could read here and in the"
-            " labels of artifacts: leave it out. The login belongs into ~/.netrc of the user who"
+            " labels of artifacts: leave it out. Put the login into ~/.netrc of the user who"
             " builds"
         )
     return text

@@ -220,7 +220,7 @@ def _explained(args: Sequence[str], error: BaseException) -> ProvisionError:
             return _usage_error(args, error)
         case KeyboardInterrupt() | click.Abort():
             return InterruptedByUserError(
-                "Interrupted.", resolution="Run the command again: it goes on where it can."
+                "Interrupted.", resolution="Run the command again: it continues where it can."
             )
         case OSError():
             return _system_error(error)

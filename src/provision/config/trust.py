@@ -119,7 +119,7 @@ RegistryAddress = Annotated[
     StringConstraints(pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$"),
     AfterValidator(_with_host),
 ]
-# Without user information, which belongs into a file, and without a fragment.
+# Without user information, which belongs in a file, and without a fragment.
 NotifyAddress = Annotated[
     str,
     StringConstraints(

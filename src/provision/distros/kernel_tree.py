@@ -107,7 +107,7 @@ def require_symvers(config: Mapping[str, str], kernel: str, *, has_symvers: bool
         raise NotFoundError(
             f"The kernel {kernel} has modversions (CONFIG_MODVERSIONS=y), and its Module.symvers is"
             " not there: the modules would hold no CRCs, and the kernel would refuse them.",
-            resolution="It comes from the very build of the kernel. Distros ship it as"
+            resolution="The build of this kernel writes it. Distros ship it as"
             f" /boot/symvers-{kernel}.gz or in their headers; who builds a kernel finds it in the"
             " folder of the build: cp Module.symvers /etc/provision/. Name it as 'symvers' of"
             " [[trees]] in /etc/provision/provision.toml.",

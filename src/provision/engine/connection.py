@@ -88,7 +88,7 @@ def _client(host: str) -> APIClient:
     except (DockerException, RequestException, HTTPError, OSError, ValueError) as error:
         # OSError and ValueError: files of the configuration, or the version that the engine states.
         raise ProvisionError(
-            f"The container engine at {host} does not answer as one.",
+            f"The service at {host} is not a container engine.",
             details=str(error),
             resolution=f"See what listens there: docker --host {host} version",
         ) from error

@@ -297,7 +297,7 @@ class Engine:
 
     def _odd(self, answer: object) -> ProvisionError:
         return ProvisionError(
-            f"The engine at {self.host} answers in a way that is not Docker's.",
+            f"The engine at {self.host} does not speak Docker's API.",
             resolution="Check whether that is Docker or podman's service, and not something else.",
             details=repr(answer)[:_ANSWER_SHOWN],
         )
@@ -322,6 +322,6 @@ class Engine:
             raise EngineLostError(
                 f"The connection to the engine at {self.host} broke when it had to {what}.",
                 resolution="Check whether the engine runs (systemctl status docker), and run the "
-                "command again: it goes on where it can.",
+                "command again: it continues where it can.",
                 details=str(error),
             ) from error

@@ -205,6 +205,6 @@ def _failed(pin: PythonPin, stream: BuildStream, log: Path) -> BuildError:
         BuildFailure(stream.steps, source_errors(lines), log),
         resolution="The lines above are the failing step's last ones. A download that failed:"
         " check whether the build container reaches the archive ([engine] network of"
-        " provision.toml). Then run the command again: it goes on after the last complete step.",
+        " provision.toml). Then run the command again: it continues after the last complete step.",
         details="\n".join(ending),
     )

@@ -120,7 +120,7 @@ def sign_modules(
     if findings:
         raise ProvisionError(
             "The modules were signed, and their signatures do not verify.",
-            resolution="See that key and certificate in provision.toml belong together.",
+            resolution="Check that the key and the certificate in provision.toml belong together.",
             details="\n".join(map(str, findings)),
         )
     return tuple(module.name for module in manifest.modules)
@@ -252,7 +252,7 @@ def _der(certificate: Path) -> bytes:
 
 def _not_signed(module: Module, said: str, *, is_token: bool) -> ProvisionError:
     hint = (
-        "See that key and certificate belong together. The key may need a passphrase: name a file"
+        "Check that key and certificate belong together. The key may need a passphrase: name a file"
         " that has it, [signing] pin_file in /etc/provision/provision.toml."
     )
     if is_token:

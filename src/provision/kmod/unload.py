@@ -110,7 +110,7 @@ def _remove(name: str) -> None:
         # It was opened after it was looked at.
         raise ModuleInUseError(
             f"{name} can't be unloaded: in use.",
-            [User(name, "kernel", "a process that came just now")],
+            [User(name, "kernel", "a process that has just opened it")],
         )
     raise ProvisionError(
         f"The module '{name}' could not be unloaded.",

@@ -259,7 +259,7 @@ def config_in(tar: Path) -> str:
     names = [line for line in listed.stdout.splitlines() if line.rpartition("/")[2] == _CONFIG]
     if not names:
         raise ProvisionError(
-            "The kernel tree has no .config, so it can't be said which compiler it takes.",
+            "The kernel tree has no .config, so the compiler that it needs is unknown.",
             resolution="Name the kernel's configuration as 'config' of [[trees]] in"
             " /etc/provision/provision.toml.",
             details=listed.stderr.strip() or None,

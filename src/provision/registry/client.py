@@ -211,8 +211,8 @@ class Client:
     def _compare(self, expected: str, got: str) -> None:
         if got != expected:
             raise WrongContentError(
-                f"'{self._shown}@{expected}' is not what was asked for: the registry serves another"
-                " content.",
+                f"'{self._shown}@{expected}' is not what was asked for: the registry serves"
+                " different content.",
                 resolution="Don't use it. The registry or a proxy before it is damaged or was"
                 " altered; try a mirror of it, or push the image again.",
                 details=f"expected {expected}\ngot      {got}",
@@ -290,7 +290,7 @@ class Client:
             page = [name for name in names if isinstance(name, str) and _TAG.fullmatch(name)]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ProvisionError(
-                f"The registry {self.transport.host} answered no list of tags.",
+                f"The registry {self.transport.host} did not return a list of tags.",
                 resolution=f"See what answers there: curl -i https://{self.transport.host}/v2/",
             ) from error
         following = _NEXT.search(link)

@@ -122,7 +122,7 @@ def load_keys(place: Path) -> tuple[PublicKey, ...]:
     if not names:
         raise ConfigError(
             str(place),
-            [Mistake("", "no public key is there, so nothing of a registry can be trusted")],
+            [Mistake("", "there is no public key, so no image of a registry can be trusted")],
             resolution="Copy the public key of those who build your artifacts there, such as"
             f" {place}/fleet.pub; 'provision key generate' makes a pair.",
         )

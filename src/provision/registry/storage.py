@@ -262,7 +262,7 @@ def copy_blob(
     """
     if files.size(path) != descriptor.size:
         raise WrongContentError(
-            f"'{files.name}' is damaged: '{path}' in it has another size than is said of it."
+            f"'{files.name}' is damaged: '{path}' in it has a different size than its index says."
         )
     try:
         with (

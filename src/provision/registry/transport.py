@@ -220,7 +220,7 @@ class Transport:
             else:
                 return response
         raise ProvisionError(
-            f"The registry {self.host} leads from one address to the next.",
+            f"The registry {self.host} redirects too often.",
             resolution="Check the address of the registry, and whether"
             " a proxy answers in its place.",
         )

@@ -149,7 +149,7 @@ def test_an_interrupted_matrix_writes_its_page(
     page = tmp_path / "matrix.html"
     done = call(*words(lab, "--drivers", "demo", "--html", page))
     assert done.code == 130
-    assert "it goes on" in done.err
+    assert "it continues" in done.err
     assert page.exists()
 
 

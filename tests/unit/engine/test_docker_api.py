@@ -168,7 +168,7 @@ def test_an_answer_that_is_not_dockers_is_an_error_of_ours_or_harmless(
 
 
 def test_what_is_no_message_is_said_with_what_it_was() -> None:
-    with pytest.raises(ProvisionError, match="in a way that is not Docker's") as caught:
+    with pytest.raises(ProvisionError, match="does not speak Docker's API") as caught:
         list(_engine(["<html>"]).pull("x:1"))
     assert caught.value.details == "'<html>'"
 

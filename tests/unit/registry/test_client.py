@@ -61,7 +61,7 @@ def test_a_removal_that_is_refused_is_no_error(registry: MemoryRegistry) -> None
 def test_a_manifest_with_another_digest_is_refused(registry: MemoryRegistry) -> None:
     digest = registry.have_manifest({"a": 1})
     registry.manifests[digest] = b'{"a":1}'
-    with pytest.raises(WrongContentError, match="another content"):
+    with pytest.raises(WrongContentError, match="different content"):
         registry.client().manifest(digest)
 
 
@@ -90,7 +90,7 @@ def test_tags_that_never_end_do(registry: MemoryRegistry) -> None:
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"tags": 3}', b"[" * 100_000])
 def test_a_list_of_tags_that_is_none(registry: MemoryRegistry, body: bytes) -> None:
     registry.handlers.append(lambda _asked: Answer(200, body))
-    with pytest.raises(ProvisionError, match="no list of tags"):
+    with pytest.raises(ProvisionError, match="not return a list of tags"):
         registry.client().tags()
 
 

@@ -150,7 +150,7 @@ HOSTILE: list[tuple[str, Callable[[MemoryRegistry], None], str]] = [
         lambda r: signed_image(r, paxes(path="opt/" + "a" * 300) + header(b"0", b"")),
         "too long a name",
     ),
-    ("another content", a_layer_with_another_content, "another content"),
+    ("another content", a_layer_with_another_content, "different content"),
     ("endless blob", a_layer_that_never_ends, "is larger than"),
     ("no gzip", a_layer_that_is_no_gzip, "can't be decompressed"),
     ("cut-off gzip", a_layer_that_ends_early, "can't be decompressed|as a tar stream"),

@@ -331,7 +331,7 @@ def test_no_key_is_an_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError) as caught:
         load_keys(tmp_path / name)
-    assert "no public key is there" in (caught.value.details or "")
+    assert "there is no public key" in (caught.value.details or "")
 
 
 def test_a_private_key_of_another_kind_is_named(tmp_path: Path) -> None:

@@ -62,8 +62,8 @@ def test_this_machine_is_not_behind_a_proxy(
         ("file:///etc/passwd", "an address that is not valid"),
         ("https://[", "can't be asked"),
         ("https://h:99999/", "an address that is not valid"),
-        ("", "from one address to the next"),
-        ("/loop", "from one address to the next"),
+        ("", "redirects too often"),
+        ("/loop", "redirects too often"),
     ],
 )
 def test_a_redirect_to_where_nothing_good_comes_from(
