@@ -18,9 +18,7 @@ from kit.process import Daemon, run
 from kit.registry import free_port
 from kit.repackaged import download
 from provision.agent.publish import metrics_text
-from provision.fleet.gather import hosts_of_prometheus
-from unit.fleet.documents import KERNEL, NEXT
-from unit.fleet.written import everything
+from unit.agent.well_and_refused import NEXT, everything
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -134,7 +132,7 @@ def _until(found: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever is waite
     return value
 
 
-def test_a_real_prometheus_scrapes_fires_and_is_asked_for_the_fleet(
+def test_a_real_prometheus_scrapes_fires_and_answers_the_dashboard(
     programs: Path, tmp_path: Path
 ) -> None:
     written = tmp_path / "exporter"
@@ -153,16 +151,3 @@ def test_a_real_prometheus_scrapes_fires_and_is_asked_for_the_fleet(
         assert {"ProvisionNextKernelNotReady", "ProvisionRunFailed"} <= pending
         for expression in _expressions():
             assert _get(url, "query", query=expression)["result"], expression
-
-        (host,) = hosts_of_prometheus(url)
-        assert (host.name, host.running) == ("127.0.0.1", KERNEL)
-        assert host.state == "next-kernel-not-ready"
-        assert [one.state for one in host.drivers[0].kernels] == ["ready", "failed"]
-
-        # A host that stops answering is not a host that is well.
-        file.unlink()
-        gone = _until(
-            lambda: [one for one in hosts_of_prometheus(url) if one.state == "unreachable"]
-        )
-        assert [one.name for one in gone] == ["127.0.0.1"]
-        assert gone[0].time

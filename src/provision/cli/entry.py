@@ -51,7 +51,6 @@ COMMANDS: Mapping[str, str] = {
     "apply": "Bring this host to the state that provision.toml describes.",
     "prepare": "Make drivers ready for kernels that are not installed yet.",
     "status": "Show the state of each driver, for this kernel and the next.",
-    "fleet": "Show the state of many hosts, from one place.",
     "rollback": "Go back to the previous artifact of a driver.",
     "gc": "Remove artifacts that no kernel needs.",
     "load": "Load drivers' modules from the store into the running kernel.",

@@ -11,7 +11,7 @@ import yaml
 
 from kit.cache import REPOSITORY
 from provision.agent.publish import metrics_text
-from unit.fleet.written import everything
+from unit.agent.well_and_refused import everything
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,9 @@ from __future__ import annotations
 from provision.agent.status import ArtifactStatus, DriverStatus, State, Status
 from provision.host.kernels import Kernels
 from provision.store.state import Failure
-from unit.fleet.documents import KERNEL, NEXT, NOW
+
+KERNEL, NEXT = "6.1.0-47-amd64", "6.1.0-50-amd64"
+NOW = 1_790_000_000
 
 
 def slot(
