@@ -1,8 +1,8 @@
 """How OpenSSL gets at a private key in a file or token, and the password or PIN of one.
 
 What is signed with it has a module of its own each, because formats and programs differ:
-``kmod.module_signatures`` signs kernel modules (PKCS#7, by OpenSSL), ``registry.private_key``
-images (cosign's ECDSA), and ``export.verity`` system extensions (PKCS#7 of a root hash).
+``kmod.module_signatures`` signs kernel modules (PKCS#7, by OpenSSL), and
+``registry.private_key`` images (cosign's ECDSA).
 
 A secret goes through standard input only: every user can read a program's arguments, and the
 processes of the same user its environment.

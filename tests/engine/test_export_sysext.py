@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +13,11 @@ from kit.product import Provision
 from provision.store.layout import Layout
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin
 
-_TYPES = {
-    "root": "4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709",
-    "root-verity": "2C7357ED-EBD2-46D9-AEC1-23D437EC2BF5",
-    "root-verity-sig": "41092B05-9FC8-4523-994F-2DEF0408B176",
-}
-
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A host with a driver in its store that no catalogue knows."""
-    need_programs("mksquashfs", "unsquashfs", "veritysetup", "sfdisk", "openssl")
+    need_programs("mksquashfs", "unsquashfs")
     layout = Layout(tmp_path / "host", "demo")
     make_artifact(layout.entry(make_pin().short_digest))
     layout.current.symlink_to(make_pin().short_digest)
@@ -41,7 +33,7 @@ def _export(root: Path, output: Path, *words: str | Path) -> dict[str, Any]:
 def test_the_same_artifact_gives_the_same_extension(root: Path, tmp_path: Path) -> None:
     made = _export(root, tmp_path / "a")
     assert made["sha256"] == _export(root, tmp_path / "b")["sha256"]
-    assert (made["kernels"], made["root_hash"]) == ([KERNEL], None)
+    assert made["kernels"] == [KERNEL]
     image = Path(made["file"])
     assert image == tmp_path / "a/provision-demo.raw"
     run(["unsquashfs", "-quiet", "-no-progress", "-dest", tmp_path / "tree", image])
@@ -52,46 +44,12 @@ def test_the_same_artifact_gives_the_same_extension(root: Path, tmp_path: Path) 
     assert (refused.returncode, f"for the kernel {KERNEL}" in refused.stderr) == (1, True)
 
 
-def test_a_signed_one_holds_what_systemd_looks_for(root: Path, tmp_path: Path) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    words = ["-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=extensions"]
-    run(["openssl", "req", "-x509", *words, "-keyout", key, "-out", certificate])
-    signing = ("--sign-key", key, "--sign-certificate", certificate)
-    made = _export(root, tmp_path / "a", *signing)
-    assert made["sha256"] == _export(root, tmp_path / "b", *signing)["sha256"]
-    table = json.loads(run(["sfdisk", "--json", made["file"]]).stdout)["partitiontable"]
-    parts = {part["name"]: part for part in table["partitions"]}
-    assert {name: part["type"] for name, part in parts.items()} == _TYPES
-    root_hash = made["root_hash"]
-    found = [parts[name]["uuid"].replace("-", "").lower() for name in ("root", "root-verity")]
-    assert "".join(found) == root_hash
-    data = Path(made["file"]).read_bytes()
-    cut = {n: data[p["start"] * 512 : (p["start"] + p["size"]) * 512] for n, p in parts.items()}
-    for name, content in cut.items():
-        (tmp_path / name).write_bytes(content)
-    run(["veritysetup", "verify", tmp_path / "root", tmp_path / "root-verity", root_hash])
-    signature = json.loads(cut["root-verity-sig"].rstrip(b"\0"))
-    assert signature["rootHash"] == root_hash
-    (tmp_path / "signature").write_bytes(base64.b64decode(signature["signature"]))
-    (tmp_path / "hash").write_text(root_hash)
-    given: list[str | Path] = [
-        "-in",
-        tmp_path / "signature",
-        "-content",
-        tmp_path / "hash",
-        "-CAfile",
-        certificate,
-    ]
-    run(["openssl", "smime", "-verify", "-binary", "-inform", "der", "-purpose", "any", *given])
-
-
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
         (("demo", "--kernel", "7.0.0"), 3, "no driver 'demo'"),
         (("v4l2loopback", "--kernel", "7.0.0"), 3, "no artifact of v4l2loopback for 7.0.0"),
         (("demo",), 2, "artifacts for the extension"),
-        (("demo", "--kernel", KERNEL, "--sign-key", "key.pem"), 2, "go together"),
     ],
 )
 def test_what_cannot_be_made_is_said(

@@ -9,7 +9,6 @@ import pytest
 from kit.guest import DEBIAN_12, guest_of
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need_programs
-from kit.process import run
 from kit.product import Provision
 
 if TYPE_CHECKING:
@@ -25,9 +24,9 @@ _PLACE = f"/var/lib/extensions/{_NAME}.raw"
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[Guest]:
-    need_programs("mksquashfs", "veritysetup", "sfdisk")
+    need_programs("mksquashfs")
     with guest_of(DEBIAN_12) as guest:
-        guest("mkdir -p /var/lib/extensions /etc/verity.d")
+        guest("mkdir -p /var/lib/extensions")
         yield guest
 
 
@@ -63,21 +62,3 @@ def test_merged_and_loaded(
     kernels = f"/usr/lib/provision/{SMALL_DRIVER}/kernels"
     assert host(f"ls {kernels}").stdout.strip() == OLD_KERNEL
     host(f"systemd-sysext unmerge && test ! -e {kernels} && rm {_PLACE}")
-
-
-def test_signed_with_a_key_that_the_host_knows(
-    host: Guest, engine: Engine, first_small_build: dict[str, Any], tmp_path: Path
-) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    words = ["-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=extensions"]
-    run(["openssl", "req", "-x509", *words, "-keyout", key, "-out", certificate])
-    signing = ("--sign-key", key, "--sign-certificate", certificate)
-    made = _export(engine, first_small_build["image"], tmp_path / "out", *signing)
-    host.put(tmp_path / "out" / f"{_NAME}.raw", _PLACE)
-    host.put(certificate, "/etc/verity.d/extensions.crt")
-    _merge(host)
-    # dm-verity has the very hash that was signed.
-    table = host("cat /sys/block/dm-*/dm/name").stdout
-    assert made["root_hash"] in table
-    host(f"systemctl start {_NAME}.service && test -c /dev/video0")
-    host(f"systemctl stop {_NAME}.service && systemd-sysext unmerge && rm {_PLACE}")

@@ -18,17 +18,14 @@ from provision.export.artifact_source import ArtifactSource, check_driver
 from provision.export.sysext import (
     Artifact,
     Hosts,
-    Made,
     extension_name,
     make_extension,
-    need_programs,
+    need_mksquashfs,
 )
-from provision.export.verity import VerityKey, load_verity_key
 from provision.export.yaml_files import check_output
 from provision.files import sha256_file
 from provision.pipeline.driver_request import DriverRequest
 from provision.pipeline.registries import Consent
-from provision.signing_key import read_password
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
@@ -49,29 +46,8 @@ class _Extension:
     images: tuple[str, ...]
     id: str
     version_id: str | None
-    sign_key: Path | None
-    sign_certificate: Path | None
-    password_file: Path | None
-
-    def signer(self) -> VerityKey | None:
-        """Return the key that signs the image; None: it stays unsigned.
-
-        Raises:
-            UsageError: A key has no certificate, or they can't be used.
-            NotFoundError: A file is missing.
-        """
-        if self.sign_key is None or self.sign_certificate is None:
-            if (self.sign_key, self.sign_certificate) != (None, None):
-                raise UsageError(
-                    "--sign-key and --sign-certificate go together: give both.",
-                    resolution="Give both: --sign-key KEY.pem --sign-certificate CERTIFICATE.pem",
-                )
-            return None
-        password = read_password(self.password_file) if self.password_file else None
-        return load_verity_key(self.sign_key, self.sign_certificate, password)
 
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
 _extension = options.option_group(
     "extension",
     _Extension,
@@ -91,11 +67,6 @@ _extension = options.option_group(
     ),
     click.option(
         "--version-id", metavar="ID", help="VERSION_ID in os-release of these systems.  [any]"
-    ),
-    click.option("--sign-key", type=_FILE, metavar="FILE", help="Key that signs the image."),
-    click.option("--sign-certificate", type=_FILE, metavar="FILE", help="Certificate of that key."),
-    click.option(
-        "--password-file", type=_FILE, metavar="FILE", help="File with the password of the key."
     ),
 )
 
@@ -162,8 +133,7 @@ def sysext(
             "Name the artifacts for the extension: either kernels or images.",
             resolution=f"provision export sysext {driver} --kernel RELEASE --output DIR",
         )
-    signer = extension.signer()
-    need_programs("mksquashfs", *(("veritysetup", "sfdisk") if signer else ()))
+    need_mksquashfs()
     with job(root, catalogues) as work:
         source = ArtifactSource(work.settings, lambda: work.engine, consent, work.progress)
         with scratch(work.settings.state, "export", progress=work.progress) as folder:
@@ -172,10 +142,10 @@ def sysext(
                 *_image_parts(source, driver, extension.images, folder),
             ]
             hosts = Hosts(extension.id, extension.version_id)
-            made = make_extension(folder, parts, hosts, signer, progress=work.progress)
+            image = make_extension(folder, parts, hosts, progress=work.progress)
             target = output / f"{extension_name(driver)}.raw"
-            _put(made.image, target)
-    _print_extension(target, parts, made, as_json=as_json)
+            _put(image, target)
+    _print_extension(target, parts, as_json=as_json)
 
 
 def _requested_parts(
@@ -205,7 +175,7 @@ def _put(image: Path, target: Path) -> None:
     draft.replace(target)
 
 
-def _print_extension(target: Path, parts: Sequence[Artifact], made: Made, *, as_json: bool) -> None:
+def _print_extension(target: Path, parts: Sequence[Artifact], *, as_json: bool) -> None:
     pin = parts[0].manifest.pin
     kernels = [part.manifest.pin.kernel.release for part in parts]
     size, sha256 = target.stat().st_size, sha256_file(target)
@@ -218,7 +188,6 @@ def _print_extension(target: Path, parts: Sequence[Artifact], made: Made, *, as_
                 "file": str(target),
                 "size": size,
                 "sha256": sha256,
-                "root_hash": made.root_hash,
             }
         )
         return
@@ -229,6 +198,5 @@ def _print_extension(target: Path, parts: Sequence[Artifact], made: Made, *, as_
             ("kernels", ", ".join(kernels)),
             ("size", megabytes(size)),
             ("sha256", sha256),
-            ("root hash", made.root_hash or "- (not signed)"),
         ]
     )

@@ -19,7 +19,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from provision.build.templates import shell_word
 from provision.catalogue import templates_dir
 from provision.errors import NotFoundError, UsageError
-from provision.export.verity import VerityKey, make_signed
 from provision.kmod.device_setup import firmware_names
 from provision.kmod.load import load_order
 from provision.kmod.verify import HOSTS
@@ -69,29 +68,16 @@ class Artifact:
     manifest: Manifest
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
-    """An image, and the root hash of its file system if it is signed."""
-
-    image: Path
-    root_hash: str | None = None
-
-
-def need_programs(*names: str) -> None:
-    """Check that the programs that make the image are installed.
+def need_mksquashfs() -> None:
+    """Check that the program that makes the image is installed.
 
     Raises:
-        NotFoundError: Some are missing; names their packages.
+        NotFoundError: It is missing.
     """
-    packages = {"mksquashfs": "squashfs-tools", "veritysetup": "cryptsetup-bin", "sfdisk": "fdisk"}
-    missing = [name for name in names if find_program(name) is None]
-    if missing:
-        needed = " ".join(packages[name] for name in missing)
+    if find_program("mksquashfs") is None:
         raise NotFoundError(
-            f"There is no program {' and no '.join(missing)}, which system extensions are made"
-            " with.",
-            resolution=f"apt-get install {needed} (Fedora, EL: dnf install"
-            f" {needed.replace('cryptsetup-bin', 'veritysetup').replace('fdisk', 'util-linux')})",
+            "There is no program mksquashfs, which makes system extensions.",
+            resolution="apt-get install squashfs-tools (Fedora, EL: dnf install squashfs-tools)",
         )
 
 
@@ -155,30 +141,24 @@ def make_extension(
     folder: Path,
     artifacts: Sequence[Artifact],
     hosts: Hosts,
-    signer: VerityKey | None,
     *,
     progress: Progress = silent,
-) -> Made:
-    """Make the image of an extension.
+) -> Path:
+    """Make the image of an extension, and return its path.
 
     Args:
         folder: An existing folder, which the caller removes.
         artifacts: The same driver for several kernels.
         hosts: The systems that it is for.
-        signer: Signs it; None: it is a plain file system.
         progress: Receives what is being done.
 
     Raises:
-        As ``lay_out``, ``make_squashfs`` and ``make_signed``.
+        As ``lay_out`` and ``make_squashfs``.
     """
-    tree, plain = folder / "tree", folder / "plain.squashfs"
+    tree, image = folder / "tree", folder / "extension.squashfs"
     lay_out(tree, artifacts, hosts)
-    make_squashfs(tree, plain, progress=progress)
-    if signer is None:
-        return Made(plain)
-    image = folder / "signed.raw"
-    architecture = artifacts[0].manifest.pin.kernel.architecture
-    return Made(image, make_signed(plain, image, architecture, signer))
+    make_squashfs(tree, image, progress=progress)
+    return image
 
 
 def _check_alike(artifacts: Sequence[Artifact]) -> None:

@@ -1,25 +1,15 @@
-"""What a system extension holds, and the signature of its file system's root hash."""
+"""What a system extension holds."""
 
 from __future__ import annotations
 
-import base64
-import datetime as dt
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
-from cryptography.hazmat.primitives.serialization import pkcs7
-from cryptography.x509.oid import NameOID
 
-from provision.errors import NotFoundError, UsageError
-from provision.export import sysext
-from provision.export.sysext import Artifact, Hosts, lay_out, need_programs
-from provision.export.verity import PrivateKey, load_verity_key, signature_json
+from provision.errors import UsageError
+from provision.export.sysext import Artifact, Hosts, lay_out
 from provision.manifest import DeviceNode, DriverFile, HostNeeds, MinorsFrom, Module
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write, write_manifest
 
@@ -145,69 +135,3 @@ def test_what_does_not_go_together_is_refused(
     with pytest.raises(UsageError, match=match):
         lay_out(tmp_path / "tree", both, Hosts())
     assert not (tmp_path / "tree").exists()
-
-
-def test_missing_programs_are_named_with_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sysext, "find_program", lambda name: None if name != "sfdisk" else name)
-    with pytest.raises(NotFoundError, match="no program mksquashfs and no veritysetup") as raised:
-        need_programs("mksquashfs", "veritysetup", "sfdisk")
-    assert "apt-get install squashfs-tools cryptsetup-bin" in str(raised.value.resolution)
-
-
-def _rsa() -> PrivateKey:
-    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
-
-
-def _ec() -> PrivateKey:
-    return ec.generate_private_key(ec.SECP256R1())
-
-
-def _pair(folder: Path, key: PrivateKey, name: str = "key") -> tuple[Path, Path]:
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "extensions")])
-    day = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject)
-    builder = builder.public_key(key.public_key()).serial_number(1)
-    builder = builder.not_valid_before(day).not_valid_after(day + dt.timedelta(days=9))
-    certificate = builder.sign(key, hashes.SHA256())
-    files = folder / f"{name}.pem", folder / f"{name}.crt"
-    files[0].write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    files[1].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    return files
-
-
-@pytest.mark.parametrize("make", [_rsa, _ec])
-def test_the_root_hash_is_signed_as_text(tmp_path: Path, make: Callable[[], PrivateKey]) -> None:
-    key = make()
-    signer = load_verity_key(*_pair(tmp_path, key))
-    root_hash = "ab" * 32
-    document = json.loads(signature_json(signer, root_hash))
-    assert document["rootHash"] == root_hash
-    assert (
-        document["certificateFingerprint"] == signer.certificate.fingerprint(hashes.SHA256()).hex()
-    )
-    message = base64.b64decode(document["signature"])
-    assert pkcs7.load_der_pkcs7_certificates(message) == [signer.certificate]
-    if isinstance(key, rsa.RSAPrivateKey):
-        # Without attributes the last field is the signature of the text itself.
-        signed = message[-256:]
-        key.public_key().verify(signed, root_hash.encode(), padding.PKCS1v15(), hashes.SHA256())
-        assert signature_json(signer, root_hash) == signature_json(signer, root_hash)
-
-
-def test_keys_that_cannot_be_used_are_named(tmp_path: Path) -> None:
-    key, certificate = _pair(tmp_path, _ec())
-    _other_key, other = _pair(tmp_path, _ec(), "other")
-    with pytest.raises(UsageError, match="is not of the key"):
-        load_verity_key(key, other)
-    with pytest.raises(NotFoundError, match="There is no file"):
-        load_verity_key(tmp_path / "none", certificate)
-    with pytest.raises(UsageError, match="can't be read as a private key"):
-        load_verity_key(certificate, certificate)
-    with pytest.raises(UsageError, match="is no certificate"):
-        load_verity_key(key, key)
