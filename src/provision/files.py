@@ -321,6 +321,14 @@ def _wait_for(stream: IO[bytes], path: Path, kind: int, limit: float) -> None:
             return
 
 
+def selinux_label(path: Path) -> str | None:
+    """Return a file's SELinux label; None: it has none, or can't be read."""
+    try:
+        return os.getxattr(path, _LABEL).decode().rstrip("\0")
+    except OSError:
+        return None
+
+
 def _label_as_folder(handle: int, folder: Path) -> None:
     """Give a file the SELinux label of its folder, as most policies do by themselves.
 

@@ -6,10 +6,10 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from provision.doctor.scene import Finding, Scene
-from provision.files import in_root
+from provision.files import glob_in_root, in_root, selinux_label
 from provision.kmod.device_setup import (
     FIRMWARE_FOLDER,
     configured_folder,
@@ -21,8 +21,11 @@ from provision.kmod.loaded import other_builds, users_of
 from provision.kmod.module_signatures import is_signed
 from provision.kmod.unload import loaded_conflicts
 from provision.manifest import Manifest
+from provision.store.confinement import unlabelled
+from provision.store.units import PACKAGED_UNITS, UNITS
 
 _MODULE_TYPE = "modules_object_t"
+_STARTED = re.compile(r"^ExecStart=(/\S+)", re.MULTILINE)
 
 
 def loaded(scene: Scene) -> Iterator[Finding]:
@@ -194,13 +197,21 @@ def firmware(scene: Scene) -> Iterator[Finding]:
 
 
 def selinux(scene: Scene) -> Iterator[Finding]:
-    """SELinux allows the modules in the store to be loaded."""
+    """SELinux allows the units to start, and the modules in the store to be loaded."""
     if scene.facts.selinux != "enforcing":
         return
+    for program, file, label in _unlabelled_programs(scene):
+        yield Finding(
+            "fail",
+            f"units start {program}, and {file} has the label {label}",
+            "SELinux lets a unit execute only programs: the unit ends with 203/EXEC, although the"
+            " same command works in a shell",
+            f"restorecon -v {file}; if the label stays, install provision in /opt/provision",
+        )
     for driver, entry, manifest in scene.installed():
         path = entry / manifest.modules[0].path
-        label = _label(path)
-        if label is None:
+        found = selinux_label(path)
+        if found is None:
             yield Finding(
                 "unknown",
                 f"the label of {path} can't be read",
@@ -208,14 +219,29 @@ def selinux(scene: Scene) -> Iterator[Finding]:
                 "run this on the host itself, as root",
                 driver.name,
             )
-        elif _MODULE_TYPE not in label:
+        elif _MODULE_TYPE not in found:
             yield Finding(
                 "fail",
-                f"the modules in the store have the label {label}",
+                f"the modules in the store have the label {found}",
                 f"SELinux lets the kernel load only files of type {_MODULE_TYPE}",
                 f"chcon -R -t {_MODULE_TYPE} {entry}/lib/modules; never setenforce 0",
                 driver.name,
             )
+
+
+def _unlabelled_programs(scene: Scene) -> set[tuple[str, PurePosixPath, str]]:
+    """Return the programs of units, with the file that SELinux does not let them execute."""
+    units = [
+        scene.text(str(name)) or ""
+        for folder in (UNITS, PACKAGED_UNITS)
+        for name in glob_in_root(scene.root, f"{folder}/provision-*.service")
+    ]
+    programs = {program for text in units for program in _STARTED.findall(text)}
+    return {
+        (program, file, label)
+        for program in programs
+        for file, label in unlabelled(scene.root, program)
+    }
 
 
 def _demands_signatures(scene: Scene) -> str | None:
@@ -242,13 +268,6 @@ def _is_file(root: Path, name: str) -> bool:
     # A link there holds a path as the host itself calls it, whatever the root is.
     link = in_root(root, FIRMWARE_FOLDER / name, follow=False)
     return link.is_symlink() and in_root(root, FIRMWARE_FOLDER / name).is_file()
-
-
-def _label(path: Path) -> str | None:
-    try:
-        return os.getxattr(path, "security.selinux").decode().rstrip("\0")
-    except OSError:
-        return None
 
 
 @dataclass(frozen=True, slots=True)

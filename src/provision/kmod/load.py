@@ -24,7 +24,7 @@ from provision.kmod.unload import ModuleInUseError, unload_conflicts, unload_mod
 from provision.kmod.verify import HOSTS
 from provision.manifest import Manifest, Module
 from provision.progress import Note, Progress, silent
-from provision.run import run
+from provision.run import find_program, run
 
 # Module parameters: by module, then by name.
 Parameter = str | int | bool
@@ -36,6 +36,9 @@ _LIMIT_S = 120.0
 
 def in_own_domain(argv: list[str | Path], root: Path = Path("/")) -> list[str | Path]:
     """Return an argument list that runs a program in this process's own SELinux domain.
+
+    In a container (root is the host's, as a volume), no domain is entered: programs of images have
+    none, and ``runcon`` needs selinuxfs and a policy, which containers do not have.
 
     Args:
         argv: Program and arguments.
@@ -50,7 +53,11 @@ def in_own_domain(argv: list[str | Path], root: Path = Path("/")) -> list[str | 
     except OSError:
         # This kernel has no SELinux, whatever the configuration says.
         return argv
-    return ["runcon", context, *argv] if context else argv
+    within: list[str | Path] = ["runcon", context]
+    if not context or not find_program("runcon"):
+        return argv
+    probe = run([*within, "true"], why="see whether this process has SELinux", check=False)
+    return argv if probe.returncode else [*within, *argv]
 
 
 def load(

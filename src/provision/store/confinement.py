@@ -1,4 +1,4 @@
-"""What the confinement of systemd units hides, and whether they could start their program.
+"""Whether systemd's units could start a program: what hides it, and which SELinux label it has.
 
 Source: systemd.exec(5), ``ProtectHome=`` and ``PrivateTmp=``.
 """
@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from provision.errors import UsageError
+from provision.files import selinux_label
+from provision.host.facts import selinux
+from provision.run import find_program, run
 
 _TRUE = ("yes", "true", "on", "1")
 # What a setting hides, and the values that do: ProtectHome=read-only hides nothing.
@@ -28,6 +31,14 @@ _FIRST_LINE = 256
 _SHELL = re.compile(rb"#!/bin/sh\s*$")
 _LAUNCHED = re.compile(rb"^'''exec'\s+")
 _LONGEST_LINE = 8192
+# What a service may execute under the policies of distros: bin_t, and the TYPE_exec_t of programs
+# with a domain of their own.
+_PROGRAM_LABEL = re.compile(r":(bin_t|\w+_exec_t)(:|$)")
+# A folder for which all policies know which files in it are programs, unlike for /usr/local/lib.
+_ADVICE = (
+    "/usr/bin/python3 -m venv /opt/provision && /opt/provision/bin/pip install {source} &&"
+    " /opt/provision/bin/provision units"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +84,52 @@ def require_visible(
         f"Units can't run '{program}': it lies, or something that it needs does, in"
         f" {' and '.join(sorted({item.folder for item in found}))}, which is hidden from them.",
         resolution="Install a copy outside of home directories and of /tmp, and let that one"
-        " install the units: /usr/bin/python3 -m venv /usr/local/lib/provision &&"
-        f" /usr/local/lib/provision/bin/pip install {source} &&"
-        " /usr/local/lib/provision/bin/provision units",
+        f" install the units: {_ADVICE.format(source=source)}",
         details="\n".join(map(str, found)),
     )
+
+
+def require_label(root: Path, program: str, *, checkout: Path | None) -> None:
+    """Refuse a program that SELinux would not let units start; its label is corrected first.
+
+    pip gives new files the label of their folder, and no policy knows them as programs there.
+
+    Args:
+        root: Root of the host. Labels of another root than / are only looked at.
+        program: The program's absolute path on the host.
+        checkout: As ``require_visible``.
+
+    Raises:
+        UsageError: The policy does not know the program, or its Python, as a program.
+    """
+    if selinux(root) not in {"enforcing", "permissive"}:
+        return
+    found = list(unlabelled(root, program))
+    if found and root == Path("/") and find_program("restorecon"):
+        files = [path for path, _label in found]
+        run(["restorecon", *map(str, files)], why="label the program of the units", check=False)
+        found = list(unlabelled(root, program))
+    if found:
+        raise UsageError(
+            f"SELinux does not let units run '{program}'.",
+            resolution="Install a copy where the policy expects programs, and let that one install"
+            f" the units: {_ADVICE.format(source=checkout or 'CHECKOUT')}",
+            details="\n".join(f"{path} has the label {label}" for path, label in found),
+        )
+
+
+def unlabelled(root: Path, program: str) -> Iterator[tuple[PurePosixPath, str]]:
+    """Yield what the kernel executes to start a program and SELinux knows as no program.
+
+    Yields:
+        The file, and its label. Files without a label are left out.
+    """
+    script = _places(root, PurePosixPath(program))[-1]
+    interpreter = _interpreter(_below(root, script))
+    for file in (script, _places(root, interpreter)[-1] if interpreter else None):
+        label = selinux_label(_below(root, file)) if file else None
+        if file and label and not _PROGRAM_LABEL.search(label):
+            yield file, label
 
 
 def hidden(root: Path, program: str, units: Iterable[tuple[str, str]]) -> Iterator[Hidden]:

@@ -89,7 +89,7 @@ def test_a_program_that_units_could_not_start_is_refused_before_anything_changes
         outcome = call("units", "--root", host, "--program", program, *words)
         assert outcome.code == 2
         assert f"Units can't run '{program}'" in outcome.err
-        assert "/usr/local/lib/provision/bin/pip install" in outcome.err
+        assert "/opt/provision/bin/pip install" in outcome.err
     assert not (host / "etc/systemd").exists()
     # What was installed so by an older provision can be removed.
     assert call("units", "--root", host, "--program", program, "--remove").code == 0

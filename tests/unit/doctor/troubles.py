@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 
@@ -84,6 +85,12 @@ def _modules_disabled(host: DoctorHost) -> None:
 
 def selinux(host: DoctorHost) -> None:
     host.file("sys/fs/selinux/enforce", "1")
+
+
+def _library_as_program(host: DoctorHost) -> None:
+    selinux(host)
+    program = host.file("bin/true", "")
+    os.setxattr(program, "security.selinux", b"system_u:object_r:lib_t:s0\0")
 
 
 def _missing_node(host: DoctorHost) -> None:
@@ -299,6 +306,7 @@ CASES: list[tuple[str, Break, str, str]] = [
     ("signing", _no_efivars, "unknown", "can't be read"),
     ("modules-disabled", _modules_disabled, "fail", "modules_disabled is 1"),
     ("selinux", selinux, "unknown", "can't be read"),
+    ("selinux", _library_as_program, "fail", "/bin/true has the label system_u:object_r:lib_t:s0"),
     ("firmware", _other_firmware_folder, "fail", "looks for firmware in /srv/firmware"),
     ("firmware", _no_firmware, "fail", "can't find demo/fw.bin"),
     ("device-nodes", _missing_node, "fail", "missing: /dev/democtl"),

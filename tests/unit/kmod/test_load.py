@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -255,9 +256,26 @@ def _host(root: Path, *, enforce: str | None, context: str | None) -> Path:
 
 
 @pytest.mark.parametrize("enforce", ["1", "0"])
-def test_the_policys_own_domain_for_modprobe_is_not_entered(tmp_path: Path, enforce: str) -> None:
+@pytest.mark.parametrize("works", [True, False], ids=["a host", "a pod of that host"])
+def test_the_policys_own_domain_for_modprobe_is_not_entered(
+    tmp_path: Path, enforce: str, monkeypatch: pytest.MonkeyPatch, *, works: bool
+) -> None:
+    """In a pod, the host has SELinux, and runcon says that there is none: no module would load."""
     host = _host(tmp_path, enforce=enforce, context=f"{_CONTEXT}\0")
-    assert in_own_domain([*_ARGV], host) == ["runcon", _CONTEXT, *_ARGV]
+    programs = tmp_path / "programs"
+    write(
+        programs / "runcon", b'#!/bin/sh\nshift\nexec "$@"\n' if works else b"#!/bin/sh\nexit 1\n"
+    )
+    (programs / "runcon").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    assert in_own_domain([*_ARGV], host) == (["runcon", _CONTEXT] if works else []) + _ARGV
+
+
+def test_the_runcon_of_an_image_without_a_policy_is_not_used(tmp_path: Path) -> None:
+    if Path("/sys/fs/selinux/enforce").exists():
+        pytest.skip("this machine has SELinux")
+    host = _host(tmp_path, enforce="1", context=f"{_CONTEXT}\0")
+    assert in_own_domain([*_ARGV], host) == _ARGV
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from kit.probe import is_root, need
 from provision.catalogue import templates_dir
 from provision.errors import UsageError
-from provision.store.confinement import Hidden, hidden, require_visible
+from provision.store.confinement import Hidden, hidden, require_label, require_visible
 from provision.store.units import UNITS, UnitSettings, unit_files
 
 PROGRAM = "/opt/provision/bin/provision"
@@ -151,3 +153,35 @@ def test_the_error_says_what_to_do(tmp_path: Path) -> None:
     assert "pip install /root/clone &&" in str(caught.value.resolution)
     assert "provision-boot.service" in str(caught.value.details)
     require_visible(tmp_path, PROGRAM, _units(PROGRAM), checkout=None)
+
+
+@pytest.mark.parametrize(
+    ("script", "python", "refused"),
+    [
+        ("bin_t", "bin_t", None),
+        ("provision_exec_t", "bin_t", None),
+        (None, None, None),
+        ("lib_t", "bin_t", "/opt/provision/bin/provision has the label"),
+        ("usr_t", "bin_t", "/opt/provision/bin/provision has the label"),
+        ("bin_t", "usr_t", "/usr/bin/python3 has the label"),
+    ],
+)
+def test_selinux_has_to_know_what_units_execute_as_programs(
+    tmp_path: Path, script: str | None, python: str | None, refused: str | None
+) -> None:
+    need(is_root(), "root", "only root can set labels")
+    _environment(tmp_path, "/opt/provision")
+    _write(tmp_path, "/usr/bin/python3")
+    for path, kind in ((PROGRAM, script), ("/usr/bin/python3", python)):
+        if kind:
+            label = f"system_u:object_r:{kind}:s0\0".encode()
+            os.setxattr(tmp_path / path.lstrip("/"), "security.selinux", label)
+    # Without SELinux, no label matters.
+    require_label(tmp_path, PROGRAM, checkout=None)
+    _write(tmp_path, "sys/fs/selinux/enforce", "1")
+    if refused is None:
+        require_label(tmp_path, PROGRAM, checkout=None)
+        return
+    with pytest.raises(UsageError, match="SELinux") as caught:
+        require_label(tmp_path, PROGRAM, checkout=None)
+    assert refused in str(caught.value.details)

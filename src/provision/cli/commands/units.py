@@ -15,7 +15,7 @@ from provision.config import load
 from provision.files import in_root, lock
 from provision.host.facts import read_facts
 from provision.progress import Note
-from provision.store.confinement import require_visible
+from provision.store.confinement import require_label, require_visible
 from provision.store.layout import STORE
 from provision.store.locks import SWITCH_SECONDS
 from provision.store.managed_files import Change
@@ -76,7 +76,9 @@ def command(
         click.echo(_PACKAGED, err=True)
     # Units of an earlier run would override those of the package.
     without = remove or is_packaged
-    files = [] if without else _files(root, program or own_program(root, sys.argv[0]))
+    files = (
+        [] if without else _files(root, program or own_program(root, sys.argv[0]), dry_run=dry_run)
+    )
     if dry_run:
         changes = plan_units(root, files, replace=replace)
     else:
@@ -96,7 +98,7 @@ def command(
             click.echo(f"would {change}")
 
 
-def _files(root: Path, program: str) -> list[UnitFile]:
+def _files(root: Path, program: str, *, dry_run: bool) -> list[UnitFile]:
     """Render the units and hooks for a program, which the units must be able to start."""
     files = unit_files(
         templates_dir(),
@@ -110,6 +112,8 @@ def _files(root: Path, program: str) -> list[UnitFile]:
     )
     units = [(file.path.name, file.text) for file in files if file.path.parent == UNITS]
     require_visible(root, program, units, checkout=_checkout())
+    if not dry_run:
+        require_label(root, program, checkout=_checkout())
     return files
 
 
