@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import provision
 from provision.agent.contents import read_contents
 from provision.agent.model import Desired, DesiredDriver
-from provision.errors import InUseError
+from provision.errors import InUseError, NotFoundError
 from provision.files import in_root, remove_drafts, write_atomic
 from provision.host.kernels import machine
 from provision.store.entries import linked_kernels
@@ -82,7 +82,7 @@ def read_inputs(root: Path, desired: Desired) -> Inputs:
         desired.settings,
         _certificate(root, desired),
         machine(root),
-        json.dumps(_distro(root), sort_keys=True),
+        desired.distro,
         _files(templates, [*mains, *sources]),
         _files(_PACKAGE, [_PACKAGE / f"build/{name}.py" for name in _IN_BUILDS]),
         _files(_PACKAGE, sorted((_PACKAGE / "distros").glob("*.toml"))),
@@ -95,21 +95,6 @@ def _certificate(root: Path, desired: Desired) -> str:
         return ""
     path = in_root(root, desired.certificate)
     return _files(path.parent, [path])
-
-
-def _distro(root: Path) -> Mapping[str, str]:
-    """Return the fields of os-release that select the archive and the templates.
-
-    Its other fields change with every point release, which changes no artifact.
-    """
-    for name in _OS_RELEASES:
-        try:
-            lines = in_root(root, name).read_text().splitlines()
-        except OSError:
-            continue
-        fields = dict(line.split("=", 1) for line in lines if "=" in line)
-        return {key: fields.get(key, "").strip("\"'") for key in ("ID", "VERSION_ID")}
-    return {}
 
 
 def _files(folder: Path, paths: Iterable[Path]) -> str:
@@ -178,11 +163,36 @@ def _read(root: Path, catalogues: Sequence[Path]) -> Desired:
         keep=config.policy.keep,
         update=config.policy.update,
         textfile=config.metrics.textfile,
+        distro=_distro(root),
         settings=_settings_fingerprint(config),
         certificate=config.signing.certificate,
         catalogue=tuple(map(str, folders)),
         templates=str(templates_dir()),
     )
+
+
+def _distro(root: Path) -> str:
+    """Return the host's release as builds know it: 9.4 and 9.5 of an EL are both 9."""
+    from provision.distros import find_distro  # noqa: PLC0415 - as in _read
+
+    named = _os_release(root)
+    try:
+        found = find_distro(named)
+    except NotFoundError:
+        return named
+    return f"{found.id}:{found.version}"
+
+
+def _os_release(root: Path) -> str:
+    """Return ``ID:VERSION_ID`` of os-release."""
+    for name in _OS_RELEASES:
+        try:
+            lines = in_root(root, name).read_text().splitlines()
+        except OSError:
+            continue
+        fields = dict(line.split("=", 1) for line in lines if "=" in line)
+        return ":".join(fields.get(key, "").strip("\"'") for key in ("ID", "VERSION_ID"))
+    return ""
 
 
 def _settings_fingerprint(config: Config) -> str:
@@ -240,11 +250,11 @@ def _kept(root: Path) -> Mapping[str, Any] | None:
 
 
 def _key(root: Path, catalogues: Sequence[Path]) -> str:
-    """Return a fingerprint of provision.toml and of the program that reads it."""
+    """Return a fingerprint of provision.toml, the distro and the program that reads them."""
     text = _content(root)
     # The place of the program decides its own catalogue and templates.
     program = (provision.__version__, provision.__file__, sys.prefix, sys.version, str(root))
-    parts = [*program, *map(str, catalogues)]
+    parts = [*program, _os_release(root), *map(str, catalogues)]
     return hashlib.sha256("\0".join(parts).encode() + b"\0" + text).hexdigest()
 
 

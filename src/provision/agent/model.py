@@ -17,6 +17,11 @@ from provision.store.state import Failure, KernelState
 Loaded = Literal["yes", "no", "partly", "other"]
 
 
+# Reasons of a failure: what is needed is not there. "no-artifact": the registry lacks it, and this
+# host does not build.
+UNAVAILABLE = frozenset({"missing", "no-artifact"})
+
+
 @dataclass(frozen=True, slots=True)
 class DesiredDriver:
     """A driver that the host should have.
@@ -47,6 +52,8 @@ class Desired:
         keep: Older artifacts of each kernel that stay for a rollback.
         update: ``never`` or ``timer``: whether the timer may move versions forward.
         textfile: File of the metrics; None: a file in the exporter's folder, if the host has it.
+        distro: The host's release as distros are told apart (``rocky:9`` of 9.4), or what its
+            os-release says if that is not known.
         settings: Fingerprint of everything else in provision.toml that can change an artifact.
         certificate: Certificate for signing modules; None: modules are not signed.
         catalogue: The catalogue's folders; a driver in a later one masks one of an earlier one.
@@ -60,6 +67,7 @@ class Desired:
     keep: int = 1
     update: str = "never"
     textfile: str | None = None
+    distro: str = ""
     settings: str = ""
     certificate: str | None = None
     catalogue: tuple[str, ...] = ()
@@ -80,6 +88,7 @@ class KernelArtifact:
         version: The driver's version in it.
         unsigned: The image of a registry that it came from, if that image is not signed.
         holds_off: Whether a retry is too early, or makes no sense.
+        is_wanted: Whether it was made for the present setting of provision.toml.
     """
 
     inputs: str
@@ -91,6 +100,20 @@ class KernelArtifact:
     version: str | None = None
     unsigned: str | None = None
     holds_off: bool = False
+    is_wanted: bool = False
+
+    @property
+    def stays(self) -> bool:
+        """Whether a whole artifact stays because what would replace it is not available.
+
+        provision.toml asks for the same as before, and only the surroundings have changed: the
+        distro's repositories no longer have the kernel's headers, for example.
+        """
+        failure = self.known.failure
+        is_unavailable = (
+            failure is not None and failure.reason in UNAVAILABLE and failure.inputs == self.inputs
+        )
+        return is_unavailable and self.is_whole and self.is_wanted
 
     @property
     def is_current(self) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from provision.agent.contents import Contents, damages, files_fingerprint, read_contents
-from provision.agent.desired import Inputs, read_inputs
+from provision.agent.desired import Inputs, read_inputs, setting_fingerprint
 from provision.agent.model import (
     Desired,
     DesiredDriver,
@@ -141,7 +141,10 @@ def _artifacts(
         contents = read_contents(layout.entry(digest)) if digest else None
         known = state.of(release)
         damage = _damage(layout, digest, contents, known, look) if digest else None
-        artifact = _artifact(inputs.of(driver, release), known, digest, contents)
+        artifact = replace(
+            _artifact(inputs.of(driver, release), known, digest, contents),
+            is_wanted=known.wanted == setting_fingerprint(driver),
+        )
         if state.is_newer:
             artifact = _sealed(artifact, NewerStateError(layout.state, state.schema))
         if digest and contents and damage is None:

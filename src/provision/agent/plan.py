@@ -78,7 +78,8 @@ def _for_kernel(
     """
     there = observed.drivers[driver.name]
     is_running = release == observed.kernels.running
-    prepares = isinstance(step, Action)
+    # An attempt that failed before is repeated, and costs nothing that works.
+    prepares = isinstance(step, Action) and not there.artifacts[release].stays
     if step is not None:
         yield (_SECOND if is_running else _THIRD), step
     if is_running:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from provision.agent.model import (
+    UNAVAILABLE,
     Blocked,
     Desired,
     DesiredDriver,
@@ -66,7 +67,7 @@ class ArtifactStatus:
         rejected: Artifacts that were rolled back from.
         prepared: Unix time when the artifact was made or found.
         seconds: The duration of that, by part.
-        reason: Why it is not ``ready``.
+        reason: Why it is not ``ready``, or why it stays as it is.
         resolution: What to do about that.
         failure: The whole failure.
     """
@@ -243,19 +244,25 @@ def _artifact(
     is_running = release == observed.kernels.running
     failure = _failure(artifact)
     blocked = _about(plan.blocked, driver.name, release)
-    planned = [a for a in plan.actions if (a.driver, a.kernel) == (driver.name, release)]
+    planned = [
+        action
+        for action in plan.actions
+        if (action.driver, action.kernel) == (driver.name, release)
+        and not (artifact.stays and action.kind == "prepare")
+    ]
     state: State = "ready"
     reason = resolution = None
-    if failure is not None:
-        # "no-artifact": the registry lacks it, and this host does not build.
-        is_missing = failure.reason in {"missing", "no-artifact"}
-        state = "missing" if is_missing else "failed"
+    if failure is not None and not artifact.stays:
+        state = "missing" if failure.reason in UNAVAILABLE else "failed"
         reason, resolution = failure.message, failure.resolution
     elif blocked is not None:
         state = "reboot-required" if blocked.obstacle == "reboot-required" else "pending"
         reason, resolution = blocked.reason, blocked.resolution
     elif planned:
         state, reason, resolution = "pending", planned[0].reason, "Run 'provision apply'."
+    elif failure is not None:
+        reason = f"it stays, because it could not be made again: {failure.message}"
+        resolution = failure.resolution
     return ArtifactStatus(
         release=release,
         role="running" if is_running else "next",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,48 @@ def test_what_may_pass_is_asked_again_by_every_run(ready: Host) -> None:
     ready.broken.clear()
     assert ready.kinds() == [f"prepare {NEXT}"]
     assert ready.apply().status.state == "ready"
+
+
+def _upgrade(host: Host) -> None:
+    write(host.root / "etc/os-release", b'ID=debian\nVERSION_ID="13"\n')
+
+
+def _add_a_patch(host: Host) -> None:
+    write(host.root / f"srv/{DRIVER}/patches/fix.patch", b"+")
+    host.configure(f'catalogue = ["/srv"]\n[drivers.{DRIVER}]\n')
+
+
+@pytest.mark.parametrize(
+    ("change", "failure", "state", "code"),
+    [
+        (_upgrade, NotFoundError("No headers", resolution="wait"), "ready", 0),
+        (_add_a_patch, NotFoundError("No headers", resolution="wait"), "ready", 0),
+        (_upgrade, _compile_error(), "failed", 1),
+        # This was asked for.
+        (lambda h: h.ask_for("9.9"), NotFoundError("No 9.9", resolution="ask"), "missing", 3),
+    ],
+)
+def test_a_driver_that_works_is_not_missing_because_its_surroundings_changed(
+    ready: Host, change: Callable[[Host], None], failure: ProvisionError, state: str, code: int
+) -> None:
+    change(ready)
+    ready.broken[DRIVER] = failure
+    for is_used in (False, True):
+        if is_used:
+            ready.use()
+        result = ready.apply()
+        assert (result.status.state, result.status.exit_code) == (state, code)
+        (artifact,) = result.status.drivers[0].kernels
+        assert artifact.is_ready
+        # It says what could not be had, and what to do about it.
+        assert failure.message in (artifact.reason or "")
+        assert artifact.resolution == failure.resolution
+    ready.reboot()
+    assert ready.apply().status.state == state
+    assert ready.kernel.loaded
+    ready.broken.clear()
+    ready.apply(retry=True)
+    assert ready.artifact().reason is None
 
 
 def test_a_build_that_fails_for_another_reason_is_tried_again_after_a_pause(ready: Host) -> None:

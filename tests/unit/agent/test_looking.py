@@ -86,7 +86,6 @@ def test_the_last_settings_outlive_a_mistake(tmp_path: Path) -> None:
 @pytest.fixture
 def places(tmp_path: Path) -> Desired:
     """A host with a catalogue and templates of its own."""
-    write(tmp_path / "etc/os-release", b'ID=debian\nVERSION_ID="12"\nPRETTY_NAME="12.1"\n')
     write(tmp_path / "t/Dockerfile.apt.j2", b"FROM")
     write(tmp_path / "t/macros/apt.j2", b"apt")
     write(tmp_path / "t/apt/apt.sh", b"apt")
@@ -109,7 +108,6 @@ DEMO = DesiredDriver("demo")
         lambda root: write(root / "c/demo/driver.toml", b"other"),
         lambda root: write(root / "c/demo/patches/fix.patch", b"+"),
         lambda root: write(root / "d/demo/driver.toml", b"masks"),
-        lambda root: write(root / "etc/os-release", b'ID=debian\nVERSION_ID="13"\n'),
     ],
 )
 def test_whatever_may_change_an_artifact_changes_its_fingerprint(
@@ -142,9 +140,33 @@ def test_options_and_kernels_change_it_too(places: Desired, tmp_path: Path) -> N
 def test_what_changes_no_artifact_does_not(places: Desired, tmp_path: Path) -> None:
     before = read_inputs(tmp_path, places).of(DEMO, KERNEL)
     write(tmp_path / "t/systemd/unit.j2", b"other")
-    write(tmp_path / "etc/os-release", b'PRETTY_NAME="12.2"\nVERSION_ID=12\nID=debian\n')
     options = DesiredDriver("demo", options={"demo": {"devices": "2"}})
     assert read_inputs(tmp_path, places).of(options, KERNEL) == before
+
+
+@pytest.mark.parametrize(
+    ("distro", "before", "after", "is_same"),
+    [
+        ("rocky", "9.4", "9.5", True),
+        ("rhel", "8.9", "8.10", True),
+        ("rocky", "8.10", "9.0", False),
+        ("debian", "12", "13", False),
+        ("ubuntu", "22.04", "24.04", False),
+        ("opensuse-leap", "15.6", "16.0", False),
+        ("flatcar", "4081.2.0", "4081.2.1", False),
+        ("of-their-own", "1.0", "1.1", False),
+    ],
+)
+def test_a_point_release_of_the_same_release_changes_no_artifact(
+    tmp_path: Path, distro: str, before: str, after: str, *, is_same: bool
+) -> None:
+    _configure(tmp_path)
+    found = []
+    for version in (before, after):
+        text = f'PRETTY_NAME="{version}"\nID={distro}\nVERSION_ID="{version}"\n'
+        write(tmp_path / "etc/os-release", text.encode())
+        found.append(read_inputs(tmp_path, load_desired(tmp_path, keep=True)).of(DEMO, KERNEL))
+    assert (found[0] == found[1]) is is_same
 
 
 class _Clock:
