@@ -1,6 +1,7 @@
 """Foresees where an apply would get each kernel's artifact: store, registry, build, or nowhere.
 
-Registries are queried as by an apply; nothing is downloaded, resolved, built or written.
+Registries, archives, vendors and the engine are queried as by an apply; nothing is built, and
+nothing is written but what these answered.
 """
 
 from __future__ import annotations
@@ -21,11 +22,9 @@ from provision.agent.model import (
 )
 from provision.agent.observe import observe
 from provision.agent.preparing import Preparer
-from provision.build.version_choice import chosen_flavour
-from provision.catalogue import Recipe, version_matches
 from provision.errors import ProvisionError
 from provision.pipeline.artifact_lookup import asks_registries, look_for
-from provision.pipeline.driver_request import DriverRequest
+from provision.pipeline.availability import version_to_build
 from provision.pipeline.registries import Consent
 from provision.pipeline.registry_search import Lookup
 from provision.progress import Event, Note
@@ -43,7 +42,7 @@ class Foreseen:
         kernel: The kernel.
         source: ``store`` if the store has it, ``registry`` if it is pulled, ``build`` if it is
             built here, ``missing`` if it is not available.
-        version: The driver's version; None: a build decides it.
+        version: The driver's version; None: the artifact is not available.
         image: The registry's image, with its digest.
         reason: Why it is built or not available; for people.
         resolution: What to do about a missing artifact.
@@ -61,7 +60,7 @@ class Foreseen:
         words = {
             "store": f"The store has {self.version}",
             "registry": f"A registry has {self.version}: {self.image}",
-            "build": "It is built here",
+            "build": f"It builds {self.version} here",
             "missing": "It is not available",
         }[self.source]
         return f"{words}: {self.reason}" if self.reason else words
@@ -142,11 +141,13 @@ def _found(
     consent = Consent(allow_downgrade=preparer.run.mode.allow_downgrade)
     trusted = look_for(settings, request, Lookup(consent, progress=note))
     if trusted is None:
-        _check_known(settings.catalogue.entry(driver.name).recipe, request)
         reason = None
         if asks_registries(settings):
             reason = "; ".join(notes) or "no registry has it"
-        return Foreseen(*place, "build", reason=reason)
+        version = version_to_build(settings, request, progress=note)
+        # Without an engine, nothing is built.
+        preparer.engine  # noqa: B018 - connects
+        return Foreseen(*place, "build", version, reason=reason)
     pin = trusted.image.pin
     if preparer.stays(artifact, pin):
         return Foreseen(*place, "store", artifact.version, reason="there is no newer one")
@@ -157,20 +158,3 @@ def _found(
     )
     image = None if source == "store" else str(trusted.image.reference)
     return Foreseen(*place, source, pin.driver.version, image)
-
-
-def _check_known(recipe: Recipe, request: DriverRequest) -> None:
-    """Refuse a flavour or a kernel that the recipe lists for no version of the driver.
-
-    Raises:
-        ProvisionError: The recipe does not list it.
-    """
-    chosen_flavour(recipe, request.flavour)
-    base = (request.kernel or "").partition("-")[0]
-    if not recipe.kernels or any(version_matches(base, row.kernels) for row in recipe.kernels):
-        return
-    ranges = "; ".join(f"{row.versions or 'any version'}: {row.kernels}" for row in recipe.kernels)
-    raise ProvisionError(
-        f"no registry has it, and {recipe.name} is not known to build on {request.kernel}",
-        resolution=f"It builds on other kernels ({ranges}): provision kernels {recipe.name}",
-    )

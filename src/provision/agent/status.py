@@ -21,15 +21,30 @@ from provision.host.kernels import Kernels
 from provision.store.state import Failure
 
 SCHEMA = 1
-# From the worst to the best; the worst kernel and driver give a host its state.
-State = Literal["failed", "missing", "next-kernel-not-ready", "reboot-required", "pending", "ready"]
+# From the worst to the best; the worst kernel and driver give a host its state. A host whose
+# provision.toml names no driver, and that has none left, is not configured.
+State = Literal[
+    "failed",
+    "missing",
+    "next-kernel-not-ready",
+    "reboot-required",
+    "pending",
+    "not-configured",
+    "ready",
+]
 _ORDER: tuple[State, ...] = (
     "failed",
     "missing",
     "next-kernel-not-ready",
     "reboot-required",
     "pending",
+    "not-configured",
     "ready",
+)
+
+NAME_A_DRIVER = (
+    "Name a driver in /etc/provision/provision.toml, such as [drivers.nvidia] ('provision drivers'"
+    " lists them), then run 'provision plan'."
 )
 
 
@@ -126,7 +141,7 @@ class Status:
     Attributes:
         time: Unix time of the observation.
         state: The worst state of its drivers.
-        is_ready: Whether all drivers work now.
+        is_ready: Whether there are drivers, and all of them work now.
         exit_code: The exit code of ``provision apply`` in this state.
         kernels: The host's kernels.
         drivers: The drivers.
@@ -191,12 +206,15 @@ def status_of(
         "reboot-required" for blocked in plan.blocked if blocked.driver not in names
     )
     artifacts = (artifact.state for driver in drivers for artifact in driver.kernels)
-    state = _worst((*lingering, *(driver.state for driver in drivers)))
+    states = (*lingering, *(driver.state for driver in drivers))
+    state = _worst(states)
+    if not states:
+        state = "pending" if plan.actions else "not-configured"
     exit_code = int(_exit_code({*lingering, *artifacts}))
     return Status(
         time=time,
         state="failed" if trouble else state,
-        is_ready=all(driver.is_ready for driver in drivers),
+        is_ready=bool(drivers) and all(driver.is_ready for driver in drivers),
         exit_code=trouble.exit_code if trouble else exit_code,
         kernels=observed.kernels,
         drivers=drivers,

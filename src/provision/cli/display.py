@@ -17,7 +17,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from provision.agent.status import ArtifactStatus, DriverStatus, Status
+from provision.agent.status import NAME_A_DRIVER, ArtifactStatus, DriverStatus, Status
 from provision.cli.options import for_people
 from provision.errors import redact
 from provision.progress import Event, Note, Output, Progress, Step, Tally, Transfer
@@ -64,7 +64,10 @@ def watch(look: Callable[[], Status], *, seconds: float, sleep: Callable[[float]
 
 def rendered(status: Status) -> RenderableType:
     """Return the status as text and a table."""
-    head = Text.assemble(("This host is ", ""), (status.state, _style(status.state)))
+    if status.state == "not-configured":
+        head = Text("Nothing is configured", style=_style(status.state))
+    else:
+        head = Text.assemble(("This host is ", ""), (status.state, _style(status.state)))
     if status.kernels.running:
         head.append(f"; kernel {status.kernels.running}")
     if status.kernels.pending:
@@ -77,7 +80,7 @@ def rendered(status: Status) -> RenderableType:
     said += [f"{driver.name}: {note}" for driver in status.drivers for note in driver.notes]
     notes = [Text(note, style="yellow") for note in said]
     if not status.drivers:
-        return Group(head, *notes, Text("provision.toml names no driver."))
+        return Group(head, *notes, Text.assemble(("What to do: ", "bold"), NAME_A_DRIVER))
     return Group(head, *notes, table, *_reasons(status))
 
 

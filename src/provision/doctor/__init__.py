@@ -55,6 +55,7 @@ class Result:
 
 
 CHECKS: tuple[Check, ...] = (
+    Check("drivers", settings_checks.drivers),
     Check("running-kernel", build_checks.running_kernel),
     Check("loaded", kernel_checks.loaded),
     Check("next-kernel", build_checks.next_kernel),

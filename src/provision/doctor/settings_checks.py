@@ -26,6 +26,18 @@ _CONTAINERS_CONF = (
 )
 
 
+def drivers(scene: Scene) -> Iterator[Finding]:
+    """provision.toml names a driver, or one is installed."""
+    if not scene.drivers:
+        yield Finding(
+            "unknown",
+            "nothing is configured",
+            "provision.toml is missing or names no driver, so no driver could be checked",
+            "name one in /etc/provision/provision.toml, such as [drivers.nvidia]; provision"
+            " drivers lists them",
+        )
+
+
 def catalogue(scene: Scene) -> Iterator[Finding]:
     """The driver folders and flavours that provision.toml names exist."""
     for folder in scene.config.catalogue:

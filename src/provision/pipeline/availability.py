@@ -13,7 +13,13 @@ from provision import distros
 from provision.build.base_image import find_base, named_base
 from provision.build.package_store import PackageStore
 from provision.build.solve import list_kernels as solver_kernels
-from provision.build.version_choice import KernelRequest, chosen_flavour, suitable_versions
+from provision.build.version_choice import (
+    KernelRequest,
+    check_kernel,
+    choose_offer,
+    chosen_flavour,
+    suitable_versions,
+)
 from provision.catalogue import Recipe
 from provision.config import DriverConfig
 from provision.distros import source_names
@@ -26,7 +32,13 @@ from provision.host.facts import Facts, read_facts
 from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
 from provision.pin import DistroPin
-from provision.pipeline.driver_request import DriverRequest, choose_distro
+from provision.pipeline.driver_request import (
+    DriverRequest,
+    choose_distro,
+    choose_tree,
+    packaged_distro,
+)
+from provision.pipeline.package_pins import request_of
 from provision.pipeline.solving import (
     PackageNeeds,
     base_request,
@@ -189,6 +201,36 @@ def list_offers(
         readings=readings,
         day=today(),
     )
+
+
+def version_to_build(
+    settings: Settings, request: DriverRequest, *, progress: Progress = silent
+) -> str:
+    """Return the version of a driver that a build for a kernel would take.
+
+    Raises:
+        NotFoundError: No version is offered, or none is known to build on the kernel.
+        ProvisionError: The archive or the vendor failed.
+    """
+    kernel = request.kernel or ""
+    recipe = settings.catalogue.entry(request.driver).recipe
+    tree = choose_tree(settings, kernel, request.distro)
+    if tree is None:
+        distro = choose_distro(settings, packaged_distro(settings, request.distro, kernel))
+    else:
+        distro = tree.toolchain or tree.distro
+    asked = request_of(settings, request, distro, progress=progress)
+    market = Market(
+        f"{distro.id} {distro.version}",
+        source_names(distro),
+        architecture=asked.architecture,
+        published=asked.published,
+    )
+    flavour = chosen_flavour(recipe, request.flavour)
+    with open_market(settings, recipe.name, distro, market, progress=progress) as opened:
+        version = choose_offer(recipe, flavour, asked, opened).version
+        check_kernel(recipe, version, asked, opened.index)
+    return version
 
 
 def _offered(

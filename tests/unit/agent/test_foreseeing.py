@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from provision.agent import foreseeing, preparing
 from provision.agent.foreseeing import Foreseen, foresee
 from provision.agent.model import Mode, Run
 from provision.agent.reconcile import look_at
+from provision.errors import NotFoundError
 from provision.pin import Pin
 from provision.pipeline.artifact_lookup import MissingArtifactError
 from provision.pipeline.driver_request import DriverRequest
@@ -23,6 +25,7 @@ from provision.progress import Note
 from provision.store.entries import add
 from provision.store.state import Failure, load_state, update_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
+from unit.engine.fake_engine import FakeEngine
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
 from unit.recipes import RECIPE
 
@@ -64,12 +67,27 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
 
 
 @pytest.fixture(autouse=True)
-def recipe(host: Host) -> None:
-    """The driver is in the catalogue: it builds on Linux 6.1."""
-    text = RECIPE.replace('name = "made-up"', f'name = "{DRIVER}"')
-    write(host.root / f"drivers/{DRIVER}/driver.toml", text.encode())
+def engine(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is an engine, and the driver is in the catalogue: it builds on Linux 6.1."""
+    write(host.root / f"drivers/{DRIVER}/driver.toml", recipe_of(NEWEST, OLDER).encode())
     write(host.root / f"drivers/{DRIVER}/patches/fix.patch", b"--- a\n+++ b\n")
+    # Which versions this source has does not depend on an archive.
+    write(host.root / "etc/os-release", b"ID=rocky\nVERSION_ID=9.6\n")
     configure(host)
+    monkeypatch.setattr(preparing, "open_engine", lambda _settings: FakeEngine())
+
+
+def recipe_of(*versions: str) -> str:
+    """Return a recipe whose source has these versions."""
+    releases = "".join(
+        f'[[source.releases]]\nversion = "{one}"\nsha256 = "{64 * "0"}"\n'
+        f'url = "https://driver.example/{one}.tar.xz"\n'
+        for one in versions
+    )
+    text = RECIPE.replace('name = "made-up"', f'name = "{DRIVER}"')
+    head, _, rest = text.partition("[source]")
+    text = f'{head}[source]\nkind = "archive"\n{releases}\n{rest[rest.index("[[kernels]]") :]}'
+    return re.sub(r"(?m)^package = .*\n", "", text)
 
 
 def configure(host: Host, more: str = REGISTRY, driver: str = "") -> None:
@@ -100,8 +118,8 @@ def test_what_no_registry_has_is_built_and_nothing_is_changed(
     host: Host, registry: Registry
 ) -> None:
     found = look(host)[KERNEL]
-    assert (found.source, found.version) == ("build", None)
-    assert str(found) == f"It is built here: registry.example has no {DRIVER}"
+    assert (found.source, found.version) == ("build", NEWEST)
+    assert str(found) == f"It builds {NEWEST} here: registry.example has no {DRIVER}"
     assert [wanted.kernel for wanted, _ in registry.wanted] == [KERNEL]
     assert host.wanted == []
     assert not host.layout.folder.exists()
@@ -110,7 +128,7 @@ def test_what_no_registry_has_is_built_and_nothing_is_changed(
 @pytest.mark.usefixtures("registry")
 def test_without_a_registry_there_is_nothing_to_explain(host: Host) -> None:
     configure(host, "")
-    assert str(look(host)[KERNEL]) == "It is built here"
+    assert str(look(host)[KERNEL]) == f"It builds {NEWEST} here"
 
 
 def test_an_image_whose_artifact_is_in_the_store_is_not_pulled(
@@ -143,8 +161,30 @@ def test_a_kernel_that_the_recipe_does_not_know_is_missing(host: Host) -> None:
     host.add_kernel("9.9.0-1-amd64")
     found = look(host)["9.9.0-1-amd64"]
     assert found.source == "missing"
-    assert "not known to build on 9.9.0-1-amd64" in str(found)
-    assert f"provision kernels {DRIVER}" in (found.resolution or "")
+    assert "not known to build on the kernel 9.9.0-1-amd64" in str(found)
+    assert found.resolution
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize("lacking", ["engine", "mirror", "version"])
+def test_what_could_not_be_found_out_is_no_build(
+    host: Host, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    match lacking:
+        case "engine":
+            monkeypatch.setattr(preparing, "open_engine", _no_engine)
+        case "mirror":
+            write(host.root / "etc/os-release", b"ID=debian\nVERSION_ID=12\n")
+        case _:
+            configure(host, driver='version = "9.9"')
+    found = look(host)[KERNEL]
+    assert (found.source, found.version) == ("missing", None)
+    assert lacking in str(found)
+    assert found.resolution
+
+
+def _no_engine(_settings: object) -> FakeEngine:
+    raise NotFoundError("No container engine answers.", resolution="Install one.")
 
 
 @pytest.mark.usefixtures("registry")

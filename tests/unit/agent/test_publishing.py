@@ -87,9 +87,11 @@ def test_a_failure_with_other_inputs_is_past() -> None:
     assert _status(old).state == "ready"
 
 
-def test_a_host_without_drivers_is_ready() -> None:
+def test_a_host_without_drivers_is_not_ready() -> None:
     observed = Observed(Kernels(None), is_live=False, drivers={})
-    assert status_of(Desired(), observed, plan(Desired(), observed), time=1).state == "ready"
+    found = status_of(Desired(), observed, plan(Desired(), observed), time=1)
+    # The units of a host that is not configured yet do not fail.
+    assert (found.state, found.is_ready, found.exit_code) == ("not-configured", False, 0)
 
 
 def test_metrics_have_what_is_watched() -> None:

@@ -16,7 +16,7 @@ from provision.build.diagnosis import BuildError, BuildFailure, SourceError
 from provision.build.package_store import PackageStore
 from provision.cli import display
 from provision.cli.commands import apply
-from provision.cli.display import rendered, watch
+from provision.cli.display import watch
 from provision.distros.debian import default_cache
 from provision.errors import ProvisionError
 from provision.matrix.cells import Cell, Column, Row
@@ -164,11 +164,33 @@ def test_a_status_is_shown_again_and_again(host: Host, monkeypatch: pytest.Monke
     assert "pending" in console.export_text()
 
 
-def test_a_host_without_drivers_says_so(host: Host, call: Call) -> None:
+@pytest.mark.parametrize("text", [None, "", "# none\n"])
+def test_a_host_where_nothing_is_configured_is_not_ready(
+    host: Host, call: Call, text: str | None
+) -> None:
+    host.configure(text or "")
+    if text is None:
+        (host.root / "etc/provision/provision.toml").unlink()
+    for words in (("status",), ("status", "--check"), ("plan",), ("doctor",)):
+        done = call(*words, "--root", host.root)
+        assert done.code == 3
+        assert "othing is configured" in done.out
+        assert call(*words, "--root", host.root, "--json").code == 3
+    # The units run it, and there is nothing to do.
+    done = call("apply", "--root", host.root)
+    assert (done.code, "Nothing is configured" in done.out) == (0, True)
+    document = call("status", "--root", host.root, "--json").document
+    assert (document["state"], document["is_ready"]) == ("not-configured", False)
+
+
+def test_a_driver_that_waits_to_be_taken_out_of_use_is_no_empty_host(
+    host: Host, call: Call
+) -> None:
+    call("apply", "--root", host.root)
     host.configure("# none\n")
-    assert "names no driver" in call("status", "--root", host.root).out
-    assert call("apply", "--root", host.root).out == "Nothing to do.\n"
-    assert rendered(look_at(host.root, host.desired())[1])
+    assert call("status", "--root", host.root, "--json").document["state"] == "pending"
+    call("apply", "--root", host.root)
+    assert call("status", "--root", host.root).code == 3
 
 
 def test_a_rollback_goes_back(host: Host, call: Call) -> None:

@@ -25,6 +25,10 @@ def _fails_next(host: DoctorHost) -> None:
     Results(matrix_folder(host.root)).write(result)
 
 
+def _no_driver(host: DoctorHost) -> None:
+    shutil.rmtree(host.layout.folder)
+
+
 def _nothing_stored(host: DoctorHost) -> None:
     shutil.rmtree(host.layout.folder)
     host.file("etc/provision/provision.toml", f"[drivers.{DRIVER}]\n")
@@ -291,6 +295,7 @@ def _unsigned(host: DoctorHost) -> None:
 
 
 CASES: list[tuple[str, Break, str, str]] = [
+    ("drivers", _no_driver, "unknown", "nothing is configured"),
     ("running-kernel", _nothing_stored, "fail", "nothing in the store for the running kernel"),
     ("running-kernel", _built_for_another_kernel, "fail", "it does not compile"),
     ("next-kernel", DoctorHost.next_kernel, "fail", f"not ready for {NEXT_KERNEL}"),

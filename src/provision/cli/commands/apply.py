@@ -14,7 +14,7 @@ from provision.agent.conclusion import Result, always_published
 from provision.agent.desired import load_desired
 from provision.agent.model import Desired, Mode, Plan, Run
 from provision.agent.reconcile import apply, look_at
-from provision.agent.status import ArtifactStatus, Status
+from provision.agent.status import NAME_A_DRIVER, ArtifactStatus, Status
 from provision.cli import options
 from provision.cli.commands.status import lazily_shown, print_result, result_document
 from provision.cli.options import print_json
@@ -50,7 +50,9 @@ def plan_command(
 ) -> int:
     """Show what 'provision apply' would do here and why, and what it could not do.
 
-    The command queries registries as 'apply' does. It downloads and changes nothing.
+    The command asks registries, archives, vendors and the engine as 'apply' does, and changes
+    nothing. The exit code is 3 if nothing is configured, or if an artifact would have to be made
+    and it is not known from where.
     """
     root = root.resolve()
     desired = load_desired(root, catalogues=catalogues)
@@ -60,6 +62,7 @@ def plan_command(
 
     artifacts = foresee(Run(root, desired, mode, catalogues), planned)
     warnings = list(_from_matrix(root, desired))
+    is_configured = status.state != "not-configured"
     if as_json:
         print_json(
             {
@@ -70,12 +73,16 @@ def plan_command(
                 "matrix": warnings,
             }
         )
+    elif not is_configured:
+        click.echo(f"Nothing is configured. {NAME_A_DRIVER}")
     else:
         _print(planned, {(a.driver, a.kernel): a for a in artifacts})
         for one in warnings:
             what = f"{one['driver']} {one['version']} failed on {one['kernel']}"
             click.echo(f"The matrix says: {what}: {one['cause']}")
-    return ExitCode.DONE
+    makes = {(a.driver, a.kernel) for a in planned.actions if a.kind == "prepare"}
+    is_known = not any(a.source == "missing" and (a.driver, a.kernel) in makes for a in artifacts)
+    return ExitCode.DONE if is_configured and is_known else ExitCode.NOT_FOUND
 
 
 def _from_matrix(root: Path, desired: Desired) -> Iterator[dict[str, Any]]:

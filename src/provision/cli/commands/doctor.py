@@ -29,9 +29,11 @@ _COLOURS: Mapping[State, str] = {"ok": "green", "warn": "yellow", "fail": "red",
 def doctor_command(*, with_ok: bool, root: Path, as_json: bool) -> int:
     """Check this host for common problems with drivers, and explain causes and cures.
 
-    The command changes nothing. The exit code is 1 if a check fails.
+    The command changes nothing. The exit code is 1 if a check fails, and 3 if there is no driver
+    that could be checked.
     """
-    results = diagnose(observe(root))
+    scene = observe(root)
+    results = diagnose(scene)
     states = Counter(result.state for result in results)
     if as_json:
         print_json(
@@ -40,7 +42,9 @@ def doctor_command(*, with_ok: bool, root: Path, as_json: bool) -> int:
     else:
         _print([r for r in results if with_ok or r.state != "ok"])
         click.echo(", ".join(f"{states[state]} {state}" for state in _COLOURS if states[state]))
-    return ExitCode.FAILED if states["fail"] else ExitCode.DONE
+    if states["fail"]:
+        return ExitCode.FAILED
+    return ExitCode.DONE if scene.drivers else ExitCode.NOT_FOUND
 
 
 def _print(results: Iterable[Result]) -> None:

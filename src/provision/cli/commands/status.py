@@ -20,7 +20,7 @@ from provision.agent.desired import load_desired
 from provision.agent.model import Outcome
 from provision.agent.reconcile import look_at
 from provision.agent.rollback import rollback, would_roll_back
-from provision.agent.status import Status
+from provision.agent.status import NAME_A_DRIVER, Status
 from provision.cli import options
 from provision.cli.options import megabytes, print_json
 from provision.errors import ExitCode, UsageError
@@ -70,7 +70,7 @@ def status_command(
         status = _look(root, catalogues)
         _publish(status, node)
         print_json(status.document())
-        return _checked(status) if check else ExitCode.DONE
+        return _exit_code(status, check=check)
     from provision.cli import display  # noqa: PLC0415 - takes a while to load
 
     if watch:
@@ -79,7 +79,7 @@ def status_command(
     status = _look(root, catalogues)
     _publish(status, node)
     display.show(status)
-    return _checked(status) if check else ExitCode.DONE
+    return _exit_code(status, check=check)
 
 
 def _publish(status: Status, node: str | None) -> None:
@@ -90,8 +90,12 @@ def _publish(status: Status, node: str | None) -> None:
         publish(status.document(), node)
 
 
-def _checked(status: Status) -> int:
-    """Return the exit code of ``--check``: whether the host is ready for a reboot."""
+def _exit_code(status: Status, *, check: bool) -> int:
+    """Return whether there is anything to report; with ``check``, whether a reboot is safe."""
+    if status.state == "not-configured":
+        return ExitCode.NOT_FOUND
+    if not check:
+        return ExitCode.DONE
     is_ready = all(artifact.is_ready for driver in status.drivers for artifact in driver.kernels)
     return status.exit_code or (ExitCode.DONE if is_ready else ExitCode.FAILED)
 
@@ -284,6 +288,9 @@ def print_result(result: Result) -> None:
     for driver in status.drivers:
         for note in driver.notes:
             click.echo(f"{driver.name}: {note}")
+    if status.state == "not-configured":
+        click.echo(f"Nothing is configured. {NAME_A_DRIVER}")
+        return
     if not result.outcomes and status.state == "ready":
         click.echo("Nothing to do.")
         return
@@ -297,8 +304,6 @@ def print_result(result: Result) -> None:
         error = status.error
         click.echo(f"{_coloured('failed')}: {error.message}")
         _print_reason(None, error.details, error.resolution)
-    elif not status.drivers:
-        click.echo("provision.toml names no driver: nothing to do.")
 
 
 def _print_reason(reason: str | None, details: str | None, resolution: str | None) -> None:

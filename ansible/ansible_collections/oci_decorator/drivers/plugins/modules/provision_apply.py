@@ -59,7 +59,6 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.health impor
 )
 from ansible_collections.oci_decorator.drivers.plugins.module_utils.managed_files import read
 from ansible_collections.oci_decorator.drivers.plugins.module_utils.program import (
-    DONE,
     ProgramError,
     call,
     is_there,
@@ -78,8 +77,8 @@ def _would(module: AnsibleModule, words: list[str]) -> dict[str, Any]:
         text = "everything, once provision is installed"
         return {"changed": True, "actions": [text], **_UNKNOWN}
     answer = call(module, program, ["plan", *words])
-    if answer.code != DONE:
-        raise ProgramError(answer.error or answer.notes)
+    if answer.error is not None:
+        raise ProgramError(answer.error)
     actions = [action["what"] for action in answer.document["actions"]]
     return {"changed": bool(actions), "actions": actions, **_UNKNOWN}
 

@@ -76,7 +76,6 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.health impor
 )
 from ansible_collections.oci_decorator.drivers.plugins.module_utils.managed_files import read
 from ansible_collections.oci_decorator.drivers.plugins.module_utils.program import (
-    DONE,
     ProgramError,
     call,
     is_there,
@@ -97,8 +96,9 @@ _NOTHING: dict[str, Any] = {
 
 def _asked(module: AnsibleModule, *words: str) -> dict[str, Any]:
     answer = call(module, module.params["program"], words)
-    if answer.code != DONE:
-        raise ProgramError(answer.error or answer.notes)
+    # The exit code says how the host is, and is not 0 where nothing is configured.
+    if answer.error is not None:
+        raise ProgramError(answer.error)
     return answer.document
 
 
