@@ -1,4 +1,4 @@
-"""`provision prebuild` with a real registry: each cell once, and layers that are shared."""
+"""`provision prebuild` with a real registry: builders at once, and layers that are shared."""
 
 from __future__ import annotations
 
@@ -76,21 +76,21 @@ def site(provision: Provision, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def _hosts_tags(site: Site) -> list[str]:
-    others = ("sha256-", "claim-", "pin-", "catalogue")
+    others = ("sha256-", "pin-", "catalogue")
     return [tag for tag in site.tags() if not tag.startswith(others)]
 
 
-def test_two_builders_at_once_build_each_cell_once(site: Site, engine: Engine) -> None:
+def test_two_builders_at_once_leave_each_cell_once(site: Site, engine: Engine) -> None:
     before = set(engine.images())
     env = site.provision.variables()
     listed = site.provision("prebuild", site.fleet, "--list").stdout.splitlines()
     assert len(listed) == len(_KERNELS)
     assert listed[0].startswith(f"provision prebuild {site.fleet} --cell {SMALL_DRIVER}/")
 
-    # A builder that is killed while it builds leaves a claim, which the others wait out.
+    # A builder that is killed while it builds holds up nobody.
     killed = start(site.words("killed"), log=site.folder / "killed.log", env=env)
     deadline = time.monotonic() + _LIMIT_S
-    while not any(tag.startswith("claim-") for tag in site.tags()) and killed.poll() is None:
+    while not (site.folder / "killed").exists() and killed.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.2)
     killed.send_signal(signal.SIGKILL)
@@ -104,8 +104,7 @@ def test_two_builders_at_once_build_each_cell_once(site: Site, engine: Engine) -
         p.read_text() for p in logs.values()
     ]
     counts = [_document(path)["counts"] for path in logs.values()]
-    assert sum(count.get("pushed", 0) for count in counts) == len(_KERNELS), counts
-    assert sum(count.get("present", 0) for count in counts) == len(_KERNELS), counts
+    assert all(count.keys() <= {"pushed", "present"} for count in counts), counts
     assert len(_hosts_tags(site)) == len(_KERNELS)
     tags = site.tags()
     assert sum(tag.startswith("pin-") for tag in tags) == len(_KERNELS)

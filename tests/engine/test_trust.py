@@ -5,13 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import socket
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from kit.cache import REPOSITORY, cached
+from kit.cache import cached
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need, need_programs
-from kit.process import Daemon, run
+from kit.process import run
 from kit.product import Provision
-from kit.registry import free_port, serving_registry
+from kit.registry import serving_registry
 from kit.repackaged import download
 from kit.signed_fleet import PASSWORD, Fleet, signed_fleet
 from provision.errors import ProvisionError
@@ -341,54 +339,6 @@ def test_the_catalogue_says_what_there_is_and_cosign_verifies_it(
     by_pin = f"{fleet.address}/{SMALL_DRIVER}:{fleet.built['signed']['pin_tag']}"
     pulled = _NO_ENGINE.json("pull", by_pin, "--root", host.root)
     assert pulled["reference"] == f"{by_pin}@{digest}"
-
-
-def test_the_receiver_of_the_page_hears_what_no_registry_has(fleet: Fleet, tmp_path: Path) -> None:
-    """The example of docs/how-to/many-hosts.md, on real sockets."""
-    page = (REPOSITORY / "docs/how-to/many-hosts.md").read_text()
-    example = page.split("```python\n", 1)[1].split("```", 1)[0]
-    (tmp_path / "receiver.py").write_text(example)
-    (tmp_path / "token").write_text("secret\n")
-    heard, port = tmp_path / "heard", free_port()
-    url = f"http://127.0.0.1:{port}/missing"
-
-    def listens() -> bool:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return True
-        return False
-
-    argv = (sys.executable, tmp_path / "receiver.py", port, tmp_path / "token", heard)
-    log = tmp_path / "log"
-    with Daemon([str(word) for word in argv], log=log, ready=listens):
-        other = "6.1.0-1-amd64"
-        host = fleet.host(tmp_path / "host", "fleet.pub")
-        host.add_kernel(other)
-        host.boot(other)
-        text = (host.root / "etc/provision/provision.toml").read_text()
-        notified = f'notify = "{url}"\nnotify_token_file = "/etc/provision/notify.token"\n'
-        host.write("etc/provision/provision.toml", text.replace("[trust]", f"{notified}[trust]"))
-        host.write("etc/provision/notify.token", "secret\n")
-        provision = replace(_NO_ENGINE, environment={"XDG_CACHE_HOME": str(tmp_path / "cache")})
-        for _ in range(2):
-            done = provision("apply", "--root", host.root, "--json", check=False)
-            slot = host.slot(json.loads(done.stdout)["status"], SMALL_DRIVER, other)
-            assert (slot["state"], slot["failure"]["reason"]) == ("missing", "no-artifact")
-        # Once, however often the host looks.
-        assert heard.read_text() == f"{SMALL_DRIVER} {other} debian:12 latest\n"
-        good = {"Authorization": "Bearer secret"}
-        said = {"driver": "nvidia", "kernel": "6.1", "distro": "debian:12", "version": None}
-        answers = [
-            requests.post(url, timeout=5, headers=headers, data=data).status_code
-            for headers, data in (
-                ({}, json.dumps(said)),
-                (good, "x" * 5000),
-                (good, "{"),
-                (good, json.dumps({**said, "kernel": "6.1; rm -rf /"})),
-                (good, json.dumps({**said, "driver": "rootkit"})),
-                (good, json.dumps(said)),
-            )
-        ]
-        assert answers == [401, 413, 400, 400, 422, 204]
 
 
 def test_writers_at_once_lose_no_entry_in_a_real_registry(tmp_path: Path) -> None:

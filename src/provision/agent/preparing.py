@@ -23,9 +23,9 @@ from provision.engine.docker_api import Engine, EngineLostError
 from provision.errors import ProvisionError
 from provision.host.kernels import kernel_release
 from provision.pin import Pin
+from provision.pipeline.artifact_lookup import look_for
 from provision.pipeline.driver_request import DriverRequest
 from provision.pipeline.lazy_builds import obtain, open_engine, resolve_pin
-from provision.pipeline.notifying import look_for_or_notify
 from provision.pipeline.pulling import Obtained, obtain_pulled
 from provision.pipeline.registries import Consent
 from provision.pipeline.registry_search import Lookup
@@ -133,7 +133,7 @@ class Preparer:
         consent = Consent(allow_downgrade=self.run.mode.allow_downgrade)
         request = self.request(driver, action)
         lookup = Lookup(consent, progress=self.run.progress)
-        trusted = look_for_or_notify(self.settings, request, lookup)
+        trusted = look_for(self.settings, request, lookup)
         if trusted is None:
             return None
         pin = trusted.image.pin

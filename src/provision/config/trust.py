@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, date, datetime, time
 from typing import Annotated, Literal, Self
 from urllib.parse import unquote, urlsplit
@@ -119,15 +118,6 @@ RegistryAddress = Annotated[
     StringConstraints(pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$"),
     AfterValidator(_with_host),
 ]
-# Without user information, which belongs in a file, and without a fragment.
-NotifyAddress = Annotated[
-    str,
-    StringConstraints(
-        pattern=r"^https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?(/[!-\"$-~]*)?$",
-        max_length=2048,
-    ),
-]
-_LOOPBACK_URL = re.compile(r"http://(localhost|127(\.[0-9]{1,3}){3}|\[::1\])(:[0-9]+)?(/|$)")
 HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?$")]
 
 
@@ -156,10 +146,6 @@ class RegistryConfig(Frozen):
             GitLab's registry needs it. Without it: none; for ``docker.io``, its own.
         auth_file: File with credentials, in the format of Docker and podman. Without it: the files
             of root's ``docker login`` and ``podman login``.
-        notify: Address that receives one ``POST`` when no registry has what this host needs ([its
-            content](../how-to/many-hosts.md#what-no-registry-has)). Without it: nothing is sent.
-        notify_token_file: File whose first line is sent as ``Authorization: Bearer …``. ``notify``
-            must then begin with ``https://``, or be on this machine. Without it: no token is sent.
     """
 
     address: RegistryAddress | None = None
@@ -172,23 +158,11 @@ class RegistryConfig(Frozen):
     plain_http: bool = False
     token_hosts: tuple[HostName, ...] = ()
     auth_file: AbsolutePath | None = None
-    notify: NotifyAddress | None = None
-    notify_token_file: AbsolutePath | None = None
 
     @model_validator(mode="after")
     def _need_each_other(self) -> Self:
         if self.address is None and (self.push or self.mirrors):
             raise ValueError("'push' and 'mirrors' need an 'address'")
-        if self.address is None and self.notify is not None:
-            raise ValueError("'notify' needs an 'address'")
-        if self.notify_token_file is not None:
-            if self.notify is None:
-                raise ValueError("'notify_token_file' needs a 'notify'")
-            if self.notify.startswith("http://") and not _LOOPBACK_URL.match(self.notify):
-                raise ValueError(
-                    "'notify_token_file' needs a 'notify' with https://: else anyone on the way"
-                    " could read the token"
-                )
         return self
 
     @property

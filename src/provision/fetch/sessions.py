@@ -149,15 +149,9 @@ def _pools(waiting_s: float) -> dict[str, type[HTTPConnectionPool]]:
     return {"http": Pool, "https": SecurePool}
 
 
-def bounded_session(waiting_s: float | None = None) -> requests.Session:
-    """Return a new session.
-
-    Args:
-        waiting_s: Seconds that an answer may be waited for, besides the time of a slow line; None:
-            the usual ones.
-    """
-    limit_s = _WAITING_S if waiting_s is None else waiting_s
+def bounded_session() -> requests.Session:
+    """Return a new session."""
     session = requests.Session()
     for scheme in ("http", "https"):
-        session.mount(f"{scheme}://", _BoundedAdapter(limit_s))
+        session.mount(f"{scheme}://", _BoundedAdapter(_WAITING_S))
     return session

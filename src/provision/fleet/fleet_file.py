@@ -63,7 +63,6 @@ class Fleet(Frozen):
             provision.toml.
         sign_password_file: File with its password or PIN; None: that of provision.toml.
         unsigned: Whether images are pushed without a signature.
-        claims: Whether builders claim cells in the registry while they build them.
         jobs: Number of parallel builds on one machine.
         network: Network of the containers that download; None: what provision.toml says.
         distros: Distros of builds that name none.
@@ -77,7 +76,6 @@ class Fleet(Frozen):
     sign_key: Key | None = None
     sign_password_file: AbsolutePath | None = None
     unsigned: bool = False
-    claims: bool = True
     jobs: int = Field(default=1, ge=1, le=64)
     network: str | None = None
     distros: tuple[DistroName, ...] = ()

@@ -1,15 +1,14 @@
 """Builds the cells of a fleet and pushes them, signed, to its registry.
 
-Cells that the registry has are not built. Several machines may work at once: each cell is built by
-one of them (docs/decisions/23-matrix-and-fleets.md).
+Cells that the registry has are not built. If two machines build the same cell, the image that is
+signed first stays (docs/decisions/23-matrix-and-fleets.md).
 """
 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from provision.errors import ProvisionError
 from provision.files import in_root
 from provision.fleet.fleet_file import cell_id
 from provision.matrix.cells import Cell, Planned
-from provision.matrix.results import BusyError, Result, Results
+from provision.matrix.results import Result, Results
 from provision.matrix.work import Outcome
 from provision.pin import Pin
 from provision.pipeline.image_signing import EngineImage, publish, pushed_reference
@@ -29,14 +28,10 @@ from provision.pipeline.registries import Connect, connect, tag_of
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress
 from provision.registry.attached_signatures import signature_tag
-from provision.registry.claims import ClaimedError, Claims, Pace
 from provision.registry.client import Client
 from provision.registry.image_signature import Signer
 from provision.registry.names import HostTag, Reference, parse_reference
 from provision.store.layout import STORE
-
-# Each check of a claim is a request to the registry, and builds take minutes.
-_LOOK_AGAIN_S = 5.0
 
 
 def prebuild_folder(root: Path) -> Path:
@@ -53,10 +48,7 @@ class FleetRegistry:
         address: The hosts' registry: ``registry.example:5000/drivers``.
         signer: Signs pushed images; None: nothing is pushed, or images stay unsigned.
         is_signed: Whether hosts need signed images.
-        claims: Whether cells are claimed while they are built.
-        pace: The timing of claims.
         connected: Makes clients of registries.
-        sleep: Waits for seconds.
         pushed: What was pushed by this run: name with digest, by cell.
         present: Cells that the registry already had.
     """
@@ -65,14 +57,9 @@ class FleetRegistry:
     address: str
     signer: Signer | None = None
     is_signed: bool = True
-    claims: bool = True
-    pace: Pace = field(default_factory=Pace)
     connected: Connect = connect
-    sleep: Callable[[float], None] = time.sleep
     pushed: dict[Cell, str] = field(default_factory=dict)
     present: set[Cell] = field(default_factory=set)
-    _claims: dict[str, Claims] = field(default_factory=dict, repr=False)
-    _busy: set[Cell] = field(default_factory=set, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def reference(self, cell: Cell) -> Reference:
@@ -100,34 +87,6 @@ class FleetRegistry:
                 self.present.add(cell)
         return is_there
 
-    @contextmanager
-    def claimed(self, cell: Cell) -> Iterator[None]:
-        """Hold the claim on a cell.
-
-        Raises:
-            BusyError: Another machine builds it.
-            ProvisionError: The registry does not answer, or refuses claims.
-        """
-        if not self.claims:
-            yield
-            return
-        with self._lock:
-            was_busy = cell in self._busy
-            # One object for each driver remembers the claims of other machines.
-            claims = self._claims.setdefault(
-                cell.row.driver, Claims(self._client(cell), pace=self.pace, sleep=self.sleep)
-            )
-        if was_busy:
-            self.sleep(min(_LOOK_AGAIN_S, self.pace.renew))
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(claims.held(str(self.reference(cell).tag)))
-            except ClaimedError as error:
-                with self._lock:
-                    self._busy.add(cell)
-                raise BusyError from error
-            yield
-
     def publish(
         self, cell: Cell, engine: Engine, built: Built, pin: Pin, progress: Progress
     ) -> None:
@@ -144,7 +103,6 @@ class FleetRegistry:
                 resolution="Name the cell as 'provision prebuild FLEET --list' does.",
             )
         if self.has(cell):
-            # A claim expires if its machine stalls: another machine took over this one.
             progress(Note(f"{reference} was pushed meanwhile; nothing is pushed"))
             return
         try:

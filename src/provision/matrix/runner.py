@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 
 from provision.engine.docker_api import Engine
 from provision.errors import ProvisionError
@@ -112,7 +112,7 @@ class MatrixRun:
             while (planned := self._next()) is not None:
                 try:
                     try:
-                        with self._results.claimed(planned.cell), self._claimed(planned):
+                        with self._results.claimed(planned.cell):
                             self._do(planned, engine)
                     except BusyError:
                         self._postpone(planned)
@@ -146,11 +146,6 @@ class MatrixRun:
                 )
                 self._progress(Note(text))
             del self._running[planned.cell]
-
-    def _claimed(self, planned: Planned) -> AbstractContextManager[None]:
-        if self._options.publisher is None or planned.refusal is not None:
-            return nullcontext()
-        return self._options.publisher.claimed(planned.cell)
 
     def _do(self, planned: Planned, engine: Callable[[], Engine]) -> None:
         """Get a result for a cell; the caller holds its lock."""

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -141,9 +141,6 @@ class Publisher(Protocol):
 
     def has(self, cell: Cell) -> bool:
         """Return whether the publisher has the image of a cell."""
-
-    def claimed(self, cell: Cell) -> AbstractContextManager[None]:
-        """Keep other machines from building a cell; raise ``BusyError`` if one does."""
 
     def publish(
         self, cell: Cell, engine: Engine, built: Built, pin: Pin, progress: Progress

@@ -35,13 +35,7 @@ from provision.store.layout import Layout
 
 
 class MissingArtifactError(NotFoundError):
-    """No registry has an artifact, and nothing is built here.
-
-    Attributes:
-        sought: The query; None: no registry was asked.
-    """
-
-    sought: ArtifactQuery | None = None
+    """No registry has an artifact, and nothing is built here."""
 
 
 def look_for(settings: Settings, request: DriverRequest, lookup: Lookup) -> Trusted | None:
@@ -63,19 +57,17 @@ def look_for(settings: Settings, request: DriverRequest, lookup: Lookup) -> Trus
     """
     registry = settings.config.registry
     places = (*registry.folders, *registry.addresses)
-    found, sought = None, None
+    found = None
     if asks_registries(settings):
         sought = artifact_query(settings, request, progress=lookup.progress)
         found = seek(settings, sought, _refusing_old(settings, lookup))
     if found is None and settings.config.policy.build == "never":
-        error = MissingArtifactError(
+        raise MissingArtifactError(
             f"No registry has {request.driver} for {request.kernel or 'the kernel that runs'}"
             f' ({", ".join(places) or "none is set"}), and [policy] build = "never".',
             resolution="Build and push it elsewhere: provision build --push … --sign; or allow it"
             ' here: [policy] build = "fallback" in /etc/provision/provision.toml.',
         )
-        error.sought = sought
-        raise error
     return found
 
 

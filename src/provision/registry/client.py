@@ -15,10 +15,10 @@ from typing import IO, TYPE_CHECKING, TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from provision.errors import NotFoundError, ProvisionError
-from provision.fetch import UnreachableError, WrongContentError
+from provision.fetch import WrongContentError
 from provision.progress import Progress, Transfer, silent
 from provision.registry.layers import Hashing
-from provision.registry.manifests import ACCEPTED, LONGEST_MANIFEST, Content, Descriptor, date_of
+from provision.registry.manifests import ACCEPTED, LONGEST_MANIFEST, Content, Descriptor
 from provision.registry.names import DIGEST, Reference
 from provision.registry.transport import Transport, TroubleError, content_digest
 
@@ -85,40 +85,6 @@ class Client:
             return digest if DIGEST.fullmatch(digest) else self.manifest(name).digest
         except NotFoundError:
             return None
-
-    def time(self) -> float | None:
-        """Return the registry's own time, in Unix seconds; None if it sends none.
-
-        Raises:
-            As ``head``.
-        """
-
-        def once() -> float | None:
-            with self._request("GET", "/v2/") as response:
-                return date_of(response.headers.get("Date", ""))
-
-        try:
-            return self._tried("its time", once)
-        except NotFoundError:
-            return None
-
-    def delete(self, digest: str) -> bool:
-        """Remove a manifest; returns False if the registry does not allow that.
-
-        Raises:
-            UnreachableError: The registry kept failing.
-        """
-
-        def once() -> bool:
-            with self._request("DELETE", f"manifests/{digest}"):
-                return True
-
-        try:
-            return self._tried(f"the removal of {digest}", once)
-        except UnreachableError:
-            raise
-        except ProvisionError:
-            return False
 
     def blob(self, descriptor: Descriptor, limit: int) -> bytes:
         """Return a small blob.

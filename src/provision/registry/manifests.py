@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
@@ -245,17 +244,6 @@ def _object(data: bytes, name: str) -> Mapping[str, Any]:
 
 def _refused(name: str, why: str) -> ProvisionError:
     return ProvisionError(f"'{name}' is refused: it {why}.", resolution=_NOT_OURS)
-
-
-def date_of(text: str) -> float | None:
-    """Return the time of an HTTP date, in Unix seconds; None if it is not valid.
-
-    Source: https://www.rfc-editor.org/rfc/rfc9110#section-5.6.7
-    """
-    try:
-        return parsedate_to_datetime(text).timestamp()
-    except (ValueError, OverflowError, TypeError):
-        return None
 
 
 class Repository(Protocol):

@@ -48,7 +48,7 @@ class Registry:
         self.wanted: list[tuple[DriverRequest, Consent]] = []
         monkeypatch.setattr(foreseeing, "look_for", self.look_for)
         # Runs of the agent build: it is the plan that is looked at here.
-        monkeypatch.setattr(preparing, "look_for_or_notify", lambda *_: None)
+        monkeypatch.setattr(preparing, "look_for", lambda *_: None)
 
     def look_for(self, _settings: object, wanted: DriverRequest, lookup: Lookup) -> Any:  # noqa: ANN401 - a stand-in for what is found
         self.wanted.append((wanted, lookup.consent))

@@ -38,7 +38,7 @@ class Registry:
         self.error: Exception | None = None
         self.wanted: list[tuple[DriverRequest, Consent]] = []
         self.host = host
-        monkeypatch.setattr(preparing, "look_for_or_notify", self.look_for)
+        monkeypatch.setattr(preparing, "look_for", self.look_for)
         monkeypatch.setattr(preparing, "obtain_pulled", self.obtain)
 
     def look_for(self, _settings: object, wanted: DriverRequest, lookup: Lookup) -> Any:  # noqa: ANN401

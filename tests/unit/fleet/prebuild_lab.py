@@ -20,7 +20,6 @@ from provision.matrix.work import Outcome as RunOutcome
 from provision.matrix.work import RunOptions
 from provision.pipeline.registries import connect, tag_of
 from provision.pipeline.workspace import Settings
-from provision.registry.claims import Pace
 from provision.registry.client import Client
 from provision.registry.names import Reference
 from unit.engine.fake_engine import FakeEngine
@@ -36,9 +35,6 @@ ADDRESS = "registry.example/drivers"
 
 
 KEY = new_key()
-
-
-PACE = Pace(settle=0.0, renew=3600.0, expire=90.0)
 
 
 PINS = {
@@ -99,9 +95,7 @@ def publisher(lab: Lab, registry: MemoryRegistry, **more: Any) -> FleetRegistry:
         lab.settings,
         ADDRESS,
         lambda data: KEY.sign(data, ECDSA),
-        pace=PACE,
         connected=connected(registry),
-        sleep=lambda _: None,
         **more,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +12,9 @@ from provision.config.trust import TrustConfig
 from provision.engine.docker_api import Engine
 from provision.errors import ProvisionError
 from provision.fetch import UnreachableError
-from provision.fleet.fleet_file import cell_id
 from provision.fleet.prebuild import PrebuildReport, split_present
 from provision.matrix.cells import Planned
-from provision.matrix.results import BusyError, result_of
+from provision.matrix.results import result_of
 from provision.matrix.work import Outcome as RunOutcome
 from provision.pin import Pin
 from provision.pipeline import image_signing
@@ -24,7 +22,6 @@ from provision.pipeline.registries import tag_of
 from provision.progress import silent
 from provision.registry.artifact_images import facts_of
 from provision.registry.attached_signatures import signature_tag, verify_signature
-from provision.registry.claims import claim_tag
 from provision.registry.image_catalogue import read_catalogue
 from provision.registry.names import pin_tag
 from provision.registry.private_key import FileSigner
@@ -60,9 +57,8 @@ def test_what_is_lacking_is_pushed_and_signed(
         digest = client.head(tag_of(pin).text)
         assert digest
         assert verify_signature(client, digest, [public(KEY)], wanted_of(pin))
-    # Neither images nor names are left in the engine, and no claims in the registry.
+    # Neither images nor names are left in the engine.
     assert len([call for call in lab.removed if call.startswith(ADDRESS)]) == 6
-    assert not any(tag.startswith("claim-") for tag in registry.manifests)
     lacking, present = split_present(place, cells(), silent)
     assert (lacking, len(present)) == ([], 6)
 
@@ -84,7 +80,7 @@ def test_a_second_run_asks_and_builds_nothing(lab: Lab, registry: MemoryRegistry
     run(lab, publisher(lab, registry))
     lab.builds.clear()
     registry.asked.clear()
-    again = run(lab, publisher(lab, registry, claims=False))
+    again = run(lab, publisher(lab, registry))
     assert (lab.builds, len(again.unchanged)) == ([], 6)
     assert {asked.method for asked in registry.asked} <= {"HEAD", "GET"}
 
@@ -129,7 +125,7 @@ def test_an_unsigned_build_of_the_same_pin_gives_way(lab: Lab, registry: MemoryR
 
 
 def test_what_another_machine_pushed_meanwhile_stays(lab: Lab, registry: MemoryRegistry) -> None:
-    """This one stood still during its build, for longer than its claim counted."""
+    """This one stood still during its build, while another one built the cell."""
     one = cell("2.0", KERNELS[0])
     pin = PINS["2.0", KERNELS[0]]
     theirs: list[str] = []
@@ -196,34 +192,6 @@ def test_a_failure_is_remembered_and_pushes_nothing(lab: Lab, registry: MemoryRe
     assert len(lab.builds) == 2
 
 
-def test_another_machines_cell_is_left_to_it(lab: Lab, registry: MemoryRegistry) -> None:
-    """One is claimed elsewhere: the others are built first, and it is there in the end."""
-    mine, theirs = publisher(lab, registry), publisher(lab, registry)
-    awaited = cell("2.0", KERNELS[0])
-    stack = theirs.claimed(awaited)
-    stack.__enter__()
-    with pytest.raises(BusyError), mine.claimed(awaited):
-        pytest.fail("both have it")
-
-    def finish(_name: str, _progress: object) -> None:
-        if len(lab.builds) == 5:
-            pin = PINS["2.0", KERNELS[0]]
-            digest = registry.have_image(pin, [b"layer"], tag_of(pin).text)
-            registry.manifests[signature_tag(digest)] = b"{}"
-            stack.__exit__(None, None, None)
-
-    lab.hold = finish
-    # What came of it here before says nothing of what there is now.
-    lab.results.write(result_of(awaited, "failed", message="no compiler"))
-    done = run(lab, mine)
-    assert f"2.0 {KERNELS[0]}" not in lab.builds
-    assert (len(done.built), done.unchanged) == (5, [awaited])
-    names = [one.cell for one in cells()]
-    rows = PrebuildReport(mine, names, [], done, lab.results).rows()
-    assert [row["state"] for row in rows if row["id"] == cell_id(awaited)] == ["present"]
-    assert [row["state"] for row in rows].count("pushed") == 5
-
-
 def test_a_registry_in_trouble_ends_the_run_and_the_image_stays(
     lab: Lab, registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,7 +203,6 @@ def test_a_registry_in_trouble_ends_the_run_and_the_image_stays(
     assert len(done.troubles) == 1
     assert len(done.left) == 5
     assert not any(call.startswith("sha256:") for call in lab.removed)
-    assert not any(tag.startswith("claim-") for tag in registry.manifests)
 
 
 def test_what_is_called_otherwise_is_not_pushed(lab: Lab, registry: MemoryRegistry) -> None:
@@ -249,12 +216,3 @@ def test_what_is_called_otherwise_is_not_pushed(lab: Lab, registry: MemoryRegist
 
 def _resolved(version: str) -> Any:  # noqa: ANN401 - stands for a Resolved
     return type("Resolved", (), {"pin": PINS[version, KERNELS[0]]})
-
-
-def test_claims_lie_beside_what_is_built(lab: Lab, registry: MemoryRegistry) -> None:
-    one = cell("2.0", KERNELS[0])
-    place = publisher(lab, registry)
-    with place.claimed(one):
-        tag = claim_tag(str(place.reference(one).tag))
-        said = json.loads(registry.manifests[tag])["annotations"]
-        assert said["provision.claim.name"] == f"2.0-open-{KERNELS[0]}.debian12"

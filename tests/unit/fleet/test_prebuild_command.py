@@ -43,7 +43,6 @@ def fleet(
     monkeypatch.setattr(prebuild, "open_engine", lambda _settings: lab.engine)
 
     def made(settings: Settings, address: str, signer: object, **more: Any) -> FleetRegistry:  # noqa: ANN401 - its own fields
-        more["claims"] = False
         given = {"connected": connected(registry), **more}
         return FleetRegistry(settings, address, signer, **given)  # type: ignore[arg-type] # as given
 

@@ -11,7 +11,6 @@ import tarfile
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -84,8 +83,6 @@ class MemoryRegistry(BaseAdapter):
         handlers: Tried before the registry itself answers, the last first.
         slept: For how long the client waited, each time.
         proxies: The proxies by scheme that each request would have gone through.
-        deletes: Whether it removes manifests.
-        date: Its clock, in Unix seconds; None: it does not say.
     """
 
     def __init__(self) -> None:
@@ -97,8 +94,6 @@ class MemoryRegistry(BaseAdapter):
         self.slept: list[float] = []
         self.proxies: list[object] = []
         self.now = 0.0
-        self.deletes = True
-        self.date: float | None = 1_790_000_000.0
         # Cells of a matrix ask it at once, each in a thread of its own.
         self._answering = threading.Lock()
 
@@ -133,9 +128,8 @@ class MemoryRegistry(BaseAdapter):
         kind, _, name = asked.path.removeprefix(start).partition("/")
         if asked.method == "POST" and name == "uploads/":
             return Answer(202, headers={"Location": f"{start}blobs/uploads/1?state=x"})
-        if asked.method in {"PUT", "DELETE"}:
-            is_put = asked.method == "PUT"
-            return self._put(kind, name, asked) if is_put else self._delete(name)
+        if asked.method == "PUT":
+            return self._put(kind, name, asked)
         if kind == "tags":
             tags = [name for name in self.manifests if ":" not in name]
             return Answer(200, json.dumps({"name": REPOSITORY, "tags": tags}).encode())
@@ -155,15 +149,7 @@ class MemoryRegistry(BaseAdapter):
     def _root(self, asked: Asked) -> Answer:
         if asked.path != "/v2/" or asked.host != HOST:
             return Answer(404)
-        said = {} if self.date is None else {"Date": formatdate(self.date, usegmt=True)}
-        return Answer(200, headers=said)
-
-    def _delete(self, name: str) -> Answer:
-        if not self.deletes:
-            return Answer(405)
-        for tag in [tag for tag, data in self.manifests.items() if digest_of(data) == name]:
-            del self.manifests[tag]
-        return Answer(202)
+        return Answer(200)
 
     def _put(self, kind: str, name: str, asked: Asked) -> Answer:
         if kind == "manifests":

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from provision.errors import ProvisionError
-from provision.fetch import UnreachableError, WrongContentError
+from provision.fetch import WrongContentError
 from unit.registry.memory import HOST, REPOSITORY, Answer, Asked, MemoryRegistry
 from unit.registry.sample_blob import SECRET
 from unit.registry.sample_blob import registry as registry  # noqa: PLC0414 - a fixture
@@ -34,28 +34,6 @@ def test_whether_a_manifest_is_there_takes_a_head(registry: MemoryRegistry, *, s
     assert registry.client().head("1") == digest
     assert [asked.method for asked in registry.asked] == (["HEAD"] if said else ["HEAD", "GET"])
     assert registry.client().head("2") is None
-
-
-@pytest.mark.parametrize("date", [None, 1_790_000_000.0])
-def test_the_registrys_time_is_in_its_answers(registry: MemoryRegistry, date: float | None) -> None:
-    registry.date = date
-    assert registry.client().time() == date
-    registry.handlers.append(lambda _: Answer(200, headers={"Date": "yesterday"}))
-    assert registry.client().time() is None
-    registry.handlers.append(lambda _: Answer(404))
-    assert registry.client().time() is None
-
-
-def test_a_removal_that_is_refused_is_no_error(registry: MemoryRegistry) -> None:
-    digest = registry.have_manifest({"a": 1})
-    registry.deletes = False
-    assert not registry.client().delete(digest)
-    registry.deletes = True
-    assert registry.client().delete(digest)
-    assert registry.manifests == {}
-    registry.handlers.append(lambda _: Answer(500))
-    with pytest.raises(UnreachableError):
-        registry.client().delete(digest)
 
 
 def test_a_manifest_with_another_digest_is_refused(registry: MemoryRegistry) -> None:

@@ -186,7 +186,6 @@ def _registry(settings: Settings, fleet: Fleet, signer: Signer | None) -> FleetR
         fleet.registry,
         signer,
         is_signed=not fleet.unsigned,
-        claims=fleet.claims,
     )
 
 

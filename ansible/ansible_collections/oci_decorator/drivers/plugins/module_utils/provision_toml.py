@@ -38,8 +38,6 @@ SECTIONS: Spec = {
         "plain_http": {"type": "bool"},
         "token_hosts": _TEXTS,
         "auth_file": _TEXT,
-        "notify": _TEXT,
-        "notify_token_file": _TEXT,
     },
     "trust": {
         **_RULE,

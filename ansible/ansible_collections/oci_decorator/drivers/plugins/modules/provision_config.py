@@ -86,12 +86,6 @@ options:
           auth_file:
             description: A file of credentials on the host, in the format of Docker and podman.
             type: str
-          notify:
-            description: An address that gets one C(POST) for each artifact that no registry has.
-            type: str
-          notify_token_file:
-            description: A file on the host with the token for that address.
-            type: str
       trust:
         description: Whose signatures count for images from registries.
         type: dict
