@@ -32,6 +32,7 @@ from provision.registry.image_signature import UntrustedError
 from provision.store.entries import (
     adopt,
     drafted,
+    known_serials,
     mark_unsigned,
     newest_serial,
     note_serial,
@@ -228,7 +229,7 @@ def unpack_pulled(trusted: Trusted, folder: Path, *, progress: Progress = silent
 
 
 def check_age(settings: Settings, trusted: Trusted, consent: Consent) -> None:
-    """Check that a signed artifact is not older than the newest for the same kernel so far.
+    """Check that no artifact for the same request and kernel was signed later.
 
     Raises:
         DowngradeError: It is older, and that is not allowed.
@@ -237,14 +238,16 @@ def check_age(settings: Settings, trusted: Trusted, consent: Consent) -> None:
     facts = trusted.facts
     if facts is None or consent.allow_downgrade:
         return
-    newest = newest_serial(Layout(settings.root, facts.driver), _target(trusted))
+    newest = max(_serials_so_far(Layout(settings.root, facts.driver), trusted).values(), default=0)
     if facts.serial < newest:
+        is_named = trusted.request.name == facts.version
+        names = "" if is_named else f' name it in provision.toml (version = "{facts.version}"), or'
         raise DowngradeError(
             f"'{trusted.image.reference}' is refused: it was signed before the artifact of"
             f" {facts.driver} for {facts.kernel} that this host has had"
             f" ({_day(facts.serial)}, and {_day(newest)}).",
             resolution="If you did not go back on purpose, the registry serves old images: look"
-            " into it. To go back on purpose: the same command with --allow-downgrade.",
+            f" into it. To go back on purpose:{names} the same command with --allow-downgrade.",
         )
 
 
@@ -318,7 +321,10 @@ def _entry_that_serves(
 
 def _write_age(layout: Layout, trusted: Trusted, consent: Consent) -> None:
     if trusted.facts is not None:
-        note_serial(layout, _target(trusted), trusted.facts.serial)
+        serial = trusted.facts.serial
+        # There are some only if the caller allowed it, and going back again needs no consent.
+        newer = [name for name, one in _serials_so_far(layout, trusted).items() if one > serial]
+        note_serial(layout, f"{_target(trusted)}{trusted.facts.version}", serial, forget=newer)
     if trusted.listed is not None:
         target, serial = trusted.listed
         # A second pull may have read a newer catalogue meanwhile; this artifact is right as well.
@@ -326,10 +332,21 @@ def _write_age(layout: Layout, trusted: Trusted, consent: Consent) -> None:
             note_serial(layout, target, serial)
 
 
+def _serials_so_far(layout: Layout, trusted: Trusted) -> dict[str, int]:
+    """Return the serials of artifacts that this host has had and that satisfy the same request."""
+    target = _target(trusted)
+    return {
+        name: serial
+        for name, serial in known_serials(layout).items()
+        if name.startswith(target) and trusted.request.accepts(name.removeprefix(target))
+    }
+
+
 def _target(trusted: Trusted) -> str:
+    """Return the name under which serials are recorded, without the version at its end."""
     pin = trusted.image.pin
     distro = f"{pin.distro.id}:{pin.distro.version}"
-    return f"{distro} {pin.kernel.release} {pin.kernel.architecture}"
+    return f"{distro} {pin.kernel.release} {pin.kernel.architecture} {pin.driver.flavour} "
 
 
 def _day(serial: int) -> str:

@@ -105,7 +105,8 @@ def seek(settings: Settings, sought: ArtifactQuery, lookup: Lookup) -> Trusted |
     """
 
     def look(client: Repository) -> Trusted:
-        return _in_repository(settings, client, sought, lookup)
+        found = _in_repository(settings, client, sought, lookup)
+        return replace(found, request=sought.version)
 
     return _first(settings, sought.driver, lookup, look)
 
@@ -120,7 +121,8 @@ def seek_pin(settings: Settings, pin: Pin, lookup: Lookup) -> Trusted | None:
 
     def look(client: Repository) -> Trusted:
         named = client.at(client.reference.with_tag(pin_tag(pin.digest)))
-        return examine(settings, named, signed_facts, lookup.consent, driver=pin.driver.name)
+        found = examine(settings, named, signed_facts, lookup.consent, driver=pin.driver.name)
+        return replace(found, request=VersionRequest(pin.driver.version))
 
     return _first(settings, pin.driver.name, lookup, look)
 

@@ -12,7 +12,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, cast
 
@@ -35,6 +35,7 @@ from provision.registry.manifests import (
 )
 from provision.registry.names import CATALOGUE, Reference
 from provision.run import find_program, run
+from provision.sources.market import VersionRequest
 
 # A slow machine takes less for a large layer.
 _ZSTD_SECONDS = 900.0
@@ -67,11 +68,14 @@ class Trusted:
         image: The image.
         verified: Its verified signature; None if none is required.
         listed: Name and serial of the catalogue that listed it; None if no catalogue did.
+        request: The version that was asked for. Naming a version or branch is consent to it: the
+            image is compared only with earlier ones that would have satisfied the same request.
     """
 
     image: Found
     verified: Verified | None
     listed: tuple[str, int] | None = None
+    request: VersionRequest = field(default_factory=VersionRequest)
 
     @property
     def facts(self) -> Facts | None:

@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -302,30 +302,31 @@ def unsigned_reference(entry: Path) -> str | None:
 
 
 def newest_serial(layout: Layout, target: str) -> int:
-    """Return the serial of the newest artifact that a registry served; 0 before the first one.
+    """Return the newest serial that was recorded under a name; 0 before the first one.
 
-    Args:
-        layout: The driver's paths.
-        target: Distro, kernel and architecture of the artifact.
+    Raises:
+        As ``known_serials``.
+    """
+    return known_serials(layout).get(target, 0)
+
+
+def note_serial(layout: Layout, target: str, serial: int, *, forget: Collection[str] = ()) -> None:
+    """Record a serial under a name, and forget those under other names.
+
+    The caller holds the driver's lock. Errors as ``known_serials``.
+    """
+    serials = known_serials(layout)
+    noted = {name: one for name, one in serials.items() if name not in forget} | {target: serial}
+    if noted != serials:
+        write_atomic(layout.serials, f"{json.dumps(noted, indent=2, sort_keys=True)}\n")
+
+
+def known_serials(layout: Layout) -> dict[str, int]:
+    """Return the serials of what registries served to this host, by name.
 
     Raises:
         ProvisionError: The file of serials can't be read, so that no artifact may be accepted.
     """
-    return _serials(layout).get(target, 0)
-
-
-def note_serial(layout: Layout, target: str, serial: int) -> None:
-    """Record the serial of an artifact that a registry served.
-
-    The caller holds the driver's lock. Arguments and errors as ``newest_serial``.
-    """
-    serials = _serials(layout)
-    if serials.get(target) != serial:
-        text = json.dumps({**serials, target: serial}, indent=2, sort_keys=True)
-        write_atomic(layout.serials, f"{text}\n")
-
-
-def _serials(layout: Layout) -> dict[str, int]:
     try:
         with layout.serials.open("rb") as stream:
             found = json.loads(stream.read(_LONGEST_SERIALS))

@@ -15,10 +15,17 @@ MODULE = f"lib/modules/{KERNEL}/demo.ko"
 LIBRARY = "/usr/lib64/demo/libdemo.so.1.2"
 
 
-def make_pin(*, driver: str = "demo", version: str = "1.2", kernel: str = KERNEL) -> Pin:
+def make_pin(
+    *,
+    driver: str = "demo",
+    version: str = "1.2",
+    kernel: str = KERNEL,
+    flavour: str = "open",
+    recipe: str = "2" * 64,
+) -> Pin:
     """A Pin of a driver that doesn't exist."""
     return Pin(
-        driver=DriverPin(name=driver, version=version, flavour="open"),
+        driver=DriverPin(name=driver, version=version, flavour=flavour),
         kernel=KernelPin(release=kernel, architecture="x86_64"),
         distro=DistroPin(id="debian", version="12", codename="bookworm"),
         base=BasePin(image="debian:bookworm", digest="sha256:" + "1" * 64),
@@ -26,7 +33,7 @@ def make_pin(*, driver: str = "demo", version: str = "1.2", kernel: str = KERNEL
         headers=(PackagePin(name=f"linux-headers-{kernel}", version="6.1.170-3"),),
         packages=(),
         sources=(),
-        recipe="2" * 64,
+        recipe=recipe,
         template="3" * 64,
     )
 

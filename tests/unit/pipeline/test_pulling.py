@@ -14,13 +14,21 @@ import pytest
 from provision.config import TrustConfig
 from provision.errors import ProvisionError
 from provision.kmod.verify import verify_artifact
+from provision.pin import Pin
 from provision.pipeline import drafts, pulling
 from provision.pipeline.pulling import DowngradeError, obtain_pulled, store_pulled, verify_pulled
 from provision.pipeline.registries import Consent
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress
 from provision.registry.image_signature import UntrustedError
-from provision.store.entries import newest_serial, note_serial, remove, unsigned_reference
+from provision.sources.market import VersionRequest
+from provision.store.entries import (
+    known_serials,
+    newest_serial,
+    note_serial,
+    remove,
+    unsigned_reference,
+)
 from provision.store.layout import Layout
 from provision.store.locks import changing
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin
@@ -138,7 +146,7 @@ def test_a_damaged_artifact_leaves_nothing(
         store_pulled(settings, trusted, DEFAULT)
     layout = Layout(settings.root, "demo")
     assert [path.name for path in layout.folder.iterdir() if path.name != ".lock"] == []
-    assert newest_serial(layout, f"debian:12 {KERNEL} x86_64") == 0
+    assert known_serials(layout) == {}
     report = verify_pulled(settings, trusted)
     assert report.findings
 
@@ -188,13 +196,52 @@ def test_an_older_artifact_is_refused_unless_it_is_allowed(
     store_pulled(settings, before, DEFAULT, must_replace=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "pin", "is_taken"),
+    [
+        ("1.2", make_pin(version="1.2"), True),
+        ("1", make_pin(version="1.2"), True),
+        (None, make_pin(version="1.2", flavour="closed"), True),
+        (None, make_pin(version="1.2"), False),
+        ("2", make_pin(version="2.0"), False),
+        ("2.1", make_pin(version="2.1", recipe="5" * 64), False),
+    ],
+    ids=["version", "branch", "flavour", "latest", "branch-of-both", "same-version"],
+)
+def test_what_is_named_is_compared_with_what_the_name_gave_before(
+    settings: Settings,
+    registry: MemoryRegistry,
+    tmp_path: Path,
+    name: str | None,
+    pin: Pin,
+    *,
+    is_taken: bool,
+) -> None:
+    """A host that had the newest is pointed to something that was signed earlier."""
+    have(registry, tmp_path, make_pin(version="2.1"), serial=SERIAL + 60)
+    store_pulled(settings, found(settings, registry), DEFAULT)
+    registry.manifests.clear()
+    have(registry, tmp_path, pin, serial=SERIAL)
+    sought = replace(SOUGHT, version=VersionRequest(name), flavour=pin.driver.flavour)
+    trusted = found(settings, registry, sought)
+    if is_taken:
+        assert store_pulled(settings, trusted, DEFAULT).stored.added
+        # That was consent to this name, and to nothing else.
+        sought = replace(SOUGHT, version=VersionRequest())
+        registry.manifests.clear()
+        have(registry, tmp_path, make_pin(version="1.2"), serial=SERIAL)
+        trusted = found(settings, registry, sought)
+    with pytest.raises(DowngradeError):
+        store_pulled(settings, trusted, DEFAULT)
+
+
 def test_a_slower_pull_does_not_forget_the_newer_one(
     settings: Settings, registry: MemoryRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     have(registry, tmp_path, serial=SERIAL)
     trusted = found(settings, registry)
     store_pulled(settings, trusted, DEFAULT)
-    layout, target = Layout(settings.root, "demo"), f"debian:12 {KERNEL} x86_64"
+    layout, target = Layout(settings.root, "demo"), f"debian:12 {KERNEL} x86_64 open 1.2"
 
     def meanwhile(*_: object, **__: object) -> bool:
         # While an entry is looked at, another command takes a newer artifact.

@@ -271,7 +271,7 @@ def test_an_old_image_is_refused_before_it_is_chosen(
     host, wanted = with_recipe(settings, "never"), DriverRequest("demo", kernel=KERNEL)
     layout = Layout(settings.root, "demo")
     layout.folder.mkdir(parents=True)
-    note_serial(layout, f"debian:12 {KERNEL} x86_64", SERIAL + 1)
+    note_serial(layout, f"debian:12 {KERNEL} x86_64 open 1.3", SERIAL + 1)
     have(registry, tmp_path)
     with pytest.raises(DowngradeError):
         look_for(host, wanted, Lookup(DEFAULT, connected=connected(registry)))
