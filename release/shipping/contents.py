@@ -49,14 +49,20 @@ class Places:
     Attributes:
         zsh: Folder of completions that packages bring.
         hooks: What kernels' packages run.
+        wants_podman: Whether podman is the engine that its distros package.
     """
 
     zsh: str
     hooks: Collection[str]
+    wants_podman: bool
 
 
-DEBIAN = Places("usr/share/zsh/vendor-completions", [str(hook) for hook in DEBIAN_HOOKS])
-RPM = Places("usr/share/zsh/site-functions", [str(hook) for hook in KERNEL_INSTALL_HOOKS])
+DEBIAN = Places(
+    "usr/share/zsh/vendor-completions", [str(hook) for hook in DEBIAN_HOOKS], wants_podman=False
+)
+RPM = Places(
+    "usr/share/zsh/site-functions", [str(hook) for hook in KERNEL_INSTALL_HOOKS], wants_podman=True
+)
 # What a package enables; the others are started by these.
 ENABLED = (
     *("provision-apply.timer", "provision-boot.service", "provision-cdi.path"),
@@ -159,6 +165,7 @@ def _units(source: Source, places: Places) -> Tree:
             program="/usr/bin/provision",
             documentation=_PAGE,
             hooks=[hook for hook in hooks if str(hook) in places.hooks],
+            wants_podman=places.wants_podman,
         ),
     )
     for file in files:

@@ -12,6 +12,7 @@ from provision.distros.debian import default_cache
 from provision.doctor.scene import Driver, Finding, Scene
 from provision.errors import NotFoundError
 from provision.files import holds_something, in_root
+from provision.host.facts import BUILD_SOCKETS
 from provision.matrix.host_report import failures_ahead
 from provision.sources.upstream import how_to_switch, kept, known_branches, today
 from provision.store.state import Failure
@@ -20,6 +21,9 @@ from provision.store.state import Failure
 _GCC = re.compile(r"gcc\D*?(?:-\d+)?[^)]*\)\s+(\d+)\.")
 _MAJOR = re.compile(r"(\d+)")
 _MANY_ATTEMPTS = 3
+_LISTENS = 0x10000  # SO_ACCEPTCON
+# The units that have an engine listen.
+_STARTED_BY = {"docker": "docker", "podman": "podman.socket"}
 
 
 def running_kernel(scene: Scene) -> Iterator[Finding]:
@@ -231,17 +235,54 @@ def _release(scene: Scene) -> str:
 
 
 def engine(scene: Scene) -> Iterator[Finding]:
-    """A container engine is available for builds."""
-    if scene.config.policy.build == "never":
-        return
+    """A container engine listens for builds."""
     configured = scene.config.engine.host
-    if scene.drivers and not scene.facts.engines and configured is None:
+    if scene.config.policy.build == "never" or not scene.drivers:
+        return
+    if configured and not configured.startswith("unix://"):
+        # An engine on another machine: no check uses the network.
+        return
+    sockets = (configured.removeprefix("unix://"),) if configured else BUILD_SOCKETS
+    listening = _listening(scene)
+    if listening is None:
+        yield Finding(
+            "unknown",
+            "which sockets are listened to can't be read",
+            "/proc/net/unix is missing",
+            "run this on the host itself",
+        )
+    elif not listening & {_without_var(path) for path in sockets}:
+        installed = {engine.name for engine in scene.facts.engines} & _STARTED_BY.keys()
         yield Finding(
             "warn",
-            "no container engine was found",
+            f"nothing listens on {' or '.join(sorted(sockets))}",
             "modules are built in containers, also those for the next kernel",
-            "install Docker or podman, or name an engine: [engine] host in provision.toml",
+            " or ".join(f"systemctl enable --now {_STARTED_BY[name]}" for name in sorted(installed))
+            or "install Docker or podman, or name an engine: [engine] host in provision.toml",
         )
+
+
+def _listening(scene: Scene) -> set[str] | None:
+    """Return the sockets that something listens on; connecting would start their service.
+
+    Source: net/unix/af_unix.c (unix_seq_show) and include/uapi/linux/net.h (SO_ACCEPTCON).
+    """
+    text = scene.text("proc/net/unix")
+    if text is None:
+        return None
+    return {
+        _without_var(name)
+        for _num, _references, _protocol, flags, _type, _state, _inode, *names in map(
+            str.split, text.splitlines()[1:]
+        )
+        for name in names
+        if int(flags, 16) & _LISTENS
+    }
+
+
+def _without_var(path: str) -> str:
+    # /var/run is a link to /run; a socket has the name that its service gave it.
+    return path.removeprefix("/var") if path.startswith("/var/run/") else path
 
 
 def _failures(scene: Scene) -> Iterator[tuple[Driver, str, Failure]]:

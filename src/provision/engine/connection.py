@@ -16,9 +16,9 @@ from urllib3.exceptions import HTTPError
 
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError
+from provision.host.facts import BUILD_SOCKETS
 
-# Where engines listen by default: Docker first, then podman's service.
-DEFAULT_HOSTS = ("unix:///var/run/docker.sock", "unix:///run/podman/podman.sock")
+DEFAULT_HOSTS = tuple(f"unix://{path}" for path in BUILD_SOCKETS)
 _CONNECT_SECONDS = 5.0
 
 
@@ -48,10 +48,10 @@ def connect(host: str | None = None) -> Engine:
         )
     raise NotFoundError(
         "No container engine answers.",
-        resolution="Start one (systemctl start docker), install one (Debian: apt "
-        "install docker.io; RHEL: dnf install podman; SUSE: zypper install docker; then, for "
-        "podman: systemctl start podman.socket), or name it in DOCKER_HOST or in provision.toml "
-        "([engine] host).",
+        resolution="Start one, now and at each boot (systemctl enable --now docker, or, for "
+        "podman: systemctl enable --now podman.socket), install one (Debian: apt "
+        "install docker.io; RHEL: dnf install podman; SUSE: zypper install docker), or name it in "
+        "DOCKER_HOST or in provision.toml ([engine] host).",
         details="Tried:\n" + "\n".join(tried),
     )
 

@@ -89,6 +89,8 @@ def _hex(path: Path) -> str:
 
 # Folders of programs; Flatcar's extensions use /opt/bin.
 _FOLDERS = ("usr/bin", "usr/sbin", "bin", "sbin", "usr/local/bin", "usr/local/sbin", "opt/bin")
+# Where engines that build listen by default: Docker first, then podman's service.
+BUILD_SOCKETS = ("/var/run/docker.sock", "/run/podman/podman.sock")
 # Each engine's name, program and usual sockets.
 _ENGINES = (
     ("docker", "dockerd", ("run/docker.sock",)),

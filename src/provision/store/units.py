@@ -72,6 +72,7 @@ class UnitSettings:
         hooks: The hooks that the host's kernel packages run, from ``kernel_hooks``.
         with_gate: Whether an update is held as long as drivers don't build for its kernel.
         with_cdi: Whether CDI specifications are written at boot and when drivers change.
+        wants_podman: Whether builds use podman, so that its socket is started for them.
     """
 
     program: str
@@ -79,6 +80,7 @@ class UnitSettings:
     hooks: Collection[PurePosixPath] = ()
     with_gate: bool = False
     with_cdi: bool = True
+    wants_podman: bool = False
 
 
 def unit_files(templates: Path, settings: UnitSettings) -> list[UnitFile]:
@@ -97,7 +99,11 @@ def unit_files(templates: Path, settings: UnitSettings) -> list[UnitFile]:
             resolution="Give an absolute path without blanks and special characters (--program).",
         )
     environment = _environment(templates)
-    values = {"program": settings.program, "documentation": settings.documentation}
+    values = {
+        "program": settings.program,
+        "documentation": settings.documentation,
+        "wants_podman": settings.wants_podman,
+    }
 
     def rendered(template: Path, folder: PurePosixPath, mode: int) -> UnitFile:
         name = template.relative_to(templates).as_posix()
@@ -125,6 +131,7 @@ def _environment(templates: Path) -> Environment:
         loader=FileSystemLoader(templates),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
+        trim_blocks=True,
         # The templates are units and scripts, not web pages.
         autoescape=False,  # noqa: S701
     )

@@ -27,6 +27,33 @@ def test_a_host_may_want_no_specifications(call: Call, host: Path) -> None:
     assert (units / "provision-boot.service").exists()
 
 
+@pytest.mark.parametrize(
+    ("installed", "settings", "wanted"),
+    [
+        (["podman"], "", True),
+        (["podman", "dockerd"], "", False),
+        (["dockerd"], "", False),
+        ([], "", False),
+        (["podman", "dockerd"], "unix:///run/podman/podman.sock", True),
+        (["podman"], "ssh://builder.example", False),
+    ],
+)
+def test_units_that_build_start_podmans_socket_where_podman_builds(
+    call: Call, host: Path, installed: list[str], settings: str, *, wanted: bool
+) -> None:
+    (host / "usr/bin").mkdir(parents=True, exist_ok=True)
+    for name in installed:
+        (host / "usr/bin" / name).touch()
+    if settings:
+        path = host / "etc/provision/provision.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f'[engine]\nhost = "{settings}"\n')
+    assert call("units", "--root", host).code == 0
+    for name in ("provision-apply.service", "provision-kernel.service"):
+        text = (host / "etc/systemd/system" / name).read_text()
+        assert ("Wants=podman.socket" in text.splitlines()) == wanted
+
+
 def test_two_at_once_are_not_waited_for_without_a_word_or_an_end(
     call: Call, host: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

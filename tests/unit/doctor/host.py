@@ -34,6 +34,7 @@ class DoctorHost:
         self.file("sys/module/demo/taint", "OE\n")
         self.file("dev/kmsg", "6,1,1,-;Linux version 6.1.0\n")
         self.file("usr/bin/dockerd", "")
+        self.listen("/run/docker.sock")
         self.file(f"lib/modules/{KERNEL}/modules.dep", "")
         (self.root / "var/lib/dpkg").mkdir(parents=True)
         pin = make_pin(driver=DRIVER, version="0.12.7")
@@ -89,6 +90,13 @@ class DoctorHost:
             log="/var/cache/provision/logs/x.log",
         )
         store_state(self.layout, DriverState({kernel: KernelState(failure=failure)}))
+
+    def listen(self, *paths: str) -> None:
+        """Let services listen on these sockets, and on no other."""
+        rows = [f"0000000000000000: 00000002 00000000 00010000 0001 01 1 {path}" for path in paths]
+        head = "Num       RefCount Protocol Flags    Type St Inode Path"
+        client = "0000000000000000: 00000003 00000000 00000000 0001 03 2 /run/podman/podman.sock"
+        self.file("proc/net/unix", "\n".join([head, *rows, client, ""]))
 
     def next_kernel(self) -> None:
         """Install a newer kernel."""

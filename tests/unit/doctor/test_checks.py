@@ -160,6 +160,24 @@ def test_kernels_with_a_tree_need_no_template_of_their_distro(
     assert [result.state for result in host.results("distro")] == ["ok"]
 
 
+@pytest.mark.parametrize(
+    ("listening", "settings"),
+    [
+        ("/run/podman/podman.sock", ""),
+        ("/var/run/docker.sock", ""),
+        ("/run/x.sock", '[engine]\nhost = "unix:///run/x.sock"\n'),
+        ("", '[engine]\nhost = "ssh://builder.example"\n'),
+        ("", '[policy]\nbuild = "never"\n'),
+    ],
+)
+def test_an_engine_that_listens_is_no_trouble(
+    host: DoctorHost, listening: str, settings: str
+) -> None:
+    host.listen(listening)
+    host.file("etc/provision/provision.toml", settings)
+    assert [result.state for result in host.results("engine")] == ["ok"]
+
+
 def test_a_full_disk_is_noticed(host: DoctorHost, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(host.root)._replace(free=1 << 20)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)

@@ -166,6 +166,20 @@ def immutable(host: DoctorHost) -> None:
 
 def _no_engine(host: DoctorHost) -> None:
     (host.root / "usr/bin/dockerd").unlink()
+    host.listen()
+
+
+def _podman_without_its_socket(host: DoctorHost) -> None:
+    _no_engine(host)
+    host.file("usr/bin/podman", "")
+
+
+def _another_engine_than_the_named_one(host: DoctorHost) -> None:
+    host.file("etc/provision/provision.toml", '[engine]\nhost = "unix:///run/x.sock"\n')
+
+
+def _no_sockets(host: DoctorHost) -> None:
+    (host.root / "proc/net/unix").unlink()
 
 
 def _other_library(host: DoctorHost) -> None:
@@ -343,7 +357,10 @@ CASES: list[tuple[str, Break, str, str]] = [
     ("distro", _other_release, "warn", "'rocky:7'"),
     ("entitlement", _no_subscription, "warn", "/etc/pki/entitlement is missing or empty"),
     ("headers-source", immutable, "warn", "immutable (read-only)"),
-    ("engine", _no_engine, "warn", "no container engine"),
+    ("engine", _no_engine, "warn", "install Docker or podman"),
+    ("engine", _podman_without_its_socket, "warn", "systemctl enable --now podman.socket"),
+    ("engine", _another_engine_than_the_named_one, "warn", "nothing listens on /run/x.sock"),
+    ("engine", _no_sockets, "unknown", "/proc/net/unix"),
     ("registry", _registry_without_keys, "fail", "no key is trusted for it"),
     ("registry", _bundle_without_keys, "fail", "file:/srv/bundle is configured"),
     ("registry", _registry_with_bad_keys, "fail", "has keys that can't be used"),

@@ -13,7 +13,7 @@ from provision.cli.display import shown
 from provision.cli.options import print_json
 from provision.config import load
 from provision.files import in_root, lock
-from provision.host.facts import read_facts
+from provision.host.facts import find_engines, read_facts
 from provision.progress import Note
 from provision.store.confinement import require_label, require_visible
 from provision.store.layout import STORE
@@ -108,6 +108,7 @@ def _files(root: Path, program: str, *, dry_run: bool) -> list[UnitFile]:
             hooks=kernel_hooks(root),
             with_gate=_holds_updates(root),
             with_cdi=load(root).cdi.generate,
+            wants_podman=_builds_with_podman(root),
         ),
     )
     units = [(file.path.name, file.text) for file in files if file.path.parent == UNITS]
@@ -125,6 +126,13 @@ def _checkout() -> Path | None:
 
 def _holds_updates(root: Path) -> bool:
     return load(root).policy.hold_updates and read_facts(root).distro.id == _FLATCAR
+
+
+def _builds_with_podman(root: Path) -> bool:
+    host = load(root).engine.host
+    if host is not None:
+        return host.endswith("/podman/podman.sock")
+    return {engine.name for engine in find_engines(root)} & {"docker", "podman"} == {"podman"}
 
 
 def _documentation(root: Path) -> str:
