@@ -1,8 +1,8 @@
-"""The kernels that a host may boot: of its boot loader, ostree's deployments and Flatcar's slots.
+"""The kernels that a host may boot: the boot loader's default, deployments, slots, images.
 
 What may be booted again is more than what an updater says comes next: the deployment before this
-one, the other slot, an older entry of the menu. All of that is read from the disk; no program is
-asked, so that a broken updater can't make a kernel disappear.
+one, the other slot, an older image. All of that is read from the disk; no program is asked, so that
+a broken updater can't make a kernel disappear.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import json
 import re
 import struct
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from provision.files import glob_in_root, in_root
@@ -45,6 +46,9 @@ echo "${found%% *}"
 exec tar --create "$@" --file "$draft" --directory "$mounted/$folder" .
 """
 _ABSENT = "absent"
+
+# Runs a program and returns its output; None if the program is missing or fails.
+Ask = Callable[[Sequence[str]], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,20 +188,86 @@ def pack_from_slot(
     return None if said == _ABSENT else said
 
 
-# $BOOT of the Boot Loader Specification, or where distros mount it:
-# https://uapi-group.org/specifications/specs/boot_loader_specification/
-_PARTITIONS = ("boot", "efi", "boot/efi")
-_MENUS = ("boot/grub/grub.cfg", "boot/grub2/grub.cfg")
-# Patterns are compiled only when they are needed: that takes longer than reading the files.
-_GRUB = r"(?m)^\s*linux(?:16|efi)?\s+(\S+)"
-_KEY = r"(?m)^[ \t]*(linux|efi|uki|version)[ \t]+(\S+)"
-_IMAGE = r"(?:vmlinuz|vmlinux|bzImage|zImage|linux|kernel|Image)-(?P<release>\d.*)$"
-_RELEASE = r"\d+\.\d+"
-# What GRUB starts as a kernel and is none: memory tests, network boot.
-_OTHER_PROGRAMS = r"(?i)memtest|ipxe|\.lkrn$|\.c32$"
-# A unified kernel image: TOKEN-RELEASE.efi, with the number of tries left: kernel-install(8).
-_UNIFIED = r"-(?P<release>\d+\.\d+.*?)(?:\+\d+(?:-\d+)?)?\.efi$"
+_GRUB_ENVIRONMENTS = ("boot/grub2/grubenv", "boot/grub/grubenv")
+_GRUB_SETTINGS = "etc/default/grub"
+
+
+def default_kernel(root: Path, ask: Ask, installed: Sequence[str]) -> PendingKernels:
+    """Return the kernel that the boot loader starts if nobody chooses another, if it is known.
+
+    Sources: grubby(8); info grub-editenv and "Simple configuration" in info grub; bootctl(1).
+
+    Args:
+        root: Root of the host.
+        ask: Runs a program of the host.
+        installed: The kernels that are installed; entries have their names in titles and ids.
+    """
+    # On an EL it knows all boot loaders.
+    found = _named(ask(("grubby", "--default-kernel")) or "", installed)
+    if found is not None:
+        return PendingKernels((found,))
+    for key, value in _grub_defaults(root):
+        found = _named(value, installed)
+        if found is not None:
+            return PendingKernels((found,))
+        # Entry 0 is the newest kernel.
+        if re.fullmatch(r"[0-9>]+", value) and value != "0":
+            note = f"the boot loader starts its entry number {value} ({key}), of an unknown kernel"
+            return PendingKernels(notes=(note,))
+    if not any(in_root(root, name).parent.is_dir() for name in _GRUB_ENVIRONMENTS):
+        said = ask(("bootctl", "list", "--json=short")) or "[]"
+        with suppress(ValueError, AttributeError):
+            defaults = [json.dumps(entry) for entry in json.loads(said) if entry.get("isDefault")]
+            found = _named(" ".join(defaults), installed)
+    return PendingKernels((found,) if found else ())
+
+
+def _grub_defaults(root: Path) -> Iterator[tuple[str, str]]:
+    """Yield what names GRUB's default entry: the file and the value."""
+    for name in _GRUB_ENVIRONMENTS:
+        saved = _assignments(root, name)
+        # The first is for one boot only, and counts before the other.
+        yield from ((f"/{name}", saved[k]) for k in ("next_entry", "saved_entry") if saved.get(k))
+    setting = _assignments(root, _GRUB_SETTINGS).get("GRUB_DEFAULT", "").strip("\"'")
+    if setting not in {"", "saved"}:
+        yield f"/{_GRUB_SETTINGS}", setting
+
+
+def _assignments(root: Path, name: str) -> dict[str, str]:
+    """Return the lines ``NAME=VALUE`` of a file; a file that can't be read has none."""
+    try:
+        text = in_root(root, name).read_text(errors="replace")
+    except OSError:
+        return {}
+    return dict(re.findall(r"(?m)^\s*(\w+)=(.*?)\s*$", text))
+
+
+def _named(text: str, releases: Sequence[str]) -> str | None:
+    """Return the release that a text names, of those that are known."""
+    longest_first = sorted(releases, key=len, reverse=True)
+    return next(
+        (name for name in longest_first if re.search(rf"(?<![\d.]){re.escape(name)}(?!\w)", text)),
+        None,
+    )
+
+
 _SLOTS = ("a", "b")
+# Where distros, ostree and kernel-install(8) put kernel images; unified ones are TOKEN-RELEASE.efi,
+# with the number of tries left. Each name has the kernel's release, however a menu calls its entry.
+_IMAGES = (
+    "boot/*-*",
+    "boot/ostree/*/*-*",
+    *(
+        f"{partition}/{image}"
+        for partition in ("boot", "efi", "boot/efi")
+        for image in ("*/*/linux", "EFI/Linux/*.efi")
+    ),
+)
+_IMAGE = (
+    r"(?:vmlinuz|vmlinux|bzImage|zImage|linux|kernel|Image)-(?P<plain>\d+\.\d+[^/]*)$"
+    r"|/(?P<folder>\d+\.\d+[^/]*)/linux$"
+    r"|-(?P<unified>\d+\.\d+[^/]*?)(?:\+\d+(?:-\d+)?)?\.efi$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +284,10 @@ class BootEntries:
 
 
 def boot_entries(root: Path) -> BootEntries:
-    """Return the kernels of all deployments, slots, boot loader entries and images of a host."""
+    """Return the kernels of all deployments, slots and images of a host."""
     doubts: list[str] = []
     found: list[str] = []
-    readers = (_deployments, _slots, _loader_entries, _unified, _menus, _images)
-    for reader in readers:
+    for reader in (_deployments, _slots, _images):
         try:
             found += reader(root, doubts)
         except OSError as error:
@@ -256,88 +325,10 @@ def _slots(root: Path, doubts: list[str]) -> Iterator[str]:
             doubts.append(f"the kernel of the slot {name} can't be read: {error}")
 
 
-def _loader_entries(root: Path, doubts: list[str]) -> Iterator[str]:
-    """Yield the kernels of Boot Loader Specification entries whose image exists."""
-    for partition in _PARTITIONS:
-        for entry in glob_in_root(root, f"{partition}/loader/entries/*.conf"):
-            keys = dict(re.findall(_KEY, _text(root, entry, doubts)))
-            image = keys.get("linux") or keys.get("uki") or keys.get("efi")
-            if image is None or not _is_there(root, image):
-                continue
-            names = [keys.get("version", ""), _named(image) or "", Path(image).parent.name]
-            releases = list(_releases(names))
-            # "efi" may start something other than a kernel: a shell, another system's loader.
-            if not releases and ("linux" in keys or "uki" in keys):
-                releases = list(_release_inside(root, image, entry, doubts))
-            yield from releases
-
-
-def _release_inside(
-    root: Path, image: str, entry: PurePosixPath, doubts: list[str]
-) -> Iterator[str]:
-    """Yield the release that an image states, for an entry whose names have no release."""
-    try:
-        yield image_release(_lies_at(root, image)[0])
-    except (OSError, ValueError) as error:
-        # A rescue entry (dracut's) has all modules that it loads in its initial RAM disk.
-        if "-rescue-" in image:
-            return
-        doubts.append(f"'{root / entry}' names no release of a kernel: {error}")
-
-
-def _unified(root: Path, _doubts: list[str]) -> Iterator[str]:
-    """Yield the kernels of unified images, which boot loaders find without an entry."""
-    for partition in _PARTITIONS:
-        for path in glob_in_root(root, f"{partition}/EFI/Linux/*.efi"):
-            match = re.search(_UNIFIED, path.name)
-            yield from _releases([match["release"]] if match else [])
-
-
-def _menus(root: Path, doubts: list[str]) -> Iterator[str]:
-    """Yield the kernels of GRUB's menu whose image exists."""
-    for name in _MENUS:
-        if not in_root(root, name).is_file():
-            continue
-        menu = PurePosixPath(name)
-        for image in re.findall(_GRUB, _text(root, menu, doubts)):
-            if not _is_there(root, image):
-                continue
-            releases = list(_releases([_named(image) or ""]))
-            if not releases and not re.search(_OTHER_PROGRAMS, Path(image).name):
-                releases = list(_release_inside(root, image, menu, doubts))
-            yield from releases
-
-
 def _images(root: Path, _doubts: list[str]) -> Iterator[str]:
-    """Yield the kernels whose image lies in /boot."""
-    yield from _releases(_named(str(path)) or "" for path in glob_in_root(root, "boot/*-*"))
-
-
-def _named(image: str) -> str | None:
-    """Return the release in an image's name; None for names without one (``vmlinuz-a``)."""
-    match = re.match(_IMAGE, Path(image).name)
-    return match["release"] if match else None
-
-
-def _releases(names: Iterable[str]) -> Iterator[str]:
-    yield from (name for name in names if re.match(_RELEASE, name))
-
-
-def _is_there(root: Path, image: str) -> bool:
-    """Return whether an image exists; an entry without its kernel can't boot."""
-    return bool(_lies_at(root, image))
-
-
-def _lies_at(root: Path, image: str) -> list[Path]:
-    """Return the files that an entry may name: its paths begin at the partition that it lies on."""
-    name = re.sub(r"^\([^)]*\)", "", image).lstrip("/")
-    found = (in_root(root, PurePosixPath(folder, name)) for folder in ("", *_PARTITIONS))
-    return [path for path in found if path.exists()]
-
-
-def _text(root: Path, name: PurePosixPath, doubts: list[str]) -> str:
-    try:
-        return in_root(root, name).read_text(errors="replace")
-    except OSError as error:
-        doubts.append(f"'{root / name}' can't be read: {error.strerror or error}")
-        return ""
+    """Yield the kernels whose images lie where boot loaders find them."""
+    for pattern in _IMAGES:
+        for path in glob_in_root(root, pattern):
+            match = re.search(_IMAGE, f"/{path}")
+            if match is not None:
+                yield next(release for release in match.groups() if release)

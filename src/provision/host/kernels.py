@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -12,8 +12,10 @@ from provision.elf import HEAD_SIZE, elf_machine
 from provision.errors import ProvisionError
 from provision.files import glob_in_root, in_root
 from provision.host.boot_entries import (
+    Ask,
     PendingKernels,
     boot_entries,
+    default_kernel,
     next_of_flatcar,
     next_of_ostree,
 )
@@ -29,15 +31,17 @@ def kernel_release(root: Path) -> str | None:
     """Return the running kernel's release, from the root's own /proc.
 
     A root that isn't running (a mounted disk, an unpacked image) has no /proc. Its kernel is the
-    newest complete one under its ``lib/modules``, which would boot. Package managers make a
-    kernel's folder long before they are done; ``modules.dep`` comes last.
+    complete one under its ``lib/modules`` that would boot. Package managers make a kernel's folder
+    long before they are done; ``modules.dep`` comes last.
     """
     running = in_root(root, "proc/sys/kernel/osrelease")
     if running.is_file():
         return running.read_text().strip()
     patterns = ("usr/lib/modules/*/modules.dep", "lib/modules/*/modules.dep")
     complete = {path.parent.name for p in patterns for path in glob_in_root(root, p)}
-    return max(complete, key=kernel_order, default=None)
+    newest = newest_of_flavours(complete)
+    default = default_kernel(root, _no_question, sorted(complete)).releases
+    return next(iter((*default, *newest)), None)
 
 
 def is_running_host(root: Path) -> bool:
@@ -76,6 +80,30 @@ def kernel_order(release: str) -> list[tuple[int, int, str]]:
     ]
 
 
+# Words of a release that say no flavour: numbers, the distro's release, Debian's backports, release
+# candidates and commits.
+_NO_FLAVOUR = r"^(?:(?:el|fc|amzn|deb)\d+(?:u\d+)?|bpo|rc\d+|\d+git\w*|g[0-9a-f]{7,}|\d+$)"
+
+
+def kernel_flavour(release: str) -> str:
+    """Return what tells kernels of one version apart.
+
+    ``amd64`` of ``6.1.0-47-amd64``, ``x86 debug`` of ``5.14.0-503.11.1.el9_5.x86_64+debug``,
+    ``nvidia 64k`` of ``6.8.0-1018-nvidia-64k``.
+    """
+    words = (re.sub(_NO_FLAVOUR, "", word) for word in re.split(r"[-.+~_]", release))
+    return " ".join(filter(None, words))
+
+
+def newest_of_flavours(releases: Iterable[str]) -> list[str]:
+    """Return the newest kernel of each flavour, those with the shortest names of flavours first.
+
+    A distro's standard flavour has a short name: others add ``debug``, ``rt`` or ``64k`` to it.
+    """
+    newest = {kernel_flavour(release): release for release in sorted(releases, key=kernel_order)}
+    return [newest[flavour] for flavour in sorted(newest, key=lambda name: (len(name), name))]
+
+
 def kernel_series(release: str) -> str:
     """Return the series of a kernel: ``6.1`` of ``6.1.0-47-amd64``."""
     return ".".join(release.split(".")[:2])
@@ -100,9 +128,6 @@ def _head(path: Path) -> bytes:
 
 _FOLDERS = ("usr/lib/modules", "lib/modules")
 _ASK_SECONDS = 60.0
-
-# Runs a program and returns its output; None if the program is missing or fails.
-Ask = Callable[[Sequence[str]], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +178,9 @@ def find_kernels(
     ask = ask or (_ask if root == Path("/") else _no_question)
     running = kernel_release(root)
     complete, incomplete = _installed(root)
-    newest = complete[:1]
-    special = _pending_elsewhere(root, ask)
     # An image-based host boots what its updater says, whatever else lies in /lib/modules of the
     # running system.
-    found = PendingKernels(tuple(newest)) if special is None else special
+    found = _pending_elsewhere(root, ask) or _pending_here(root, ask, complete)
     entries = boot_entries(root)
     known = {running, *complete}
     return Kernels(
@@ -186,6 +209,13 @@ def _pending_elsewhere(root: Path, ask: Ask) -> PendingKernels | None:
     if in_root(root, "boot/flatcar").is_dir():
         return next_of_flatcar(root, ask(("update_engine_client", "-status")))
     return None
+
+
+def _pending_here(root: Path, ask: Ask, installed: Sequence[str]) -> PendingKernels:
+    """Return the default of the boot loader, and the newest kernel of each flavour."""
+    default = default_kernel(root, ask, installed)
+    releases = dict.fromkeys([*default.releases, *newest_of_flavours(installed)])
+    return PendingKernels(tuple(releases), default.notes)
 
 
 def _installed(root: Path) -> tuple[list[str], list[str]]:

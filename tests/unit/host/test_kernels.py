@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from provision.host.boot_entries import image_release
-from provision.host.kernels import Kernels, find_kernels, is_running_host
+from provision.host.kernels import (
+    Kernels,
+    find_kernels,
+    is_running_host,
+    kernel_flavour,
+    kernel_release,
+)
 
 DATA = Path(__file__).parents[2] / "data/updaters"
 OLD, NEW = "6.1.0-47-amd64", "6.1.0-56-amd64"
@@ -66,6 +72,122 @@ def test_the_running_kernel_counts_although_its_package_is_gone(tmp_path: Path) 
 def test_a_root_without_kernels(tmp_path: Path) -> None:
     assert find_kernels(tmp_path) == Kernels(None)
     assert find_kernels(tmp_path).relevant == ()
+
+
+EL = [
+    "5.14.0-427.40.1.el9_4.x86_64",
+    "5.14.0-503.11.1.el9_5.x86_64",
+    "5.14.0-503.11.1.el9_5.x86_64+rt",
+    "5.14.0-503.11.1.el9_5.x86_64+debug",
+]
+
+
+@pytest.mark.parametrize(
+    ("releases", "flavours"),
+    [
+        (EL, {"x86", "x86 debug", "x86 rt"}),
+        (["5.14.0-503.el9.aarch64", "5.14.0-503.el9.aarch64+64k"], {"aarch64", "aarch64 64k"}),
+        (["5.15.0-300.163.el9uek.x86_64", "5.15.0-1.el9_5.x86_64"], {"uek x86", "x86"}),
+        (["4.18.0-553.rt7.342.el8_10.x86_64", "4.18.0-553.el8_10.x86_64"], {"rt7 x86", "x86"}),
+        (["6.11.4-301.fc41.x86_64", "6.12.0-0.rc5.20241101git6c52.44.fc42.x86_64"], {"x86"}),
+        (
+            [
+                "6.8.0-49-generic",
+                "6.8.0-50-generic",
+                "6.8.0-1018-nvidia",
+                "6.8.0-1018-nvidia-64k",
+                "6.8.0-1015-azure-fde",
+            ],
+            {"generic", "nvidia", "nvidia 64k", "azure fde"},
+        ),
+        (
+            [
+                "6.1.0-47-amd64",
+                "6.12.48+deb13-amd64",
+                "6.12.9+bpo-amd64",
+                "6.1.0-0.deb11.6-amd64",
+                "6.1.0-47-cloud-amd64",
+                "6.1.0-47-rt-amd64",
+            ],
+            {"amd64", "cloud amd64", "rt amd64"},
+        ),
+        (["6.4.0-150600.23.25-default", "6.4.0-150600.23.25-64kb"], {"default", "64kb"}),
+        (["6.1.112+", "6.6.43-g0123456789ab"], {""}),
+    ],
+)
+def test_the_newest_kernel_of_each_flavour_may_boot_next(
+    releases: list[str], flavours: set[str], tmp_path: Path
+) -> None:
+    assert {kernel_flavour(release) for release in releases} == flavours
+    for release in releases:
+        _kernel(tmp_path, release)
+    _runs(tmp_path, "0.1")
+    pending = find_kernels(tmp_path).pending
+    assert {kernel_flavour(release) for release in pending} == flavours
+    assert len(pending) == len(flavours)
+
+
+@pytest.mark.parametrize(
+    ("files", "said", "default"),
+    [
+        # An EL and Fedora: the id of an entry of the Boot Loader Specification.
+        ({"boot/grub2/grubenv": f"# GRUB\nsaved_entry=0123-{EL[0]}\nboot_success=0\n"}, {}, 0),
+        ({"boot/grub2/grubenv": f"saved_entry=0123-{EL[2]}\n"}, {}, 2),
+        ({"boot/grub2/grubenv": f"saved_entry=0123-{EL[0]}\n"}, {"grubby": EL[1]}, 1),
+        # Debian and its kin.
+        ({"etc/default/grub": f'GRUB_DEFAULT="Advanced>Debian, with Linux {EL[0]}"\n'}, {}, 0),
+        (
+            {
+                "etc/default/grub": "GRUB_DEFAULT=saved\n",
+                "boot/grub/grubenv": f"saved_entry=gnulinux-advanced-1>gnulinux-{EL[0]}-advanced-1",
+            },
+            {},
+            0,
+        ),
+        # The next boot only.
+        ({"boot/grub/grubenv": f"saved_entry={EL[1]}\nnext_entry=x-{EL[0]}\n"}, {}, 0),
+        # systemd-boot
+        (
+            {},
+            {
+                "bootctl": json.dumps(
+                    [
+                        {"id": f"1-{EL[1]}.conf", "version": EL[1], "isDefault": False},
+                        {"id": f"1-{EL[0]}.conf", "version": EL[0], "isDefault": True},
+                    ]
+                )
+            },
+            0,
+        ),
+        ({}, {"bootctl": "no entries"}, None),
+        ({"etc/default/grub": "GRUB_DEFAULT=0\nGRUB_TIMEOUT=5\n"}, {}, None),
+        ({"boot/grub2/grubenv": "saved_entry=a kernel that is gone\n"}, {}, None),
+    ],
+)
+def test_what_the_boot_loader_starts_comes_first(
+    tmp_path: Path, files: dict[str, str], said: dict[str, str], default: int | None
+) -> None:
+    for release in EL:
+        _kernel(tmp_path, release)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    # Nothing runs there: it is what would boot.
+    if not said:
+        assert kernel_release(tmp_path) == EL[1 if default is None else default]
+    _runs(tmp_path, "0.1")
+    kernels = find_kernels(tmp_path, ask=lambda argv: said.get(argv[0]))
+    first = () if default in {None, 1} else (EL[default or 0],)
+    rest = [release for release in EL[1:] if release not in first]
+    assert kernels.pending == (*first, *rest)
+    assert kernels.notes == ()
+
+
+def test_a_number_of_a_menu_entry_is_noted(tmp_path: Path) -> None:
+    _kernel(tmp_path, OLD)
+    (tmp_path / "etc/default").mkdir(parents=True)
+    (tmp_path / "etc/default/grub").write_text('GRUB_DEFAULT="1>2"\n')
+    assert "1>2" in find_kernels(tmp_path).notes[0]
 
 
 def test_a_staged_deployment_boots_next(tmp_path: Path) -> None:
