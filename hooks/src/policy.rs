@@ -6,8 +6,8 @@ use std::fmt;
 
 use crate::request::{asked, Asked, Request, Source};
 
-/// The containers whose requests from one source count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// The containers whose requests from one source count, from the widest to the narrowest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Who {
     #[default]
     All,
@@ -15,6 +15,17 @@ pub enum Who {
     /// without asking. NVIDIA's hook uses the same rule.
     Privileged,
     None,
+}
+
+/// Who may have written the annotations of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Writer {
+    /// The image or the user: some engines copy an image's labels or annotations. Annotations then
+    /// count only where the environment does, and the environment overrides them.
+    #[default]
+    Image,
+    /// Only the user. Annotations then override the environment, which an image may have set.
+    User,
 }
 
 /// What happens to a container that asks for something that it may not have.
@@ -36,6 +47,7 @@ pub enum Allowed {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Policy {
     pub annotations: Who,
+    pub annotations_from: Writer,
     pub environment: Who,
     /// Mounts that stand for devices.
     pub mounts: Who,
@@ -79,6 +91,10 @@ impl Who {
     }
 }
 
+impl Writer {
+    pub const WORDS: [(&'static str, Self); 2] = [("image", Self::Image), ("user", Self::User)];
+}
+
 impl OnRefusal {
     pub const WORDS: [(&'static str, Self); 2] = [("ignore", Self::Ignore), ("fail", Self::Fail)];
 }
@@ -86,6 +102,9 @@ impl OnRefusal {
 impl Policy {
     pub fn who(&self, source: Source) -> Who {
         match source {
+            Source::Annotations if self.images_may_annotate() => {
+                self.annotations.max(self.environment)
+            }
             Source::Annotations => self.annotations,
             Source::Environment => self.environment,
             Source::Mounts => self.mounts,
@@ -94,12 +113,22 @@ impl Policy {
         }
     }
 
-    /// Judges what a container asks for by this flag of a vendor. An annotation that counts
-    /// overrides the environment, even with `none`, because it cannot come from the image. A value
-    /// that is overridden never refuses the container, because the image may have set it.
+    /// True if an annotation may be the image's and must not override what a user may have set.
+    pub fn images_may_annotate(&self) -> bool {
+        self.annotations_from == Writer::Image
+    }
+
+    /// Judges what a container asks for by this flag of a vendor. The source that only the user
+    /// writes overrides the other, even with `none`; if there is none, the environment does, which
+    /// a user can always set. A value that is overridden never refuses the container, because the
+    /// image may have set it.
     pub fn judge<'r>(&self, request: &'r Request, vendor: &str, flag: &str) -> Verdict<'r> {
         let mut verdict = Verdict::default();
-        for source in Source::OF_FLAGS {
+        let mut sources = Source::OF_FLAGS;
+        if self.images_may_annotate() {
+            sources.reverse();
+        }
+        for source in sources {
             let Some(value) = request.get(source, flag) else {
                 continue;
             };
@@ -188,7 +217,13 @@ impl Policy {
     fn not_counted(&self, source: Source, flag: &str) -> String {
         let word = source.word();
         let who = self.who(source).word();
-        format!("{flag} of the container's {word} does not count: \"policy.{word}\" is {who:?}")
+        let key = match source {
+            Source::Annotations if self.who(source) != self.annotations => {
+                "annotations-from\" is \"image\" and \"policy.environment"
+            }
+            _ => word,
+        };
+        format!("{flag} of the container's {word} does not count: \"policy.{key}\" is {who:?}")
     }
 }
 

@@ -70,7 +70,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The sources of a flag. An earlier one overrides the later ones.
+    /// The sources of a flag.
     pub const OF_FLAGS: [Self; 2] = [Self::Annotations, Self::Environment];
 
     /// Its key in the policy's settings, which messages use too.

@@ -265,7 +265,7 @@ fn check_says_what_the_policy_leaves_out() {
         let common = ["--config", &settings, "check", "--root", &root];
         run(&[&common, words].concat(), "")
     };
-    let line = "policy: annotations of all containers, environment of privileged containers, the vendors x (a); anything else is ignored\n";
+    let line = "policy: annotations of privileged containers, environment of privileged containers, the vendors x (a); anything else is ignored\n";
     let not_counted = "OCI_X of the container's environment does not count: \"policy.environment\" is \"privileged\"; the container starts without\n";
     let not_allowed = "OCI_X asks for the feature \"b\", and \"policy.allow\" has none of that name for x; the container starts without\n";
     let given = "OCI_X (x, 1): a\n";
@@ -282,19 +282,24 @@ fn check_says_what_the_policy_leaves_out() {
         ),
         (
             &["--annotation", "oci-decorator.d/OCI_X=a"],
+            &["OCI_X of the container's annotations does not count: \"policy.annotations-from\" is \"image\""],
+            &[given],
+        ),
+        (
+            &["--annotation", "oci-decorator.d/OCI_X=a", "--privileged"],
             &[given],
             &[not_counted, not_allowed],
         ),
         (
             &[
                 "--annotation",
-                "oci-decorator.d/OCI_X=none",
+                "oci-decorator.d/OCI_X=b",
                 "--env",
                 "OCI_X=a",
                 "--privileged",
             ],
-            &[],
             &[given],
+            &[not_allowed],
         ),
         (
             &["--annotation", "oci-decorator.d/OCI_Z=a"],

@@ -84,18 +84,43 @@ fn environment_and_annotations_count_by_default() {
     let tree = setup();
     refused(&tree, &spec(&["OCI_X=fly"], &[], &[]), FLY);
     refused(&tree, &spec(&[], &[(ANNOTATION, "fly")], &[]), FLY);
-    refused(
-        &tree,
-        &spec(&["OCI_X=run"], &[(ANNOTATION, "fly")], &[]),
-        FLY,
-    );
-    starts(&tree, &spec(&["OCI_X=fly"], &[(ANNOTATION, "none")], &[]));
     starts(&tree, &spec(&["OCI_Y=fly"], &[("OCI_X", "fly")], &[]));
     let log = tree.text("log");
     assert!(
         !log.contains(" notice ") && !log.contains(" warning "),
         "{log}"
     );
+}
+
+/// What an engine copies from the labels of an image is no more than a variable of the image, and a
+/// user's variable overrides it, unless the policy says that only users write annotations.
+#[test]
+fn an_image_gets_no_further_by_a_label_than_by_a_variable() {
+    for (policy, environment, annotation, asks) in [
+        ("", "OCI_X=none", "fly", false),
+        ("", "OCI_X=void", "fly", false),
+        ("", "OCI_X=fly", "none", true),
+        ("", "OCI_Y=1", "fly", true),
+        ("environment = \"none\"", "OCI_Y=1", "fly", false),
+        ("environment = \"privileged\"", "OCI_Y=1", "fly", false),
+        ("annotations-from = \"user\"", "OCI_X=none", "fly", true),
+        ("annotations-from = \"user\"", "OCI_X=fly", "none", false),
+        (
+            "annotations-from = \"user\"\nenvironment = \"none\"",
+            "OCI_X=run",
+            "fly",
+            true,
+        ),
+    ] {
+        let tree = setup();
+        set(&tree, &format!("[policy]\n{policy}"));
+        let spec = spec(&[environment], &[(ANNOTATION, annotation)], &[]);
+        if asks {
+            refused(&tree, &spec, FLY);
+        } else {
+            starts(&tree, &spec);
+        }
+    }
 }
 
 #[test]
@@ -122,11 +147,6 @@ fn the_policy_says_whose_environment_counts() {
     let tree = setup();
     set(&tree, "[policy]\nenvironment = \"none\"");
     starts(&tree, &asks(&privileged));
-    refused(
-        &tree,
-        &spec(&["OCI_X=run"], &[(ANNOTATION, "fly")], &[]),
-        FLY,
-    );
 
     let tree = setup();
     set(

@@ -2,12 +2,13 @@
 
 use toml::Value;
 
-use crate::policy::{Allowed, OnRefusal, Policy, Who};
+use crate::policy::{Allowed, OnRefusal, Policy, Who, Writer};
 
 /// Every key of the table.
-pub const KEYS: [&str; 6] = [
+pub const KEYS: [&str; 7] = [
     "environment",
     "annotations",
+    "annotations-from",
     "mounts",
     "cdi",
     "on-refusal",
@@ -35,6 +36,7 @@ fn set(policy: &mut Policy, key: &str, value: &Value) -> Result<(), String> {
     match key {
         "environment" => policy.environment = word(value, &Who::WORDS)?,
         "annotations" => policy.annotations = word(value, &Who::WORDS)?,
+        "annotations-from" => policy.annotations_from = word(value, &Writer::WORDS)?,
         "mounts" => policy.mounts = word(value, &Who::WORDS)?,
         "cdi" => policy.cdi = word(value, &Who::WORDS)?,
         "on-refusal" => policy.on_refusal = word(value, &OnRefusal::WORDS)?,
@@ -103,7 +105,7 @@ mod tests {
     #[test]
     fn every_key_and_word() {
         let (policy, mistakes) = parse(
-            "environment = \"privileged\"\nannotations = \"none\"\nmounts = \"none\"\ncdi = \"privileged\"\non-refusal = \"fail\"\n\
+            "environment = \"privileged\"\nannotations = \"none\"\nannotations-from = \"user\"\nmounts = \"none\"\ncdi = \"privileged\"\non-refusal = \"fail\"\n\
              [allow]\nnvidia = \"all\"\nonload = [\"a\", \"b\"]\nnone = []",
         );
         assert!(mistakes.is_empty(), "{mistakes:?}");
@@ -112,6 +114,7 @@ mod tests {
         let expected = Policy {
             environment: Who::Privileged,
             annotations: Who::None,
+            annotations_from: Writer::User,
             mounts: Who::None,
             cdi: Who::Privileged,
             on_refusal: OnRefusal::Fail,
@@ -123,16 +126,18 @@ mod tests {
         };
         assert_eq!(policy, expected);
         assert_eq!(parse("").0, Policy::default());
-        let words = parse("environment = \"all\"\non-refusal = \"ignore\"\n");
+        let words =
+            parse("environment = \"all\"\nannotations-from = \"image\"\non-refusal = \"ignore\"\n");
         assert_eq!(words, (Policy::default(), Vec::new()));
     }
 
     #[test]
     fn every_mistake_is_named() {
         for (text, mistake) in [
-            ("colour = 1", "policy.colour: unknown key; known are environment, annotations, mounts, cdi, on-refusal, allow"),
+            ("colour = 1", "policy.colour: unknown key; known are environment, annotations, annotations-from, mounts, cdi, on-refusal, allow"),
             ("environment = true", "policy.environment: expected one of \"all\", \"privileged\", \"none\", found boolean"),
             ("annotations = \"some\"", "policy.annotations: unknown word \"some\"; known are \"all\", \"privileged\", \"none\""),
+            ("annotations-from = \"pod\"", "policy.annotations-from: unknown word \"pod\"; known are \"image\", \"user\""),
             ("on-refusal = \"warn\"", "policy.on-refusal: unknown word \"warn\"; known are \"ignore\", \"fail\""),
             ("allow = [\"x\"]", "policy.allow: expected a table of vendors, found array"),
             ("allow = {x = \"run\"}", "policy.allow: x: \"run\" is not a list of features; write [\"run\"], or \"all\""),

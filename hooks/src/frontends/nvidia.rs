@@ -103,7 +103,8 @@ impl<'a> Nvidia<'a> {
     /// The variable, mount or annotation that may ask for something, in any reading of the request
     /// and in a source that may count.
     fn suspect(&self, request: &Request, may: impl Fn(Source) -> bool) -> Option<String> {
-        let annotation = request.cdi.first().filter(|_| may(Source::Cdi));
+        let annotation = request.cdi.first();
+        let annotation = annotation.filter(|_| may(Source::Cdi) && may(Source::Annotations));
         if let Some((key, _)) = annotation {
             return Some(key.clone().into_owned());
         }
@@ -147,7 +148,11 @@ impl<'a> Nvidia<'a> {
     ) -> (Vec<(Candidate, Way)>, Vec<String>) {
         let (mut counting, mut refused) = (Vec::new(), Vec::new());
         let is_scheduled = !request.reserved.is_empty();
+        let declined = policy.images_may_annotate() && devices::are_declined(request, self.config);
         for mut candidate in devices::candidates(request, self.config) {
+            if declined && candidate.sources.contains(&Source::Annotations) {
+                continue;
+            }
             if candidate.words == Words::Nothing {
                 if is_scheduled {
                     continue;

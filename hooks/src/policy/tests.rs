@@ -21,9 +21,11 @@ fn request<'a>(
     }
 }
 
+/// A policy on a host where only users write annotations.
 fn policy(environment: Who, annotations: Who) -> Policy {
     Policy {
         annotations,
+        annotations_from: Writer::User,
         environment,
         ..Policy::default()
     }
@@ -67,7 +69,7 @@ fn each_source_counts_for_whom_the_policy_says() {
 }
 
 #[test]
-fn an_annotation_that_counts_overrides_the_environment() {
+fn an_annotation_of_the_user_overrides_the_environment() {
     let all = policy(Who::All, Who::All);
     let no_annotations = policy(Who::All, Who::None);
     let no_environment = policy(Who::None, Who::All);
@@ -88,6 +90,49 @@ fn an_annotation_that_counts_overrides_the_environment() {
         let verdict = policy.judge(&request, "v", "X");
         assert_eq!((verdict.value, verdict.refused.len()), (value, refused));
     }
+}
+
+/// An engine may copy an image's labels into annotations. They then pass no rule about the
+/// environment, and take nothing from a user who sets a variable.
+#[test]
+fn an_annotation_that_an_image_may_have_written_is_worth_a_variable() {
+    use Who::{All, None as Nobody, Privileged};
+    let none = Option::<&str>::None;
+    for (environments, annotations, environment, annotation, privileged, value, refused) in [
+        (All, All, none, Some("b"), false, Some("b"), 0),
+        (All, All, Some("a"), Some("b"), false, Some("a"), 0),
+        (All, All, Some("none"), Some("b"), false, Some("none"), 0),
+        (All, All, Some("void"), Some("b"), false, Some("void"), 0),
+        (All, All, Some("a"), Some("none"), false, Some("a"), 0),
+        (All, Nobody, none, Some("b"), false, none, 1),
+        (Nobody, All, none, Some("b"), true, none, 1),
+        (Nobody, All, Some("a"), Some("b"), true, none, 2),
+        (Nobody, All, Some("none"), Some("b"), true, none, 1),
+        (Privileged, All, none, Some("b"), false, none, 1),
+        (Privileged, All, none, Some("b"), true, Some("b"), 0),
+        (All, Privileged, none, Some("b"), false, none, 1),
+    ] {
+        let policy = Policy {
+            annotations_from: Writer::Image,
+            ..policy(environments, annotations)
+        };
+        let request = request(environment, annotation, privileged);
+        let verdict = policy.judge(&request, "v", "X");
+        let found = (verdict.value, verdict.refused.len());
+        assert_eq!(found, (value, refused), "{policy:?} {request:?}");
+        let may = environments != Nobody && (environment, annotations) != (none, Nobody);
+        assert_eq!(policy.may_count(&request, "v", "X"), may, "{policy:?}");
+    }
+    let verdict = Policy {
+        environment: Nobody,
+        ..Policy::default()
+    };
+    let asking = request(None, Some("b"), true);
+    let reason = verdict.judge(&asking, "v", "X").refused.remove(0);
+    assert!(
+        reason.contains("\"policy.annotations-from\" is \"image\" and \"policy.environment\""),
+        "{reason}"
+    );
 }
 
 #[test]
@@ -205,6 +250,7 @@ fn a_policy_is_one_line() {
         (
             Policy {
                 annotations: Who::None,
+                annotations_from: Writer::User,
                 environment: Who::Privileged,
                 mounts: Who::None,
                 cdi: Who::Privileged,
@@ -229,13 +275,18 @@ proptest! {
         annotation in prop::option::of("a|b|none|"),
         privileged in any::<bool>(),
         annotations in 0..3_usize,
+        from_user in any::<bool>(),
         one in 0..3_usize,
         other in 0..3_usize,
     ) {
         let request = request(environment.as_deref(), annotation.as_deref(), privileged);
         let (lax, strict) = (one.min(other), one.max(other));
         let value = |who: usize| {
-            let policy = policy(SOURCES[who], SOURCES[annotations]);
+            let writers = [Writer::Image, Writer::User];
+            let policy = Policy {
+                annotations_from: writers[usize::from(from_user)],
+                ..policy(SOURCES[who], SOURCES[annotations])
+            };
             let verdict = policy.judge(&request, "v", "X");
             prop_assert!(
                 asked(verdict.value) == Asked::Nothing || policy.may_count(&request, "v", "X")

@@ -120,6 +120,12 @@ pub fn candidates(request: &Request, config: &Config) -> Vec<Candidate> {
     found
 }
 
+/// True if the environment, which a user can always set, says that the container gets no device.
+pub fn are_declined(request: &Request, config: &Config) -> bool {
+    let asked = by_environment(request, config);
+    asked.is_some_and(|asked| matches!(asked.words, Words::Nothing | Words::None))
+}
+
 fn by_environment(request: &Request, config: &Config) -> Option<Candidate> {
     let get = |name: &String| request.environment.get(name);
     let swarm: Vec<&String> = config

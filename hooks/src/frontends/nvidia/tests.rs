@@ -5,7 +5,7 @@ use crate::frontends::foreign::Foreign;
 use crate::frontends::FrontEnd;
 use crate::log::Log;
 use crate::oci::spec::request_with;
-use crate::policy::OnRefusal;
+use crate::policy::{OnRefusal, Writer};
 use crate::request::{Channels, Units};
 
 /// A container's config.
@@ -333,6 +333,31 @@ fn annotations_come_before_all_else() {
             (request.asks[0].by.as_str(), request.refused.len()),
             (DEVICES, 1)
         );
+    }
+}
+
+/// An image may have written the annotation, where an engine copies its labels.
+#[test]
+fn no_annotation_of_an_image_overrides_a_user_who_wants_nothing() {
+    let label = r#"},"annotations":{"cdi.k8s.io/a":"v.com/gpu=1"},"y":{"z":0"#;
+    let (all, user) = (Who::All, Writer::User);
+    for (variable, environment, annotations_from, sources) in [
+        ("void", all, Writer::Image, &[][..]),
+        ("none", all, Writer::Image, &[Source::Environment]),
+        ("0", all, Writer::Image, &[Source::Cdi]),
+        ("void", all, user, &[Source::Cdi]),
+        ("0", Who::None, Writer::Image, &[]),
+        ("0", Who::None, user, &[Source::Cdi]),
+    ] {
+        let policy = Policy {
+            annotations_from,
+            environment,
+            ..Policy::default()
+        };
+        let text = spec(&[&format!("{DEVICES}={variable}")], label);
+        let request = read(&text, &config(Mode::Auto), &policy, Reader::Runtime);
+        let asked: Vec<Source> = request.asks.iter().map(|ask| ask.source).collect();
+        assert_eq!(asked, sources, "{variable} {policy:?}");
     }
 }
 
