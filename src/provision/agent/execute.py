@@ -24,7 +24,13 @@ from provision.pipeline.host_modules import record_loaded, unloading
 from provision.progress import Note
 from provision.store.layout import Layout
 from provision.store.locks import changing
-from provision.store.state import DriverState, Failure, NewerStateError, update_state
+from provision.store.state import (
+    IN_USE,
+    DriverState,
+    Failure,
+    NewerStateError,
+    update_state,
+)
 
 
 @dataclass
@@ -165,7 +171,8 @@ class Executor:
         before = artifact.known.failure if is_preparing else artifact.known.load_failure
         failure = failure_of(error, artifact.inputs, before=before, time=int(time.time()))
         if not is_preparing:
-            failure = replace(failure, reason=action.kind)
+            if failure.reason != IN_USE:
+                failure = replace(failure, reason=action.kind)
         elif self.run.mode.update and artifact.is_current:
             # The requested artifact exists. Only a newer version that can't be built is recorded,
             # and not as final: a still newer one may build.

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from provision.build.diagnosis import BuildError, kind_of
 from provision.errors import ProvisionError
+from provision.kmod.unload import ModuleInUseError
 from provision.pin import Pin
 from provision.pipeline.artifact_lookup import MissingArtifactError
 from provision.registry.image_signature import UntrustedError
-from provision.store.state import Failure
+from provision.store.state import IN_USE, Failure
 
 
 class RejectedError(ProvisionError):
@@ -53,6 +54,8 @@ def reason_of(error: ProvisionError) -> str:
             return "untrusted"
         case MissingArtifactError():
             return "no-artifact"
+        case ModuleInUseError():
+            return IN_USE
         case _:
             return kind_of(error)
 

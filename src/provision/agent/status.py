@@ -18,7 +18,7 @@ from provision.agent.model import (
 )
 from provision.errors import ExitCode
 from provision.host.kernels import Kernels
-from provision.store.state import Failure
+from provision.store.state import IN_USE, Failure
 
 SCHEMA = 1
 # From the worst to the best; the worst kernel and driver give a host its state. A host whose
@@ -261,6 +261,9 @@ def _artifact(
     artifact = driver.artifacts[release]
     is_running = release == observed.kernels.running
     failure = _failure(artifact)
+    if is_running and driver.serves and driver.current == artifact.digest:
+        # The modules were loaded since, by hand for example.
+        failure = failure if failure is not artifact.known.load_failure else None
     blocked = _about(plan.blocked, driver.name, release)
     planned = [
         action
@@ -271,7 +274,9 @@ def _artifact(
     state: State = "ready"
     reason = resolution = None
     if failure is not None and not artifact.stays:
-        state = "missing" if failure.reason in UNAVAILABLE else "failed"
+        states: dict[str, State] = {IN_USE: "reboot-required"}
+        states |= dict.fromkeys(UNAVAILABLE, "missing")
+        state = states.get(failure.reason, "failed")
         reason, resolution = failure.message, failure.resolution
     elif blocked is not None:
         state = "reboot-required" if blocked.obstacle == "reboot-required" else "pending"

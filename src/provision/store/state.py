@@ -40,14 +40,18 @@ _LONGEST_PAUSE = 6 * 3600
 _MOST_DOUBLINGS = 16
 
 
+# The reason of a failure that a reboot ends: modules that have to go first are in use.
+IN_USE = "in-use"
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why there is no artifact for a kernel.
 
     Attributes:
         reason: ``compile``, ``build``, ``missing`` (headers, kernel, driver or version),
-            ``untrusted`` (an image of a registry lacks a trusted signature), ``load`` or
-            ``failed``.
+            ``untrusted`` (an image of a registry lacks a trusted signature), ``load``,
+            ``in-use`` (modules have to go first, and are in use) or ``failed``.
         message: What happened, in one line.
         resolution: What to do.
         details: The compiler's complaints, or a program's last lines.

@@ -16,7 +16,7 @@ from provision.agent.model import Desired, Mode, Run
 from provision.agent.status import ArtifactStatus
 from provision.errors import ProvisionError
 from provision.kmod import load, unload
-from provision.manifest import Manifest
+from provision.manifest import HostNeeds, Manifest
 from provision.pin import Pin
 from provision.pipeline.driver_request import DriverRequest
 from provision.pipeline.pulling import Obtained
@@ -25,7 +25,15 @@ from provision.run import LIMIT_S, Completed
 from provision.store.entries import add
 from provision.store.layout import Layout
 from unit.kmod import kernel as kernels
-from unit.kmod.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin, write
+from unit.kmod.artifact import (
+    KERNEL,
+    VERMAGIC,
+    make_artifact,
+    make_module,
+    make_pin,
+    write,
+    write_manifest,
+)
 
 NEXT = "6.1.0-56-amd64"
 OLDER, NEWEST = "1.2", "2.0"
@@ -42,6 +50,7 @@ class Host:
         broken: What is raised instead of making an artifact, by kernel or driver.
         newest: The version that ``latest`` is.
         is_gone: Whether versions that were chosen before are not offered any more.
+        needs: What the driver needs of its host.
         wanted: What was resolved.
         notes: What was said.
     """
@@ -51,6 +60,7 @@ class Host:
     broken: dict[str, ProvisionError] = field(default_factory=dict)
     newest: str = NEWEST
     is_gone: bool = False
+    needs: HostNeeds = field(default_factory=HostNeeds)
     wanted: list[DriverRequest] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -167,7 +177,9 @@ class Host:
         made: list[Manifest] = []
 
         def fill(partial: Path) -> None:
-            made.append(make_artifact(partial, pin=pin, module=module))
+            manifest = make_artifact(partial, pin=pin, module=module)
+            made.append(manifest.model_copy(update={"host": self.needs}))
+            write_manifest(partial, made[0])
 
         add(layout, pin.short_digest, fill, replace=True)
         return Obtained(made[0], entry, "build", {"total": 1.5})

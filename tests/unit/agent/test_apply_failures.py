@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.oci_decorator.drivers.plugins.module_utils.health import (
+    is_reboot_required,
+)
 
 from provision.agent import preparing
 from provision.build.diagnosis import BuildError, BuildFailure, SourceError
 from provision.build.package_store import PackageGoneError
 from provision.engine.docker_api import EngineLostError
 from provision.errors import NotFoundError, ProvisionError
+from provision.manifest import HostNeeds
 from provision.pin import ClosurePackage
 from provision.pipeline.driver_request import DriverRequest
 from provision.pipeline.pulling import Obtained
@@ -188,6 +192,36 @@ def test_a_driver_that_works_is_not_missing_because_its_surroundings_changed(
     ready.broken.clear()
     ready.apply(retry=True)
     assert ready.artifact().reason is None
+
+
+@pytest.mark.parametrize("ends", ["reboot", "the user goes", "loaded by hand"])
+def test_a_conflicting_module_in_use_at_the_first_apply_asks_for_a_reboot(
+    host: Host, ends: str
+) -> None:
+    host.needs = HostNeeds(conflicts=("nouveau",))
+    host.kernel.references["nouveau"] = 1
+    host.kernel.have("nouveau")
+    for _ in range(2):
+        result = host.apply()
+        assert (result.status.state, result.status.exit_code) == ("reboot-required", 4)
+        assert not result.status.is_ready
+        # By this the role of Ansible decides whether to reboot.
+        assert is_reboot_required(result.status.document())
+        assert "nouveau" in (host.artifact().reason or "")
+    # It does not come back, because activation has blacklisted it.
+    assert "blacklist nouveau" in host.layout.modprobe_config.read_text()
+    if ends == "reboot":
+        host.reboot()
+    elif ends == "the user goes":
+        host.kernel.references.clear()
+        host.kernel.publish()
+    else:
+        host.kernel.references.clear()
+        host.kernel.loaded.clear()
+        host.kernel.have(DRIVER, version=NEWEST)
+    result = host.apply()
+    assert (result.status.state, result.status.exit_code) == ("ready", 0)
+    assert list(host.kernel.loaded) == [DRIVER]
 
 
 def test_a_build_that_fails_for_another_reason_is_tried_again_after_a_pause(ready: Host) -> None:

@@ -19,6 +19,7 @@ from provision.cli.commands import apply
 from provision.cli.display import watch
 from provision.distros.debian import default_cache
 from provision.errors import ProvisionError
+from provision.manifest import HostNeeds
 from provision.matrix.cells import Cell, Column, Row
 from provision.matrix.results import Results, matrix_folder, result_of
 from unit.agent.host import DRIVER, NEXT, Host, make_host
@@ -268,6 +269,17 @@ def test_a_boot_that_finds_nothing_is_no_failure(host: Host, call: Call) -> None
     host.reboot()
     host.kernel.refused[DRIVER] = ("Invalid argument", "demo: no")
     assert call("apply", "--boot", "--root", host.root).code == 1
+
+
+def test_a_boot_that_finds_a_conflicting_module_in_use_asks_for_another_reboot(
+    host: Host, call: Call
+) -> None:
+    host.needs = HostNeeds(conflicts=("nouveau",))
+    call("apply", "--root", host.root)
+    host.reboot()
+    host.kernel.references["nouveau"] = 1
+    host.kernel.have("nouveau")
+    assert call("apply", "--boot", "--root", host.root).code == 4
 
 
 def test_mistakes_in_the_configuration_are_all_named(host: Host, call: Call) -> None:

@@ -24,6 +24,7 @@ from provision.host.kernels import find_kernels, kernels_of_usr
 from provision.progress import Progress
 from provision.store.entries import linked_kernels
 from provision.store.layout import STORE, Layout
+from provision.store.state import IN_USE
 
 if TYPE_CHECKING:
     from provision.agent.foreseeing import Foreseen
@@ -216,7 +217,8 @@ def _exit_code(result: Result, *, is_boot: bool) -> int:
     """Return the exit code of the host's state; at a boot, only of loading what the store has."""
     if not is_boot:
         return result.status.exit_code
-    if any(outcome.error for outcome in result.outcomes):
+    failures = [outcome.failure for outcome in result.outcomes if outcome.error]
+    if any(failure is None or failure.reason != IN_USE for failure in failures):
         return ExitCode.FAILED
     is_waiting = result.status.exit_code == ExitCode.IN_USE
     return ExitCode.IN_USE if is_waiting else ExitCode.DONE
