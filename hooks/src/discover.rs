@@ -8,6 +8,7 @@ pub mod glob;
 pub mod host;
 pub mod inventory;
 pub mod libraries;
+pub mod nodes;
 pub mod requirements;
 pub mod reserved;
 mod tree;

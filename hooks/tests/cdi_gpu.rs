@@ -31,6 +31,7 @@ fn host() -> Option<Tree> {
     tree.folder("dev/nvidia-caps");
     tree.folder("dev/dri");
     tree.folder("sys/bus/pci/devices/0000:02:00.0/drm/card5");
+    tree.file("sys/class/drm/card0/device/vendor", "0x8086\n");
     let names = [
         "nvidia0",
         "nvidia1",

@@ -17,6 +17,7 @@ mod image;
 mod ldconfig;
 mod left_out;
 mod log;
+mod nodes;
 mod nvidia;
 mod nvidia_ctk;
 mod nvidia_limits;

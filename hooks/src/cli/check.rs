@@ -12,7 +12,7 @@ use crate::config::vendor::Mistake;
 use crate::config::vendor_dir;
 use crate::decide::{decide, Choice, VendorFile};
 use crate::discover::host::Host;
-use crate::discover::inventory::{collect_one, Item, Report};
+use crate::discover::inventory::{collect_whole, Item, Report};
 use crate::error::{exit, Error, Result};
 use crate::frontends::scheduled::{self, Scheduled};
 use crate::log::level::Level;
@@ -121,7 +121,7 @@ fn limit(
     ignored: &mut Vec<String>,
 ) -> Result<()> {
     for (choice, report) in choices.iter().zip(vendors) {
-        let (mut edits, _) = collect_one(host, choice, Report::Missing)?;
+        let (mut edits, _) = collect_whole(host, choice, Report::Missing)?;
         let mut notes = Vec::new();
         let flag = &choice.vendor.activation_flag;
         let paths = scheduled.limit(flag, &mut edits, &mut notes)?;
@@ -178,7 +178,7 @@ fn file_reports(files: &[VendorFile]) -> Vec<FileReport> {
 }
 
 fn vendor_report(host: &Host, choice: &Choice) -> VendorReport {
-    let (items, problem) = match collect_one(host, choice, Report::All) {
+    let (items, problem) = match collect_whole(host, choice, Report::All) {
         Ok((_, items)) => (items, None),
         Err(error) => (Vec::new(), Some(error)),
     };

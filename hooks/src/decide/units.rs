@@ -57,12 +57,7 @@ pub fn choose(wanted: &Units, units: &[Unit], asker: Asker) -> Result<Chosen, Er
     let mut chosen = Chosen::default();
     match wanted {
         Units::None => {}
-        Units::All => {
-            chosen.is_all = true;
-            for at in 0..units.len() {
-                chosen.add(units, at, None);
-            }
-        }
+        Units::All => chosen = Chosen::all(units),
         Units::These(names) => {
             for name in names {
                 let (at, part) = find(name, units, asker)?;
@@ -74,6 +69,25 @@ pub fn choose(wanted: &Units, units: &[Unit], asker: Asker) -> Result<Chosen, Er
 }
 
 impl Chosen {
+    /// Every unit.
+    pub fn all(units: &[Unit]) -> Self {
+        let mut chosen = Self {
+            is_all: true,
+            ..Self::default()
+        };
+        for at in 0..units.len() {
+            chosen.add(units, at, None);
+        }
+        chosen
+    }
+
+    /// One unit, with all its parts or one.
+    pub fn one(units: &[Unit], at: usize, part: Option<usize>) -> Self {
+        let mut chosen = Self::default();
+        chosen.add(units, at, part);
+        chosen
+    }
+
     /// A part also needs its device's node. A whole device comes with all its parts.
     fn add(&mut self, units: &[Unit], at: usize, part: Option<usize>) {
         let unit = &units[at];

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use super::capabilities::{channels, is_capability, right_node};
+use super::capabilities::{channels, right_node};
 use super::facts::{Facts, Found};
 use super::host::{DeviceFound, Host};
 use super::inventory::{collect_one, missing, summary, Report};
+use super::nodes::{add, Nodes};
 use super::requirements::check_requirements;
-use super::units::{is_drm, number, units};
+use super::units::{is_drm, number};
 use crate::decide::answers::Answer;
-use crate::decide::units::{choose, Asker, Chosen, Unit};
+use crate::decide::units::{choose, Asker, Chosen};
 use crate::edits::{Compat, Device, Edits};
 use crate::error::{Error, Result};
 use crate::log::level::Level;
@@ -26,8 +27,8 @@ struct Resolved<'a> {
     host: &'a Host,
     answer: &'a Answer<'a>,
     facts: Option<&'a Facts>,
-    /// Every unit of the vendor on this host.
-    units: &'a [Unit],
+    /// The vendor's nodes on this host.
+    nodes: &'a Nodes<'a>,
     chosen: &'a Chosen,
 }
 
@@ -49,7 +50,7 @@ pub fn collect_answer(host: &Host, answer: &Answer) -> Result<(Edits, Vec<Note>)
     }
     let found = usable(host.facts(&choice.file.name), answer, &mut notes)?;
     let facts = found.facts();
-    let all = all_units(host, answer, &edits.devices, facts);
+    let known = all_nodes(host, answer, &edits.devices, facts);
     let asker = Asker {
         interface: ask.interface,
         by: &ask.by,
@@ -59,8 +60,8 @@ pub fn collect_answer(host: &Host, answer: &Answer) -> Result<(Edits, Vec<Note>)
         host,
         answer,
         facts,
-        units: &all,
-        chosen: &choose(&ask.units, &all, asker)?,
+        nodes: &known,
+        chosen: &choose(&ask.units, &known.units, asker)?,
     };
     resolved.check_nodes(&edits.devices)?;
     notes.extend(no_device(host, answer));
@@ -76,13 +77,18 @@ pub fn collect_answer(host: &Host, answer: &Answer) -> Result<(Edits, Vec<Note>)
     Ok((edits, notes))
 }
 
-/// The vendor's units. Features without nodes do not mean that the host has no device.
-fn all_units(host: &Host, answer: &Answer, devices: &[Device], facts: Option<&Facts>) -> Vec<Unit> {
+/// The vendor's nodes. Features without nodes do not mean that the host has no device.
+fn all_nodes<'a>(
+    host: &'a Host,
+    answer: &Answer<'a>,
+    devices: &[Device],
+    facts: Option<&Facts>,
+) -> Nodes<'a> {
     let vendor = answer.choice.vendor;
     if devices.is_empty() {
-        units(host, vendor, &nodes_of_units(host, answer), facts)
+        Nodes::of(host, vendor, &nodes_of_units(host, answer), facts)
     } else {
-        units(host, vendor, devices, facts)
+        Nodes::of(host, vendor, devices, facts)
     }
 }
 
@@ -124,7 +130,7 @@ impl Resolved<'_> {
             return Ok(());
         }
         let has_node = |at: &usize| {
-            let nodes = &self.units[*at].nodes;
+            let nodes = &self.nodes.units[*at].nodes;
             let own = nodes.iter().find(|node| !is_drm(node)).or(nodes.first());
             own.is_some_and(|own| devices.iter().any(|device| device.path == *own))
         };
@@ -137,7 +143,7 @@ impl Resolved<'_> {
     /// Why a chosen device has no node.
     fn without_node(&self, at: usize) -> Error {
         let (by, choice) = (&self.answer.ask.by, &self.answer.choice);
-        let index = self.units[at].index;
+        let index = self.nodes.units[at].index;
         let minor = self
             .facts
             .and_then(|facts| Some(facts.devices.get(at)?.minor));
@@ -159,22 +165,21 @@ impl Resolved<'_> {
     /// Leaves the nodes of the chosen devices, and adds those of parts, channels and rights.
     fn give_nodes(&self, devices: &mut Vec<Device>, notes: &mut Vec<Note>) -> Result<()> {
         let details = self.answer.details;
-        let mut extra = parts(self.units, self.chosen);
-        extra.extend(channels(
-            self.host,
-            &details.channels,
-            &details.channels_by,
-        )?);
+        let mut named = channels(self.host, &details.channels, &details.channels_by)?;
         for right in &details.mig_rights {
-            extra.push(right_node(self.host, *right)?);
+            named.push(right_node(self.host, *right)?);
         }
         if devices.is_empty() {
             // What belongs to devices is of no use without their nodes.
             notes.extend(without_nodes(self.answer));
-        } else {
-            limit(devices, self.answer, self.units, &self.chosen.nodes);
-            add_nodes(self.host, devices, extra, notes);
+            return Ok(());
         }
+        let mut missing = self.nodes.limit(devices, self.chosen);
+        missing.extend(add(self.host, devices, named.iter()));
+        notes.extend(missing.into_iter().map(|(path, problem)| {
+            let message = format!("{path} is left out: {problem}");
+            Note::new(Level::Warning, message)
+        }));
         Ok(())
     }
 
@@ -225,51 +230,6 @@ fn without_nodes(answer: &Answer) -> Option<Note> {
         answer.ask.by, answer.choice.file.path
     );
     Some(Note::new(Level::Notice, message).vendor(&answer.choice.file.name))
-}
-
-/// Leaves out the nodes of devices that were not chosen.
-fn limit(devices: &mut Vec<Device>, answer: &Answer, all: &[Unit], chosen: &BTreeSet<String>) {
-    let is_all = answer.ask.units == Units::All;
-    let parts = all.iter().flat_map(|unit| &unit.parts);
-    let parts: BTreeSet<&String> = parts.flat_map(|part| &part.nodes).collect();
-    let is_nvidia = answer.ask.interface == Interface::Nvidia;
-    devices.retain(|device| {
-        let path = &device.path;
-        if parts.contains(path) || is_nvidia && is_capability(path) {
-            chosen.contains(path)
-        } else if is_drm(path) || answer.choice.vendor.is_unit(path) {
-            is_all || chosen.contains(path)
-        } else {
-            true
-        }
-    });
-}
-
-/// The nodes of the chosen parts, which an inventory does not have to list.
-fn parts(all: &[Unit], chosen: &Chosen) -> Vec<String> {
-    let parts = all.iter().flat_map(|unit| &unit.parts);
-    let nodes = parts.flat_map(|part| part.nodes.iter().cloned());
-    nodes.filter(|node| chosen.nodes.contains(node)).collect()
-}
-
-fn add_nodes(host: &Host, devices: &mut Vec<Device>, paths: Vec<String>, notes: &mut Vec<Note>) {
-    for path in paths {
-        if devices.iter().any(|device| device.path == path) {
-            continue;
-        }
-        for (path, found) in host.devices(&path) {
-            let problem = match found {
-                DeviceFound::Node(device) => {
-                    devices.push(device);
-                    continue;
-                }
-                DeviceFound::Missing => "the host has no such device".to_owned(),
-                DeviceFound::Unusable(problem) => problem,
-            };
-            let message = format!("{path} is left out: {problem}");
-            notes.push(Note::new(Level::Warning, message));
-        }
-    }
 }
 
 /// Groups that a process must join to use nodes that are not open to everyone.

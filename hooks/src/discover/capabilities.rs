@@ -5,15 +5,14 @@ use super::host::{DeviceFound, Host};
 use crate::error::{Error, Result};
 use crate::request::{Channels, MigRight};
 
-/// Folders whose nodes are given one by one, and never as control nodes, even if an inventory
-/// lists them: with some of these nodes a container can partition every GPU.
+/// Folders of nodes that are permissions: with some of them a container can partition every GPU.
 const CAPABILITIES: [&str; 2] = ["/dev/nvidia-caps/", CHANNELS];
 const CHANNELS: &str = "/dev/nvidia-caps-imex-channels/";
 /// The folder where the driver names the node of each right.
 pub(super) const MIG_RIGHTS: &str = "proc/driver/nvidia/capabilities/mig";
 
-/// True for a node that is given by name only.
-pub fn is_capability(path: &str) -> bool {
+/// True for a node that is a permission, unless it belongs to a part of a device.
+pub fn is_right(path: &str) -> bool {
     CAPABILITIES.iter().any(|folder| path.starts_with(folder))
 }
 

@@ -7,10 +7,12 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::config::vendor::Inventory;
+use crate::decide::units::Chosen;
 use crate::decide::Choice;
 use crate::discover::elf::{self, Elf};
 use crate::discover::host::{DeviceFound, Found, Host, Tree};
 use crate::discover::libraries::is_library;
+use crate::discover::nodes::{Class, Nodes};
 use crate::discover::tree::whole_folders;
 use crate::edits::{Edits, Library, Mount};
 use crate::error::{Error, Result};
@@ -52,7 +54,7 @@ pub fn collect(host: &Host, choices: &[Choice]) -> Result<(Edits, Vec<Note>)> {
     let mut edits = Edits::default();
     let mut notes = Vec::new();
     for choice in choices {
-        let (own, items) = collect_one(host, choice, Report::Missing)?;
+        let (own, items) = collect_whole(host, choice, Report::Missing)?;
         let missing = items.iter().filter_map(|item| missing(choice, item));
         notes.extend(missing.chain([summary(choice, &own)]));
         edits.append(own);
@@ -69,8 +71,38 @@ pub enum Report {
     All,
 }
 
-/// Collects the edits of one choice, and reports on the lines of its inventory.
-/// Errors: the driver is not installed, or a path can't be given to a container.
+/// Collects the edits of one choice for a container that chooses no devices: it gets every unit.
+/// Reports on the lines of the inventory. Errors: as [`collect_one`].
+pub fn collect_whole(host: &Host, choice: &Choice, report: Report) -> Result<(Edits, Vec<Item>)> {
+    let (mut edits, mut items) = collect_one(host, choice, report)?;
+    let (vendor, name) = (choice.vendor, &choice.file.name);
+    let (nodes, problem) = Nodes::by_facts(host, vendor, name, &edits.devices);
+    let item = |path: String, problem: String| Item {
+        feature: choice.features.join(", "),
+        kind: Kind::Device,
+        path,
+        found: Err(problem),
+    };
+    if report == Report::All {
+        for it in &mut items {
+            let class = nodes.class(&it.path);
+            if let (Kind::Device, Ok(_), Some(reason)) = (it.kind, &it.found, class.left_out()) {
+                it.found = Err(reason.to_owned());
+            }
+        }
+    }
+    if let Some(problem) = problem {
+        let rights = edits.devices.iter();
+        let rights = rights.filter(|it| nodes.class(&it.path) == Class::Right);
+        items.extend(rights.map(|it| item(it.path.clone(), problem.clone())));
+    }
+    let missing = nodes.limit(&mut edits.devices, &Chosen::all(&nodes.units));
+    items.extend(missing.into_iter().map(|(path, why)| item(path, why)));
+    Ok((edits, items))
+}
+
+/// Collects the edits of one choice with the nodes of every class, and reports on the lines of its
+/// inventory. Errors: the driver is not installed, or a path can't be given to a container.
 pub fn collect_one(host: &Host, choice: &Choice, report: Report) -> Result<(Edits, Vec<Item>)> {
     let tree = host
         .tree(choice.vendor.root.as_deref())

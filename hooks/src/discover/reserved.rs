@@ -5,7 +5,7 @@
 use rustc_hash::FxHashSet;
 use rustix::fs::FileType;
 
-use super::capabilities::is_capability;
+use super::capabilities::is_right;
 use super::host::{DeviceFound, Host};
 use crate::config::vendor::Vendor;
 use crate::edits::{lies_in, Device};
@@ -58,7 +58,7 @@ impl Reserved {
         } = device;
         self.numbers.contains(&numbers(device))
             || *kind == 'c' && *major == NVIDIA_MAJOR && *minor < NVIDIA_GPUS
-            || is_capability(&device.path)
+            || is_right(&device.path)
             || is_gpu(&device.path)
     }
 

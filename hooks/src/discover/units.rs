@@ -13,9 +13,15 @@ use crate::rootfs::path_of;
 
 /// The folder of the kernel's graphics nodes.
 const DRM: &str = "/dev/dri/";
-/// PCI vendor numbers: <https://pcisig.com/membership/member-companies>.
+/// PCI vendor numbers, by the vendor in the kinds of CDI:
+/// <https://pcisig.com/membership/member-companies>.
 const AMD: &str = "0x1002";
 const NVIDIA: &str = "0x10de";
+const VENDORS: [(&str, &str); 3] = [
+    ("amd.com", AMD),
+    ("intel.com", "0x8086"),
+    ("nvidia.com", NVIDIA),
+];
 
 /// True for a graphics node of the kernel, which belongs to one device.
 pub fn is_drm(path: &str) -> bool {
@@ -32,7 +38,7 @@ pub fn units(host: &Host, vendor: &Vendor, nodes: &[Device], facts: Option<&Fact
     let is_unit = |path: &str| vendor.is_unit(path) && is_drm(path) == by_drm;
     let mut own: Vec<(u32, &str)> = nodes
         .iter()
-        .filter(|node| is_unit(&node.path) && !(by_drm && host.is_others(&node.path)))
+        .filter(|node| is_unit(&node.path) && !host.is_others(vendor, &node.path))
         .filter_map(|node| Some((number(&node.path)?, node.path.as_str())))
         .collect();
     own.sort_unstable();
@@ -127,11 +133,23 @@ impl Host {
         path.rsplit('/').next().map(str::to_owned)
     }
 
-    /// True for a graphics node that the kernel attributes to another vendor than AMD, whose
-    /// devices are known by these nodes.
-    fn is_others(&self, path: &str) -> bool {
-        let vendor = self.vendor_of(path);
-        vendor.is_some_and(|vendor| vendor.trim_ascii() != AMD.as_bytes())
+    /// True for a graphics node that the kernel attributes to another vendor than this one.
+    pub fn is_others(&self, vendor: &Vendor, path: &str) -> bool {
+        if !is_drm(path) {
+            return false;
+        }
+        let kind = vendor
+            .cdi_kind
+            .as_deref()
+            .and_then(|it| it.split('/').next());
+        let interfaces = vendor.interfaces.iter().map(|it| it.domain());
+        let mut domains = kind.into_iter().chain(interfaces);
+        let number = |domain| VENDORS.iter().find(|(known, _)| *known == domain);
+        let Some((_, own)) = domains.find_map(number) else {
+            return false;
+        };
+        let found = self.vendor_of(path);
+        found.is_some_and(|found| found.trim_ascii() != own.as_bytes())
     }
 
     /// True for a graphics node, unless the kernel attributes it to a vendor whose devices no
@@ -164,7 +182,7 @@ mod tests {
 
     fn vendor(units: &str) -> Vendor {
         let text = format!(
-            r#"{{"activation_flag":"X","driver_feature":[],"units":"{units}",
+            r#"{{"activation_flag":"X","driver_feature":[],"units":"{units}","cdi_kind":"amd.com/gpu",
                 "inventory":{{"a":{{"devices":["nvidia0","nvidia1","nvidiactl","dri/card0","dri/renderD128"]}}}}}}"#
         );
         crate::config::vendor::parse(&text).unwrap()

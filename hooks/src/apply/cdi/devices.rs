@@ -5,9 +5,11 @@ use serde_json::{json, Value};
 use super::{plain, OWN_VENDOR};
 use crate::apply::spec::hooks::own_hook;
 use crate::config::vendor::Vendor;
+use crate::decide::units::{Chosen, Unit};
 use crate::decide::{Choice, VendorFile};
 use crate::discover::host::Host;
-use crate::discover::inventory::{collect_one, Report};
+use crate::discover::inventory::{collect_whole, Report};
+use crate::discover::nodes::{Class, Nodes};
 use crate::edits::{self, Attribute, Device, Edits, Mount, FILE_MOUNT};
 use crate::error::{Error, Result};
 
@@ -52,7 +54,7 @@ impl<'a> Devices<'a> {
                 vendor,
                 features,
             };
-            collect_one(self.host, &choice, Report::Missing).map(|(mut edits, _)| {
+            collect_whole(self.host, &choice, Report::Missing).map(|(mut edits, _)| {
                 edits.sort();
                 edits
             })
@@ -62,8 +64,12 @@ impl<'a> Devices<'a> {
             by_feature.push((name, collect(vec![name])?));
         }
         let all = collect(vendor.feature_names().collect())?;
+        let (nodes, _) = Nodes::by_facts(self.host, vendor, &file.name, &all.devices);
         for device in &all.devices {
-            let (features, edits) = around(device, vendor, &by_feature);
+            if nodes.class(&device.path) == Class::Part {
+                continue;
+            }
+            let (features, edits) = around(device, &nodes, &by_feature);
             let flag = format!("{}={}", vendor.activation_flag, features.join(","));
             self.add(&format!("{prefix}{}", name(device)), &edits, &[flag]);
         }
@@ -113,10 +119,11 @@ impl<'a> Devices<'a> {
     }
 }
 
-/// A node with everything that its use needs: the control nodes and files of its features.
+/// A node with everything that its use needs: its parts, and the control nodes and files of its
+/// features.
 fn around<'a>(
     node: &Device,
-    vendor: &Vendor,
+    nodes: &Nodes,
     features: &[(&'a str, Edits)],
 ) -> (Vec<&'a str>, Edits) {
     let mut names = Vec::new();
@@ -127,8 +134,13 @@ fn around<'a>(
             edits.append(feature.clone());
         }
     }
-    let wanted = |d: &Device| d.path == node.path || !vendor.is_unit(&d.path);
-    edits.devices.retain(wanted);
+    let own = |unit: &Unit| unit.nodes.contains(&node.path);
+    let at = nodes.units.iter().position(own);
+    let chosen = at.map(|at| Chosen::one(&nodes.units, at, None));
+    let chosen = chosen.unwrap_or_default();
+    edits
+        .devices
+        .retain(|d| d.path == node.path || nodes.gives(&chosen, &d.path));
     edits.sort();
     (names, edits)
 }

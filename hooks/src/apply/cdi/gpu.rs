@@ -8,7 +8,7 @@ mod units;
 use serde_json::{json, Value};
 
 use edits::{common, devices, hooks, needs_groups};
-use units::{Chosen, Nodes};
+use units::{Chosen, Given};
 
 use crate::config::settings::Settings;
 use crate::config::vendor::Vendor;
@@ -18,6 +18,7 @@ use crate::decide::{Choice, VendorFile};
 use crate::discover::facts::{Facts, Found};
 use crate::discover::host::Host;
 use crate::discover::inventory::{collect_one, Report};
+use crate::discover::nodes::Nodes;
 use crate::error::{Error, Result};
 use crate::request::Interface;
 
@@ -129,16 +130,16 @@ pub fn generate(request: &Request) -> Result<Value> {
     let (mut edits, _) = collect_one(&host, &choice, Report::Missing)?;
     edits.sort();
     let facts = facts(&host, &file.name)?;
-    let nodes = Nodes::sort(&host, vendor, edits.devices.clone(), facts.as_ref());
-    let devices = match Chosen::of(&nodes, request.ids)? {
+    let nodes = Nodes::of(&host, vendor, &edits.devices, facts.as_ref());
+    let given = Given::of(nodes, edits.devices.clone());
+    let devices = match Chosen::of(&given, request.ids)? {
         Chosen::Nothing => vec![json!({"name": "none", "containerEdits": {"env": [VOID]}})],
-        _ if nodes.units.is_empty() => return Err(no_device(&host, file, vendor)),
-        chosen => devices(&nodes, &chosen, request),
+        _ if given.units().next().is_none() => return Err(no_device(&host, file, vendor)),
+        chosen => devices(&given, &chosen, request),
     };
     let hooks = hooks(&edits, facts.as_ref(), request)?;
-    let common = common(&nodes.common, &edits, &hooks);
-    let all_nodes = nodes.units.iter().flat_map(|(_, nodes)| nodes);
-    let groups = needs_groups(nodes.common.iter().chain(all_nodes));
+    let common = common(&given.common().collect::<Vec<_>>(), &edits, &hooks);
+    let groups = needs_groups(given.common().chain(given.own()));
     Ok(json!({
         "cdiVersion": if groups { "0.7.0" } else { super::VERSION },
         "kind": kind,

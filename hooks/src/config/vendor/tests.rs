@@ -117,7 +117,6 @@ fn units_say_which_nodes_can_be_chosen() {
         ("/dev/nvidia12", true, true),
         ("/dev/nvidiactl", false, false),
         ("/dev/nvidia-uvm", false, false),
-        ("/dev/nvidia-caps/nvidia-cap1", false, true),
     ] {
         vendor.units = Some("nvidia[0-9]*".to_owned());
         assert_eq!(vendor.is_unit(path), with_units, "{path}");

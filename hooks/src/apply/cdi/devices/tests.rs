@@ -102,7 +102,11 @@ fn a_choice_has_its_control_nodes_and_no_other_unit() {
         ("gpu1", None, "compute video", "gpu1 gpuctl gpu-enc /c /v"),
     ];
     for (chosen, units, features, parts) in cases {
-        let (names, edits) = around(&device(chosen), &vendor(units), &gpus);
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::open(dir.path()).unwrap();
+        let vendor = vendor(units);
+        let nodes = Nodes::of(&host, &vendor, &[], None);
+        let (names, edits) = around(&device(chosen), &nodes, &gpus);
         assert_eq!(names.join(" "), features, "{chosen} {units:?}");
         let nodes = edits
             .devices

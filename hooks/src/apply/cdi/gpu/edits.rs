@@ -3,18 +3,17 @@
 use rustc_hash::FxHashSet;
 use serde_json::{json, Map, Value};
 
-use super::units::{number, Chosen, Nodes};
+use super::units::{number, Chosen, Given};
 use super::{Request, VOID};
 use crate::apply::cdi::devices::{device_node, hook, mount};
 use crate::apply::spec::hooks::own_hook;
 use crate::config::cdi::name::is_device;
-use crate::decide::units::Part;
 use crate::discover::facts::Facts;
 use crate::edits::{Device, Edits, Hook};
 use crate::error::Result;
 use crate::rootfs::split;
 
-pub(super) fn devices(nodes: &Nodes, chosen: &Chosen, request: &Request) -> Vec<Value> {
+pub(super) fn devices(given: &Given, chosen: &Chosen, request: &Request) -> Vec<Value> {
     let mut devices = Vec::new();
     let mut all: Vec<&Device> = Vec::new();
     let mut add = |names: &mut dyn Iterator<Item = Option<String>>, own: &[&Device]| {
@@ -25,28 +24,25 @@ pub(super) fn devices(nodes: &Nodes, chosen: &Chosen, request: &Request) -> Vec<
             }
         }
     };
-    for (unit, own) in &nodes.units {
-        let own: Vec<&Device> = own.iter().collect();
-        let with = |is_its: &dyn Fn(&&Device) -> bool| -> Vec<&Device> {
-            let more = nodes.others.iter().filter(is_its);
-            own.iter().copied().chain(more).collect()
-        };
+    for (at, unit) in given.units() {
         if chosen.has_unit(unit) {
             // A whole device comes with its parts, as at a start.
-            let is_of_it = |part: &Part, d: &Device| part.nodes.contains(&d.path);
-            let whole = with(&|d| unit.parts.iter().any(|part| is_of_it(part, d)));
+            let whole = given.of_unit(at, None);
             add(&mut request.namings.iter().map(|by| by.unit(unit)), &whole);
             all.extend(whole);
         }
         for (place, part) in unit.parts.iter().enumerate() {
             if chosen.has_part(unit, place, part) {
                 let number = number(place, part);
-                let parts = with(&|d| part.nodes.contains(&d.path));
+                let own = given.of_unit(at, Some(place));
                 let mut names = request.namings.iter().map(|by| by.part(unit, number, part));
-                add(&mut names, &parts);
-                all.extend(parts);
+                add(&mut names, &own);
+                all.extend(own);
             }
         }
+    }
+    if matches!(chosen, Chosen::All) {
+        all = given.own().collect();
     }
     if !request.without_all {
         let mut known = FxHashSet::default();
@@ -82,12 +78,11 @@ pub(super) fn needs_groups<'a>(nodes: impl Iterator<Item = &'a Device>) -> bool 
     !groups(nodes).is_empty()
 }
 
-pub(super) fn common(nodes: &[Device], edits: &Edits, hooks: &[Hook]) -> Map<String, Value> {
-    let nodes: Vec<&Device> = nodes.iter().collect();
+pub(super) fn common(nodes: &[&Device], edits: &Edits, hooks: &[Hook]) -> Map<String, Value> {
     let mut members = Map::new();
     members.insert("env".to_owned(), json!([VOID]));
     if !nodes.is_empty() {
-        members.extend(node_edits(&nodes));
+        members.extend(node_edits(nodes));
     }
     if !edits.mounts.is_empty() {
         let mounts = edits.mounts.iter().map(mount).collect();

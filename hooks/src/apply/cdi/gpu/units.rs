@@ -1,68 +1,49 @@
-//! Assigns nodes to units by the rules of a start, and chooses the units and parts of a
-//! specification.
+//! The nodes that a specification has, and the chosen units and parts.
 
 use super::Naming;
-use crate::config::vendor::Vendor;
-use crate::decide::units::{Part, Unit};
-use crate::discover::capabilities::is_capability;
-use crate::discover::facts::Facts;
-use crate::discover::host::{DeviceFound, Host};
-use crate::discover::units::{is_drm, units};
+use crate::decide::units::{self, Part, Unit};
+use crate::discover::nodes::{Class, Nodes};
 use crate::edits::Device;
 use crate::error::{Error, Result};
 use crate::log::brief;
 
-/// The nodes of the host, by what they belong to.
-pub(super) struct Nodes {
-    pub common: Vec<Device>,
-    pub units: Vec<(Unit, Vec<Device>)>,
-    /// Nodes of parts.
-    pub others: Vec<Device>,
+/// What every container with a device of the specification may get.
+pub(super) struct Given<'a> {
+    nodes: Nodes<'a>,
+    devices: Vec<Device>,
 }
 
-impl Nodes {
-    pub fn sort(host: &Host, vendor: &Vendor, all: Vec<Device>, facts: Option<&Facts>) -> Self {
-        let known = units(host, vendor, &all, facts);
-        let mut nodes = Self {
-            common: Vec::new(),
-            units: known.into_iter().map(|unit| (unit, Vec::new())).collect(),
-            others: Vec::new(),
-        };
-        nodes.add_parts(host);
-        for device in all {
-            nodes.put(vendor, device);
-        }
-        // A unit of the facts without a node can't be given.
-        nodes.units.retain(|(_, nodes)| !nodes.is_empty());
-        nodes
+impl<'a> Given<'a> {
+    pub fn of(nodes: Nodes<'a>, mut devices: Vec<Device>) -> Self {
+        nodes.limit(&mut devices, &units::Chosen::all(&nodes.units));
+        // A unit's own node comes before those of its parts.
+        devices.sort_by_key(|device| nodes.class(&device.path) != Class::Unit);
+        Self { nodes, devices }
     }
 
-    /// Adds the nodes of parts, which an inventory does not have to list.
-    fn add_parts(&mut self, host: &Host) {
-        let parts = self.units.iter().flat_map(|(unit, _)| &unit.parts);
-        for path in parts.flat_map(|part| &part.nodes) {
-            for (_, found) in host.devices(path) {
-                if let DeviceFound::Node(device) = found {
-                    self.others.push(device);
-                }
-            }
-        }
+    /// The units with their positions. One of the facts without a node can't be given.
+    pub fn units(&self) -> impl Iterator<Item = (usize, &Unit)> {
+        let has_node = |unit: &Unit| self.devices.iter().any(|it| unit.nodes.contains(&it.path));
+        let units = self.nodes.units.iter().enumerate();
+        units.filter(move |(_, unit)| has_node(unit))
     }
 
-    /// Assigns a node. A unit's node without a name is left out: as a common node, every container
-    /// would get it, and with some nodes below `nvidia-caps` a container can partition every GPU.
-    fn put(&mut self, vendor: &Vendor, device: Device) {
-        let path = &device.path;
-        if self.others.iter().any(|other| other.path == *path) {
-            return;
-        }
-        let mut units = self.units.iter_mut();
-        let own = units.find(|(unit, _)| unit.nodes.contains(path));
-        if let Some((_, nodes)) = own {
-            nodes.push(device);
-        } else if !is_capability(path) && !is_drm(path) && !vendor.is_unit(path) {
-            self.common.push(device);
-        }
+    pub fn common(&self) -> impl Iterator<Item = &Device> {
+        let is_common = |it: &&Device| self.nodes.class(&it.path) == Class::Common;
+        self.devices.iter().filter(is_common)
+    }
+
+    /// The nodes of every unit and part.
+    pub fn own(&self) -> impl Iterator<Item = &Device> {
+        let is_common = |it: &Device| self.nodes.class(&it.path) == Class::Common;
+        self.devices.iter().filter(move |it| !is_common(it))
+    }
+
+    /// The nodes of a unit, with those of all its parts or of one.
+    pub fn of_unit(&self, at: usize, part: Option<usize>) -> Vec<&Device> {
+        let chosen = units::Chosen::one(&self.nodes.units, at, part);
+        let own = self.own().filter(|it| chosen.nodes.contains(&it.path));
+        own.collect()
     }
 }
 
@@ -77,15 +58,15 @@ pub(super) enum Chosen<'a> {
 
 impl<'a> Chosen<'a> {
     /// The first special word counts, as in NVIDIA's tool. Errors: an id that no device has.
-    pub fn of(nodes: &Nodes, ids: &'a [String]) -> Result<Self> {
+    pub fn of(given: &Given, ids: &'a [String]) -> Result<Self> {
         let special = ids.iter().find(|id| matches!(id.as_str(), "all" | "none"));
         match special.map(String::as_str) {
             Some("none") => return Ok(Self::Nothing),
-            None if !ids.is_empty() && !nodes.units.is_empty() => {}
+            None if !ids.is_empty() && given.units().next().is_some() => {}
             _ => return Ok(Self::All),
         }
         let mut known: Vec<String> = Vec::new();
-        for (unit, _) in &nodes.units {
+        for (_, unit) in given.units() {
             known.extend(names(unit));
             let parts = unit.parts.iter().enumerate();
             known.extend(parts.flat_map(|(place, part)| part_names(unit, place, part)));

@@ -1,0 +1,222 @@
+//! Which device nodes a container gets: by a flag, by another program's variable, by a device of
+//! either CDI specification, and as `check` foresees it.
+
+use std::collections::BTreeSet;
+
+use rustix::fs::{makedev, mknodat, FileType, Mode, CWD};
+use serde_json::{json, Value};
+
+use crate::support::{code, need, program, run, stderr, Tree};
+
+const FOLDER: &str = "etc/oci-decorator/oci-decorator.d";
+const NVIDIA: &str = r#"{"activation_flag": "OCI_NVIDIA", "driver_feature": ["compute"], "interfaces": ["nvidia"],
+    "units": "nvidia[0-9]*", "inventory": {
+        "compute": {"devices": ["nvidiactl", "nvidia-uvm", "nvidia[0-9]*", "nvidia-caps/*"]},
+        "graphics": {"devices": ["nvidiactl", "nvidia[0-9]*", "dri/card*", "dri/renderD*"]}}}"#;
+/// `nvidia-cap1` is the right to partition every GPU.
+const FACTS: &str = r#"{"devices": [
+    {"index": 0, "minor": 0, "uuid": "GPU-a", "pci": "0000:01:00.0", "mig": [
+        {"index": 0, "uuid": "MIG-a", "nodes": ["nvidia-caps/nvidia-cap3", "nvidia-caps/nvidia-cap4"]},
+        {"index": 1, "uuid": "MIG-b", "nodes": ["nvidia-caps/nvidia-cap3", "nvidia-caps/nvidia-cap5"]}]},
+    {"index": 1, "minor": 1, "uuid": "GPU-b", "pci": "0000:02:00.0", "mig": []}]}"#;
+const NODES: [&str; 16] = [
+    "nvidiactl",
+    "nvidia-uvm",
+    "nvidia0",
+    "nvidia1",
+    "nvidia-caps/nvidia-cap1",
+    "nvidia-caps/nvidia-cap3",
+    "nvidia-caps/nvidia-cap4",
+    "nvidia-caps/nvidia-cap5",
+    "nvidia-caps-imex-channels/channel0",
+    "kfd",
+    "dri/card0",
+    "dri/card1",
+    "dri/card2",
+    "dri/renderD128",
+    "dri/renderD129",
+    "dri/renderD130",
+];
+/// PCI addresses and vendors, with their graphics nodes.
+const GRAPHICS: [(&str, &str, &[&str]); 4] = [
+    ("0000:01:00.0", "0x10de", &["card1", "renderD129"]),
+    ("0000:03:00.0", "0x1002", &["card0", "renderD130"]),
+    ("0000:00:02.0", "0x8086", &["card2"]),
+    ("0000:04:00.0", "0x1002", &["renderD128"]),
+];
+
+/// A host with two GPUs of NVIDIA, two of AMD, and a display of Intel.
+fn host() -> Option<Tree> {
+    if !need::root("mknod") {
+        return None;
+    }
+    let tree = Tree::new();
+    tree.file(&format!("{FOLDER}/nvidia.json"), NVIDIA);
+    for (name, text) in [
+        ("amd", include_str!("../vendors/oci-amd.json")),
+        ("intel", include_str!("../vendors/oci-intel.json")),
+    ] {
+        tree.file(&format!("{FOLDER}/{name}.json"), text);
+    }
+    tree.file("run/oci-decorator/devices/nvidia.json", FACTS);
+    for (minor, name) in (0..).zip(NODES) {
+        let path = tree.path("dev").join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let mode = Mode::from_raw_mode(0o666);
+        let kind = FileType::CharacterDevice;
+        mknodat(CWD, path, kind, mode, makedev(240, minor)).unwrap();
+    }
+    for (pci, vendor, names) in GRAPHICS {
+        let device = format!("sys/devices/{pci}");
+        tree.file(&format!("{device}/vendor"), format!("{vendor}\n"));
+        tree.link(
+            &format!("sys/bus/pci/devices/{pci}"),
+            &format!("../../../devices/{pci}"),
+        );
+        for name in names {
+            tree.folder(&format!("{device}/drm/{name}"));
+            tree.link(&format!("{device}/drm/{name}/device"), "../..");
+            tree.link(
+                &format!("sys/class/drm/{name}"),
+                &format!("../../devices/{pci}/drm/{name}"),
+            );
+        }
+    }
+    let settings = format!(
+        "root = {:?}\ninterfaces = [\"nvidia\", \"amd\"]\n",
+        tree.shown()
+    );
+    tree.file("config.toml", settings);
+    Some(tree)
+}
+
+fn paths<'v>(list: impl IntoIterator<Item = &'v Value>) -> BTreeSet<String> {
+    let list = list.into_iter();
+    let names = list.map(|node| node["path"].as_str().unwrap().trim_start_matches("/dev/"));
+    names.map(str::to_owned).collect()
+}
+
+fn items(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// What a container with this variable gets, by its start and by `check`.
+fn started(tree: &Tree, variable: &str) -> BTreeSet<String> {
+    let config = tree.path("config.toml").display().to_string();
+    let spec =
+        json!({"ociVersion": "1.0.2", "process": {"env": [variable]}, "root": {"path": "rootfs"}});
+    let output = run(&["--config", &config, "precreate"], &spec.to_string());
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let edited: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let given = paths(items(&edited["linux"]["devices"]));
+    let output = run(
+        &["--config", &config, "check", "--json", "--env", variable],
+        "",
+    );
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let by_flag = items(&report["vendors"])
+        .iter()
+        .flat_map(|it| items(&it["items"]));
+    let by_flag = by_flag.filter(|it| it["kind"] == "device" && it["present"] == true);
+    let foreign = items(&report["names"]).iter().take(1);
+    let foreign = foreign.flat_map(|it| items(&it["gets"]["device"]));
+    let mut foreseen = paths(by_flag);
+    let names = foreign.map(|it| it.as_str().unwrap().trim_start_matches("/dev/").to_owned());
+    foreseen.extend(names);
+    assert_eq!(foreseen, given, "check, {variable}");
+    given
+}
+
+/// What a device of a specification gives, without and with the edits that all devices share.
+fn described(tree: &Tree, name: &str) -> BTreeSet<String> {
+    let (vendor, device) = name.split_once('=').unwrap();
+    let root = tree.shown();
+    let output = if vendor == "nvidia.com/gpu" {
+        let words = ["cdi", "generate", "--root", &root, "--format=json"];
+        program("nvidia-ctk").args(words).output().unwrap()
+    } else {
+        run(
+            &["cdi", "generate", "--root", &root, "--vendor", vendor],
+            "",
+        )
+    };
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let spec: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found = items(&spec["devices"])
+        .iter()
+        .find(|it| it["name"] == device);
+    let Some(found) = found else {
+        return BTreeSet::new();
+    };
+    let own = items(&found["containerEdits"]["deviceNodes"]);
+    let shared = items(&spec["containerEdits"]["deviceNodes"]);
+    paths(own.iter().chain(shared))
+}
+
+/// A container gets control nodes, the chosen units and their parts. Nothing gets a right.
+#[test]
+fn every_way_gives_the_nodes_of_the_same_classes() {
+    let Some(tree) = host() else { return };
+    let control = "nvidiactl nvidia-uvm";
+    let first = "nvidia0 nvidia-caps/nvidia-cap3 nvidia-caps/nvidia-cap4 nvidia-caps/nvidia-cap5";
+    let graphics = "dri/card1 dri/renderD129";
+    let compute = format!("{control} {first} nvidia1");
+    let every = format!("{compute} {graphics}");
+    let gpu = format!("{control} {first} {graphics}");
+    let amd = "dri/card0 dri/renderD130 dri/renderD128";
+    for (asks, expected) in [
+        ("OCI_NVIDIA=compute", compute.as_str()),
+        ("OCI_NVIDIA=all", &every),
+        ("OCI_AMD=compute", "kfd dri/renderD130 dri/renderD128"),
+        ("OCI_AMD=all", &format!("kfd {amd}")),
+        ("OCI_INTEL=graphics", "dri/card2"),
+        (
+            "NVIDIA_VISIBLE_DEVICES=all",
+            &format!("{control} {first} nvidia1"),
+        ),
+        ("NVIDIA_VISIBLE_DEVICES=0", &format!("{control} {first}")),
+        (
+            "NVIDIA_VISIBLE_DEVICES=GPU-b",
+            &format!("{control} nvidia1"),
+        ),
+        (
+            "NVIDIA_VISIBLE_DEVICES=MIG-b",
+            &format!("{control} nvidia0 nvidia-caps/nvidia-cap3 nvidia-caps/nvidia-cap5"),
+        ),
+        ("ROCR_VISIBLE_DEVICES=0", "kfd dri/renderD128"),
+        (
+            "ROCR_VISIBLE_DEVICES=all",
+            "kfd dri/renderD128 dri/renderD130",
+        ),
+        ("nvidia=nvidia0", &gpu),
+        ("nvidia=nvidia1", &format!("{control} nvidia1")),
+        ("nvidia=nvidia-uvm", control),
+        ("nvidia=nvidia-caps-nvidia-cap1", ""),
+        ("nvidia=nvidia-caps-nvidia-cap3", ""),
+        ("nvidia=feature-compute", &compute),
+        ("nvidia=all", &every),
+        ("nvidia.com/gpu=0", &gpu),
+        ("nvidia.com/gpu=GPU-b", &format!("{control} nvidia1")),
+        (
+            "nvidia.com/gpu=MIG-a",
+            &format!(
+                "{control} nvidia0 nvidia-caps/nvidia-cap3 nvidia-caps/nvidia-cap4 {graphics}"
+            ),
+        ),
+        ("nvidia.com/gpu=all", &every),
+        ("amd=dri-renderD130", "kfd dri/renderD130 dri/card0"),
+        ("amd=dri-renderD128", "kfd dri/renderD128"),
+        ("amd=dri-card2", ""),
+        ("amd=all", &format!("kfd {amd}")),
+        ("intel=all", "dri/card2"),
+    ] {
+        let given = if asks.starts_with(|c: char| c.is_ascii_uppercase()) {
+            started(&tree, asks)
+        } else {
+            described(&tree, asks)
+        };
+        let expected: BTreeSet<String> = expected.split_whitespace().map(str::to_owned).collect();
+        assert_eq!(given, expected, "{asks}");
+    }
+}
