@@ -120,8 +120,7 @@ def debian_packages(source: Source, wheels: list[Path], machine: str) -> list[de
             relations={
                 "Depends": ["python3 (>= 3.11)", "python3 (<< 3.15)", *python, "kmod", *_LIBRARIES],
                 "Recommends": ["docker.io | docker-ce | podman", "gpgv | sqv", "oci-decorator"],
-                # For labels and events of a Kubernetes node.
-                "Suggests": ["debootstrap", "python3-kubernetes"],
+                "Suggests": ["debootstrap"],
             },
             machine=machine,
             conffiles=[name for name in provision if name.startswith("etc/kernel/")],

@@ -5,7 +5,6 @@
 # ROOT       where the host's root is mounted      [/host]
 # CONFIG     folder with provision.toml and *.pub  [/config]
 # INTERVAL   seconds between two runs              [3600]
-# NODE_NAME  the node that gets labels and events; without it, nothing is published
 # ONCE       if not empty: run once, and exit with the status of 'provision apply'
 set -u
 
@@ -92,10 +91,6 @@ while :; do
         # Runs in the host's root, because specifications name paths of the host.
         run chroot "$root" /opt/provision/bin/oci-decorator cdi generate --output-dir /run/cdi \
             || echo >&2 "agent: no CDI specification was written; pods can use the RuntimeClass."
-        if [ -n "${NODE_NAME:-}" ]; then
-            run provision status --root "$root" --kubernetes "$NODE_NAME" > /dev/null \
-                || echo >&2 "agent: the node's labels are those of before."
-        fi
     else
         echo >&2 "agent: the host's /etc/provision could not be written."
         result=1

@@ -1,4 +1,4 @@
-"""What `provision export` writes for a cluster, and the node's labels, at a real API server."""
+"""What `provision export` writes for a cluster at a real API server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from kit.agent_host import AgentHost
 from kit.api_server import ApiServer
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.product import Provision
@@ -25,14 +24,10 @@ pytestmark = pytest.mark.nightly
 
 _RECORDED = Path(__file__).parents[1] / "data/kubernetes/kmm-module.json"
 _MODULES = "/apis/kmm.sigs.x-k8s.io/v1beta1/namespaces/default/modules"
-_ACCOUNT = "provision-agent"
 # Where objects of a kind are created.
 _COLLECTIONS = {
     "Namespace": "/api/v1/namespaces",
-    "ServiceAccount": "/api/v1/namespaces/provision/serviceaccounts",
     "ConfigMap": "/api/v1/namespaces/provision/configmaps",
-    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
-    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
     "DaemonSet": "/apis/apps/v1/namespaces/provision/daemonsets",
     "RuntimeClass": "/apis/node.k8s.io/v1/runtimeclasses",
 }
@@ -126,43 +121,3 @@ def test_the_agents_documents_are_created_in_their_order(
     # The namespace's level of pod security and the priority class let its pods in.
     created = server.create(pods, pod)
     assert created["spec"]["priority"] > 1_000_000_000
-    assert created["spec"]["serviceAccountName"] == _ACCOUNT
-
-
-def test_the_agents_account_may_label_its_node_and_no_more(
-    server: ApiServer, agent: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert agent
-    server.create("/api/v1/nodes", {"metadata": {"name": "node-1", "labels": {"rack": "r7"}}})
-    asked = server.create(
-        f"{_COLLECTIONS['ServiceAccount']}/{_ACCOUNT}/token",
-        {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}},
-    )
-    config = server.kubeconfig(tmp_path / "kubeconfig", asked["status"]["token"])
-    monkeypatch.setenv("KUBECONFIG", str(config))
-    host = AgentHost.make(tmp_path / "host", running=OLD_KERNEL)
-    host.configure(f"[drivers.{SMALL_DRIVER}]\n")
-    provision = Provision("unix:///nowhere")
-    words = ("status", "--root", host.root, "--kubernetes")
-    status = provision.json(*words, "node-1")
-    (driver,) = status["drivers"]
-    labels = _labels(server)
-    assert labels["rack"] == "r7"
-    assert labels["provision/ready"] == "false"
-    assert labels[f"provision/{SMALL_DRIVER}.state"] == driver["state"]
-    (event,) = server.request("GET", "/api/v1/namespaces/default/events").json()["items"]
-    assert event["involvedObject"]["name"] == "node-1"
-    host.configure("")
-    provision.json(*words, "node-1")
-    assert f"provision/{SMALL_DRIVER}.state" not in _labels(server)
-    code, error = provision.failure(*words, "node-2")
-    assert (code, "no node 'node-2'" in error["message"]) == (3, True)
-    for path in ("/api/v1/secrets", "/api/v1/nodes", _COLLECTIONS["ConfigMap"]):
-        assert server.request("GET", path, token=asked["status"]["token"]).status_code == 403
-
-
-def _labels(server: ApiServer) -> dict[str, str]:
-    labels: dict[str, str] = server.request("GET", "/api/v1/nodes/node-1").json()["metadata"][
-        "labels"
-    ]
-    return labels

@@ -71,7 +71,6 @@ def _variables(folder: Path, host: Path) -> dict[str, str]:
         "PATH": f"{folder}/programs:/usr/sbin:/usr/bin:/sbin:/bin",
         "ROOT": str(host),
         "CONFIG": str(folder / "config"),
-        "NODE_NAME": "node-1",
         "ASKED": str(folder / "asked"),
     }
 
@@ -94,7 +93,6 @@ def test_the_agent_gives_a_host_its_settings_and_looks(tmp_path: Path, host: Pat
     assert (host / "asked").read_text() == "oci-decorator cdi generate --output-dir /run/cdi\n"
     assert asked.read_text().splitlines() == [
         f"provision apply --timer --root {host}",
-        f"provision status --root {host} --kubernetes node-1",
     ]
     assert not list((host / "etc/provision").rglob("*.new"))
 

@@ -33,7 +33,6 @@ def _hidden(source: str) -> Iterator[str]:
         ('importlib.import_module("provision.agent.boot").boot()', ["provision.agent.boot"]),
         ("import_module(f'provision.cli.{name}')", ["provision.cli.{name}"]),
         ('__import__("provision.run")', ["provision.run"]),
-        ('importlib.import_module("kubernetes.client")', []),
         ("from provision.agent import boot", []),
     ],
 )

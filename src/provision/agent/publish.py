@@ -1,18 +1,23 @@
-"""Publishes a host's status: status.json, metrics for Prometheus' node exporter, and the journal.
+"""Publishes a host's status: status.json, metrics, labels of a Kubernetes node, and the journal.
 
 Source: https://systemd.io/JOURNAL_NATIVE_PROTOCOL/. The protocol is a datagram of
 lines: it needs less code than a library, which every host would have to install.
 
 Source: https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
+
+Source: https://kubernetes-sigs.github.io/node-feature-discovery/stable/usage/customization-guide
+for the files of which Node Feature Discovery makes labels.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import socket
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -28,6 +33,12 @@ EXPORTER_FOLDERS = (
     Path("var/lib/node_exporter/textfile_collector"),
 )
 METRICS = "provision.prom"
+# Node Feature Discovery makes this folder on the nodes of a cluster.
+FEATURES = Path("etc/kubernetes/node-feature-discovery/features.d")
+_LABEL = "feature.node.kubernetes.io/provision"
+_LONGEST_LABEL = 63
+# Labels of an agent that has stopped go away: it runs once an hour.
+_FEATURES_EXPIRE_S = 3 * 3600
 _SOCKET = Path("run/systemd/journal/socket")
 # A datagram must fit into the socket's buffer (net.core.wmem_default, 208 KiB). Longer texts would
 # need a file descriptor, and are in the build's log anyway.
@@ -170,6 +181,28 @@ def _of_host(status: Status) -> Iterator[_Metric]:
         yield _Metric(f"provision_{name}", text, (({}, float(value)),))
 
 
+def node_features(status: Status) -> str:
+    """Return a host's state as a feature file, whose lines become labels of its node."""
+    expiry = datetime.fromtimestamp(status.time + _FEATURES_EXPIRE_S, UTC)
+    lines = [
+        f"# +expiry-time={expiry:%Y-%m-%dT%H:%M:%SZ}",
+        f"{_LABEL}.ready={str(status.is_ready).lower()}",
+    ]
+    if status.kernels.running:
+        lines.append(f"{_LABEL}.kernel={_label_value(status.kernels.running)}")
+    for driver in status.drivers:
+        # The part after the slash has 63 characters at most.
+        name = driver.name[: _LONGEST_LABEL - len("provision-.version")]
+        lines.append(f"{_LABEL}-{name}.state={driver.state}")
+        if driver.version:
+            lines.append(f"{_LABEL}-{name}.version={_label_value(driver.version)}")
+    return "\n".join([*lines, ""])
+
+
+def _label_value(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "_", text)[:_LONGEST_LABEL].strip("._-")
+
+
 def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
@@ -202,6 +235,9 @@ def publish(
     metrics = _metrics_file(root, textfile)
     if metrics is not None:
         files[metrics] = metrics_text(status)
+    features = in_root(root, FEATURES)
+    if features.is_dir():
+        files[features / "provision"] = node_features(status)
     for path, text in files.items():
         remove_drafts(path)
         try:

@@ -136,8 +136,6 @@ def documents(agent: Agent) -> list[dict[str, Value]]:
     here: dict[str, Value] = {"name": NAME, "namespace": agent.namespace, "labels": labels}
     return [
         _namespace(agent),
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": here},
-        *_permissions(agent, labels),
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -155,14 +153,20 @@ def documents(agent: Agent) -> list[dict[str, Value]]:
                 "template": {"metadata": {"labels": labels}, "spec": _pod(agent)},
             },
         },
-        {
-            "apiVersion": "node.k8s.io/v1",
-            "kind": "RuntimeClass",
-            "metadata": {"name": HANDLER},
-            "handler": HANDLER,
-            "scheduling": {"nodeSelector": {"provision/ready": "true"}},
-        },
+        _runtime_class(agent),
     ]
+
+
+def _runtime_class(agent: Agent) -> dict[str, Value]:
+    document: dict[str, Value] = {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": HANDLER},
+        "handler": HANDLER,
+    }
+    if agent.selector:
+        document["scheduling"] = {"nodeSelector": dict(agent.selector)}
+    return document
 
 
 def _check_names(agent: Agent) -> None:
@@ -183,36 +187,10 @@ def _namespace(agent: Agent) -> dict[str, Value]:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
 
 
-def _permissions(agent: Agent, labels: Mapping[str, Value]) -> list[dict[str, Value]]:
-    """Return what lets the agent label its node and write events."""
-    everywhere: dict[str, Value] = {"name": NAME, "labels": labels}
-    return [
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRole",
-            "metadata": everywhere,
-            "rules": [
-                {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]},
-                {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
-            ],
-        },
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": everywhere,
-            "roleRef": {
-                "apiGroup": "rbac.authorization.k8s.io",
-                "kind": "ClusterRole",
-                "name": NAME,
-            },
-            "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": agent.namespace}],
-        },
-    ]
-
-
 def _pod(agent: Agent) -> dict[str, Value]:
     spec: dict[str, Value] = {
-        "serviceAccountName": NAME,
+        # The agent never talks to the API server.
+        "automountServiceAccountToken": False,
         "priorityClassName": "system-node-critical",
         "nodeSelector": {"kubernetes.io/os": "linux", **agent.selector},
         # A node without its driver often is tainted for that very reason.
@@ -231,16 +209,11 @@ def _pod(agent: Agent) -> dict[str, Value]:
 
 
 def _container(agent: Agent) -> dict[str, Value]:
-    node: dict[str, Value] = {
-        "name": "NODE_NAME",
-        "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}},
-    }
     return {
         "name": "agent",
         "image": agent.image,
         "imagePullPolicy": "IfNotPresent",
         "env": [
-            node,
             {"name": "INTERVAL", "value": str(agent.interval)},
             {"name": "XDG_CACHE_HOME", "value": "/cache"},
             {"name": "TMPDIR", "value": "/cache"},

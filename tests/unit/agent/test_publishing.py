@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import struct
 from collections.abc import Iterator
@@ -22,11 +23,19 @@ from provision.agent.model import (
     Outcome,
 )
 from provision.agent.plan import plan
-from provision.agent.publish import Priority, last_status, metrics_text, publish, write_journal
+from provision.agent.publish import (
+    Priority,
+    last_status,
+    metrics_text,
+    node_features,
+    publish,
+    write_journal,
+)
 from provision.agent.status import Status, Trouble, failed_status, status_of
 from provision.errors import ProvisionError
 from provision.host.kernels import Kernels
 from provision.store.state import Failure, KernelState
+from unit.agent.well_and_refused import everything
 
 RUNNING, NEXT = "6.1.0-47-amd64", "6.1.0-56-amd64"
 WANTED = Desired((DesiredDriver("demo", "latest"),))
@@ -213,6 +222,35 @@ def test_metrics_go_where_the_exporter_looks_or_where_settings_say(tmp_path: Pat
     assert [path.name for path in folder.iterdir()] == ["provision.prom"]
     publish(tmp_path, _status(), [], textfile="/srv/metrics/here.prom")
     assert (tmp_path / "srv/metrics/here.prom").is_file()
+
+
+def test_a_node_of_a_cluster_gets_a_feature_file(tmp_path: Path) -> None:
+    folder = tmp_path / "etc/kubernetes/node-feature-discovery/features.d"
+    folder.mkdir(parents=True)
+    publish(tmp_path, everything(time=1_790_000_000), [], textfile=None)
+    lines = (folder / "provision").read_text().splitlines()
+    # Times of the feature file are RFC 3339; the labels of an agent that has stopped expire.
+    assert lines[0] == "# +expiry-time=2026-09-21T17:13:20Z"
+    labels = dict(line.split("=") for line in lines[1:])
+    name = "feature.node.kubernetes.io/provision"
+    assert labels == {
+        f"{name}.ready": "true",
+        f"{name}.kernel": "6.1.0-47-amd64",
+        f"{name}-nvidia.state": "ready",
+        f"{name}-nvidia.version": "535.1",
+    }
+
+
+def test_values_are_those_that_kubernetes_takes() -> None:
+    # https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/
+    status = everything()
+    kernels = replace(status.kernels, running="6.12.48+deb13-amd64")
+    driver = replace(status.drivers[0], name="d" * 90, version="~2:1.0+" + "x" * 90)
+    text = node_features(replace(status, kernels=kernels, drivers=(driver,)))
+    for line in text.splitlines()[1:]:
+        label, value = line.split("=")
+        assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", label.split("/")[1])
+        assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", value)
 
 
 def test_what_cannot_be_written_is_said_and_nothing_else(tmp_path: Path) -> None:

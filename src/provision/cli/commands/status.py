@@ -23,7 +23,7 @@ from provision.agent.rollback import rollback, would_roll_back
 from provision.agent.status import NAME_A_DRIVER, Status
 from provision.cli import options
 from provision.cli.options import megabytes, print_json
-from provision.errors import ExitCode, UsageError
+from provision.errors import ExitCode
 from provision.files import in_root
 from provision.host.kernels import find_kernels
 from provision.progress import Event, Progress
@@ -42,12 +42,6 @@ _SECONDS = 2.0
     is_flag=True,
     help="Exit with 0 only if every driver works with this kernel and those that may boot next.",
 )
-@click.option(
-    "--kubernetes",
-    "node",
-    metavar="NODE",
-    help="Also write the status to the labels and events of a Kubernetes node.",
-)
 @options.catalogue
 @options.root
 @options.as_json
@@ -55,20 +49,14 @@ def status_command(
     *,
     watch: bool,
     check: bool,
-    node: str | None,
     catalogues: tuple[Path, ...],
     root: Path,
     as_json: bool,
 ) -> int:
     """Show the state of each driver, for the running kernel and those that may boot next."""
     root = root.resolve()
-    if watch and node is not None:
-        raise UsageError(
-            "--watch and --kubernetes can't be given together.", resolution="Leave out one of them."
-        )
     if as_json:
         status = _look(root, catalogues)
-        _publish(status, node)
         print_json(status.document())
         return _exit_code(status, check=check)
     from provision.cli import display  # noqa: PLC0415 - takes a while to load
@@ -77,17 +65,8 @@ def status_command(
         display.watch(lambda: _look(root, catalogues), seconds=_SECONDS, sleep=time.sleep)
         return ExitCode.DONE
     status = _look(root, catalogues)
-    _publish(status, node)
     display.show(status)
     return _exit_code(status, check=check)
-
-
-def _publish(status: Status, node: str | None) -> None:
-    if node is not None:
-        # Few hosts are nodes, and loading the client takes time.
-        from provision.export.node_labels import publish  # noqa: PLC0415 - as above
-
-        publish(status.document(), node)
 
 
 def _exit_code(status: Status, *, check: bool) -> int:
