@@ -34,6 +34,14 @@ pub fn write_files(rootfs: &Rootfs, edits: &Settled, log: &Log) {
     log.write_all(&library_cache::update(rootfs, edits));
 }
 
+/// Why the libraries in a folder of the image are left out.
+pub fn cannot_list(folder: &str, error: Errno) -> Note {
+    let message = format!(
+        "can't list the image's folder {folder}: {error}; its libraries are not in the library cache"
+    );
+    Note::new(Level::Warning, message)
+}
+
 /// Why a link is left out.
 pub fn cannot_link(path: &str, error: Errno) -> Note {
     let why = match error {

@@ -165,6 +165,49 @@ fn newer_libraries_of_the_image_come_first_and_only_where_they_are_newer() {
     assert!(!drop_in.exists());
 }
 
+/// Everything in the image is its author's, the number of its files too.
+#[test]
+fn a_folder_of_the_image_with_too_many_files_is_left_out() {
+    use std::os::unix::ffi::OsStrExt;
+    let folders = ["/opt/d", "/usr/local/cuda/compat"];
+    // Names that are not UTF-8 take as long to read.
+    for filler in [&b"x"[..], b"\xff"] {
+        let tree = setup();
+        let drop_in = "bundle/rootfs/etc/ld.so.conf.d/00-oci-decorator-compat.conf";
+        tree.file(drop_in, "/usr/local/cuda/compat\n");
+        for folder in folders {
+            let folder = tree.folder(&format!("bundle/rootfs{folder}"));
+            tree.library("image/libcuda.so.580.1", "libcuda.so.1", &[]);
+            std::fs::copy(
+                tree.path("image/libcuda.so.580.1"),
+                folder.join("libcuda.so.580.1"),
+            )
+            .unwrap();
+            for number in 0..20_000 {
+                let name = [&filler.repeat(240)[..], number.to_string().as_bytes()].concat();
+                let name = std::ffi::OsStr::from_bytes(&name);
+                std::fs::hard_link(tree.path("bundle/config.json"), folder.join(name)).unwrap();
+            }
+        }
+        for (words, left_out) in [
+            (&["update-ldcache", "--folder", "/opt/d"][..], &folders[..]),
+            (
+                &["enable-cuda-compat", "--host-driver-version=535.1"],
+                &folders[1..],
+            ),
+        ] {
+            let output = hook(&tree, words);
+            assert_eq!(code(&output), 0, "{words:?}");
+            let said = stderr(&output);
+            let missing = left_out.iter().find(|folder| !said.contains(**folder));
+            assert_eq!(missing, None, "{said}");
+        }
+        let cache = tree.path("bundle/rootfs/etc/ld.so.cache");
+        let cache = std::fs::read(cache).unwrap_or_default();
+        assert!(!String::from_utf8_lossy(&cache).contains("libcuda.so.580.1"));
+    }
+}
+
 #[test]
 fn the_hosts_root_is_refused_and_so_is_what_is_not_understood() {
     let tree = setup();

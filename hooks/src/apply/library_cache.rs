@@ -9,6 +9,7 @@ use std::fs::File;
 
 use rustix::fs::{fstat, OFlags};
 
+use super::cannot_list;
 use crate::discover::{elf, libraries};
 use crate::edits::{Compat, Library, Settled};
 use crate::ldcache::{self, compare_names};
@@ -29,13 +30,20 @@ const CACHE: &str = "/etc/ld.so.cache";
 /// Updates the caches of a container's root with the libraries of the edits.
 pub fn update(rootfs: &Rootfs, edits: &Settled) -> Vec<Note> {
     let compat = &edits.rest().compat;
-    let mut notes = if compat.is_empty() {
-        ldcache::update(&rootfs.files, edits.libraries())
+    let (mut all, mut notes) = (Vec::new(), Vec::new());
+    for compat in compat {
+        match compatible(&rootfs.files, compat) {
+            Ok(found) => all.extend(found),
+            Err(error) => notes.push(cannot_list(&compat.folder, error)),
+        }
+    }
+    let libraries = if all.is_empty() {
+        edits.libraries()
     } else {
-        let mut all = compatible(&rootfs.files, compat);
         all.extend_from_slice(edits.libraries());
-        ldcache::update(&rootfs.files, &all)
+        &all
     };
+    notes.extend(ldcache::update(&rootfs.files, libraries));
     if !(compat.is_empty() && edits.libraries().is_empty()) {
         notes.extend(hidden(rootfs));
     }
@@ -54,31 +62,36 @@ fn hidden(rootfs: &Rootfs) -> Option<Note> {
     Some(Note::new(Level::Warning, message))
 }
 
-/// The libraries of the folders that are newer than the host's driver and work with it.
-pub fn compatible(root: &Root, compat: &[Compat]) -> Vec<Library> {
-    let wanted = compat.iter().filter(|compat| is_wanted(root, compat));
-    wanted
-        .flat_map(|compat| libraries::in_folder(root, &compat.folder))
-        .collect()
+/// The libraries of the image's folder, if they are newer than the host's driver and work with it.
+/// Errors: the folder can't be listed.
+pub fn compatible(root: &Root, compat: &Compat) -> rustix::io::Result<Vec<Library>> {
+    if !is_wanted(root, compat)? {
+        return Ok(Vec::new());
+    }
+    libraries::in_folder(root, &compat.folder)
 }
 
 /// True if the image has one such library that is newer than the host's and suits the host.
-pub fn is_wanted(root: &Root, compat: &Compat) -> bool {
-    let Some((version, file)) = driver_library(root, &compat.folder) else {
-        return false;
+fn is_wanted(root: &Root, compat: &Compat) -> rustix::io::Result<bool> {
+    let Some((version, file)) = driver_library(root, &compat.folder)? else {
+        return Ok(false);
     };
     let driver = compat.driver.as_deref();
     let is_newer = driver.map(|driver| major(&version) > major(driver));
-    match elf::section(&file, NOTE, MAX_NOTE).and_then(|bytes| Fitness::parse(&bytes)) {
+    let fitness = elf::section(&file, NOTE, MAX_NOTE).and_then(|bytes| Fitness::parse(&bytes));
+    Ok(match fitness {
         Some(fitness) => fitness.allows(&version, compat),
         None => is_newer == Some(true),
-    }
+    })
 }
 
 /// The image's `libcuda.so.X.Y`, and its version. `None`: the image has none, or several.
-fn driver_library(root: &Root, folder: &str) -> Option<(String, File)> {
+fn driver_library(root: &Root, folder: &str) -> rustix::io::Result<Option<(String, File)>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-    let names = names_in(root.open_in(folder, flags).ok()?).ok()?;
+    let Ok(opened) = root.open_in(folder, flags) else {
+        return Ok(None);
+    };
+    let names = names_in(opened)?;
     let versions = names
         .iter()
         .filter_map(|name| name.strip_prefix(DRIVER_LIBRARY));
@@ -91,7 +104,7 @@ fn driver_library(root: &Root, folder: &str) -> Option<(String, File)> {
             let (fd, _) = open_regular(itself).ok()?;
             Some((version.to_owned(), File::from(fd)))
         });
-    found.next().filter(|_| found.next().is_none())
+    Ok(found.next().filter(|_| found.next().is_none()))
 }
 
 fn major(version: &str) -> Option<u32> {
@@ -225,14 +238,14 @@ mod tests {
         let folder = tree.path().join("usr/local/cuda/compat");
         std::fs::create_dir_all(&folder).unwrap();
         let root = Root::open(tree.path()).unwrap();
-        let wanted = |driver: &str| is_wanted(&root, &compat(Some(driver), None));
+        let wanted = |driver: &str| is_wanted(&root, &compat(Some(driver), None)).unwrap();
         assert!(!wanted("535.1"));
         std::fs::write(folder.join("libcuda.so.580.44.01"), "").unwrap();
         std::os::unix::fs::symlink("libcuda.so.580.44.01", folder.join("libcuda.so.1")).unwrap();
         for (driver, expected) in [("535.261.03", true), ("580.10", false), ("590.1", false)] {
             assert_eq!(wanted(driver), expected, "{driver}");
         }
-        assert!(!is_wanted(&root, &compat(None, Some("12.0"))));
+        assert!(!is_wanted(&root, &compat(None, Some("12.0"))).unwrap());
         std::fs::write(folder.join("libcuda.so.570.1"), "").unwrap();
         assert!(!wanted("535.261.03"), "which of them is it to be?");
         std::fs::remove_file(folder.join("libcuda.so.570.1")).unwrap();

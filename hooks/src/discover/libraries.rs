@@ -119,20 +119,19 @@ fn library_at(root: &Root, file: &str, path: &str) -> Option<Library> {
     library(&File::from(fd), path, kind == rustix::fs::FileType::Symlink)
 }
 
-/// The libraries in a folder of a container's root, sorted by name.
-pub fn in_folder(root: &Root, folder: &str) -> Vec<Library> {
+/// The libraries in a folder of a container's root, sorted by name. What is no folder has none.
+/// Errors: the folder can't be listed, for example because it has too many files.
+pub fn in_folder(root: &Root, folder: &str) -> rustix::io::Result<Vec<Library>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let Ok(opened) = root.open_in(folder, flags) else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
-    let mut names = names_in(opened).unwrap_or_default();
+    let mut names = names_in(opened)?;
+    names.retain(|name| is_library(name));
     names.sort();
-    names
-        .iter()
-        .filter(|name| is_library(name))
-        .take(MAX_FILES)
-        .filter_map(|name| in_root(root, &format!("{folder}/{name}")))
-        .collect()
+    let paths = names.iter().take(MAX_FILES);
+    let paths = paths.map(|name| format!("{folder}/{name}"));
+    Ok(paths.filter_map(|path| in_root(root, &path)).collect())
 }
 
 fn library(file: &File, path: &str, is_link: bool) -> Option<Library> {
@@ -295,6 +294,7 @@ mod tests {
         std::os::unix::fs::symlink(secret, tree.path().join("lib/libs.so")).unwrap();
         let root = Root::open(tree.path()).unwrap();
         let found: Vec<_> = in_folder(&root, "/lib")
+            .unwrap()
             .into_iter()
             .map(|l| (l.path, l.is_link))
             .collect();
@@ -303,6 +303,6 @@ mod tests {
             ("/lib/libx.so.5".to_owned(), false),
         ];
         assert_eq!(found, expected);
-        assert_eq!(in_folder(&root, "/none"), []);
+        assert_eq!(in_folder(&root, "/none").unwrap(), []);
     }
 }

@@ -12,10 +12,10 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use crate::apply::cannot_link;
 use crate::apply::library_cache;
 use crate::apply::namespace::params;
 use crate::apply::spec::Spec;
+use crate::apply::{cannot_link, cannot_list};
 use crate::edits::paths::clean;
 use crate::edits::{Compat, Link};
 use crate::error::{Error, Result};
@@ -88,19 +88,22 @@ fn enable_compat(rootfs: &Rootfs, compat: &Compat) -> Result<Vec<Note>> {
         folder: clean(&compat.folder).into_owned(),
         ..compat.clone()
     };
-    let wanted = library_cache::is_wanted(&rootfs.files, &compat);
-    let folder = wanted.then_some(compat.folder.as_str());
+    let mut notes = Vec::new();
+    let found = library_cache::compatible(&rootfs.files, &compat).unwrap_or_else(|error| {
+        notes.push(cannot_list(&compat.folder, error));
+        Vec::new()
+    });
+    let folder = (!found.is_empty()).then_some(compat.folder.as_str());
     drop_in::put_compat(&rootfs.files, folder).map_err(|e| {
         Error::failed(format!(
             "can't note in the image that {} comes first: {e}",
             compat.folder
         ))
     })?;
-    if !wanted {
-        return Ok(Vec::new());
+    if !found.is_empty() {
+        notes.extend(crate::ldcache::update(&rootfs.files, &found));
     }
-    let found = library_cache::compatible(&rootfs.files, &[compat]);
-    Ok(crate::ldcache::update(&rootfs.files, &found))
+    Ok(notes)
 }
 
 /// Changes modes in the image or in new file systems, and never in a volume.

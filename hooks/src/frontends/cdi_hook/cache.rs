@@ -2,13 +2,13 @@
 
 use rustc_hash::FxHashSet;
 
-use crate::apply::cannot_link;
+use crate::apply::{cannot_link, cannot_list};
 use crate::discover::libraries::{in_folder, in_root, is_library, soname_link};
 use crate::edits::paths::clean;
 use crate::edits::{Library, Present};
 use crate::ldcache::{self, drop_in, parse, MAX_CACHE};
 use crate::log::Note;
-use crate::rootfs::{split, Rootfs};
+use crate::rootfs::{split, Root, Rootfs};
 
 const CACHE: &str = "etc/ld.so.cache";
 /// Folders that every loader searches.
@@ -19,8 +19,13 @@ const DEFAULT: [&str; 4] = ["/lib", "/usr/lib", "/lib64", "/usr/lib64"];
 pub fn update(rootfs: &Rootfs, present: &Present, folders: &[String]) -> Vec<Note> {
     let known = known_folders(rootfs);
     let mut found: Vec<Library> = Vec::new();
+    let mut notes = Vec::new();
+    let mut add = |root: &Root, folder: &str| match in_folder(root, folder) {
+        Ok(libraries) => found.extend(libraries),
+        Err(error) => notes.push(cannot_list(folder, error)),
+    };
     if let Some(compat) = drop_in::compat(&rootfs.files) {
-        found.extend(in_folder(&rootfs.files, &compat));
+        add(&rootfs.files, &compat);
     }
     let mut mounted = Vec::new();
     for folder in folders {
@@ -32,13 +37,13 @@ pub fn update(rootfs: &Rootfs, present: &Present, folders: &[String]) -> Vec<Not
         });
         mounted.extend(in_it.filter_map(|path| in_root(&rootfs.mounted, &path)));
         if !known.contains(&*folder) {
-            found.extend(in_folder(&rootfs.mounted, &folder));
+            add(&rootfs.mounted, &folder);
         }
     }
     let mut seen: FxHashSet<String> = found.iter().map(|l| l.path.clone()).collect();
     let new = mounted.iter().filter(|l| seen.insert(l.path.clone()));
     found.extend(new.cloned());
-    let mut notes = make_links(rootfs, &mounted);
+    notes.extend(make_links(rootfs, &mounted));
     notes.extend(ldcache::update(&rootfs.files, &found));
     notes
 }
