@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::support::{code, install_copy, need, run, stderr, stdout, Tree};
+use crate::support::{code, in_users, install_copy, need, run, stderr, stdout, Tree};
 use oci_decorator::configure::links::NAMES;
 use oci_decorator::frontends::cdi_hook::VERBS;
 
@@ -141,6 +141,34 @@ fn files_of_the_hosts_root_count_where_root_is_a_user() {
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let edited = stdout(&output);
     assert!(edited.contains("/lib/libx.so"), "{edited}");
+}
+
+/// Where the host's root is mapped, files of the overflow user may be anybody's.
+#[test]
+fn files_of_the_overflow_user_do_not_count_where_the_hosts_root_is_mapped() {
+    if !need::root("to map users") {
+        return;
+    }
+    let tree = host();
+    let file = tree.path("etc/oci-decorator/oci-decorator.d/x.json");
+    tree.file("spec", SPEC);
+    let words = ["precreate", "--root", &tree.shown(), "<", &tree.shown()].join(" ");
+    let line = format!("exec {} {words}/spec", env!("CARGO_BIN_EXE_oci-decorator"));
+    let script = tree.script("within", &line);
+    for map in ["0 0 4294967295", "0 0 65536", "0 0 1"] {
+        // The second map lacks the one, and the last map both.
+        for owner in [65534, 100_000] {
+            std::os::unix::fs::chown(&file, Some(owner), None).unwrap();
+            let output = in_users(map, &script);
+            assert_eq!(code(&output), 2, "{map} {owner}: {}", stdout(&output));
+            assert!(
+                stderr(&output).contains("is not owned by root"),
+                "{output:?}"
+            );
+        }
+        std::os::unix::fs::chown(&file, Some(0), None).unwrap();
+        assert_eq!(code(&in_users(map, &script)), 0, "{map}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use rustix::fs::{makedev, mknodat, FileType, Mode, CWD};
 use serde_json::{json, Value};
 
-use crate::support::{code, is_quick, run, runtime, stderr, stdout, Tree};
+use crate::support::{code, in_users, is_quick, need, run, runtime, stderr, stdout, Tree};
 
 const INVENTORY: &str = r#""inventory": {"run": {
     "devices": ["xnull"],
@@ -39,12 +39,16 @@ fn setup() -> Tree {
     tree
 }
 
-/// Starts a container whose program says what it finds.
-fn start(tree: &Tree, stage: &str, absolute: bool, environment: &[&str], hooks: usize) -> Output {
+fn node(tree: &Tree) {
     let mode = Mode::from_raw_mode(0o666);
     let node = tree.path("host/dev/xnull");
     let result = mknodat(CWD, node, FileType::CharacterDevice, mode, makedev(1, 3));
     assert!(matches!(result, Ok(()) | Err(rustix::io::Errno::EXIST)));
+}
+
+/// Starts a container whose program says what it finds.
+fn start(tree: &Tree, stage: &str, absolute: bool, environment: &[&str], hooks: usize) -> Output {
+    node(tree);
     let mut spec = runtime::bundle(tree, environment);
     let words = ["/bin/probe", "check", "--config-dir", "/vendors", "--json"];
     spec["process"]["args"] = json!(words);
@@ -304,5 +308,39 @@ fn the_devices_that_a_variable_names_are_given() {
         let output = start(&tree, "prestart", false, &[&asks], 1);
         let expected = format!("/dev/g{value} {expected:?}");
         assert_eq!(present(&output), [expected], "{}", stderr(&output));
+    }
+}
+
+/// In a user namespace, the kernel makes no device node, whichever users the namespace maps: nodes
+/// are mounted, and cgroups are left alone.
+#[test]
+fn a_user_namespace_of_our_own_is_known_by_itself() {
+    if !need::root("to map users") {
+        return;
+    }
+    for map in ["0 0 4294967295", "0 0 65536", "0 0 1\n1 1 4294967294"] {
+        let tree = setup();
+        node(&tree);
+        let spec = json!({"process": {"env": ["OCI_X="]}, "root": {"path": "rootfs"}});
+        tree.file("bundle/config.json", spec.to_string());
+        let script = tree.script(
+            "within",
+            &format!(
+                "unshare --mount sleep 60 & pid=$!
+                until [ \"$(readlink /proc/$pid/ns/mnt)\" != \"$(readlink /proc/$$/ns/mnt)\" ]; do sleep 0.02; done
+                printf '{{\"id\":\"c\",\"pid\":%s,\"bundle\":\"{0}/bundle\"}}' $pid |
+                    {1} --config {0}/config.toml createRuntime
+                code=$?
+                cat /proc/$pid/mountinfo
+                kill $pid
+                exit $code",
+                tree.shown(),
+                env!("CARGO_BIN_EXE_oci-decorator"),
+            ),
+        );
+        let output = in_users(map, &script);
+        assert_eq!(code(&output), 0, "{map}: {}", stderr(&output));
+        let mounts = stdout(&output);
+        assert!(mounts.contains("/bundle/rootfs/dev/xnull "), "{mounts}");
     }
 }

@@ -173,3 +173,26 @@ pub fn stderr(output: &Output) -> String {
 pub fn code(output: &Output) -> i32 {
     output.status.code().expect("an exit code")
 }
+
+/// Runs a program as root of a new user namespace with this map of users and groups.
+pub fn in_users(map: &str, program: &Path) -> Output {
+    let waits = ["--user", "--mount", "sh", "-c", "read mapped; exec \"$0\""];
+    let mut child = Command::new("unshare")
+        .args(waits)
+        .arg(program)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let users = format!("/proc/{}/ns/user", child.id());
+    let own = fs::read_link("/proc/self/ns/user").unwrap();
+    while fs::read_link(&users).unwrap() == own {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    for kind in ["uid_map", "gid_map"] {
+        fs::write(format!("/proc/{}/{kind}", child.id()), map).unwrap();
+    }
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    child.wait_with_output().unwrap()
+}

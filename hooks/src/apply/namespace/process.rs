@@ -10,6 +10,9 @@ use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
 use crate::error::{Error, Result};
 use crate::syscalls::use_files_as;
 
+/// The inode of the user namespace that a host starts with: linux/nsfs.h, `USER_NS_INIT_INO`.
+const HOSTS_USERS: u64 = 0xEFFF_FFFD;
+
 /// A process with open namespaces. All parts belong to the same process, which was still alive
 /// after the last one was opened.
 #[derive(Debug)]
@@ -153,14 +156,11 @@ fn ended(handle: &OwnedFd) -> rustix::io::Result<()> {
     }
 }
 
-/// In a user namespace that does not map every user, even root has only a user's rights.
+/// In a user namespace of its own, even root has only a user's rights, whichever users it maps.
 fn is_rootless() -> bool {
-    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    !maps_everyone(&map) || !rustix::process::geteuid().is_root()
-}
-
-fn maps_everyone(map: &str) -> bool {
-    map.split_whitespace().eq(["0", "0", "4294967295"])
+    let own = rustix::fs::stat("/proc/self/ns/user");
+    let is_hosts = own.is_ok_and(|own| own.st_ino == HOSTS_USERS);
+    !is_hosts || !rustix::process::geteuid().is_root()
 }
 
 #[cfg(test)]
