@@ -13,7 +13,7 @@ _ROLES = Path(__file__).resolve().parent / "ansible_collections/oci_decorator/dr
 _MARKS = re.compile(r"([CVIPBM])\(([^()]*(?:\([^()]*\)[^()]*)*)\)")
 _EXAMPLES = {
     "provision_host": "provision_host_engine: docker",
-    "provision_driver": 'provision_driver_config:\n  drivers:\n    nvidia: {version: "535"}',
+    "provision_driver": "provision_driver_config:\n  drivers:\n    nvidia: {version: production}",
     "provision_hook": "provision_hook_docker_default: true",
 }
 

@@ -26,7 +26,7 @@ _ROUNDS = 15
 _BUILDS = 2
 _MAKE = "make "
 # The newest kernel, as after an upgrade.
-_UPGRADE = ("nvidia", "--kernel", NEW_KERNEL, "--distro", DISTRO)
+_UPGRADE = ("nvidia", "--version", "latest", "--kernel", NEW_KERNEL, "--distro", DISTRO)
 # In a rendered Dockerfile, what the modules' make follows.
 _JOBS = "ARG JOBS=1\nRUN "
 

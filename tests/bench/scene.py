@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Bundle", "Scene"]
 
-TARGET = ("nvidia", "--kernel", OLD_KERNEL, "--distro", DISTRO)
+TARGET = ("nvidia", "--version", "latest", "--kernel", OLD_KERNEL, "--distro", DISTRO)
 _STORE = "var/lib/provision/onload"
 _PROFILE = "/usr/libexec/onload/profiles/{}.opf"
 _SONAMES = {

@@ -140,7 +140,10 @@ class Demo:
         print_summary(self.screen, self.built, manifest, self.received, size)
 
     def _target(self) -> tuple[str, ...]:
-        return (self.choice.driver, "--kernel", self.choice.kernel, "--distro", self.choice.distro)
+        pick = self.choice
+        # The newest of the distro's packages, which need the archive only.
+        version = ("--version", "latest")
+        return (pick.driver, *version, "--kernel", pick.kernel, "--distro", pick.distro)
 
     def _vendor_config(self) -> Path:
         return self.root / "etc/oci-decorator/oci-decorator.d" / f"{self.choice.driver}.json"

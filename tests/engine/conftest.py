@@ -108,7 +108,7 @@ def nvidia_build(engine: Engine, provision: Provision) -> dict[str, Any]:
 
     Compiled once for a Pin, which takes minutes, and kept: an artifact is a function of its Pin.
     """
-    target = ("nvidia", "--kernel", NEW_KERNEL, "--distro", DISTRO)
+    target = ("nvidia", "--version", "latest", "--kernel", NEW_KERNEL, "--distro", DISTRO)
     digest12 = provision.json("resolve", *target)["digest"].removeprefix("sha256:")[:12]
 
     def build(draft: Path) -> None:

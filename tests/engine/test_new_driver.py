@@ -91,7 +91,8 @@ def test_a_kernel_that_the_driver_is_not_known_to_build_on_is_refused_with_what_
     provision: Provision,
 ) -> None:
     kernel = "6.1.0-9999-amd64"
-    status, error = provision.failure("resolve", "nvidia", "--kernel", kernel, "--distro", DISTRO)
+    target = ("nvidia", "--version", "latest", "--kernel", kernel, "--distro", DISTRO)
+    status, error = provision.failure("resolve", *target)
     assert status == 3
     assert kernel in f"{error['message']} {error['details']}"
     assert OLD_KERNEL.rsplit("-", 2)[0] in f"{error['resolution']} {error['details']}"

@@ -63,7 +63,7 @@ def _modules(host: AgentHost, release: str) -> int:
 def test_a_next_kernel_that_it_does_not_build_for_is_said_with_the_compilers_words(
     provision: Provision, kept: AgentHost
 ) -> None:
-    kept.configure(f"[drivers.{_DRIVER}]\n")
+    kept.configure(f'[drivers.{_DRIVER}]\nversion = "latest"\n')
     _take_patches_away(kept)
     status = _apply(provision, kept, code=_FAILED)["status"]
     assert (status["state"], status["is_ready"]) == ("next-kernel-not-ready", True)
@@ -89,6 +89,6 @@ def test_it_is_not_compiled_again_for_nothing(provision: Provision, kept: AgentH
 
 
 def test_with_the_patch_it_heals(provision: Provision, kept: AgentHost) -> None:
-    kept.configure(f"[drivers.{_DRIVER}]\n")
+    kept.configure(f'[drivers.{_DRIVER}]\nversion = "latest"\n')
     assert _apply(provision, kept, code=0)["status"]["state"] == "ready"
     assert _modules(kept, NEW_KERNEL) == _MODULES

@@ -96,7 +96,7 @@ def debian_runfile(provision: Provision, kernel: str, distro: str) -> tuple[Path
 
     With the open modules' source and their prebuilt objects, and the libraries and programs.
     """
-    target = ("nvidia", "--kernel", kernel, "--distro", distro)
+    target = ("nvidia", "--version", "latest", "--kernel", kernel, "--distro", distro)
     pin = provision.json("resolve", *target)
     version = pin["driver"]["version"]
 

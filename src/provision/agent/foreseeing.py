@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from provision.agent.model import (
@@ -22,12 +22,14 @@ from provision.agent.model import (
 )
 from provision.agent.observe import observe
 from provision.agent.preparing import Preparer
-from provision.errors import ProvisionError
+from provision.errors import NotFoundError, ProvisionError
+from provision.host.facts import read_facts
 from provision.pipeline.artifact_lookup import asks_registries, look_for
 from provision.pipeline.availability import version_to_build
 from provision.pipeline.registries import Consent
 from provision.pipeline.registry_search import Lookup
 from provision.progress import Event, Note
+from provision.sources.upstream import Ended, ended_branch, kept, known_branches, today
 from provision.store.layout import Layout
 
 Source = Literal["store", "registry", "build", "missing"]
@@ -46,6 +48,7 @@ class Foreseen:
         image: The registry's image, with its digest.
         reason: Why it is built or not available; for people.
         resolution: What to do about a missing artifact.
+        ended: That the vendor no longer supports the version's branch.
     """
 
     driver: str
@@ -55,6 +58,7 @@ class Foreseen:
     image: str | None = None
     reason: str | None = None
     resolution: str | None = None
+    ended: Ended | None = None
 
     def __str__(self) -> str:
         words = {
@@ -77,7 +81,23 @@ def foresee(run: Run, planned: Plan) -> tuple[Foreseen, ...]:
     making = {(a.driver, a.kernel): a for a in planned.actions if a.kind == "prepare"}
     blocked = {(b.driver, b.kernel): b for b in planned.blocked if b.obstacle != "reboot-required"}
     with closing(Preparer(run)) as preparer:
-        return tuple(_all(preparer, observed, making, blocked))
+        found = _all(preparer, observed, making, blocked)
+        return tuple(replace(one, ended=_ended(preparer, one)) for one in found)
+
+
+def _ended(preparer: Preparer, found: Foreseen) -> Ended | None:
+    """Return that the vendor no longer supports the branch of a version, by its last answer."""
+    if found.version is None:
+        return None
+    settings = preparer.settings
+    try:
+        upstream = settings.catalogue.entry(found.driver).recipe.upstream
+    except NotFoundError:
+        # The artifact is in the store, or came from a registry.
+        return None
+    machine = read_facts(settings.root).arch
+    readings = kept(upstream, machine=machine, distro=None, folder=settings.state)
+    return ended_branch(found.driver, found.version, known_branches(upstream, readings), today())
 
 
 def _all(

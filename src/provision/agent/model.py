@@ -28,13 +28,13 @@ class DesiredDriver:
 
     Attributes:
         name: Its name in the catalogue.
-        version: ``latest``, a branch, a kind of branch or a version.
+        version: A kind of branch, ``latest``, a branch or a version.
         flavour: One of its flavours; None: its default.
         options: Parameters of its modules: module, name, value.
     """
 
     name: str
-    version: str = "latest"
+    version: str = "production"
     flavour: str | None = None
     options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 

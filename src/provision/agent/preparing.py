@@ -264,7 +264,7 @@ class Preparer:
         return DriverRequest(
             driver=driver.name,
             kernel=action.kernel,
-            version=None if driver.version == "latest" else driver.version,
+            version=driver.version,
             flavour=driver.flavour,
             prefer=None
             if self.run.mode.update

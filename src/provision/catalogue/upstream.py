@@ -29,6 +29,9 @@ CHANNELS: Mapping[str, tuple[Maturity, ...]] = {
     "new-feature": ("lts", "production", "new-feature"),
 }
 
+# The version of a request that names none; for a driver without kinds of branches, the newest.
+DEFAULT_VERSION = "production"
+
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
 
@@ -200,6 +203,13 @@ class Upstream(Frozen):
     branch_parts: int = Field(default=1, ge=1, le=4)
     sources: tuple[UpstreamSource, ...] = ()
     branches: dict[BranchName, BranchFacts] = Field(default_factory=dict)
+
+    @property
+    def has_kinds(self) -> bool:
+        """Whether the recipe or a source says of which kind a branch is."""
+        return any(facts.maturity for facts in self.branches.values()) or any(
+            source.kind == "nvidia-releases-json" for source in self.sources
+        )
 
     def branch_of(self, version: str) -> str:
         """Return the name of the branch that a version belongs to."""

@@ -77,8 +77,8 @@ target = options.option_group(
     click.option(
         "--version",
         metavar="VERSION",
-        help="Version of the driver, a branch (535), or a kind of branch (lts, production,"
-        " new-feature).  [the newest that suits the kernel]",
+        help="Version of the driver, a branch (580), a kind of branch (production, lts,"
+        " new-feature), or latest.  [production]",
     ),
     options.flavour,
     click.option("--base", metavar="IMAGE", help="Base image, as NAME:TAG or NAME@sha256:DIGEST."),

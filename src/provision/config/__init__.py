@@ -84,16 +84,17 @@ class DriverConfig(Frozen):
     """One driver that the host should have, such as ``[drivers.nvidia]``.
 
     Attributes:
-        version: ``"latest"``; a branch (``"535"``, ``"0.12"``), for its newest version that suits
-            the kernel; a kind of branch (``"lts"``, ``"production"``, ``"new-feature"``); or one
-            version (``"0.12.7"``).
+        version: A kind of branch (``"production"``, ``"lts"``, ``"new-feature"``), for the newest
+            version in branches that the vendor supports; a branch (``"580"``, ``"0.12"``), for its
+            newest version that suits the kernel; one version (``"0.12.7"``); or ``"latest"``. A
+            driver whose branches have no kinds has its newest version for ``"production"``.
         flavour: One of the driver's flavours. Without it: its default.
         options: Parameters of its modules: ``{ MODULE = { NAME = VALUE } }``, where VALUE is text,
             a number or a boolean. They take effect at the next load and change no artifact. Without
             it: none.
     """
 
-    version: Version = "latest"
+    version: Version = "production"
     flavour: Name | None = None
     options: dict[ModuleName, dict[ParameterName, Parameter]] = Field(default_factory=dict)
 

@@ -14,7 +14,7 @@ from provision.errors import NotFoundError
 from provision.files import holds_something, in_root
 from provision.host.facts import BUILD_SOCKETS
 from provision.matrix.host_report import failures_ahead
-from provision.sources.upstream import how_to_switch, kept, known_branches, today
+from provision.sources.upstream import ended_branch, kept, known_branches, today
 from provision.store.state import Failure
 
 # linux_banner of init/version.c: "(gcc-12 (Debian 12.2.0-14) 12.2.0, GNU ld …)".
@@ -134,19 +134,21 @@ def kernel_range(scene: Scene) -> Iterator[Finding]:
 def branch(scene: Scene) -> Iterator[Finding]:
     """The vendor still supports the branch of each driver."""
     for driver in scene.drivers:
-        if driver.recipe is None or driver.manifest is None:
+        configured = scene.config.drivers.get(driver.name)
+        version = driver.manifest.pin.driver.version if driver.manifest else None
+        version = version or (configured.version if configured else None)
+        if driver.recipe is None or version is None:
             continue
-        upstream, version = driver.recipe.upstream, driver.manifest.pin.driver.version
         # The vendor's last answer: a check uses no network.
-        readings = kept(upstream, machine=scene.facts.arch, distro=None, folder=default_cache())
-        branches = known_branches(upstream, readings)
-        found = branches.of(version)
-        if found.has_ended(today()):
+        upstream = driver.recipe.upstream
+        said = kept(upstream, machine=scene.facts.arch, distro=None, folder=default_cache())
+        branches = known_branches(upstream, said)
+        if ended := ended_branch(driver.name, version, branches, today()):
             yield Finding(
                 "warn",
-                f"{version} is of the branch {found.name}, whose life ended on {found.last_day}",
+                ended.message,
                 "its vendor no longer corrects it, nor makes it build on newer kernels",
-                how_to_switch(driver.name, branches.successor(found, today())),
+                ended.resolution,
                 driver.name,
             )
 

@@ -47,7 +47,7 @@ class Build(Frozen):
     """
 
     drivers: tuple[Name, ...] = Field(min_length=1)
-    versions: tuple[Version, ...] = Field(default=("latest",), min_length=1)
+    versions: tuple[Version, ...] = Field(default=("production",), min_length=1)
     flavours: tuple[Name, ...] = Field(default=("default",), min_length=1)
     distros: tuple[DistroName, ...] = ()
     kernels: tuple[Kernel, ...] = ()

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from provision.catalogue import Recipe
+from provision.catalogue.upstream import DEFAULT_VERSION
 
 DEFAULT = "default"
 
@@ -72,7 +73,7 @@ class Selection:
         distros: Such as ``debian:12``; empty: the host's.
         kernels: Releases, patterns such as ``6.1.0-*``, ``latest``, ``latest-N`` or ``all``.
         flavours: Names, ``default`` or ``all``.
-        versions: Versions, branches or kinds of branches, ``latest``, ``latest-N`` or ``all``.
+        versions: Versions, branches, kinds of branches, ``latest``, ``latest-N`` or ``all``.
         force: Whether cells that the recipe does not support are built.
     """
 
@@ -80,7 +81,7 @@ class Selection:
     distros: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ("latest-3",)
     flavours: tuple[str, ...] = (DEFAULT,)
-    versions: tuple[str, ...] = ("latest",)
+    versions: tuple[str, ...] = (DEFAULT_VERSION,)
     force: bool = False
 
 

@@ -34,7 +34,7 @@ class Subject:
         driver: Its name.
         distro: The distro that the host's kernels come from, such as ``debian:12``.
         flavour: The flavour that the host uses; None: any.
-        version: The configured version or branch; None, ``latest``: any.
+        version: The configured version or branch; None, ``latest`` or a kind: any.
         branches: The branches of ``version``, if it is a kind of branch (``lts``).
     """
 
@@ -47,7 +47,7 @@ class Subject:
     def is_about(self, result: Result) -> bool:
         """Return whether a result concerns this driver."""
         branches = self.branches
-        if branches is None and self.version not in {None, "latest"}:
+        if branches is None and self.version not in {None, "latest", *CHANNELS}:
             branches = (str(self.version),)
         of_version = branches is None or any(
             f"{result.version}.".startswith(f"{branch}.") for branch in branches

@@ -15,7 +15,7 @@ from provision.errors import NotFoundError
 from provision.host.kernels import kernel_order
 from provision.matrix.cells import Offer, Offers, Planned, Selection
 from provision.matrix.results import Result
-from provision.matrix.selecting import has_pattern, latest_count
+from provision.matrix.selecting import has_pattern, latest_count, newest_count
 from provision.pin import DistroPin
 from provision.pipeline.availability import distro_kernels
 from provision.pipeline.driver_request import DriverRequest, choose_distro
@@ -170,7 +170,7 @@ def _followed(
     return {
         name: follow(
             settings,
-            DriverRequest(recipe.name, version=None if latest_count(name) else name),
+            DriverRequest(recipe.name, version="latest" if latest_count(name) else name),
             distro,
             progress=progress,
         )
@@ -203,10 +203,13 @@ def _versions(
         # Hosts get no versions for which the recipe names no kernels.
         known = [version for version in every if _has_kernels(recipe, version)]
         if followed.branches is not None:
-            newest = (_of_branch(known, branch)[:1] for branch in followed.branches)
-            kinds[name] = tuple(version for found in newest for version in found)
+            newest = {branch: _of_branch(known, branch)[:1] for branch in followed.branches}
+            supported = [v for b, found in newest.items() if b not in followed.ended for v in found]
+            # Hosts take a version of an ended branch only if there is no other.
+            others = [version for found in newest.values() for version in found]
+            kinds[name] = tuple(supported or others[:1])
             more += kinds[name]
-        elif count := latest_count(name):
+        elif count := newest_count(name):
             # Which source a host takes depends on its kernel.
             for versions in by_source.values():
                 more += [v for v in versions if _has_kernels(recipe, v)][:count]

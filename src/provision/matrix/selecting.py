@@ -14,6 +14,7 @@ from itertools import groupby, islice
 from pydantic import TypeAdapter, ValidationError
 
 from provision.catalogue import Recipe, version_matches
+from provision.catalogue.upstream import DEFAULT_VERSION
 from provision.distros.debian import version_key
 from provision.errors import NotFoundError, UsageError
 from provision.host.kernels import kernel_series
@@ -213,7 +214,7 @@ def _versions(
                 found = list(offer.versions)
             elif name in offer.kinds:
                 found = list(offer.kinds[name])
-            elif count := latest_count(name):
+            elif count := newest_count(name):
                 found = _latest(offer, count, columns)
             else:
                 # A branch stands for its versions: 535 for 535.261.03.
@@ -242,7 +243,7 @@ def _latest(offer: Offer, count: int, columns: Iterable[Column]) -> list[str]:
 
 def _check_used(what: str, names: Sequence[str], used: set[str], offers: Sequence[Offer]) -> None:
     words = {_ALL, DEFAULT}
-    unused = [n for n in names if n not in used | words and not _LATEST.fullmatch(n)]
+    unused = [n for n in names if n not in used | words and not newest_count(n)]
     if not unused:
         return
     known = [
@@ -255,6 +256,14 @@ def _check_used(what: str, names: Sequence[str], used: set[str], offers: Sequenc
         resolution=f"Name {what} that are offered (they are listed above), or use --{what} all.",
         details="\n".join(known),
     )
+
+
+def newest_count(name: str) -> int | None:
+    """Return how many of the newest versions a name stands for; None for any other name.
+
+    The default stands for one, of a driver whose branches have no kinds.
+    """
+    return 1 if name == DEFAULT_VERSION else latest_count(name)
 
 
 def latest_count(name: str) -> int | None:

@@ -131,10 +131,11 @@ def _branches(
 
     A host that never builds asks no vendor, and takes the branches of the recipe.
     """
-    if request.version is None or request.version not in CHANNELS:
+    name = request.version_name
+    if name is None or name not in CHANNELS:
         return None
     if distro is None or settings.config.policy.build == "never":
-        return known_branches(recipe.upstream, ()).followed(request.version, today())
+        return known_branches(recipe.upstream, ()).followed(name, today())
     return follow(settings, request, distro, progress=progress).branches
 
 

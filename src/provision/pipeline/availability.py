@@ -52,10 +52,10 @@ from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 from provision.sources import Market, offers
 from provision.sources.upstream import (
-    Branch,
     Branches,
+    Ended,
     Reading,
-    how_to_switch,
+    ended_branch,
     known_branches,
     today,
 )
@@ -96,7 +96,7 @@ class Offers:
     Attributes:
         driver: Its name.
         flavour: The flavour.
-        asked_for: The version that provision.toml asks for; ``latest`` where it names none.
+        asked_for: The version that provision.toml asks for, or its default.
         distro: The distro that is built for.
         installed: The versions in the store.
         offered: The versions that can be built, the newest first.
@@ -126,10 +126,11 @@ class Offers:
         return running or next((i.version for i in self.installed), None)
 
     @property
-    def ended(self) -> Branch | None:
-        """The installed version's branch, if that is past the end of its life."""
-        branch = self.branches.of(self.serving) if self.serving else None
-        return branch if branch is not None and branch.has_ended(self.day) else None
+    def ended(self) -> Ended | None:
+        """That the installed version's branch is past the end of its life."""
+        if self.serving is None:
+            return None
+        return ended_branch(self.driver, self.serving, self.branches, self.day)
 
     def concerns(self) -> Iterator[Concern]:
         """Yield the findings of ``versions --check``."""
@@ -146,13 +147,8 @@ class Offers:
                 "provision apply --update",
             )
         if self.ended is not None:
-            successor = self.branches.successor(self.ended, self.day)
-            yield Concern(
-                "ended",
-                f"{self.driver} {serving} is of the branch {self.ended.name}, which its vendor has"
-                f" cared for until {self.ended.last_day} only",
-                how_to_switch(self.driver, successor),
-            )
+            message = f"{self.driver} {self.ended.message}"
+            yield Concern("ended", message, self.ended.resolution)
 
 
 def list_offers(

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 
 from pydantic import ValidationError
 
+from provision.catalogue.upstream import DEFAULT_VERSION
 from provision.config import TreeConfig
 from provision.distros import find_distro
 from provision.distros.debian.distro_archive import uses_archive
@@ -39,8 +40,8 @@ class RequestOptions:
     Attributes:
         kernel: The kernel's release; None: the one that runs.
         distro: ``debian:12``; None: the host's.
-        version: The driver's version, a branch of it, or a kind of branch (``lts``); None or
-            ``latest``: the newest that suits the kernel.
+        version: The driver's version, a branch of it, a kind of branch (``lts``), or ``latest`` for
+            the newest that suits the kernel; None: that of provision.toml's default.
         flavour: One of the driver's flavours; None: its default.
         base: Base image; None: what provision.toml names, or the distro's own.
         network: Network of the containers that download; None: what provision.toml says.
@@ -81,12 +82,16 @@ class DriverRequest(RequestOptions):
 
     @property
     def version_name(self) -> str | None:
-        """The version, branch or kind of branch; None: the newest, which ``latest`` means too."""
-        return None if self.version == "latest" else self.version
+        """The version, branch or kind of branch; None: ``latest``, the newest."""
+        name = self.version or DEFAULT_VERSION
+        return None if name == "latest" else name
 
     def version_request(self, branches: tuple[str, ...] | None) -> VersionRequest:
         """Return the request for a version; ``branches`` are those of the kind that it names."""
-        return VersionRequest(self.version_name, branches, self.prefer)
+        name = self.version_name
+        # The default of a driver without kinds of branches is its newest version.
+        has_no_kinds = name == DEFAULT_VERSION and branches is None
+        return VersionRequest(None if has_no_kinds else name, branches, self.prefer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from itertools import zip_longest
 
 from provision.catalogue import Recipe
-from provision.catalogue.upstream import CHANNELS
+from provision.catalogue.upstream import CHANNELS, DEFAULT_VERSION
 from provision.distros import source_names
 from provision.files import in_root, is_writable
 from provision.host.facts import read_facts
@@ -51,10 +51,12 @@ class Followed:
         branches: The branches of the requested kind (``lts``), in the order of preference; None: no
             kind is requested.
         published: The versions whose files the vendor has, where a source takes any version.
+        ended: The branches that the vendor no longer supports.
     """
 
     branches: tuple[str, ...] | None = None
     published: tuple[str, ...] = ()
+    ended: frozenset[str] = frozenset()
 
 
 def follow(
@@ -76,6 +78,8 @@ def follow(
     """
     version, chosen = request.version_name, request.prefer
     recipe = settings.catalogue.entry(request.driver).recipe
+    if version == DEFAULT_VERSION and not recipe.upstream.has_kinds:
+        version = None
     takes_any = _takes_any(recipe, version, distro)
     if version not in CHANNELS and not takes_any:
         return Followed()
@@ -92,6 +96,7 @@ def follow(
     return Followed(
         branches.followed(version, today()) if version is not None else None,
         published if takes_any else (),
+        frozenset(branch.name for branch in branches.all if branch.has_ended(today())),
     )
 
 

@@ -48,7 +48,7 @@ class Host:
         root: Its root.
         kernel: Its running kernel.
         broken: What is raised instead of making an artifact, by kernel or driver.
-        newest: The version that ``latest`` is.
+        newest: The version that ``latest`` and ``production`` are.
         is_gone: Whether versions that were chosen before are not offered any more.
         needs: What the driver needs of its host.
         wanted: What was resolved.
@@ -160,7 +160,9 @@ class Host:
             if what in self.broken:
                 raise self.broken[what]
         prefer = None if self.is_gone else wanted.prefer
-        version = wanted.version or prefer or self.newest
+        kinds = {None, "latest", "production"}
+        named = None if wanted.version in kinds else wanted.version
+        version = named or prefer or self.newest
         pin = make_pin(driver=wanted.driver, version=version, kernel=release)
         return SimpleNamespace(pin=pin)
 

@@ -183,6 +183,37 @@ def test_what_could_not_be_found_out_is_no_build(
     assert found.resolution
 
 
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize(
+    ("asked", "kinds", "version", "has_ended"),
+    [
+        # The default: no new-feature branch, and no branch that has ended.
+        (None, {"3": "new-feature", "2": "production ended", "1": "lts"}, "1.2", False),
+        ("production", {"3": "new-feature", "2": "lts", "1": "production"}, "2.0", False),
+        # An ended one is better than none, and that is said.
+        (None, {"3": "new-feature", "2": "production ended", "1": "lts ended"}, "2.0", True),
+        ("2", {"3": "production", "2": "production ended"}, "2.0", True),
+        # A driver whose branches have no kinds.
+        (None, {}, "3.0", False),
+        ("latest", {"3": "new-feature", "1": "lts"}, "3.0", False),
+        ("lts", {"3": "new-feature", "1": "lts"}, "1.2", False),
+    ],
+)
+def test_a_version_is_of_a_branch_for_production(
+    host: Host, asked: str | None, kinds: dict[str, str], version: str, *, has_ended: bool
+) -> None:
+    branches = [
+        f'{name} = {{ maturity = "{kind.split()[0]}"'
+        + (', end_of_life = "2020-01" }' if "ended" in kind else " }")
+        for name, kind in kinds.items()
+    ]
+    text = "\n".join([recipe_of("3.0", NEWEST, OLDER), "[upstream.branches]", *branches, ""])
+    write(host.root / f"drivers/{DRIVER}/driver.toml", text.encode())
+    configure(host, "", f'version = "{asked}"' if asked else "")
+    found = look(host)[KERNEL]
+    assert (found.source, found.version, found.ended is not None) == ("build", version, has_ended)
+
+
 def _no_engine(_settings: object) -> FakeEngine:
     raise NotFoundError("No container engine answers.", resolution="Install one.")
 

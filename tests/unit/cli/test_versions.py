@@ -144,10 +144,10 @@ def test_what_is_installed_offered_and_published_is_shown(site: Site) -> None:
     assert outcome.code == 0
     for text in (
         f"535.247.01 for {KERNEL}, which runs",
-        "latest: 535.261.03",
+        "production: 535.261.03",
         "2026-06-30 (ended)",
         "595.91.07",
-        "535.247.01 is installed, and 535.261.03 is offered (asked for: latest)",
+        "535.247.01 is installed, and 535.261.03 is offered (asked for: production)",
         'write version = "580" into [drivers.demo]',
     ):
         assert text in outcome.out, text
@@ -240,7 +240,8 @@ def test_without_a_driver_those_of_provision_toml_are_shown(site: Site) -> None:
 @pytest.mark.parametrize(
     ("wish", "version", "branches"),
     [
-        (None, None, None),
+        # The default.
+        (None, "production", ("595", "580", "535")),
         ("latest", None, None),
         ("535", "535", None),
         ("lts", "lts", ("580", "535")),
@@ -315,7 +316,14 @@ def test_a_source_that_takes_any_version_offers_what_has_files(site: Site, vendo
 
 @pytest.mark.parametrize(
     ("wish", "is_asked"),
-    [(None, False), ("535", False), ("580", True), ("580.1", False), ("lts", True)],
+    [
+        (None, True),
+        ("latest", False),
+        ("535", False),
+        ("580", True),
+        ("580.1", False),
+        ("lts", True),
+    ],
 )
 def test_what_the_distros_packages_decide_is_asked_of_no_vendor(
     site: Site,

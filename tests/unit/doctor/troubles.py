@@ -144,6 +144,13 @@ def _ended_branch(host: DoctorHost) -> None:
     host.file("etc/provision/provision.toml", 'catalogue = ["/srv/drivers"]\n')
 
 
+def _ended_branch_asked_for(host: DoctorHost) -> None:
+    _ended_branch(host)
+    shutil.rmtree(host.layout.folder)
+    settings = f'catalogue = ["/srv/drivers"]\n[drivers.{DRIVER}]\nversion = "0.12"\n'
+    host.file("etc/provision/provision.toml", settings)
+
+
 def _too_new_a_kernel(host: DoctorHost) -> None:
     host.file("lib/modules/6.12.1-amd64/modules.dep", "")
 
@@ -344,12 +351,8 @@ CASES: list[tuple[str, Break, str, str]] = [
     ("headers", _failure("missing", "No headers are packaged"), "fail", "No headers are packaged"),
     ("build", _failure("compile", "it does not compile", attempts=4), "fail", "(4 times)"),
     ("compiler", _other_compiler, "warn", "built by gcc-12, and the running kernel by gcc 13"),
-    (
-        "branch",
-        _ended_branch,
-        "warn",
-        "0.12.7 is of the branch 0.12, whose life ended on 2020-01-31",
-    ),
+    ("branch", _ended_branch, "warn", "0.12.7 is of the branch 0.12: its vendor supported"),
+    ("branch", _ended_branch_asked_for, "warn", "supported 0.12 until 2020-01-31"),
     ("branch", _ended_branch, "warn", 'write version = "0.15" into [drivers.v4l2loopback]'),
     ("kernel-range", _too_new_a_kernel, "warn", "not known to build on 6.12.1-amd64"),
     ("matrix", _fails_next, "warn", f"the matrix says: 0.12.7 failed on {NEXT_KERNEL}"),

@@ -217,7 +217,9 @@ def test_what_no_registry_has_is_none(settings: Settings, registry: MemoryRegist
 
 def with_recipe(settings: Settings, build: str) -> Settings:
     branches = {"1": BranchFacts(maturity="lts"), "2": BranchFacts(maturity="production")}
-    recipe = SimpleNamespace(default_flavour="open", upstream=Upstream(branches=branches))
+    recipe = SimpleNamespace(
+        default_flavour="open", sources=(), upstream=Upstream(branches=branches)
+    )
     catalogue = SimpleNamespace(entry=lambda _name: SimpleNamespace(recipe=recipe))
     policy = settings.config.policy.model_copy(update={"build": build})
     config = settings.config.model_copy(update={"policy": policy, "kernel_distro": "debian:12"})
@@ -257,7 +259,7 @@ def test_a_kind_of_branch_is_looked_for_by_its_branches(
     for version in ("1.9", "1.10", "2.4", "3.1"):
         have(registry, tmp_path, make_pin(version=version))
     host = with_recipe(settings, "never")
-    wishes = {"lts": "1.10", "production": "2.4", "latest": "3.1", "1": "1.10", None: "3.1"}
+    wishes = {"lts": "1.10", "production": "2.4", "latest": "3.1", "1": "1.10", None: "2.4"}
     for wish, version in wishes.items():
         wanted = DriverRequest("demo", kernel=KERNEL, version=wish)
         trusted = look_for(host, wanted, Lookup(DEFAULT, connected=connected(registry)))

@@ -78,6 +78,9 @@ def plan_command(
         click.echo(f"Nothing is configured. {NAME_A_DRIVER}")
     else:
         _print(planned, {(a.driver, a.kernel): a for a in artifacts})
+        endings = {(a.driver, a.ended): a.ended for a in artifacts if a.ended}
+        for (driver, _), ended in endings.items():
+            click.echo(f"Warning: {driver} {ended.message}\n  What to do: {ended.resolution}")
         for one in warnings:
             what = f"{one['driver']} {one['version']} failed on {one['kernel']}"
             click.echo(f"The matrix says: {what}: {one['cause']}")

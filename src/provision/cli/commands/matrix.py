@@ -63,7 +63,7 @@ class Asked:
             kernels=_listed("kernels", self.kernels)
             or (everything if only_report else ("latest-3",)),
             versions=_listed("versions", self.versions)
-            or (everything if only_report else ("latest",)),
+            or (everything if only_report else ("production",)),
             flavours=_listed("flavours", self.flavours)
             or (everything if only_report else ("default",)),
             force=self.force,
@@ -133,7 +133,7 @@ _asking = options.option_group(
     click.option(
         "--versions",
         metavar="V,…|latest-N|all",
-        help="Versions, branches or kinds of branches (lts) of the drivers.  [latest]",
+        help="Versions, branches or kinds of branches (lts) of the drivers.  [production]",
     ),
     click.option("--flavours", metavar="F,…|all", help="Flavours of the drivers.  [their default]"),
     click.option(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from provision.sources.upstream.branches import (
     Branch,
     Branches,
-    how_to_switch,
+    Ended,
+    ended_branch,
     known_branches,
     today,
 )
@@ -18,11 +19,12 @@ __all__ = [
     "Branch",
     "Branches",
     "ChangedSumError",
+    "Ended",
     "Reading",
     "Release",
     "SumRecord",
     "ask",
-    "how_to_switch",
+    "ended_branch",
     "kept",
     "known_branches",
     "newest_first",

@@ -6,7 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
-from provision.catalogue.upstream import CHANNELS, BranchFacts, Maturity, Upstream
+from provision.catalogue.upstream import (
+    CHANNELS,
+    DEFAULT_VERSION,
+    BranchFacts,
+    Maturity,
+    Upstream,
+)
 from provision.distros.debian import compare_versions, version_key
 from provision.sources.upstream.formats import Release
 from provision.sources.upstream.queries import Reading
@@ -61,9 +67,10 @@ class Branches:
         Supported branches come first; an ended one is better than none.
 
         Returns:
-            Their names; None: ``channel`` is no kind of branch.
+            Their names; None: ``channel`` is no kind of branch, or the default of a driver whose
+            branches have no kinds.
         """
-        if channel not in CHANNELS:
+        if channel not in CHANNELS or (channel == DEFAULT_VERSION and not self.upstream.has_kinds):
             return None
         fitting = [branch for branch in self.all if branch.maturity in CHANNELS[channel]]
         # The sort is stable: within both groups the order stays.
@@ -107,7 +114,30 @@ def today() -> date:
     return datetime.now(tz=UTC).date()
 
 
-def how_to_switch(driver: str, successor: Branch | None) -> str:
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A version whose branch the vendor no longer supports.
+
+    Attributes:
+        message: That, in one line.
+        resolution: How to leave the branch.
+    """
+
+    message: str
+    resolution: str
+
+
+def ended_branch(driver: str, version: str, branches: Branches, day: date) -> Ended | None:
+    """Return that the branch of a version, or a branch itself, has ended; None if it has not."""
+    found = branches.of(version)
+    if not found.has_ended(day):
+        return None
+    what = "" if version == found.name else f"{version} is of the branch {found.name}: "
+    message = f"{what}its vendor supported {found.name} until {found.last_day}, and no longer"
+    return Ended(message, _how_to_switch(driver, branches.successor(found, day)))
+
+
+def _how_to_switch(driver: str, successor: Branch | None) -> str:
     """Return how a host switches to another branch of a driver."""
     name = "another branch" if successor is None else f"the branch {successor.name}"
     value = "BRANCH" if successor is None else successor.name

@@ -199,7 +199,7 @@ EXAMPLES = r"""
   oci_decorator.drivers.provision_config:
     config:
       drivers:
-        nvidia: {version: "535"}
+        nvidia: {version: production}
 """
 
 RETURN = r"""

@@ -83,7 +83,7 @@ EXAMPLES = r"""
     driver:
       config:
         drivers:
-          nvidia: {version: "535"}
+          nvidia: {version: production}
     hook: {}
 """
 
