@@ -105,6 +105,17 @@ def test_a_read_only_container_gets_the_libraries_too(
     assert _ML in listing.stdout
 
 
+def test_the_hosts_own_shell_finds_nvidia_smi_and_that_its_library(
+    run_container: Callable[..., Completed], nvidia_root: Path
+) -> None:
+    """A container stands in for a host: it has what the installation wrote, and no driver."""
+    folders = ("var/lib/provision", "etc/ld.so.conf.d", "usr/local/bin")
+    mounts = [f"--volume={nvidia_root / name}:/{name}:ro" for name in folders]
+    done = run_container("sh", "-c", "ldconfig && nvidia-smi", flags=mounts, check=False)
+    assert done.returncode == 9
+    assert "couldn't communicate with the NVIDIA driver" in done.output
+
+
 def test_the_modules_are_for_that_kernel(installed: Host, provision: Provision) -> None:
     assert len(driver_modules(installed.entry("nvidia"))) == 5
     report = provision("verify", installed.entry("nvidia")).output

@@ -10,10 +10,10 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 
-from provision.files import switch_symlink
+from provision.files import in_root, is_writable, switch_symlink
 from provision.manifest import FileKind, Manifest
 from provision.run import run
-from provision.store.layout import Layout
+from provision.store.layout import PROGRAMS, Layout
 from provision.store.managed_files import Change, ManagedFiles, refuse_foreign
 
 # The vendor config's lists, and the kind of file that each holds.
@@ -93,6 +93,41 @@ def _feature(manifest: Manifest, name: str) -> dict[str, list[str]]:
     return {"devices": list(feature.devices), "directories": list(feature.directories), **lists}
 
 
+def _program_changes(layout: Layout, manifest: Manifest | None) -> list[Change]:
+    """Return the changes that offer a driver's programs to the host's shells, or no longer do.
+
+    A link into the store is ours. Another file of the same name stays, and so does a folder that
+    can't be written.
+    """
+    names = {} if manifest is None else _programs(layout, manifest)
+    folders = [in_root(layout.root, name) for name in PROGRAMS]
+    folders = [folder for folder in folders if is_writable(folder)]
+    changes = []
+    for number, folder in enumerate(folders):
+        wanted = names if number == 0 else {}
+        present = {path.name: path for path in folder.iterdir()} if folder.is_dir() else {}
+        ours = {name: link for name, path in present.items() if (link := _link(layout, path))}
+        changes += [Change("remove", folder / name) for name in sorted(ours) if name not in wanted]
+        changes += [
+            Change("switch", folder / name, target)
+            for name, target in sorted(wanted.items())
+            if name not in present or (name in ours and ours[name] != target)
+        ]
+    return changes
+
+
+def _programs(layout: Layout, manifest: Manifest) -> dict[str, str]:
+    """Return the links by which the host finds the driver's programs, by name."""
+    paths = [PurePosixPath(file.path) for file in manifest.files if file.kind == "binary"]
+    return {path.name: str(layout.driver_root / path.relative_to("/")) for path in paths}
+
+
+def _link(layout: Layout, path: Path) -> str | None:
+    """Return the target of a link into the driver's part of the store; None for anything else."""
+    target = str(path.readlink()) if path.is_symlink() else ""
+    return target if target.startswith(f"{layout.driver_root}/") else None
+
+
 def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[Change]:
     """Return the changes that put an entry to use; none if it is in use already.
 
@@ -121,6 +156,7 @@ def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[C
     changes += [change for change in files if change.kind == "save"]
     changes += _link_changes(layout, short)
     changes += [change for change in files if change.kind != "save"]
+    changes += _program_changes(layout, manifest)
     has_libraries = texts[layout.loader_config] is not None
     is_stale = (has_libraries or record.library_cache) and record.library_cache != short
     if is_stale and _is_running_host(layout):
@@ -139,6 +175,7 @@ def plan_removal(layout: Layout) -> list[Change]:
     for path in (layout.vendor_config, layout.loader_config, layout.modprobe_config):
         found = managed.file_changes(record, path, None)
         changes += found if all(change.kind == "remove" for change in found) else []
+    changes += _program_changes(layout, None)
     links = [link for link in (layout.current, layout.previous) if link.is_symlink()]
     changes += [Change("remove", link) for link in links]
     if record.library_cache is not None and _is_running_host(layout):

@@ -11,6 +11,8 @@ STORE = PurePosixPath("var/lib/provision")
 VENDOR_CONFIGS = PurePosixPath("etc/oci-decorator/oci-decorator.d")
 LOADER_CONFIGS = PurePosixPath("etc/ld.so.conf.d")
 MODPROBE_CONFIGS = PurePosixPath("etc/modprobe.d")
+# Where the host's shells find programs; the second where /usr can't be written.
+PROGRAMS = (PurePosixPath("usr/local/bin"), PurePosixPath("opt/provision/bin"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,7 +269,13 @@ def test_install(call: Call, tmp_path: Path) -> None:
     root = tmp_path / "new-host"
     image = make_pin().image
     dry = call("install", image, "--root", root, "--dry-run", "--json").document
-    assert [change["kind"] for change in dry["changes"]] == ["unpack", "switch", "write", "write"]
+    assert [change["kind"] for change in dry["changes"]] == [
+        "unpack",
+        "switch",
+        "write",
+        "write",
+        "switch",
+    ]
     assert not dry["changed"]
     assert not root.exists()
     assert "would unpack" in call("install", image, "--root", root, "--dry-run").out

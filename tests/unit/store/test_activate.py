@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from provision.errors import NotFoundError, ProvisionError
 from provision.manifest import HostNeeds, Manifest
 from provision.store import activate
-from provision.store.activate import apply, loader_config, plan, vendor_config
+from provision.store.activate import apply, loader_config, plan, plan_removal, vendor_config
 from provision.store.entries import add, current_entry, drafted, remove_leftovers
 from provision.store.layout import Layout
 from provision.store.managed_files import Change, ManagedFiles
@@ -57,7 +58,7 @@ def test_the_hosts_loader_learns_the_libraries_folders(layout: Layout, tmp_path:
 def test_a_first_installation_switches_and_writes(layout: Layout) -> None:
     changes = _install(layout)
     pin = make_pin()
-    assert [change.kind for change in changes] == ["switch", "write", "write"]
+    assert [change.kind for change in changes] == ["switch", "write", "write", "switch"]
     assert str(layout.current.readlink()) == pin.short_digest
     assert not layout.previous.is_symlink()
     assert json.loads(layout.vendor_config.read_text())["version"] == "1.2"
@@ -149,6 +150,66 @@ def test_the_hosts_library_cache_is_refreshed_once_an_artifact(
     assert _install(layout) == []
     _install(layout, "1.3")
     assert calls == [["ldconfig"], ["ldconfig"]]
+
+
+PROGRAM = "/var/lib/provision/demo/current/driver/usr/bin/democtl"
+
+
+def _offered(layout: Layout, folder: str = "usr/local/bin") -> dict[str, str]:
+    """The links in a folder, and the texts of files."""
+    listed = sorted((layout.root / folder).glob("*"))
+    return {p.name: str(p.readlink()) if p.is_symlink() else p.read_text() for p in listed}
+
+
+def test_the_hosts_shells_find_the_drivers_programs(layout: Layout) -> None:
+    _install(layout)
+    assert _offered(layout) == {"democtl": PROGRAM}
+    assert (layout.current / "driver/usr/bin/democtl").is_file()
+    _install(layout, "1.3")
+    assert _offered(layout) == {"democtl": PROGRAM}
+    apply(layout, plan_removal(layout), on_change=lambda _change: None)
+    assert _offered(layout) == {}
+
+
+def test_a_program_that_a_later_artifact_lacks_is_offered_no_more(layout: Layout) -> None:
+    _install(layout)
+    manifest = make_artifact(layout.entry("0" * 12), library=None)
+    _activate(layout, manifest)
+    assert _offered(layout) == {}
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "folder"])
+def test_another_program_of_the_same_name_stays(layout: Layout, kind: str) -> None:
+    path = layout.root / "usr/local/bin/democtl"
+    path.parent.mkdir(parents=True)
+    match kind:
+        case "file":
+            path.write_text("mine")
+        case "link":
+            path.symlink_to("/opt/other/democtl")
+        case _:
+            path.mkdir()
+    _install(layout)
+    apply(layout, plan_removal(layout), on_change=lambda _change: None)
+    assert path.is_dir() if kind == "folder" else _offered(layout)["democtl"] != PROGRAM
+
+
+def test_programs_are_offered_elsewhere_where_usr_can_not_be_written(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (layout.root / "usr/local/bin").mkdir(parents=True)
+    access = os.access
+    # As a read-only file system answers, to root too.
+    monkeypatch.setattr(
+        os, "access", lambda p, mode: "/usr/local" not in str(p) and access(p, mode)
+    )
+    _install(layout)
+    assert _offered(layout) == {}
+    assert _offered(layout, "opt/provision/bin") == {"democtl": PROGRAM}
+    monkeypatch.undo()
+    _install(layout)
+    assert _offered(layout) == {"democtl": PROGRAM}
+    assert _offered(layout, "opt/provision/bin") == {}
 
 
 def test_an_entry_is_there_whole_or_not_at_all(layout: Layout) -> None:
