@@ -8,18 +8,20 @@ kernel does: each is ``CANARY/…``, and the other host has a copy of the same p
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from provision.agent.desired import load_desired, read_inputs
-from provision.agent.publish import Priority, last_status, publish, write_journal
+from provision.agent.publish import STATUS, publish
 from provision.agent.reconcile import look_at
 from provision.catalogue import templates_dir
 from provision.config import load
 from provision.distros.debian.apt_sources import read_sources
 from provision.doctor import diagnose, observe
+from provision.files import in_root
 from provision.host.facts import read_facts
 from provision.host.kernels import find_kernels
 from provision.kmod.device_setup import configured_folder, make_nodes
@@ -107,7 +109,6 @@ def test_what_it_reads_of_its_own_links_is_not_the_running_hosts(tmp_path: Path)
     assert load_desired(root).drivers == ()
     assert read_sources(root) == []
     assert loaded_modules(root) == {}
-    assert last_status(root) is None
     assert stored_drivers(root) == []
 
 
@@ -147,12 +148,9 @@ def test_the_agent_looks_and_publishes_below_the_root(host: DoctorHost) -> None:
     assert [driver.name for driver in desired.drivers] == [DRIVER]
     _planned, status = look_at(host.root, desired)
     assert status.kernels.running == KERNEL
-    assert publish(host.root, status, (), textfile="/var/lib/metrics/provision.prom") == []
-    found = last_status(host.root)
-    assert found is not None
-    assert found["state"] == status.state
+    assert publish(host.root, status, textfile="/var/lib/metrics/provision.prom") == []
+    assert json.loads(in_root(host.root, STATUS).read_text())["state"] == status.state
     assert read_inputs(host.root, desired)
-    assert not write_journal(host.root, "hello", Priority.INFO, {})
 
 
 def test_doctor_looks_below_the_root(host: DoctorHost) -> None:

@@ -103,7 +103,7 @@ def publish_status(
     progress: Progress,
 ) -> Result:
     """Publish a host's status; the caller holds the host's lock."""
-    problems = publish(root, status, outcomes, textfile=textfile)
+    problems = publish(root, status, textfile=textfile)
     for problem in problems:
         progress(Note(problem))
     return Result(outcomes, status, tuple(problems))
@@ -134,9 +134,9 @@ def _publish_failure(root: Path, error: ProvisionError, progress: Progress) -> N
         planned = plan(desired, observed)
         status = status_of(desired, observed, planned, time=int(time.time()), trouble=trouble)
     with suppress(ProvisionError, OSError), switching(root, limit=_PUBLISH_SECONDS):
-        publish(root, status, (), textfile=desired.textfile)
+        publish(root, status, textfile=desired.textfile)
         return
-    for problem in publish(root, status, (), textfile=desired.textfile):
+    for problem in publish(root, status, textfile=desired.textfile):
         progress(Note(problem))
 
 

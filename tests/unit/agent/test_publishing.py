@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-import socket
-import struct
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from provision.agent.model import (
-    Action,
     Desired,
     DesiredDriver,
     KernelArtifact,
     Observed,
     ObservedDriver,
-    Outcome,
 )
 from provision.agent.plan import plan
 from provision.agent.publish import (
-    Priority,
-    last_status,
     metrics_text,
     node_features,
     publish,
-    write_journal,
 )
 from provision.agent.status import Status, Trouble, failed_status, status_of
-from provision.errors import ProvisionError
 from provision.host.kernels import Kernels
 from provision.store.state import Failure, KernelState
 from unit.agent.well_and_refused import everything
@@ -125,109 +114,22 @@ def test_big_numbers_are_written_in_full() -> None:
     assert f"provision_last_success_timestamp_seconds{{{where}}} 1795192167\n" in text
 
 
-@pytest.fixture
-def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """A journal's socket; a short path, as sockets' must be."""
-    path = tmp_path / "run/systemd/journal/socket"
-    path.parent.mkdir(parents=True)
-    monkeypatch.chdir(path.parent)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.bind("socket")
-        listener.settimeout(5)
-        yield listener
-
-
-def _fields(data: bytes) -> dict[str, str]:
-    fields = {}
-    while data:
-        name, _, rest = data.partition(b"\n")
-        if b"=" in name:
-            key, _, value = name.partition(b"=")
-            data = rest
-        else:
-            (size,) = struct.unpack("<Q", rest[:8])
-            key, value, data = name, rest[8 : 8 + size], rest[8 + size + 1 :]
-        fields[key.decode()] = value.decode()
-    return fields
-
-
-def test_the_journal_gets_fields(journal: socket.socket, tmp_path: Path) -> None:
-    fields = {"driver": "demo", "details": "line 1\nline 2 = 3", "nothing": None}
-    assert write_journal(tmp_path, "it failed", Priority.ERROR, fields)
-    assert _fields(journal.recv(1 << 16)) == {
-        "MESSAGE": "it failed",
-        "PRIORITY": "3",
-        "SYSLOG_IDENTIFIER": "provision",
-        "PROVISION_DRIVER": "demo",
-        "PROVISION_DETAILS": "line 1\nline 2 = 3",
-    }
-
-
-def test_a_journal_that_hangs_holds_up_nothing(
-    journal: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    del journal
-    monkeypatch.setattr("provision.agent.publish._LIMIT_S", 0.05)
-    # Until the buffer is full: it is never read.
-    assert not all(write_journal(tmp_path, "x" * 1000, Priority.INFO, {}) for _ in range(10_000))
-
-
-def test_a_host_without_a_journal_does_without(tmp_path: Path) -> None:
-    assert not write_journal(tmp_path, "no one listens", Priority.INFO, {})
-
-
-def test_what_was_done_and_what_changed_goes_to_the_journal_once(
-    journal: socket.socket, tmp_path: Path
-) -> None:
-    action = Action("prepare", "demo", NEXT, "there is none")
-    outcome = Outcome(action, "it failed", 1.5, ProvisionError("it failed", details="d"))
-    assert publish(tmp_path, _failed(), [outcome], textfile=None) == []
-    entries = [_fields(journal.recv(1 << 16)) for _ in range(3)]
-    assert (entries[0]["PROVISION_ACTION"], entries[0]["PRIORITY"]) == ("prepare", "3")
-    assert 'it "fails"' in entries[1]["MESSAGE"]
-    assert entries[2]["PROVISION_STATE"] == "next-kernel-not-ready"
-    publish(tmp_path, _failed(), [], textfile=None)
-    journal.setblocking(False)  # noqa: FBT003 - the socket's own argument
-    with pytest.raises(BlockingIOError):
-        journal.recv(1)
-
-
-def test_other_failures_and_unreadable_files_are_reported_once(
-    journal: socket.socket, tmp_path: Path
-) -> None:
-    status = replace(
-        _status(notes=("'state.json': it is not JSON",)),
-        error=Trouble("ReadError: bad", "try again", "Traceback", 1),
-    )
-    publish(tmp_path, status, [], textfile=None)
-    entries = [_fields(journal.recv(1 << 16)) for _ in range(3)]
-    assert [(entry["MESSAGE"], entry["PRIORITY"]) for entry in entries[:2]] == [
-        ("demo: 'state.json': it is not JSON", "4"),
-        ("ReadError: bad", "3"),
-    ]
-    assert entries[1]["PROVISION_DETAILS"] == "Traceback"
-    publish(tmp_path, status, [], textfile=None)
-    journal.setblocking(False)  # noqa: FBT003 - the socket's own argument
-    with pytest.raises(BlockingIOError):
-        journal.recv(1)
-
-
 def test_metrics_go_where_the_exporter_looks_or_where_settings_say(tmp_path: Path) -> None:
-    publish(tmp_path, _status(), [], textfile=None)
+    publish(tmp_path, _status(), textfile=None)
     assert [p.name for p in tmp_path.rglob("*.prom")] == []
     folder = tmp_path / "var/lib/prometheus/node-exporter"
     folder.mkdir(parents=True)
     (folder / ".provision.prom.killed").touch()
-    publish(tmp_path, _status(), [], textfile=None)
+    publish(tmp_path, _status(), textfile=None)
     assert [path.name for path in folder.iterdir()] == ["provision.prom"]
-    publish(tmp_path, _status(), [], textfile="/srv/metrics/here.prom")
+    publish(tmp_path, _status(), textfile="/srv/metrics/here.prom")
     assert (tmp_path / "srv/metrics/here.prom").is_file()
 
 
 def test_a_node_of_a_cluster_gets_a_feature_file(tmp_path: Path) -> None:
     folder = tmp_path / "etc/kubernetes/node-feature-discovery/features.d"
     folder.mkdir(parents=True)
-    publish(tmp_path, everything(time=1_790_000_000), [], textfile=None)
+    publish(tmp_path, everything(time=1_790_000_000), textfile=None)
     lines = (folder / "provision").read_text().splitlines()
     # Times of the feature file are RFC 3339; the labels of an agent that has stopped expire.
     assert lines[0] == "# +expiry-time=2026-09-21T17:13:20Z"
@@ -255,9 +157,9 @@ def test_values_are_those_that_kubernetes_takes() -> None:
 
 def test_what_cannot_be_written_is_said_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("in the way")
-    (problem,) = publish(tmp_path, _status(), [], textfile=None)
+    (problem,) = publish(tmp_path, _status(), textfile=None)
     assert "status.json" in problem
-    assert last_status(tmp_path) is None
+    assert not (tmp_path / "run/provision").exists()
 
 
 def test_the_document_is_what_its_schema_says() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -125,6 +128,24 @@ def test_a_failure_is_reported_with_its_reason_and_cure(host: Host, call: Call) 
     blocked = call("plan", "--root", host.root).out
     assert f"Not now: {DRIVER} for {NEXT}: it does not compile" in blocked
     assert "What to do: patch it" in blocked
+
+
+@pytest.mark.parametrize(
+    ("is_unit", "line"), [(True, f"<3>{DRIVER} for "), (False, f"{DRIVER} for ")]
+)
+def test_the_journal_of_a_unit_keeps_failures_as_errors(
+    host: Host, tmp_path: Path, *, is_unit: bool, line: str
+) -> None:
+    host.configure(f"[drivers.{DRIVER}]\n")
+    with (tmp_path / "output").open("w+") as output:
+        place = os.fstat(output.fileno())
+        journal = f"{place.st_dev}:{place.st_ino}" if is_unit else "8:1"
+        argv = [sys.executable, "-m", "provision", "apply", "--root", str(host.root)]
+        environment = {**os.environ, "JOURNAL_STREAM": journal, "DOCKER_HOST": "unix:///nowhere"}
+        done = subprocess.run(argv, stdout=output, env=environment, check=False)
+        output.seek(0)
+        assert done.returncode == 3
+        assert output.read().startswith(line)
 
 
 def test_a_status_is_a_table_for_people(host: Host, call: Call) -> None:

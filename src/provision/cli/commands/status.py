@@ -5,6 +5,7 @@ This module imports nothing that takes long to load.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -262,11 +263,11 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 
 
 def print_result(result: Result) -> None:
-    """Print the state of the host after a run, for people."""
+    """Print the state of the host after a run, for people and the journal."""
     status = result.status
     for driver in status.drivers:
         for note in driver.notes:
-            click.echo(f"{driver.name}: {note}")
+            _echo(f"{driver.name}: {note}", is_bad=True)
     if status.state == "not-configured":
         click.echo(f"Nothing is configured. {NAME_A_DRIVER}")
         return
@@ -276,13 +277,26 @@ def print_result(result: Result) -> None:
     for driver in status.drivers:
         for artifact in driver.kernels:
             text = f"{driver.name} for {artifact.release}: {_coloured(artifact.state)}"
-            click.echo(f"{text}, {artifact.version}" if artifact.version else text)
+            text = f"{text}, {artifact.version}" if artifact.version else text
+            _echo(text, is_bad=artifact.state not in _COLOURS)
             details = artifact.failure.details if artifact.failure else None
             _print_reason(artifact.reason, details, artifact.resolution)
     if status.error is not None:
         error = status.error
-        click.echo(f"{_coloured('failed')}: {error.message}")
+        _echo(f"{_coloured('failed')}: {error.message}", is_bad=True)
         _print_reason(None, error.details, error.resolution)
+
+
+def _echo(text: str, *, is_bad: bool) -> None:
+    """Print a line, which the journal of a unit keeps as an error if something is bad.
+
+    Source: sd-daemon(3).
+    """
+    if is_bad and (journal := os.environ.get("JOURNAL_STREAM")):
+        output = os.fstat(sys.stdout.fileno())
+        if journal == f"{output.st_dev}:{output.st_ino}":
+            text = f"<3>{text}"
+    click.echo(text)
 
 
 def _print_reason(reason: str | None, details: str | None, resolution: str | None) -> None:
