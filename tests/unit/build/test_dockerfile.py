@@ -25,7 +25,6 @@ from provision.sources import tools_of
 from unit.build.dockerfiles import Instruction, instructions
 from unit.recipes import variant
 
-GOLDEN = REPOSITORY / "tests/golden"
 NVIDIA = ("nvidia", "535.261.03", "open")
 HOSTILE = st.text(
     st.characters(exclude_categories=("Cc", "Cs"), exclude_characters="\u2028\u2029{}/"),
@@ -172,7 +171,7 @@ def test_alternative_licences_keep_their_brackets() -> None:
 def test_values_of_a_recipe_stay_in_their_place(
     command: list[str], directory: str, archive: str, licence: str
 ) -> None:
-    usual = [step.keyword for step in instructions((GOLDEN / "nvidia-open/Dockerfile").read_text())]
+    usual = [step.keyword for step in instructions((REPOSITORY / "tests/golden/Dockerfile.apt").read_text())]
     context = rendered(
         *NVIDIA,
         {
