@@ -171,7 +171,8 @@ def test_alternative_licences_keep_their_brackets() -> None:
 def test_values_of_a_recipe_stay_in_their_place(
     command: list[str], directory: str, archive: str, licence: str
 ) -> None:
-    usual = [step.keyword for step in instructions((REPOSITORY / "tests/golden/Dockerfile.apt").read_text())]
+    kept = (REPOSITORY / "tests/golden/Dockerfile.apt").read_text()
+    usual = [step.keyword for step in instructions(kept)]
     context = rendered(
         *NVIDIA,
         {
