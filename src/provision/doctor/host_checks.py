@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from provision.doctor.scene import Finding, Scene
 from provision.files import glob_in_root, in_root
 from provision.kmod.verify import verify_modules
+from provision.pipeline.other_installations import other_installation
 from provision.store.layout import STORE
 from provision.store.units import PACKAGED_UNITS, UNITS, kernel_hooks
 
@@ -24,14 +25,6 @@ _ENABLED = {
 _CDI = "provision-cdi.path"
 # Where distros keep libraries.
 _LIBRARIES = ("usr/lib", "usr/lib64", "usr/lib/*-linux-gnu", "usr/local/lib")
-# Folders below /lib/modules/KERNEL of other tools that build or install modules.
-_MODULE_FOLDERS = (
-    "updates",
-    "extra",
-    "weak-updates",
-    "kernel/drivers/video",
-    "kernel/drivers/extra",
-)
 _FREE = 2 << 30
 _AUTOMATIC_REBOOT = re.compile(
     r'^\s*Unattended-Upgrade::Automatic-Reboot\s+"true"|^\s*reboot\s*=\s*when-(?:needed|changed)',
@@ -39,45 +32,19 @@ _AUTOMATIC_REBOOT = re.compile(
 )
 
 
-def other_copies(scene: Scene) -> Iterator[Finding]:
-    """There is no second copy of a module where modprobe finds it by name."""
-    for driver, _entry, manifest in scene.installed():
-        folder = f"lib/modules/{manifest.pin.kernel.release}"
-        names = {module.name for module in manifest.modules}
-        found = [
-            path
-            for name in _MODULE_FOLDERS
-            for path in sorted(in_root(scene.root, f"{folder}/{name}").rglob("*.ko*"))
-            if path.name.partition(".")[0].replace("-", "_") in names
-        ]
-        if found:
+def other_installations(scene: Scene) -> Iterator[Finding]:
+    """No package, DKMS or installer has the modules of a driver too."""
+    for driver in scene.drivers:
+        found = other_installation(scene.root, driver.name, driver.recipe, driver.manifest)
+        if found is not None:
             yield Finding(
                 "warn",
-                f"another copy: /{found[0].relative_to(scene.root)}"
-                + (f" and {len(found) - 1} more" if len(found) > 1 else ""),
-                "DKMS, akmods, a package or a vendor's installer installed it; programs that load"
-                " modules by name, such as udev, load that copy",
-                "remove it (apt purge, dnf remove, dkms remove, the vendor's uninstaller)",
+                found.seen,
+                "programs that load modules by name, such as udev, load that copy; and DKMS reports"
+                " success where it skips a kernel without headers",
+                found.resolution,
                 driver.name,
             )
-
-
-def dkms(scene: Scene) -> Iterator[Finding]:
-    """DKMS has not skipped the running kernel silently."""
-    running = scene.kernels.running
-    for driver in scene.drivers:
-        for name in glob_in_root(scene.root, f"var/lib/dkms/{driver.name}*/*"):
-            folder = in_root(scene.root, name)
-            is_built = running is not None and (folder / running).is_dir()
-            has_source = os.path.lexists(folder / "source")
-            if folder.is_dir() and has_source and not is_built:
-                yield Finding(
-                    "warn",
-                    f"DKMS has {name.parent.name} {name.name}, and not for {running}",
-                    "it skips a kernel whose headers are missing, and reports success",
-                    f"leave it to provision: dkms remove {name.parent.name}/{name.name} --all",
-                    driver.name,
-                )
 
 
 def host_libraries(scene: Scene) -> Iterator[Finding]:

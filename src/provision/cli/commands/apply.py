@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from provision.store.state import IN_USE
 
 if TYPE_CHECKING:
     from provision.agent.foreseeing import Foreseen
+    from provision.pipeline.other_installations import OtherInstallation
 
 
 _WAYS = {
@@ -63,6 +64,7 @@ def plan_command(
 
     artifacts = foresee(Run(root, desired, mode, catalogues), planned)
     warnings = list(_from_matrix(root, desired))
+    others = _others(root, catalogues, desired)
     is_configured = status.state != "not-configured"
     if as_json:
         print_json(
@@ -72,6 +74,7 @@ def plan_command(
                 "artifacts": [asdict(artifact) for artifact in artifacts],
                 "kernels": asdict(status.kernels),
                 "matrix": warnings,
+                "others": [_other(one) for one in others],
             }
         )
     elif not is_configured:
@@ -81,12 +84,31 @@ def plan_command(
         endings = {(a.driver, a.ended): a.ended for a in artifacts if a.ended}
         for (driver, _), ended in endings.items():
             click.echo(f"Warning: {driver} {ended.message}\n  What to do: {ended.resolution}")
+        _print_others(others)
         for one in warnings:
             what = f"{one['driver']} {one['version']} failed on {one['kernel']}"
             click.echo(f"The matrix says: {what}: {one['cause']}")
     makes = {(a.driver, a.kernel) for a in planned.actions if a.kind == "prepare"}
     is_known = not any(a.source == "missing" and (a.driver, a.kernel) in makes for a in artifacts)
     return ExitCode.DONE if is_configured and is_known else ExitCode.NOT_FOUND
+
+
+def _others(root: Path, catalogues: tuple[Path, ...], desired: Desired) -> list[OtherInstallation]:
+    """Return what the host has of the desired drivers that provision did not install."""
+    from provision.pipeline.other_installations import other_installations  # noqa: PLC0415 - as above
+    from provision.pipeline.workspace import load_settings  # noqa: PLC0415 - as above
+
+    settings = load_settings(root, catalogues=catalogues)
+    return other_installations(settings, [driver.name for driver in desired.drivers])
+
+
+def _other(one: OtherInstallation) -> dict[str, str]:
+    return {"driver": one.driver, "message": one.seen, "resolution": one.resolution}
+
+
+def _print_others(others: Iterable[OtherInstallation]) -> None:
+    for one in others:
+        click.echo(f"Warning: {one.driver}: {one.seen}\n  What to do: {one.resolution}")
 
 
 def _from_matrix(root: Path, desired: Desired) -> Iterator[dict[str, Any]]:
@@ -170,12 +192,18 @@ def apply_command(
             as_json=as_json,
         )
         return code
+    root = root.resolve()
     with lazily_shown(verbose=context.find_root().params["verbose"]) as progress:
-        result = _applied(root.resolve(), catalogues, ways, progress)
+        result = _applied(root, catalogues, ways, progress)
+    # A run that did nothing on a host that is ready ends at once.
+    is_settled = not result.outcomes and result.status.state == "ready"
+    has_others = not (is_settled or ways.boot)
+    others = _others(root, catalogues, load_desired(root)) if has_others else []
     if as_json:
-        print_json(result_document(result))
+        print_json({**result_document(result), "others": [_other(one) for one in others]})
     else:
         print_result(result)
+        _print_others(others)
     return _exit_code(result, is_boot=ways.boot)
 
 
