@@ -24,8 +24,10 @@ from provision.registry.names import KMM_SIGNED, HostTag, Reference
 _KERNEL = "${KERNEL_FULL_VERSION}"
 _ROOT = "/opt"
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-# KMM's webhook adds both to a label's name.
-_LONGEST_NAMES = 41
+# KMM adds the names of a Module and its namespace to a label, where a version orders its upgrades.
+# 2.6.0: https://github.com/kubernetes-sigs/kernel-module-management/blob/v2.6.0/internal/webhook/module.go
+# (maxCombinedLength). Later versions allow 41.
+_LONGEST_NAMES = 40
 # Syntax that Go does not have: https://github.com/google/re2/wiki/Syntax
 _NOT_RE2 = re.compile(r"\(\?(=|!|<=|<!|P=|\()|\\[1-9]|[*+?}]\+")
 _ARCHITECTURES = {
@@ -95,7 +97,7 @@ def module_document(
         ProvisionError: All its modules are optional, so KMM has nothing to load.
     """
     driver = manifest.pin.driver.name
-    _check_names(driver, options.namespace)
+    _check_names(driver, options)
     architecture = _ARCHITECTURES[manifest.pin.kernel.architecture]
     selector = {"kubernetes.io/os": "linux", "kubernetes.io/arch": architecture}
     container = _container(manifest, repository, kernels, options)
@@ -171,13 +173,14 @@ def check_name(what: str, name: str) -> None:
         )
 
 
-def _check_names(driver: str, namespace: str) -> None:
+def _check_names(driver: str, options: KmmOptions) -> None:
+    namespace = options.namespace
     check_name("name of the driver", driver)
     check_name("namespace", namespace)
-    if len(driver) + len(namespace) > _LONGEST_NAMES:
+    if options.ordered_upgrade and len(driver) + len(namespace) > _LONGEST_NAMES:
         raise UsageError(
             f"'{driver}' and the namespace '{namespace}' have more than {_LONGEST_NAMES}"
-            " characters together, which KMM refuses.",
+            " characters together, which KMM refuses for ordered upgrades.",
             resolution="Take a namespace with a shorter name: --namespace drivers",
         )
 

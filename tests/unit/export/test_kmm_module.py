@@ -60,7 +60,8 @@ def check(document: dict[str, Any]) -> None:
         assert ":" in mapping["containerImage"].rpartition("/")[2]
         for file in mapping.get("sign", {}).get("filesToSign", []):
             assert file.startswith(f"{modprobe['dirName']}/")
-    assert len(read["metadata"]["name"] + read["metadata"]["namespace"]) <= 41
+    names = read["metadata"]["name"] + read["metadata"]["namespace"]
+    assert "version" not in container or len(names) <= 40
 
 
 def exported(
@@ -165,10 +166,22 @@ def test_everything_that_can_be_asked_for(manifest: Manifest) -> None:
 
 
 @pytest.mark.parametrize(
+    "options",
+    [KmmOptions(namespace="n" * 36, ordered_upgrade=True), KmmOptions(namespace="n" * 37)],
+)
+def test_names_as_long_as_kmm_takes_them(manifest: Manifest, options: KmmOptions) -> None:
+    assert manifest.pin.driver.name == "demo"
+    exported(manifest, ClusterKernels((KERNEL,)), options)
+
+
+@pytest.mark.parametrize(
     ("options", "match"),
     [
         (KmmOptions(namespace="Drivers"), "can't be a name in Kubernetes"),
-        (KmmOptions(namespace="n" * 40), "more than 41 characters together"),
+        (
+            KmmOptions(namespace="n" * 37, ordered_upgrade=True),
+            "more than 40 characters together",
+        ),
         (KmmOptions(parameters={"other": ("a=1",)}), "passes parameters to demo only"),
     ],
 )
