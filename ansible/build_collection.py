@@ -7,6 +7,7 @@ the wheel of provision and the program oci-decorator, which are made from the re
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -51,6 +52,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="collection-") as name:
         folder = Path(name) / "drivers"
         shutil.copytree(_COLLECTION, folder, ignore=_LEFT_OUT)
+        if homepage := os.environ.get("HOMEPAGE"):
+            with (folder / "galaxy.yml").open("a") as galaxy_yml:
+                galaxy_yml.write(f"repository: {json.dumps(homepage)}\n")
         files = folder / "files"
         files.mkdir()
         _make_wheel(Path(name), files)

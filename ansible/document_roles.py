@@ -38,7 +38,7 @@ def readme(role: Path) -> str:
         "- hosts: all",
         "  become: true",
         "  roles:",
-        f"    - role: oci_decorator.drivers.{role.name}",
+        *(f"    - role: oci_decorator.drivers.{name}" for name in _with_first(role.name)),
         "  vars:",
         *(f"    {line}" for line in _EXAMPLES[role.name].splitlines()),
         "```",
@@ -47,6 +47,11 @@ def readme(role: Path) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _with_first(name: str) -> list[str]:
+    """Return a role and the one that prepares the host for it, in their order."""
+    return list(dict.fromkeys(["provision_host", name]))
 
 
 def roles() -> list[Path]:

@@ -6,6 +6,7 @@ Sources: deb-control(5), deb-src-control(5) for the fields; Debian Policy, chapt
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +19,9 @@ from provision.run import run
 from shipping.source import Source
 from shipping.tree import Entry, File, Tree, compressed, size, text, write
 
-MAINTAINER = "The authors of provision and oci-decorator <packages@example.org>"
-HOMEPAGE = "https://example.org/oci-decorator"
+# The publisher of packages says who answers for them, and where: make dist HOMEPAGE=… MAINTAINER=…
+MAINTAINER = os.environ.get("MAINTAINER", "The authors of provision and oci-decorator")
+HOMEPAGE = os.environ.get("HOMEPAGE")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _SCRIPTS = Path(__file__).resolve().parents[1] / "debian"
 _PLACEHOLDER = re.compile(r"@([A-Z_]+)@")
@@ -95,7 +97,7 @@ def _control(package: Package, source: Source, tree: Tree) -> dict[str, Entry]:
         **{name: ", ".join(values) for name, values in package.relations.items()},
         "Section": "admin",
         "Priority": "optional",
-        "Homepage": HOMEPAGE,
+        **({"Homepage": HOMEPAGE} if HOMEPAGE else {}),
         "Description": "\n".join([package.summary, *_folded(package.description)]),
     }
     lines = "".join(f"{name}: {value}\n" for name, value in fields.items())

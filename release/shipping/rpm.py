@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 from provision.run import run
 from shipping.contents import ENABLED, STARTED
+from shipping.deb import HOMEPAGE
 from shipping.source import Source
 from shipping.tree import Entry, Folder, Tree, text, under, write_tar
 
@@ -67,6 +68,7 @@ def build(packed: Path, source: Source, folder: Path, machine: str) -> list[Path
             "_rpmfilename": "%%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm",
             # Every distro of the family reads it, EL 9 too.
             "_binary_payload": "w6.xzdio",
+            **({"homepage": HOMEPAGE} if HOMEPAGE else {}),
         }
         words = [word for key, value in defines.items() for word in ("--define", f"{key} {value}")]
         run(

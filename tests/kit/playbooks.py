@@ -10,23 +10,45 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import yaml
 
-from kit.cache import REPOSITORY, cache_dir
+from kit.cache import REPOSITORY, cache_dir, cached
 from kit.process import run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["COLLECTION", "REMOVE", "SITE", "SSH_OPTIONS", "Ansible", "Played", "Reachable"]
+__all__ = [
+    "COLLECTION",
+    "OLDER_CORES",
+    "REMOVE",
+    "SITE",
+    "SSH_OPTIONS",
+    "Ansible",
+    "Played",
+    "Reachable",
+    "older_core",
+]
 
 COLLECTION = REPOSITORY / "ansible/ansible_collections/oci_decorator/drivers"
 SITE = REPOSITORY / "site.yml"
 REMOVE = COLLECTION / "playbooks/remove.yml"
+# The collection's releases of ansible-core that run with Python 3.11; the newest is in .venv.
+OLDER_CORES = ("2.17", "2.18")
 # For hosts that come and go at the same addresses.
 SSH_OPTIONS = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null")
 _PROGRAMS = Path(sys.executable).parent
 # A task may have been done elsewhere: `changed: [host -> localhost]`.
 _CHANGED = re.compile(r"changed: \[([^] ]+)")
 _RECAP = re.compile(r"^(\S+)\s+: (ok=.*)$", re.MULTILINE)
+
+
+def older_core(version: str) -> Path:
+    """The environment of an older ansible-core; its scripts name the folder that it was made in."""
+
+    def make(draft: Path) -> None:
+        run([sys.executable, "-m", "venv", draft])
+        run([draft / "bin/pip", "install", "--quiet", f"ansible-core=={version}.*"])
+
+    return cached(f"ansible-core-{version}", make)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 /usr is read-only on these machines, so the paths are those that the Ansible role uses in that case.
 
 The role keeps records of the files that it wrote and of their originals; files without a record are
-foreign to it. Formats and paths are those of its modules ``provision_managed_files`` and
+foreign to it. Formats and paths are those of its modules ``_provision_managed_files`` and
 ``provision_config``, and of ``oci-decorator configure`` (``hooks/src/configure/record.rs``).
 """
 

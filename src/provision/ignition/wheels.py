@@ -1,6 +1,6 @@
 """Makes the archive of wheels from which a machine installs provision.
 
-Format, name and checksums are those of the Ansible module ``provision_bundle``, which can't import
+Format, name and checksums are those of the Ansible module ``_provision_bundle``, which can't import
 this: it runs on controllers without provision. So a later playbook finds what it would install.
 """
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.oci_decorator.drivers.plugins.module_utils import bundles
-from ansible_collections.oci_decorator.drivers.plugins.modules.provision_venv import (
+from ansible_collections.oci_decorator.drivers.plugins.modules._provision_venv import (
     extras,
     in_use,
 )

@@ -18,7 +18,7 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils import (
     provision_toml as config,
 )
 from ansible_collections.oci_decorator.drivers.plugins.modules import (
-    provision_images as images,
+    _provision_images as images,
 )
 
 

@@ -9,7 +9,7 @@ import pytest
 from ansible_collections.oci_decorator.drivers.plugins.module_utils.managed_files import (
     ManagedFiles,
 )
-from ansible_collections.oci_decorator.drivers.plugins.modules.provision_managed_files import (
+from ansible_collections.oci_decorator.drivers.plugins.modules._provision_managed_files import (
     as_files,
     planned,
 )

@@ -9,7 +9,7 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.removal impo
     files_left,
     store_parts,
 )
-from ansible_collections.oci_decorator.drivers.plugins.modules.provision_removal import planned
+from ansible_collections.oci_decorator.drivers.plugins.modules._provision_removal import planned
 
 _STORE = (
     "nvidia/.lock",

@@ -70,6 +70,7 @@ def programs_by_machine(paths: list[Path]) -> tuple[dict[str, str], list[str]]:
             "There is no program oci-decorator: this collection brings none, and no checkout"
             " around it has one. Run 'make build' in the checkout, install the collection from the"
             f" archive that '{_BUILD}' makes, or set provision_hook_program."
+            " Hosts with a repository of packages need none: provision_driver_install: package."
         )
     return found, wrong
 
@@ -90,7 +91,8 @@ def source_mistakes(source: Path | None) -> list[str]:
         line = (
             "There is no provision to install: this collection brings no wheel, and lies in no"
             f" checkout. Install it from the archive that '{_BUILD}' makes, or set"
-            " provision_driver_source to a checkout of the project or a wheel of it."
+            " provision_driver_source to a checkout of the project or a wheel of it. Hosts with a"
+            " repository of packages need none: provision_driver_install: package."
         )
         return [line]
     wrong = []

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+# Where the role puts it, and where packages have it.
+_PLACES = ("/opt/provision/bin/provision", "/usr/bin/provision")
 # Exit codes: docs/reference/status-and-exit-codes.md.
 DONE, FAILED, USAGE, NOT_FOUND, IN_USE = range(5)
 
@@ -46,6 +48,11 @@ class Answer:
     def error(self) -> str | None:
         """The error, its cause and what to do, as one text."""
         return explained(self.document.get("error"))
+
+
+def located(program: str | None) -> str:
+    """Return the program that a task names, or else the one of the role or of packages."""
+    return program or next(filter(is_there, _PLACES), _PLACES[0])
 
 
 def is_there(program: str) -> bool:

@@ -13,9 +13,9 @@ description:
 version_added: 0.1.0
 options:
   program:
-    description: The path of C(provision).
+    description: The path of C(provision). If it is not given, C(/opt/provision/bin/provision) is
+      used, or C(/usr/bin/provision) of packages.
     type: path
-    default: /opt/provision/bin/provision
   retry:
     description: Whether to try again what failed or was rolled back.
     type: bool
@@ -62,6 +62,7 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.program impo
     ProgramError,
     call,
     is_there,
+    located,
 )
 from ansible_collections.oci_decorator.drivers.plugins.module_utils.provision_toml import (
     PATH,
@@ -72,7 +73,7 @@ _UNKNOWN: dict[str, Any] = {"reboot_required": False, "shortcomings": []}
 
 
 def _would(module: AnsibleModule, words: list[str]) -> dict[str, Any]:
-    program = module.params["program"]
+    program = located(module.params["program"])
     if not is_there(program):
         text = "everything, once provision is installed"
         return {"changed": True, "actions": [text], **_UNKNOWN}
@@ -84,7 +85,7 @@ def _would(module: AnsibleModule, words: list[str]) -> dict[str, Any]:
 
 
 def _did(module: AnsibleModule, words: list[str]) -> dict[str, Any]:
-    answer = call(module, module.params["program"], ["apply", *words])
+    answer = call(module, located(module.params["program"]), ["apply", *words])
     if "status" not in answer.document:
         raise ProgramError(answer.error or answer.notes)
     status = answer.document["status"]
@@ -108,7 +109,7 @@ def main() -> None:
     """Apply."""
     module = AnsibleModule(
         argument_spec={
-            "program": {"type": "path", "default": "/opt/provision/bin/provision"},
+            "program": {"type": "path"},
             "retry": {"type": "bool", "default": False},
         },
         supports_check_mode=True,

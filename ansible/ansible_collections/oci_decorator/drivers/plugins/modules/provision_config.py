@@ -171,9 +171,9 @@ options:
     type: path
     default: /etc/provision/provision.toml
   program:
-    description: The path of C(provision).
+    description: The path of C(provision). If it is not given, C(/opt/provision/bin/provision) is
+      used, or C(/usr/bin/provision) of packages.
     type: path
-    default: /opt/provision/bin/provision
   record:
     description: The file that remembers the earlier file.
     type: path
@@ -225,6 +225,7 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.program impo
     ProgramError,
     call,
     is_there,
+    located,
 )
 from ansible_collections.oci_decorator.drivers.plugins.module_utils.provision_toml import (
     PATH,
@@ -241,7 +242,7 @@ _SECRET_MODE = 0o600
 
 def _checked_by_provision(module: AnsibleModule, text: str) -> None:
     """Have provision check the text, in an otherwise empty root."""
-    program = module.params["program"]
+    program = located(module.params["program"])
     if not is_there(program):
         return
     with tempfile.TemporaryDirectory() as root:
@@ -288,7 +289,7 @@ def main() -> None:
             # The members are checked below, all together.
             "config": {"type": "dict"},
             "path": {"type": "path", "default": PATH},
-            "program": {"type": "path", "default": "/opt/provision/bin/provision"},
+            "program": {"type": "path"},
             "record": {"type": "path", "default": "/var/lib/oci-decorator/config.json"},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
         },

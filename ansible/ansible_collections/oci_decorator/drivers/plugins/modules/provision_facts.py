@@ -16,9 +16,9 @@ options:
     description: The only Python to consider, instead of those in the usual places.
     type: path
   program:
-    description: The path of C(provision).
+    description: The path of C(provision). If it is not given, C(/opt/provision/bin/provision) is
+      used, or C(/usr/bin/provision) of packages.
     type: path
-    default: /opt/provision/bin/provision
 attributes:
   check_mode:
     description: Changes nothing.
@@ -57,6 +57,10 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.oci_decorator.drivers.plugins.module_utils.program import (
+    is_there,
+    located,
+)
 from ansible_collections.oci_decorator.drivers.plugins.module_utils.pythons import find
 
 # The program of the service, and not the client, which may be installed without it.
@@ -69,7 +73,7 @@ def _gathered(module: AnsibleModule) -> dict[str, Any]:
         "machine": platform.machine(),
         "engines": [name for name, program in _ENGINES.items() if module.get_bin_path(program)],
         "has_kubelet": module.get_bin_path("kubelet") is not None,
-        "is_installed": os.access(module.params["program"], os.X_OK),
+        "is_installed": is_there(located(module.params["program"])),
         "is_ostree": Path("/run/ostree-booted").exists(),
         "has_read_only_usr": bool(os.statvfs("/usr").f_flag & os.ST_RDONLY),
     }
@@ -80,7 +84,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "python": {"type": "path"},
-            "program": {"type": "path", "default": "/opt/provision/bin/provision"},
+            "program": {"type": "path"},
         },
         supports_check_mode=True,
     )

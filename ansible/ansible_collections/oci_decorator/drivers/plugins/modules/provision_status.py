@@ -12,9 +12,9 @@ description:
 version_added: 0.1.0
 options:
   program:
-    description: The path of C(provision).
+    description: The path of C(provision). If it is not given, C(/opt/provision/bin/provision) is
+      used, or C(/usr/bin/provision) of packages.
     type: path
-    default: /opt/provision/bin/provision
   retry:
     description: Whether what failed or was rolled back counts as planned work.
     type: bool
@@ -79,6 +79,7 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.program impo
     ProgramError,
     call,
     is_there,
+    located,
 )
 from ansible_collections.oci_decorator.drivers.plugins.module_utils.provision_toml import (
     PATH,
@@ -95,7 +96,7 @@ _NOTHING: dict[str, Any] = {
 
 
 def _asked(module: AnsibleModule, *words: str) -> dict[str, Any]:
-    answer = call(module, module.params["program"], words)
+    answer = call(module, located(module.params["program"]), words)
     # The exit code says how the host is, and is not 0 where nothing is configured.
     if answer.error is not None:
         raise ProgramError(answer.error)
@@ -103,7 +104,7 @@ def _asked(module: AnsibleModule, *words: str) -> dict[str, Any]:
 
 
 def _result(module: AnsibleModule) -> dict[str, Any]:
-    if not is_there(module.params["program"]):
+    if not is_there(located(module.params["program"])):
         return _NOTHING
     status = _asked(module, "status")
     planned = list(status["planned"])
@@ -122,7 +123,7 @@ def main() -> None:
     """Report the state."""
     module = AnsibleModule(
         argument_spec={
-            "program": {"type": "path", "default": "/opt/provision/bin/provision"},
+            "program": {"type": "path"},
             "retry": {"type": "bool", "default": False},
             "require": {"type": "str", "choices": list(REQUIREMENTS), "default": "nothing"},
         },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
-module: provision_images
+module: _provision_images
 short_description: Loads artifact images into a container engine, or removes them
 description:
   - Loads archives that C(docker save) or C(podman save) wrote. An image whose name is in the engine
@@ -41,11 +41,11 @@ author:
 
 EXAMPLES = r"""
 - name: Ensure the engine has the driver for this kernel
-  oci_decorator.drivers.provision_images:
+  oci_decorator.drivers._provision_images:
     archives: [/opt/provision/images/nvidia.tar]
 
 - name: Ensure podman has no driver's image
-  oci_decorator.drivers.provision_images:
+  oci_decorator.drivers._provision_images:
     client: podman
     state: absent
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
-module: provision_host_python
+module: _provision_host_python
 short_description: Installs a Python on a host without one
 description:
   - Unpacks an archive of C(provision host-python) on the host. Needs no Python there, only the
@@ -40,7 +40,7 @@ author:
 
 EXAMPLES = r"""
 - name: Ensure a Python on Fedora CoreOS
-  oci_decorator.drivers.provision_host_python:
+  oci_decorator.drivers._provision_host_python:
     archive: /srv/provision-python-3.11.2-x86_64.tar.gz
 """
 

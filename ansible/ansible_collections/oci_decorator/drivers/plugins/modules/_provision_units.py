@@ -4,7 +4,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
-module: provision_units
+module: _provision_units
 short_description: Installs or removes the systemd units and kernel hooks of provision
 description:
   - Runs C(provision units), which writes or removes them.
@@ -34,7 +34,7 @@ author:
 
 EXAMPLES = r"""
 - name: Ensure drivers are kept across kernel upgrades
-  oci_decorator.drivers.provision_units:
+  oci_decorator.drivers._provision_units:
 """
 
 RETURN = r"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
-module: provision_preflight
+module: _provision_preflight
 short_description: Checks that the controller has everything that hosts need
 description:
   - Checks variables and files on the controller, without a connection to any host. One message
@@ -33,6 +33,11 @@ options:
         description: The content of C(provision.toml).
         type: dict
         default: {}
+      install:
+        description: How hosts get C(provision). With V(package), the controller needs none.
+        type: str
+        choices: [bundled, package]
+        default: bundled
       source:
         description: A checkout of the project or a wheel of C(provision). If empty, the wheel in
           the collection is used, or the checkout that contains the collection.
@@ -64,6 +69,11 @@ options:
     description: What the role P(oci_decorator.drivers.provision_hook#role) needs.
     type: dict
     suboptions:
+      install:
+        description: How hosts get C(oci-decorator). With V(package), the controller needs none.
+        type: str
+        choices: [bundled, package]
+        default: bundled
       program:
         description: The program C(oci-decorator). If empty, those in the collection are used, or
           the one that C(make build) made in the checkout that contains the collection.
@@ -79,7 +89,7 @@ author:
 
 EXAMPLES = r"""
 - name: Check the controller
-  oci_decorator.drivers.provision_preflight:
+  oci_decorator.drivers._provision_preflight:
     driver:
       config:
         drivers:

@@ -32,6 +32,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hin
                 "driver": _part(
                     {
                         "config": {"type": "dict", "default": {}},
+                        "install": _INSTALL,
                         "source": _TEXT,
                         "constraints": _TEXT,
                         "wheelhouse": _TEXT,
@@ -40,7 +41,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hin
                         "bundle": _TEXT,
                     }
                 ),
-                "hook": _part({"program": _TEXT}),
+                "hook": _part({"install": _INSTALL, "program": _TEXT}),
             },
         )
         mistakes: list[str] = []
@@ -54,8 +55,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hin
         if given["hook"] is not None:
             program = self._path(given["hook"]["program"])
             paths = [Path(program)] if program else preflight.own_programs(_COLLECTION)
-            result["programs"], wrong = preflight.programs_by_machine(paths)
-            mistakes += wrong
+            found, wrong = preflight.programs_by_machine(paths)
+            result["programs"] = found
+            mistakes += wrong if given["hook"]["install"] == "bundled" else []
         if mistakes:
             raise AnsibleActionFail("\n".join([_HEAD, *preflight.numbered(mistakes)]))
         return {**result, "changed": False}
@@ -64,9 +66,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hin
         """Return where provision comes from, and what is wrong."""
         source = self._path(given["source"])
         path = Path(source) if source else preflight.own_source(_COLLECTION)
-        wrong = preflight.source_mistakes(path)
+        is_bundled = given["install"] == "bundled"
+        wrong = preflight.source_mistakes(path) if is_bundled else []
         packages = []
-        if path is not None and not wrong:
+        if path is not None and is_bundled and not wrong:
             constraints = self._path(given["constraints"])
             wheelhouse = self._path(given["wheelhouse"])
             packages = preflight.packages_mistakes(path, constraints, wheelhouse)
@@ -93,6 +96,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no type hin
 
 
 _TEXT: dict[str, Any] = {"type": "str", "default": ""}
+_INSTALL: dict[str, Any] = {
+    "type": "str",
+    "choices": ["bundled", "package"],
+    "default": "bundled",
+}
 
 
 def _part(options: dict[str, Any]) -> dict[str, Any]:

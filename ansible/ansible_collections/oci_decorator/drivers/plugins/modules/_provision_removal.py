@@ -4,7 +4,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
-module: provision_removal
+module: _provision_removal
 short_description: Removes what provision installed on a host, and lists what stays
 description:
   - Removes the files, links and folders that C(provision) made, in one call. Foreign files, such as
@@ -45,7 +45,7 @@ author:
 
 EXAMPLES = r"""
 - name: Ensure nothing of provision is left
-  oci_decorator.drivers.provision_removal:
+  oci_decorator.drivers._provision_removal:
     paths: [/run/provision]
     stores: [/var/lib/provision]
     empty: [/etc/provision]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
-module: provision_managed_files
+module: _provision_managed_files
 short_description: Keeps a set of small files on a host
 description:
   - Writes all files of a set in one call, and removes files of an earlier call that are no longer
@@ -46,7 +46,7 @@ author:
 
 EXAMPLES = r"""
 - name: Ensure podman knows the hooks
-  oci_decorator.drivers.provision_managed_files:
+  oci_decorator.drivers._provision_managed_files:
     record: /var/lib/oci-decorator/files.json
     files:
       /etc/containers/oci/hooks.d/10-oci-decorator.json:

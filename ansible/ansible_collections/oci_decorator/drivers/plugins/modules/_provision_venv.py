@@ -4,10 +4,10 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
-module: provision_venv
+module: _provision_venv
 short_description: Installs provision into a virtual environment of its own
 description:
-  - Installs an archive of M(oci_decorator.drivers.provision_bundle) below I(folder), without a
+  - Installs an archive of M(oci_decorator.drivers._provision_bundle) below I(folder), without a
     network.
   - The name of an environment contains the checksum of its contents, so a change makes a new
     environment. A link is switched when the new environment works, so that an interrupted run
@@ -21,7 +21,7 @@ options:
     type: path
   digest:
     description: The checksum of the archive's contents, which
-      M(oci_decorator.drivers.provision_bundle) returns.
+      M(oci_decorator.drivers._provision_bundle) returns.
     type: str
   python:
     description: The Python that makes the environment.
@@ -45,7 +45,7 @@ author:
 
 EXAMPLES = r"""
 - name: Ensure provision is installed
-  oci_decorator.drivers.provision_venv:
+  oci_decorator.drivers._provision_venv:
     archive: /opt/provision/provision.tar
     digest: "{{ bundle.digest }}"
     python: /usr/bin/python3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 ---
-module: provision_bundle
+module: _provision_bundle
 short_description: Packs provision with the Python packages that it needs
 description:
   - Runs on the controller. Makes one tar archive with the wheels of C(provision), its dependencies
@@ -43,7 +43,7 @@ author:
 
 EXAMPLES = r"""
 - name: Ensure there is an archive for this host's Python
-  oci_decorator.drivers.provision_bundle:
+  oci_decorator.drivers._provision_bundle:
     source: /home/me/oci-decorator
     python: "{{ ansible_facts['provision']['python'] }}"
     cache: /home/me/.cache/provision/bundles
