@@ -18,10 +18,11 @@ SHARED := --numprocesses=$(WORKERS) --durations=20 -m
 DAILY := $(SHARED) 'not nightly'
 
 help: ## What there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  Variables: DEMO_DRIVER (nvidia), DEMO_KERNEL (chosen), DEMO_DISTRO (debian:12) of demo; ONLY (every"
-	@echo "  row) of bench; WORKERS ($(WORKERS)) of tests with engines, hosts and guests."
+	@echo "  row) of bench; WORKERS ($(WORKERS)) of tests with engines, hosts and guests; HOMEPAGE, MAINTAINER"
+	@echo "  (NAME <ADDRESS>) of the packages that dist makes."
 	@echo "  What is kept between runs lies in \$$PROVISION_TEST_CACHE, else \$$XDG_CACHE_HOME/provision-tests,"
 	@echo "  else /var/cache/provision-tests; it may be deleted at any time."
 
@@ -79,7 +80,7 @@ build: setup ## The virtual environment, and the hook as build/oci-decorator
 collection: build ## The Ansible collection and all that it brings, packed below build/
 	@$(PYTHON) ansible/build_collection.py --output build
 
-dist: build ## A release below build/dist: wheel, sdist, packages of Debian and RPM distros, collection, sums
+dist: build ## A release in build/dist: wheel, sdist, packages of Debian and RPM distros, collection, sums
 	@.ci/setup dist
 	@$(SHIPPING)
 

@@ -52,7 +52,7 @@ class Desired:
         keep: Older artifacts of each kernel that stay for a rollback.
         update: ``never`` or ``timer``: whether the timer may move versions forward.
         textfile: File of the metrics; None: a file in the exporter's folder, if the host has it.
-        distro: The host's release as distros are told apart (``rocky:9`` of 9.4), or what its
+        distro: The host's release as ``distros`` distinguishes it (``rocky:9`` of 9.4), or what its
             os-release says if that is not known.
         settings: Fingerprint of everything else in provision.toml that can change an artifact.
         certificate: Certificate for signing modules; None: modules are not signed.

@@ -193,7 +193,7 @@ _GRUB_SETTINGS = "etc/default/grub"
 
 
 def default_kernel(root: Path, ask: Ask, installed: Sequence[str]) -> PendingKernels:
-    """Return the kernel that the boot loader starts if nobody chooses another, if it is known.
+    """Return the kernel that the boot loader starts if no one chooses another, if it is known.
 
     Sources: grubby(8); info grub-editenv and "Simple configuration" in info grub; bootctl(1).
 
