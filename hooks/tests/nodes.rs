@@ -220,3 +220,128 @@ fn every_way_gives_the_nodes_of_the_same_classes() {
         assert_eq!(given, expected, "{asks}");
     }
 }
+
+/// How the kernel describes GPUs, each with its address, minor number and UUID.
+fn gpus(tree: &Tree, gpus: &[(&str, u32, &str)]) {
+    for (pci, minor, uuid) in gpus {
+        let text = format!("Model: \t\t X\nGPU UUID: \t {uuid}\nBus Location: \t {pci}\nDevice Minor: \t {minor}\n");
+        tree.file(&format!("proc/driver/nvidia/gpus/{pci}/information"), text);
+    }
+}
+
+/// How the kernel describes partitions, each with the number of its node.
+fn parts(tree: &Tree, parts: &[(&str, u32)]) {
+    for (path, number) in parts {
+        let text = format!("DeviceFileMinor: {number}\nDeviceFileMode: 292\n");
+        tree.file(
+            &format!("proc/driver/nvidia/capabilities/gpu0/mig/{path}/access"),
+            text,
+        );
+    }
+}
+
+/// Facts from before a GPU was divided, or its driver loaded again, would give another device.
+#[test]
+fn a_name_is_refused_if_the_kernel_contradicts_the_facts() {
+    const FACTS: &str = r#"{"source": "nvml", "devices": [
+        {"index": 0, "minor": 0, "uuid": "GPU-a", "pci": "0000:01:00.0", "mig": [
+            {"index": 0, "uuid": "MIG-a", "gpu_instance": 1, "compute_instance": 0,
+             "nodes": ["nvidia-caps/nvidia-cap3", "nvidia-caps/nvidia-cap4"]}]},
+        {"index": 1, "minor": 1, "uuid": "GPU-b", "pci": "0000:02:00.0"}]}"#;
+    let (first, second) = ("0000:01:00.0", "0000:02:00.0");
+    let usual = [(first, 0, "GPU-a"), (second, 1, "GPU-b")];
+    let divided = [("gi1", 3), ("gi1/ci0", 4)];
+    let more = [("gi1", 3), ("gi1/ci0", 4), ("gi1/ci1", 5)];
+    let incomplete = FACTS.replace("{\"source\"", "{\"problems\": [\"x\"], \"source\"");
+    let by_proc = FACTS.replace("nvml", "proc");
+    for (facts, now, capabilities, is_believed) in [
+        (FACTS, &usual[..], &divided[..], true),
+        (FACTS, &[], &[], true), // The driver is not loaded.
+        (
+            FACTS,
+            &[(first, 0, "GPU-????????-????"), usual[1]],
+            &divided,
+            true,
+        ),
+        (
+            FACTS,
+            &[(first, 1, "GPU-a"), (second, 0, "GPU-b")],
+            &divided,
+            false,
+        ),
+        (FACTS, &[(first, 0, "GPU-c"), usual[1]], &divided, false),
+        (
+            FACTS,
+            &[usual[0], ("0000:03:00.0", 1, "GPU-b")],
+            &divided,
+            false,
+        ),
+        (FACTS, &usual, &[], false),
+        (FACTS, &usual, &[("gi1", 3), ("gi1/ci0", 5)], false),
+        (FACTS, &usual, &[("gi2", 3), ("gi2/ci0", 4)], false),
+        (FACTS, &usual, &more, false),
+        (&incomplete, &usual, &more, true),
+        (&incomplete, &usual, &[], false),
+        (&by_proc, &usual, &more, true),
+    ] {
+        let Some(tree) = host() else { return };
+        tree.file("run/oci-decorator/devices/nvidia.json", facts);
+        gpus(&tree, now);
+        parts(&tree, capabilities);
+        let config = tree.path("config.toml").display().to_string();
+        let start = |variable: &str| {
+            let spec = json!({"process": {"env": [variable]}, "root": {"path": "rootfs"}});
+            run(&["--config", &config, "precreate"], &spec.to_string())
+        };
+        for name in ["0", "GPU-b", "MIG-a"] {
+            let output = start(&format!("NVIDIA_VISIBLE_DEVICES={name}"));
+            let said = stderr(&output);
+            assert_eq!(
+                code(&output) == 0,
+                is_believed,
+                "{now:?} {capabilities:?} {said}"
+            );
+            assert!(
+                is_believed || said.contains("provision devices refresh"),
+                "{said}"
+            );
+        }
+        // Every device needs no name, and no partition is guessed.
+        for all in ["NVIDIA_VISIBLE_DEVICES=all", "OCI_NVIDIA=all"] {
+            let output = start(all);
+            assert_eq!(code(&output), 0, "{}", stderr(&output));
+            let edited: Value = serde_json::from_slice(&output.stdout).unwrap();
+            let given = paths(items(&edited["linux"]["devices"]));
+            assert!(given.contains("nvidia1"), "{given:?}");
+            assert_eq!(given.contains("nvidia-caps/nvidia-cap4"), is_believed);
+        }
+        let (root, refresh) = (tree.shown(), tree.path("run/oci-decorator/refresh"));
+        let words = ["cdi", "generate", "--root", &root];
+        let generated = program("nvidia-ctk").args(words).output().unwrap();
+        assert_eq!(code(&generated) == 0, is_believed, "{}", stderr(&generated));
+        assert_eq!(
+            refresh.exists(),
+            !is_believed,
+            "what starts provision-devices.service"
+        );
+    }
+}
+
+#[test]
+fn facts_of_graphics_are_compared_with_the_kernel_too() {
+    let Some(tree) = host() else { return };
+    let config = tree.path("config.toml").display().to_string();
+    for (pci, minor, expected) in [
+        ("0000:04:00.0", 128, 0),
+        ("0000:03:00.0", 128, 2),
+        ("0000:09:00.0", 128, 2),
+    ] {
+        let facts =
+            json!({"source": "sysfs", "devices": [{"index": 0, "minor": minor, "pci": pci}]});
+        tree.file("run/oci-decorator/devices/amd.json", facts.to_string());
+        let spec =
+            json!({"process": {"env": ["ROCR_VISIBLE_DEVICES=0"]}, "root": {"path": "rootfs"}});
+        let output = run(&["--config", &config, "precreate"], &spec.to_string());
+        assert_eq!(code(&output), expected, "{pci} {}", stderr(&output));
+    }
+}

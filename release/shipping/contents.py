@@ -66,8 +66,8 @@ RPM = Places(
 # What a package enables; the others are started by these.
 ENABLED = (
     *("provision-apply.timer", "provision-boot.service", "provision-cdi.path"),
-    *("provision-cdi.service", "provision-devices.service", "provision-kernel.path"),
-    "provision-repeat.timer",
+    *("provision-cdi.service", "provision-devices.path", "provision-devices.service"),
+    *("provision-kernel.path", "provision-repeat.timer"),
 )
 # What runs at once, without waiting for a boot.
 STARTED = WATCHERS

@@ -9,6 +9,7 @@ import pytest
 
 from kit.probe import need_programs
 from kit.process import run
+from kit.systemd import SystemdContainer, has_device_cgroups
 from provision.catalogue import templates_dir
 from provision.store.units import DEBIAN_HOOKS, UnitSettings, apply_units, plan_units, unit_files
 
@@ -37,7 +38,7 @@ def root(tmp_path: Path) -> Path:
 def test_systemd_finds_nothing_to_complain_about(root: Path) -> None:
     need_programs("systemd-analyze")
     units = sorted((root / "etc/systemd/system").glob("provision-*"))
-    assert len(units) == 9
+    assert len(units) == 10
     done = run(["systemd-analyze", "verify", *map(str, units)])
     assert done.stdout + done.stderr == ""
 
@@ -52,6 +53,40 @@ def test_units_are_as_confined_as_documented(root: Path, unit: str) -> None:
     assert float(found[1]) <= EXPOSURE[unit]
     page = Path(__file__).parents[2] / "docs/how-to/keep-drivers-loaded.md"
     assert str(EXPOSURE[unit]) in page.read_text()
+
+
+def test_facts_are_written_again_when_a_gpu_is_divided_or_they_are_out_of_date(
+    tmp_path: Path,
+) -> None:
+    if not has_device_cgroups():
+        pytest.skip("needs cgroups of version 1")
+    settings = UnitSettings(program="/units/program", documentation="file:///")
+    for file in unit_files(templates_dir(), settings):
+        if file.path.name.startswith("provision-devices."):
+            (tmp_path / file.path.name).write_text(file.text)
+    program = tmp_path / "program"
+    program.write_text('#!/bin/sh\necho "$*" >>/run/ran\n')
+    program.chmod(0o755)
+    with SystemdContainer(flags=(f"--volume={tmp_path}:/units:ro",)) as machine:
+        machine("sh", "-c", "cp /units/provision-devices.* /etc/systemd/system")
+        machine("mkdir", "/run/oci-decorator")
+        machine("systemctl", "daemon-reload")
+        machine("systemctl", "start", "provision-devices.path")
+        for number, event in enumerate(
+            (
+                "mkdir /dev/nvidia-caps",
+                # The nodes of a second partition.
+                "mknod /dev/nvidia-caps/nvidia-cap3 c 1 3",
+                # As oci-decorator does.
+                ": >>/run/oci-decorator/refresh",
+                ": >>/run/oci-decorator/refresh",
+            )
+        ):
+            machine("sh", "-c", event)
+            count = f'[ "$(grep -c "^devices refresh$" /run/ran)" -gt {number} ]'
+            machine("timeout", "60", "sh", "-c", f"until {count}; do sleep 0.2; done")
+            idle = "until systemctl show -P SubState provision-devices.path | grep -qx waiting"
+            machine("timeout", "60", "sh", "-c", f"{idle}; do sleep 0.2; done")
 
 
 def test_hooks_are_good_shell(root: Path) -> None:

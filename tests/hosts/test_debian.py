@@ -61,6 +61,7 @@ _UNITS = {
     "provision-boot.service": "multi-user.target.wants",
     "provision-cdi.service": "multi-user.target.wants",
     "provision-cdi.path": "paths.target.wants",
+    "provision-devices.path": "paths.target.wants",
     "provision-devices.service": "multi-user.target.wants",
     "provision-kernel.path": "paths.target.wants",
     "provision-apply.timer": "timers.target.wants",

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::capabilities::{channels, right_node};
-use super::facts::{Facts, Found};
+use super::facts::{Facts, Found, WRITE_AGAIN};
 use super::host::{DeviceFound, Host};
 use super::inventory::{collect_one, missing, summary, Report};
 use super::nodes::{add, Nodes};
@@ -92,23 +92,20 @@ fn all_nodes<'a>(
     }
 }
 
-/// Broken facts refuse only a container that needs them.
+/// Facts that are broken or out of date refuse only a container that needs them, such as one that
+/// names a device: a guess could give another container's.
 fn usable(found: Found, answer: &Answer, notes: &mut Vec<Note>) -> Result<Found> {
     let Found::Broken(problem) = &found else {
         return Ok(found);
     };
     let by = &answer.ask.by;
-    let resolve = |message: String| {
-        Err(Error::usage(message).resolve("write the file again: `provision load`"))
-    };
-    let is_index = |name: &String| name.bytes().all(|b| b.is_ascii_digit());
+    let resolve = |message: String| Err(Error::usage(message).resolve(WRITE_AGAIN));
     if let Units::These(names) = &answer.ask.units {
-        if let Some(name) = names.iter().find(|name| !is_index(name)) {
-            return resolve(format!(
-                "{by} asks for the device {:?}, and {problem}",
-                brief(name)
-            ));
-        }
+        let names = names.join(",");
+        return resolve(format!(
+            "{by} asks for the devices {:?}, and {problem}",
+            brief(&names)
+        ));
     }
     // The vendor file has the driver's version too, so that one needs no facts.
     let needs = [Subject::Cuda, Subject::Arch, Subject::Brand];

@@ -1,9 +1,11 @@
 //! Device facts: what is known about a vendor's devices beyond their nodes. `provision` writes the
 //! file when it loads a driver.
 
+mod kernel;
+
 use std::collections::BTreeMap;
 
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::host::Host;
@@ -13,15 +15,31 @@ use crate::rootfs::{read_regular, split};
 
 /// The folder of the files, below the host's root.
 pub const FOLDER: &str = "/run/oci-decorator/devices";
+/// What to do about facts that can't be used.
+pub const WRITE_AGAIN: &str = "write the device facts again: `provision devices refresh`";
+/// A change of this file makes `provision-devices.path` have the facts written again.
+const REFRESH: (&str, &str) = ("run/oci-decorator", "refresh");
 /// Largest file that is read, in bytes. A device takes some hundred bytes.
 pub const MAX_SIZE: u64 = 1 << 20;
 
 /// A vendor's devices.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
+    pub source: Option<Source>,
     pub driver_version: Option<String>,
     pub cuda_version: Option<String>,
     pub devices: Vec<Gpu>,
+    /// The writer found out everything.
+    pub is_whole: bool,
+}
+
+/// Where the facts come from. `None`: NVIDIA's driver, in another way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// NVIDIA's files in `/proc`, which know no parts.
+    Proc,
+    /// The kernel's graphics nodes.
+    Sysfs,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -68,7 +86,7 @@ impl Found {
 }
 
 impl Host {
-    /// Reads the facts about a vendor's devices. No link in the path is followed, and only root may
+    /// Reads the facts about a vendor's devices, and compares them with the kernel. No link in the path is followed, and only root may
     /// be able to change the file and the folders above it.
     pub fn facts(&self, vendor: &str) -> Found {
         let path = format!("{FOLDER}/{vendor}.json");
@@ -85,9 +103,27 @@ impl Host {
             .map_err(|e| e.to_string())
             .and_then(parse)
         {
-            Ok(facts) => Found::Facts(facts),
+            Ok(facts) => match self.contradicts(&facts) {
+                None => Found::Facts(facts),
+                Some(reason) => {
+                    self.have_facts_written();
+                    broken(&format!("out of date: {reason}"))
+                }
+            },
             Err(problem) => broken(&problem),
         }
+    }
+
+    /// Has the facts written again, where `provision`'s units are at work and this is root.
+    fn have_facts_written(&self) {
+        let (folder, name) = REFRESH;
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let Ok(folder) = self.root.open_plain(folder, flags) else {
+            return;
+        };
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // systemd watches for the end of the write.
+        let _ = rustix::fs::openat(folder, name, flags, Mode::from_raw_mode(0o644));
     }
 
     /// The inner error says why a user other than root may have written the file.
@@ -112,6 +148,12 @@ fn parse(text: &str) -> Result<Facts, String> {
         return Err(format!("expected an object, found {}", value.kind()));
     };
     let mut facts = Facts {
+        source: match text_of(&value, "source")?.as_deref() {
+            Some("proc") => Some(Source::Proc),
+            Some("sysfs") => Some(Source::Sysfs),
+            _ => None,
+        },
+        is_whole: list_of(&value, "problems")?.is_empty(),
         driver_version: text_of(&value, "driver_version")?,
         cuda_version: text_of(&value, "cuda_version")?,
         devices: Vec::new(),

@@ -41,6 +41,7 @@ WATCHERS = (
     "provision-apply.timer",
     "provision-repeat.timer",
     "provision-cdi.path",
+    "provision-devices.path",
 )
 _CDI = "provision-cdi."
 _UNIT_SUFFIXES = (".service.j2", ".path.j2", ".timer.j2")

@@ -70,6 +70,7 @@ def test_units_are_enabled_by_the_links_that_systemctl_makes(tmp_path: Path) -> 
             ("multi-user.target.wants", "provision-cdi.service"),
             ("multi-user.target.wants", "provision-devices.service"),
             ("paths.target.wants", "provision-cdi.path"),
+            ("paths.target.wants", "provision-devices.path"),
             ("paths.target.wants", "provision-kernel.path"),
             ("timers.target.wants", "provision-apply.timer"),
             ("timers.target.wants", "provision-repeat.timer"),
@@ -199,6 +200,7 @@ def test_links_come_from_the_install_sections() -> None:
         "provision-repeat.timer",
         "provision-cdi.service",
         "provision-cdi.path",
+        "provision-devices.path",
         "provision-devices.service",
     }
 

@@ -15,7 +15,7 @@ use crate::config::vendor::Vendor;
 use crate::config::vendor_dir;
 use crate::decide::units::{Part, Unit};
 use crate::decide::{Choice, VendorFile};
-use crate::discover::facts::{Facts, Found};
+use crate::discover::facts::{Facts, Found, WRITE_AGAIN};
 use crate::discover::host::Host;
 use crate::discover::inventory::{collect_one, Report};
 use crate::discover::nodes::Nodes;
@@ -178,7 +178,7 @@ fn facts(host: &Host, vendor: &str) -> Result<Option<Facts>> {
         Found::Broken(problem) => Err(Error::failed(format!(
             "the device facts can't be used: {problem}"
         ))
-        .resolve("write them again: provision devices refresh")),
+        .resolve(WRITE_AGAIN)),
     }
 }
 

@@ -226,17 +226,16 @@ fn broken_facts_stop_those_who_need_them() {
     };
     for (units, details, refused) in [
         (Units::All, Details::default(), None),
-        (these(&["0"]), Details::default(), None),
-        (these(&["0"]), requires("driver>=500"), None),
+        (Units::All, requires("driver>=500"), None),
         (
-            these(&["GPU-a"]),
+            these(&["0"]),
             Details::default(),
-            Some("V asks for the device \"GPU-a\", and "),
+            Some("V asks for the devices \"0\", and "),
         ),
         (
-            these(&["0:0"]),
+            these(&["GPU-a", "0:0"]),
             Details::default(),
-            Some("V asks for the device \"0:0\", and "),
+            Some("V asks for the devices \"GPU-a,0:0\", and "),
         ),
         (
             Units::All,
