@@ -344,3 +344,128 @@ fn a_user_namespace_of_our_own_is_known_by_itself() {
         assert!(mounts.contains("/bundle/rootfs/dev/xnull "), "{mounts}");
     }
 }
+
+/// A device that no driver has ("local use"): opening its node touches nothing, and shows whether
+/// the cgroup lets it through.
+const LOCAL: (u32, u32) = (120, 125);
+const LET_THROUGH: &str = "No such device or address";
+
+/// The words before a program that is to see cgroups of version 2 only, as most hosts have them.
+const VERSION_TWO: [&str; 5] = [
+    "--mount",
+    "sh",
+    "-c",
+    "umount -l /sys/fs/cgroup; mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec \"$@\"",
+    "sh",
+];
+
+fn in_version_two(program: &str) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(VERSION_TWO).arg(program);
+    command
+}
+
+/// A runtime may set the device rules of one cgroup and start the process in one below, as crun does
+/// since 1.23. Cgroups above the container's own are not changed, and what they forbid is an error.
+#[test]
+fn device_rules_hold_wherever_the_runtime_has_put_them() {
+    if runtime::find("runc").is_none() || !has_version_two() {
+        return;
+    }
+    for (above, scope, below, opens) in [
+        (None, "own", "", true),
+        (None, "own", "/container", true),
+        (None, "own", "/deep/container", true),
+        (None, "other", "", true),
+        (None, "other", "/container", false),
+        (Some(false), "own", "", false),
+        (Some(false), "own", "/container", false),
+        (Some(true), "own", "/container", true),
+    ] {
+        let case = format!("{above:?} {scope} {below}");
+        let outer = Tree::new();
+        let parent = match above {
+            Some(_) => format!("/{}-outer", runtime::name(&outer)),
+            None => String::new(),
+        };
+        let created = above.map(|allowed| around(&outer, &parent, allowed));
+        let tree = setup();
+        local_node(&tree);
+        let mut spec = local_bundle(&tree);
+        let id = match scope {
+            "own" => runtime::name(&tree),
+            _ => format!("{}-other", runtime::name(&tree)),
+        };
+        spec["linux"]["cgroupsPath"] = json!(format!("{parent}/t-{id}.scope"));
+        let script = tree.script(
+            "move",
+            &format!(
+                "pid=$(sed -n 's/.*\"pid\":\\([0-9]*\\).*/\\1/p')
+                cgroup=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/$pid/cgroup){below}
+                mkdir -p \"$cgroup\" && echo $pid >\"$cgroup/cgroup.procs\""
+            ),
+        );
+        let environment = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"];
+        let config = format!("-config={}", tree.path("config.toml").display());
+        spec["hooks"] = json!({"createRuntime": [
+            {"path": script, "env": environment},
+            {"path": env!("CARGO_BIN_EXE_oci-decorator"), "env": environment,
+             "args": ["oci-decorator", config, "createRuntime"]},
+        ]});
+        tree.file("bundle/config.json", spec.to_string());
+        let output = runtime::run(&mut in_version_two("runc"), &tree);
+        let said = stderr(&output);
+        let expected = if opens {
+            LET_THROUGH
+        } else {
+            "a cgroup above "
+        };
+        assert!(said.contains(expected), "{case}: {said}");
+        if let Some(created) = &created {
+            let opened = created.may_open(&[tree.path("host/dev/xnull")]);
+            assert_eq!(opened.is_empty(), above == Some(false), "{case}");
+        }
+        drop(created);
+        let left = format!("/sys/fs/cgroup{parent}");
+        let _ = in_version_two("rmdir").arg(left).output();
+    }
+}
+
+fn has_version_two() -> bool {
+    let script = "mkdir /sys/fs/cgroup/t-oci && rmdir /sys/fs/cgroup/t-oci";
+    let made = in_version_two("sh").args(["-c", script]).status();
+    let made = made.is_ok_and(|made| made.success());
+    need::need(made, "cgroups of version 2 that can be mounted")
+}
+
+fn local_node(tree: &Tree) {
+    let (mode, numbers) = (Mode::from_raw_mode(0o666), makedev(LOCAL.0, LOCAL.1));
+    let path = tree.folder("host/dev").join("xnull");
+    mknodat(CWD, path, FileType::CharacterDevice, mode, numbers).unwrap();
+}
+
+/// A container that opens the node with the host's shell.
+fn local_bundle(tree: &Tree) -> Value {
+    let mut spec = runtime::bundle(tree, &["OCI_X="]);
+    spec["process"]["args"] = json!(["/usr/bin/sh", "-c", ": </dev/xnull"]);
+    for folder in ["bin", "lib", "lib64"] {
+        let _ = std::fs::remove_dir_all(tree.path(&format!("bundle/rootfs/{folder}")));
+        tree.link(&format!("bundle/rootfs/{folder}"), &format!("usr/{folder}"));
+    }
+    let usr = json!({"destination": "/usr", "source": "/usr", "type": "bind", "options": ["rbind", "ro"]});
+    spec["mounts"].as_array_mut().unwrap().push(usr);
+    spec
+}
+
+/// A container whose cgroup lies around that of another, and lets the device through or not.
+fn around<'t>(tree: &'t Tree, path: &str, allowed: bool) -> runtime::Created<'t> {
+    let mut spec = runtime::bundle(tree, &[]);
+    spec["linux"]["cgroupsPath"] = json!(path);
+    if allowed {
+        let rule = json!({"allow": true, "type": "c", "major": LOCAL.0, "minor": LOCAL.1, "access": "rwm"});
+        let rules = spec["linux"]["resources"]["devices"].as_array_mut();
+        rules.unwrap().push(rule);
+    }
+    tree.file("bundle/config.json", spec.to_string());
+    runtime::create(&mut in_version_two("runc"), tree).unwrap()
+}

@@ -119,7 +119,11 @@ fn decorate(front_end: &FrontEnd, task: &Task, state: &State) -> Result<()> {
         edits.mounts = by_spec(edits.mounts, &present);
         Hosts::default()
     } else {
-        open_hosts(&edits, &process, task.leaves_cgroups)?
+        open_hosts(
+            &edits,
+            &process,
+            (!task.leaves_cgroups).then_some(&*state.id),
+        )?
     };
     process.join()?;
     let mut rootfs = frontends::rootfs(&spec, &state.bundle)?
@@ -138,12 +142,12 @@ fn decorate(front_end: &FrontEnd, task: &Task, state: &State) -> Result<()> {
     Ok(())
 }
 
-/// Opens the files to mount, and gives the right to use the devices. This process is still on the
-/// host.
-fn open_hosts(edits: &Edits, process: &Process, leaves_cgroups: bool) -> Result<Hosts> {
+/// Opens the files to mount, and gives the right to use the devices to the container with this id,
+/// if there is one. This process is still on the host.
+fn open_hosts(edits: &Edits, process: &Process, id: Option<&str>) -> Result<Hosts> {
     let hosts = Hosts::open(edits, process)?;
-    if !process.is_rootless() && !leaves_cgroups {
-        cgroup::allow(&edits.devices, process)?;
+    if let Some(id) = id.filter(|_| !process.is_rootless()) {
+        cgroup::allow(&edits.devices, process, id)?;
     }
     Ok(hosts)
 }

@@ -172,7 +172,7 @@ impl Drop for Created<'_> {
 }
 
 /// A name that no other test's container has.
-fn name(tree: &Tree) -> String {
+pub fn name(tree: &Tree) -> String {
     let folder = tree.0.path().file_name().expect("a name").to_string_lossy();
     format!(
         "test{}",

@@ -1,23 +1,26 @@
 //! Gives the cgroup of an existing container the right to use devices.
 //!
-//! Version 1 of cgroups has a file for this. Version 2 has BPF programs, see `device_filter`. At a
-//! `daemon-reload`, systemd reverts what a hook changes there. The front ends that edit the spec
-//! are not affected (`docs/reference/oci-decorator.md`).
+//! Version 1 of cgroups has a file for this. Version 2 has BPF programs, see `device_filter`, of the
+//! process's cgroup or of one above. At a `daemon-reload`, systemd reverts what a hook changes
+//! there. The front ends that edit the spec are not affected (`docs/reference/oci-decorator.md`).
 
 use std::fs::File;
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use super::device_filter;
 use super::process::Process;
 use crate::edits::Device;
 use crate::error::{Error, Result};
+use crate::syscalls::forbidden_in;
 
-/// Lets the process and its container use the devices.
-/// Errors: the cgroup can't be found or changed.
-pub fn allow(devices: &[Device], process: &Process) -> Result<()> {
+/// Lets the process and its container, which has this id, use the devices.
+/// Errors: the cgroup can't be found or changed, or one above it forbids a device.
+pub fn allow(devices: &[Device], process: &Process, id: &str) -> Result<()> {
     if !devices.iter().any(Device::needs_rule) {
         return Ok(());
     }
@@ -25,7 +28,7 @@ pub fn allow(devices: &[Device], process: &Process) -> Result<()> {
         .map_err(|e| Error::failed(format!("can't read /proc/self/mountinfo: {e}")))?;
     match find(&mounts, &process.cgroups) {
         Some(Cgroup::One(folder)) => allow_by_file(devices, &folder),
-        Some(Cgroup::Two(folder)) => allow_by_program(devices, &folder),
+        Some(Cgroup::Two(folder)) => allow_by_program(devices, &folder, id),
         None => Err(Error::failed(
             "can't find the cgroup of the container, to let it use its devices",
         )),
@@ -115,17 +118,46 @@ fn allow_by_file(devices: &[Device], folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn allow_by_program(devices: &[Device], folder: &Path) -> Result<()> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::open(folder, flags, Mode::empty())
-        .and_then(|cgroup| device_filter::allow(&cgroup, devices))
-        .map_err(|e| {
-            let folder = folder.display();
-            Error::failed(format!(
-                "can't let the container use its devices: {folder}: {e}"
-            ))
-            .resolve("use oci-decorator-runtime, which puts the rules into the spec")
-        })
+fn allow_by_program(devices: &[Device], folder: &Path, id: &str) -> Result<()> {
+    let shown = folder.display();
+    let fail = |e: Errno| {
+        Error::failed(format!(
+            "can't let the container use its devices: {shown}: {e}"
+        ))
+        .resolve("use oci-decorator-runtime, which puts the rules into the spec")
+    };
+    let cgroups = containers_own(folder, id).into_iter().map(|folder| {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::open(folder, flags, Mode::empty())
+    });
+    let cgroups: Vec<OwnedFd> = cgroups.collect::<rustix::io::Result<_>>().map_err(fail)?;
+    for cgroup in &cgroups {
+        device_filter::allow(cgroup, devices).map_err(fail)?;
+    }
+    if !device_filter::obeys_others(&cgroups).map_err(fail)? {
+        return Ok(());
+    }
+    // Programs can't be asked what they allow, but the kernel can.
+    match forbidden_in(&cgroups[0], devices).map_err(fail)? {
+        None => Ok(()),
+        Some(Device { source, .. }) => Err(Error::failed(format!(
+            "can't let the container use {source}: a cgroup above {shown} forbids it"
+        ))
+        .resolve("allow it there, for example by DeviceAllow= of its systemd unit; or use oci-decorator-runtime, if the cgroup is the container's own")),
+    }
+}
+
+/// The container's own cgroups: the process's, and those above it up to its scope, whose name ends
+/// with its id. crun 1.23 puts the rules on the scope, and the process into a cgroup below. What
+/// lies higher belongs to other containers too.
+fn containers_own<'f>(folder: &'f Path, id: &str) -> Vec<&'f Path> {
+    let name = format!("{id}.scope");
+    let is_scope = |folder: &Path| {
+        let own = folder.file_name().and_then(|name| name.to_str());
+        !id.is_empty() && own.is_some_and(|own| own.ends_with(&name))
+    };
+    let above = folder.ancestors().position(is_scope).unwrap_or(0);
+    folder.ancestors().take(above + 1).collect()
 }
 
 #[cfg(test)]
@@ -190,8 +222,8 @@ mod tests {
             allow_by_file(devices, folder.path()).unwrap();
             assert_eq!(std::fs::read_to_string(&file).unwrap(), expected);
         }
-        assert!(allow_by_program(&one, folder.path()).is_err());
-        assert!(allow_by_program(&one, &file).is_err());
+        assert!(allow_by_program(&one, folder.path(), "c").is_err());
+        assert!(allow_by_program(&one, &file, "c").is_err());
     }
 
     /// A container whose cgroup can't be found is refused, and does not start without its devices.
@@ -215,10 +247,10 @@ mod tests {
             gid: None,
             access: crate::edits::Access::ALL,
         };
-        assert_eq!(allow(&[], &process), Ok(()));
-        assert_eq!(allow(std::slice::from_ref(&device), &process), Ok(()));
+        assert_eq!(allow(&[], &process, "c"), Ok(()));
+        assert_eq!(allow(std::slice::from_ref(&device), &process, "c"), Ok(()));
         device.kind = 'c';
-        let error = allow(&[device], &process).unwrap_err().to_string();
+        let error = allow(&[device], &process, "c").unwrap_err().to_string();
         assert!(error.contains("can't find the cgroup"), "{error}");
     }
 

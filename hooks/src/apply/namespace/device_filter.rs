@@ -24,6 +24,7 @@ mod number {
     pub const CGROUP_DEVICE: u32 = 6;
     pub const REPLACE: u32 = 1 << 2;
     pub const ALLOW_MULTI: u32 = 1 << 1;
+    pub const EFFECTIVE: u32 = 1 << 0;
     pub const BLOCK: i32 = 1;
     pub const CHARACTER: i32 = 2;
 }
@@ -75,7 +76,7 @@ pub fn allow(cgroup: &OwnedFd, devices: &[Device]) -> rustix::io::Result<()> {
     if rules.is_empty() {
         return Ok(());
     }
-    let (ids, flags) = programs(cgroup)?;
+    let (ids, flags) = programs(cgroup, 0)?;
     for id in ids {
         let old = open(id)?;
         let existing = instructions(&old)?;
@@ -86,6 +87,19 @@ pub fn allow(cgroup: &OwnedFd, devices: &[Device]) -> rustix::io::Result<()> {
         replace(cgroup, &old, &new, flags)?;
     }
     Ok(())
+}
+
+/// True if the first cgroup obeys programs that none of the cgroups has itself: those of others above.
+pub fn obeys_others(cgroups: &[OwnedFd]) -> rustix::io::Result<bool> {
+    let Some(first) = cgroups.first() else {
+        return Ok(false);
+    };
+    let mut effective = programs(first, number::EFFECTIVE)?.0;
+    for cgroup in cgroups {
+        let own = programs(cgroup, 0)?.0;
+        effective.retain(|id| !own.contains(id));
+    }
+    Ok(!effective.is_empty())
 }
 
 /// Instructions that allow the given accesses to the device, and continue with what follows for
@@ -138,19 +152,21 @@ fn signed(number: u32) -> i32 {
 struct Query {
     target: RawFd,
     kind: u32,
-    _flags: u32,
+    flags: u32,
     attach_flags: u32,
     ids: u64,
     count: u32,
     padding: u32,
 }
 
-/// The programs of the cgroup itself, and how they were attached.
-fn programs(cgroup: &OwnedFd) -> rustix::io::Result<(Vec<u32>, u32)> {
+/// The programs of the cgroup itself or (`EFFECTIVE`) all that decide about it, and how the former
+/// were attached.
+fn programs(cgroup: &OwnedFd, flags: u32) -> rustix::io::Result<(Vec<u32>, u32)> {
     let mut ids = vec![0u32; MAX_PROGRAMS];
     let mut query = Query {
         target: cgroup.as_raw_fd(),
         kind: number::CGROUP_DEVICE,
+        flags,
         ids: ids.as_mut_ptr() as u64,
         count: u32::try_from(MAX_PROGRAMS).unwrap_or_default(),
         ..Query::default()

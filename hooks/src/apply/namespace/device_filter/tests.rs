@@ -61,7 +61,7 @@ impl Cgroup {
     }
 
     fn ids(&self) -> Vec<u32> {
-        programs(&self.open()).unwrap().0
+        programs(&self.open(), 0).unwrap().0
     }
 
     /// The nodes that a process in the cgroup may open.
