@@ -128,7 +128,7 @@ def _url_template(text: str) -> str:
     filled = _placeholders(text, known=frozenset({"arch", "version"}))
     if not is_address(filled.replace("{version}", "1").replace("{arch}", "1")):
         raise ValueError(
-            "this is no address such as https://example.org/{version}/driver-{arch}.run"
+            "this is no address such as https://vendor.example/{version}/driver-{arch}.run"
         )
     return public(text)
 

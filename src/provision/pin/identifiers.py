@@ -37,7 +37,7 @@ def _address(text: object) -> object:
         return text
     if not re.search(_URL, text):
         raise ValueError(
-            f"'{redact(text)}' is no address such as https://example.org/file: it begins with"
+            f"'{redact(text)}' is no address such as https://vendor.example/file: it begins with"
             " http:// or https://, and has no blanks, quotes, '\\', '$' or '`'"
         )
     try:
@@ -46,7 +46,7 @@ def _address(text: object) -> object:
     except ValueError as error:
         raise ValueError(f"'{redact(text)}' is no address: {error}") from error
     if not host or port == 0:
-        raise ValueError(f"'{redact(text)}' names no host such as https://example.org/file")
+        raise ValueError(f"'{redact(text)}' names no host such as https://vendor.example/file")
     return text
 
 

@@ -148,7 +148,7 @@ def _source(conf: DkmsConf, origin: Origin) -> list[str]:
     if origin.package is not None:
         return lines
     release = origin.release or ArchiveSource(
-        url="https://example.org/source.tar.gz", sha256="0" * 64
+        url="https://vendor.example/source.tar.gz", sha256="0" * 64
     )
     lines += ["", "[[source.releases]]", f"version = {_text(conf.version)}"]
     lines += [f"url = {_text(release.url)}"]

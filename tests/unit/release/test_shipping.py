@@ -254,3 +254,16 @@ def test_every_package_of_development_is_pinned_by_its_sum() -> None:
     # Neither the index that they came from, nor another.
     assert "://" not in text
     assert "index-url" not in text
+
+
+def test_nothing_that_is_shipped_has_an_address_of_no_one() -> None:
+    """Publishers name their own: make dist HOMEPAGE=… MAINTAINER=…."""
+    shipped = ("ansible", "docs", "driver_images", "hooks/src", "release", "src", "templates")
+    texts = [
+        path
+        for folder in shipped
+        for path in (REPOSITORY / folder).rglob("*")
+        if path.is_file() and path.suffix not in {".pyc", ".svg", ".gz"}
+    ]
+    assert len(texts) > 300
+    assert [path for path in texts if b"example.org" in path.read_bytes()] == []
