@@ -31,7 +31,7 @@ _DECORATOR = '#!/bin/sh\necho "oci-decorator $*" >/asked\n'
 def test_shellcheck_finds_nothing_wrong(tmp_path: Path) -> None:
     need_programs("shellcheck")
     lay_out(tmp_path / "tree", [Artifact(tmp_path / "a", make_artifact(tmp_path / "a"))], Hosts())
-    script = tmp_path / "tree/usr/lib/provision/demo/kernels" / KERNEL / "load.sh"
+    script = tmp_path / "tree/usr/lib/provision/demo/kernels" / KERNEL / "load"
     run(["shellcheck", _AGENT, script])
 
 

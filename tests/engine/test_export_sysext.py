@@ -39,9 +39,9 @@ def test_the_same_artifact_gives_the_same_extension(root: Path, tmp_path: Path) 
     run(["unsquashfs", "-quiet", "-no-progress", "-dest", tmp_path / "tree", image])
     release = tmp_path / "tree/usr/lib/extension-release.d/extension-release.provision-demo"
     assert release.read_text().splitlines()[0] == "ID=_any"
-    script = tmp_path / "tree/usr/lib/provision/demo/kernels" / KERNEL / "load.sh"
+    script = tmp_path / "tree/usr/lib/provision/demo/kernels" / KERNEL / "load"
     refused = run(["/bin/sh", script, "load"], check=False)
-    assert (refused.returncode, f"for the kernel {KERNEL}" in refused.stderr) == (1, True)
+    assert (refused.returncode, f"for the kernel {KERNEL}" in refused.stderr) == (3, True)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kit.guest import DEBIAN_12, guest_of
+from kit.guest.tree import VENV
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.product import Provision
 from provision.store.confinement import hidden
@@ -202,6 +203,26 @@ def test_what_is_hidden_from_a_unit_is_what_systemd_hides(guest: Guest, tmp_path
 def _hides(root: Path, program: str, setting: str) -> bool:
     unit = f"[Service]\nExecStart={program}\n{setting}\n"
     return bool(list(hidden(root, program, [("a.service", unit)])))
+
+
+def test_a_broken_python_costs_no_driver_and_the_journal_says_how_to_repair_it(
+    guest: Guest,
+) -> None:
+    """As an upgrade of the distro leaves it: the Python of its environment is gone."""
+    unit, python = "provision-boot.service", f"{VENV}/bin/python"
+    guest(f"mv {python} {python}.gone")
+    guest.reboot()
+    _settled(guest, unit)
+    log = guest(f"journalctl -b --no-pager -u {unit}").stdout
+    assert "v4l2loopback " in guest("cat /proc/modules").stdout, log
+    guest("test -c /dev/video0")
+    # What could not be seen is not green.
+    assert _property(guest, unit, "Result") == "exit-code", log
+    assert "What to do: install provision again" in log
+    guest(f"mv {python}.gone {python} && systemctl restart {unit}")
+    log = guest(f"journalctl -b --no-pager -u {unit}").stdout
+    assert _property(guest, unit, "Result") == "success", log
+    assert json.loads(guest("provision status --json").stdout)["drivers"][0]["is_ready"]
 
 
 def test_a_host_without_units_is_as_before(guest: Guest) -> None:

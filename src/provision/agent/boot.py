@@ -1,6 +1,8 @@
-"""Activates and loads the artifacts of the running kernel at boot, from the store only.
+"""Activates the artifacts of the running kernel at boot, from the store only.
 
-A boot needs no network and no engine, and builds nothing. A later run makes what is missing.
+The loaders have loaded the modules before, without Python (``provision.kmod.loader``). What one
+could not load is tried again here, to say why, and to fall back to the previous artifact. A boot
+needs no network and no engine, and builds nothing. A later run makes what is missing.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from provision.agent.contents import damages, read_contents
 from provision.agent.desired import last_desired, load_desired
 from provision.agent.model import Desired, DesiredDriver, KernelArtifact, Mode, Observed, Run
 from provision.agent.observe import observe
-from provision.agent.reconcile import apply
+from provision.agent.reconcile import apply, clean
 from provision.errors import ConfigError
 from provision.files import glob_in_root
 from provision.progress import Note, Progress, silent
@@ -44,6 +46,8 @@ def boot(
         mistakes = error
         desired = last_desired(root) or _stored(root)
     with switching(root, progress):
+        for driver in desired.drivers:
+            clean(Layout(root, driver.name), progress)
         _replace_damaged(root, observe(root, desired, look="modules"), progress)
         result = apply(Run(root, desired, Mode(may_prepare=False), catalogues, progress=progress))
     if mistakes is not None:

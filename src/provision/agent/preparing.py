@@ -16,6 +16,7 @@ from provision.agent.coming_kernels import shutdown_delayed
 from provision.agent.contents import files_fingerprint, read_contents
 from provision.agent.desired import setting_fingerprint, settled_version
 from provision.agent.failures import older, rejected, removed_again
+from provision.agent.loaders import give_loader
 from provision.agent.model import Action, DesiredDriver, KernelArtifact, Observed, Run
 from provision.build.package_store import PackageGoneError
 from provision.distros.debian import compare_versions
@@ -297,6 +298,7 @@ class Preparer:
             # If the run is killed here, the next one repeats this, with the previous artifact.
             known = replace(known, previous=previous, inputs=None)
             store_state(layout, state.updated(action.kernel, known))
+            give_loader(layout, digest, driver, self.run.progress)
             link_kernel(layout, action.kernel, digest)
             linked = self._linked(action, driver, artifact, obtained, known)
             linked = replace(linked, fingerprint=files_fingerprint(obtained.entry, contents))
@@ -316,6 +318,7 @@ class Preparer:
         is_same = artifact.known.inputs == artifact.inputs and not self.run.mode.retry
         is_coming = action.kernel in self.run.coming
         announced = kernel_release(self.run.root) or "" if is_coming else known.announced
+        has_not_loaded = known.failure is not None and known.failure.reason == "load"
         return KernelState(
             inputs=artifact.inputs,
             wanted=setting_fingerprint(driver),
@@ -324,6 +327,8 @@ class Preparer:
             prepared=int(time.time()),
             seconds={name: round(taken, 3) for name, taken in obtained.seconds.items()},
             rejected=known.rejected if is_same else (),
+            # Until it is loaded, it counts how often that failed.
+            load_failure=known.failure if has_not_loaded else None,
             announced=announced,
             extra=known.extra,
         )

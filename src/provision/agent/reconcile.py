@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from provision.agent.conclusion import Result, conclude, publish_status
+from provision.agent.loaders import write_loaders
 from provision.agent.model import Action, Desired, Key, Mode, Observed, Outcome, Plan, Run
 from provision.agent.observe import observe
 from provision.agent.plan import plan
@@ -47,7 +48,7 @@ def apply(run: Run) -> Result:
     with switching(run.root, run.progress):
         for driver in run.desired.drivers:
             layout = Layout(run.root, driver.name)
-            _clean(layout, run.progress)
+            clean(layout, run.progress)
             if run.coming:
                 from provision.agent.coming_kernels import announce  # noqa: PLC0415 - rarely needed
 
@@ -116,6 +117,8 @@ class _Work:
 
     def _concluded(self, observed: Observed) -> Result:
         run = self.run
+        if run.mode.may_prepare:
+            write_loaders(run.root, run.desired, run.progress)
         if run.whole is not None:
             observed = observe(run.root, run.whole, coming=run.coming)
         desired = run.whole or run.desired
@@ -158,8 +161,8 @@ def _has_lost_driver(run: Run, outcome: Outcome, tried: Iterable[Key]) -> bool:
     return action.kind == "load" and outcome.error is not None and is_new
 
 
-def _clean(layout: Layout, progress: Progress) -> None:
-    """Remove leftovers of killed runs."""
+def clean(layout: Layout, progress: Progress) -> None:
+    """Remove leftovers of killed runs, and put back entries that they were replacing."""
     folders = [layout.folder, layout.kernels]
     if not any(
         path.name.startswith(".") and path != layout.lock for f in folders for path in _in(f)

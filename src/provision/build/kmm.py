@@ -219,7 +219,12 @@ def _depmod(out: Path, kernel: str, tool: Tool) -> None:
     stand_ins = [out / "lib/modules" / kernel / name for name in _KERNEL_LISTS]
     for path in stand_ins:
         path.touch()
+    # Some builds of kmod (SUSE's) look below usr/lib/modules only.
+    link = out / "usr/lib/modules"
+    link.parent.mkdir(parents=True)
+    link.symlink_to("../../lib/modules")
     tool(["depmod", "-b", str(out), kernel])
+    shutil.rmtree(out / "usr")
     for path in stand_ins:
         path.unlink()
 

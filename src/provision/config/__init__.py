@@ -90,8 +90,8 @@ class DriverConfig(Frozen):
             driver whose branches have no kinds has its newest version for ``"production"``.
         flavour: One of the driver's flavours. Without it: its default.
         options: Parameters of its modules: ``{ MODULE = { NAME = VALUE } }``, where VALUE is text,
-            a number or a boolean. They take effect at the next load and change no artifact. Without
-            it: none.
+            a number or a boolean. They take effect at the next load after ``provision apply`` and
+            change no artifact. Without it: none.
     """
 
     version: Version = "production"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,8 +19,7 @@ from provision.build.templates import shell_word
 from provision.catalogue import templates_dir
 from provision.errors import NotFoundError, UsageError
 from provision.kmod.device_setup import firmware_names
-from provision.kmod.load import load_order
-from provision.kmod.verify import HOSTS
+from provision.kmod.loader import LOADER, Place, link_modules, loader_script
 from provision.manifest import Manifest
 from provision.progress import Note, Progress, silent
 from provision.run import LONG_LIMIT_S, find_program, run
@@ -38,8 +36,6 @@ ARCHITECTURES = {
 }
 _TOP = PurePosixPath("/usr/lib/provision")
 _UNITS = "usr/lib/systemd/system"
-# Characters that a shell would not take literally in a file name or pattern.
-_NO_PATTERN = re.compile(r"[^A-Za-z0-9._/*?\[\]!-]")
 # The same files give the same bytes: no time, owner, or random table of the machine's.
 _SQUASHFS = (
     *("-noappend", "-all-root", "-all-time", "0", "-mkfs-time", "0", "-no-xattrs", "-no-exports"),
@@ -106,9 +102,14 @@ def lay_out(tree: Path, artifacts: Sequence[Artifact], hosts: Hosts) -> None:
         manifest = artifact.manifest
         entry = _TOP / driver / manifest.pin.short_digest
         shutil.copytree(artifact.folder, top / entry.name, symlinks=True)
-        place = top / "kernels" / manifest.pin.kernel.release
+        # A store's entry has a loader for its place in the store.
+        (top / entry.name / LOADER).unlink(missing_ok=True)
+        link_modules(top / entry.name)
+        kernels = _TOP / driver / "kernels" / manifest.pin.kernel.release
+        place = tree / kernels.relative_to("/")
         place.mkdir(parents=True)
-        (place / "load.sh").write_text(_script(manifest, entry))
+        where = Place(entry, vendor_file=kernels / "vendor.json", has_firmware=True)
+        (place / "load").write_text(loader_script(artifact.folder, manifest, where))
         (place / "vendor.json").write_text(_vendor_file(manifest, entry))
         for name, path in firmware_names(manifest).items():
             target = tree / "usr/lib/firmware" / name
@@ -180,38 +181,10 @@ def _check_alike(artifacts: Sequence[Artifact]) -> None:
         )
 
 
-def _script(manifest: Manifest, entry: PurePosixPath) -> str:
-    own = {module.name for module in manifest.modules}
-    optional = manifest.host.optional
-    order = load_order(manifest)
-    needed = {n for m in order if m.name not in optional for n in m.depends if n not in own}
-    return _render(
-        "load.sh.j2",
-        driver=manifest.pin.driver.name,
-        version=manifest.pin.driver.version,
-        kernel=manifest.pin.kernel.release,
-        modules=str(entry if manifest.kmm is None else entry / HOSTS),
-        conflicts=manifest.host.conflicts,
-        needed=sorted(needed),
-        wanted=[{"name": m.name, "optional": m.name in optional} for m in order],
-        nodes=manifest.host.nodes,
-    )
-
-
 def _vendor_file(manifest: Manifest, entry: PurePosixPath) -> str:
     text = vendor_config(Layout(Path("/"), manifest.pin.driver.name), manifest)
     document = json.loads(text) | {"root": str(entry / "driver")}
     return json.dumps(document, indent=2) + "\n"
-
-
-def _shell_pattern(text: str) -> str:
-    """Return a glob as one word of a shell line, in which only the glob's characters are special.
-
-    Raises:
-        UsageError: It holds a control character, such as a line's end.
-    """
-    shell_word(text)
-    return _NO_PATTERN.sub(r"\\\g<0>", text)
 
 
 def _units(tree: Path, driver: str, version: str) -> None:
@@ -248,5 +221,4 @@ def _render(name: str, **values: object) -> str:
         autoescape=False,  # noqa: S701 - a script, not HTML
     )
     environment.filters["shell"] = shell_word
-    environment.filters["shell_pattern"] = _shell_pattern
     return environment.get_template(name).render(values)

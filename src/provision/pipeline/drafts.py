@@ -20,6 +20,7 @@ from pathlib import Path
 
 from provision.documents import load_json
 from provision.errors import ProvisionError
+from provision.kmod.loader import link_modules
 from provision.kmod.module_signatures import sign_for_host
 from provision.kmod.verify import MANIFEST, verify_artifact
 from provision.manifest import DriverFile, Manifest
@@ -69,6 +70,7 @@ def finish_draft(
         sign_for_host(
             draft, manifest, settings.config.signing, root=settings.root, progress=progress
         )
+    link_modules(draft)
     label_entry(draft, manifest, Layout(settings.root, manifest.pin.driver.name))
     return manifest
 

@@ -48,6 +48,16 @@ _UNIT_SUFFIXES = (".service.j2", ".path.j2", ".timer.j2")
 # In a unit, blanks, quotes, '%' and '$' are special: systemd.service(5), COMMAND LINES.
 _PROGRAM = re.compile(r"/[A-Za-z0-9._+/-]+")
 _WANTED_BY = re.compile(r"^WantedBy=(\S+)$", re.MULTILINE)
+# What a unit says where the program does not start. Quotes, '%' and '$' would be special.
+_PACKAGED = "/usr/bin/provision"
+_REPAIR_PACKAGE = (
+    "install the package again: apt-get install --reinstall provision (dnf reinstall provision,"
+    " zypper install --force provision)."
+)
+_REPAIR = (
+    "install provision again, by your playbook (ansible-playbook site.yml) or, in the folder of its"
+    " sources: python3 -m venv --clear /opt/provision && /opt/provision/bin/pip install ."
+)
 _FOREIGN = (
     "Put your changes into a drop-in (systemctl edit UNIT), or run the command with --replace,"
     " which keeps a copy in /var/lib/provision/.units."
@@ -104,6 +114,7 @@ def unit_files(templates: Path, settings: UnitSettings) -> list[UnitFile]:
         "program": settings.program,
         "documentation": settings.documentation,
         "wants_podman": settings.wants_podman,
+        "repair": _REPAIR_PACKAGE if settings.program == _PACKAGED else _REPAIR,
     }
 
     def rendered(template: Path, folder: PurePosixPath, mode: int) -> UnitFile:

@@ -43,6 +43,10 @@ class Tools:
             case "readelf":
                 name = Path(arguments[-1]).name
                 return READELF.format(f"{name.split('.so')[0]}.so.1")
+            case "depmod":
+                # As builds of kmod do that look nowhere else.
+                folder = Path(arguments[2]) / "usr/lib/modules" / arguments[3]
+                (folder / "modules.dep").write_text("toy.ko:\n")
         return ""
 
 
@@ -104,7 +108,9 @@ def test_modules_are_stripped_described_and_indexed(source: Path, tmp_path: Path
     assert tools.calls[0][:2] == ["strip", "--strip-debug"]
     assert tools.calls[-1] == ["depmod", "-b", str(out), KERNEL]
     # What depmod was given to read in place of the kernel's lists is gone again.
-    assert [entry.name for entry in (out / f"lib/modules/{KERNEL}").iterdir()] == ["toy.ko"]
+    names = {entry.name for entry in (out / f"lib/modules/{KERNEL}").iterdir()}
+    assert names == {"toy.ko", "modules.dep"}
+    assert not (out / "usr").exists()
 
 
 def test_library_gets_its_soname_and_links(source: Path, tmp_path: Path) -> None:

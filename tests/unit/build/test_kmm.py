@@ -45,7 +45,8 @@ class Tools:
             case "modinfo":
                 return f"{KERNEL} SMP \n"
             case "depmod":
-                self.depmod(Path(words[2]) / "lib/modules" / KERNEL)
+                # As builds of kmod do that look nowhere else.
+                self.depmod(Path(words[2]) / "usr/lib/modules" / KERNEL)
             case _:
                 return self.found
         return ""
