@@ -10,7 +10,8 @@ process that installs drivers may read the store and load modules, so modprobe r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -126,12 +127,19 @@ def loadable(entry: Path, manifest: Manifest, *, root: Path = Path("/")) -> list
 
 
 def unload(
-    manifest: Manifest, *, root: Path = Path("/"), progress: Progress = silent
+    entry: Path,
+    manifest: Manifest,
+    *,
+    options: Options | None = None,
+    root: Path = Path("/"),
+    progress: Progress = silent,
 ) -> tuple[str, ...]:
     """Unload the modules of an artifact, whatever build of them is loaded; never by force.
 
     Args:
+        entry: The artifact's folder, from which its own modules are loaded again if one stays.
         manifest: The artifact's manifest.
+        options: Module parameters for that.
         root: Root of the running host.
         progress: Receives a note of each step.
 
@@ -139,11 +147,21 @@ def unload(
         The modules that this call unloaded, in their order.
 
     Raises:
-        InUseError: A module is in use; names its users. Nothing has been unloaded then.
+        InUseError: A module is in use; names its users. The driver is as it was then.
         ProvisionError: The kernel refused for another reason.
     """
     names = [module.name for module in manifest.modules]
-    unloaded = unload_modules(names, devices=devices_of(manifest), root=root, progress=progress)
+    is_own = not other_builds(manifest, entry, loaded_modules(root))
+
+    def reload(removed: Sequence[str]) -> None:
+        parameters = parameters_of(manifest, options or {})
+        with suppress(ProvisionError):
+            for name in removed if is_own else ():
+                _insert(entry, manifest, name, parameters.get(name, []), root)
+
+    unloaded = unload_modules(
+        names, devices=devices_of(manifest), root=root, progress=progress, reload=reload
+    )
     remove_nodes(manifest, root=root)
     return unloaded
 

@@ -6,7 +6,7 @@ with the driver (``provision.store``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from provision.errors import InUseError, ProvisionError
@@ -52,6 +52,7 @@ def unload_modules(
     devices: Iterable[str] = (),
     root: Path = Path("/"),
     progress: Progress = silent,
+    reload: Callable[[Sequence[str]], None] | None = None,
 ) -> tuple[str, ...]:
     """Unload the given modules, if they are loaded: all of them, or none if one is in use.
 
@@ -60,6 +61,8 @@ def unload_modules(
         devices: Globs below ``/dev`` of their devices, by which processes are found.
         root: Root of the running host.
         progress: Receives a note of each step.
+        reload: Loads modules again, in this order, if one that was opened meanwhile stays: half of
+            a driver serves nobody.
 
     Returns:
         The unloaded modules, in their order.
@@ -69,9 +72,15 @@ def unload_modules(
         ProvisionError: The kernel refused for another reason.
     """
     ordered = removable(names, devices=devices, root=root)
-    for name in ordered:
+    for at, name in enumerate(ordered):
         progress(Note(f"unload {name}"))
-        _remove(name)
+        try:
+            _remove(name)
+        except ProvisionError:
+            if at and reload is not None:
+                progress(Note(f"{name} stays, so the others are loaded again"))
+                reload(ordered[:at][::-1])
+            raise
     return ordered
 
 
@@ -123,6 +132,11 @@ def _listed(users: Iterable[User]) -> str:
     return ", ".join(dict.fromkeys(user.module for user in users))
 
 
+def _load_again(names: Sequence[str]) -> None:
+    """Load modules of the kernel; a blacklist does not keep those that are named."""
+    run(["modprobe", "-a", *names], why="load the modules again", check=False)
+
+
 class ConflictError(ModuleInUseError):
     """A module conflicts with a driver, and can't be unloaded while this kernel runs."""
 
@@ -146,7 +160,9 @@ def unload_conflicts(
     """
     driver = manifest.pin.driver.name
     try:
-        return unload_modules(manifest.host.conflicts, root=root, progress=progress)
+        return unload_modules(
+            manifest.host.conflicts, root=root, progress=progress, reload=_load_again
+        )
     except ModuleInUseError as error:
         names = ", ".join(dict.fromkeys(user.module for user in error.users))
         raise ConflictError(

@@ -240,7 +240,14 @@ def unload_driver(
     with switching(settings.root, progress), changing(layout, progress):
         entry, manifest = _artifact(layout)
         with unloading(settings.root, driver, progress=progress):
-            unloaded = unload(manifest, root=settings.root, progress=progress)
+            configured = settings.config.drivers.get(driver)
+            unloaded = unload(
+                entry,
+                manifest,
+                options=configured.options if configured else {},
+                root=settings.root,
+                progress=progress,
+            )
     return Moved(manifest, entry, unloaded)
 
 

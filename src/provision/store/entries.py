@@ -29,6 +29,7 @@ from provision.store.locks import changing
 _DIGITS = 12
 _PARTIAL = ".partial-"
 _REMOVED = ".removed-"
+_REPLACED = ".replaced-"
 _ENTRY = "entry"
 # Files that are made durable at once.
 _SYNCS = 8
@@ -153,12 +154,10 @@ def adopt(layout: Layout, short_digest: str, draft: Path, *, replace: bool) -> b
     if entry.exists():
         if not replace:
             return False
-        # This takes two steps: a folder can't be renamed over one that is not empty. A run that is
-        # killed in between leaves no entry, and the next run adds it.
-        removed = layout.folder / f"{_REMOVED}{short_digest}"
-        if removed.exists():
-            shutil.rmtree(removed)
-        entry.rename(removed)
+        # A folder can't be renamed over one that is not empty. If this ends between the two steps,
+        # what the entry was is put back by ``remove_leftovers``: it may be all that a boot has.
+        remove_leftovers(layout)
+        entry.rename(layout.folder / f"{_REPLACED}{short_digest}")
     draft.rename(entry)
     sync_directory(layout.folder)
     remove_leftovers(layout)
@@ -189,13 +188,21 @@ def remove(layout: Layout, short_digest: str) -> int:
 def remove_leftovers(layout: Layout) -> list[Path]:
     """Remove what killed runs left behind; the caller holds the driver's lock.
 
+    An entry that was being replaced is put back, unless the new one is there.
+
     Drafts of entries are filled without that lock; one that a process is filling stays.
 
     Returns:
         The removed files, links and folders.
     """
+    for replaced in sorted(layout.folder.glob(f"{_REPLACED}*")):
+        entry = layout.folder / replaced.name.removeprefix(_REPLACED)
+        if not entry.exists():
+            replaced.rename(entry)
+            sync_directory(layout.folder)
     patterns = [
         (layout.folder, f"{_PARTIAL}*"),
+        (layout.folder, f"{_REPLACED}*"),
         (layout.folder, f"{_REMOVED}*"),
         (layout.folder, f".{layout.current.name}.*"),
         (layout.folder, f".{layout.previous.name}.*"),

@@ -21,6 +21,7 @@ class Kernel:
     Attributes:
         loaded: Holders of each loaded module.
         references: Users of a module besides its holders.
+        opened: Modules that someone opens after they were looked at.
         refused: What modprobe says about a module that the kernel refuses, and what it logs.
         calls: The programs that were run.
     """
@@ -28,6 +29,7 @@ class Kernel:
     root: Path
     loaded: dict[str, list[str]] = field(default_factory=dict)
     references: dict[str, int] = field(default_factory=dict)
+    opened: set[str] = field(default_factory=set)
     refused: dict[str, tuple[str, str]] = field(default_factory=dict)
     calls: list[list[str]] = field(default_factory=list)
     limits: list[float] = field(default_factory=list)
@@ -78,7 +80,7 @@ class Kernel:
         return ""
 
     def _rmmod(self, name: str) -> str:
-        if self.references.get(name) or self.loaded[name]:
+        if self.references.get(name) or self.loaded[name] or name in self.opened:
             return f"rmmod: ERROR: Module {name} is in use\n"
         del self.loaded[name]
         for users in self.loaded.values():

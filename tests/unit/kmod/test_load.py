@@ -186,9 +186,9 @@ def test_users_go_before_what_they_use(kernel: Kernel, entry: Path) -> None:
     kernel.have("core")
     kernel.have("net", uses=["core"])
     kernel.have("extra", uses=["core"])
-    assert unload(manifest, root=kernel.root) == ("net", "extra", "core")
+    assert unload(entry, manifest, root=kernel.root) == ("net", "extra", "core")
     assert kernel.loaded == {}
-    assert unload(manifest, root=kernel.root) == ()
+    assert unload(entry, manifest, root=kernel.root) == ()
 
 
 def test_a_module_in_use_keeps_the_whole_driver(kernel: Kernel, entry: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_module_in_use_keeps_the_whole_driver(kernel: Kernel, entry: Path) -> 
     (descriptor / "3").symlink_to("/dev/demo0")
     write(kernel.root / "proc/4711/comm", b"ffmpeg\n")
     with pytest.raises(ModuleInUseError, match="core can't be unloaded: in use") as error:
-        unload(manifest, root=kernel.root)
+        unload(entry, manifest, root=kernel.root)
     assert error.value.details == "core is used by ffmpeg (process 4711), /dev/demo0"
     assert error.value.members() == {
         "users": [
@@ -211,13 +211,27 @@ def test_a_module_in_use_keeps_the_whole_driver(kernel: Kernel, entry: Path) -> 
     assert kernel.calls == []
 
 
-def test_a_user_that_comes_in_between_counts_too(kernel: Kernel, entry: Path) -> None:
+def test_a_user_that_comes_in_between_finds_the_whole_driver(kernel: Kernel, entry: Path) -> None:
     manifest = make_stack(entry)
-    kernel.have("core")
-    kernel.references["core"] = 1
+    load(entry, manifest, root=kernel.root)
+    kernel.opened.add("core")
+    options: Options = {"net": {"devices": 2}}
     with pytest.raises(ModuleInUseError, match="core can't be unloaded: in use"):
-        unload(manifest, root=kernel.root)
-    assert kernel.calls == [["rmmod", "core"]]
+        unload(entry, manifest, options=options, root=kernel.root)
+    assert {"core", "net", "extra"} <= set(kernel.loaded)
+    assert any(call[-1] == "devices=2" for call in kernel.calls)
+
+
+def test_a_user_that_comes_in_between_keeps_what_holds_the_hardware(
+    kernel: Kernel, entry: Path
+) -> None:
+    kernel.have("nova_core")
+    kernel.have("nova_drm", uses=["nova_core"])
+    kernel.opened.add("nova_core")
+    manifest = make_stack(entry, HostNeeds(conflicts=("nova_core", "nova_drm")))
+    with pytest.raises(ConflictError):
+        load(entry, manifest, root=kernel.root)
+    assert set(kernel.loaded) == {"nova_core", "nova_drm"}
 
 
 def test_modules_that_hold_each_other_are_still_listed() -> None:

@@ -1,11 +1,15 @@
-"""The mark of artifacts that came from a registry unsigned."""
+"""Entries that are replaced, and the mark of those that came from a registry unsigned."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from provision.manifest import UNSIGNED
-from provision.store.entries import MARK, mark_unsigned, unsigned_reference
+from provision.store.entries import MARK, add, mark_unsigned, remove_leftovers, unsigned_reference
+from provision.store.layout import Layout
+from unit.killing import KILLER
 
 
 def test_verification_and_status_know_one_mark(tmp_path: Path) -> None:
@@ -14,3 +18,26 @@ def test_verification_and_status_know_one_mark(tmp_path: Path) -> None:
     mark_unsigned(tmp_path, "registry.example/nvidia:1")
     assert (tmp_path / UNSIGNED).is_file()
     assert unsigned_reference(tmp_path) == "registry.example/nvidia:1"
+
+
+def test_an_entry_that_is_replaced_is_never_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.fsync", lambda _descriptor: None)
+    digest, numbers, found = "0123456789ab", iter(range(1000)), set()
+
+    def fill(folder: Path, content: str) -> None:
+        folder.mkdir()
+        (folder / "file").write_text(content)
+
+    for number in numbers:
+        layout = Layout(tmp_path / str(number), "demo")
+        add(layout, digest, lambda folder: fill(folder, "old"))
+        with KILLER.at(number):
+            add(layout, digest, lambda folder: fill(folder, "new"), replace=True)
+        remove_leftovers(layout)
+        found.add((layout.entry(digest) / "file").read_text())
+        assert {path.name for path in layout.folder.iterdir()} <= {digest, ".lock"}
+        if KILLER.count <= number:
+            break
+    assert found == {"old", "new"}
