@@ -14,8 +14,9 @@ from provision.agent.model import Action, KernelArtifact, Observed, Outcome, Run
 from provision.agent.preparing import Preparer
 from provision.agent.rollback import choose, reject
 from provision.documents import load_json
-from provision.errors import NotFoundError, ProvisionError
+from provision.errors import InUseError, NotFoundError, ProvisionError
 from provision.kmod.load import load, unload
+from provision.kmod.refusals import UnfitModuleError
 from provision.kmod.verify import MANIFEST
 from provision.manifest import Manifest
 from provision.pipeline.artifact_lookup import asks_registries
@@ -78,22 +79,25 @@ class Executor:
     def fall_back(self, action: Action, observed: Observed, error: ProvisionError) -> bool:
         """Fall back to the previous artifact, because the modules of this one could not be loaded.
 
+        An artifact is rejected only for what is wrong with itself. After any other error it is
+        tried again when a pause is over, which grows.
+
         Args:
             action: The ``load`` that failed.
             observed: The state of the host before it.
-            error: The error; without the device, no artifact could be loaded.
+            error: The error; without the device, or while that is in use, no artifact could be
+                loaded.
 
         Returns:
             Whether there is a previous artifact, which the kernel now uses.
         """
         artifact = _artifact(observed, action)
         layout = Layout(self.run.root, action.driver)
-        if artifact.known.previous is None or isinstance(error, NotFoundError):
+        if artifact.known.previous is None or isinstance(error, NotFoundError | InUseError):
             return False
-        failure = failure_of(
-            error, artifact.inputs, before=artifact.known.load_failure, time=int(time.time())
-        )
-        failure = replace(failure, reason="load", final=True)
+        before = artifact.known.load_failure
+        failure = failure_of(error, artifact.inputs, before=before, time=int(time.time()))
+        failure = replace(failure, reason="load", final=isinstance(error, UnfitModuleError))
         with changing(layout, self.run.progress):
             try:
                 _now, digest = choose(layout, action.kernel)
@@ -112,15 +116,23 @@ class Executor:
         driver = observed.drivers[action.driver]
         artifact = driver.artifacts.get(action.kernel)
         digests = [driver.current, artifact.digest if artifact else None]
+        wanted = (d.options for d in self.run.desired.drivers if d.name == action.driver)
+        options = next(wanted, {})
         done: list[str] = []
         with (
             changing(layout, self.run.progress),
             unloading(self.run.root, action.driver, progress=self.run.progress),
         ):
             for digest in dict.fromkeys(digests):
-                if digest and (layout.entry(digest) / MANIFEST).is_file():
-                    manifest = load_json(layout.entry(digest) / MANIFEST, Manifest)
-                    done += unload(manifest, root=self.run.root, progress=self.run.progress)
+                if digest and ((entry := layout.entry(digest)) / MANIFEST).is_file():
+                    manifest = load_json(entry / MANIFEST, Manifest)
+                    done += unload(
+                        entry,
+                        manifest,
+                        options=options,
+                        root=self.run.root,
+                        progress=self.run.progress,
+                    )
         return f"unloaded {', '.join(done) or 'nothing'}"
 
     def _activate(self, action: Action, observed: Observed) -> str:

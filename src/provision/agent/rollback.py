@@ -61,6 +61,8 @@ def reject(
 ) -> None:
     """Switch a kernel to another artifact, and reject the present one until its inputs change.
 
+    One that failed for a reason that may pass is not rejected; a later run makes it anew.
+
     The caller has held the driver's lock since it chose the artifact.
 
     Args:
@@ -77,12 +79,14 @@ def reject(
     state = load_state(layout)
     known = state.of(release)
     now = linked_kernels(layout).get(release)
-    rejected = tuple(d for d in dict.fromkeys([*known.rejected, now]) if d and d != digest)
+    is_final = failure is None or failure.final
+    candidates = [*known.rejected, now] if is_final else known.rejected
+    rejected = tuple(d for d in dict.fromkeys(candidates) if d and d != digest)
     contents = read_contents(layout.entry(digest))
     changed = replace(
         known,
-        inputs=inputs,
-        version=contents.version if contents else None,
+        inputs=inputs if is_final else None,
+        version=(contents.version if contents else None) if is_final else known.version,
         previous=None,
         fingerprint=None,
         rejected=rejected,

@@ -138,18 +138,31 @@ class Refusal:
         return next((match for line in self.log if (match := pattern.search(line))), None)
 
 
+class UnfitModuleError(ProvisionError):
+    """A module does not fit the running kernel: no other moment, key or setting would help."""
+
+
 class _Reason(NamedTuple):
-    """What happened, completing "could not be loaded: ", and what to do."""
+    """What happened, completing "could not be loaded: ", and what to do.
+
+    ``is_unfit``: whether something is wrong with the module itself, so that its artifact is
+    rejected.
+    """
 
     what: str
     resolution: str
+    is_unfit: bool = False
 
 
 def explain(refusal: Refusal) -> ProvisionError:
     """Return the error to raise for a module that could not be loaded."""
     reasons = (reason for find in _REASONS if (reason := find(refusal)))
     reason = next(reasons, None) or _unknown(refusal)
-    kind = NotFoundError if refusal.has("No such device") else ProvisionError
+    kind: type[ProvisionError] = ProvisionError
+    if reason.is_unfit:
+        kind = UnfitModuleError
+    elif refusal.has("No such device"):
+        kind = NotFoundError
     details = [*refusal.said.splitlines(), *refusal.log[-_LOG_LINES:]]
     return kind(
         f"The module '{refusal.module}' could not be loaded: {reason.what}.",
@@ -164,10 +177,12 @@ def _signature(refusal: Refusal) -> _Reason | None:
     kind = next((k for text, k in _SIGNATURE_LOG if any(text in line for line in refusal.log)), "")
     if not kind and refusal.has("Required key not available"):
         kind = "unknown"
-    what, resolution = _SIGNATURE_REASONS[kind or ("broken" if refusal.has("Bad message") else "")]
+    kind = kind or ("broken" if refusal.has("Bad message") else "")
+    what, resolution = _SIGNATURE_REASONS[kind]
     return _Reason(
         f"this kernel accepts only modules signed with a key that it knows, and this one {what}",
         resolution,
+        is_unfit=kind == "broken",
     )
 
 
@@ -209,14 +224,16 @@ def _other_kernel(refusal: Refusal) -> _Reason | None:
             f"it was built for another kernel ('{magic['is'].strip()}', and this one is"
             f" '{magic['should'].strip()}')",
             rebuild,
+            is_unfit=True,
         )
     if symbol:
         return _Reason(
             f"it was built with other headers: the symbol '{symbol[1]}' has another version in the"
             f" running kernel {refusal.kernel}",
             rebuild,
+            is_unfit=True,
         )
-    return _Reason("its format is not this kernel's", rebuild)
+    return _Reason("its format is not this kernel's", rebuild, is_unfit=True)
 
 
 def _symbols(refusal: Refusal) -> _Reason | None:
@@ -229,6 +246,7 @@ def _symbols(refusal: Refusal) -> _Reason | None:
         f"{which}",
         "A module that it depends on is missing or of another build: 'provision verify DRIVER', and"
         " see that the kernel's own modules are all installed (linux-modules-extra and the like).",
+        is_unfit=True,
     )
 
 

@@ -34,7 +34,7 @@ from provision.store.locks import changing
 
 # It grows when an existing key changes its meaning, not when a key is added.
 SCHEMA = 1
-# Seconds before a failed build is tried again, doubled each time; and the longest pause.
+# Seconds before a failed build or load is tried again, doubled each time; and the longest pause.
 _PAUSE = 60
 _LONGEST_PAUSE = 6 * 3600
 _MOST_DOUBLINGS = 16
@@ -81,8 +81,8 @@ class Failure:
         """
         # The exponent is bounded, because the file may have any number.
         pause = min(_PAUSE * 2 ** min(self.attempts, _MOST_DOUBLINGS), _LONGEST_PAUSE)
-        is_build = self.reason in {"build", "compile"}
-        return self.final or (is_build and 0 <= now - self.time < pause)
+        has_pause = self.reason in {"build", "compile", "load"}
+        return self.final or (has_pause and 0 <= now - self.time < pause)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ class Host:
         kernel: Its running kernel.
         broken: What is raised instead of making an artifact, by kernel or driver.
         newest: The version that ``latest`` and ``production`` are.
+        refused: What modprobe and the kernel's log say about a version that does not load.
         is_gone: Whether versions that were chosen before are not offered any more.
         needs: What the driver needs of its host.
         wanted: What was resolved.
@@ -58,6 +59,7 @@ class Host:
     root: Path
     kernel: kernels.Kernel
     broken: dict[str, ProvisionError] = field(default_factory=dict)
+    refused: dict[str, tuple[str, str]] = field(default_factory=dict)
     newest: str = NEWEST
     is_gone: bool = False
     needs: HostNeeds = field(default_factory=HostNeeds)
@@ -124,13 +126,19 @@ class Host:
         self, argv: Sequence[str | Path], *, why: str, check: bool = True, timeout: float = LIMIT_S
     ) -> Completed:
         """Stand in for ``provision.run.run``: a loaded module has the version of its file."""
-        done = self.kernel.run(argv, why=why, check=check, timeout=timeout)
         words = [str(word) for word in argv]
-        if "-d" in words and done.returncode == 0:
+        version = ""
+        if "-d" in words:
             entry = Path(words[words.index("-d") + 1])
             manifest = Manifest.model_validate_json((entry / "driver/manifest.json").read_text())
-            version = f"{manifest.pin.driver.version}\n".encode()
-            write(self.root / f"sys/module/{DRIVER}/version", version)
+            version = manifest.pin.driver.version
+        if version in self.refused:
+            self.kernel.refused[DRIVER] = self.refused[version]
+        done = self.kernel.run(argv, why=why, check=check, timeout=timeout)
+        if version in self.refused:
+            del self.kernel.refused[DRIVER]
+        elif version and done.returncode == 0:
+            write(self.root / f"sys/module/{DRIVER}/version", f"{version}\n".encode())
         return done
 
     def hear(self, event: Event) -> None:

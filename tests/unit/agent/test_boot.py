@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import time
 
 import pytest
 
 from provision.agent.boot import boot
 from provision.agent.rollback import rollback, would_roll_back
 from provision.errors import ConfigError, NotFoundError
+from provision.kmod.loader import LOADER
+from provision.store.state import load_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
 from unit.kmod.artifact import KERNEL
 
@@ -114,6 +117,14 @@ def test_a_boot_goes_back_to_the_artifact_before_a_damaged_one(ready: Host) -> N
     assert ready.current() == NEWEST
 
 
+def test_a_boot_takes_up_an_entry_that_was_being_replaced(ready: Host) -> None:
+    entry = ready.layout.current.resolve()
+    entry.rename(entry.with_name(f".replaced-{entry.name}"))
+    ready.reboot()
+    assert boot(ready.root).status.state == "ready"
+    assert ready.layout.current.resolve() == entry
+
+
 def test_mistakes_in_the_configuration_cost_no_driver_at_a_boot(ready: Host) -> None:
     ready.reboot()
     ready.configure("[drivers\n")
@@ -125,3 +136,95 @@ def test_mistakes_in_the_configuration_cost_no_driver_at_a_boot(ready: Host) -> 
     with pytest.raises(ConfigError):
         boot(ready.root)
     assert list(ready.kernel.loaded) == [DRIVER]
+
+
+def test_each_kernel_finds_a_loader_beside_its_modules(ready: Host) -> None:
+    ready.add_kernel(NEXT)
+    ready.apply()
+    loaders = {k: ready.layout.kernel_link(k).resolve() / LOADER for k in (KERNEL, NEXT)}
+    for release, path in loaders.items():
+        text = path.read_text()
+        assert f"kernel={release}\n" in text
+        assert f"entry=/var/lib/provision/{DRIVER}/{path.parent.name}\n" in text
+    # As an older provision has left it; and for other parameters.
+    loaders[NEXT].unlink()
+    options = f"[drivers.{DRIVER}]\n[drivers.{DRIVER}.options.{DRIVER}]\ncount = 2\n"
+    ready.configure(options)
+    assert ready.kinds() == []
+    assert all("count=2" in path.read_text() for path in loaders.values())
+
+
+def test_what_the_loader_has_loaded_is_not_loaded_again(ready: Host) -> None:
+    ready.kernel.calls.clear()
+    result = boot(ready.root)
+    assert (result.outcomes, result.status.state) == ((), "ready")
+    assert ready.kernel.calls == []
+
+
+_MAGIC = "demo: version magic 'a' should be 'b'"
+
+
+@pytest.mark.parametrize(
+    ("said", "logged", "is_rejected"),
+    [
+        ("Exec format error", _MAGIC, True),
+        ("Invalid argument", "demo: disagrees about version of symbol module_layout", True),
+        ("Unknown symbol in module", "demo: Unknown symbol x (err -2)", True),
+        ("Key was rejected by service", "", False),
+        ("Required key not available", "", False),
+        ("Operation not permitted", "Lockdown: modprobe: unsigned module loading", False),
+        ("Device or resource busy", "", False),
+        ("Connection timed out", "", False),
+        ("Invalid argument", "demo: `x' invalid for parameter `count'", False),
+    ],
+)
+def test_only_what_is_wrong_with_an_artifact_rejects_it(
+    ready: Host, monkeypatch: pytest.MonkeyPatch, said: str, logged: str, *, is_rejected: bool
+) -> None:
+    ready.use()
+    ready.ask_for(NEWEST)
+    ready.apply()
+    failing = ready.layout.kernel_link(KERNEL).readlink().name
+    ready.refused[NEWEST] = (said, logged)
+    ready.reboot()
+    boot(ready.root)
+    # The driver serves, whatever it was.
+    assert (ready.current(), list(ready.kernel.loaded)) == (OLDER, [DRIVER])
+    assert load_state(ready.layout).of(KERNEL).rejected == ((failing,) if is_rejected else ())
+    # What works is not taken out at once for what has just failed.
+    assert ready.kinds() == []
+    assert ready.apply().status.state == "failed"
+    ready.refused.clear()
+    later = time.time() + 24 * 3600
+    monkeypatch.setattr("time.time", lambda: later)
+    ready.apply()
+    assert ready.current() == (OLDER if is_rejected else NEWEST)
+    assert ready.apply().status.state == ("failed" if is_rejected else "ready")
+
+
+def test_each_failure_to_load_makes_the_pause_longer_until_one_succeeds(
+    ready: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready.refused[NEWEST] = ("Device or resource busy", "")
+    ready.ask_for(NEWEST)
+    ready.apply()
+    for attempts in (2, 3):
+        later = time.time() + 24 * 3600
+        monkeypatch.setattr("time.time", lambda later=later: later)
+        ready.apply()
+        failure = load_state(ready.layout).of(KERNEL).failure
+        assert failure is not None
+        assert failure.attempts == attempts
+    assert ready.current() == OLDER
+
+
+def test_a_rejected_artifact_that_loads_after_all_is_rejected_no_more(ready: Host) -> None:
+    ready.refused[NEWEST] = ("Exec format error", _MAGIC)
+    ready.ask_for(NEWEST)
+    ready.apply()
+    assert ready.current() == OLDER
+    ready.refused.clear()
+    ready.apply(retry=True)
+    assert ready.current() == NEWEST
+    known = load_state(ready.layout).of(KERNEL)
+    assert (known.rejected, known.failure, known.load_failure) == ((), None, None)

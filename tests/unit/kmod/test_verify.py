@@ -201,3 +201,15 @@ def test_hosts_have_a_list_of_modules_of_their_own(tmp_path: Path) -> None:
     (tmp_path / _FOR_HOSTS / "modules.dep").write_bytes(b"")
     (finding,) = verify_artifact(tmp_path).findings
     assert (finding.path, finding.kind) == (f"{_FOR_HOSTS}/demo.ko", "modules.dep")
+
+
+@pytest.mark.parametrize("is_entry", [True, False])
+def test_a_loader_is_the_hosts_and_never_an_images(tmp_path: Path, *, is_entry: bool) -> None:
+    """It runs as root, and the image of an artifact may come from anywhere."""
+    folder = tmp_path / (make_pin().short_digest if is_entry else "entry")
+    make_artifact(folder)
+    write(folder / "load", b"reboot")
+    (folder / "usr/lib").mkdir(parents=True)
+    (folder / "usr/lib/modules").symlink_to("/lib/modules")
+    found = {finding.path for finding in verify_artifact(folder).findings}
+    assert found == (set() if is_entry else {"load", "usr/lib/modules"})
