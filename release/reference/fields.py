@@ -29,6 +29,7 @@ from provision.config import CdiConfig, Config, DriverConfig, MetricsConfig, Pol
 from provision.config.build_settings import (
     ArchiveConfig,
     EngineConfig,
+    NetworkConfig,
     RepositoryConfig,
     TreeConfig,
 )
@@ -58,6 +59,7 @@ _MODELS: dict[str, type[BaseModel]] = {
         InstalledFeature,
         KernelRange,
         MetricsConfig,
+        NetworkConfig,
         Patch,
         PciMatch,
         PolicyConfig,

@@ -154,8 +154,8 @@ _CAUSES = (
         re.compile(r"Temporary failure resolving|Could not resolve|^[EW]: Failed to fetch|"
             r"^[EW]: Some index files failed to download|^E: Unable to fetch|Could not connect to"),
         lambda _pin, line: f"The build container could not download: {line}",
-        "Check whether the build container reaches the archive: --network host, a proxy in the "
-        "environment, or a mirror in provision.toml.",
+        "Check whether the build container reaches the archive: --network host, or name a "
+        "proxy ([network] proxy) or a mirror in provision.toml.",
         is_outside=True,
     ),
     Cause(

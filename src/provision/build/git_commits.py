@@ -237,7 +237,7 @@ def _failed(commit: GitCommit, path: Path, said: str) -> ProvisionError:
         reason = ": no authority that this machine knows vouches for the server"
         resolution = (
             "Add its authority to this machine's own (update-ca-certificates on Debian,"
-            " update-ca-trust on RHEL), or name a file that has it in REQUESTS_CA_BUNDLE."
+            " update-ca-trust on RHEL)."
         )
     else:
         # An unreachable server says nothing about the driver: a matrix ends, and records nothing.
@@ -245,8 +245,8 @@ def _failed(commit: GitCommit, path: Path, said: str) -> ProvisionError:
         reason = ""
         resolution = (
             "Check whether the repository has the commit and can be reached: git ls-remote"
-            f" {_pasted(commit)}; containers may need --network host, or a proxy in the"
-            f" environment. Or copy {copy}"
+            f" {_pasted(commit)}; containers may need --network host, or [network] proxy"
+            f" in /etc/provision/provision.toml. Or copy {copy}"
         )
     return kind(
         f"Fetching failed for {_named(commit)}{reason}.", resolution=resolution, details=details

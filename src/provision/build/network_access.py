@@ -22,8 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from provision.config import NetworkConfig
 from provision.errors import ProvisionError, UsageError
-from provision.files import in_root
+from provision.fetch.authorities import authorities_of
 
 # Characters that a word of the file can't hold: wget reads quotes, but has no escape for one.
 _NO_WORD = re.compile(r"[\s\"\\\x00-\x1f]")
@@ -42,12 +43,6 @@ if [ -s $authorities ]; then
     export GIT_SSL_CAINFO=$authorities
 fi
 """
-# Of Debian, the RHEL family, and SUSE.
-_BUNDLES = (
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-)
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
 
@@ -169,12 +164,17 @@ def _login(url: str) -> tuple[str, str] | None:
     return (found[0], found[1]) if found else None
 
 
+def use_proxies(network: NetworkConfig) -> None:
+    """Let this process, its programs and its containers use the proxy that provision.toml names.
+
+    It replaces all proxies of the environment: a shell then does what the units do.
+    """
+    if variables := network.variables():
+        for name in (*_PROXIES, "all_proxy", "ALL_PROXY"):
+            os.environ.pop(name, None)
+        os.environ.update(variables)
+
+
 def proxies() -> dict[str, str]:
     """Return the variables of this process's environment that name proxies."""
     return {name: os.environ[name] for name in _PROXIES if name in os.environ}
-
-
-def authorities_of(root: Path) -> Path | None:
-    """Return the file with the certificates that a host trusts; None where it has none."""
-    bundles = [in_root(root, name) for name in _BUNDLES]
-    return next((path for path in bundles if path.is_file()), None)

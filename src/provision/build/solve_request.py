@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.build.network_access import authorities_of
+from provision.build.network_access import proxies
 from provision.build.package_store import closure_key
 from provision.distros import (
     Distro,
@@ -19,12 +19,13 @@ from provision.distros import (
     Spec,
     family_of,
 )
-from provision.distros.debian.apt import AUTHORITIES
+from provision.distros.family import AUTHORITIES
 from provision.distros.kernel_tree import Toolchain
 from provision.distros.rpm_based.dnf import archive_of_headers, archived_files, header_addresses
 from provision.distros.rpm_based.solver_messages import HeadersGoneError, missing_entitlement
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError, download_any
+from provision.fetch.authorities import authorities_of
 from provision.files import holds_something, in_root
 from provision.pin import BasePin
 from provision.progress import Note, Progress
@@ -112,13 +113,14 @@ class SolveRequest:
         return found
 
     def authorities(self) -> dict[str, bytes]:
-        """Return the certificates that this host trusts, for https mirrors of apt's family.
+        """Return the certificates that this host trusts, by path below ``WORK``.
 
-        They come by path below ``WORK``. There are none without an https mirror.
+        Images have none of a site's own mirrors, nor of a proxy that reads along; Debian's and
+        Ubuntu's have none at all. They are not needed without an https mirror or a proxy.
         """
         urls = [url for one in self.repositories for url in one.urls]
-        is_needed = bool(self._entitled()) or any(url.startswith("https:") for url in urls)
-        if self.distro.apt is None or not is_needed:
+        is_needed = bool(self._entitled() or proxies())
+        if not is_needed and not any(url.startswith("https:") for url in urls):
             return {}
         found = authorities_of(self.root)
         return {AUTHORITIES: found.read_bytes()} if found else {}

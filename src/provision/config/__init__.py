@@ -14,6 +14,7 @@ from provision.config.build_settings import (
     ArchiveConfig,
     DistroConfig,
     EngineConfig,
+    NetworkConfig,
     RepositoryConfig,
     TreeConfig,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "EngineConfig",
     "KeyConfig",
     "MetricsConfig",
+    "NetworkConfig",
     "PolicyConfig",
     "RegistryConfig",
     "RepositoryConfig",
@@ -171,6 +173,7 @@ class Config(Frozen):
     metrics: MetricsConfig = MetricsConfig()
     cdi: CdiConfig = CdiConfig()
     engine: EngineConfig = EngineConfig()
+    network: NetworkConfig = NetworkConfig()
     distros: dict[Name, DistroConfig] = Field(default_factory=dict)
     kernel_distro: KernelDistro | None = None
     catalogue: tuple[str, ...] = ()

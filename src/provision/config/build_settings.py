@@ -23,6 +23,9 @@ EngineAddress = Annotated[
     StringConstraints(pattern=r"^(unix|tcp|https?|ssh)://[^\s]+$"),
     AfterValidator(_address),
 ]
+ProxyAddress = Annotated[
+    str, StringConstraints(pattern=r"^https?://[^\s/]+/?$"), AfterValidator(_address)
+]
 # A name of an image, with its digest or without.
 BaseImage = Annotated[
     str,
@@ -45,6 +48,41 @@ class EngineConfig(Frozen):
     host: EngineAddress | None = None
     network: str | None = None
     jobs: int | None = Field(default=None, ge=1)
+
+
+class NetworkConfig(Frozen):
+    """How this host reaches servers: in units, in a shell and in the containers of builds.
+
+    Authorities are not set here: those of the system count, in containers too. The container engine
+    pulls base images by its own settings.
+
+    Attributes:
+        proxy: Address of the proxy for ``http`` and ``https``, with user and password if it needs
+            them. It takes precedence over the variables of a shell, which units do not have. A
+            proxy on this machine's loopback is reached from containers only with ``[engine] network
+            = "host"``. Without it: ``https_proxy``, ``http_proxy`` and ``no_proxy``.
+        no_proxy: Hosts and domains that are reached directly, as in the variable ``no_proxy``.
+            Without it: none.
+    """
+
+    proxy: ProxyAddress | None = None
+    no_proxy: tuple[Annotated[str, StringConstraints(pattern=r"^[^\s,]+$")], ...] = ()
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables by which programs learn of the proxy; empty without one."""
+        if self.proxy is None:
+            return {}
+        return {
+            "http_proxy": self.proxy,
+            "https_proxy": self.proxy,
+            "no_proxy": ",".join(self.no_proxy),
+        }
+
+    @model_validator(mode="after")
+    def _has_proxy(self) -> Self:
+        if self.no_proxy and self.proxy is None:
+            raise ValueError("no_proxy has no effect without proxy")
+        return self
 
 
 class ArchiveConfig(Frozen):

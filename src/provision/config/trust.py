@@ -139,7 +139,7 @@ class RegistryConfig(Frozen):
         sign_password_file: File whose first line is that key's password or PIN. Without it: the key
             has none.
         ca: File with the certificate authorities of the registry's certificate. Without it: those
-            of the system, or ``REQUESTS_CA_BUNDLE``.
+            of the system.
         plain_http: Whether the registry is reached without TLS. A registry on this machine
             (``localhost``, ``127.…``) always is, unless ``ca`` is set.
         token_hosts: Further hosts that may receive the registry's credentials, to issue tokens;

@@ -18,6 +18,8 @@ from provision.pin import ClosurePackage
 
 # Where a solving container's files lie; each script may write below it, and nowhere else.
 WORK = "/provision/solve"
+# Below it: certificates of the authorities that this machine trusts, for https mirrors and proxies.
+AUTHORITIES = "authorities.crt"
 
 
 @dataclass(frozen=True, slots=True)

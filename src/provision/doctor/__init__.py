@@ -78,6 +78,7 @@ CHECKS: tuple[Check, ...] = (
     Check("entitlement", build_checks.entitlement),
     Check("headers-source", build_checks.headers_source),
     Check("engine", build_checks.engine),
+    Check("network", settings_checks.network),
     Check("registry", settings_checks.registry),
     Check("host-libraries", host_checks.host_libraries),
     Check("old-files", host_checks.old_files),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,17 +32,18 @@ class Finding:
 
     Attributes:
         state: ``fail``: a driver does not work, or won't after the next boot; ``warn``: it may not;
-            ``unknown``: the check can't read what it needs.
+            ``unknown``: the check can't read what it needs; ``ok``: nothing is wrong, and this is
+            why.
         seen: The finding.
-        cause: Its cause.
-        cure: What to do.
+        cause: Its cause; None if nothing is wrong.
+        cure: What to do; None if nothing is wrong.
         driver: The driver that it concerns; None: the host.
     """
 
     state: State
     seen: str
-    cause: str
-    cure: str
+    cause: str | None = None
+    cure: str | None = None
     driver: str | None = None
 
 
@@ -80,6 +82,7 @@ class Scene:
         config: Its provision.toml.
         drivers: The drivers that it has or should have.
         log: The kernel's log; None: it can't be read.
+        environment: The environment of this process.
     """
 
     root: Path
@@ -89,6 +92,7 @@ class Scene:
     config: Config
     drivers: tuple[Driver, ...]
     log: tuple[str, ...] | None
+    environment: Mapping[str, str]
 
     def installed(self) -> Iterator[tuple[Driver, Path, Manifest]]:
         """Yield the drivers that have an artifact for the running kernel, with it."""
@@ -128,6 +132,7 @@ def observe(root: Path = Path("/")) -> Scene:
         config=config,
         drivers=tuple(_driver(root, name, kernels.running, catalogue) for name in names),
         log=messages,
+        environment=dict(os.environ),
     )
 
 

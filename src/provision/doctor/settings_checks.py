@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from provision.distros import all_distros
 from provision.doctor.scene import Finding, Scene
-from provision.errors import ConfigError
+from provision.errors import ConfigError, redact
 from provision.files import glob_in_root, in_root
 from provision.registry.image_signature import load_keys
 from provision.store.entries import unsigned_reference
 
+_PROXIES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY")
 _RUNTIME = "oci-decorator"
 _DAEMON_JSON = "etc/docker/daemon.json"
 _DROP_IN = "etc/containers/containers.conf.d/50-oci-decorator.conf"
@@ -76,6 +77,34 @@ def distros(scene: Scene) -> Iterator[Finding]:
                 "the mirrors, repositories and base images in it have no effect",
                 f"use the ID of its os-release; known are {', '.join(known)}",
             )
+
+
+def network(scene: Scene) -> Iterator[Finding]:
+    """Units reach the network by the same proxy as a shell."""
+    proxy = scene.config.network.proxy
+    if proxy is not None:
+        yield Finding("ok", f"{redact(proxy)} is the proxy, by [network] in provision.toml")
+        return
+    named = next((name for name in _PROXIES if scene.environment.get(name)), None)
+    if named is None or not scene.drivers:
+        return
+    value = scene.environment[named]
+    if any(value in (scene.text(str(name)) or "") for name in _unit_settings(scene)):
+        yield Finding("ok", f"{redact(value)} is the proxy, by {named} and systemd's settings")
+        return
+    yield Finding(
+        "warn",
+        f"the proxy {redact(value)} comes from {named} of this environment only",
+        "units do not have the variables of a shell: nothing is built for the next kernel",
+        f'write [network] proxy = "{redact(value)}" into /etc/provision/provision.toml',
+    )
+
+
+def _unit_settings(scene: Scene) -> Iterator[PurePosixPath]:
+    """Yield the files in which admins give variables to all units, or to ours."""
+    for folder in ("etc/systemd", "usr/lib/systemd"):
+        for pattern in ("system.conf", "system.conf.d/*", "system/provision-*.service.d/*"):
+            yield from glob_in_root(scene.root, f"{folder}/{pattern}")
 
 
 def registry(scene: Scene) -> Iterator[Finding]:

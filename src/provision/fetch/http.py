@@ -28,9 +28,9 @@ _READ_TIMEOUT = 60.0
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _RETRIED_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 _REACH = (
-    "Check that this machine reaches that address. Behind a proxy, set https_proxy and http_proxy"
-    " (and REQUESTS_CA_BUNDLE, if it has a certificate of its own); with an own mirror, name it in"
-    " /etc/provision/provision.toml."
+    "Check that this machine reaches that address. Behind a proxy, name it in"
+    " /etc/provision/provision.toml ([network] proxy), and add its authority, if it has one, to"
+    " those of the system; with an own mirror, name that there."
 )
 
 T = TypeVar("T")

@@ -13,12 +13,15 @@ import io
 import time
 from collections.abc import Callable
 from http.client import HTTPException, HTTPResponse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import requests
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
+from provision.fetch.authorities import authorities_of
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -152,6 +155,8 @@ def _pools(waiting_s: float) -> dict[str, type[HTTPConnectionPool]]:
 def bounded_session() -> requests.Session:
     """Return a new session."""
     session = requests.Session()
+    if (authorities := authorities_of(Path("/"))) is not None:
+        session.verify = str(authorities)
     for scheme in ("http", "https"):
         session.mount(f"{scheme}://", _BoundedAdapter(_WAITING_S))
     return session

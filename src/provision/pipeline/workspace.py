@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from provision.build.network_access import use_proxies
 from provision.catalogue import Catalogue, catalogue_folders
 from provision.config import Config, load
 from provision.distros.debian import ArchiveAccess, default_cache
@@ -48,5 +49,6 @@ def load_settings(root: Path = Path("/"), *, catalogues: Sequence[Path] = ()) ->
     """
     root = root.resolve()
     config = load(root)
+    use_proxies(config.network)
     folders = [*catalogue_folders(config.catalogue, root=root), *catalogues]
     return Settings(root=root, config=config, catalogue=Catalogue(folders))

@@ -44,7 +44,7 @@ _CHUNK = 1 << 18
 _LONGEST_TOKEN_ANSWER = 1 << 20
 _LONGEST_COMPLAINT = 4096
 _REACH = (
-    "Check that this machine reaches the registry. Behind a proxy, set https_proxy and no_proxy;"
+    "Check that this machine reaches the registry. Behind a proxy, name it: [network] proxy;"
     " for a registry with a certificate of its own, name its authority: [registry] ca in"
     " /etc/provision/provision.toml; for one without TLS: [registry] plain_http = true."
 )

@@ -202,7 +202,7 @@ def test_the_container_gets_login_and_authorities_and_shows_neither(
         ("fatal: Authentication failed for 'https://git.example/x.git/'", "login", ".netrc"),
         ("fatal: could not read Username for 'https://git.example'", "login", "git.example"),
         ("fatal: unable to access: The requested URL returned error: 403", "login", ".netrc"),
-        ("server certificate verification failed. CAfile: none", "vouches", "REQUESTS_CA_BUNDLE"),
+        ("server certificate verification failed. CAfile: none", "vouches", "update-ca-trust"),
         ("SSL certificate problem: self-signed certificate in chain", "vouches", "update-ca"),
     ],
 )

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from provision.build.network_access import FOLDER, SCRIPT, GitAccess, can_hold, netrc_home
-from provision.errors import ProvisionError, UsageError
+from provision.build.network_access import (
+    FOLDER,
+    SCRIPT,
+    GitAccess,
+    can_hold,
+    netrc_home,
+    proxies,
+)
+from provision.errors import ConfigError, ProvisionError, UsageError
+from provision.pipeline.workspace import load_settings
 
 _URL = "https://git.example:8443/x.git"
 _ENGINE = "unix:///run/docker.sock"
@@ -119,3 +128,45 @@ def test_which_logins_the_file_holds(login: tuple[str, str], holds: bool, tmp_pa
         with netrc_home("h.example", login, tmp_path) as home:
             words = (home / ".netrc").read_text()
         assert words == f"machine h.example login {login[0]} password {login[1]}\n"
+
+
+@pytest.fixture
+def variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment without proxies, which is as before afterwards."""
+    for name in (*(f"{kind}_proxy" for kind in ("http", "https", "no", "all")), "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    return monkeypatch
+
+
+def test_the_proxy_of_provision_toml_replaces_those_of_a_shell(
+    tmp_path: Path, variables: pytest.MonkeyPatch
+) -> None:
+    variables.setenv("HTTPS_PROXY", "http://shell.example:1")
+    variables.setenv("all_proxy", "http://shell.example:1")
+    path = tmp_path / "etc/provision/provision.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text("")
+    load_settings(tmp_path)
+    assert proxies() == {"HTTPS_PROXY": "http://shell.example:1"}
+    path.write_text('[network]\nproxy = "http://p.example:3128"\nno_proxy = [".example", "::1"]\n')
+    load_settings(tmp_path)
+    assert proxies() == {
+        "http_proxy": "http://p.example:3128",
+        "https_proxy": "http://p.example:3128",
+        "no_proxy": ".example,::1",
+    }
+    assert "all_proxy" not in os.environ
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['proxy = "p.example:3128"', 'proxy = "ftp://p.example"', 'no_proxy = ["x"]', "proxy = 1"],
+)
+def test_a_proxy_that_nothing_could_use_is_a_mistake(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "etc/provision/provision.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"[network]\n{text}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_settings(tmp_path)
+    assert "network" in str(caught.value.details)

@@ -52,7 +52,9 @@ def test_every_input_counts(tmp_path: Path, changes: dict[str, Any]) -> None:
     assert request(tmp_path, "rocky:9", **changes).key != request(tmp_path).key
 
 
-def test_an_https_mirror_is_read_in_an_image_that_knows_no_authorities(tmp_path: Path) -> None:
+def test_an_https_mirror_is_read_in_an_image_that_knows_no_authorities(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Debian's and Ubuntu's own images have no certificates."""
     kernel, bundle = "6.1.0-47-amd64", tmp_path / "etc/ssl/certs/ca-certificates.crt"
     bundle.parent.mkdir(parents=True)
@@ -70,8 +72,17 @@ def test_an_https_mirror_is_read_in_an_image_that_knows_no_authorities(tmp_path:
     assert files["authorities.crt"] == b"those that count"
     assert b"Acquire::https::CaInfo=/provision/solve/authorities.crt" in files["script.sh"]
     assert "authorities.crt" not in given("debian:12", "http://m.example/debian", kernel=kernel)
-    # Theirs bring the package of certificates.
-    assert "authorities.crt" not in given("rocky:9", "https://m.example/rocky")
+    for distro, other in (
+        ("rocky:9", "5.14.0-427.13.1.el9_4.x86_64"),
+        ("opensuse-leap:15.6", "6.4.0-150600.23.17-default"),
+    ):
+        files = given(distro, "https://m.example/rpm", kernel=other)
+        assert files["authorities.crt"] == b"those that count"
+        assert b"$anchors/provision.pem" in files["script.sh"]
+        assert "authorities.crt" not in given(distro, "http://m.example/rpm", kernel=other)
+    # A proxy that reads along has an authority of its own.
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    assert "authorities.crt" in given("rocky:9", "http://m.example/rpm")
 
 
 def test_what_decides_which_indexes_count_names_another_closure(tmp_path: Path) -> None:

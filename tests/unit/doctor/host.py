@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from provision.catalogue import templates_dir
@@ -25,6 +25,7 @@ class DoctorHost:
     """A host's root with a driver of the catalogue that is loaded, with units and an engine."""
 
     root: Path
+    environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.file("etc/os-release", 'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n')
@@ -104,4 +105,5 @@ class DoctorHost:
 
     def results(self, check: str) -> list[Result]:
         """What one check says."""
-        return [result for result in diagnose(observe(self.root)) if result.check == check]
+        scene = replace(observe(self.root), environment=self.environment)
+        return [result for result in diagnose(scene) if result.check == check]

@@ -25,6 +25,8 @@ from unit.doctor.troubles import (
 )
 from unit.kmod.artifact import MODULE, make_pin, write
 
+_PROXY = "http://me:secret@proxy.example:3128"
+
 
 @pytest.fixture
 def host(tmp_path: Path) -> DoctorHost:
@@ -158,6 +160,30 @@ def test_kernels_with_a_tree_need_no_template_of_their_distro(
     host.file("etc/os-release", os_release)
     host.file("etc/provision/provision.toml", settings)
     assert [result.state for result in host.results("distro")] == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("files", "text"),
+    [
+        ({"etc/provision/provision.toml": f'[network]\nproxy = "{_PROXY}"\n'}, "[network]"),
+        (
+            {"etc/systemd/system.conf": f"[Manager]\nDefaultEnvironment=https_proxy={_PROXY}\n"},
+            "systemd",
+        ),
+    ],
+    ids=["provision.toml", "systemd's settings"],
+)
+def test_a_proxy_that_units_have_is_named_with_where_it_is_from(
+    host: DoctorHost, files: dict[str, str], text: str
+) -> None:
+    host.environment["https_proxy"] = _PROXY
+    for name, content in files.items():
+        host.file(name, content)
+    (found,) = host.results("network")
+    assert (found.state, found.cure) == ("ok", None)
+    assert "proxy.example:3128" in found.seen
+    assert text in found.seen
+    assert "secret" not in found.seen
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,10 @@ def _another_engine_than_the_named_one(host: DoctorHost) -> None:
     host.file("etc/provision/provision.toml", '[engine]\nhost = "unix:///run/x.sock"\n')
 
 
+def _proxy_of_a_shell(host: DoctorHost) -> None:
+    host.environment["https_proxy"] = "http://me:secret@proxy.example:3128"
+
+
 def _no_sockets(host: DoctorHost) -> None:
     (host.root / "proc/net/unix").unlink()
 
@@ -364,6 +368,7 @@ CASES: list[tuple[str, Break, str, str]] = [
     ("engine", _podman_without_its_socket, "warn", "systemctl enable --now podman.socket"),
     ("engine", _another_engine_than_the_named_one, "warn", "nothing listens on /run/x.sock"),
     ("engine", _no_sockets, "unknown", "/proc/net/unix"),
+    ("network", _proxy_of_a_shell, "warn", "proxy.example:3128 comes from https_proxy"),
     ("registry", _registry_without_keys, "fail", "no key is trusted for it"),
     ("registry", _bundle_without_keys, "fail", "file:/srv/bundle is configured"),
     ("registry", _registry_with_bad_keys, "fail", "has keys that can't be used"),

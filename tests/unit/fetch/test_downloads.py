@@ -87,7 +87,7 @@ def test_lasting_trouble_ends_with_what_to_do(server: Server, tmp_path: Path) ->
     with pytest.raises(UnreachableError, match="Could not download") as caught:
         download(server.url, sha256=SHA256, destination=tmp_path / "f")
     assert "502" in (caught.value.details or "")
-    assert "https_proxy" in (caught.value.resolution or "")
+    assert "[network] proxy" in (caught.value.resolution or "")
     assert len(server.requests) == 4
     assert names(tmp_path) == []
 

@@ -20,6 +20,7 @@ from provision.distros.debian.apt_messages import NO_CONFIG, explain
 from provision.distros.debian.relations import version_key
 from provision.distros.distro import Distro, FamilyName, Release
 from provision.distros.family import (
+    AUTHORITIES,
     WORK,
     Failure,
     HeaderQuery,
@@ -34,8 +35,6 @@ from provision.documents import refusing
 from provision.errors import ProvisionError
 from provision.pin import ClosurePackage
 
-# Below ``WORK``: certificates of the authorities that this machine trusts, for https mirrors.
-AUTHORITIES = "authorities.crt"
 _CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 _FIELDS = {"installed": 4, "package": 5}
 _FILE = re.compile(r"(?P<name>[^_]+)_(?P<version>[^_]+)_(?P<arch>[^_]+)\.deb")
@@ -134,9 +133,10 @@ def _prelude(repositories: tuple[Repository, ...]) -> str:
 set -eu
 cd {WORK}
 export LC_ALL=C DEBIAN_FRONTEND=noninteractive
-# Debian's and Ubuntu's own images have no authorities, so that no https mirror could be read.
+# Debian's and Ubuntu's own images have no authorities, and no image those of a site.
 authorities=
-if [ ! -s {_CA_BUNDLE} ] && [ -s {WORK}/{AUTHORITIES} ]; then
+if [ -s {WORK}/{AUTHORITIES} ]; then
+    if [ -s {_CA_BUNDLE} ]; then cat {_CA_BUNDLE} >> {WORK}/{AUTHORITIES}; fi
     authorities='-o Acquire::https::CaInfo={WORK}/{AUTHORITIES}'
 fi
 apt_get() {{ apt-get {options} $authorities "$@"; }}

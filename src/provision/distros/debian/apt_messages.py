@@ -95,7 +95,7 @@ _TROUBLES = (
         ),
         "The archive of {release} can't be reached from the solving container.",
         "Check that containers reach the network ([engine] network in"
-        " /etc/provision/provision.toml; http_proxy and https_proxy are handed on), or name a"
+        " /etc/provision/provision.toml; behind a proxy: [network] proxy), or name a"
         ' mirror there: {setting} mirror = "https://…".',
     ),
 )

@@ -267,4 +267,5 @@ def _prelude(distro: Distro, repositories: tuple[Repository, ...]) -> str:
     return f"""\
 set -eu
 cd {WORK}
+{rpm.TRUST}
 run() {{ dnf {_words(distro, repositories)} "$@"; }}"""

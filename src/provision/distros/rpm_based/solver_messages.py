@@ -235,7 +235,7 @@ def _unreachable(failure: Failure) -> ProvisionError:
     return ProvisionError(
         f"A repository of {_release(failure)} can't be reached from the solving container.",
         resolution="Check that containers reach the network ([engine] network in"
-        " /etc/provision/provision.toml; http_proxy and https_proxy are handed on), or name a"
+        " /etc/provision/provision.toml; behind a proxy: [network] proxy), or name a"
         f" mirror there: [distros.{failure.distro.id}] repositories.",
         details=_last(failure.said),
     )

@@ -124,6 +124,7 @@ def _prelude(repositories: tuple[Repository, ...]) -> str:
     return f"""\
 set -eu
 cd {WORK}
+{rpm.TRUST}
 run() {{ zypper {words} "$@"; }}"""
 
 
