@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-import ssl
 import sys
-from contextlib import contextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kit.cache import cache_dir
 from kit.debian import mirror
+from kit.fileserver import served
 from kit.git_server import commit_files, git_served, guard
 from kit.hosts import DISTRO, OLD_KERNEL
 from kit.made_up import MADE_UP, made_up_files, write_made_up_in_git
@@ -48,34 +44,13 @@ print(get_small(sys.argv[2], limit=1000, patient=False).decode())
 """
 
 
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_args: object) -> None:
-        """Say nothing: a test's output is for what went wrong."""
-
-
-@contextmanager
-def _files_served(folder: Path, guarded: Guarded) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(guarded.certificate)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield f"https://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
 class _Proxy:
     """A proxy, and the servers that it was asked to connect to."""
 
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
         self.log = folder / "tinyproxy.log"
-        settings = f'Port {self.port}\nListen 127.0.0.1\nLogFile "{self.log}"\nLogLevel Connect\n'
+        settings = f'Port {self.port}\nListen 127.0.0.1\nLogFile "{self.log}"\nLogLevel Info\n'
         (folder / "tinyproxy.conf").write_text(f"{settings}Timeout 60\nMaxClients 20\n")
         self.argv: list[str | Path] = ["tinyproxy", "-d", "-c", folder / "tinyproxy.conf"]
 
@@ -125,7 +100,7 @@ def test_a_download_trusts_the_systems_authorities_and_no_packages_list(
     (tmp_path / "files").mkdir()
     (tmp_path / "files/file").write_text("content")
     root = _host(tmp_path / "root", f'[network]\nproxy = "{proxy.address}"\n' if behind else "")
-    with _files_served(tmp_path / "files", guarded) as url:
+    with served(tmp_path / "files", guarded.tls()) as url:
         words = (sys.executable, "-c", _DOWNLOAD, root, f"{url}/file")
         known = _as_unit(guarded.authority, *words)
         unknown = _as_unit(None, *words)

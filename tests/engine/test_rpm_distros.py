@@ -20,7 +20,7 @@ import pytest
 
 from kit.engine import Engine
 from kit.fileserver import Mirror, served
-from kit.git_server import commit_files, git_served
+from kit.git_server import commit_files, git_served, guard
 from kit.made_up import (
     MADE_UP,
     made_up_files,
@@ -311,6 +311,61 @@ def test_a_commit_is_fetched_by_the_toolchain_and_built_without_a_network(
         built = fresh.provision.json("build", *words, "--root", fresh.root)
     module = _module(stand.engine, built["image"], tmp_path / "out")
     assert run(["modinfo", "-F", "vermagic", module]).stdout.split()[0] == kernel
+
+
+@pytest.mark.parametrize("stand", [_ROCKY_9], indirect=True)
+def test_a_cloud_of_rhel_serves_by_the_certificate_that_its_repository_file_names(
+    stand: _Stand, fresh: _Host, tmp_path: Path
+) -> None:
+    """As RHUI does: who has no certificate gets nothing, and only the file names it."""
+    guarded = guard(tmp_path, "")
+    place = fresh.root / "etc/pki/rhui"
+    place.mkdir(parents=True)
+    shutil.copy(guarded.authority, place / "chain.crt")
+    shutil.copy(guarded.certificate, place / "client.pem")
+    # The name of the image's own file, which the host's hides in the container.
+    file = fresh.root / "etc/yum.repos.d/test.repo"
+    file.parent.mkdir()
+    kernel = stand.distro.headers.kernel
+    target = (MADE_UP, "--kernel", kernel, "--distro", "rhel:9", "--base", _IMAGES[_ROCKY_9])
+    words = ("resolve", *target, "--catalogue", stand.catalogue, "--root", fresh.root)
+    status, error = fresh.provision.failure(*words)
+    assert (status, "need a subscription" in error["message"]) == (3, True)
+    stand.mirror.asked.clear()
+    with served(stand.site.mirror(), guarded.tls(clients=True)) as url:
+        file.write_text(
+            "\n".join(
+                f"[{one.id}]\nname={one.id}\nbaseurl={url}/{one.path}\nenabled=1\ngpgcheck=1\n"
+                "sslcacert=/etc/pki/rhui/chain.crt\nsslclientcert=/etc/pki/rhui/client.pem\n"
+                "sslclientkey=/etc/pki/rhui/client.pem\n"
+                for one in stand.distro.repositories
+            )
+        )
+        pin = fresh.provision.json(*words)
+    assert stand.distro.headers.package in {package["name"] for package in pin["closure"]}
+    assert stand.mirror.asked == []
+
+
+@_one
+def test_a_private_mirror_is_trusted_as_the_host_trusts_it(
+    stand: _Stand, fresh: _Host, tmp_path: Path
+) -> None:
+    """Its authority is the host's only: the image has never heard of it."""
+    guarded = guard(tmp_path, "")
+    (fresh.root / "etc/key.asc").write_bytes(stand.site.key.read_bytes())
+    words = ("resolve", *stand.target(), "--root", fresh.root)
+    with served(stand.site.mirror(), guarded.tls()) as url:
+        tables = [
+            _REPOSITORY.format(id=stand.distro.id, repository=one.id, url=url, path=one.path)
+            for one in stand.distro.repositories
+        ]
+        fresh.configure(_CONFIG + "".join(tables))
+        assert fresh.provision.failure(*words)[0] != 0
+        bundle = fresh.root / "etc/pki/tls/certs/ca-bundle.crt"
+        bundle.parent.mkdir(parents=True)
+        shutil.copy(guarded.authority, bundle)
+        pin = fresh.provision.json(*words)
+    assert stand.distro.headers.package in {package["name"] for package in pin["closure"]}
 
 
 @_one

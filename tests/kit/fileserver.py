@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from io import BytesIO
     from pathlib import Path
+    from ssl import SSLContext
     from typing import BinaryIO
 
 __all__ = ["Mirror", "served"]
@@ -97,19 +98,26 @@ class _MirrorHandler(_Quiet):
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """Serve `folder`; yields its URL, without a slash at the end."""
-    with _serving(partial(_Quiet, directory=str(folder))) as url:
+def served(folder: Path, tls: SSLContext | None = None) -> Iterator[str]:
+    """Serve `folder`, over HTTPS with `tls`; yields its URL, without a slash at the end."""
+    with _serving(partial(_Quiet, directory=str(folder)), tls) as url:
         yield url
 
 
 @contextmanager
-def _serving(handler: Callable[..., SimpleHTTPRequestHandler]) -> Iterator[str]:
+def _serving(
+    handler: Callable[..., SimpleHTTPRequestHandler], tls: SSLContext | None = None
+) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    if tls is not None:
+        # Not when a connection is accepted: a client that says nothing would keep the others out.
+        server.socket = tls.wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
     thread = Thread(target=server.serve_forever, args=(_POLL,), daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()

@@ -99,6 +99,15 @@ class Guarded:
     certificate: Path
     login: str
 
+    def tls(self, *, clients: bool = False) -> ssl.SSLContext:
+        """What a server speaks TLS with; `clients`: only with those that the authority knows."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certificate)
+        if clients:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(self.authority)
+        return context
+
 
 def guard(folder: Path, login: str) -> Guarded:
     """Make a private authority and a server of 127.0.0.1 that it vouches for."""
@@ -133,9 +142,7 @@ def git_served(folder: Path, guarded: Guarded | None = None) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     scheme = "http"
     if guarded is not None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(guarded.certificate)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
+        server.socket = guarded.tls().wrap_socket(server.socket, server_side=True)
         scheme = "https"
     thread = Thread(target=server.serve_forever, args=(_POLL,), daemon=True)
     thread.start()

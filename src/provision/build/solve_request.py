@@ -11,7 +11,6 @@ from provision.build.network_access import proxies
 from provision.build.package_store import closure_key
 from provision.distros import (
     Distro,
-    Entitlement,
     Failure,
     HeaderQuery,
     Release,
@@ -19,6 +18,7 @@ from provision.distros import (
     Spec,
     family_of,
 )
+from provision.distros.entitlements import entitlements_of, lacking_entitlements
 from provision.distros.family import AUTHORITIES
 from provision.distros.kernel_tree import Toolchain
 from provision.distros.rpm_based.dnf import archive_of_headers, archived_files, header_addresses
@@ -26,7 +26,6 @@ from provision.distros.rpm_based.solver_messages import HeadersGoneError, missin
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError, download_any
 from provision.fetch.authorities import authorities_of
-from provision.files import holds_something, in_root
 from provision.pin import BasePin
 from provision.progress import Note, Progress
 
@@ -106,11 +105,9 @@ class SolveRequest:
         Raises:
             NotFoundError: One that the distro's repositories ask for is not on the host.
         """
-        found = self._entitled()
-        lacking = [one for one in self._asked_for() if one.required and one.container not in found]
-        if lacking:
+        if self._needs_entitlements() and lacking_entitlements(self.distro, self.root):
             raise missing_entitlement(self.failure(0, ""))
-        return found
+        return self._entitled()
 
     def authorities(self) -> dict[str, bytes]:
         """Return the certificates that this host trusts, by path below ``WORK``.
@@ -170,15 +167,12 @@ class SolveRequest:
             details=f"CONFIG_CC_VERSION_TEXT: {text}\nlooked for: {tried}",
         )
 
-    def _asked_for(self) -> tuple[Entitlement, ...]:
+    def _needs_entitlements(self) -> bool:
         # Configured repositories replace those that need a subscription; an archive's suites don't.
-        if self.repositories and self.distro.apt is None:
-            return ()
-        return self.distro.entitlement
+        return not self.repositories or self.distro.apt is not None
 
     def _entitled(self) -> dict[str, str]:
-        paths = {one.container: in_root(self.root, one.host) for one in self._asked_for()}
-        return {inside: str(path) for inside, path in paths.items() if holds_something(path)}
+        return entitlements_of(self.distro, self.root) if self._needs_entitlements() else {}
 
 
 def find_archived(

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from provision.build.templates import family_of
 from provision.distros import distro_named, find_distro
 from provision.distros.debian import default_cache
+from provision.distros.entitlements import lacking_entitlements
 from provision.doctor.scene import Driver, Finding, Scene
 from provision.errors import NotFoundError
-from provision.files import holds_something, in_root
 from provision.host.facts import BUILD_SOCKETS
 from provision.matrix.host_report import failures_ahead
 from provision.sources.upstream import ended_branch, kept, known_branches, today
@@ -216,15 +216,14 @@ def entitlement(scene: Scene) -> Iterator[Finding]:
     known = distro_named(distro_id)
     if known is None or scene.config.distro(distro_id).repositories:
         return
-    for one in known.entitlement:
-        if one.required and not holds_something(in_root(scene.root, one.host)):
-            yield Finding(
-                "warn",
-                f"{one.host} is missing or empty, and the repositories of {known.name} need it",
-                "the headers of its kernels can't be downloaded without it",
-                f"register this host, or name a mirror: [distros.{distro_id}] repositories in"
-                " /etc/provision/provision.toml",
-            )
+    for one in lacking_entitlements(known, scene.root):
+        yield Finding(
+            "warn",
+            f"{one.host} is missing or empty, and the repositories of {known.name} need it",
+            "the headers of its kernels can't be downloaded without it",
+            f"register this host, or name a mirror: [distros.{distro_id}] repositories in"
+            " /etc/provision/provision.toml",
+        )
 
 
 def _kernel_distro(scene: Scene) -> str:

@@ -16,9 +16,10 @@ from provision.build.solve_request import SolveRequest
 from provision.catalogue import Entry
 from provision.distros.debian import ArchiveIndex, ArchiveLayout, Suite, open_index
 from provision.distros.debian.distro_archive import layout_of, uses_archive
+from provision.distros.entitlements import entitlements_of
 from provision.distros.kernel_tree import Toolchain
 from provision.errors import NotFoundError, UsageError
-from provision.files import holds_something, in_root
+from provision.files import in_root
 from provision.host.facts import read_facts
 from provision.pin import BasePin, DistroPin
 from provision.pipeline.workspace import Settings
@@ -125,7 +126,7 @@ def _key_name(path: Path, others: Container[str]) -> str:
 def is_entitled(settings: Settings, distro: DistroPin) -> bool:
     """Return whether the host may use further repositories, which only the solver reads."""
     data, _release = distros.release_of(distro)
-    return any(holds_something(in_root(settings.root, one.host)) for one in data.entitlement)
+    return bool(entitlements_of(data, settings.root))
 
 
 def base_request(

@@ -111,5 +111,5 @@ GOOD = [(0, "", line("kernel-devel", "5.14.0")), (0, "", BOTH)]
 
 def touch_files(root: Path, *names: str) -> None:
     for name in names:
-        (root / name).parent.mkdir(parents=True)
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).touch()

@@ -155,6 +155,66 @@ def test_entitlements_are_read_only_binds_of_the_solving_container(tmp_path: Pat
     }
 
 
+# As the packages of clouds write them, with one that is switched off and one of someone else.
+_RHUI = """\
+[rhui-rhel-9-baseos]
+name=BaseOS
+baseurl=https://rhui.example/pulp/content/dist/rhel9/$relver/x86_64/baseos/os
+enabled=1
+gpgkey=file:///etc/pki/rpm-gpg/RPM-GPG-KEY-redhat-release
+sslcacert=/etc/pki/rhui/cdn-chain.crt
+sslclientcert=/etc/pki/rhui/product/content.crt
+sslclientkey=/etc/pki/rhui/content.key
+[rhui-source]
+enabled=0
+sslclientcert=/etc/pki/rhui/source.crt
+"""
+_PUBLIC = "[epel]\nbaseurl=https://epel.example/\nsslcacert=/etc/pki/epel.crt\n"
+_CLOUD = (
+    "etc/dnf/vars/relver",
+    "etc/pki/rhui/cdn-chain.crt",
+    "etc/pki/rhui/content.key",
+    "etc/pki/rhui/product/content.crt",
+    "etc/pki/rpm-gpg/RPM-GPG-KEY-redhat-release",
+    "etc/yum.repos.d/redhat-rhui.repo",
+)
+
+
+def _in_a_cloud(root: Path, repositories: str) -> None:
+    touch_files(root, *_CLOUD, "etc/dnf/vars/other", "etc/pki/rhui/source.crt", "etc/pki/epel.crt")
+    (root / "etc/yum.repos.d/redhat-rhui.repo").write_text(repositories)
+    (root / "etc/yum.repos.d/epel.repo").write_text(_PUBLIC)
+    (root / "etc/yum.repos.d/broken.repo").write_text("sslclientcert=/etc/shadow\n")
+
+
+def test_a_cloud_entitles_by_what_its_repository_files_name(tmp_path: Path) -> None:
+    _in_a_cloud(tmp_path, _RHUI)
+    engine = SolvingEngine(FakeContainer(list(GOOD)))
+    solve(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
+    assert engine.requests[0].binds == {f"/{name}": str(tmp_path / name) for name in _CLOUD}
+
+
+def test_a_subscription_goes_before_a_cloud(tmp_path: Path) -> None:
+    _in_a_cloud(tmp_path, _RHUI)
+    touch_files(tmp_path, "etc/pki/entitlement/1.pem")
+    engine = SolvingEngine(FakeContainer(list(GOOD)))
+    solve(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
+    assert list(engine.requests[0].binds) == ["/run/secrets/etc-pki-entitlement"]
+
+
+@pytest.mark.parametrize(
+    "repositories", [_PUBLIC, _RHUI.replace("enabled=1", "enabled=0"), "[", ""]
+)
+def test_repository_files_without_a_certificate_entitle_to_nothing(
+    tmp_path: Path, repositories: str
+) -> None:
+    _in_a_cloud(tmp_path, repositories)
+    engine = SolvingEngine()
+    with pytest.raises(NotFoundError, match="need a subscription"):
+        solve(lambda: engine, request(tmp_path, "rhel:9"), PackageStore(tmp_path))
+    assert not engine.requests
+
+
 @pytest.mark.parametrize("host", ["tcp://127.0.0.1:2375", "ssh://root@builder.example"])
 def test_an_engine_elsewhere_gets_no_entitlement(tmp_path: Path, host: str) -> None:
     """It would bind what lies at those paths of its own machine."""

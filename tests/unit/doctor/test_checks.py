@@ -162,6 +162,15 @@ def test_kernels_with_a_tree_need_no_template_of_their_distro(
     assert [result.state for result in host.results("distro")] == ["ok"]
 
 
+def test_a_cloud_that_entitles_is_no_trouble(host: DoctorHost) -> None:
+    host.file("etc/os-release", "ID=rhel\nVERSION_ID=9.4\n")
+    assert [result.state for result in host.results("entitlement")] == ["warn"]
+    host.file("etc/pki/rhui/product/content.crt", "")
+    text = "[rhui]\nsslclientcert=/etc/pki/rhui/product/content.crt\n"
+    host.file("etc/yum.repos.d/redhat-rhui.repo", text)
+    assert [result.state for result in host.results("entitlement")] == ["ok"]
+
+
 @pytest.mark.parametrize(
     ("files", "text"),
     [

@@ -33,7 +33,8 @@ if [ -s {AUTHORITIES} ] && [ ! -e trusted ]; then
         if [ -d "$anchors" ]; then cp {AUTHORITIES} "$anchors/provision.pem"; fi
     done
     update-ca-trust 2> /dev/null || update-ca-certificates > /dev/null 2>&1 || :
-    for bundle in /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/ca-bundle.pem; do
+    for bundle in /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/ca-bundle.pem \\
+            /etc/ssl/certs/ca-certificates.crt; do
         if [ -e "$bundle" ]; then cat {AUTHORITIES} >> "$bundle"; fi
     done
     : > trusted

@@ -141,7 +141,9 @@ def missing_entitlement(failure: Failure) -> ProvisionError:
         f"The repositories of {_release(failure)} need a subscription, and this machine's is"
         " missing or not valid.",
         resolution=f"Register this machine, so that it has {' and '.join(required)} (they are"
-        " bound read-only into the container that solves, and never part of an image), or name a"
+        " bound read-only into the container that solves, and never part of an image; in a cloud,"
+        " what its repository files name is bound instead, which AWS and Google do not accept"
+        " without their plugins of dnf), or name a"
         f" mirror in /etc/provision/provision.toml: [distros.{failure.distro.id}] repositories.",
         details=_last(failure.said) or None,
     )
