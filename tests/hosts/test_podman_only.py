@@ -1,0 +1,54 @@
+"""A host whose only engine is podman: its socket is listened to, now and after a reboot."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hosts.machines import DEBIAN_12, Machine
+from kit.playbooks import Ansible
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_PLAY = """\
+- hosts: all
+  roles:
+    - oci_decorator.drivers.provision_host
+"""
+# What a client of the engine asks first.
+_PING = (
+    "import socket,sys; s=socket.socket(socket.AF_UNIX); s.settimeout(60);"
+    ' s.connect("/run/podman/podman.sock"); s.sendall(sys.stdin.buffer.read());'
+    ' sys.exit(b"200 OK" not in s.recv(4096))'
+)
+_IS_ON = "systemctl is-enabled podman.socket; systemctl is-active podman.socket"
+
+
+@pytest.mark.parametrize(
+    ("gone", "engine", "on"),
+    [
+        ("/usr/sbin/dockerd", "any", True),
+        ("", "podman", True),
+        ("", "any", False),
+        ("/usr/sbin/dockerd", "none", False),
+    ],
+    ids=["podman only", "podman named", "with Docker", "only pulls"],
+)
+def test_podmans_socket_is_enabled_where_podman_builds(
+    tmp_path: Path, gone: str, engine: str, *, on: bool
+) -> None:
+    playbook = tmp_path / "play.yml"
+    playbook.write_text(_PLAY)
+    with Machine(DEBIAN_12) as machine:
+        machine.sh(f"rm -f {gone}")
+        ansible = Ansible(tmp_path, [machine], {"provision_host_engine": engine})
+        ansible.play(playbook)
+        expected = ["enabled", "active"] if on else ["disabled", "inactive"]
+        assert machine.sh(_IS_ON, check=False).split() == expected
+        if on:
+            again = ansible.play(playbook)
+            assert again.changed_tasks() == []
+            asked = "printf 'GET /_ping HTTP/1.0\\r\\n\\r\\n' | python3 -c '{}'"
+            machine.sh(asked.format(_PING))
