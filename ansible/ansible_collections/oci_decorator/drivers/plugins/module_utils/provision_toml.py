@@ -53,6 +53,7 @@ SECTIONS: Spec = {
     "metrics": {"textfile": _TEXT},
     "cdi": {"generate": {"type": "bool"}},
     "engine": {"host": _TEXT, "network": _TEXT, "jobs": {"type": "int"}},
+    "network": {"proxy": _TEXT, "no_proxy": _TEXTS},
 }
 CONFIG: Spec = {
     "drivers": {"type": "dict"},

@@ -149,6 +149,17 @@ options:
           jobs:
             description: How many compilers run at once.
             type: int
+      network:
+        description: How the host reaches servers.
+        type: dict
+        suboptions:
+          proxy:
+            description: The address of the proxy, for units, shells and the containers of builds.
+            type: str
+          no_proxy:
+            description: Hosts and domains that are reached directly.
+            type: list
+            elements: str
       distros:
         description: Where the packages of distros come from, by the distro's id. Each may have
           C(archive), C(repositories) and C(base_images).
