@@ -142,7 +142,10 @@ def git_served(folder: Path, guarded: Guarded | None = None) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     scheme = "http"
     if guarded is not None:
-        server.socket = guarded.tls().wrap_socket(server.socket, server_side=True)
+        # As in kit.fileserver: no client that says nothing keeps the others out.
+        server.socket = guarded.tls().wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
         scheme = "https"
     thread = Thread(target=server.serve_forever, args=(_POLL,), daemon=True)
     thread.start()
