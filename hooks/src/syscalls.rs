@@ -86,8 +86,8 @@ const CHILD: Timespec = Timespec {
 /// Flags of `linux/sched.h`.
 const INTO_CGROUP: u64 = 0x2_0000_0000;
 const PIDFD: u64 = 0x1000;
-/// What makes it a child to wait for.
-const SIGCHLD: u64 = 17;
+/// Waits for children that end without a signal too, which this process may ignore.
+const ALL: WaitIdOptions = WaitIdOptions::from_bits_retain(0x4000_0000);
 
 /// `struct clone_args` of `linux/sched.h`.
 #[repr(C)]
@@ -97,7 +97,7 @@ struct CloneArguments {
     handle: u64,
     _child: u64,
     _parent: u64,
-    signal: u64,
+    _signal: u64,
     _stack: [u64; 5],
     cgroup: u64,
 }
@@ -119,7 +119,6 @@ pub fn forbidden_in<'d>(
     let mut arguments = CloneArguments {
         flags: INTO_CGROUP | PIDFD,
         handle: &raw mut handle as u64,
-        signal: SIGCHLD,
         cgroup: u64::try_from(cgroup.as_raw_fd()).map_err(|_| Errno::BADF)?,
         ..CloneArguments::default()
     };
@@ -146,7 +145,7 @@ pub fn forbidden_in<'d>(
     if poll(&mut one, Some(&CHILD))? == 0 {
         pidfd_send_signal(&child, Signal::KILL)?;
     }
-    let ended = waitid(WaitId::PidFd(child.as_fd()), WaitIdOptions::EXITED)?;
+    let ended = waitid(WaitId::PidFd(child.as_fd()), WaitIdOptions::EXITED | ALL)?;
     match ended.and_then(|ended| ended.exit_status()) {
         Some(0) => Ok(None),
         Some(code) => Ok(usize::try_from(code - 1)

@@ -406,12 +406,15 @@ fn device_rules_hold_wherever_the_runtime_has_put_them() {
             ),
         );
         let environment = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"];
-        let config = format!("-config={}", tree.path("config.toml").display());
-        spec["hooks"] = json!({"createRuntime": [
-            {"path": script, "env": environment},
-            {"path": env!("CARGO_BIN_EXE_oci-decorator"), "env": environment,
-             "args": ["oci-decorator", config, "createRuntime"]},
-        ]});
+        // A runtime may ignore that its children end, and hand that on.
+        let line = format!(
+            "exec env --ignore-signal=CHLD {} -config={}/config.toml createRuntime",
+            env!("CARGO_BIN_EXE_oci-decorator"),
+            tree.shown()
+        );
+        let hook = tree.script("hook", &line);
+        let hooks = [script, hook].map(|path| json!({"path": path, "env": environment}));
+        spec["hooks"] = json!({"createRuntime": hooks});
         tree.file("bundle/config.json", spec.to_string());
         let output = runtime::run(&mut in_version_two("runc"), &tree);
         let said = stderr(&output);
