@@ -21,6 +21,7 @@ from provision.agent.model import (
 from provision.files import glob_in_root, in_root
 from provision.host.boot_entries import Ask
 from provision.host.devices.record import recorded_problems
+from provision.host.initramfs import recorded_problem
 from provision.host.kernels import find_kernels, is_running_host
 from provision.kmod.loaded import LoadedModule, is_same_build, loaded_modules, users_of
 from provision.store.entries import linked_kernels, unsigned_reference
@@ -115,7 +116,13 @@ def _notes(layout: Layout, state: DriverState) -> tuple[str, ...]:
         for path in copies_of(layout.state)
     )
     remembered = (f"'{layout.state}': {problem}" for problem in state.problems)
-    return (*remembered, *copies, *recorded_problems(layout.root, layout.driver))
+    initramfs = recorded_problem(layout.record)
+    return (
+        *remembered,
+        *copies,
+        *([initramfs] if initramfs else ()),
+        *recorded_problems(layout.root, layout.driver),
+    )
 
 
 def _current(layout: Layout) -> str | None:

@@ -17,6 +17,7 @@ from provision.agent.model import (
     Obstacle,
     Plan,
 )
+from provision.host.initramfs import IF_IT_COMES_BACK
 
 Step = Action | Blocked
 # The order of actions: existing artifacts, builds for the running kernel, builds for the next ones.
@@ -152,7 +153,7 @@ def _serve(
                 release,
                 "reboot-required",
                 hindrance,
-                "Stop its users and run 'provision apply' again, or reboot.",
+                f"Stop its users and run 'provision apply' again, or reboot. {IF_IT_COMES_BACK}",
             )
             return
         yield Action("unload", driver.name, release, "another build of them is loaded")

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from provision.doctor.scene import Finding, Scene
 from provision.files import glob_in_root, in_root, selinux_label
+from provision.host.initramfs import IF_IT_COMES_BACK
 from provision.kmod.device_setup import (
     FIRMWARE_FOLDER,
     configured_folder,
@@ -71,9 +72,9 @@ def in_tree_copy(scene: Scene) -> Iterator[Finding]:
                 yield Finding(
                     "fail",
                     f"{name} is the kernel's own, not the one in the store",
-                    "the initramfs or udev loaded it first",
+                    "the initramfs loaded it first, or it was there before the driver",
                     f"provision unload {driver.name} and provision load {driver.name} when it is"
-                    " idle; keep it out of the initramfs (update-initramfs -u, dracut -f)",
+                    f" idle; else reboot. {IF_IT_COMES_BACK}",
                     driver.name,
                 )
 
@@ -88,11 +89,11 @@ def conflicts(scene: Scene) -> Iterator[Finding]:
                 "fail",
                 f"{name} is loaded" + (f" and drives {', '.join(held)}" if held else ""),
                 "the kernel's own driver for the same hardware was loaded first",
-                f"provision load {driver.name} unloads it when it is idle; else reboot. If it comes"
-                " back, rebuild the initramfs (update-initramfs -u, dracut -f)",
+                f"provision load {driver.name} unloads it when it is idle; else reboot."
+                f" {IF_IT_COMES_BACK}",
                 driver.name,
             )
-        if manifest.host.conflicts and not config.is_file():
+        if not config.is_file():
             yield Finding(
                 "warn",
                 f"/{config.relative_to(scene.root)} is missing",

@@ -116,7 +116,8 @@ def lay_out(tree: Path, artifacts: Sequence[Artifact], hosts: Hosts) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(artifact.folder / path, target)
     _units(tree, first.driver.name, first.driver.version)
-    blacklist = modprobe_config(Layout(Path("/"), driver), artifacts[0].manifest)
+    # Not the driver's own: a kernel that the extension has nothing for loads the in-tree copies.
+    blacklist = modprobe_config(driver, conflicts=artifacts[0].manifest.host.conflicts)
     if blacklist is not None:
         _write(tree / f"usr/lib/modprobe.d/provision-{driver}.conf", blacklist)
     _release(tree, driver, ARCHITECTURES[first.kernel.architecture], hosts)

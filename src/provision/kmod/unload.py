@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from provision.errors import InUseError, ProvisionError
+from provision.host.initramfs import IF_IT_COMES_BACK
 from provision.kmod.loaded import LoadedModule, User, loaded_modules, users_of
 from provision.manifest import Manifest
 from provision.progress import Note, Progress, silent
@@ -169,6 +170,5 @@ def unload_conflicts(
             f"{names} is in the way of {driver} and in use.",
             error.users,
             resolution=f"Reboot: /etc/modprobe.d/provision-{driver}.conf then keeps it from being"
-            " loaded. Should it come back, it is in the initramfs: make that again"
-            " (update-initramfs -u, dracut -f).",
+            f" loaded. {IF_IT_COMES_BACK}",
         ) from error

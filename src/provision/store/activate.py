@@ -10,11 +10,13 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 
+from provision.errors import NotFoundError, ProvisionError
 from provision.files import in_root, is_writable, switch_symlink
+from provision.host.initramfs import IF_IT_COMES_BACK, in_tree, make_again
 from provision.manifest import FileKind, Manifest
 from provision.run import run
-from provision.store.layout import PROGRAMS, Layout
-from provision.store.managed_files import Change, ManagedFiles, refuse_foreign
+from provision.store.layout import DRACUT_CONFIGS, PROGRAMS, Layout
+from provision.store.managed_files import Change, ManagedFiles, Record, refuse_foreign
 
 # The vendor config's lists, and the kind of file that each holds.
 _LISTS: dict[str, FileKind] = {
@@ -24,6 +26,8 @@ _LISTS: dict[str, FileKind] = {
 }
 # Of all architectures that a Pin may name.
 _NATIVE_CLASS = 64
+# Begins the line of modprobe.d's file with the driver's own modules.
+OWN_MODULES = "# its own: "
 _FOREIGN = (
     "Move your file to another name, or run the command with --replace, which keeps a copy of it in"
     " the driver's part of the store (saved/)."
@@ -64,16 +68,43 @@ def loader_config(layout: Layout, manifest: Manifest) -> str | None:
     return "\n".join([f"# Libraries of {layout.driver}, written by provision.", *lines, ""])
 
 
-def modprobe_config(layout: Layout, manifest: Manifest) -> str | None:
-    """Return the text of the host's modprobe.d file; None if no module conflicts with the driver.
+def modprobe_config(
+    driver: str, *, conflicts: Iterable[str], own: Iterable[str] = ()
+) -> str | None:
+    """Return the text of a modprobe.d file; None if it would keep no module from being loaded.
 
+    udev would load copies of the driver's modules in /lib/modules before the ones in the store, and
+    modules that conflict with them.
     Source: modprobe.d(5); a blacklisted module is not loaded for a device, only by its name.
+
+    Args:
+        driver: The driver.
+        conflicts: The modules that conflict with it.
+        own: Its own modules. Where a kernel has no artifact, the boot unit loads the copies: it
+            finds their names in the second line.
     """
-    conflicts = manifest.host.conflicts
-    if not conflicts:
+    lines = [f"blacklist {name}" for name in (*own, *conflicts)]
+    if not lines:
         return None
-    head = f"# They hold the hardware of {layout.driver}. Written by provision."
-    return "\n".join([head, *(f"blacklist {name}" for name in conflicts), ""])
+    head = f"# Not for udev: provision loads {driver} from its store. Written by provision."
+    return "\n".join([head, f"{OWN_MODULES}{' '.join(own)}", *lines, ""])
+
+
+def dracut_config(layout: Layout, manifest: Manifest) -> str | None:
+    """Return the text of the host's dracut.conf.d file; None where there is no dracut.
+
+    An initramfs that is not for one host only has nothing of /etc/modprobe.d.
+    Source: dracut.conf(5), ``omit_drivers``.
+    """
+    if not in_root(layout.root, DRACUT_CONFIGS).is_dir():
+        return None
+    names = " ".join((*_own_modules(manifest), *manifest.host.conflicts))
+    head = f"# Not for udev: provision loads {layout.driver} from its store. Written by provision."
+    return f'{head}\nomit_drivers+=" {names} "\n'
+
+
+def _own_modules(manifest: Manifest) -> tuple[str, ...]:
+    return tuple(sorted(module.name for module in manifest.modules))
 
 
 def _sonames(manifest: Manifest) -> dict[str, str]:
@@ -148,7 +179,10 @@ def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[C
     texts = {
         layout.vendor_config: vendor_config(layout, manifest),
         layout.loader_config: loader_config(layout, manifest),
-        layout.modprobe_config: modprobe_config(layout, manifest),
+        layout.modprobe_config: modprobe_config(
+            layout.driver, conflicts=manifest.host.conflicts, own=_own_modules(manifest)
+        ),
+        layout.dracut_config: dracut_config(layout, manifest),
     }
     files = [c for path, text in texts.items() for c in managed.file_changes(record, path, text)]
     if not replace:
@@ -161,7 +195,7 @@ def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[C
     is_stale = (has_libraries or record.library_cache) and record.library_cache != short
     if is_stale and _is_running_host(layout):
         changes.append(Change("ldconfig", Path("/etc/ld.so.cache"), short))
-    return changes
+    return changes + _initramfs(layout, (*_own_modules(manifest), *manifest.host.conflicts), record)
 
 
 def plan_removal(layout: Layout) -> list[Change]:
@@ -172,7 +206,7 @@ def plan_removal(layout: Layout) -> list[Change]:
     managed = _managed_files(layout)
     record = managed.load()
     changes: list[Change] = []
-    for path in (layout.vendor_config, layout.loader_config, layout.modprobe_config):
+    for path in layout.managed:
         found = managed.file_changes(record, path, None)
         changes += found if all(change.kind == "remove" for change in found) else []
     changes += _program_changes(layout, None)
@@ -180,7 +214,17 @@ def plan_removal(layout: Layout) -> list[Change]:
     changes += [Change("remove", link) for link in links]
     if record.library_cache is not None and _is_running_host(layout):
         changes.append(Change("ldconfig", Path("/etc/ld.so.cache"), ""))
-    return changes
+    return changes + _initramfs(layout, (), record)
+
+
+def _initramfs(layout: Layout, blacklisted: Iterable[str], record: Record) -> list[Change]:
+    """Return the change that makes the initramfs without modules, unless that is done."""
+    if not _is_running_host(layout):
+        return []
+    kernels = in_tree(layout.root, blacklisted)
+    names = " ".join(sorted(frozenset().union(*kernels.values())))
+    is_made = names == record.initramfs and record.initramfs_problem is None
+    return [] if is_made else [Change("initramfs", Path("/boot"), names)]
 
 
 def apply(
@@ -209,8 +253,31 @@ def apply(
                 run(["ldconfig"], why="let the host's programs find the driver's libraries")
                 record = managed.load()
                 managed.store(record.model_copy(update={"library_cache": change.value or None}))
+            case "initramfs":
+                _make_initramfs(managed, change, layout.root)
             case _:
                 managed.make(change)
+
+
+def _make_initramfs(managed: ManagedFiles, change: Change, root: Path) -> None:
+    """Make the initramfs of each kernel again that has the modules.
+
+    The driver works until the next boot however that ends, so a failure is recorded for its status.
+    """
+    record = managed.load()
+    now, before = change.value.split(), record.initramfs.split()
+    # What is no longer blacklisted is missing there, so there is nothing to look for.
+    kernels = in_tree(root, {*now, *before})
+    problem = None
+    try:
+        make_again(sorted(kernels), now if set(before) <= {*now} else ())
+    except NotFoundError:
+        # What is loaded in spite of it is reported with what to do.
+        pass
+    except ProvisionError as error:
+        problem = f"{error.message} {IF_IT_COMES_BACK}"
+    done = {"initramfs": change.value, "initramfs_problem": problem}
+    managed.store(record.model_copy(update=done))
 
 
 def _is_running_host(layout: Layout) -> bool:

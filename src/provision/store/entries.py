@@ -212,7 +212,7 @@ def remove_leftovers(layout: Layout) -> list[Path]:
         (layout.kernels, ".*"),
         *(
             (in_root(layout.root, path.parent.relative_to(layout.root)), f".{path.name}.*")
-            for path in (layout.vendor_config, layout.loader_config, layout.modprobe_config)
+            for path in layout.managed
         ),
     ]
     found = [path for folder, pattern in patterns for path in sorted(folder.glob(pattern))]

@@ -13,6 +13,7 @@ LOADER_CONFIGS = PurePosixPath("etc/ld.so.conf.d")
 MODPROBE_CONFIGS = PurePosixPath("etc/modprobe.d")
 # Where the host's shells find programs; the second where /usr can't be written.
 PROGRAMS = (PurePosixPath("usr/local/bin"), PurePosixPath("opt/provision/bin"))
+DRACUT_CONFIGS = PurePosixPath("etc/dracut.conf.d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +88,18 @@ class Layout:
 
     @property
     def modprobe_config(self) -> Path:
-        """The file that keeps modules that conflict with the driver from being loaded."""
+        """The file that keeps udev from loading in-tree copies, and what conflicts with them."""
         return self.root / MODPROBE_CONFIGS / f"provision-{self.driver}.conf"
+
+    @property
+    def dracut_config(self) -> Path:
+        """The file that keeps the same modules out of an initramfs of dracut."""
+        return self.root / DRACUT_CONFIGS / f"provision-{self.driver}.conf"
+
+    @property
+    def managed(self) -> tuple[Path, ...]:
+        """The files outside of the store that an activation writes."""
+        return self.vendor_config, self.loader_config, self.modprobe_config, self.dracut_config
 
     @property
     def driver_root(self) -> PurePosixPath:

@@ -25,13 +25,14 @@ class Change:
 
     Attributes:
         kind: ``unpack`` an artifact, ``save`` a copy of a foreign file, ``write`` or ``remove`` a
-            file, ``switch`` a link, or refresh the host's library cache (``ldconfig``).
+            file, ``switch`` a link, refresh the host's library cache (``ldconfig``), or make its
+            ``initramfs`` again.
         path: The file or folder that changes.
-        value: The file's text, or the link's target.
+        value: The file's text, the link's target, or the modules that the initramfs is without.
         mode: Permission bits of a file that is written.
     """
 
-    kind: Literal["unpack", "save", "write", "remove", "switch", "ldconfig"]
+    kind: Literal["unpack", "save", "write", "remove", "switch", "ldconfig", "initramfs"]
     path: Path
     value: str = ""
     mode: int = 0o644
@@ -44,6 +45,12 @@ class Change:
                 return f"save a copy of {self.path} as {self.value}"
             case "ldconfig":
                 return "refresh the library cache (ldconfig)"
+            case "initramfs":
+                return (
+                    f"make the initramfs without {self.value}"
+                    if self.value
+                    else "make the initramfs"
+                )
             case _:
                 return f"{self.kind} {self.path}"
 
@@ -55,10 +62,14 @@ class Record(Frozen):
         files: The sha256 of each content that a file may have, by its path on the host: of the
             written content, and during a write also of the one before.
         library_cache: The entry that the host's library cache was last refreshed for.
+        initramfs: The modules that the host's initramfs was last made without.
+        initramfs_problem: Why it could not be made without those of now.
     """
 
     files: dict[str, tuple[Sha256, ...]] = Field(default_factory=dict)
     library_cache: str | None = None
+    initramfs: str = ""
+    initramfs_problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

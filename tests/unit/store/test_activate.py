@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from provision.errors import NotFoundError, ProvisionError
+from provision.host.initramfs import recorded_problem
 from provision.manifest import HostNeeds, Manifest
 from provision.store import activate
 from provision.store.activate import apply, loader_config, plan, plan_removal, vendor_config
@@ -58,7 +59,7 @@ def test_the_hosts_loader_learns_the_libraries_folders(layout: Layout, tmp_path:
 def test_a_first_installation_switches_and_writes(layout: Layout) -> None:
     changes = _install(layout)
     pin = make_pin()
-    assert [change.kind for change in changes] == ["switch", "write", "write", "switch"]
+    assert [change.kind for change in changes] == ["switch", "write", "write", "write", "switch"]
     assert str(layout.current.readlink()) == pin.short_digest
     assert not layout.previous.is_symlink()
     assert json.loads(layout.vendor_config.read_text())["version"] == "1.2"
@@ -274,14 +275,54 @@ def _activate(layout: Layout, manifest: Manifest) -> None:
     apply(layout, plan(layout, manifest), on_change=lambda _change: None)
 
 
-def test_conflicts_are_blacklisted_as_long_as_the_driver_has_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_dracut", [False, True])
+def test_what_udev_must_not_load_is_blacklisted_as_long_as_the_driver_is_there(
+    tmp_path: Path, *, has_dracut: bool
+) -> None:
     layout = Layout(tmp_path / "host", "demo")
+    if has_dracut:
+        (layout.root / "etc/dracut.conf.d").mkdir(parents=True)
     manifest = make_artifact(layout.entry("0" * 12))
-    needs = HostNeeds(conflicts=("nouveau", "nova_core"))
-    _activate(layout, manifest.model_copy(update={"host": needs}))
-    path = tmp_path / "host/etc/modprobe.d/provision-demo.conf"
-    lines = path.read_text().splitlines()
-    assert lines[1:] == ["blacklist nouveau", "blacklist nova_core"]
-    assert lines[0].startswith("# ")
-    _activate(layout, manifest)
-    assert not path.exists()
+    for conflicts in (("nouveau", "nova_core"), ()):
+        _activate(layout, manifest.model_copy(update={"host": HostNeeds(conflicts=conflicts)}))
+        # The kernel's own copy of the driver's module, too.
+        names = ("demo", *conflicts)
+        lines = layout.modprobe_config.read_text().splitlines()
+        assert [line for line in lines if not line.startswith("#")] == [
+            f"blacklist {name}" for name in names
+        ]
+        assert layout.dracut_config.exists() is has_dracut
+        if has_dracut:
+            assert f'omit_drivers+=" {" ".join(names)} "' in layout.dracut_config.read_text()
+    apply(layout, plan_removal(layout), on_change=lambda _change: None)
+    assert not layout.modprobe_config.exists()
+    assert not layout.dracut_config.exists()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_initramfs_is_made_once_without_what_is_blacklisted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    layout = Layout(tmp_path / "host", "demo")
+    write(layout.root / "lib/modules/6.1.0/modules.dep", b"kernel/demo.ko:\nkernel/other.ko:\n")
+    made = tmp_path / "made"
+    for name, script in {
+        "ldconfig": "",
+        "lsinitrd": "echo usr/lib/modules/6.1.0/kernel/demo.ko",
+        "dracut": f"echo $* >>{made}; test ! -e {tmp_path}/full",
+    }.items():
+        write(tmp_path / "bin" / name, f"#!/bin/sh\n{script}\n".encode(), 0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    monkeypatch.setattr(activate, "_is_running_host", lambda _layout: True)
+    if fails:
+        write(tmp_path / "full", b"")
+    manifest = make_artifact(layout.entry("0" * 12))
+    for _ in range(2):
+        _activate(layout, manifest)
+    # A driver that works is not failed for it: its status says it, and the next time tries again.
+    assert made.read_text() == "--force --kver 6.1.0\n" * (2 if fails else 1)
+    assert ("dracut --force" in str(recorded_problem(layout.record))) is fails
+    (tmp_path / "full").unlink(missing_ok=True)
+    apply(layout, plan_removal(layout), on_change=lambda _change: None)
+    assert made.read_text() == "--force --kver 6.1.0\n" * (3 if fails else 2)
+    assert recorded_problem(layout.record) is None
