@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import subprocess
 from pathlib import Path, PurePosixPath
 
 import pytest
 
 from provision.catalogue import templates_dir
 from provision.errors import ProvisionError, UsageError
+from provision.store.activate import modprobe_config
 from provision.store.managed_files import Change
 from provision.store.units import (
     DEBIAN_HOOKS,
@@ -21,6 +25,7 @@ from provision.store.units import (
     plan_units,
     unit_files,
 )
+from unit.kmod.artifact import write
 
 PROGRAM = "/opt/provision/bin/provision"
 
@@ -47,6 +52,38 @@ def test_units_run_the_program_that_is_given() -> None:
     for name, text in texts.items():
         assert ("Documentation=file:///docs\n" in text) == name.startswith("provision-")
         assert not {"{{", "{%", "{#"} & {text[at : at + 2] for at in range(len(text))}
+
+
+@pytest.mark.parametrize(
+    ("loaded", "asked"),
+    [
+        # Nothing of either driver is loaded: the kernel's own copies serve.
+        ([], ["-qa onload sfc", "-qa nvidia"]),
+        (["sfc"], ["-qa nvidia"]),
+        (["sfc", "nvidia"], []),
+    ],
+)
+def test_where_no_module_of_a_driver_is_loaded_the_boot_unit_loads_the_in_tree_copies(
+    tmp_path: Path, loaded: list[str], asked: list[str]
+) -> None:
+    configs = tmp_path / "etc/modprobe.d"
+    for driver, own in {"nvidia": ["nvidia"], "onload": ["onload", "sfc"]}.items():
+        text = modprobe_config(driver, conflicts=["nouveau"], own=own) or ""
+        write(configs / f"provision-{driver}.conf", text.encode())
+    # A file of the Ansible role.
+    write(configs / "provision-host.conf", b"blacklist pcspkr\n")
+    for name in loaded:
+        write(tmp_path / f"sys/module/{name}/initstate", b"live\n")
+    write(tmp_path / "bin/modprobe", f'#!/bin/sh\necho "$*" >>{tmp_path}/log\n'.encode(), 0o755)
+    write(tmp_path / "log", b"")
+    texts = {file.path.name: file.text for file in _files()}
+    (line,) = re.findall(r"(?m)^ExecStartPost=-(.*)", texts["provision-boot.service"])
+    assert f"ExecStopPost=-{line}\n" in texts["provision-boot.service"]
+    words = shlex.split(line.replace("$$", "$"))
+    words[-1] = re.sub("/(?=etc/modprobe.d|sys/module)", f"{tmp_path}/", words[-1])
+    path = f"{tmp_path}/bin:/usr/bin:/bin"
+    subprocess.run(words, env={"PATH": path}, check=True, timeout=60)
+    assert sorted((tmp_path / "log").read_text().splitlines()) == sorted(asked)
 
 
 def test_a_program_that_systemd_would_misread_is_refused() -> None:
