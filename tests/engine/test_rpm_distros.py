@@ -346,7 +346,7 @@ def test_a_cloud_of_rhel_serves_by_the_certificate_that_its_repository_file_name
     assert stand.mirror.asked == []
 
 
-@_one
+@pytest.mark.parametrize("stand", [_ROCKY_9], indirect=True)
 def test_a_private_mirror_is_trusted_as_the_host_trusts_it(
     stand: _Stand, fresh: _Host, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from provision.distros.distro import Archive, Distro, FamilyName, Release
 from provision.distros.family import (
+    AUTHORITIES,
     WORK,
     Failure,
     HeaderQuery,
@@ -82,6 +83,16 @@ locate() {
 locate &
 locating=$!
 """
+# For repositories that name no authority of their own: the machine's and the image's.
+_TRUST = f"""\
+authorities=
+if [ -s {AUTHORITIES} ]; then
+    if [ ! -e trusted ] && [ -s /etc/pki/tls/certs/ca-bundle.crt ]; then
+        cat /etc/pki/tls/certs/ca-bundle.crt >> {AUTHORITIES}
+    fi
+    : > trusted
+    authorities=--setopt=sslcacert={WORK}/{AUTHORITIES}
+fi"""
 # Where mirrors change from run to run, dnf says which one it would take.
 _URLS = r"""
 query --location | sed 's|^|url\t|' >> origins.txt \
@@ -267,5 +278,5 @@ def _prelude(distro: Distro, repositories: tuple[Repository, ...]) -> str:
     return f"""\
 set -eu
 cd {WORK}
-{rpm.TRUST}
-run() {{ dnf {_words(distro, repositories)} "$@"; }}"""
+{_TRUST}
+run() {{ dnf {_words(distro, repositories)} $authorities "$@"; }}"""

@@ -18,27 +18,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from provision.distros.family import AUTHORITIES, WORK, Package, Repository
+from provision.distros.family import WORK, Package, Repository
 from provision.documents import refusing
 from provision.errors import ProvisionError
 from provision.pin import ClosurePackage
 
 # Exit status of a script that found no configuration in the headers.
 NO_CONFIG = 43
-# Adds what the machine trusts to what the image trusts: as its programs do it, else to the file
-# that they would write. Sources: update-ca-trust(8) of Fedora, update-ca-certificates(8) of SUSE.
-TRUST = f"""\
-if [ -s {AUTHORITIES} ] && [ ! -e trusted ]; then
-    for anchors in /etc/pki/ca-trust/source/anchors /etc/pki/trust/anchors; do
-        if [ -d "$anchors" ]; then cp {AUTHORITIES} "$anchors/provision.pem"; fi
-    done
-    update-ca-trust 2> /dev/null || update-ca-certificates > /dev/null 2>&1 || :
-    for bundle in /etc/pki/tls/certs/ca-bundle.crt /etc/ssl/ca-bundle.pem \\
-            /etc/ssl/certs/ca-certificates.crt; do
-        if [ -e "$bundle" ]; then cat {AUTHORITIES} >> "$bundle"; fi
-    done
-    : > trusted
-fi"""
 # Where packages lie that no repository has: they are asked for by their paths.
 ARCHIVED = "archived"
 # What a script prints when all packages are in their folder.

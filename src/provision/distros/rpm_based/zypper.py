@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from provision.distros.distro import Distro, FamilyName, Release
 from provision.distros.family import (
+    AUTHORITIES,
     WORK,
     Failure,
     HeaderQuery,
@@ -22,6 +23,13 @@ from provision.distros.rpm_based import rpm, rpm_keys, solver_messages
 from provision.distros.rpm_based.dnf import release_key
 from provision.errors import ProvisionError
 
+# zypper has no option for authorities: it trusts those of the image, and those that are added so.
+# Source: update-ca-certificates(8) of SUSE.
+_TRUST = f"""\
+if [ -s {AUTHORITIES} ] && [ -d /etc/pki/trust/anchors ] && [ ! -e trusted ]; then
+    cp {AUTHORITIES} /etc/pki/trust/anchors/provision.pem
+    update-ca-certificates > trusted 2>&1 || cat trusted
+fi"""
 # <solvable status="…" name="kernel-default-devel" kind="package" edition="6.4.0-150600.23.17.1" …/>
 _SOLVABLE = re.compile(r"<solvable\b[^>]*>")
 _ATTRIBUTE = re.compile(r'\b(name|edition)="([^"]*)"')
@@ -124,7 +132,7 @@ def _prelude(repositories: tuple[Repository, ...]) -> str:
     return f"""\
 set -eu
 cd {WORK}
-{rpm.TRUST}
+{_TRUST}
 run() {{ zypper {words} "$@"; }}"""
 
 
