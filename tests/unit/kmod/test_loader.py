@@ -119,6 +119,21 @@ def host(tmp_path: Path) -> Host:
     return Host(root, make_stack(root / _ENTRY.relative_to("/")), programs)
 
 
+@pytest.mark.parametrize("works", [True, False], ids=["a host", "a container of that host"])
+def test_a_domain_is_entered_only_where_runcon_works(host: Host, *, works: bool) -> None:
+    """In a container, the host has SELinux, and runcon says that there is none."""
+    write(host.root / "sys/fs/selinux/enforce", b"1")
+    write(host.root / "proc/self/attr/current", b"system_u:system_r:initrc_t:s0\0")
+    last = 'exec "$@"' if works else "exit 1"
+    said = '#!/bin/sh\necho "runcon $*" >>"$ROOT/calls"\nshift\n'
+    write(host.programs / "runcon", f"{said}{last}\n".encode(), 0o755)
+    done = host.run("load")
+    assert done.returncode == _DONE, done.stderr
+    assert {"core", "net", "extra"} <= host.loaded()
+    entered = [call for call in host.calls() if call.startswith("runcon") and "modprobe" in call]
+    assert bool(entered) == works
+
+
 def test_modules_come_in_order_and_go_again(host: Host) -> None:
     assert host.run("status").returncode == _MISSING
     done = host.run("load", {"net": {"devices": 2, "label": "A and 'B'"}})
