@@ -9,6 +9,7 @@ pub mod host;
 pub mod inventory;
 pub mod libraries;
 pub mod nodes;
+pub mod related;
 pub mod requirements;
 pub mod reserved;
 mod tree;

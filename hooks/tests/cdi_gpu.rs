@@ -250,6 +250,7 @@ fn a_mode_gives_its_own_nodes() {
             "no nvidia-caps-imex-channels/channel* in",
             "modprobe nvidia",
         ),
+        ("gdrcopy", "no gdrdrv in", "modprobe gdrdrv"),
         ("nvswitch", "no nvidia-nvswitch* in", "modprobe nvidia"),
         ("management", "is not supported", "leave --mode out"),
     ] {
@@ -259,6 +260,7 @@ fn a_mode_gives_its_own_nodes() {
         assert!(said.contains(pattern) && said.contains(module), "{said}");
     }
     for name in [
+        "gdrdrv",
         "nvidia-fs0",
         "nvidia-fs1",
         "nvidia-caps-imex-channels/channel0",
@@ -286,6 +288,12 @@ fn a_mode_gives_its_own_nodes() {
     assert_eq!(
         spec["containerEdits"]["mounts"].as_array().unwrap().len(),
         1
+    );
+    let spec = generate(&tree, &["--mode=gdrcopy", "--class=gdrcopy"]);
+    let all = &spec["devices"][0]["containerEdits"];
+    assert_eq!(
+        (names(&spec), nodes(all)),
+        (vec!["all"], vec!["/dev/gdrdrv"])
     );
     let spec = generate(&tree, &["--mode=IMEX", "--device-id=12", "--no-all-device"]);
     assert_eq!(names(&spec), ["12"]);

@@ -19,7 +19,13 @@ const FACTS: &str = r#"{"devices": [
         {"index": 0, "uuid": "MIG-a", "nodes": ["nvidia-caps/nvidia-cap3", "nvidia-caps/nvidia-cap4"]},
         {"index": 1, "uuid": "MIG-b", "nodes": ["nvidia-caps/nvidia-cap3", "nvidia-caps/nvidia-cap5"]}]},
     {"index": 1, "minor": 1, "uuid": "GPU-b", "pci": "0000:02:00.0", "mig": []}]}"#;
-const NODES: [&str; 16] = [
+const NODES: [&str; 22] = [
+    "gdrdrv",
+    "nvidia-fs0",
+    "nvidia-nvswitchctl",
+    "nvidia-nvswitch0",
+    "infiniband/uverbs0",
+    "infiniband/rdma_cm",
     "nvidiactl",
     "nvidia-uvm",
     "nvidia0",
@@ -100,19 +106,19 @@ fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// What a container with this variable gets, by its start and by `check`.
-fn started(tree: &Tree, variable: &str) -> BTreeSet<String> {
+/// What a container with these variables gets, by its start and by `check`.
+fn started(tree: &Tree, variables: &str) -> BTreeSet<String> {
     let config = tree.path("config.toml").display().to_string();
+    let environment: Vec<&str> = variables.split_whitespace().collect();
     let spec =
-        json!({"ociVersion": "1.0.2", "process": {"env": [variable]}, "root": {"path": "rootfs"}});
+        json!({"ociVersion": "1.0.2", "process": {"env": environment}, "root": {"path": "rootfs"}});
     let output = run(&["--config", &config, "precreate"], &spec.to_string());
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let edited: Value = serde_json::from_slice(&output.stdout).unwrap();
     let given = paths(items(&edited["linux"]["devices"]));
-    let output = run(
-        &["--config", &config, "check", "--json", "--env", variable],
-        "",
-    );
+    let mut words = vec!["--config", &config, "check", "--json"];
+    words.extend(environment.iter().flat_map(|variable| ["--env", variable]));
+    let output = run(&words, "");
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let by_flag = items(&report["vendors"])
@@ -124,7 +130,7 @@ fn started(tree: &Tree, variable: &str) -> BTreeSet<String> {
     let mut foreseen = paths(by_flag);
     let names = foreign.map(|it| it.as_str().unwrap().trim_start_matches("/dev/").to_owned());
     foreseen.extend(names);
-    assert_eq!(foreseen, given, "check, {variable}");
+    assert_eq!(foreseen, given, "check, {variables}");
     given
 }
 
@@ -184,6 +190,29 @@ fn every_way_gives_the_nodes_of_the_same_classes() {
             "NVIDIA_VISIBLE_DEVICES=MIG-b",
             &format!("{control} nvidia0 nvidia-caps/nvidia-cap3 nvidia-caps/nvidia-cap5"),
         ),
+        (
+            "NVIDIA_VISIBLE_DEVICES=runtime.nvidia.com/gpu=GPU-b",
+            &format!("{control} nvidia1"),
+        ),
+        (
+            "NVIDIA_VISIBLE_DEVICES=0,runtime.nvidia.com/gpu=1",
+            &compute,
+        ),
+        ("NVIDIA_VISIBLE_DEVICES=runtime.nvidia.com/gpu=all", &compute),
+        ("NVIDIA_VISIBLE_DEVICES=runtime.nvidia.com/gpu=none", control),
+        (
+            "NVIDIA_VISIBLE_DEVICES=1 NVIDIA_GDRCOPY=enabled NVIDIA_GDS=enabled",
+            &format!("{control} nvidia1 gdrdrv nvidia-fs0"),
+        ),
+        (
+            "NVIDIA_VISIBLE_DEVICES=1 NVIDIA_MOFED=enabled NVIDIA_NVSWITCH=enabled",
+            &format!("{control} nvidia1 infiniband/uverbs0 infiniband/rdma_cm nvidia-nvswitchctl nvidia-nvswitch0"),
+        ),
+        (
+            "NVIDIA_VISIBLE_DEVICES=1 NVIDIA_GDRCOPY=1 NVIDIA_GDS=disabled",
+            &format!("{control} nvidia1"),
+        ),
+        ("NVIDIA_GDRCOPY=enabled", ""),
         ("ROCR_VISIBLE_DEVICES=0", "kfd dri/renderD128"),
         (
             "ROCR_VISIBLE_DEVICES=all",

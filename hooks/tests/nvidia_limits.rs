@@ -424,6 +424,37 @@ fn channels_and_rights_count_only_where_their_source_counts() {
             mount("imex/0"),
         )
     };
+    // Nodes of related drivers are judged as channels are; what the host lacks is left out.
+    let related = |environment: &[&str]| case(RUNTIME, environment, "mounts", mount("1"));
+    for (policy, case, expected) in [
+        (
+            "",
+            related(&["NVIDIA_GDRCOPY=enabled", "NVIDIA_MOFED=enabled"]),
+            true,
+        ),
+        (
+            "environment = \"none\"",
+            related(&["NVIDIA_GDRCOPY=enabled"]),
+            false,
+        ),
+    ] {
+        let Some(tree) = host_with(&format!("[policy]\n{policy}"), "") else {
+            return;
+        };
+        node(&tree, "gdrdrv", 0o666, 0, 32);
+        let found = nodes(&started(&tree, &case, None).unwrap());
+        assert_eq!(
+            found.contains(&"gdrdrv".to_owned()),
+            expected,
+            "{policy} {found:?}"
+        );
+        let log = tree.text("log");
+        assert_eq!(
+            log.contains("NVIDIA_MOFED has no effect"),
+            expected,
+            "{log}"
+        );
+    }
     for (policy, case, gets) in [
         ("", by_variable(), true),
         ("environment = \"none\"", by_variable(), false),
@@ -472,6 +503,44 @@ fn an_annotation_of_cdi_has_names_only() {
                 error.contains("the annotation cdi.k8s.io/x has "),
                 "{value} {error}"
             );
+        }
+    }
+}
+
+/// Devices that NVIDIA's runtime describes by itself need no specification, in any mode.
+#[test]
+fn automatic_names_are_the_vendor_files_devices() {
+    for (mode, value, expected) in [
+        ("auto", "runtime.nvidia.com/gpu=0", Ok(())),
+        ("cdi", "runtime.nvidia.com/gpu=0", Ok(())),
+        ("jit-cdi", "runtime.nvidia.com/gpu=0", Ok(())),
+        (
+            "auto",
+            "runtime.nvidia.com/gpu=0,other.com/nic=0",
+            Err("one kind only"),
+        ),
+        (
+            "cdi",
+            "runtime.nvidia.com/gpu=7",
+            Err("the host has 0 (GPU-aaaa"),
+        ),
+    ] {
+        let nvidia = format!("[nvidia-container-runtime]\nmode = \"{mode}\"");
+        let Some(tree) = host_with("[policy]\ncdi = \"all\"", &nvidia) else {
+            return;
+        };
+        let variable = format!("NVIDIA_VISIBLE_DEVICES={value}");
+        match (
+            started(&tree, &case(RUNTIME, &[&variable], "", json!(0)), None),
+            expected,
+        ) {
+            (Ok(spec), Ok(())) => {
+                let found = nodes(&spec);
+                assert!(found.contains(&"nvidia1".to_owned()), "{found:?}");
+                assert!(!found.contains(&"nvidia0".to_owned()), "{found:?}");
+            }
+            (Err(error), Err(part)) => assert!(error.contains(part), "{error}"),
+            (found, _) => panic!("{mode} {value} {found:?}"),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use crate::config::nvidia::{Config, Mode};
 use crate::config::settings::{Scheduler, Settings};
 use crate::discover::host::Host;
+use crate::discover::related;
 use crate::edits::Edits;
 use crate::error::Result;
 use crate::log::Note;
@@ -121,7 +122,7 @@ impl<'a> Foreign<'a> {
         let Some(nvidia) = self.nvidia.filter(|_| ask.interface == Interface::Nvidia) else {
             return Ok((Edits::default(), Vec::new()));
         };
-        let (mut edits, notes) = match ask.way {
+        let (mut edits, mut notes) = match ask.way {
             Way::VendorFile => (nvidia.beside(host)?, Vec::new()),
             Way::Csv => csv::edits(host, nvidia.config, ask)?,
             Way::Cdi => by_names(nvidia.config, ask, request, host)?,
@@ -135,6 +136,11 @@ impl<'a> Foreign<'a> {
                 return Ok((edits, Vec::new()));
             }
         };
+        if let Ok(details) = &ask.details {
+            let (related, more) = related::edits(host, details);
+            edits.append(related);
+            notes.extend(more);
+        }
         // The hook that Docker adds for `--gpus` has nothing left to do.
         edits.replaced_hooks = HOOKS.map(str::to_owned).to_vec();
         Ok((edits, notes))

@@ -160,8 +160,9 @@ impl<'a> Nvidia<'a> {
                 break;
             }
             let way = self.way(&candidate, host);
+            let is_named = |name: &str| devices::is_qualified(name) && !devices::is_automatic(name);
             let names = candidate.names();
-            if way == Way::Cdi || names.iter().any(|name| devices::is_qualified(name)) {
+            if way == Way::Cdi || names.iter().any(|name| is_named(name)) {
                 candidate.require_cdi();
             }
             let judged = if is_scheduled && !is_apart(request, &candidate, way) {

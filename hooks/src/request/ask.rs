@@ -89,6 +89,8 @@ pub struct Details {
     /// What asks for the channels, for messages.
     pub channels_by: String,
     pub mig_rights: Vec<MigRight>,
+    /// The variables that ask for nodes of related drivers.
+    pub related: Vec<&'static str>,
     /// The container's process joins the groups that own the nodes.
     pub groups: bool,
     /// Newer user-space libraries of the driver in the image come before the host's.

@@ -104,22 +104,22 @@ pub(super) const WITHOUT_MEANING: [(&str, Kind, &str); 22] = [
     (
         "features.gds",
         Kind::Flag,
-        "the vendor file says which devices a feature has",
+        "a container asks for these nodes: NVIDIA_GDS=enabled",
     ),
     (
         "features.mofed",
         Kind::Flag,
-        "the vendor file says which devices a feature has",
+        "a container asks for these nodes: NVIDIA_MOFED=enabled",
     ),
     (
         "features.nvswitch",
         Kind::Flag,
-        "the vendor file says which devices a feature has",
+        "a container asks for these nodes: NVIDIA_NVSWITCH=enabled",
     ),
     (
         "features.gdrcopy",
         Kind::Flag,
-        "the vendor file says which devices a feature has",
+        "a container asks for these nodes: NVIDIA_GDRCOPY=enabled",
     ),
 ];
 

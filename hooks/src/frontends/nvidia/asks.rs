@@ -1,6 +1,6 @@
 //! Turns a candidate that counts into an [`Ask`].
 
-use super::devices::Candidate;
+use super::devices::{Candidate, AUTOMATIC};
 use super::{capabilities, devices, imex, requirements, Nvidia, Reader, Words};
 use crate::config::nvidia::Compat;
 use crate::decide::not_scheduled;
@@ -25,6 +25,10 @@ impl Nvidia<'_> {
         };
         if let Some(name) = candidate.malformed() {
             details = Err(no_name(&candidate.by, name));
+        }
+        let mut names = candidate.names().iter();
+        if way == Way::Cdi && names.any(|name| devices::is_automatic(name)) {
+            details = Err(mixed(&candidate.by));
         }
         let units = self.units(candidate.words, way);
         if let (Reader::Hook, Units::These(names), Ok(_)) = (self.reader, &units, &details) {
@@ -60,10 +64,13 @@ impl Nvidia<'_> {
                 };
                 let mut names: Vec<String> = names.iter().map(name).collect();
                 names.dedup();
-                if way != Way::Cdi && names.iter().any(|name| name == "all") {
-                    return Units::All;
+                let is_special = |name: &&String| matches!(name.as_str(), "all" | "none");
+                let special = names.iter().find(is_special).filter(|_| way != Way::Cdi);
+                match special.map(String::as_str) {
+                    Some("all") => Units::All,
+                    Some(_) => Units::None,
+                    None => Units::These(names),
                 }
-                Units::These(names)
             }
         }
     }
@@ -101,6 +108,7 @@ impl Nvidia<'_> {
             channels,
             channels_by,
             mig_rights: imex::mig_rights(request, &mut beside)?,
+            related: imex::related(request, self.config, &mut beside),
             groups: !self.config.no_groups,
             compat: self.config.compat == Compat::LibraryCache,
             every_list: requirements::wants_every_list(environment),
@@ -123,6 +131,13 @@ fn no_name(by: &str, name: &str) -> Error {
         brief(name)
     ))
     .resolve("write names like vendor.com/class=device, with commas between them")
+}
+
+fn mixed(by: &str) -> Error {
+    Error::usage(format!(
+        "{by} asks for devices of {AUTOMATIC}, which no specification has, and for others of CDI"
+    ))
+    .resolve("name devices of one kind only: NVIDIA_VISIBLE_DEVICES=0,1")
 }
 
 fn names_of_cdi(by: &str, name: &str) -> Error {

@@ -213,11 +213,18 @@ pub fn qualified(name: &str, kind: &str) -> String {
     }
 }
 
-/// The name without the default kind.
+/// The kind of devices that NVIDIA's runtime describes when a container starts.
+pub const AUTOMATIC: &str = "runtime.nvidia.com/gpu";
+
+/// True for the name of a device that needs no specification: the vendor file answers.
+pub fn is_automatic(name: &str) -> bool {
+    is_qualified(name) && bare(name, AUTOMATIC) != name
+}
+
+/// The name without the default kind, and without the automatic one.
 pub fn bare<'n>(name: &'n str, kind: &str) -> &'n str {
-    let rest = name
-        .strip_prefix(kind)
-        .and_then(|rest| rest.strip_prefix('='));
+    let rest = |kind| name.strip_prefix(kind)?.strip_prefix('=');
+    let rest = rest(kind).or_else(|| rest(AUTOMATIC));
     rest.filter(|rest| !rest.is_empty()).unwrap_or(name)
 }
 

@@ -1,10 +1,12 @@
-//! Requests for more than GPUs: IMEX channels between hosts, and rights over MIG partitions.
+//! Requests for more than GPUs: IMEX channels between hosts, rights over MIG partitions, and nodes of
+//! related drivers.
 
 use std::collections::BTreeSet;
 
 use super::devices::below;
 use super::MOUNTS;
 use crate::config::nvidia::Config;
+use crate::discover::related::RELATED;
 use crate::error::{Error, Result};
 use crate::log::brief;
 use crate::request::{Channels, MigRight, Request, Source};
@@ -114,6 +116,17 @@ pub fn mig_rights(request: &Request, judged: &mut Judged) -> Result<Vec<MigRight
         rights.push(right);
     }
     Ok(rights)
+}
+
+/// The variables that ask for nodes of related drivers.
+pub fn related(request: &Request, config: &Config, judged: &mut Judged) -> Vec<&'static str> {
+    let asks = |name: &&str| request.environment.get(name) == Some("enabled");
+    let may = config.environment_when_unprivileged || request.privileged;
+    let asking = RELATED.iter().filter_map(|it| it.variable);
+    let asking = asking.filter(asks).filter(|_| may);
+    asking
+        .filter(|name| judged.counts(Source::Environment, name))
+        .collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Chooses the way in which a container gets its devices.
 
-use super::devices::is_qualified;
+use super::devices::{is_automatic, is_qualified};
 use super::Reader;
 use crate::config::nvidia::Mode;
 use crate::discover::host::Host;
@@ -9,8 +9,11 @@ use crate::request::Way;
 /// The way that a mode selects for these names. A hook acts in every mode, because with
 /// `docker run --gpus` no other program gives the devices.
 pub fn way(mode: Mode, reader: Reader, names: &[String], is_tegra: impl Fn() -> bool) -> Way {
-    let by_name = !names.is_empty() && names.iter().all(|name| is_qualified(name));
+    let all = |is: fn(&str) -> bool| !names.is_empty() && names.iter().all(|name| is(name));
+    let automatic = all(is_automatic);
+    let by_name = all(is_qualified) && !automatic;
     match (mode, reader) {
+        (Mode::Cdi, Reader::Runtime) if automatic => way(Mode::Auto, reader, names, is_tegra),
         (Mode::Csv, _) => Way::Csv,
         (Mode::Legacy, Reader::Runtime) => Way::Hook,
         (Mode::Cdi, Reader::Runtime) => Way::Cdi,
@@ -38,6 +41,8 @@ mod tests {
     #[test]
     fn ways() {
         let (bare, cdi, mixed) = (&["0"][..], &["a/b=c", "a/b=d"][..], &["0", "a/b=c"][..]);
+        let own = &["runtime.nvidia.com/gpu=0", "runtime.nvidia.com/gpu=all"][..];
+        let both = &["runtime.nvidia.com/gpu=0", "a/b=c"][..];
         for (mode, reader, names, tegra, expected) in [
             (Mode::Auto, Reader::Runtime, bare, false, Way::VendorFile),
             (Mode::Auto, Reader::Runtime, &[], false, Way::VendorFile),
@@ -46,6 +51,12 @@ mod tests {
             (Mode::Auto, Reader::Runtime, bare, true, Way::Csv),
             (Mode::Auto, Reader::Hook, bare, true, Way::Csv),
             (Mode::Auto, Reader::Hook, cdi, false, Way::VendorFile),
+            (Mode::Auto, Reader::Runtime, own, false, Way::VendorFile),
+            (Mode::Auto, Reader::Runtime, own, true, Way::Csv),
+            (Mode::Auto, Reader::Runtime, both, false, Way::Cdi),
+            (Mode::Cdi, Reader::Runtime, own, false, Way::VendorFile),
+            (Mode::Cdi, Reader::Runtime, both, false, Way::Cdi),
+            (Mode::JitCdi, Reader::Runtime, own, true, Way::VendorFile),
             (Mode::Legacy, Reader::Runtime, cdi, true, Way::Hook),
             (Mode::Legacy, Reader::Hook, bare, false, Way::VendorFile),
             (Mode::Csv, Reader::Runtime, cdi, false, Way::Csv),

@@ -6,10 +6,11 @@
 
 use serde_json::{json, Value};
 
-use super::super::devices::device_node;
+use super::super::devices::{device_node, mount};
 use super::super::VERSION;
 use super::Request;
-use crate::discover::host::{DeviceFound, Host};
+use crate::discover::host::Host;
+use crate::discover::related::{Related, RELATED};
 use crate::edits::Device;
 use crate::error::{Error, Result};
 
@@ -18,59 +19,15 @@ use crate::error::{Error, Result};
 pub enum Mode {
     /// The devices of the vendor file.
     Devices,
-    Nodes(&'static Nodes),
+    Nodes(&'static Related),
     /// Not supported.
     Management,
 }
 
-/// Nodes that do not belong to a GPU.
-#[derive(Debug)]
-pub struct Nodes {
-    word: &'static str,
-    /// Their names below `/dev`.
-    patterns: &'static [&'static str],
-    /// Files that go with them, if the host has them.
-    files: &'static [&'static str],
-    /// The kernel module that makes them.
-    module: &'static str,
-    /// If set, each node is a device, named by the number that follows this in the node's name.
-    number_behind: Option<&'static str>,
-}
-
-static NODES: [Nodes; 4] = [
-    Nodes {
-        word: "gds",
-        patterns: &["nvidia-fs*"],
-        files: &["/run/udev", "/etc/cufile.json"],
-        module: "nvidia-fs",
-        number_behind: None,
-    },
-    Nodes {
-        word: "mofed",
-        patterns: &["infiniband/uverbs*", "infiniband/rdma_cm"],
-        files: &[],
-        module: "ib_uverbs",
-        number_behind: None,
-    },
-    Nodes {
-        word: "imex",
-        patterns: &["nvidia-caps-imex-channels/channel*"],
-        files: &[],
-        module: "nvidia",
-        number_behind: Some("channel"),
-    },
-    Nodes {
-        word: "nvswitch",
-        patterns: &["nvidia-nvswitch*"],
-        files: &[],
-        module: "nvidia",
-        number_behind: None,
-    },
-];
-
 impl Mode {
     /// Every word, for error messages.
-    pub const WORDS: &'static str = "auto, nvml, wsl, csv, management, gds, mofed, imex, nvswitch";
+    pub const WORDS: &'static str =
+        "auto, nvml, wsl, csv, management, gds, mofed, gdrcopy, imex, nvswitch";
 
     /// Reads a word in any case, as NVIDIA's tool does.
     pub fn parse(text: &str) -> Option<Self> {
@@ -78,7 +35,7 @@ impl Mode {
         match text.as_str() {
             "auto" | "nvml" | "wsl" | "csv" => Some(Self::Devices),
             "management" => Some(Self::Management),
-            _ => NODES.iter().find(|it| it.word == text).map(Self::Nodes),
+            _ => RELATED.iter().find(|it| it.word == text).map(Self::Nodes),
         }
     }
 }
@@ -96,20 +53,14 @@ pub fn generate(mode: Mode, request: &Request) -> Result<Value> {
     }
 }
 
-fn of_nodes(which: &Nodes, request: &Request) -> Result<Value> {
+fn of_nodes(which: &Related, request: &Request) -> Result<Value> {
     let kind = request.kind()?;
     let host = Host::open(&request.settings.root)?;
-    let found = which.patterns.iter().flat_map(|it| host.devices(it));
-    let mut nodes: Vec<Device> = found
-        .filter_map(|(_, found)| match found {
-            DeviceFound::Node(device) => Some(device),
-            _ => None,
-        })
-        .collect();
+    let mut nodes = which.devices(&host);
     if nodes.is_empty() {
-        return Err(which.nothing(&host));
+        return Err(nothing(which, &host));
     }
-    which.choose(&mut nodes, request.ids)?;
+    choose(which, &mut nodes, request.ids)?;
     let all = || nodes.iter().collect::<Vec<_>>();
     let mut devices = Vec::new();
     if let Some(name) = which.number_behind {
@@ -121,57 +72,46 @@ fn of_nodes(which: &Nodes, request: &Request) -> Result<Value> {
         devices.push(device("all", &all()));
     }
     let mut document = json!({"cdiVersion": VERSION, "kind": kind, "devices": devices});
-    let files = which.files.iter().filter(|path| host.stat(path).is_ok());
-    let mounts: Vec<Value> = files.map(|path| mount(&host, path)).collect();
+    let mounts: Vec<Value> = which.mounts(&host).iter().map(mount).collect();
     if !mounts.is_empty() {
         document["containerEdits"] = json!({"mounts": mounts});
     }
     Ok(document)
 }
 
-impl Nodes {
-    fn nothing(&self, host: &Host) -> Error {
-        let (folder, patterns) = (host.shown("/dev"), self.patterns.join(" and no "));
-        let (word, module) = (self.word, self.module);
-        Error::not_found(format!(
-            "--mode {word}: there is no device for a specification: no {patterns} in {folder}"
-        ))
-        .resolve(format!(
-            "load the driver: modprobe {module}; or leave --mode out for the GPUs: nvidia-ctk cdi generate"
-        ))
-    }
+fn nothing(which: &Related, host: &Host) -> Error {
+    let (folder, patterns) = (host.shown("/dev"), which.patterns.join(" and no "));
+    let (word, module) = (which.word, which.module);
+    Error::not_found(format!(
+        "--mode {word}: there is no device for a specification: no {patterns} in {folder}"
+    ))
+    .resolve(format!(
+        "load the driver: modprobe {module}; or leave --mode out for the GPUs: nvidia-ctk cdi generate"
+    ))
+}
 
-    /// Keeps the requested nodes. Errors: an id that no node has.
-    fn choose(&self, nodes: &mut Vec<Device>, ids: &[String]) -> Result<()> {
-        if ids.is_empty() || ids.iter().any(|id| id == "all") {
-            return Ok(());
-        }
-        let is = |node: &Device, id: &String| {
-            let name = self.number_behind;
-            name.is_some_and(|name| node.path.ends_with(&format!("{name}{id}")))
-        };
-        let unknown = ids.iter().find(|id| !nodes.iter().any(|node| is(node, id)));
-        if let Some(unknown) = unknown {
-            let (word, folder) = (self.word, self.patterns.join(", "));
-            return Err(Error::not_found(format!(
-                "--mode {word} has no device {unknown:?}: its devices are those of {folder}"
-            ))
-            .resolve("leave --device-id out, or give it a number of these"));
-        }
-        nodes.retain(|node| ids.iter().any(|id| is(node, id)));
-        Ok(())
+/// Keeps the requested nodes. Errors: an id that no node has.
+fn choose(which: &Related, nodes: &mut Vec<Device>, ids: &[String]) -> Result<()> {
+    if ids.is_empty() || ids.iter().any(|id| id == "all") {
+        return Ok(());
     }
+    let is = |node: &Device, id: &String| {
+        let name = which.number_behind;
+        name.is_some_and(|name| node.path.ends_with(&format!("{name}{id}")))
+    };
+    let unknown = ids.iter().find(|id| !nodes.iter().any(|node| is(node, id)));
+    if let Some(unknown) = unknown {
+        let (word, folder) = (which.word, which.patterns.join(", "));
+        return Err(Error::not_found(format!(
+            "--mode {word} has no device {unknown:?}: its devices are those of {folder}"
+        ))
+        .resolve("leave --device-id out, or give it a number of these"));
+    }
+    nodes.retain(|node| ids.iter().any(|id| is(node, id)));
+    Ok(())
 }
 
 fn device(name: &str, nodes: &[&Device]) -> Value {
     let nodes: Vec<Value> = nodes.iter().map(|node| device_node(node)).collect();
     json!({"name": name, "containerEdits": {"deviceNodes": nodes}})
-}
-
-fn mount(host: &Host, path: &str) -> Value {
-    json!({
-        "hostPath": host.shown(path),
-        "containerPath": path,
-        "options": ["ro", "nosuid", "nodev", "rbind", "rprivate"],
-    })
 }
