@@ -7,7 +7,6 @@ import hashlib
 import json
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,20 +21,16 @@ from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need, need_programs
 from kit.process import run
 from kit.product import Provision
-from kit.registry import serving_registry
 from kit.repackaged import download
 from kit.signed_fleet import PASSWORD, Fleet, signed_fleet
 from provision.errors import ProvisionError
 from provision.fetch import UnreachableError
 from provision.registry import transport
-from provision.registry.attached_signatures import sign
-from provision.registry.catalogue_keeper import CatalogueKeeper
 from provision.registry.client import Client
-from provision.registry.image_catalogue import ImageCatalogue, read_catalogue
-from provision.registry.image_signature import Facts, load_keys
-from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, Descriptor
-from provision.registry.names import parse_reference, pin_tag
-from provision.registry.private_key import generate_key, open_private_key, open_signer
+from provision.registry.image_signature import load_keys
+from provision.registry.manifests import OCI_MANIFEST, Descriptor
+from provision.registry.names import parse_reference
+from provision.registry.private_key import generate_key, open_signer
 from provision.registry.tokens import Access
 
 if TYPE_CHECKING:
@@ -284,8 +279,7 @@ def _copied(skopeo: Skopeo, name: str, key: Path, folder: Path) -> Completed:
 
 def test_skopeos_policy_takes_what_we_signed(fleet: Fleet, skopeo: Skopeo, tmp_path: Path) -> None:
     key = fleet.folder / "fleet.pub"
-    catalogue = f"{fleet.address}/{SMALL_DRIVER}:catalogue"
-    names = (fleet.by_digest, str(fleet.built["pushed"]["reference"]), catalogue)
+    names = (fleet.by_digest, str(fleet.built["pushed"]["reference"]))
     for number, name in enumerate(names):
         copied = _copied(skopeo, name, key, tmp_path / str(number))
         assert copied.returncode == 0, copied.output
@@ -322,52 +316,13 @@ def test_layers_that_skopeo_compressed_with_zstd_are_pulled(
     _NO_ENGINE("verify", pulled["entry"])
 
 
-def test_the_catalogue_says_what_there_is_and_cosign_verifies_it(
-    fleet: Fleet, cosign: Path, tmp_path: Path
-) -> None:
+def test_tags_say_what_there_is(fleet: Fleet, tmp_path: Path) -> None:
     host = fleet.host(tmp_path / "host", "fleet.pub")
     found = _NO_ENGINE.json("search", SMALL_DRIVER, "--verify", "--root", host.root)
-    assert found["catalogue"]["serial"] == fleet.built["signed"]["catalogue"]
-    assert found["catalogue"]["signed_by"] == "fleet.pub"
     (image,) = found["images"]
     assert (image["pin"], image["signed_by"]) == (fleet.built["digest"], "fleet.pub")
-    name = f"{fleet.address}/{SMALL_DRIVER}:catalogue"
-    asked = ("-a", f"catalogue={SMALL_DRIVER}")
-    run([cosign, "verify", "--key", fleet.folder / "fleet.pub", *_INSECURE, *asked, name])
     # A second push of the same image sends nothing; the tag of its Pin leads to it.
     digest = fleet.by_digest.rsplit("@", 1)[1]
     by_pin = f"{fleet.address}/{SMALL_DRIVER}:{fleet.built['signed']['pin_tag']}"
     pulled = _NO_ENGINE.json("pull", by_pin, "--root", host.root)
     assert pulled["reference"] == f"{by_pin}@{digest}"
-
-
-def test_writers_at_once_lose_no_entry_in_a_real_registry(tmp_path: Path) -> None:
-    """It knows no conditional write: each writer looks whether it undid another's."""
-    need_programs("docker-registry")
-    signer = open_private_key(generate_key(tmp_path / "fleet", None)[0], lambda: b"")
-    (tmp_path / "registry").mkdir()
-    with serving_registry(tmp_path / "registry") as address:
-        reference = parse_reference(f"{address}/drivers/demo:1")
-
-        def push(number: int) -> ImageCatalogue:
-            client = Client(
-                transport.Transport(reference.api_host, Access(), lambda: None), reference
-            )
-            config = client.put_blob(json.dumps({"number": number}).encode())
-            described = {"mediaType": OCI_CONFIG, "digest": config.digest, "size": config.size}
-            manifest = {"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": described}
-            pin = f"sha256:{hashlib.sha256(str(number).encode()).hexdigest()}"
-            data = json.dumps({**manifest, "layers": []}).encode()
-            digest = client.put_manifest(pin_tag(pin), data, OCI_MANIFEST)
-            target = ("demo", "1.0", "open", "debian:12", f"6.{number}", "x86_64")
-            sign(client, digest, Facts(pin, *target, serial=number), signer)
-            keys = (signer.public,)
-            return CatalogueKeeper(client, "demo", signer, keys).keep([pin])
-
-        with ThreadPoolExecutor(4) as pool:
-            written = list(pool.map(push, range(12)))
-        client = Client(transport.Transport(reference.api_host, Access(), lambda: None), reference)
-        known = read_catalogue(client, "demo", (signer.public,))
-    assert known is not None
-    assert {one.facts.serial for one in known.entries} == set(range(12))
-    assert known.serial == max(one.serial for one in written)

@@ -40,7 +40,6 @@ COMMANDS: Mapping[str, str] = {
     "key": "Generate the keys that sign images.",
     "push": "Push an artifact image to the registry that hosts pull from.",
     "sign": "Sign an artifact image in a registry or an archive.",
-    "catalogue": "Update and sign the catalogue of a driver in a registry.",
     "search": "List the artifact images of a driver in a registry.",
     "pull": "Put a signed artifact of a registry into the store.",
     "mirror": "Copy signed artifact images from one registry to another.",
@@ -67,7 +66,6 @@ COMMANDS: Mapping[str, str] = {
 # Commands that share a module with the one that it is named after.
 _MODULES: Mapping[str, str] = {
     "base": "build",
-    "catalogue": "push",
     "devices": "load",
     "facts": "doctor",
     "gc": "status",

@@ -11,20 +11,18 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 from provision.engine.scratch import scratch
 from provision.errors import NotFoundError
-from provision.pipeline.registries import Connect, Consent, check_of, connect, tag_of, trusted_keys
+from provision.pipeline.registries import Connect, Consent, check_of, connect, tag_of
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, Step, silent
 from provision.registry.artifact_images import Found, Trusted, find
-from provision.registry.attached_signatures import signer_of
 from provision.registry.client import Client
 from provision.registry.copying import ImageCopier, uploader
 from provision.registry.image_signature import UntrustedError, Verified
-from provision.registry.manifests import Content, CopyTarget, Index, Repository, parse_manifest
-from provision.registry.names import CATALOGUE, parse_reference, read_tag
+from provision.registry.manifests import Content, Index, Repository, parse_manifest
+from provision.registry.names import parse_reference, read_tag
 
 _ALIAS = re.compile(r"-[0-9a-f]{12}")
 
@@ -187,7 +185,7 @@ def _by_content(
     """Return manifests by digest, each with all of its tags."""
     found: dict[str, tuple[Content, tuple[str, ...]]] = {}
     for tag in tags:
-        if tag.endswith(".sig") or tag == CATALOGUE or not selection.may_take(tag):
+        if tag.endswith(".sig") or not selection.may_take(tag):
             continue
         content = client.manifest(tag)
         before = found.get(content.digest, (content, ()))[1]
@@ -286,35 +284,7 @@ def mirror(
             done.sent += copier.size
             done.blobs += copier.blobs
             done.present += copier.present
-        for driver in dict.fromkeys(one.driver for one in chosen):
-            source = access.client(f"{old}/{driver}")
-            target = uploader(access.client(f"{new}/{driver}"))
-            _copy_catalogue(access, source, target, driver, folder)
     return done
-
-
-def _copy_catalogue(
-    access: RegistryAccess, source: Client, target: CopyTarget, driver: str, folder: Path
-) -> None:
-    """Copy the signed catalogue of a repository, if the target has all images of it."""
-    try:
-        content = source.manifest(CATALOGUE)
-    except NotFoundError:
-        return
-    name = f"{source.reference.registry}/{source.reference.repository}"
-    found = parse_manifest(content.data, f"{name}:{CATALOGUE}")
-    if not isinstance(found, Index):
-        return
-    try:
-        keys = trusted_keys(access.settings, name, driver, access.consent)
-        if keys is not None:
-            signer_of(source, content.digest, keys)
-        for one in found.manifests:
-            target.manifest(one.digest)
-    except (NotFoundError, UntrustedError) as error:
-        access.progress(Note(f"{name}:{CATALOGUE} is not copied: {error.message}"))
-        return
-    ImageCopier(source, target, folder, access.progress).copy(content, (CATALOGUE,))
 
 
 def require_all(done: Mirrored) -> None:

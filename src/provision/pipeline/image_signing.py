@@ -13,9 +13,7 @@ from provision.files import in_root
 from provision.host.kernels import machine
 from provision.pin import Pin
 from provision.pipeline.publishing import (
-    CatalogueUpdate,
     TakenError,
-    keep_list,
     name_theirs,
     pushed_before,
     set_pin_tag,
@@ -49,14 +47,12 @@ class SignedImage:
         signature: The name of its signatures.
         facts: The facts that were signed with the digest.
         pin_tag: The tag that always leads to it.
-        catalogue: Serial of the catalogue that lists it; None: the catalogue could not be written.
     """
 
     reference: str
     signature: str
     facts: Facts
     pin_tag: str = ""
-    catalogue: int | None = None
 
     def document(self) -> dict[str, object]:
         """Return it for ``json.dumps``."""
@@ -65,7 +61,6 @@ class SignedImage:
             "signature": self.signature,
             "facts": asdict(self.facts),
             "pin_tag": self.pin_tag,
-            "catalogue": self.catalogue,
         }
 
 
@@ -77,7 +72,7 @@ class EngineImage:
         engine: The engine that has the image.
         image_id: Its id there.
         pin: Its Pin.
-        signer: Signs it; None: it stays unsigned, and no catalogue lists it.
+        signer: Signs it; None: it stays unsigned.
     """
 
     engine: Engine
@@ -92,51 +87,43 @@ def sign_image(
     signer: Signer,
     *,
     connected: Connect = connect,
-    progress: Progress = silent,
 ) -> SignedImage:
     """Sign an image of a registry, with the facts of its Pin.
 
-    Afterwards the tag of its Pin leads to it, and the repository's catalogue lists it.
+    Afterwards the tag of its Pin leads to it.
 
     Args:
         settings: The host.
         reference: The image; by its digest if the registry must not decide what is signed.
         signer: Signs.
         connected: Makes clients of registries.
-        progress: Receives a note if the catalogue can't be written.
 
     Raises:
         NotFoundError: The registry does not have it.
         TakenError: The registry has another image of its Pin.
-        UntrustedError: The registry has a catalogue without a signature that counts here.
         ProvisionError: It is not an artifact image, or the registry refuses.
     """
     client = connected(settings, reference)
     image = find(client, machine(settings.root)).image
-    return _sign(settings, client, image, signer, progress)
+    return _sign(client, image, signer)
 
 
-def _sign(
-    settings: Settings, client: Client, image: Found, signer: Signer, progress: Progress
-) -> SignedImage:
+def _sign(client: Client, image: Found, signer: Signer) -> SignedImage:
     """Sign an image that was found; errors as ``sign_image``."""
     facts = facts_of(image.pin, int(time.time()))
     digest = str(image.reference.digest)
     # The tag first: a tag of another image is found before anything is signed.
     tag = set_pin_tag(client, image.pin, client.manifest(digest), is_signed=True)
     made = make_signature(client, digest, facts, signer)
-    update = CatalogueUpdate(image.pin.driver.name, pins=(facts.pin,))
-    known = None
     for _ in range(_MOST_ROUNDS):
-        # Again after the catalogue: another signer may have overwritten this one meanwhile.
+        # Again: another signer may have overwritten this one meanwhile.
         if not add_signature(client, digest, made, signer):
             break
-        known = keep_list(settings, client, signer, update, progress=progress)
     if (found := client.head(tag)) != digest:
         # Another image was pushed at the same moment.
         raise taken(client, image.pin, found or "another")
     name = signatures_name(client, digest)
-    return SignedImage(str(image.reference), name, facts, tag, known.serial if known else None)
+    return SignedImage(str(image.reference), name, facts, tag)
 
 
 def publish(
@@ -176,7 +163,7 @@ def publish(
             resolution="Others write to that registry. Check it, and push again.",
         )
     try:
-        return pushed, _sign(settings, by_digest, there, signer, progress)
+        return pushed, _sign(by_digest, there, signer)
     except TakenError:
         # Another was pushed at the same time. The name must not lead to an image that hosts refuse.
         _give_name_back(settings, client, pin, signer)

@@ -1,15 +1,13 @@
-"""Writes the tag of a Pin and the catalogue of signed images to a registry.
+"""Writes the tag of a Pin to a registry.
 
-The tag of a Pin always leads to the same manifest. Hosts find images by the tag and the catalogue,
-and trust neither of them without a signature.
+It always leads to the same manifest. Hosts find images by their tags, and trust none of them
+without a signature.
 """
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict
 
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
@@ -19,17 +17,13 @@ from provision.pipeline.registries import trust_rule
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import facts_of
-from provision.registry.attached_signatures import signature_tag
-from provision.registry.catalogue_keeper import CatalogueKeeper, look_at
+from provision.registry.attached_signatures import signature_tag, verify_signature
 from provision.registry.client import Client
-from provision.registry.image_catalogue import ImageCatalogue
-from provision.registry.image_signature import PublicKey, Signer, load_keys
+from provision.registry.image_signature import PublicKey, Signer, UntrustedError, load_keys
 from provision.registry.manifests import OCI_MANIFEST, Content, Index, parse_manifest
-from provision.registry.names import CATALOGUE, pin_tag
+from provision.registry.names import pin_tag
 from provision.registry.private_key import FileSigner
 from provision.registry.tokens import DeniedError
-
-Clock = Callable[[], float]
 
 
 class TakenError(ProvisionError):
@@ -165,66 +159,16 @@ def name_theirs(settings: Settings, client: Client, pin: Pin, signer: Signer | N
         content = client.manifest(tag)
         parse_manifest(content.data, f"{client.reference.repository}:{tag}")
     else:
-        found = look_at(client, tag, _keys(settings, client, pin.driver.name, signer))
-        if found is None or found.facts != facts_of(pin, found.facts.serial):
+        content = client.manifest(tag)
+        wanted = asdict(facts_of(pin, 0))
+        del wanted["serial"]
+        try:
+            keys = _keys(settings, client, pin.driver.name, signer)
+            verify_signature(client, content.digest, keys, wanted)
+        except UntrustedError:
             return None
-        content = client.manifest(found.digest)
     tag_again(client, content)
     return content.digest
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogueUpdate:
-    """The images to look at for a repository's catalogue.
-
-    Attributes:
-        driver: The driver.
-        pins: Digests of Pins whose images were signed just now.
-        again: Whether to look at every image, even if the catalogue lists it.
-    """
-
-    driver: str
-    pins: tuple[str, ...] = ()
-    again: bool = False
-
-
-def keep_list(
-    settings: Settings,
-    client: Client,
-    signer: Signer,
-    update: CatalogueUpdate,
-    *,
-    progress: Progress = silent,
-) -> ImageCatalogue | None:
-    """Add the signed images of a repository to its catalogue.
-
-    Args:
-        settings: The host; its [trust] counts, and the public half of the key that signs.
-        client: The repository.
-        signer: Signs.
-        update: The driver, and the images to look at.
-        progress: Receives the reason if the catalogue can't be written.
-
-    Returns:
-        The catalogue; None: it can't be written with this key.
-
-    Raises:
-        UntrustedError: There is a catalogue that none of the keys signed.
-        ProvisionError: The registry refuses or can't be reached; a key can't be read.
-    """
-    driver = update.driver
-    keys = _keys(settings, client, driver, signer)
-    if not keys and _digest_of(client, CATALOGUE) is None:
-        progress(
-            Note(
-                f"The registry's catalogue of {driver} was not written: the public half of a key in"
-                " a token is not known here. Name its folder: [trust] keys in"
-                " /etc/provision/provision.toml"
-            )
-        )
-        return None
-    keeper = CatalogueKeeper(client, driver, signer, keys, time.time)
-    return keeper.keep(update.pins, again=update.again)
 
 
 def _keys(settings: Settings, client: Client, driver: str, signer: Signer) -> tuple[PublicKey, ...]:

@@ -34,7 +34,6 @@ from provision.store.entries import (
     drafted,
     known_serials,
     mark_unsigned,
-    newest_serial,
     note_serial,
     unsigned_reference,
 )
@@ -139,7 +138,7 @@ class _Pull:
         with changing(self.layout, self._progress):
             # A second pull may have been faster, with a newer artifact.
             check_age(self._settings, self._trusted, consent)
-            _write_age(self.layout, self._trusted, consent)
+            _write_age(self.layout, self._trusted)
         return Stored(manifest, self.entry, added=False)
 
     def store(self, consent: Consent, *, replace: bool) -> Stored:
@@ -152,7 +151,7 @@ class _Pull:
             # As above.
             check_age(self._settings, self._trusted, consent)
             added = adopt(self.layout, name, draft, replace=replace)
-            _write_age(self.layout, self._trusted, consent)
+            _write_age(self.layout, self._trusted)
             # Before garbage collection may remove the entry, which nothing needs yet.
             manifest = load_json(self.entry / MANIFEST, Manifest)
         return Stored(manifest, self.entry, added)
@@ -319,17 +318,12 @@ def _entry_that_serves(
     return report.manifest
 
 
-def _write_age(layout: Layout, trusted: Trusted, consent: Consent) -> None:
+def _write_age(layout: Layout, trusted: Trusted) -> None:
     if trusted.facts is not None:
         serial = trusted.facts.serial
         # There are some only if the caller allowed it, and going back again needs no consent.
         newer = [name for name, one in _serials_so_far(layout, trusted).items() if one > serial]
         note_serial(layout, f"{_target(trusted)}{trusted.facts.version}", serial, forget=newer)
-    if trusted.listed is not None:
-        target, serial = trusted.listed
-        # A second pull may have read a newer catalogue meanwhile; this artifact is right as well.
-        if consent.allow_downgrade or serial > newest_serial(layout, target):
-            note_serial(layout, target, serial)
 
 
 def _serials_so_far(layout: Layout, trusted: Trusted) -> dict[str, int]:

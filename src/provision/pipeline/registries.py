@@ -16,14 +16,11 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.files import in_root
 from provision.host.kernels import machine
 from provision.pin import Pin
-from provision.pipeline.trusted_catalogue import CatalogueTrust, read_trusted
 from provision.pipeline.workspace import Settings
-from provision.progress import Progress, silent
 from provision.registry.artifact_images import Trusted, facts_of, find
 from provision.registry.attached_signatures import verify_signature
 from provision.registry.client import Client
 from provision.registry.credentials import Credentials, default_files, find_credentials
-from provision.registry.image_catalogue import ImageCatalogue
 from provision.registry.image_layout import open_layout
 from provision.registry.image_signature import PublicKey, UntrustedError, Verified, load_keys
 from provision.registry.manifests import Repository
@@ -170,10 +167,11 @@ def check_of(
 
     Arguments as ``examine``; errors as ``trusted_keys``.
     """
-    judged = _judged(settings, client.reference, consent, driver)
-    if judged is None:
+    reference = client.reference
+    keys = trusted_keys(settings, f"{reference.registry}/{reference.repository}", driver, consent)
+    if keys is None:
         return None
-    keys, oldest = judged.keys, judged.oldest
+    oldest = trust_rule(settings, reference, driver).oldest
     return lambda digest: verify_signature(client, digest, keys, facts, oldest=oldest)
 
 
@@ -192,36 +190,9 @@ def trusted_keys(
     return load_keys(consent.public_key or _keys(settings, rule, repository))
 
 
-def _judged(
-    settings: Settings, reference: Reference, consent: Consent, driver: str
-) -> CatalogueTrust | None:
-    """Return the keys and the age that count for an image; None: no signature is needed."""
-    rule = trust_rule(settings, reference, driver)
-    repository = f"{reference.registry}/{reference.repository}"
-    keys = trusted_keys(settings, repository, driver, consent)
-    return None if keys is None else CatalogueTrust(keys, rule.oldest, consent.allow_downgrade)
-
-
 def trust_rule(settings: Settings, reference: Reference, driver: str) -> TrustRule:
     """Return the rule of [trust] for the images of a driver in a repository."""
     return settings.config.trust.rule(f"{reference.registry}/{reference.repository}", driver)
-
-
-def catalogue_of(
-    settings: Settings,
-    client: Repository,
-    driver: str,
-    consent: Consent,
-    *,
-    progress: Progress = silent,
-) -> ImageCatalogue | None:
-    """Return a repository's catalogue if it is trusted here; None: the tags have to be read.
-
-    Raises:
-        As ``read_trusted``; ProvisionError: provision.toml does not say whom to trust.
-    """
-    judged = _judged(settings, client.reference, consent, driver)
-    return read_trusted(settings, client, driver, judged, progress=progress) if judged else None
 
 
 def _same_rules(settings: Settings, trusted: Trusted, consent: Consent, driver: str) -> None:

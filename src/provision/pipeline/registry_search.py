@@ -11,21 +11,17 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.pin import Pin
 from provision.pipeline.registries import (
-    FOLDER,
     Connect,
     Consent,
-    catalogue_of,
     connect,
     examine,
     folder_at,
     references,
     trusted_keys,
 )
-from provision.pipeline.trusted_catalogue import suitable, target_of
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Trusted, facts_of
-from provision.registry.image_catalogue import Listed
 from provision.registry.manifests import Repository
 from provision.registry.names import HostTag, pin_tag, version_of_tag
 from provision.registry.tokens import DeniedError
@@ -176,20 +172,8 @@ def _leave_to_build(settings: Settings, error: ProvisionError, lookup: Lookup) -
 def _in_repository(
     settings: Settings, client: Repository, sought: ArtifactQuery, lookup: Lookup
 ) -> Trusted:
-    """Return the image of a repository, with as few requests as possible.
-
-    The catalogue names it, or else the tags.
-    """
+    """Return the image of a repository, with as few requests as possible."""
     consent = lookup.consent
-    known = None
-    # The maker of a bundle chose its images, so the catalogue of their origin does not count.
-    if not client.reference.registry.startswith(FOLDER):
-        known = catalogue_of(settings, client, sought.driver, consent, progress=lookup.progress)
-    if known is not None:
-        for listed in suitable(known, sought.facts(), sought.version):
-            with suppress(NotFoundError):
-                found = _listed(settings, client, sought, listed, consent)
-                return replace(found, listed=(target_of(settings, client), known.serial))
     for version in dict.fromkeys((sought.version.prefer, sought.version.exact)):
         if version is None:
             continue
@@ -210,16 +194,6 @@ def _version(
 ) -> Trusted:
     named = client.reference.with_tag(sought.tag(version).text)
     signed_facts = sought.facts()
-    return examine(settings, client.at(named), signed_facts, consent, driver=sought.driver)
-
-
-def _listed(
-    settings: Settings, client: Repository, sought: ArtifactQuery, listed: Listed, consent: Consent
-) -> Trusted:
-    """Return an image that the catalogue lists, by its digest."""
-    tag = sought.tag(listed.facts.version).text
-    named = client.reference.with_tag(tag).with_digest(listed.digest)
-    signed_facts = {**sought.facts(), "pin": listed.facts.pin, "version": listed.facts.version}
     return examine(settings, client.at(named), signed_facts, consent, driver=sought.driver)
 
 

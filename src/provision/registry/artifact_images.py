@@ -33,7 +33,7 @@ from provision.registry.manifests import (
     parse_config,
     parse_manifest,
 )
-from provision.registry.names import CATALOGUE, Reference
+from provision.registry.names import Reference
 from provision.run import find_program, run
 from provision.sources.market import VersionRequest
 
@@ -67,14 +67,12 @@ class Trusted:
     Attributes:
         image: The image.
         verified: Its verified signature; None if none is required.
-        listed: Name and serial of the catalogue that listed it; None if no catalogue did.
         request: The version that was asked for. Naming a version or branch is consent to it: the
             image is compared only with earlier ones that would have satisfied the same request.
     """
 
     image: Found
     verified: Verified | None
-    listed: tuple[str, int] | None = None
     request: VersionRequest = field(default_factory=VersionRequest)
 
     @property
@@ -117,13 +115,6 @@ def find(
 def _manifest(client: Repository, architecture: str) -> tuple[Content, Manifest]:
     """Return the manifest of an image; of an index, that for the architecture."""
     name = str(client.reference)
-    if client.reference.tag == CATALOGUE and client.reference.digest is None:
-        # Otherwise, the first image in it would be chosen.
-        raise ProvisionError(
-            f"'{name}' is the catalogue of a repository, and no image.",
-            resolution="Name one of the images that it lists: provision search"
-            f" {client.reference.repository.rpartition('/')[2]}",
-        )
     content = client.manifest(client.reference.digest or client.reference.tag or "latest")
     found = parse_manifest(content.data, name)
     if isinstance(found, Index):

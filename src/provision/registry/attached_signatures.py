@@ -132,35 +132,6 @@ def signature_tag(digest: str) -> str:
     return f"{digest.replace(':', '-')}.sig"
 
 
-def verify_catalogue(
-    client: Repository, digest: str, keys: Sequence[PublicKey], driver: str
-) -> Verified:
-    """Return a valid signature of a driver's catalogue of images.
-
-    Args:
-        client: The repository of catalogue and signatures.
-        digest: Digest of the catalogue.
-        keys: The trusted keys.
-        driver: The driver.
-
-    Raises:
-        UntrustedError: No signature is good; says why for each.
-    """
-    name = f"{client.reference.name}@{digest}"
-    complaints: list[str] = []
-    for verified in _verified(client, digest, keys, complaints):
-        if verified.catalogue == driver:
-            return verified
-        complaints.append(f"a signature by {verified.key} is not of the catalogue of {driver}")
-    raise UntrustedError(
-        f"'{name}' is refused: it is under the name of the catalogue of {driver}, and no signature"
-        " of it counts here.",
-        resolution="Have it written again by those who sign your artifacts: provision catalogue"
-        f" {driver}",
-        details="\n".join(dict.fromkeys(complaints)) or "it has no signature",
-    )
-
-
 def signatures_name(client: Repository, digest: str) -> str:
     """Return the name of an image's signatures."""
     return f"{client.reference.name}:{signature_tag(digest)}"
@@ -186,35 +157,13 @@ def signature_layers(client: Repository, digest: str) -> list[dict[str, Any]]:
     return layers
 
 
-def signer_of(client: Repository, digest: str, keys: Sequence[PublicKey]) -> str:
-    """Return the name of the key that signed content other than an artifact, such as an index.
-
-    Args:
-        client: The repository of content and signatures.
-        digest: Digest of the content.
-        keys: The trusted keys.
-
-    Raises:
-        UntrustedError: No trusted key signed it.
-    """
-    name = f"{client.reference.name}@{digest}"
-    complaints: list[str] = []
-    for verified in _verified(client, digest, keys, complaints):
-        return verified.key
-    raise UntrustedError(
-        f"'{name}' is refused: no signature of it counts here.",
-        resolution=_DO_NOT_USE,
-        details="\n".join(dict.fromkeys(complaints)),
-    )
-
-
-def sign(client: Writable, digest: str, facts: Facts | Mapping[str, str], signer: Signer) -> str:
+def sign(client: Writable, digest: str, facts: Facts, signer: Signer) -> str:
     """Add a signature to an image.
 
     Args:
         client: The image's repository.
         digest: Digest of its manifest.
-        facts: Its facts; for a catalogue, another mapping.
+        facts: Its facts.
         signer: Signs the payload.
 
     Returns:
@@ -228,9 +177,7 @@ def sign(client: Writable, digest: str, facts: Facts | Mapping[str, str], signer
     return signatures_name(client, digest)
 
 
-def make_signature(
-    client: Writable, digest: str, facts: Facts | Mapping[str, str], signer: Signer
-) -> dict[str, Any]:
+def make_signature(client: Writable, digest: str, facts: Facts, signer: Signer) -> dict[str, Any]:
     """Upload the payload of an image's signature; return the signature for ``add_signature``.
 
     Arguments and errors as ``sign``.

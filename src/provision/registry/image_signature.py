@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 PAYLOAD = "application/vnd.dev.cosign.simplesigning.v1+json"
 ANNOTATION = "dev.cosignproject.cosign/signature"
 LONGEST_PAYLOAD = 64 << 10
-# Marks the signature of a catalogue, with its driver; signatures of artifacts lack it.
-CATALOGUE_FACT = "catalogue"
 _TYPE = "cosign container image signature"
 _KEY_SUFFIXES = (".pub", ".pem")
 _LONGEST_KEY = 64 << 10
@@ -96,12 +94,10 @@ class Verified:
     Attributes:
         key: The name of the key that made it.
         facts: The signed facts; None if some are missing.
-        catalogue: The driver, for the signature of a catalogue; otherwise None.
     """
 
     key: str
     facts: Facts | None
-    catalogue: str | None = None
 
 
 def load_keys(place: Path) -> tuple[PublicKey, ...]:
@@ -232,7 +228,7 @@ def verify_payload(
         raise UntrustedError("what is signed says nothing of an image") from error
     if kind != _TYPE or signed != digest:
         raise UntrustedError(f"a signature by {signer.name} is of another image")
-    return Verified(signer.name, _facts(optional), _catalogue(optional))
+    return Verified(signer.name, _facts(optional))
 
 
 def _facts(optional: object) -> Facts | None:
@@ -251,11 +247,6 @@ def _facts(optional: object) -> Facts | None:
     if not all(isinstance(text, str) and text for text in texts.values()):
         return None
     return Facts(**{name: str(text) for name, text in texts.items()}, serial=serial)
-
-
-def _catalogue(optional: object) -> str | None:
-    found = optional.get(CATALOGUE_FACT) if isinstance(optional, Mapping) else None
-    return found if isinstance(found, str) else None
 
 
 def differences(facts: Facts, required: Mapping[str, str]) -> Iterable[str]:

@@ -18,11 +18,8 @@ _LONGEST_NAME = 255
 _LONGEST_TAG = 128
 _KEPT_OF_LONG_TAG = 115
 _DIGITS = 12
-# The tag of the index that lists what a repository has.
-CATALOGUE = "catalogue"
 # Suffix of the images that Kubernetes' KMM makes when it signs modules, in a format of its own.
 KMM_SIGNED = ".signed"
-_PIN_TAG = re.compile(r"pin-([0-9a-f]{64})")
 # The underscore before the name of a pre-release, which sorts before the release, as "~" does.
 _BEFORE_RELEASE = re.compile(r"_(?=(?:alpha|beta|dev|git|pre|preview|rc)(?![a-z]))")
 # The API of Docker's own hub has another host name than its images:
@@ -200,12 +197,6 @@ def read_tag(tag: str, flavours: Iterable[str] = ()) -> HostTag | None:
 def pin_tag(pin: str) -> str:
     """Return the permanent tag for the image of a Pin, given the Pin's digest."""
     return f"pin-{pin.removeprefix('sha256:')}"
-
-
-def pin_of_tag(tag: str) -> str | None:
-    """Return the digest of the Pin in a tag; None if it is no tag of a Pin."""
-    found = _PIN_TAG.fullmatch(tag)
-    return f"sha256:{found[1]}" if found else None
 
 
 def version_of_tag(text: str) -> str:

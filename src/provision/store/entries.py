@@ -308,15 +308,6 @@ def unsigned_reference(entry: Path) -> str | None:
         return None
 
 
-def newest_serial(layout: Layout, target: str) -> int:
-    """Return the newest serial that was recorded under a name; 0 before the first one.
-
-    Raises:
-        As ``known_serials``.
-    """
-    return known_serials(layout).get(target, 0)
-
-
 def note_serial(layout: Layout, target: str, serial: int, *, forget: Collection[str] = ()) -> None:
     """Record a serial under a name, and forget those under other names.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from provision.cli.commands import install, pull, push
+from provision.cli.commands import install, pull
 from provision.engine.docker_api import Image
 from provision.pin import PIN_LABEL
 from provision.pipeline import image_signing, registries
@@ -51,7 +51,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryRegistry:
         client.transport.sleep = registry.slept.append
         return client
 
-    for module in (install, pull, push):
+    for module in (install, pull):
         monkeypatch.setattr(module, "connect", connect)
     for done in (image_signing.sign_image, image_signing.publish):
         monkeypatch.setitem(done.__kwdefaults__ or {}, "connected", connect)
@@ -260,11 +260,8 @@ def test_push_signs_what_it_pushed_and_nothing_else(
     assert (document["reference"], document["digest"]) == (NAME, digest)
     assert document["signed"]["reference"].endswith(f"@{digest}")
     assert document["signed"]["pin_tag"] == pin_tag(PIN.digest)
-    found = call(
-        "search", "demo", "--root", host, "--json", "--public-key", made["public"]
-    ).document
-    assert found["catalogue"] == {"serial": document["signed"]["catalogue"], "signed_by": "new.pub"}
-    (image,) = found["images"]
+    search = ("search", "demo", "--root", host, "--json", "--public-key", made["public"])
+    (image,) = call(*search, "--verify").document["images"]
     assert (image["digest"], image["pin"]) == (digest, PIN.digest)
     assert image["serial"] == document["signed"]["facts"]["serial"]
     # Another build of the same Pin is not put in its place.
@@ -343,24 +340,3 @@ def test_a_key_in_a_token_signs_by_openssl(
     assert base64.b64decode(signature) == b"signature"
     with_pin = call("sign", NAME, "--root", host, "--key", "pkcs11:token=x?pin-value=1", "--json")
     assert with_pin.code == 2
-
-
-def test_catalogue_is_made_of_what_is_signed(
-    call: Call, host: Path, signed: MemoryRegistry, tmp_path: Path
-) -> None:
-    """Also of what another program or key has signed, and again where others have replaced it."""
-    made = make_keys(call, tmp_path)
-    password = ("--password-file", tmp_path / "password")
-    words = ("catalogue", "demo", "--key", made["private"], "--root", host, *password)
-    tag = tag_of(PIN).text
-    signed.manifests[pin_tag(PIN.digest)] = signed.manifests[tag]
-    document = call(*words, "--json").document
-    assert (document["catalogue"], document["images"]) == (f"{ADDRESS}/demo:catalogue", 1)
-    assert "images" in call(*words).out
-    signed.have_manifest({"schemaVersion": 2, "manifests": []}, "catalogue")
-    refused = call(*words, "--json")
-    assert refused.code == 1
-    assert "--replace" in refused.document["error"]["resolution"]
-    assert call(*words, "--replace", "--json").document["images"] == 1
-    first = ("catalogue", "demo", "--root", tmp_path / "other", "--key", made["private"], "--json")
-    assert call(*first).code == 2

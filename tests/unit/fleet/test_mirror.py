@@ -24,7 +24,7 @@ from provision.registry.attached_signatures import sign, signature_tag
 from provision.registry.copying import uploader
 from provision.registry.image_signature import UntrustedError
 from provision.registry.manifests import OCI_CONFIG, OCI_INDEX, OCI_MANIFEST
-from provision.registry.names import CATALOGUE, parse_reference
+from provision.registry.names import parse_reference
 from unit.fleet.registries import Registries
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
 from unit.registry.media import config_of
@@ -252,24 +252,3 @@ def test_an_index_of_architectures_is_copied_whole(
     stored.manifests[digest_of(json.dumps(index).encode())] = json.dumps(index).encode()
     copy(registries, settings)
     assert registries.stored[f"{NEW}/demo"].manifests == stored.manifests
-
-
-@pytest.mark.parametrize("case", ["good", "unsigned", "part"])
-def test_the_list_of_images_comes_along_if_it_is_signed_and_whole(
-    registries: Registries, settings: Settings, case: str
-) -> None:
-    digests = [have(registries, settings, pin) for pin in (PIN, NEXT)]
-    stored = registries.stored[f"{OLD}/demo"]
-    entries = [
-        {"mediaType": OCI_MANIFEST, "digest": one, "size": len(stored.manifests[one])}
-        for one in digests
-    ]
-    data = json.dumps({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": entries}).encode()
-    stored.manifests[CATALOGUE] = stored.manifests[digest_of(data)] = data
-    key = OTHER if case == "unsigned" else KEY
-    put_signature(registries, settings, digest_of(data), facts_of(PIN, SERIAL), key)
-    selection = ImageSelection(("demo",), (KERNEL,)) if case == "part" else ALL
-    copy(registries, settings, selection)
-    new = registries.stored[f"{NEW}/demo"].manifests
-    assert (CATALOGUE in new) == (case == "good")
-    assert (signature_tag(digest_of(data)) in new) == (case == "good")

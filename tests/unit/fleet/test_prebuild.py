@@ -22,9 +22,7 @@ from provision.pipeline.registries import tag_of
 from provision.progress import silent
 from provision.registry.artifact_images import facts_of
 from provision.registry.attached_signatures import signature_tag, verify_signature
-from provision.registry.image_catalogue import read_catalogue
 from provision.registry.names import pin_tag
-from provision.registry.private_key import FileSigner
 from unit.fleet.prebuild_lab import (
     ADDRESS,
     KEY,
@@ -61,19 +59,6 @@ def test_what_is_lacking_is_pushed_and_signed(
     assert len([call for call in lab.removed if call.startswith(ADDRESS)]) == 6
     lacking, present = split_present(place, cells(), silent)
     assert (lacking, len(present)) == ([], 6)
-
-
-def test_what_is_pushed_is_listed_and_has_the_tag_of_its_pin(
-    lab: Lab, registry: MemoryRegistry
-) -> None:
-    place = publisher(lab, registry)
-    place.signer = FileSigner(KEY, public(KEY))
-    done = run(lab, place, jobs=3)
-    assert done.troubles == []
-    known = read_catalogue(registry.client(f"{ADDRESS}/demo:x"), "demo", [public(KEY)])
-    assert known is not None
-    assert {one.facts.pin for one in known.entries} == {pin.digest for pin in PINS.values()}
-    assert all(pin_tag(pin.digest) in registry.manifests for pin in PINS.values())
 
 
 def test_a_second_run_asks_and_builds_nothing(lab: Lab, registry: MemoryRegistry) -> None:

@@ -24,7 +24,6 @@ from provision.registry.image_signature import UntrustedError
 from provision.sources.market import VersionRequest
 from provision.store.entries import (
     known_serials,
-    newest_serial,
     note_serial,
     remove,
     unsigned_reference,
@@ -251,7 +250,7 @@ def test_a_slower_pull_does_not_forget_the_newer_one(
     monkeypatch.setattr(pulling, "is_signed_for_host", meanwhile)
     with pytest.raises(DowngradeError):
         store_pulled(settings, trusted, DEFAULT)
-    assert newest_serial(layout, target) == SERIAL + 60
+    assert known_serials(layout) == {target: SERIAL + 60}
 
 
 def test_what_is_for_another_kernel_is_no_downgrade(

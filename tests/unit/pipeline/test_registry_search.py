@@ -81,8 +81,8 @@ def test_a_name_that_is_known_needs_no_list(
     registry.asked.clear()
     found(settings, registry, replace(SOUGHT, version=VersionRequest("1.2")))
     assert not any("tags/list" in asked.url for asked in registry.asked)
-    # One that finds no catalogue, and those for manifest, signatures, payload and configuration.
-    assert len(registry.asked) == 5
+    # Manifest, signatures, payload and configuration.
+    assert len(registry.asked) == 4
 
 
 @pytest.mark.parametrize(

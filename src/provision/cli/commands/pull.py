@@ -17,19 +17,18 @@ from provision.pin import Pin
 from provision.pipeline.image_archives import is_archive_name, open_archive
 from provision.pipeline.pin_file import load_pin
 from provision.pipeline.pulling import Pulled, store_pulled
-from provision.pipeline.registries import Consent, catalogue_of, connect, examine, trust_rule
+from provision.pipeline.registries import Consent, connect, examine
 from provision.pipeline.registry_search import Lookup, seek_pin
 from provision.registry.artifact_images import Trusted
 from provision.registry.client import Client
-from provision.registry.image_catalogue import ImageCatalogue
 from provision.registry.manifests import Repository
-from provision.registry.names import HostTag, Reference, parse_reference, read_tag, version_of_tag
+from provision.registry.names import Reference, parse_reference, read_tag, version_of_tag
 from provision.sources.market import newest_first
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """An image of a registry, as its catalogue or its tag describes it, and its signature."""
+    """An image of a registry, as its tag describes it, and its verified signature."""
 
     version: str
     flavour: str
@@ -74,8 +73,8 @@ def search_command(
 ) -> None:
     """List the artifact images of DRIVER in a registry: versions, flavours, kernels and distros.
 
-    The list comes from the registry's catalogue if a trusted key has signed it, and otherwise from
-    the tags. Only the signature of an image proves what it contains: use --verify.
+    The list comes from the tags. Only the signature of an image proves what it contains: use
+    --verify.
     """
     with job(root, catalogues) as work:
         where = address or work.settings.config.registry.address
@@ -86,46 +85,15 @@ def search_command(
                 " /etc/provision/provision.toml.",
             )
         client = connect(work.settings, parse_reference(f"{where}/{driver}"))
-        known = _catalogue(work, client, driver, consent)
-        rows = _listed(client, known) if known else _tagged(work, client, driver)
+        rows = _tagged(work, client, driver)
         rows = _in_order([row for row in rows if kernel is None or row.kernel == kernel])
         if verifies:
             rows = [_verified(work, client, row, consent) for row in rows]
     if as_json:
-        about = {"serial": known.serial, "signed_by": known.signed_by} if known else None
         images = [row.document() for row in rows]
-        print_json({"registry": where, "driver": driver, "catalogue": about, "images": images})
+        print_json({"registry": where, "driver": driver, "images": images})
     else:
         _print_found(rows, verifies=verifies)
-
-
-def _catalogue(work: Job, client: Client, driver: str, consent: Consent) -> ImageCatalogue | None:
-    """Return the catalogue of a repository; None: it has none, or no key is trusted here."""
-    rule = trust_rule(work.settings, client.reference, driver)
-    if rule.keys is None and consent.public_key is None:
-        return None
-    return catalogue_of(work.settings, client, driver, consent, progress=work.progress)
-
-
-def _listed(client: Client, known: ImageCatalogue) -> list[_Row]:
-    rows = []
-    for one in known.entries:
-        facts = one.facts
-        tag = HostTag(facts.version, facts.flavour, facts.kernel, facts.distro)
-        rows.append(
-            _Row(
-                version=facts.version,
-                flavour=facts.flavour,
-                kernel=facts.kernel,
-                distro=facts.distro.replace(":", ""),
-                reference=client.reference.with_tag(tag.text).with_digest(one.digest),
-                architecture=facts.architecture,
-                digest=one.digest,
-                pin=facts.pin,
-                serial=facts.serial,
-            )
-        )
-    return rows
 
 
 def _tagged(work: Job, client: Client, driver: str) -> list[_Row]:
@@ -148,17 +116,24 @@ def _in_order(rows: Sequence[_Row]) -> list[_Row]:
     ranks = {version: rank for rank, version in enumerate(newest_first(labels.values()))}
     return sorted(
         rows,
-        key=lambda row: (row.kernel, ranks[labels[row.version]], row.flavour, -(row.serial or 0)),
+        key=lambda row: (row.kernel, ranks[labels[row.version]], row.flavour),
     )
 
 
 def _verified(work: Job, client: Client, row: _Row, consent: Consent) -> _Row:
-    expected = {"architecture": row.architecture} if row.architecture else {}
     try:
-        trusted = examine(work.settings, Client(client.transport, row.reference), expected, consent)
+        trusted = examine(work.settings, Client(client.transport, row.reference), {}, consent)
     except ProvisionError as error:
         return replace(row, refused=error.details or error.message)
-    return replace(row, signed_by=trusted.verified.key if trusted.verified else None)
+    pin = trusted.image.pin
+    return replace(
+        row,
+        architecture=pin.kernel.architecture,
+        digest=trusted.image.reference.digest,
+        pin=pin.digest,
+        serial=trusted.facts.serial if trusted.facts else None,
+        signed_by=trusted.verified.key if trusted.verified else None,
+    )
 
 
 def _print_found(rows: list[_Row], *, verifies: bool) -> None:

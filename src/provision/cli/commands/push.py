@@ -1,4 +1,4 @@
-"""``provision push``, ``sign``, ``catalogue`` and ``key``: offer signed artifact images."""
+"""``provision push``, ``sign`` and ``key``: offer signed artifact images."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from provision.errors import ProvisionError, UsageError
 from provision.pin import PIN_LABEL, Pin
 from provision.pipeline.image_archives import is_archive_name, save_image, sign_file
 from provision.pipeline.image_signing import EngineImage, SignedImage, publish, sign_image
-from provision.pipeline.publishing import CatalogueUpdate, keep_list
-from provision.pipeline.registries import connect, host_reference
-from provision.registry.names import CATALOGUE, check_push_name, parse_reference
+from provision.pipeline.registries import host_reference
+from provision.registry.names import check_push_name, parse_reference
 from provision.registry.private_key import generate_key
 
 
@@ -49,7 +48,7 @@ def push_command(
 
     Without REF, the image gets the name that hosts look for: below [registry] address of
     provision.toml, with a tag of version, flavour, kernel and distro. It also gets the tag of its
-    Pin, which never points to another image. With --sign, the registry's catalogue lists it.
+    Pin, which never points to another image.
     """
     private.check(signs=signs)
     if output is not None and reference is not None:
@@ -158,8 +157,8 @@ def sign_command(*, image: str, private: KeyOptions, root: Path, as_json: bool) 
 
     Name the image by its digest (NAME@sha256:…), as 'provision push' prints it: with a tag, the
     registry decides which image is signed. The signature covers the digest and the driver, version,
-    flavour, distro, kernel and architecture of the Pin. The image also gets the tag of its Pin, and
-    the catalogue of the repository lists it. The signature of FILE.tar is written to FILE.tar.sig.
+    flavour, distro, kernel and architecture of the Pin. The image also gets the tag of its Pin. The
+    signature of FILE.tar is written to FILE.tar.sig.
     """
     is_file = is_archive_name(image)
     reference = None if is_file else parse_reference(image)
@@ -168,7 +167,7 @@ def sign_command(*, image: str, private: KeyOptions, root: Path, as_json: bool) 
         if reference is None:
             signed = sign_file(work.settings, Path(image), signer)
         else:
-            signed = sign_image(work.settings, reference, signer, progress=work.progress)
+            signed = sign_image(work.settings, reference, signer)
     if as_json:
         print_json(signed.document())
     else:
@@ -178,64 +177,4 @@ def sign_command(*, image: str, private: KeyOptions, root: Path, as_json: bool) 
 def print_signed(signed: SignedImage) -> None:
     """Print a signed image, for people."""
     facts = [(name, value) for name, value in asdict(signed.facts).items()]
-    listed = [("catalogue", signed.catalogue)] if signed.catalogue is not None else []
-    print_fields([("signed", signed.reference), ("signature", signed.signature), *facts, *listed])
-
-
-@click.command("catalogue")
-@click.argument("driver")
-@click.option(
-    "--registry",
-    "address",
-    metavar="HOST[:PORT][/PREFIX]",
-    help="Registry of the catalogue.  [[registry] address of provision.toml]",
-)
-@click.option(
-    "--replace",
-    "again",
-    is_flag=True,
-    help="Make the catalogue again from the images in the registry, even if another key signed it.",
-)
-@signing_key
-@options.root
-@options.as_json
-def catalogue_command(
-    *,
-    driver: str,
-    address: str | None,
-    again: bool,
-    private: KeyOptions,
-    root: Path,
-    as_json: bool,
-) -> None:
-    """Update and sign the catalogue of DRIVER in a registry.
-
-    'push --sign' and 'sign' update the catalogue by themselves. Use this command after another
-    program has signed images, after images were removed, or for a new key. The catalogue lists
-    images that have the tag of their Pin and a signature by this key or one of [trust] keys.
-    """
-    with job(root) as work:
-        where = address or work.settings.config.registry.address
-        if where is None:
-            raise UsageError(
-                "No registry is named that has the catalogue.",
-                resolution="Add --registry HOST, or set [registry] address in"
-                " /etc/provision/provision.toml.",
-            )
-        client = connect(work.settings, parse_reference(f"{where}/{driver}:{CATALOGUE}"))
-        signer = private.signer(work.settings)
-        update = CatalogueUpdate(driver, again=again)
-        known = keep_list(work.settings, client, signer, update, progress=work.progress)
-    if known is None:
-        raise ProvisionError(
-            f"The catalogue of {driver} was not written: no public key is configured to verify its"
-            " images with.",
-            resolution="Name the folder of public keys: [trust] keys in"
-            " /etc/provision/provision.toml.",
-        )
-    if as_json:
-        document = {"serial": known.serial, "images": len(known.entries)}
-        print_json({"catalogue": str(client.reference), **document})
-        return
-    fields = [("serial", known.serial), ("images", len(known.entries))]
-    print_fields([("catalogue", client.reference), *fields])
+    print_fields([("signed", signed.reference), ("signature", signed.signature), *facts])
