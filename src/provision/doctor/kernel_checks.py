@@ -93,7 +93,7 @@ def conflicts(scene: Scene) -> Iterator[Finding]:
                 f" {IF_IT_COMES_BACK}",
                 driver.name,
             )
-        if not config.is_file():
+        if manifest.host.conflicts and not config.is_file():
             yield Finding(
                 "warn",
                 f"/{config.relative_to(scene.root)} is missing",

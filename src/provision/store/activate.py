@@ -7,11 +7,11 @@ a killed run left.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from provision.errors import NotFoundError, ProvisionError
-from provision.files import in_root, is_writable, switch_symlink
+from provision.files import glob_in_root, in_root, is_writable, switch_symlink
 from provision.host.initramfs import IF_IT_COMES_BACK, in_tree, make_again
 from provision.manifest import FileKind, Manifest
 from provision.run import run
@@ -26,6 +26,7 @@ _LISTS: dict[str, FileKind] = {
 }
 # Of all architectures that a Pin may name.
 _NATIVE_CLASS = 64
+BOOT_UNIT = "provision-boot.service"
 # Begins the line of modprobe.d's file with the driver's own modules.
 OWN_MODULES = "# its own: "
 _FOREIGN = (
@@ -90,17 +91,23 @@ def modprobe_config(
     return "\n".join([head, f"{OWN_MODULES}{' '.join(own)}", *lines, ""])
 
 
-def dracut_config(layout: Layout, manifest: Manifest) -> str | None:
+def dracut_config(layout: Layout, hidden: Sequence[str]) -> str | None:
     """Return the text of the host's dracut.conf.d file; None where there is no dracut.
 
     An initramfs that is not for one host only has nothing of /etc/modprobe.d.
     Source: dracut.conf(5), ``omit_drivers``.
     """
-    if not in_root(layout.root, DRACUT_CONFIGS).is_dir():
+    if not hidden or not in_root(layout.root, DRACUT_CONFIGS).is_dir():
         return None
-    names = " ".join((*_own_modules(manifest), *manifest.host.conflicts))
     head = f"# Not for udev: provision loads {layout.driver} from its store. Written by provision."
+    names = " ".join(hidden)
     return f'{head}\nomit_drivers+=" {names} "\n'
+
+
+def loads_at_boot(root: Path) -> bool:
+    """Return whether a host has the unit that loads drivers at boot, enabled."""
+    folders = ("etc/systemd/system", "usr/lib/systemd/system")
+    return any(glob_in_root(root, f"{folder}/*.wants/{BOOT_UNIT}") for folder in folders)
 
 
 def _own_modules(manifest: Manifest) -> tuple[str, ...]:
@@ -176,13 +183,16 @@ def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[C
     changes: list[Change] = []
     if not layout.entry(short).is_dir():
         changes.append(Change("unpack", layout.entry(short)))
+    # Without the boot unit, nothing would load a driver whose in-tree copy may serve the network.
+    own = _own_modules(manifest) if loads_at_boot(layout.root) else ()
+    hidden = (*own, *manifest.host.conflicts)
     texts = {
         layout.vendor_config: vendor_config(layout, manifest),
         layout.loader_config: loader_config(layout, manifest),
         layout.modprobe_config: modprobe_config(
-            layout.driver, conflicts=manifest.host.conflicts, own=_own_modules(manifest)
+            layout.driver, conflicts=manifest.host.conflicts, own=own
         ),
-        layout.dracut_config: dracut_config(layout, manifest),
+        layout.dracut_config: dracut_config(layout, hidden),
     }
     files = [c for path, text in texts.items() for c in managed.file_changes(record, path, text)]
     if not replace:
@@ -195,7 +205,7 @@ def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[C
     is_stale = (has_libraries or record.library_cache) and record.library_cache != short
     if is_stale and _is_running_host(layout):
         changes.append(Change("ldconfig", Path("/etc/ld.so.cache"), short))
-    return changes + _initramfs(layout, (*_own_modules(manifest), *manifest.host.conflicts), record)
+    return changes + _initramfs(layout, hidden, record)
 
 
 def plan_removal(layout: Layout) -> list[Change]:

@@ -274,7 +274,6 @@ def test_install(call: Call, tmp_path: Path) -> None:
         "switch",
         "write",
         "write",
-        "write",
         "switch",
     ]
     assert not dry["changed"]

@@ -10,7 +10,9 @@ import pytest
 from provision.cli.commands import units as units_command
 from provision.errors import ExitCode
 from provision.files import lock
+from provision.store.layout import Layout
 from unit.cli.outcome import Outcome
+from unit.kmod.artifact import make_artifact, make_pin
 
 Call = Callable[..., Outcome]
 
@@ -52,6 +54,17 @@ def test_units_that_build_start_podmans_socket_where_podman_builds(
     for name in ("provision-apply.service", "provision-kernel.service"):
         text = (host / "etc/systemd/system" / name).read_text()
         assert ("Wants=podman.socket" in text.splitlines()) == wanted
+
+
+def test_in_tree_copies_are_blacklisted_while_units_load_the_driver(call: Call, host: Path) -> None:
+    layout = Layout(host, "demo")
+    digest = make_pin().short_digest
+    make_artifact(layout.entry(digest))
+    layout.current.symlink_to(digest)
+    assert call("units", "--root", host).code == 0
+    assert "blacklist demo\n" in layout.modprobe_config.read_text()
+    assert call("units", "--remove", "--root", host).code == 0
+    assert not layout.modprobe_config.exists()
 
 
 def test_two_at_once_are_not_waited_for_without_a_word_or_an_end(

@@ -63,7 +63,7 @@ def _nouveau(host: DoctorHost) -> None:
 
 
 def _no_blacklist(host: DoctorHost) -> None:
-    (host.root / f"etc/modprobe.d/provision-{DRIVER}.conf").unlink()
+    host.need(conflicts=("nouveau",))
 
 
 def locked_down(host: DoctorHost) -> None:

@@ -12,11 +12,14 @@ from provision.cli import options
 from provision.cli.display import shown
 from provision.cli.options import print_json
 from provision.config import load
-from provision.files import in_root, lock
+from provision.errors import ProvisionError
+from provision.files import glob_in_root, in_root, lock
 from provision.host.facts import find_engines, read_facts
-from provision.progress import Note
+from provision.pipeline.artifacts import activate_entry
+from provision.progress import Note, Progress
 from provision.store.confinement import require_label, require_visible
-from provision.store.layout import STORE
+from provision.store.entries import current_entry
+from provision.store.layout import STORE, Layout
 from provision.store.locks import SWITCH_SECONDS
 from provision.store.managed_files import Change
 from provision.store.units import (
@@ -89,6 +92,7 @@ def command(
         ):
             changes = plan_units(root, files, replace=replace)
             apply_units(root, changes, on_change=lambda change: progress(Note(str(change))))
+            _hide_in_tree_copies(root, progress)
     if as_json:
         _print_json(root, changes, dry_run=dry_run)
     elif not changes:
@@ -96,6 +100,16 @@ def command(
     elif dry_run:
         for change in changes:
             click.echo(f"would {change}")
+
+
+def _hide_in_tree_copies(root: Path, progress: Progress) -> None:
+    """Activate drivers again: copies of their modules are blacklisted while the boot loads them."""
+    for path in glob_in_root(root, f"{STORE}/*/current"):
+        layout = Layout(root, path.parent.name)
+        try:
+            activate_entry(layout, current_entry(layout), progress=progress)
+        except ProvisionError as error:
+            progress(Note(f"{layout.driver}: {error.message}"))
 
 
 def _files(root: Path, program: str, *, dry_run: bool) -> list[UnitFile]:
