@@ -184,7 +184,7 @@ def test_cos_is_built_with_the_files_of_its_build(
         _assert_fits(_module(engine, built["image"], kernel, host / "srv"), kernel)
         (files / "18613.164.68/kernel-headers.tgz").write_bytes(b"something else")
         # What was downloaded of a build stays, and no mirror can put another file in its place.
-        for more in ((), ("--update",)):
+        for more in ((), ("--refresh",)):
             again = provision.json("resolve", *_target(host, drivers, kernel), *more)
             assert again["digest"] == built["digest"]
 

@@ -122,7 +122,7 @@ def test_a_matrix_is_killed_shared_finished_and_kept(
 
     # A patch changes the Pins of that driver, and of no other.
     repair_duo(drivers)
-    code, repaired = _run(provision, *words, "--jobs", "2")
+    code, repaired = _run(provision, *words, "--parallel", "2")
     assert (code, repaired["built_now"], repaired["unchanged"]) == (0, len(kernels), len(kernels))
     assert repaired["counts"]["built"] == total
     assert {cell["version"] for cell in repaired["cells"] if cell["driver"] == DUO} == {DUO_BROKEN}
@@ -176,7 +176,7 @@ def test_six_drivers_on_eight_kernels_and_on_debian_13(
     words = ("--drivers", ",".join(names), "--catalogue", tmp_path / "drivers", "--state", state)
     cells: list[dict[str, Any]] = []
     for distro, kernels in ((DISTRO, "latest-2,6.1.0-*"), ("debian:13", "latest")):
-        chosen = ("--distros", distro, "--kernels", kernels, "--keep-going", "--jobs", "2")
+        chosen = ("--distros", distro, "--kernels", kernels, "--keep-going", "--parallel", "2")
         _, document = _run(provision, *words, *chosen, timeout_s=_NIGHT_S)
         assert document["troubles"] == []
         assert document["counts"]["not-built"] == 0

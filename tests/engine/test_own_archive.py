@@ -139,7 +139,7 @@ def test_a_mirror_that_signs_for_itself_is_believed_by_index_and_solver(
     provision: Provision, own: AgentHost, small_build: dict[str, Any]
 ) -> None:
     _configure(own, 'keyring = "/etc/site.gpg"', "snapshot = true")
-    done = provision("resolve", *_TARGET, "--root", own.root, "--json", "--update")
+    done = provision("resolve", *_TARGET, "--root", own.root, "--json", "--refresh")
     pin = json.loads(done.stdout)
     assert "Solving" in done.stderr
     assert pin["digest"] == small_build["digest"], "the packages are the same"

@@ -385,7 +385,7 @@ def test_update_solves_again_and_finds_the_same_where_nothing_has_changed(
     stand: _Stand, solved: _Host, pin: dict[str, Any]
 ) -> None:
     said: list[dict[str, Any]] = []
-    words = ("resolve", *stand.target(), "--root", solved.root, "--update")
+    words = ("resolve", *stand.target(), "--root", solved.root, "--refresh")
     assert stand.started_by(lambda: said.append(solved.provision.json(*words)))
     assert said == [pin]
 
@@ -574,7 +574,7 @@ def test_a_base_image_is_made_from_the_distros_packages(
     stand: _Stand, fresh: _Host, tmp_path: Path
 ) -> None:
     distro = stand.distro
-    words = ("base", distro.name, "--replace", "--root", fresh.root)
+    words = ("base", distro.name, "--again", "--root", fresh.root)
     # The host is of the distro, and has no repositories of it.
     status, error = fresh.provision.failure(*words)
     assert status == 3

@@ -270,7 +270,7 @@ class Preparer:
             prefer=None
             if self.run.mode.update
             else settled_version(self.run.root, driver, action.kernel),
-            update=update,
+            refresh=update,
         )
 
     def _link(

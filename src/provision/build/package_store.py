@@ -297,7 +297,7 @@ class PackageStore:
         resolution = (
             f"Copy it to '{self.path(sha256)}' from a machine whose store has it (the"
             " same path there), name a mirror that keeps old packages (the distro's vault or"
-            " snapshot service) in /etc/provision/provision.toml, or resolve again with --update."
+            " snapshot service) in /etc/provision/provision.toml, or resolve again with --refresh."
         )
         tried = [f"{url}: {_reason(error)}" for url, error in errors]
         details = "\n".join(["tried:", *tried]) if tried else None

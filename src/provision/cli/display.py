@@ -221,7 +221,7 @@ class _Screen:
                 end = f" of {total / _MB:.0f}" if total else ""
                 self._last = f"{what}: {done / _MB:.0f}{end} MB"
             case Tally():
-                self._tally = event
+                self._tally = event if event.total else None
 
     def end_step(self) -> None:
         """Print a line about the step that has ended."""

@@ -94,7 +94,32 @@ def load_command(name: str) -> click.Command:
         gc.freeze()
         gc.enable()
     command: click.Command = vars(module).get(f"{name.replace('-', '_')}_command") or module.command
+    _let_be_verbose(command)
     return command
+
+
+def _let_be_verbose(command: click.Command) -> None:
+    """Let a command and those below it take ``-v``, which is the program's own option."""
+    names = {name for option in command.params for name in option.opts}
+    if not names & {"-v", "--verbose"}:
+        command.params.append(
+            click.Option(
+                ["-v", "--verbose"],
+                is_flag=True,
+                hidden=True,
+                expose_value=False,
+                callback=_be_verbose,
+            )
+        )
+    for below in command.commands.values() if isinstance(command, click.Group) else ():
+        _let_be_verbose(below)
+
+
+def _be_verbose(context: click.Context, option: click.Parameter, value: bool) -> None:  # noqa: FBT001 - as click calls it
+    del option
+    if value:
+        context.find_root().params["verbose"] = True
+        logging.getLogger("provision").setLevel(logging.DEBUG)
 
 
 class LazyGroup(click.Group):

@@ -89,7 +89,7 @@ target = options.option_group(
     ),
     click.option("--force", is_flag=True, help="Build for a kernel that the recipe does not list."),
     click.option(
-        "--update",
+        "--refresh",
         is_flag=True,
         help="Solve the closure of packages again, even if a solution is stored.",
     ),

@@ -54,6 +54,10 @@ allow_downgrade = click.option(
     is_flag=True,
     help="Accept an artifact of a registry that is older than the one before it.",
 )
+again = click.option("--again", is_flag=True, help="Do it although the result is there already.")
+replace_files = click.option(
+    "--replace", is_flag=True, help="Replace foreign and changed files; copies of them are kept."
+)
 dry_run = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 distro = click.option(
     "--distro", metavar="ID:VERSION", help="Distro of the kernel, such as debian:12.  [the host's]"

@@ -30,32 +30,18 @@ def running_kernel(scene: Scene) -> Iterator[Finding]:
     """Each driver has an artifact for the running kernel."""
     running = scene.kernels.running
     for driver in scene.drivers:
-        if running is None or driver.entry is not None:
-            continue
-        failure = driver.state.of(running).failure
-        yield Finding(
-            "fail",
-            f"nothing in the store for the running kernel {running}",
-            failure.message if failure else "it was never built for this kernel",
-            _cure(failure) or f"provision apply (or provision install {driver.name})",
-            driver.name,
-        )
+        if running is not None and driver.entry is None:
+            seen = f"nothing in the store for the running kernel {running}"
+            yield _lacking(driver, running, seen, f"provision apply (or install {driver.name})")
 
 
 def next_kernel(scene: Scene) -> Iterator[Finding]:
     """Each driver is prepared for every kernel that may run after the next boot."""
     for driver in scene.drivers:
         for release in scene.kernels.pending:
-            if release in driver.kernels:
-                continue
-            failure = driver.state.of(release).failure
-            yield Finding(
-                "fail",
-                f"not ready for {release}, which may run after the next boot",
-                failure.message if failure else "it was not built for it yet",
-                _cure(failure) or "provision apply, before the next reboot",
-                driver.name,
-            )
+            if release not in driver.kernels:
+                seen = f"not ready for {release}, which may run after the next boot"
+                yield _lacking(driver, release, seen, "provision apply, before the next reboot")
     for note in scene.kernels.notes:
         yield Finding(
             "unknown",
@@ -82,19 +68,30 @@ def headers(scene: Scene) -> Iterator[Finding]:
 def build_failures(scene: Scene) -> Iterator[Finding]:
     """No build failed."""
     for driver, release, failure in _failures(scene):
-        if failure.reason in {"missing", "load"}:
-            continue
-        again = f" ({failure.attempts} times)" if failure.attempts >= _MANY_ATTEMPTS else ""
-        log = f"; the whole output is in {failure.log}" if failure.log else ""
-        is_lacking = failure.reason == "no-artifact"
-        cause = "no image of it was pushed yet" if is_lacking else "the build failed"
-        yield Finding(
-            "fail",
-            f"{release}: {failure.message}{again}",
-            (failure.details or cause).splitlines()[0],
-            (failure.resolution or "provision apply") + log,
-            driver.name,
-        )
+        if failure.reason not in {"missing", "load"}:
+            yield _explained(driver, f"{release}: {failure.message}", failure)
+
+
+def _lacking(driver: Driver, release: str, seen: str, cure: str) -> Finding:
+    """Return the finding of a kernel without an artifact, with the failure that is its cause."""
+    failure = driver.state.of(release).failure
+    if failure is None:
+        return Finding("fail", seen, "it was not built for this kernel yet", cure, driver.name)
+    return _explained(driver, f"{seen}: {failure.message}", failure)
+
+
+def _explained(driver: Driver, seen: str, failure: Failure) -> Finding:
+    again = f" ({failure.attempts} times)" if failure.attempts >= _MANY_ATTEMPTS else ""
+    log = f"; the whole output is in {failure.log}" if failure.log else ""
+    is_lacking = failure.reason == "no-artifact"
+    cause = "no image of it was pushed yet" if is_lacking else "it could not be built"
+    return Finding(
+        "fail",
+        f"{seen}{again}",
+        (failure.details or cause).splitlines()[0],
+        (failure.resolution or "provision apply") + log,
+        driver.name,
+    )
 
 
 def compiler(scene: Scene) -> Iterator[Finding]:
@@ -287,13 +284,9 @@ def _without_var(path: str) -> str:
 
 
 def _failures(scene: Scene) -> Iterator[tuple[Driver, str, Failure]]:
-    """Yield the failures for kernels that matter."""
+    """Yield the failures for kernels that use an older artifact meanwhile."""
     for driver in scene.drivers:
         for release in scene.kernels.relevant:
             failure = driver.state.of(release).failure
-            if failure is not None:
+            if failure is not None and release in driver.kernels:
                 yield driver, release, failure
-
-
-def _cure(failure: Failure | None) -> str | None:
-    return failure.resolution if failure else None

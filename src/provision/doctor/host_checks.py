@@ -108,11 +108,14 @@ def units(scene: Scene) -> Iterator[Finding]:
     expected = dict(_ENABLED)
     if any(in_root(scene.root, folder / _CDI).is_file() for folder in (UNITS, PACKAGED_UNITS)):
         expected[_CDI] = "engines see the CDI devices of an earlier driver"
-    for name, consequence in expected.items():
-        if name not in enabled:
-            yield Finding(
-                "warn", f"{name} is not enabled", consequence, "provision units installs them"
-            )
+    missing = {name: text for name, text in expected.items() if name not in enabled}
+    if missing:
+        yield Finding(
+            "warn",
+            f"not enabled: {', '.join(missing)}",
+            "; ".join(missing.values()),
+            "provision units installs and enables them",
+        )
     hooks = kernel_hooks(scene.root) if enabled else ()
     for hook in (one for one in hooks if not in_root(scene.root, one).is_file()):
         yield Finding(
@@ -149,7 +152,7 @@ def store(scene: Scene) -> Iterator[Finding]:
                 "fail",
                 f"{entry.name} is damaged: {findings[0]}",
                 "something wrote to the store, or the disk is defective",
-                f"provision apply, or provision install --replace {driver.name}",
+                f"provision apply, or provision install --again {driver.name}",
                 driver.name,
             )
     for driver in scene.drivers:
@@ -158,7 +161,7 @@ def store(scene: Scene) -> Iterator[Finding]:
                 "fail",
                 f"{driver.entry.name} has no readable manifest",
                 "something wrote to the store, or the disk is defective",
-                f"provision apply, or provision install --replace {driver.name}",
+                f"provision apply, or provision install --again {driver.name}",
                 driver.name,
             )
     folder = in_root(scene.root, STORE)

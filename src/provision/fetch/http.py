@@ -40,6 +40,10 @@ class UnreachableError(ProvisionError):
     """The network or the server failed, so that the same request may work later."""
 
 
+# The library's object before the reason, such as HTTPSConnectionPool(…): or <… object at 0x…>:
+_OBJECT = re.compile(r"^(?:\w+\([^()]*\)|<[^<>]*>): ")
+
+
 class TroubleError(Exception):
     """Connection trouble that is worth another attempt."""
 
@@ -135,7 +139,7 @@ def request(
         requests.Timeout,
         requests.exceptions.ChunkedEncodingError,
     ) as error:
-        raise TroubleError(str(error)) from error
+        raise TroubleError(_reason(error)) from error
     except requests.RequestException as error:
         raise _refused(url, error) from error
 
@@ -174,7 +178,7 @@ def _opened(url: str, headers: Mapping[str, str]) -> requests.Response:
 
 
 def _refused(url: str, error: Exception) -> ProvisionError:
-    return ProvisionError(f"Could not download '{url}'.", resolution=_REACH, details=str(error))
+    return ProvisionError(f"Could not download '{url}'.", resolution=_REACH, details=_reason(error))
 
 
 def check_secure(url: str, hop: str) -> None:
@@ -239,3 +243,13 @@ def _too_large(url: str, limit: int) -> ProvisionError:
         f"'{url}' is not the file that was expected: it is larger than {limit} bytes.",
         resolution="Try again later or from another mirror: something else answers there.",
     )
+
+
+def _reason(error: BaseException) -> str:
+    """Return why a request failed, without the objects in which libraries wrap the reason."""
+    wrapped = (getattr(error, "reason", None), *reversed(error.args))
+    inner = next((one for one in wrapped if isinstance(one, BaseException)), None)
+    if inner is not None:
+        return _reason(inner)
+    text = error.args[0] if error.args and isinstance(error.args[0], str) else str(error)
+    return _OBJECT.sub("", text) or type(error).__name__

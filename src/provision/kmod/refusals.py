@@ -34,7 +34,7 @@ _SIGN = (
     "Sign modules with a key of yours ([signing] in /etc/provision/provision.toml) and enrol its"
     f" certificate with 'mokutil --import': {SECURE_BOOT_HOW_TO}."
 )
-_AGAIN = "sign it again: provision install --replace DRIVER"
+_AGAIN = "sign it again: provision install --again DRIVER"
 _SIGNATURE_REASONS = {
     "unsigned": ("is not signed", _SIGN),
     "unknown": ("is signed with a key that it does not know", _SIGN),
@@ -218,7 +218,7 @@ def _other_kernel(refusal: Refusal) -> _Reason | None:
     symbol = refusal.found(_OTHER_SYMBOL)
     if not (magic or symbol or refusal.has("Exec format error", "Invalid module format")):
         return None
-    rebuild = "Build it for this kernel: provision apply (or provision install --replace DRIVER)."
+    rebuild = "Build it for this kernel: provision apply (or provision install --again DRIVER)."
     if magic:
         return _Reason(
             f"it was built for another kernel ('{magic['is'].strip()}', and this one is"

@@ -81,7 +81,7 @@ class DamagedError(ProvisionError):
         count = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
         super().__init__(
             f"{what} is damaged: {count}.",
-            resolution="Install it again (provision install --replace); if the image itself is "
+            resolution="Install it again (provision install --again); if the image itself is "
             "damaged, build it again first (provision build --rebuild).",
             details="\n".join(str(finding) for finding in findings),
         )

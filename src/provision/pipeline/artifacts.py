@@ -102,6 +102,7 @@ def install_image(
     engine: Engine,
     reference: str,
     *,
+    again: bool = False,
     replace: bool = False,
     progress: Progress = silent,
 ) -> Installed:
@@ -111,7 +112,8 @@ def install_image(
         settings: The host.
         engine: The engine that has the image.
         reference: The image.
-        replace: Unpack the artifact again, and replace foreign files.
+        again: Unpack the artifact although the store has it.
+        replace: Replace foreign files.
         progress: Receives the progress.
 
     Raises:
@@ -129,7 +131,7 @@ def install_image(
     source = _Source(image, reference, manifest)
     while True:
         with (
-            _drafted(settings, engine, source, replace=replace, progress=progress) as draft,
+            _drafted(settings, engine, source, replace=again, progress=progress) as draft,
             switching(layout.root, progress),
             _locked(layout, progress),
         ):
@@ -137,7 +139,7 @@ def install_image(
                 # Garbage collection has removed it since it was verified.
                 continue
             changes = plan(layout, manifest, replace=replace)
-            added = draft is not None and adopt(layout, entry.name, draft, replace=replace)
+            added = draft is not None and adopt(layout, entry.name, draft, replace=again)
             if added and not any(change.kind == "unpack" for change in changes):
                 changes.insert(0, Change("unpack", entry))
             apply(layout, changes, on_change=lambda change: progress(Note(str(change))))

@@ -25,7 +25,7 @@ from provision.pin import RunfileSource, Sha256
 from provision.pipeline.package_pins import Resolved
 from provision.pipeline.tree_files import TreeStore
 from provision.pipeline.workspace import Settings
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, Progress, Tally, silent
 from provision.sources.repack import repack
 
 
@@ -121,18 +121,7 @@ def downloaded_files(
         NotFoundError: A package or source is neither in the store nor at any of its addresses.
     """
     store = PackageStore(settings.state)
-    sizes = {package.sha256: package.size for package in resolved.pin.closure}
-    sources = {s.sha256: s.address for s in resolved.pin.sources if s.address}
-    fetched = {
-        path: store.fetch(
-            sha256,
-            (sources[sha256],) if sha256 in sources else resolved.urls.get(sha256, ()),
-            name=sources.get(sha256, path.rpartition("/")[2]),
-            size=sizes.get(sha256),
-            progress=progress,
-        )
-        for path, sha256 in context.downloads.items()
-    }
+    fetched = _fetched(store, resolved, context.downloads, progress)
     _refuse_damaged(resolved, store)
     runfiles = [s for s in resolved.pin.sources if isinstance(s, RunfileSource)]
     made = {
@@ -144,6 +133,40 @@ def downloaded_files(
     return {**resolved.attached, **fetched, **made}
 
 
+def _fetched(
+    store: PackageStore, resolved: Resolved, files: Mapping[str, str], progress: Progress
+) -> dict[str, Path]:
+    """Return the files of a Pin, given the sha256 of each path; download what is missing."""
+    sizes = {package.sha256: package.size for package in resolved.pin.closure}
+    sources = {s.sha256: s.address for s in resolved.pin.sources if s.address}
+    there = {path: store.whole(sha256) for path, sha256 in files.items()}
+    missing = [path for path, found in there.items() if found is None]
+    fetched = {path: found for path, found in there.items() if found is not None}
+    if missing:
+        sized = [sizes[files[path]] for path in missing if files[path] in sizes]
+        more = " and others" if len(sized) < len(missing) else ""
+        size = f" ({sum(sized) / 1_000_000:.1f} MB{more})" if sized else ""
+        progress(Note(f"Downloading {len(missing)} file{'s' * (len(missing) > 1)}{size}"))
+    for number, path in enumerate(missing):
+        sha256 = files[path]
+        urls = (sources[sha256],) if sha256 in sources else tuple(resolved.urls.get(sha256, ()))
+        # The context names some files by their checksums; an address has a name for people.
+        name = (urls[0] if urls else path).rpartition("/")[2]
+        size = f" ({sizes[sha256] / 1_000_000:.1f} MB)" if sha256 in sizes else ""
+        progress(Tally(len(missing), {"downloaded": number}, (f"{name}{size}",)))
+        fetched[path] = store.fetch(
+            sha256, urls, name=name, size=sizes.get(sha256), progress=_without_notes(progress)
+        )
+    if missing:
+        progress(Tally(0))
+    return fetched
+
+
+def _without_notes(progress: Progress) -> Progress:
+    """Return a progress that has no line for each of many files."""
+    return lambda event: None if isinstance(event, Note) else progress(event)
+
+
 def _refuse_damaged(resolved: Resolved, store: PackageStore) -> None:
     """Refuse a kernel tree that is damaged in the package store."""
     damaged = [path for path in resolved.attached.values() if not store.whole(path.name)]
@@ -151,7 +174,7 @@ def _refuse_damaged(resolved: Resolved, store: PackageStore) -> None:
         raise NotFoundError(
             f"The kernel tree of {resolved.pin.kernel.release} is damaged in the package store.",
             resolution=f"Have it made again: provision resolve {resolved.pin.driver.name} --kernel"
-            f" {resolved.pin.kernel.release} --update",
+            f" {resolved.pin.kernel.release} --refresh",
             details="\n".join(map(str, damaged)),
         )
 

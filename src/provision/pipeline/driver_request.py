@@ -46,7 +46,7 @@ class RequestOptions:
         base: Base image; None: what provision.toml names, or the distro's own.
         network: Network of the containers that download; None: what provision.toml says.
         force: Whether to try a kernel that the driver is not known to build on.
-        update: Whether to solve for packages again although the store has a closure.
+        refresh: Whether to solve for packages again although the store has a closure.
     """
 
     kernel: str | None = None
@@ -56,7 +56,7 @@ class RequestOptions:
     base: str | None = None
     network: str | None = None
     force: bool = False
-    update: bool = False
+    refresh: bool = False
 
     def of(self, driver: str) -> DriverRequest:
         """Return the request for a driver."""

@@ -106,7 +106,7 @@ def resolve_solved(
     ``resolve_packaged``.
     """
     kernel_request = request_of(settings, request, target.distro, progress=progress)
-    sums = vendor_sums(settings, again=request.update, progress=progress)
+    sums = vendor_sums(settings, again=request.refresh, progress=progress)
     network = request.network or settings.config.engine.network
     toolchain = target.tree.toolchain if target.tree else None
     with _archive_of(settings, target, progress) as archive:
@@ -126,9 +126,9 @@ def resolve_solved(
             asked_for = solve_request(settings, target.distro, base, needs)
             store = PackageStore(settings.state)
             find = partial(
-                solve, engine, asked_for, store, update=request.update, progress=progress
+                solve, engine, asked_for, store, update=request.refresh, progress=progress
             )
-            pin, urls = _solved(find, engine, decision, base, may_reuse=not request.update)
+            pin, urls = _solved(find, engine, decision, base, may_reuse=not request.refresh)
             archive.require(asked_for, pin)
     return Resolved(
         pin,

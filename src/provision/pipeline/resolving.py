@@ -70,7 +70,7 @@ def resolve_pin(
         return resolve_packaged(settings, engine, packaged, progress=progress)
     request = replace(request, kernel=kernel)
     entry = settings.catalogue.entry(request.driver)
-    files = fetch_tree(settings, choice, kernel, update=request.update, progress=progress)
+    files = fetch_tree(settings, choice, kernel, update=request.refresh, progress=progress)
     target = _target(entry, choice, files, kernel)
     if choice.toolchain is None:
         resolved = _in_image(settings, engine, request, (target, choice.image), progress)
@@ -125,7 +125,7 @@ def _in_image(
     target, image = place
     distro = target.distro
     kernel_request = request_of(settings, request, distro, progress=progress)
-    sums = vendor_sums(settings, again=request.update, progress=progress)
+    sums = vendor_sums(settings, again=request.refresh, progress=progress)
     decision = decide_in_image(kernel_request, target, published_sum=sums)
     own = settings.config.distro(distro.id).base_images.get(distro.version)
     # Not the distro's usual image: that has no compiler, and no kernel.

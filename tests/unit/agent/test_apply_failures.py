@@ -74,7 +74,7 @@ def test_packages_that_a_mirror_has_dropped_are_solved_for_again(
 
     def resolve(settings: object, engine: object, wanted: DriverRequest, **more: object) -> object:
         found: Any = host.resolve(settings, engine, wanted, **more)
-        if not wanted.update:
+        if not wanted.refresh:
             found.pin = found.pin.model_copy(update={"closure": (package,)})
         return found
 
@@ -89,7 +89,7 @@ def test_packages_that_a_mirror_has_dropped_are_solved_for_again(
     # The driver's own source is no package of the closure: nothing else is solved.
     is_package = gone == package.sha256
     assert (result.outcomes[0].error is None) == is_package
-    assert [wanted.update for wanted in host.wanted[:2]] == (
+    assert [wanted.refresh for wanted in host.wanted[:2]] == (
         [False, True] if is_package else [False]
     )
 

@@ -7,8 +7,10 @@ import importlib
 import logging
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
+import click
 import pytest
 
 from provision.cli import entry as module
@@ -45,6 +47,36 @@ def test_wrong_usage_is_explained(call: Call, words: list[str], said: str) -> No
     error = call(*words, "--json").document["error"]
     assert said in error["message"]
     assert error["exit_code"] == 2
+
+
+def _commands() -> list[tuple[str, click.Command]]:
+    """Every command with its words, those of groups included."""
+    found = [(name, module.load_command(name)) for name in module.COMMANDS]
+    groups = [(name, one) for name, one in found if isinstance(one, click.Group)]
+    return [*found, *((f"{n} {b}", c) for n, g in groups for b, c in g.commands.items())]
+
+
+def test_every_command_is_verbose_wherever_that_is_written(call: Call, tmp_path: Path) -> None:
+    for words, _command in _commands():
+        assert call(*words.split(), "-v", "--help").code == 0, words
+    (tmp_path / "etc").mkdir()
+    codes = {
+        call(*words, "--root", tmp_path).code for words in (("status", "-v"), ("-v", "status"))
+    }
+    assert codes == {call("status", "--root", tmp_path).code}
+
+
+@pytest.mark.parametrize("flag", ["--again", "--replace", "--refresh", "--jobs", "--parallel"])
+def test_a_flag_has_one_meaning(flag: str) -> None:
+    options = [
+        option
+        for _words, command in _commands()
+        for option in command.params
+        if isinstance(option, click.Option) and flag in option.opts
+    ]
+    # In brackets stands the value without it.
+    meanings = {(option.help or "").partition("  [")[0] for option in options}
+    assert len(meanings) == 1
 
 
 @pytest.mark.parametrize("words", [[], ["export"], ["bundle"]])

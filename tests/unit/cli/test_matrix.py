@@ -64,7 +64,7 @@ def test_a_matrix_is_a_table_a_document_and_a_page(lab: Lab, call: Call, tmp_pat
 
 
 def test_a_matrix_without_failures_is_a_success(lab: Lab, call: Call) -> None:
-    assert call(*words(lab, "--drivers", "demo", "--versions", "all", "--jobs", "2")).code == 0
+    assert call(*words(lab, "--drivers", "demo", "--versions", "all", "--parallel", "2")).code == 0
     assert len(lab.builds) == 6
 
 
@@ -105,7 +105,7 @@ def test_damaged_results_are_named_in_a_report(lab: Lab, call: Call) -> None:
         (("--drivers", "demo", "--kernels", "5.4"), "distro"),
         (("--only-report", "--retry", "all", "--keep-images"), "--retry, --keep-images"),
         (("--drivers", "demo", "--html", "/nowhere/at/all.html"), "mkdir -p /nowhere/at"),
-        (("--drivers", "demo", "--jobs", "0"), "jobs"),
+        (("--drivers", "demo", "--parallel", "0"), "parallel"),
     ],
 )
 def test_wrong_usage_is_said_with_a_way_out(

@@ -57,6 +57,17 @@ def test_a_trouble_is_found_and_explained(
     assert all(result.cause and result.cure for result in found)
 
 
+def test_one_cause_is_one_finding(host: DoctorHost) -> None:
+    shutil.rmtree(host.root / "etc/systemd")
+    assert len(host.results("units")) == 1
+    host.next_kernel()
+    host.fail(NEXT_KERNEL, "compile", "it does not compile")
+    found = [r for r in diagnose(observe(host.root)) if "it does not compile" in r.seen]
+    assert [result.check for result in found] == ["next-kernel"]
+    # The log and the cure are in it.
+    assert "x.log" in (found[0].cure or "")
+
+
 def test_every_check_is_shown_to_find_something() -> None:
     assert {check for check, *_ in CASES} == {check.id for check in CHECKS}
 

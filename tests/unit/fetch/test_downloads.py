@@ -94,8 +94,11 @@ def test_lasting_trouble_ends_with_what_to_do(server: Server, tmp_path: Path) ->
 
 def test_a_closed_port_is_unreachable(server: Server, tmp_path: Path) -> None:
     server.server_close()
-    with pytest.raises(UnreachableError):
+    with pytest.raises(UnreachableError) as caught:
         download(server.url, sha256=SHA256, destination=tmp_path / "f")
+    # The reason, and not the library's objects around it.
+    assert "Connection refused" in (caught.value.details or "")
+    assert "Pool" not in (caught.value.details or "")
 
 
 def test_a_small_file_is_read_up_to_its_limit(server: Server) -> None:

@@ -228,8 +228,9 @@ def test_the_command_shows_what_is_known(call: Call, tmp_path: Path) -> None:
     assert row[:5] == ["nvidia", "0", "2", "0000:01:00.0", _A]
     assert part_row[1] == "0:0"
     assert "MIG-1" in part_row
-    listed = call("devices", "nvidia", "--root", tmp_path, "--json").document
-    assert listed == {"devices": {"nvidia": document}}
+    for words in (["nvidia"], ["list"], ["list", "nvidia"]):
+        listed = call("devices", *words, "--root", tmp_path, "--json").document
+        assert listed == {"devices": {"nvidia": document}}
 
 
 def test_the_command_looks_again(call: Call, tmp_path: Path) -> None:
@@ -252,6 +253,7 @@ def test_the_command_looks_again(call: Call, tmp_path: Path) -> None:
     [
         (["voodoo"], 3, "provision devices refresh voodoo"),
         (["refresh", "voodoo"], 3, "Name one of nvidia, amd, intel"),
+        (["list", "voodoo"], 3, "No devices of 'voodoo'"),
         (["nvidia", "amd"], 2, "'amd' is a second one"),
     ],
 )

@@ -35,7 +35,7 @@ CASES = [
         'hash = "sha256"',
     ),
     ("Key was rejected by service", "", "does not verify with any of them", "provision verify"),
-    ("Bad message", "", "has a signature that it can't read", "provision install --replace"),
+    ("Bad message", "", "has a signature that it can't read", "provision install --again"),
     (
         "Operation not permitted",
         "Lockdown: modprobe: unsigned module loading is restricted; see man kernel_lockdown.7",

@@ -250,7 +250,7 @@ def made(
     def resolved(*tags: str, label: str = "", update: bool = False) -> Pin:
         labels = {PIN_LABEL: label or pin.canonical_json()}
         engine.have(Image(f"sha256:{'1' * 64}", tags or (pin.image,), labels=labels))
-        wanted = replace(REQUEST, update=update)
+        wanted = replace(REQUEST, refresh=update)
         found = resolve_pin(settings, lambda: engine, wanted).pin
         assert found == pin
         return found

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kit.fileserver import served
 from provision.build.artifact_image import BuildRequest, Built
 from provision.build.decision import recipe_digest
 from provision.build.git_commits import CommitRequest
@@ -33,6 +34,7 @@ from provision.pipeline.driver_request import BuildSettings
 from provision.pipeline.package_pins import render_context
 from provision.pipeline.pin_file import pin_document, read_pin
 from provision.pipeline.workspace import Settings
+from provision.progress import Event, Note, Tally
 from unit.engine.fake_engine import FakeEngine
 from unit.recipes import variant
 
@@ -208,6 +210,25 @@ def test_the_files_of_a_build_come_from_the_package_store(case: Case) -> None:
         downloaded_files(case.settings, found, context)
     assert "gcc-11.4.1-3.el9.x86_64.rpm" in caught.value.message
     assert "no address of it is known" in caught.value.message
+
+
+def test_downloads_are_counted_and_have_names_for_people(case: Case, tmp_path: Path) -> None:
+    (tmp_path / "srv").mkdir()
+    (tmp_path / "srv/gcc.rpm").write_bytes(_PACKAGE)
+    events: list[Event] = []
+    with served(tmp_path / "srv") as url:
+        case.write(pin_document(case.pin, {sha256(_PACKAGE): (f"{url}/gcc.rpm",)}))
+        found = read_pin(case.settings, case.file)
+        store = case.settings.state / "packages/sha256"
+        store.mkdir(parents=True)
+        (store / sha256(_SOURCE)).write_bytes(_SOURCE)
+        downloaded_files(case.settings, found, render_context(found), progress=events.append)
+    # One line where lines stay, and a bar where a terminal can draw one.
+    assert [e.text for e in events if isinstance(e, Note)] == ["Downloading 1 file (0.0 MB)"]
+    first, last = [event for event in events if isinstance(event, Tally)]
+    assert (first.total, first.running) == (1, ("gcc.rpm (0.0 MB)",))
+    assert last.total == 0
+    assert sha256(_PACKAGE) not in "".join(map(str, events))
 
 
 def test_what_fetches_commits_is_given_this_machines_proxies(

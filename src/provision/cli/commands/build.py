@@ -204,12 +204,12 @@ def _print_dry_run(pin: Pin, *, exists: bool, as_json: bool) -> None:
 
 @click.command("base")
 @click.argument("distro", required=False, metavar="[ID:VERSION]")
-@click.option("--replace", is_flag=True, help="Make the image again, even if it exists.")
+@options.again
 @options.root
 @options.dry_run
 @options.as_json
 def base_command(
-    *, distro: str | None, replace: bool, root: Path, dry_run: bool, as_json: bool
+    *, distro: str | None, again: bool, root: Path, dry_run: bool, as_json: bool
 ) -> None:
     """Pull or make the base image of a distro, such as debian:12.
 
@@ -220,11 +220,11 @@ def base_command(
     with job(root) as work:
         if dry_run:
             request = base_of(work.settings, distro)
-            exists = work.engine.image(request.name) is not None and not replace
+            exists = work.engine.image(request.name) is not None and not again
             _print_base_dry_run(request.name, exists=exists, as_json=as_json)
             return
         pin, made = ensure_base_image(
-            work.settings, work.engine, distro, replace=replace, progress=work.progress
+            work.settings, work.engine, distro, replace=again, progress=work.progress
         )
     if as_json:
         print_json({"image": pin.image, "digest": pin.digest, "made": made})

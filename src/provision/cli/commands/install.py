@@ -57,6 +57,7 @@ class _Result:
 class _Way:
     """The options of an installation."""
 
+    again: bool
     replace: bool
     dry_run: bool
 
@@ -64,11 +65,8 @@ class _Way:
 _way = options.option_group(
     "way",
     _Way,
-    click.option(
-        "--replace",
-        is_flag=True,
-        help="Unpack the artifact again, and replace foreign files; copies of them are kept.",
-    ),
+    options.again,
+    options.replace_files,
     options.dry_run,
 )
 
@@ -122,7 +120,7 @@ def _driver(
     work: Job, request: DriverRequest, how: BuildSettings, consent: Consent, way: _Way
 ) -> _Result:
     # These options ask for a certain build, which no registry has.
-    is_build = how.rebuild or request.base or request.update or request.force
+    is_build = how.rebuild or request.base or request.refresh or request.force
     if not is_build:
         try:
             trusted = look_for(work.settings, request, Lookup(consent, progress=work.progress))
@@ -136,7 +134,7 @@ def _driver(
     resolved = work.resolve(request)
     layout = Layout(work.settings.root, resolved.pin.driver.name)
     entry = layout.entry(resolved.pin.short_digest)
-    if entry.is_dir() and not (is_build or way.replace):
+    if entry.is_dir() and not (is_build or way.again):
         in_use = _stored(work, layout, entry, way)
         if in_use is not None:
             return in_use
@@ -150,7 +148,7 @@ def _in_store(
     work: Job, request: DriverRequest, way: _Way, error: ProvisionError
 ) -> _Result | None:
     """Activate an entry of the store where no registry answers and nothing is built here."""
-    if way.replace or not may_be_in_store(work.settings, error):
+    if way.again or not may_be_in_store(work.settings, error):
         return None
     entry = stored_for(work.settings, request)
     if entry is None:
@@ -185,7 +183,7 @@ def _pulled(work: Job, trusted: Trusted, consent: Consent, way: _Way) -> _Result
         manifest = load_json(entry / MANIFEST, Manifest)
         return _Result(pin, entry, tuple(plan(layout, manifest, replace=way.replace)))
     stored = store_pulled(
-        settings, trusted, consent, must_replace=way.replace, progress=work.progress
+        settings, trusted, consent, must_replace=way.again, progress=work.progress
     ).stored
     done = activate_entry(layout, stored.entry, replace=way.replace, progress=work.progress)
     unpacked = (Change("unpack", stored.entry),) if stored.added else ()
@@ -199,7 +197,12 @@ def _installed(work: Job, image: str, way: _Way) -> _Result:
         done = plan_installation(work.settings, work.engine, image, replace=way.replace)
     else:
         done = install_image(
-            work.settings, work.engine, image, replace=way.replace, progress=work.progress
+            work.settings,
+            work.engine,
+            image,
+            again=way.again,
+            replace=way.replace,
+            progress=work.progress,
         )
     return _Result(done.manifest.pin, done.entry, done.changes)
 

@@ -174,12 +174,12 @@ def unload_command(*, selection: _Selection) -> None:
     _move(unload_driver, "unloaded", selection)
 
 
-_REFRESH = "refresh"
+_LIST, _REFRESH = "list", "refresh"
 _COLUMNS = ("vendor", "index", "node", "PCI address", "UUID", "name", "arch", "MIG")
 
 
 @click.command("devices")
-@click.argument("words", nargs=-1, metavar="[refresh] [VENDOR]")
+@click.argument("words", nargs=-1, metavar="[list|refresh] [VENDOR]")
 @options.root
 @options.as_json
 def devices_command(*, words: tuple[str, ...], root: Path, as_json: bool) -> int:
@@ -193,7 +193,7 @@ def devices_command(*, words: tuple[str, ...], root: Path, as_json: bool) -> int
     """
     root = root.resolve()
     again = words[:1] == (_REFRESH,)
-    names = words[1:] if again else words
+    names = words[1:] if words[:1] in {(_LIST,), (_REFRESH,)} else words
     if len(names) > 1:
         raise UsageError(
             f"Only one vendor can be named, and '{names[1]}' is a second one.",
@@ -223,8 +223,9 @@ def _known(root: Path, vendor: str | None, *, again: bool) -> dict[str, Facts]:
     else:
         names = [vendor] if vendor in recorded(root) else []
         if not names and not again:
+            there = f" There are devices of {', '.join(recorded(root))}." if recorded(root) else ""
             raise NotFoundError(
-                f"No devices of '{vendor}' are recorded.",
+                f"No devices of '{vendor}' are recorded.{there}",
                 resolution=f"Look for devices: provision devices refresh {vendor}",
             )
     try:

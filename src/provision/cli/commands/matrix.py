@@ -147,7 +147,8 @@ _going = options.option_group(
     "ways",
     Ways,
     click.option(
-        "--jobs",
+        "--parallel",
+        "jobs",
         type=click.IntRange(1, 64),
         default=1,
         show_default=True,

@@ -104,7 +104,8 @@ _ways = options.option_group(
     "ways",
     _Ways,
     click.option(
-        "--jobs",
+        "--parallel",
+        "jobs",
         type=click.IntRange(1, 64),
         metavar="N",
         help="Number of parallel builds.  [fleet.toml]",

@@ -162,7 +162,7 @@ def _print_found(rows: list[_Row], *, verifies: bool) -> None:
     help="In place of IMAGE, pull the image of this Pin from the registry of provision.toml;"
     " 'provision resolve --output' writes the file.",
 )
-@click.option("--replace", is_flag=True, help="Pull the image even if the store has its artifact.")
+@options.again
 @trusting
 @options.root
 @options.dry_run
@@ -171,7 +171,7 @@ def pull_command(
     *,
     image: str | None,
     pin_file: Path | None,
-    replace: bool,
+    again: bool,
     consent: Consent,
     root: Path,
     dry_run: bool,
@@ -195,7 +195,7 @@ def pull_command(
         pulled = None
         if not dry_run:
             pulled = store_pulled(
-                work.settings, trusted, consent, must_replace=replace, progress=work.progress
+                work.settings, trusted, consent, must_replace=again, progress=work.progress
             )
     if as_json:
         print_json(_pulled_document(trusted, pulled))

@@ -52,11 +52,7 @@ _INSTALLED = "/opt/provision/venv/share/provision/docs"
     metavar="PATH",
     help="Path of 'provision' on the host.  [this one, or /opt/provision/bin/provision]",
 )
-@click.option(
-    "--replace",
-    is_flag=True,
-    help="Replace foreign and changed files; copies of them are kept.",
-)
+@options.replace_files
 @options.root
 @options.dry_run
 @options.as_json

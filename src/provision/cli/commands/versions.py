@@ -18,9 +18,6 @@ from provision.pipeline.availability import Concern, Offers, list_kernels, list_
 from provision.pipeline.driver_request import DriverRequest
 from provision.sources.upstream import Branch, Reading, newest_first
 
-# Characters of a reason; the messages of libraries about a network that is down are longer.
-_WHY = 200
-
 
 @click.command("kernels")
 @click.argument("driver")
@@ -152,7 +149,7 @@ def _print_troubles(troubles: list[ProvisionError]) -> None:
         for trouble in troubles:
             if trouble.resolution == resolution:
                 why = (trouble.details or "").partition("\n")[0]
-                click.echo(f"{trouble.message} {why[:_WHY]}".rstrip())
+                click.echo(f"{trouble.message} {why}".rstrip())
         if resolution:
             click.echo(f"  What to do: {resolution}")
 
