@@ -4,6 +4,7 @@ pub mod cdi_list;
 pub mod check;
 mod configure;
 mod go_flags;
+mod help;
 mod install_links;
 pub mod nvidia_cdi_hook;
 pub mod nvidia_ctk;
@@ -98,7 +99,7 @@ fn run_verb(verb: &str, parser: lexopt::Parser, config: Option<PathBuf>) -> Resu
     };
     let options = Options::parse(parser, verb, config)?;
     if options.help {
-        return print(HELP);
+        return print(&help::of(HELP, &options.command(verb)));
     }
     run(&options)
 }

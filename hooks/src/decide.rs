@@ -36,7 +36,7 @@ pub struct Broken {
 }
 
 impl VendorFile {
-    fn flags(&self) -> &[String] {
+    pub fn flags(&self) -> &[String] {
         match &self.content {
             Ok(vendor) => std::slice::from_ref(&vendor.activation_flag),
             Err(broken) => &broken.flags,

@@ -1,7 +1,12 @@
-//! Writes a file so that no reader ever sees half of it.
+//! Writes a file so that no reader ever sees half of it, and never replaces what is no file.
 
 use std::borrow::Cow;
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{absolute, Path};
 
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
@@ -83,6 +88,49 @@ fn create(folder: &OwnedFd, name: &str, mode: Mode) -> rustix::io::Result<OwnedF
     // No call with EXCL follows a link that has the name: open(2).
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     rustix::fs::openat(folder, name, flags, mode)
+}
+
+/// Writes to a device, a pipe, a socket or a descriptor of this process, links followed: the path
+/// is what a user named. False: it is a file's, or nothing has it.
+///
+/// Not for the root of a container, where an image may have put anything anywhere.
+pub fn write_through(path: &Path, bytes: &[u8]) -> std::io::Result<bool> {
+    let own = own_descriptor(path);
+    let Ok(kind) = std::fs::metadata(path).map(|about| about.file_type()) else {
+        return Ok(false);
+    };
+    if own == Some(1) {
+        // As it is: a file keeps its position, and a socket can't be opened.
+        let mut out = std::io::stdout().lock();
+        out.write_all(bytes)?;
+        out.flush()?;
+    } else if own == Some(2) {
+        std::io::stderr().write_all(bytes)?;
+    } else if own.is_none() && (kind.is_file() || kind.is_dir()) {
+        return Ok(false);
+    } else if kind.is_socket() {
+        UnixStream::connect(path)?.write_all(bytes)?;
+    } else {
+        let mut options = OpenOptions::new();
+        options.append(true).custom_flags(libc::O_NOCTTY);
+        options.open(path)?.write_all(bytes)?;
+    }
+    Ok(true)
+}
+
+/// The descriptor of this process that a path such as `/dev/stdout` leads to.
+fn own_descriptor(path: &Path) -> Option<u32> {
+    let own = std::fs::canonicalize("/proc/self/fd").ok()?;
+    let mut path = absolute(path).ok()?;
+    // As many links as the kernel follows: path_resolution(7).
+    for _ in 0..40 {
+        let folder = std::fs::canonicalize(path.parent()?).ok()?;
+        if folder == own {
+            return path.file_name()?.to_str()?.parse().ok();
+        }
+        path = folder.join(std::fs::read_link(&path).ok()?);
+    }
+    None
 }
 
 fn fill(fd: &OwnedFd, mut bytes: &[u8], like: &Stat, mode: Mode) -> rustix::io::Result<()> {

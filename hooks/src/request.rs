@@ -149,6 +149,10 @@ impl<'a> Environment<'a> {
         })
     }
 
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|entry| entry_name(entry))
+    }
+
     pub fn push(&mut self, entry: Cow<'a, str>) {
         self.0.push(entry);
     }

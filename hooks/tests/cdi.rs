@@ -1,6 +1,6 @@
 //! `oci-decorator cdi generate`: its document, compared with the rules of CDI.
 
-use crate::support::{code, need, run, stderr, stdout, Tree};
+use crate::support::{code, need, program, run, stderr, stdout, Tree};
 use oci_decorator::config::cdi::{parse, Syntax};
 use serde_json::{json, Value};
 
@@ -296,6 +296,150 @@ fn devices_have_the_names_that_nvidias_users_know_unless_others_give_them() {
     std::fs::remove_file(tree.path(&format!("{DIRECTORY}/gpus.json"))).unwrap();
     assert_eq!(generate().0, 0);
     assert!(!tree.path(ours).exists(), "it goes with its vendor");
+}
+
+/// Engines resolve a relative path of a specification in their own working folder.
+#[test]
+fn a_relative_root_is_absolute_in_what_is_written() {
+    let Some(tree) = host() else { return };
+    let vendor = VENDOR.replace(
+        "\"inventory\"",
+        "\"interfaces\":[\"nvidia\"],\"units\":\"x[0-9]\",\"inventory\"",
+    );
+    tree.file(&format!("{DIRECTORY}/xpu.json"), vendor);
+    let spec = r#"{"process":{"env":["OCI_X=all"]},"mounts":[]}"#;
+    for (name, words) in [
+        ("oci-decorator", &["cdi", "generate", "--root"][..]),
+        ("oci-decorator", &["precreate", "--root"]),
+        (
+            "nvidia-ctk",
+            &["cdi", "generate", "--format=json", "--root"],
+        ),
+    ] {
+        let (root, folder) = (tree.0.path(), tree.0.path().parent().unwrap());
+        let relative = root.file_name().unwrap();
+        let made = |root: &std::ffi::OsStr| {
+            let mut child = program(name)
+                .args(words)
+                .arg(root)
+                .current_dir(folder)
+                .stdin(std::process::Stdio::piped())
+                .stdout(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
+            let _ = std::io::Write::write_all(&mut child.stdin.take().unwrap(), spec.as_bytes());
+            stdout(&child.wait_with_output().unwrap())
+        };
+        let absolute = made(root.as_os_str());
+        assert!(
+            absolute.contains(&format!("{}/opt/x", tree.shown())),
+            "{absolute}"
+        );
+        assert_eq!(made(relative), absolute, "{name} {words:?}");
+    }
+}
+
+/// Every command that writes what a user names: the same bytes as on standard output, and the
+/// target stays what it is.
+#[test]
+fn an_output_that_is_no_file_is_written_to() {
+    use std::io::{Read, Write};
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+    let Some(tree) = host() else { return };
+    let root = tree.shown();
+    let document = tree.file("spec.json", "{\"cdiVersion\": \"0.5.0\"}");
+    let document = document.display().to_string();
+    let transform = ["transform", "root", "--from=/", "--to=/x", "--input"];
+    let commands: [(&str, Vec<&str>); 4] = [
+        ("oci-decorator", vec!["cdi", "generate", "--root", &root]),
+        (
+            "nvidia-ctk",
+            [&["cdi"], &transform[..], &[&*document]].concat(),
+        ),
+        ("nvidia-ctk", vec!["config"]),
+        ("nvidia-ctk", vec!["config", "default"]),
+    ];
+    let (fifo, null) = (tree.path("fifo"), tree.path("null"));
+    let pipe = rustix::fs::FileType::Fifo;
+    let node = rustix::fs::FileType::CharacterDevice;
+    for (path, kind, numbers) in [(&fifo, pipe, 0), (&null, node, rustix::fs::makedev(1, 3))] {
+        rustix::fs::mknodat(rustix::fs::CWD, path, kind, 0o600.into(), numbers).unwrap();
+    }
+    tree.link("link", "fifo");
+    let socket = std::os::unix::net::UnixListener::bind(tree.path("socket")).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let mut options = std::fs::OpenOptions::new();
+    options
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK);
+    let names = ["fifo", "null", "link", "socket"];
+    let state = || {
+        let about = |name: &str| std::fs::symlink_metadata(tree.path(name)).unwrap().ino();
+        let device = std::fs::symlink_metadata("/dev/stdout").unwrap().ino();
+        (names.map(about), device, tree.listing())
+    };
+    for (name, words) in &commands {
+        let call = |output: Option<&str>| {
+            let mut command = program(name);
+            command.args(words).stdin(std::process::Stdio::null());
+            if let Some(output) = output {
+                let at = |o: &str| {
+                    if o.starts_with('/') {
+                        o.into()
+                    } else {
+                        tree.path(o)
+                    }
+                };
+                command.arg("--output").arg(at(output));
+            }
+            command
+        };
+        let plain = call(None).output().unwrap();
+        assert!(
+            code(&plain) == 0 && !plain.stdout.is_empty(),
+            "{}",
+            stderr(&plain)
+        );
+        let before = state();
+        let done = call(Some("null")).output().unwrap();
+        assert_eq!((code(&done), stdout(&done)), (0, String::new()));
+        for output in ["fifo", "link", "socket"] {
+            // Both ends are open here, so that neither this test nor the program waits.
+            let mut reader = options.open(&fifo).unwrap();
+            let done = call(Some(output)).output().unwrap();
+            assert_eq!(
+                code(&done),
+                0,
+                "{name} {words:?} {output}: {}",
+                stderr(&done)
+            );
+            let mut bytes = Vec::new();
+            let read = match output {
+                "socket" => socket
+                    .accept()
+                    .and_then(|mut it| it.0.read_to_end(&mut bytes)),
+                _ => reader.read_to_end(&mut bytes),
+            };
+            assert!(read.is_ok() || output != "socket", "{read:?}");
+            assert_eq!(bytes, plain.stdout, "{name} {words:?} {output}");
+        }
+        assert_eq!(state(), before, "{name} {words:?}");
+        for output in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
+            assert_eq!(call(Some(output)).output().unwrap().stdout, plain.stdout);
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(b"before ").unwrap();
+            let status = call(Some(output))
+                .stdout(file.try_clone().unwrap())
+                .status();
+            assert!(status.unwrap().success());
+            let mut bytes = Vec::new();
+            std::io::Seek::rewind(&mut file).unwrap();
+            file.read_to_end(&mut bytes).unwrap();
+            assert_eq!(bytes, [b"before ", &*plain.stdout].concat());
+        }
+        assert_eq!(state(), before, "{name} {words:?}");
+    }
 }
 
 #[test]

@@ -226,9 +226,19 @@ fn the_hosts_root_is_refused_and_so_is_what_is_not_understood() {
         &tree,
         &["update-application-profile", "--new=option", "--other", "x"],
     );
-    let output = hook(&tree, &["fly"]);
-    assert_eq!(code(&output), 2);
-    assert!(stderr(&output).contains("known commands are create-symlinks, update-ldcache"));
+    // What a newer version of NVIDIA's program knows stops no container; a mistake does.
+    for (words, expected) in [
+        (&["fly"][..], 0),
+        (&["fly", "--to", "x", "--container-spec=/nowhere"], 0),
+        (&[], 0),
+        (&["--quick"], 0),
+        (&["chmod", "--fly"], 2),
+        (&["update-ldcache", "--folder", "relative"], 2),
+    ] {
+        let output = hook(&tree, words);
+        assert_eq!(code(&output), expected, "{words:?}");
+        assert!(stderr(&output).lines().count() == 1, "{}", stderr(&output));
+    }
     assert!(stdout(&hook(&tree, &["--version"])).contains("nvidia-cdi-hook"));
     config(&tree, "rootfs");
     let state = tree.file("state", json!({"bundle": tree.path("bundle")}).to_string());

@@ -25,7 +25,6 @@ _ABOUT = re.compile(r"^(?:check|cdi|hook|install-links)[a-z, ]*: ")
 _ROW = re.compile(r"^  (?P<names>-\S+(?: [A-Z=]+)?)(?:\s{2,}|\s(?=a file beside))(?P<text>\S.*)$")
 _BARE_ROW = re.compile(r"^  (?P<names>-\S+ [A-Z=]+)$")
 _COMMAND = re.compile(r"^  (?P<names>[a-z][A-Za-z, -]*?)(?:\s{2,}(?P<text>\S.*))?$")
-_HOOKS = {("prestart",), ("createRuntime",)}
 _DEFAULT = re.compile(r"\s+\[(\[\w+\][^\]]+|[^\]]+)\]$")
 
 
@@ -93,8 +92,6 @@ def decorator() -> Command:
     """Return the command line of ``oci-decorator``."""
     texts = [(_HELP / name).read_text() for name in ("help.txt", "configure.txt")]
     options = {name: one for one in _options(texts[0]) for name in one.names}
-    # The usage leaves out what only CDI specifications give to a hook.
-    of_hooks = tuple(one for name, one in options.items() if name not in _usage(texts[0]))
     meanings = dict(_meanings(texts[0]))
     below: dict[tuple[str, ...], Command] = {}
     for line in _usage_lines(texts[0]):
@@ -105,8 +102,6 @@ def decorator() -> Command:
             options.get(name) or Option((name,), value, "") for name, value in named.items()
         )
         arguments = "DIR" if found == [("install-links",)] else ""
-        if any(words in _HOOKS for words in found):
-            known += of_hooks
         for words in found:
             text = meanings.get(" ".join(words), "")
             below[words] = Command(("oci-decorator", *words), arguments, text, text, known)
@@ -164,13 +159,9 @@ def _option(option: click.Option) -> Option:
     return Option(names, value, text, default, option.multiple)
 
 
-def _usage(text: str) -> str:
-    return text.partition("Usage:\n")[2].partition("\n\n")[0]
-
-
 def _usage_lines(text: str) -> Iterator[str]:
     """Yield the command lines below ``Usage:``, each on one line."""
-    block = _usage(text)
+    block = text.partition("Usage:\n")[2].partition("\n\n")[0]
     yield from (line.strip() for line in re.sub(r"\n {4,}", " ", block).splitlines())
 
 

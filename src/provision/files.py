@@ -12,6 +12,8 @@ import errno
 import fcntl
 import hashlib
 import os
+import shutil
+import socket
 import stat
 import tempfile
 import time
@@ -21,7 +23,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePath, PurePosixPath
 from typing import IO
 
-from provision.errors import InUseError, UsageError
+from provision.errors import InUseError
 
 # As many as the kernel follows: path_resolution(7).
 _MOST_LINKS = 40
@@ -29,8 +31,6 @@ _HERE = ("", ".")
 _POLL_SECONDS = 0.05
 # The default limit for waiting for a lock: as long as a build may take.
 LONGEST_WAIT_S = 3 * 3600.0
-# Its links, such as stdout, are as little to be replaced as its devices.
-_DEVICES = Path("/dev")
 # Where SELinux keeps a file's label, see xattr(7).
 _LABEL = "security.selinux"
 
@@ -132,7 +132,7 @@ def _target(path: Path) -> str | None:
 
 
 def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> bool:
-    """Write a file so that readers see either the old or the new content, even after a power cut.
+    """Write a file as ``replacing`` does.
 
     Args:
         path: The file; its folder is made if it is missing.
@@ -143,19 +143,42 @@ def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> bool
         Whether anything changed: a file with this content and mode is kept.
 
     Raises:
-        UsageError: It is a device or a pipe.
         OSError: The folder can't be written, or the disk is full.
     """
-    _refuse_device(path)
     data = content.encode() if isinstance(content, str) else content
     if _is_already(path, data, mode):
         return False
+    with replacing(path, mode=mode) as stream:
+        stream.write(data)
+    return True
+
+
+@contextmanager
+def replacing(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
+    """Open what becomes a file by one rename at the end, so that readers see the old or the new.
+
+    That holds after a power cut too. A device, pipe or socket is written to and never replaced; the
+    stream can't seek then. A link is replaced, unless it lies in ``/dev`` or ``/proc``, such as
+    ``/dev/stdout``: below another host's root, links lead to this machine's devices.
+
+    Args:
+        path: The file; its folder is made if it is missing.
+        mode: Permission bits of the new file.
+
+    Raises:
+        OSError: The folder can't be written, or the disk is full.
+    """
+    special = _special(path)
+    if special is not None:
+        with special:
+            yield special
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
+            yield stream
             os.fchmod(stream.fileno(), mode)
             _label_as_folder(stream.fileno(), path.parent)
             stream.flush()
@@ -165,22 +188,54 @@ def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> bool
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
-    return True
 
 
-def _refuse_device(path: Path) -> None:
-    """Refuse a device, which a rename would replace for the whole host."""
-    mode = stat.S_IFREG
-    with suppress(OSError):
-        # Of a link itself, which is replaced: a masked unit is one to /dev/null.
-        mode = path.lstat().st_mode
-    kinds = {stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR}
-    if stat.S_IFMT(mode) not in kinds or path.parent == _DEVICES:
-        raise UsageError(
-            f"'{path}' is a device or a pipe, and a file is to be written.",
-            resolution="Give a file's path. Where a command has --json, that writes to standard"
-            " output.",
-        )
+def copy(source: Path, target: Path) -> None:
+    """Copy a file's content to a target, as ``replacing`` writes it."""
+    with source.open("rb") as content, replacing(target) as stream:
+        shutil.copyfileobj(content, stream)
+
+
+def followed(path: Path) -> Path:
+    """Return where the links of a path that a user gave lead, for writing there.
+
+    A descriptor of this process, such as ``/dev/stdout``, stays its name in ``/proc``.
+
+    Raises:
+        OSError: The links form a loop (``ELOOP``).
+    """
+    for _ in range(_MOST_LINKS):
+        target = None if _descriptor(path) is not None else _target(path)
+        if target is None:
+            return path
+        path = path.parent / target
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+
+
+def _special(path: Path) -> IO[bytes] | None:
+    """Open a device, a pipe, a socket or a descriptor of this process; None for anything else."""
+    if path.is_symlink() and path.parent.resolve().is_relative_to("/dev"):
+        path = followed(path)
+    descriptor = _descriptor(path)
+    if descriptor is not None:
+        return os.fdopen(os.dup(descriptor), "wb")
+    try:
+        kind = stat.S_IFMT(path.lstat().st_mode)
+    except FileNotFoundError:
+        return None
+    if kind == stat.S_IFSOCK:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(path))
+            return connection.makefile("wb")
+    if kind in {stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR}:
+        return None
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_NOCTTY), "wb")
+
+
+def _descriptor(path: Path) -> int | None:
+    """Return which descriptor of this process a path in ``/proc`` or ``/dev/fd`` is."""
+    is_own = path.name.isdecimal() and path.parent.resolve() == Path("/proc/self/fd").resolve()
+    return int(path.name) if is_own else None
 
 
 def remove_drafts(path: Path) -> None:

@@ -2,14 +2,19 @@
 
 import fcntl
 import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from inspect import signature
 from pathlib import Path
 from threading import Event, Thread
 
 import pytest
 
-from provision import files
-from provision.errors import InUseError, UsageError
+from provision.cli.options import OUTPUT_FILE
+from provision.errors import InUseError
 from provision.files import (
     is_writable,
     lock,
@@ -18,6 +23,7 @@ from provision.files import (
     switch_symlink,
     write_atomic,
 )
+from provision.pipeline.image_archives import pack_folder
 
 
 def names(folder: Path) -> list[str]:
@@ -60,17 +66,96 @@ def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "f").is_symlink()
 
 
-def test_a_device_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match="is a device or a pipe"):
-        write_atomic(tmp_path / "pipe", "text")
-    assert (tmp_path / "pipe").is_fifo()
-    (tmp_path / "masked").symlink_to("/dev/null")
-    assert write_atomic(tmp_path / "masked", "text")
-    # Links such as /dev/stdout.
-    monkeypatch.setattr(files, "_DEVICES", tmp_path)
-    with pytest.raises(UsageError, match="is a device"):
-        write_atomic(tmp_path / "stdout", "text")
+def _received(read: Callable[[], bytes], writes: Callable[[], object]) -> bytes:
+    """Return what a reader gets that opens the other end before the write."""
+    with ThreadPoolExecutor() as pool:
+        reading = pool.submit(read)
+        writes()
+        return reading.result(timeout=10)
+
+
+def _socket(path: Path) -> Callable[[], bytes]:
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(path))
+    listening.listen()
+
+    def read() -> bytes:
+        with listening:
+            connection, _address = listening.accept()
+        with connection, connection.makefile("rb") as stream:
+            return stream.read()
+
+    return read
+
+
+def _fifo(path: Path) -> Callable[[], bytes]:
+    os.mkfifo(path)
+    return path.read_bytes
+
+
+def _pack(path: Path) -> None:
+    folder = path.with_name("folder")
+    folder.mkdir()
+    (folder / "a").write_text("text")
+    pack_folder(folder, path)
+
+
+@pytest.mark.parametrize("make", [_fifo, _socket])
+@pytest.mark.parametrize("write", [lambda path: write_atomic(path, "text"), _pack])
+def test_a_pipe_or_socket_is_written_to(
+    tmp_path: Path,
+    make: Callable[[Path], Callable[[], bytes]],
+    write: Callable[[Path], object],
+) -> None:
+    path = tmp_path / "other"
+    read = make(path)
+    before = path.lstat()
+    assert b"text" in _received(read, lambda: write(path))
+    assert path.lstat().st_ino == before.st_ino
+    assert set(names(tmp_path)) <= {"other", "folder"}
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "{root}/out"])
+@pytest.mark.parametrize("to_file", [False, True])
+def test_standard_output_is_written_to(tmp_path: Path, name: str, *, to_file: bool) -> None:
+    (tmp_path / "link").symlink_to("/dev/stdout")
+    (tmp_path / "out").symlink_to("link")
+    devices = Path("/dev/stdout").lstat()
+    code = "import sys; from provision.cli.options import OUTPUT; from provision.files import *;"
+    code += "[write_atomic(OUTPUT.convert(sys.argv[1], None, None), 'text') for _ in range(2)]"
+    words = [sys.executable, "-c", code, name.format(root=tmp_path)]
+    if to_file:
+        with (tmp_path / "file").open("wb") as stream:
+            subprocess.run(words, check=True, stdout=stream)
+            stream.write(b"!")
+        written = (tmp_path / "file").read_bytes()
+    else:
+        written = subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout + b"!"
+    assert written == b"texttext!"
+    assert Path("/dev/stdout").lstat() == devices
+
+
+def test_a_device_is_written_to_and_a_link_elsewhere_does_not_lead_there(tmp_path: Path) -> None:
+    assert write_atomic(Path("/dev/null"), "text")
+    assert Path("/dev/null").is_char_device()
+    # A masked unit is one, maybe of another host.
+    masked = tmp_path / "masked"
+    masked.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        write_atomic(OUTPUT_FILE.convert(str(masked), None, None), "text")
+    assert masked.is_symlink()
+    assert write_atomic(masked, "text")
+    assert masked.read_text() == "text"
+
+
+def test_links_of_an_output_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/file").write_text("old")
+    (tmp_path / "link").symlink_to("folder/next")
+    (tmp_path / "folder/next").symlink_to("file")
+    write_atomic(OUTPUT_FILE.convert(str(tmp_path / "link"), None, None), "new")
+    assert (tmp_path / "folder/next").is_symlink()
+    assert (tmp_path / "folder/file").read_text() == "new"
 
 
 def test_a_failure_leaves_the_old_content_alone(

@@ -17,6 +17,7 @@ use crate::error::{exit, Error, Result};
 use crate::frontends::scheduled::{self, Scheduled};
 use crate::log::level::Level;
 use crate::policy::Policy;
+use crate::request::{asked, Asked, Request};
 
 pub use interfaces::Said;
 
@@ -45,6 +46,8 @@ pub struct Answer {
     ignored: Vec<String>,
     /// Why the container would be refused.
     refused: Option<Error>,
+    /// Flags that no vendor file has, so that the container starts without what it asks for.
+    unanswered: Option<Error>,
     /// What the container gets through other programs' interfaces.
     foreign: Answers,
 }
@@ -98,7 +101,10 @@ pub fn answer(question: &Question) -> Result<Answer> {
     if let Some(scheduled) = scheduled.filter(|_| asks && refused.is_none()) {
         refused = limit(&scheduled, &host, &choices, &mut vendors, &mut ignored).err();
     }
+    let foreign = Answers::of(said, question.loaded, question.nvidia);
+    let is_alone = files.is_empty() && foreign.given.is_empty();
     Ok(Answer {
+        unanswered: unanswered(&request, &files, is_alone, &settings.config_dir),
         config_dir: settings.config_dir.display().to_string(),
         root: settings.root.display().to_string(),
         settings_problem: question.loaded.problem.clone(),
@@ -107,7 +113,7 @@ pub fn answer(question: &Question) -> Result<Answer> {
         policy: settings.policy.clone(),
         ignored,
         refused,
-        foreign: Answers::of(said, question.loaded, question.nvidia),
+        foreign,
     })
 }
 
@@ -129,6 +135,37 @@ fn limit(
         ignored.extend(notes.into_iter().map(|note| note.message));
     }
     Ok(())
+}
+
+/// A variable of another name may be any program's, unless nothing else of the request is anyone's.
+fn unanswered(
+    request: &Request,
+    files: &[VendorFile],
+    is_alone: bool,
+    config_dir: &Path,
+) -> Option<Error> {
+    let known: Vec<&String> = files.iter().flat_map(VendorFile::flags).collect();
+    let named = request.environment.names();
+    let asking = named.filter(|name| asked(request.environment.get(name)) != Asked::Nothing);
+    let variables = asking.filter(|name| is_alone || name.starts_with("OCI_"));
+    let mut flags: Vec<&str> = request.annotations.asking().chain(variables).collect();
+    flags.retain(|flag| !known.iter().any(|other| other == flag));
+    flags.sort_unstable();
+    flags.dedup();
+    if flags.is_empty() {
+        return None;
+    }
+    let (flags, folder) = (flags.join(", "), config_dir.display());
+    let error = Error::not_found(format!(
+        "no vendor file in {folder} has the flag {flags}: the container gets nothing for it"
+    ));
+    let others = match known.iter().map(|flag| flag.as_str()).collect::<Vec<_>>() {
+        others if others.is_empty() => String::new(),
+        others => format!("name a flag that they have ({}), or ", others.join(", ")),
+    };
+    Some(error.resolve(format!(
+        "{others}put the vendor's file there: provision vendor-file DRIVER --output {folder}/DRIVER.json"
+    )))
 }
 
 fn everything(files: &[VendorFile]) -> Vec<Choice<'_>> {
@@ -198,8 +235,8 @@ impl Answer {
         if wrong || self.settings_problem.is_some() {
             exit::USAGE
         } else {
-            let refused = self.refused.as_ref().map(|error| error.code);
-            refused.unwrap_or_else(|| self.foreign.code())
+            let error = self.refused.as_ref().or(self.unanswered.as_ref());
+            error.map_or_else(|| self.foreign.code(), |error| error.code)
         }
     }
 }

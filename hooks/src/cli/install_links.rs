@@ -22,7 +22,7 @@ const KNOWN: &[Known] = &[
 pub fn run(words: &[OsString]) -> Result<u8> {
     let words = parse(words)?;
     if words.is_set("help") {
-        return print(super::HELP);
+        return print(&super::help::of(super::HELP, "install-links"));
     }
     let [folder] = words.rest.as_slice() else {
         return Err(wrong("the folder is missing"));

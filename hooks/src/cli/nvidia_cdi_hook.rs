@@ -43,29 +43,30 @@ pub fn run(words: &[OsString]) -> u8 {
 
 fn try_run(words: Vec<OsString>) -> Result<()> {
     let call = Call::parse(words)?;
-    let state = match &call.state {
-        None => read_input("the state", MAX_STATE)?,
-        Some(path) => read_file(Path::new(path), MAX_STATE)?,
-    };
-    let state =
-        std::str::from_utf8(&state).map_err(|_| Error::failed("the state is not valid UTF-8"))?;
     let level = match call.verb {
         Verb::UpdateApplicationProfile => Level::Debug,
         _ => Level::Warning,
     };
     let log = Log::new(level, None, "");
-    match cdi_hook::run(&call, state) {
-        Ok(notes) => {
-            log.write_all(&notes);
-            // A runtime shows the output of a hook that fails.
-            for note in notes.iter().filter(|note| note.level != Level::Debug) {
-                let line = printable(&note.message);
-                let _ = writeln!(std::io::stderr(), "{NAME}: {line}");
-            }
-            Ok(())
-        }
-        Err(error) => Err(error),
+    let notes = match cdi_hook::idle_note(&call.verb) {
+        Some(note) => vec![note],
+        None => cdi_hook::run(&call, &state(&call)?)?,
+    };
+    log.write_all(&notes);
+    // A runtime shows the output of a hook that fails.
+    for note in notes.iter().filter(|note| note.level != Level::Debug) {
+        let line = printable(&note.message);
+        let _ = writeln!(std::io::stderr(), "{NAME}: {line}");
     }
+    Ok(())
+}
+
+fn state(call: &Call) -> Result<String> {
+    let state = match &call.state {
+        None => read_input("the state", MAX_STATE)?,
+        Some(path) => read_file(Path::new(path), MAX_STATE)?,
+    };
+    String::from_utf8(state).map_err(|_| Error::failed("the state is not valid UTF-8"))
 }
 
 fn print_or_fail(text: &str) -> u8 {

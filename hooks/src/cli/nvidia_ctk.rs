@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use super::go_flags::{truth, Known, Takes, Words};
 use super::{complain, nvidia_cdi_hook, print};
-use crate::error::{exit, Error, Result};
+use crate::error::{Error, Result};
 use crate::log::printable;
 
 const HELP: &str = include_str!("nvidia_ctk/help.txt");
@@ -130,9 +130,9 @@ fn sub<'a>(group: &str, words: &'a [OsString], known: &[&str]) -> Result<(String
     )))
 }
 
-/// Prints the help.
-fn help() -> Result<u8> {
-    print(HELP).map(|_| exit::DONE)
+/// Prints the help of a command.
+fn help(command: &str) -> Result<u8> {
+    print(&super::help::of(HELP, command))
 }
 
 #[cfg(test)]

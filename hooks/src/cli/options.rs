@@ -99,7 +99,11 @@ impl Options {
                 Short('h') | Long("help") => options.help = true,
                 Long("config") => options.config = Some(value(&mut parser)?.into()),
                 Long("config-dir") => options.config_dir = Some(value(&mut parser)?.into()),
-                Long("root") => options.root = Some(value(&mut parser)?.into()),
+                Long("root") => {
+                    // Mounts begin with it, and engines resolve these somewhere else.
+                    let root = std::path::absolute(path(&mut parser, "--root")?);
+                    options.root = Some(root.map_err(|e| usage(&format!("--root: {e}")))?);
+                }
                 Long("env") if verb == "check" => options.environment.push(text(&mut parser)?),
                 Long("annotation") if verb == "check" => {
                     options.annotations.push(annotation(&text(&mut parser)?)?);
@@ -128,6 +132,16 @@ impl Options {
             options.check_cdi()?;
         }
         Ok(options)
+    }
+
+    /// The command, as the help names it.
+    pub fn command(&self, verb: &str) -> String {
+        match (verb, self.task) {
+            // All stages of hooks have one entry.
+            (stage, _) if hook::is_stage(stage) => "prestart".to_owned(),
+            (verb, None) => verb.to_owned(),
+            (verb, Some(task)) => format!("{verb} {task}"),
+        }
     }
 
     /// Checks the options of `cdi`. Errors: they do not go together.

@@ -11,6 +11,7 @@ use rustix::fs::XattrFlags;
 
 use super::lock::Lock;
 use crate::error::{Error, Result};
+use crate::publish::write_through;
 
 /// Larger than any hand-written configuration.
 const MAX_SIZE: u64 = 16 << 20;
@@ -49,8 +50,11 @@ fn move_away(path: &Path) -> String {
     format!("move it away, and run the command again: mv {shown} {shown}.old")
 }
 
-/// Writes a file by one rename, synced. Missing folders are made. `held` locks its folder.
+/// Writes a file by one rename, synced, or to what is no file, as `write_through` says. Missing folders are made. `held` locks its folder.
 pub fn write(held: &Lock, path: &Path, text: &str, mode: Option<u32>) -> Result<()> {
+    if write_through(path, text.as_bytes()).map_err(|e| Error::of_file("write", path, &e))? {
+        return Ok(());
+    }
     let path = real(path)?;
     let fail = |error: std::io::Error| Error::of_file("write", &path, &error);
     let folder = path.parent().unwrap_or(Path::new("/"));

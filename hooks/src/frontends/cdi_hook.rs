@@ -29,13 +29,27 @@ use crate::rootfs::Rootfs;
 
 pub use call::{Call, Verb, VERBS};
 
+/// The note of a command that does nothing, and needs no state.
+pub fn idle_note(verb: &Verb) -> Option<Note> {
+    let (level, message) = match verb {
+        Verb::UpdateApplicationProfile => (
+            Level::Debug,
+            "update-application-profile: nothing is done, as no application profile is changed here"
+                .to_owned(),
+        ),
+        Verb::Unsupported(None) => (Level::Warning, "no command given: nothing is done".to_owned()),
+        Verb::Unsupported(Some(verb)) => (
+            Level::Warning,
+            format!("unknown command {verb:?}: nothing is done; known are {}", VERBS.join(", ")),
+        ),
+        _ => return None,
+    };
+    Some(Note::new(level, message))
+}
+
 /// Runs the command. Notes: what the image prevents.
 /// Errors: the state, the bundle or the root can't be used.
 pub fn run(call: &Call, state: &str) -> Result<Vec<Note>> {
-    if call.verb == Verb::UpdateApplicationProfile {
-        let message = "update-application-profile: nothing is done, as no application profile is changed here";
-        return Ok(vec![Note::new(Level::Debug, message.to_owned())]);
-    }
     let bundle = state::bundle(state)?;
     let path = bundle.join("config.json");
     let Some((config, _)) = read_config(&path)? else {
@@ -54,7 +68,7 @@ pub fn run(call: &Call, state: &str) -> Result<Vec<Note>> {
         Verb::UpdateLdcache(folders) => Ok(cache::update(&rootfs, &present, folders)),
         Verb::EnableCudaCompat(compat) => enable_compat(&rootfs, compat),
         Verb::DisableDeviceNodeModification => params::hide(&rootfs).map(|()| Vec::new()),
-        Verb::UpdateApplicationProfile => Ok(Vec::new()),
+        Verb::UpdateApplicationProfile | Verb::Unsupported(_) => Ok(Vec::new()),
         Verb::Chmod { mode, paths } => Ok(change_modes(&rootfs, *mode, paths)),
     }
 }

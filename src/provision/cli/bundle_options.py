@@ -113,7 +113,7 @@ to_make = options.option_group(
     Making,
     click.option(
         "--output",
-        type=click.Path(path_type=Path),
+        type=options.OUTPUT,
         required=True,
         metavar="DIR|FILE.tar",
         help="Folder or archive to write.",

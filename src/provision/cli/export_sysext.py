@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from provision.export.sysext import (
     need_mksquashfs,
 )
 from provision.export.yaml_files import check_output
-from provision.files import sha256_file
+from provision.files import copy, sha256_file
 from provision.pipeline.driver_request import DriverRequest
 from provision.pipeline.registries import Consent
 
@@ -144,7 +143,7 @@ def sysext(
             hosts = Hosts(extension.id, extension.version_id)
             image = make_extension(folder, parts, hosts, progress=work.progress)
             target = output / f"{extension_name(driver)}.raw"
-            _put(image, target)
+            copy(image, target)
     _print_extension(target, parts, as_json=as_json)
 
 
@@ -164,15 +163,6 @@ def _image_parts(
         manifest = source.unpack(image, place)
         check_driver(manifest, driver, image)
         yield Artifact(place, manifest)
-
-
-def _put(image: Path, target: Path) -> None:
-    """Move an image to its target, and make the target's folder if it is missing."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # A move from another file system copies: a reader must never see half an image.
-    draft = target.with_name(f".{target.name}.new")
-    shutil.move(image, draft)
-    draft.replace(target)
 
 
 def _print_extension(target: Path, parts: Sequence[Artifact], *, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import wraps
@@ -11,7 +12,25 @@ from typing import Any, TypeVar
 
 import click
 
+from provision.files import followed
+
 ResultT = TypeVar("ResultT")
+
+
+class _OutputPath(click.Path):
+    """Where a command writes: a link to a file or a device is no file to replace."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Path:
+        return followed(super().convert(value, param, ctx))
+
+
+OUTPUT_FILE = _OutputPath(dir_okay=False, path_type=Path)
+OUTPUT = _OutputPath(path_type=Path)
 _EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 as_json = click.option(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import os
 import tarfile
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +15,7 @@ from provision.engine.docker_api import Engine, Image
 from provision.engine.scratch import scratch
 from provision.engine.transfer import extract
 from provision.errors import ProvisionError
-from provision.files import lock, sha256_file, sync_directory
+from provision.files import copy, lock, replacing, sha256_file
 from provision.hostpython.python_context import (
     PythonBuild,
     PythonPin,
@@ -48,24 +46,13 @@ def pack_tree(tree: Path, prefix: str, target: Path) -> None:
     Raises:
         OSError: The folder can't be written, or the disk is full.
     """
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    draft = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            with (
-                gzip.GzipFile("", "wb", _LEVEL, stream, mtime=0) as packed,
-                tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
-            ):
-                for path in [tree, *sorted(tree.rglob("*"))]:
-                    _add(archive, path, f"{prefix[1:]}/{path.relative_to(tree)}".removesuffix("/."))
-            stream.flush()
-            os.fsync(stream.fileno())
-        draft.chmod(0o644)
-        draft.replace(target)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    sync_directory(target.parent)
+    with (
+        replacing(target) as stream,
+        gzip.GzipFile("", "wb", _LEVEL, stream, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for path in [tree, *sorted(tree.rglob("*"))]:
+            _add(archive, path, f"{prefix[1:]}/{path.relative_to(tree)}".removesuffix("/."))
 
 
 def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
@@ -184,14 +171,17 @@ def make_python(
         found = find_image(engine(), pin)
         image = found or _build(settings, engine(), resolved, request.network, progress)
     target = _target(request.output, pin)
-    target.parent.mkdir(parents=True, exist_ok=True)
     with scratch(settings.state, "host-python", progress=progress) as folder:
         tree = folder / "tree"
         extract(engine(), image, tree, state=settings.state, progress=progress)
         check_tree(tree, pin.prefix)
         progress(Note(f"Packing {target}"))
-        pack_tree(tree, pin.prefix, target)
-    return MadePython(pin, target, sha256_file(target), target.stat().st_size, built=found is None)
+        # The target may be a pipe, which nobody reads again.
+        archive = folder / "archive"
+        pack_tree(tree, pin.prefix, archive)
+        copy(archive, target)
+        sha256, size = sha256_file(archive), archive.stat().st_size
+    return MadePython(pin, target, sha256, size, built=found is None)
 
 
 def _build(

@@ -10,7 +10,6 @@ import gzip
 import json
 import shutil
 import tarfile
-import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, ProvisionError
-from provision.files import sha256_file, sync_directory
+from provision.files import replacing, sha256_file
 from provision.host.kernels import kernel_release, machine
 from provision.pin import Pin
 from provision.pipeline.image_signing import EngineImage, SignedImage
@@ -206,13 +205,13 @@ def pack_folder(folder: Path, target: Path, first: Iterable[str] = ()) -> None:
     """
     paths = [folder / name for name in first]
     paths += [p for p in sorted(folder.rglob("*")) if p.is_file() and p not in paths]
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as name:
-        draft = Path(name, "archive")
-        with tarfile.open(draft, "w", format=tarfile.PAX_FORMAT) as archive:
-            for path in paths:
-                entry = tarfile.TarInfo(str(path.relative_to(folder)))
-                entry.size, entry.mode = path.stat().st_size, 0o644
-                with path.open("rb") as content:
-                    archive.addfile(entry, content)
-        draft.replace(target)
-    sync_directory(target.parent)
+    # As a stream, because the target may be a pipe.
+    with (
+        replacing(target) as stream,
+        tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for path in paths:
+            entry = tarfile.TarInfo(str(path.relative_to(folder)))
+            entry.size, entry.mode = path.stat().st_size, 0o644
+            with path.open("rb") as content:
+                archive.addfile(entry, content)

@@ -11,7 +11,7 @@ use crate::config::vendor_dir;
 use crate::decide::VendorFile;
 use crate::discover::host::Host;
 use crate::error::{exit, Error, Result};
-use crate::publish::publish;
+use crate::publish::{publish, write_through};
 
 /// The name that the service of NVIDIA's package uses. If that service still runs, both write the
 /// same file, and no device exists twice.
@@ -175,10 +175,13 @@ fn make_folder(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes the file, whole or not at all. A file with the right content stays untouched, so that
+/// Writes the file, whole or not at all, or to what is no file, as `write_through` says. A file with the right content stays untouched, so that
 /// programs that watch it are not notified. A missing folder is made, such as `/etc/cdi` on a new
 /// host.
 pub fn write(path: &Path, text: &str) -> Result<()> {
+    if write_through(path, text.as_bytes()).map_err(|e| Error::of_file("write", path, &e))? {
+        return Ok(());
+    }
     let fail = |e: rustix::io::Errno| Error::of_file("write", path, &e.into());
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(fail(rustix::io::Errno::ISDIR));

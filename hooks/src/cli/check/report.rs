@@ -46,6 +46,9 @@ impl Answer {
         if let Some(refused) = &self.refused {
             error(&mut out, "start refused: ", refused);
         }
+        if let Some(unanswered) = &self.unanswered {
+            error(&mut out, "", unanswered);
+        }
         let lines = self.foreign.given.iter().flat_map(interfaces::Given::lines);
         lines.for_each(|text| line(&mut out, &text));
         out
@@ -90,6 +93,7 @@ impl Answer {
             "ignored": self.ignored,
             "vendors": self.vendors.iter().map(VendorReport::json).collect::<Vec<_>>(),
             "refused": self.refused.as_ref().map(ToString::to_string),
+            "unanswered": self.unanswered.as_ref().map(ToString::to_string),
             "nvidia_config": self.foreign.file,
             "nvidia_problem": self.foreign.problem.as_ref().map(ToString::to_string),
             "names": self.foreign.given.iter().map(interfaces::Given::json).collect::<Vec<_>>(),

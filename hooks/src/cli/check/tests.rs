@@ -65,7 +65,7 @@ fn the_code_says_what_is_wrong() {
         (&[("x.json", "{")], &["Z=all"], exit::USAGE),
         (&[("x.json", &rooted)], &["X"], exit::NOT_FOUND),
         (&[("x.json", &rooted)], &[], exit::DONE),
-        (&[], &["X"], exit::DONE),
+        (&[], &["X"], exit::NOT_FOUND),
     ] {
         let (_dir, loaded) = host(files);
         assert_eq!(ask(&loaded, environment).code(), code, "{environment:?}");

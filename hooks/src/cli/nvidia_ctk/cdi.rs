@@ -15,7 +15,7 @@ use crate::apply::cdi::gpu::{self, KIND};
 use crate::apply::cdi::transform::Transform;
 use crate::apply::cdi::{write, yaml};
 use crate::cli::cdi_list::Listing;
-use crate::cli::print;
+use crate::cli::{help, print};
 use crate::config::cdi::folder::{DEFAULT, MAX_SIZE};
 use crate::config::cdi::Syntax;
 use crate::error::{exit, Error, Result};
@@ -51,7 +51,7 @@ pub fn run(words: &[OsString]) -> Result<u8> {
     };
     let options = Options::parse(verb, parser, variable)?;
     if options.help {
-        return print(HELP);
+        return print(&help::of(HELP, verb.words()));
     }
     carry_out(&options)
 }

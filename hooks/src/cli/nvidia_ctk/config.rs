@@ -28,7 +28,11 @@ pub fn run(words: &[OsString], named: Option<&Path>, said: Said) -> Result<u8> {
         words = parse(&words.rest[1..], KNOWN, "config default")?;
     }
     if words.is_set("help") {
-        return help();
+        return help(if is_default {
+            "config default"
+        } else {
+            "config"
+        });
     }
     no_more(&words)?;
     if is_default {

@@ -29,7 +29,7 @@ const VERSION: &str = "/proc/driver/nvidia/version";
 pub fn run(words: &[OsString], named: Option<&Path>) -> Result<u8> {
     let words = parse(words, KNOWN, "info")?;
     if words.is_set("help") {
-        return help();
+        return help("info");
     }
     no_more(&words)?;
     let place = super::config::place(words.value("config-file").map(Path::new).or(named));

@@ -40,7 +40,7 @@ pub fn run(words: &[OsString], said: Said) -> Result<u8> {
     let (verb, words) = sub("runtime", words, &["configure"])?;
     let words = parse(words, KNOWN, "runtime configure")?;
     if verb == "help" || words.is_set("help") {
-        return help();
+        return help("runtime configure");
     }
     no_more(&words)?;
     let path = |name| words.value(name).map(PathBuf::from);

@@ -54,7 +54,11 @@ pub fn run(words: &[OsString], said: Said) -> Result<u8> {
     let (verb, words) = sub("system", words, &[LINKS, NODES])?;
     let mut words = parse(words, KNOWN, &format!("system {verb}"))?;
     if verb == "help" || words.is_set("help") {
-        return help();
+        return help(&if verb == "help" {
+            "system".to_owned()
+        } else {
+            format!("system {verb}")
+        });
     }
     no_more(&words)?;
     let variables = if verb == LINKS {

@@ -73,7 +73,7 @@ fn add(call: &Call, host: &Host, edits: &mut Edits) -> Result<bool> {
             Ok(true)
         }
         // The specification may name NVIDIA's own program, which does more.
-        Verb::Chmod { .. } | Verb::UpdateApplicationProfile => Ok(false),
+        Verb::Chmod { .. } | Verb::UpdateApplicationProfile | Verb::Unsupported(_) => Ok(false),
     }
 }
 

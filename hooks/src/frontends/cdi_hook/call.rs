@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use lexopt::Arg::{Long, Value};
+use lexopt::Arg::{Long, Short, Value};
 use lexopt::ValueExt;
 
 use crate::edits::{Compat, Link};
@@ -37,8 +37,13 @@ pub enum Verb {
     UpdateLdcache(Vec<String>),
     EnableCudaCompat(Compat),
     DisableDeviceNodeModification,
-    Chmod { mode: u32, paths: Vec<String> },
+    Chmod {
+        mode: u32,
+        paths: Vec<String>,
+    },
     UpdateApplicationProfile,
+    /// No command, or one that this version does not know.
+    Unsupported(Option<String>),
 }
 
 /// The options of a command.
@@ -53,18 +58,21 @@ struct Options {
 }
 
 impl Call {
-    /// Reads the words after the program's name. Errors: an unknown command or option, or an
-    /// invalid value.
+    /// Reads the words after the program's name. Errors: an unknown option of a known command, or
+    /// an invalid value.
     pub fn parse(words: Vec<OsString>) -> Result<Self> {
         let mut parser = lexopt::Parser::from_args(words);
-        let verb = verb(&mut parser)?;
-        if verb == PROFILE {
-            // This command does nothing, with any options.
-            return Ok(Self {
-                verb: Verb::UpdateApplicationProfile,
-                state: None,
-            });
-        }
+        let verb = match verb(&mut parser) {
+            Some(verb) if VERBS.contains(&verb.as_str()) && verb != PROFILE => verb,
+            // These do nothing, with any options.
+            other => {
+                let verb = match other {
+                    Some(verb) if verb == PROFILE => Verb::UpdateApplicationProfile,
+                    other => Verb::Unsupported(other),
+                };
+                return Ok(Self { verb, state: None });
+            }
+        };
         let options = Options::parse(parser, &verb)?;
         let missing = |option: &str| usage(&format!("{verb}: {option} is missing"));
         let parsed = match verb.as_str() {
@@ -88,20 +96,16 @@ impl Call {
     }
 }
 
-fn verb(parser: &mut lexopt::Parser) -> Result<String> {
-    let verb = loop {
-        match parser.next().map_err(|e| usage(&e))? {
-            // These are accepted before the command too, and change nothing here.
-            Some(Long("debug" | "quiet")) => {}
-            Some(Value(verb)) => break verb.to_string_lossy().into_owned(),
-            Some(other) => return Err(usage(&other.unexpected())),
-            None => return Err(usage(&"no command given")),
+fn verb(parser: &mut lexopt::Parser) -> Option<String> {
+    loop {
+        match parser.next() {
+            // Options before the command change nothing here.
+            Ok(Some(Long(_) | Short(_))) => _ = parser.optional_value(),
+            Ok(Some(Value(verb))) => return Some(verb.to_string_lossy().into_owned()),
+            Ok(None) => return None,
+            // The value of an unknown option, which was just taken.
+            Err(_) => {}
         }
-    };
-    if VERBS.contains(&verb.as_str()) {
-        Ok(verb)
-    } else {
-        Err(usage(&format!("unknown command {verb:?}")))
     }
 }
 
@@ -270,6 +274,22 @@ mod tests {
         assert_eq!(call("update-application-profile --folder x y"), profile);
     }
 
+    /// A specification that a newer NVIDIA program wrote starts its containers.
+    #[test]
+    fn what_is_not_known_is_no_mistake() {
+        for (words, expected) in [
+            ("", None),
+            ("--debug", None),
+            ("--fly", None),
+            ("fly", Some("fly")),
+            ("fly --link a x", Some("fly")),
+            ("-q --fly=x fly --container-spec /nowhere", Some("fly")),
+        ] {
+            let verb = Verb::Unsupported(expected.map(str::to_owned));
+            assert_eq!(parse(words), Ok(verb), "{words}");
+        }
+    }
+
     #[test]
     fn modes_and_versions_up_to_their_limits() {
         for (mode, number) in [("0", 0), ("777", 0o777), ("0o644", 0o644), ("0755", 0o755)] {
@@ -302,9 +322,6 @@ mod tests {
     #[test]
     fn what_is_refused_names_the_known() {
         for (words, part) in [
-            ("", "no command given"),
-            ("fly", "unknown command \"fly\""),
-            ("--fly", "--fly"),
             ("create-symlinks --link a", "expected TARGET::LINK"),
             ("create-symlinks --link a::b::c", "expected TARGET::LINK"),
             ("create-symlinks --link ::b", "expected TARGET::LINK"),

@@ -137,17 +137,6 @@ fn roots_that_are_the_hosts_are_refused() {
 }
 
 #[test]
-fn an_application_profile_is_not_made_and_needs_no_state() {
-    let call = Call {
-        verb: Verb::UpdateApplicationProfile,
-        state: None,
-    };
-    let notes = run(&call, "no state").unwrap();
-    assert_eq!(notes.len(), 1);
-    assert!(notes[0].message.contains("nothing is done"));
-}
-
-#[test]
 fn libraries_of_folders_come_into_the_cache() {
     if !is_root() {
         return;

@@ -86,7 +86,7 @@ _publishing = options.option_group(
     click.option("--push", "push_to", metavar="REF", help="Also push the image under this name."),
     click.option(
         "--output",
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=options.OUTPUT_FILE,
         metavar="FILE.tar",
         help="Also write the image to an archive.",
     ),

@@ -30,7 +30,7 @@ _DISTRO = "debian:12"
 @click.command("host-python")
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
+    type=options.OUTPUT,
     default=Path(),
     metavar="PATH",
     help="Archive to write, or a folder for it.  [provision-python-VERSION-MACHINE.tar.gz, here]",

@@ -273,7 +273,7 @@ def _rows(vendor: str, device: Device) -> list[tuple[object, ...]]:
 @click.argument("driver")
 @click.option(
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.OUTPUT_FILE,
     metavar="FILE",
     help="File to write.  [standard output]",
 )

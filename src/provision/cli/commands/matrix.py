@@ -180,7 +180,7 @@ _going = options.option_group(
 @_going
 @click.option(
     "--html",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.OUTPUT_FILE,
     metavar="FILE",
     help="Also write the matrix as a self-contained HTML page.",
 )

@@ -27,7 +27,7 @@ from provision.registry.private_key import generate_key
 @click.option("--sign", "signs", is_flag=True, help="Sign the pushed image.")
 @click.option(
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.OUTPUT_FILE,
     metavar="FILE.tar",
     help="Write the image to an archive in place of a registry.",
 )

@@ -24,7 +24,7 @@ from provision.pipeline.pin_file import pin_document
 @target
 @click.option(
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=options.OUTPUT_FILE,
     metavar="FILE",
     help="Write the Pin to a file, for 'provision build --pin' on any machine.",
 )

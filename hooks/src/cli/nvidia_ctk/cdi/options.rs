@@ -131,6 +131,14 @@ pub enum Verb {
 }
 
 impl Verb {
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Generate => "generate",
+            Self::List => "list",
+            Self::Transform => "transform root",
+        }
+    }
+
     fn known(self) -> &'static [Known] {
         match self {
             Self::Generate => GENERATE,
@@ -221,7 +229,11 @@ impl Options {
         };
         let list = || words(value).map(str::to_owned);
         match name {
-            "root" => self.root = path(value)?,
+            // Mounts begin with it, and engines resolve these somewhere else.
+            "root" => {
+                let root = path(value)?.map(std::path::absolute).transpose();
+                self.root = root.map_err(|e| usage(&format!("{by}: {e}")))?;
+            }
             "config-dir" => self.config_dir = path(value)?,
             "output" if matches!(value, "" | "-") => self.output = None,
             "output" => self.output = path(value)?,
