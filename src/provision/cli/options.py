@@ -26,7 +26,7 @@ class _OutputPath(click.Path):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> Path:
-        return followed(super().convert(value, param, ctx))
+        return followed(Path(os.fsdecode(super().convert(value, param, ctx))))
 
 
 OUTPUT_FILE = _OutputPath(dir_okay=False, path_type=Path)
