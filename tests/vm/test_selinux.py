@@ -13,7 +13,6 @@ import pytest
 
 from kit.duo import DUO, DUO_FLAG, DUO_LIBRARY, DUO_VERSIONS
 from kit.guest import DEBIAN_13, IMAGE, guest_of
-from kit.guest.tree import VENV
 from kit.product import base_archive
 from vm.keeping import Keeper
 
@@ -148,7 +147,7 @@ def test_nothing_of_ours_was_denied(guest: Guest) -> None:
 
 def test_a_program_with_a_librarys_label_is_found_and_corrected(guest: Guest) -> None:
     """What pip installs below a folder of libraries has that label: a shell runs it, no unit."""
-    program = guest(f"readlink -f {VENV}/bin/provision").stdout.strip()
+    program = guest("readlink -f $(command -v provision)").stdout.strip()
     guest(f"chcon -t lib_t {program}")
     status = "systemctl show -P ExecMainStatus provision-devices"
     assert guest("systemctl restart provision-devices", check=False).returncode != 0
