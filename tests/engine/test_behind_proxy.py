@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from kit.process import Completed
 
 _STORE = "/etc/ssl/certs/ca-certificates.crt"
+_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 # Downloads as every command does once it has read the settings of the host below ROOT.
 _DOWNLOAD = """\
 import sys
@@ -121,12 +123,16 @@ def test_a_build_of_a_unit_fetches_through_the_proxy_of_provision_toml(
     cache = tmp_path / "cache"
     with git_served(repositories, guarded) as url:
         write_made_up_in_git(tmp_path / "drivers", "1.3", url, own, common)
-        archive = f'[distros.debian.archive]\nmirror = "{mirror()}"\n'
+        archive = f'[distros.debian.archive]\nmirror = "{mirror()}"\nkeyring = "/keyring.gpg"\n'
         root = _host(tmp_path / "root", f'{archive}[network]\nproxy = "{proxy.address}"\n')
+        shutil.copy(_KEYRING, root / "keyring.gpg")
+        (root / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\n")
+        (root / _STORE.lstrip("/")).parent.mkdir(parents=True)
+        shutil.copy(guarded.authority, root / _STORE.lstrip("/"))
         done = _as_unit(
             guarded.authority,
             *("env", f"DOCKER_HOST={engine.host}", f"XDG_CACHE_HOME={cache}"),
-            *(provision.program, "resolve", MADE_UP, "--kernel", OLD_KERNEL, "--distro", DISTRO),
+            *(provision.program, "build", MADE_UP, "--kernel", OLD_KERNEL, "--distro", DISTRO),
             *("--catalogue", tmp_path / "drivers", "--root", root, *BUILD_NETWORK, "--json"),
         )
     # The server asks for a login, which this host has not: it was reached, and it was trusted.
