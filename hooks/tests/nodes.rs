@@ -19,7 +19,7 @@ const FACTS: &str = r#"{"devices": [
         {"index": 0, "uuid": "MIG-a", "nodes": ["nvidia-caps/nvidia-cap3", "nvidia-caps/nvidia-cap4"]},
         {"index": 1, "uuid": "MIG-b", "nodes": ["nvidia-caps/nvidia-cap3", "nvidia-caps/nvidia-cap5"]}]},
     {"index": 1, "minor": 1, "uuid": "GPU-b", "pci": "0000:02:00.0", "mig": []}]}"#;
-const NODES: [&str; 22] = [
+const NODES: [&str; 23] = [
     "gdrdrv",
     "nvidia-fs0",
     "nvidia-nvswitchctl",
@@ -42,12 +42,13 @@ const NODES: [&str; 22] = [
     "dri/renderD128",
     "dri/renderD129",
     "dri/renderD130",
+    "dri/renderD131",
 ];
 /// PCI addresses and vendors, with their graphics nodes.
 const GRAPHICS: [(&str, &str, &[&str]); 4] = [
     ("0000:01:00.0", "0x10de", &["card1", "renderD129"]),
     ("0000:03:00.0", "0x1002", &["card0", "renderD130"]),
-    ("0000:00:02.0", "0x8086", &["card2"]),
+    ("0000:00:02.0", "0x8086", &["card2", "renderD131"]),
     ("0000:04:00.0", "0x1002", &["renderD128"]),
 ];
 
@@ -65,6 +66,13 @@ fn host() -> Option<Tree> {
         tree.file(&format!("{FOLDER}/{name}.json"), text);
     }
     tree.file("run/oci-decorator/devices/nvidia.json", FACTS);
+    let nameless = r#"{"activation_flag": "OCI_NAMELESS", "driver_feature": ["graphics"],
+        "units": "dri/renderD[0-9]*", "inventory": {"graphics": {"devices": ["dri/renderD*", "dri/card*"]}}}"#;
+    tree.file(&format!("{FOLDER}/nameless.json"), nameless);
+    tree.file(
+        "run/oci-decorator/devices/nameless.json",
+        r#"{"source": "sysfs", "devices": [{"index": 0, "minor": 131, "pci": "0000:00:02.0"}]}"#,
+    );
     for (minor, name) in (0..).zip(NODES) {
         let path = tree.path("dev").join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -176,7 +184,7 @@ fn every_way_gives_the_nodes_of_the_same_classes() {
         ("OCI_NVIDIA=all", &every),
         ("OCI_AMD=compute", "kfd dri/renderD130 dri/renderD128"),
         ("OCI_AMD=all", &format!("kfd {amd}")),
-        ("OCI_INTEL=graphics", "dri/card2"),
+        ("OCI_INTEL=graphics", "dri/card2 dri/renderD131"),
         (
             "NVIDIA_VISIBLE_DEVICES=all",
             &format!("{control} {first} nvidia1"),
@@ -238,7 +246,10 @@ fn every_way_gives_the_nodes_of_the_same_classes() {
         ("amd=dri-renderD128", "kfd dri/renderD128"),
         ("amd=dri-card2", ""),
         ("amd=all", &format!("kfd {amd}")),
-        ("intel=all", "dri/card2"),
+        ("intel=all", "dri/card2 dri/renderD131"),
+        // As a recipe has it: only the device facts say whose these devices are.
+        ("OCI_NAMELESS=all", "dri/card2 dri/renderD131"),
+        ("nameless=all", "dri/card2 dri/renderD131"),
     ] {
         let given = if asks.starts_with(|c: char| c.is_ascii_uppercase()) {
             started(&tree, asks)

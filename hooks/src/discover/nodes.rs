@@ -2,7 +2,7 @@
 //! specification and `check` give nodes by this one classification.
 
 use super::capabilities::is_right;
-use super::facts::{Facts, Found};
+use super::facts::{Facts, Found, Source};
 use super::host::{DeviceFound, Host};
 use super::units::{is_drm, units};
 use crate::config::vendor::Vendor;
@@ -40,6 +40,8 @@ pub struct Nodes<'a> {
     host: &'a Host,
     vendor: &'a Vendor,
     pub units: Vec<Unit>,
+    /// The PCI vendor of the devices that the facts list, for a vendor file that does not say it.
+    pci_vendor: Option<Vec<u8>>,
 }
 
 impl<'a> Nodes<'a> {
@@ -49,10 +51,15 @@ impl<'a> Nodes<'a> {
         devices: &[Device],
         facts: Option<&Facts>,
     ) -> Self {
+        let by_sysfs = facts.filter(|facts| facts.source == Some(Source::Sysfs));
+        let mut known = by_sysfs.into_iter().flat_map(|facts| &facts.devices);
+        let pci = known.find_map(|gpu| gpu.pci.as_deref());
         Self {
             host,
             vendor,
             units: units(host, vendor, devices, facts),
+            pci_vendor: pci
+                .and_then(|pci| host.text_of_kernel(&format!("sys/bus/pci/devices/{pci}/vendor"))),
         }
     }
 
@@ -87,10 +94,18 @@ impl<'a> Nodes<'a> {
             Some(_) => Class::Part,
             None if self.units.iter().any(has_part) => Class::Part,
             None if is_right(path) => Class::Right,
-            None if self.host.is_others(self.vendor, path) => Class::Foreign,
+            None if self.is_others(path) => Class::Foreign,
             None if is_drm(path) || self.vendor.is_unit(path) => Class::Unit,
             None => Class::Common,
         }
+    }
+
+    fn is_others(&self, path: &str) -> bool {
+        let differs = |own: &Vec<u8>| {
+            let found = self.host.vendor_of(path);
+            found.is_some_and(|found| found != *own)
+        };
+        self.host.is_others(self.vendor, path) || self.pci_vendor.as_ref().is_some_and(differs)
     }
 
     /// True if a container with these chosen devices gets the node.

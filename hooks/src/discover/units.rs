@@ -162,7 +162,8 @@ impl Host {
         })
     }
 
-    fn vendor_of(&self, path: &str) -> Option<Vec<u8>> {
+    /// The PCI vendor to which the kernel attributes a graphics node.
+    pub(super) fn vendor_of(&self, path: &str) -> Option<Vec<u8>> {
         let device = device_of(path)?;
         self.text_of_kernel(&format!("{device}/vendor"))
     }
