@@ -215,6 +215,17 @@ def test_a_driver_that_waits_to_be_taken_out_of_use_is_no_empty_host(
     assert call("status", "--root", host.root).code == 3
 
 
+def test_another_installation_is_shown_by_plan_and_apply(host: Host, call: Call) -> None:
+    write(host.root / f"lib/modules/{KERNEL}/updates/dkms/{DRIVER}.ko", b"")
+    for command in ("plan", "apply"):
+        (other,) = call(command, "--root", host.root, "--json").document["others"]
+        assert (other["driver"], "updates/dkms" in other["message"]) == (DRIVER, True)
+        assert "To return" in other["resolution"]
+    # A host that is settled is left alone; the doctor goes on about it.
+    assert call("apply", "--root", host.root).out == "Nothing to do.\n"
+    assert "other-installations" in call("doctor", "--root", host.root).out
+
+
 def test_a_rollback_goes_back(host: Host, call: Call) -> None:
     host.newest = "1.2"
     call("apply", "--root", host.root)

@@ -76,3 +76,10 @@ def test_many_alike_things_are_a_bar_with_what_runs() -> None:
         assert words in text
     assert "trouble" not in text
     assert "━" in text
+    # The work after it has a line of its own again.
+    written.truncate(0)
+    screen(Tally(0))
+    screen(Step(1, 2, "RUN make"))
+    console.print(screen.render())
+    assert "━" not in written.getvalue()
+    assert "RUN make" in written.getvalue()
