@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import unquote
 
 from pydantic import Field
 
@@ -151,7 +152,7 @@ def _fetched(
         sha256 = files[path]
         urls = (sources[sha256],) if sha256 in sources else tuple(resolved.urls.get(sha256, ()))
         # The context names some files by their checksums; an address has a name for people.
-        name = (urls[0] if urls else path).rpartition("/")[2]
+        name = unquote((urls[0] if urls else path).rpartition("/")[2])
         size = f" ({sizes[sha256] / 1_000_000:.1f} MB)" if sha256 in sizes else ""
         progress(Tally(len(missing), {"downloaded": number}, (f"{name}{size}",)))
         fetched[path] = store.fetch(
