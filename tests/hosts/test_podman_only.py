@@ -17,7 +17,7 @@ _PLAY = """\
   roles:
     - oci_decorator.drivers.provision_host
 """
-_IS_ON = "systemctl is-enabled podman.socket; systemctl is-active podman.socket"
+_IS_ON = "systemctl is-enabled podman.socket || :; systemctl is-active podman.socket || :"
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,6 @@ def test_podmans_socket_is_enabled_where_podman_builds(
         ansible = Ansible(tmp_path, [machine], {"provision_host_engine": engine})
         ansible.play(playbook)
         expected = ["enabled", "active"] if on else ["disabled", "inactive"]
-        assert machine.sh(_IS_ON, check=False).split() == expected
+        assert machine.sh(_IS_ON).split() == expected
         if on:
             assert ansible.play(playbook).changed_tasks() == []
