@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from kit.probe import need_programs
 from kit.process import run
 from kit.product import Provision
+from provision.kmod.loader import Place, write_loader
 from provision.store.layout import Layout
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin
 
@@ -21,6 +22,7 @@ def root(tmp_path: Path) -> Path:
     layout = Layout(tmp_path / "host", "demo")
     make_artifact(layout.entry(make_pin().short_digest))
     layout.current.symlink_to(make_pin().short_digest)
+    write_loader(layout.current.resolve(), Place(PurePosixPath("/var/lib/provision")), {})
     return tmp_path / "host"
 
 

@@ -14,6 +14,7 @@ from provision.engine.scratch import scratch
 from provision.engine.transfer import extract, find_image
 from provision.errors import NotFoundError, UsageError
 from provision.export.kmm_module import ClusterKernels
+from provision.kmod.loader import remove_host_files
 from provision.kmod.module_signatures import sign_for_host
 from provision.kmod.verify import MANIFEST, verify_artifact
 from provision.manifest import Manifest
@@ -133,6 +134,7 @@ class ArtifactSource:
                 f" {request.driver} --kernel {kernel}; provision export … --image IMAGE",
             )
         shutil.copytree(entry, folder, symlinks=True)
+        remove_host_files(folder)
         return verify_path(folder).require_whole(f"The store entry '{entry}'")
 
     def _pulled(self, trusted: Trusted, folder: Path) -> Manifest:

@@ -19,7 +19,7 @@ from provision.build.templates import shell_word
 from provision.catalogue import templates_dir
 from provision.errors import NotFoundError, UsageError
 from provision.kmod.device_setup import firmware_names
-from provision.kmod.loader import LOADER, Place, link_modules, loader_script
+from provision.kmod.loader import Place, link_modules, loader_script
 from provision.manifest import Manifest
 from provision.progress import Note, Progress, silent
 from provision.run import LONG_LIMIT_S, find_program, run
@@ -102,8 +102,6 @@ def lay_out(tree: Path, artifacts: Sequence[Artifact], hosts: Hosts) -> None:
         manifest = artifact.manifest
         entry = _TOP / driver / manifest.pin.short_digest
         shutil.copytree(artifact.folder, top / entry.name, symlinks=True)
-        # A store's entry has a loader for its place in the store.
-        (top / entry.name / LOADER).unlink(missing_ok=True)
         link_modules(top / entry.name)
         kernels = _TOP / driver / "kernels" / manifest.pin.kernel.release
         place = tree / kernels.relative_to("/")

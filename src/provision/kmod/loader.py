@@ -103,6 +103,17 @@ def link_modules(entry: Path) -> bool:
     return changed
 
 
+def remove_host_files(entry: Path) -> None:
+    """Remove what the host has added to a copy of an entry, so that it is as it was built."""
+    (entry / LOADER).unlink(missing_ok=True)
+    for link in MODULES_LINKS:
+        if (entry / link).is_symlink():
+            (entry / link).unlink()
+            # Nothing else is built there.
+            for folder in (link.parent, link.parent.parent):
+                (entry / folder).rmdir()
+
+
 def loader_script(
     folder: Path, manifest: Manifest, place: Place, options: Options | None = None
 ) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import cast
 
@@ -15,6 +15,7 @@ from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, UsageError
 from provision.export.artifact_source import ArtifactSource, Choice, check_driver, choose
 from provision.export.kmm_module import ClusterKernels
+from provision.kmod.loader import Place, write_loader
 from provision.pipeline.driver_request import DriverRequest
 from provision.pipeline.registries import Consent
 from provision.pipeline.workspace import Settings
@@ -122,8 +123,12 @@ def test_the_store_has_what_no_registry_has(source: ArtifactSource, tmp_path: Pa
     entry = layout.entry(make_pin().short_digest)
     made = make_artifact(entry)
     layout.current.symlink_to(entry.name)
+    # As the agent leaves it for a boot.
+    write_loader(entry, Place(PurePosixPath(layout.on_host(entry))), {})
     assert source.artifact(DriverRequest("demo", kernel=KERNEL), tmp_path / "out") == made
     assert (tmp_path / "out" / made.modules[0].path).is_file()
+    # What a host has added is no part of the artifact.
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["driver", "lib"]
     with pytest.raises(NotFoundError, match=f"no artifact of demo for {_OTHER}") as raised:
         source.artifact(DriverRequest("demo", kernel=_OTHER), tmp_path / "other")
     assert f"provision build demo --kernel {_OTHER}" in str(raised.value.resolution)

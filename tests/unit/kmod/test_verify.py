@@ -211,5 +211,7 @@ def test_a_loader_is_the_hosts_and_never_an_images(tmp_path: Path, *, is_entry: 
     write(folder / "load", b"reboot")
     (folder / "usr/lib").mkdir(parents=True)
     (folder / "usr/lib/modules").symlink_to("/lib/modules")
-    found = {finding.path for finding in verify_artifact(folder).findings}
-    assert found == (set() if is_entry else {"load", "usr/lib/modules"})
+    (tmp_path / "current").symlink_to(folder.name)
+    for path in (folder, tmp_path / "current"):
+        found = {finding.path for finding in verify_artifact(path).findings}
+        assert found == (set() if is_entry else {"load", "usr/lib/modules"})
