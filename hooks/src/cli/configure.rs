@@ -9,7 +9,7 @@ use super::go_flags::{Known, Takes, Words};
 use super::print;
 use crate::configure::hooks_d::{self, Hook};
 use crate::configure::plan::{self, Done, Job};
-use crate::configure::{containerd, files, record, Engine, Wanted};
+use crate::configure::{containerd, crio, files, record, Engine, Wanted};
 use crate::error::{exit, Error, Result};
 
 const HELP: &str = include_str!("configure.txt");
@@ -230,7 +230,7 @@ fn edit(order: &Order, notes: &mut Vec<String>) -> Result<Done> {
     let main = main.unwrap_or_else(|| order.engine.file(&order.wanted.name));
     let (file, others) = match order.engine {
         Engine::Containerd => beside_containerd(order, &main, notes)?,
-        Engine::Crio if order.config.is_none() => (main.clone(), crios(&main)?),
+        Engine::Crio if order.config.is_none() => (main.clone(), crios(&main, notes)),
         _ => (main, Vec::new()),
     };
     // The record's keys are absolute paths.
@@ -284,8 +284,9 @@ fn beside_containerd(
     Ok((file, vec![text]))
 }
 
-/// The texts of the files that CRI-O reads, except for ours.
-fn crios(ours: &Path) -> Result<Vec<String>> {
+/// The texts of the files that CRI-O reads, except for ours. They are only copied from: what can't
+/// be read is a note.
+fn crios(ours: &Path, notes: &mut Vec<String>) -> Vec<String> {
     let mut paths = vec![PathBuf::from("/etc/crio/crio.conf")];
     let folder = ours.parent().unwrap_or(Path::new("/"));
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -295,10 +296,52 @@ fn crios(ours: &Path) -> Result<Vec<String>> {
         .collect();
     more.sort();
     paths.extend(more);
-    let texts = paths.iter().map(|path| files::read(path));
-    Ok(texts
-        .collect::<Result<Vec<_>>>()?
-        .into_iter()
-        .flatten()
-        .collect())
+    let mut texts = Vec::new();
+    for path in paths {
+        let read = files::read_others(&path).map_err(|error| error.message);
+        match read.and_then(|text| crio::check(text.as_deref()).map(|()| text)) {
+            Ok(text) => texts.extend(text),
+            Err(problem) => notes.push(format!("{} is left out: {problem}", path.display())),
+        }
+    }
+    texts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// A copy of the default runtime is made from what can be read.
+    #[test]
+    fn what_lies_beside_cri_os_file_is_no_reason_to_refuse() {
+        let dir = tempfile::tempdir().unwrap();
+        let (here, other) = (dir.path().join("crio.conf.d"), dir.path().join("other"));
+        for folder in [&here, &other, &here.join("folder")] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        let model = "[crio.runtime]\ndefault_runtime = \"kata\"\n[crio.runtime.runtimes.kata]\nmonitor_path = \"/m\"\n";
+        std::fs::write(other.join("kata"), model).unwrap();
+        symlink("/nowhere", here.join("00-gone")).unwrap();
+        symlink(other.join("kata"), here.join("10-kata")).unwrap();
+        symlink("/dev/zero", here.join("20-device")).unwrap();
+        std::fs::write(here.join("30-broken"), "[[").unwrap();
+        std::fs::write(here.join("40-latin"), b"\xff").unwrap();
+        let file = here.join("99-ours.conf");
+        let mut notes = Vec::new();
+        let others = crios(&file, &mut notes);
+        assert_eq!(notes.len(), 4, "{notes:?}");
+        let job = Job {
+            engine: Engine::Crio,
+            file: file.clone(),
+            others,
+            record: dir.path().join("record/runtimes.json"),
+            is_dry: false,
+        };
+        let ours = wanted(Engine::Crio, "ours", "/x".to_owned(), None, None).unwrap();
+        assert!(job.enter(&ours).unwrap().is_change());
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(text.contains("monitor_path = \"/m\""), "{text}");
+        assert!(job.take_out("ours").unwrap().after.is_none() && !file.exists());
+    }
 }

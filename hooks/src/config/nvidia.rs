@@ -42,6 +42,8 @@ pub struct Config {
     pub cdi_prefixes: Vec<String>,
     /// `….modes.cdi.spec-dirs`
     pub cdi_folders: Vec<PathBuf>,
+    /// `….modes.jit-cdi.nvcdi-disable-hooks`: names, or `all`.
+    pub disabled_hooks: Vec<String>,
     /// `….modes.legacy.cuda-compat-mode`
     pub compat: Compat,
     /// `nvidia-container-runtime-hook.path`
@@ -97,6 +99,7 @@ impl Default for Config {
             cdi_kind: "nvidia.com/gpu".to_owned(),
             cdi_prefixes: words(&["cdi.k8s.io/"]),
             cdi_folders: vec!["/etc/cdi".into(), "/var/run/cdi".into()],
+            disabled_hooks: Vec::new(),
             compat: Compat::default(),
             hook: "nvidia-container-runtime-hook".to_owned(),
             hook_acts_always: false,

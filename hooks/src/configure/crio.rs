@@ -53,6 +53,11 @@ pub fn program(text: &str, name: &str) -> Result<Option<String>> {
     Ok(runtime.map(|item| path(item).unwrap_or_default()))
 }
 
+/// Errors: the text of another file is not TOML.
+pub fn check(text: Option<&str>) -> Result<()> {
+    text.map_or(Ok(()), |text| parse(text).map(|_| ()))
+}
+
 /// A copy of the default runtime of all the files, because the path of its monitor and its allowed
 /// annotations apply to our runtime too.
 fn model(document: &DocumentMut, beside: &Beside, name: &str) -> Result<Table> {

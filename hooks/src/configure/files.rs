@@ -22,21 +22,25 @@ const LABEL: &str = "security.selinux";
 /// The text of a file. `None`: it does not exist. Errors: it is not a regular file or not UTF-8, is
 /// too large, or is a link to another folder, so another program may own it.
 pub fn read(path: &Path) -> Result<Option<String>> {
-    let path = real(path)?;
+    read_others(&real(path)?)
+}
+
+/// The same of a file that is never changed: a link is followed anywhere.
+pub fn read_others(path: &Path) -> Result<Option<String>> {
     let shown = path.display();
     let fail = |problem: &str| Error::failed(format!("can't read {shown}: {problem}"));
-    let about = match std::fs::metadata(&path) {
+    let about = match std::fs::metadata(path) {
         Ok(about) => about,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Error::of_file("read", &path, &error)),
+        Err(error) => return Err(Error::of_file("read", path, &error)),
     };
     if !about.is_file() {
-        return Err(fail("it is not a regular file").resolve(move_away(&path)));
+        return Err(fail("it is not a regular file").resolve(move_away(path)));
     }
     if about.len() > MAX_SIZE {
-        return Err(fail(&format!("it is larger than {MAX_SIZE} bytes")).resolve(move_away(&path)));
+        return Err(fail(&format!("it is larger than {MAX_SIZE} bytes")).resolve(move_away(path)));
     }
-    let bytes = std::fs::read(&path).map_err(|error| Error::of_file("read", &path, &error))?;
+    let bytes = std::fs::read(path).map_err(|error| Error::of_file("read", path, &error))?;
     let text = String::from_utf8(bytes).map_err(|_| {
         fail("it is not valid UTF-8").resolve(format!(
             "correct these lines: LC_ALL=C.UTF-8 grep -naxv '.*' {shown}"

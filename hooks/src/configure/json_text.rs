@@ -12,6 +12,8 @@ use std::ops::Range;
 use self::parser::{skip_blanks, Parser};
 use crate::oci::json::quote;
 
+/// The byte-order mark, which dockerd skips at the start of the file.
+const MARK: char = '\u{feff}';
 /// The indentation for a text that has none.
 const STEP: &str = "    ";
 /// Errors have the line and column of a mistake.
@@ -91,16 +93,21 @@ impl Node {
     }
 }
 
+fn is_blank(text: &str) -> bool {
+    text.trim_start_matches(MARK).trim().is_empty()
+}
+
 /// Parses the object of a text. An empty text is an empty object. Errors: it is not an object.
 pub fn parse(text: &str) -> Result<Node> {
-    if text.trim().is_empty() {
+    if is_blank(text) {
         return Ok(Node {
             at: 0..text.len(),
             kind: Kind::Object(Vec::new()),
         });
     }
     let parser = Parser { text };
-    let node = parser.value(parser.skip(0)?, 0)?;
+    let start = text.len() - text.trim_start_matches(MARK).len();
+    let node = parser.value(parser.skip(start)?, 0)?;
     if !matches!(node.kind, Kind::Object(_)) {
         return Err(parser.mistake(node.at.start, "an object"));
     }
@@ -114,7 +121,7 @@ pub fn parse(text: &str) -> Result<Node> {
 /// The text with a value at the path. Missing objects are made.
 /// Errors: the text, or a value in the path, is not an object.
 pub fn set_member(text: &str, path: &[&str], value: &Value) -> Result<String> {
-    let text = if text.trim().is_empty() { "{}\n" } else { text };
+    let text = if is_blank(text) { "{}\n" } else { text };
     let mut node = parse(text)?;
     for (depth, name) in path.iter().enumerate() {
         if !matches!(node.kind, Kind::Object(_)) {

@@ -13,7 +13,7 @@ mod requirements;
 
 use std::path::Path;
 
-use crate::config::nvidia::Config;
+use crate::config::nvidia::{Config, Mode};
 use crate::decide::not_scheduled;
 use crate::discover::host::Host;
 use crate::edits::Edits;
@@ -185,6 +185,14 @@ impl<'a> Nvidia<'a> {
         (counting, refused)
     }
 
+    /// True for a hook that NVIDIA's runtime leaves out in the modes that make a specification.
+    fn is_disabled(&self, hook: &str) -> bool {
+        let names = &self.config.disabled_hooks;
+        self.reader == Reader::Runtime
+            && matches!(self.config.mode, Mode::Auto | Mode::JitCdi)
+            && names.iter().any(|name| name == "all" || name == hook)
+    }
+
     fn way(&self, candidate: &Candidate, host: &HostOf) -> Way {
         let is_tegra = || host.open().is_ok_and(|host| mode::is_tegra(&host));
         let way = mode::way(self.config.mode, self.reader, candidate.names(), is_tegra);
@@ -213,7 +221,12 @@ impl<'a> Nvidia<'a> {
     /// the host require it.
     pub fn beside(&self, host: &Host) -> Result<Edits> {
         let hook = match self.reader {
-            Reader::Runtime if self.reads_annotations => params_edit(host)?,
+            Reader::Runtime
+                if self.reads_annotations
+                    && !self.is_disabled("disable-device-node-modification") =>
+            {
+                params_edit(host)?
+            }
             _ => None,
         };
         Ok(Edits {

@@ -194,6 +194,12 @@ impl<'a> RawObject<'a> {
         self.0.iter().find(|(k, _)| k == key).map(|(_, v)| *v)
     }
 
+    /// The first of these keys that occurs twice.
+    pub fn duplicate_of<'k>(&self, known: &[&'k str]) -> Option<&'k str> {
+        let count = |name: &&str| self.0.iter().filter(|(key, _)| key == name).count();
+        known.iter().find(|name| count(name) > 1).copied()
+    }
+
     /// A key that occurs twice.
     pub fn duplicate(&self) -> Option<&str> {
         let mut keys: Vec<&str> = self.0.iter().map(|(key, _)| &**key).collect();

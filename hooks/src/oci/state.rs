@@ -34,7 +34,7 @@ fn members(text: &str) -> Result<RawObject<'_>> {
     if let Some((key, known)) = members.misspelt(&KEYS) {
         return Err(invalid(&format!("some read its {key:?} as {known:?}")));
     }
-    if let Some(key) = members.duplicate().filter(|key| KEYS.contains(key)) {
+    if let Some(key) = members.duplicate_of(&KEYS) {
         return Err(invalid(&format!("{key:?} is given twice")));
     }
     Ok(members)
@@ -158,6 +158,10 @@ mod tests {
             ),
             (
                 r#"{"bundle":"/b","pid":42,"pid":43}"#,
+                "\"pid\" is given twice",
+            ),
+            (
+                r#"{"annotations":{},"bundle":"/b","pid":42,"annotations":{},"pid":43}"#,
                 "\"pid\" is given twice",
             ),
         ] {

@@ -17,22 +17,32 @@ pub struct Transform {
 
 impl Transform {
     /// The document with the paths below the new root. Everything else stays, also unknown members.
-    /// Errors: the text does not have this syntax.
+    /// Errors: the text does not have this syntax, is not an object, or has a key twice.
     pub fn apply(&self, text: &str, syntax: Syntax) -> Result<Value> {
-        let node = Node::parse(text, syntax).map_err(|problem| {
+        let refuse = |problem: String| {
             Error::usage(format!("the specification is {problem}"))
                 .resolve("give --input a specification in JSON or YAML")
-        })?;
-        let mut document = value(node);
-        self.edits(&mut document["containerEdits"]);
-        if let Some(devices) = document["devices"].as_array_mut() {
-            for device in devices {
-                self.edits(&mut device["containerEdits"]);
-            }
+        };
+        let node = Node::parse(text, syntax).map_err(refuse)?;
+        if !matches!(node, Node::Map(_)) {
+            return Err(refuse(format!("{}, and not an object", node.kind())));
         }
-        // Indexing a missing member has added it as null.
-        remove_null(&mut document);
+        let mut document = value("", node).map_err(refuse)?;
+        if syntax == Syntax::Json {
+            // `Node` rounds large numbers.
+            document = serde_json::from_str(text).map_err(|e| refuse(e.to_string()))?;
+        }
+        self.edits_of(&mut document);
+        for device in list(&mut document, "devices") {
+            self.edits_of(device);
+        }
         Ok(document)
+    }
+
+    fn edits_of(&self, object: &mut Value) {
+        if let Some(edits) = object.get_mut("containerEdits") {
+            self.edits(edits);
+        }
     }
 
     fn edits(&self, edits: &mut Value) {
@@ -95,41 +105,60 @@ fn list<'a>(object: &'a mut Value, key: &str) -> &'a mut [Value] {
     }
 }
 
-fn remove_null(document: &mut Value) {
-    let Value::Object(members) = document else {
-        return;
-    };
-    members.retain(|_, value| !value.is_null());
-    for device in list(document, "devices") {
-        if let Value::Object(members) = device {
-            members.retain(|_, value| !value.is_null());
-        }
-    }
-}
+/// Members that are strings, whatever they look like without quotes.
+const TEXTS: [&str; 12] = [
+    "cdiVersion",
+    "kind",
+    "name",
+    "path",
+    "hostPath",
+    "containerPath",
+    "type",
+    "permissions",
+    "hookName",
+    "args",
+    "env",
+    "options",
+];
 
-fn value(node: Node) -> Value {
-    match node {
+/// The value of a member. Errors: a key of it is given twice, so that one of them would be lost.
+fn value(key: &str, node: Node) -> std::result::Result<Value, String> {
+    Ok(match node {
         Node::Null => Value::Null,
         Node::Bool(value) => value.into(),
-        Node::Number(_) => node.integer().map_or(Value::Null, Value::from),
+        Node::Number(number) => node.integer().map_or(number.into(), Value::from),
         Node::Text(text) => text.into(),
+        Node::Plain(_) if node.is_null() => Value::Null,
+        Node::Plain(text) if TEXTS.contains(&key) => text.into(),
         Node::Plain(ref text) => {
             let known = node.integer().map(Value::from);
             let known = known.or_else(|| node.boolean().map(Value::from));
-            match known {
-                Some(value) => value,
-                None if node.is_null() => Value::Null,
-                None => text.clone().into(),
-            }
+            let known = known.or_else(|| float(text).map(Value::from));
+            known.unwrap_or_else(|| text.clone().into())
         }
-        Node::List(items) => items.into_iter().map(value).collect(),
-        Node::Map(members) => Value::Object(
-            members
-                .into_iter()
-                .map(|(key, node)| (key, value(node)))
-                .collect(),
-        ),
-    }
+        Node::List(items) => {
+            let items = items.into_iter().map(|item| value(key, item));
+            items.collect::<std::result::Result<_, _>>()?
+        }
+        Node::Map(members) => {
+            let mut object = serde_json::Map::new();
+            for (key, node) in members {
+                let value = value(&key, node)?;
+                if object.contains_key(&key) {
+                    return Err(format!("ambiguous: {key:?} is given twice"));
+                }
+                object.insert(key, value);
+            }
+            object.into()
+        }
+    })
+}
+
+/// A number of YAML with a fraction or an exponent, or one that is too large for an integer.
+fn float(text: &str) -> Option<f64> {
+    let is_of_number = |b: u8| b.is_ascii_digit() || b"+-.eE".contains(&b);
+    let number: f64 = text.parse().ok()?;
+    (text.bytes().all(is_of_number) && number.is_finite()).then_some(number)
 }
 
 #[cfg(test)]
@@ -172,6 +201,49 @@ mod tests {
         let edits = &added["devices"][0]["containerEdits"];
         assert_eq!(edits["deviceNodes"][1]["hostPath"], "/host/dev/y");
         assert_eq!(edits["mounts"][0]["hostPath"], "/host/r/lib");
+    }
+
+    #[test]
+    fn nothing_is_lost() {
+        let nothing = Transform {
+            from: "/a".to_owned(),
+            to: "/b".to_owned(),
+            in_container: false,
+        };
+        for text in [
+            r#"{"x": 1.5, "y": {"z": [1e300, -0.25, 18446744073709551615]}, "none": null}"#,
+            r#"{"containerEdits": null, "devices": [{"name": "0", "containerEdits": null}, 7, [1.5]]}"#,
+            r#"{"containerEdits": [1], "devices": {"a": {"mounts": 3}}}"#,
+            r#"{"containerEdits": {"mounts": [1, null, {"hostPath": 5}], "deviceNodes": "x", "hooks": [{}]}}"#,
+        ] {
+            let value: Value = serde_json::from_str(text).unwrap();
+            assert_eq!(nothing.apply(text, Syntax::Json), Ok(value), "{text}");
+        }
+        let yaml = "cdiVersion: 0.6\nx: 1.5\ny: [.5, 1e3, 1.2.3, nan, ~]\ndevices: [{name: 0}]\n";
+        let value = json!({"cdiVersion": "0.6", "x": 1.5, "y": [0.5, 1000.0, "1.2.3", "nan", null], "devices": [{"name": "0"}]});
+        assert_eq!(nothing.apply(yaml, Syntax::Yaml), Ok(value));
+    }
+
+    #[test]
+    fn what_is_no_specification_is_an_error() {
+        let transform = Transform {
+            from: "/a".to_owned(),
+            to: "/b".to_owned(),
+            in_container: false,
+        };
+        for (text, syntax) in [
+            ("[]", Syntax::Json),
+            ("3", Syntax::Json),
+            ("null", Syntax::Json),
+            ("", Syntax::Yaml),
+            ("- a\n", Syntax::Yaml),
+            ("word", Syntax::Yaml),
+            (r#"{"a": {"b": 1, "b": 2}}"#, Syntax::Json),
+            ("a: {b: 1, b: 2}\n", Syntax::Yaml),
+        ] {
+            let error = transform.apply(text, syntax).unwrap_err();
+            assert_eq!(error.code, crate::error::exit::USAGE, "{text}");
+        }
     }
 
     #[test]

@@ -86,6 +86,7 @@ fn set_runtime(config: &mut Config, key: &str, value: &Value) -> Result<Taken, S
                 .ok_or_else(|| expected("a list of strings", value))?;
             config.cdi_folders = folders.iter().map(path).collect::<Result<_, _>>()?;
         }
+        "modes.jit-cdi.nvcdi-disable-hooks" => config.disabled_hooks = texts(value)?,
         "modes.legacy.cuda-compat-mode" => return compat(config, string(value)?),
         _ => return Ok(Taken::Unknown),
     }

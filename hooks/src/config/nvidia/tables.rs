@@ -10,7 +10,7 @@ pub(super) enum Kind {
 
 /// Keys that are accepted and change nothing, with the reason. Source: NVIDIA's container toolkit,
 /// `api/config/v1/config.go`.
-pub(super) const WITHOUT_MEANING: [(&str, Kind, &str); 22] = [
+pub(super) const WITHOUT_MEANING: [(&str, Kind, &str); 21] = [
     (
         "nvidia-container-cli.root",
         Kind::Text,
@@ -72,11 +72,6 @@ pub(super) const WITHOUT_MEANING: [(&str, Kind, &str); 22] = [
         "provision loads the modules before an engine starts",
     ),
     (
-        "nvidia-container-runtime.modes.jit-cdi.nvcdi-disable-hooks",
-        Kind::Texts,
-        "no hooks of NVIDIA are added",
-    ),
-    (
         "nvidia-ctk.path",
         Kind::Text,
         "hooks name this program by its own path",
@@ -124,7 +119,8 @@ pub(super) const WITHOUT_MEANING: [(&str, Kind, &str); 22] = [
 ];
 
 /// Keys that [`set`] takes.
-pub(super) const WITH_MEANING: [&str; 22] = [
+pub(super) const WITH_MEANING: [&str; 23] = [
+    "nvidia-container-runtime.modes.jit-cdi.nvcdi-disable-hooks",
     "disable-require",
     "swarm-resource",
     "accept-nvidia-visible-devices-envvar-when-unprivileged",

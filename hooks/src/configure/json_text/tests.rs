@@ -52,6 +52,24 @@ fn what_was_added_can_be_taken_away_again() {
     }
 }
 
+/// dockerd skips the mark, and an editor that wrote it wants it back.
+#[test]
+fn a_byte_order_mark_stays() {
+    for text in ["\u{feff}{\"a\": 1}\n", "\u{feff}// why\n{}"] {
+        let added = set_member(text, OURS, &runtime()).unwrap();
+        assert!(
+            added.starts_with('\u{feff}') && added.contains("ours"),
+            "{added}"
+        );
+        let taken = remove_member(&added, OURS).unwrap();
+        assert_eq!(remove_member(&taken, &["runtimes"]).unwrap(), text);
+    }
+    assert!(parse("\u{feff}\n").unwrap().members().is_empty());
+    let added = set_member("\u{feff}", OURS, &runtime()).unwrap();
+    assert!(parse(&added).unwrap().member("runtimes").is_some());
+    assert!(parse("{\"a\": \u{feff}1}").is_err());
+}
+
 #[test]
 fn the_first_and_middle_members_go_without_a_trace() {
     let text = "{\n    \"a\": 1,\n    \"b\": 2, // two\n    \"c\": 3\n}\n";

@@ -110,7 +110,8 @@ impl Nvidia<'_> {
             mig_rights: imex::mig_rights(request, &mut beside)?,
             related: imex::related(request, self.config, &mut beside),
             groups: !self.config.no_groups,
-            compat: self.config.compat == Compat::LibraryCache,
+            compat: self.config.compat == Compat::LibraryCache
+                && !self.is_disabled("enable-cuda-compat"),
             every_list: requirements::wants_every_list(environment),
             is_implied: false,
         })

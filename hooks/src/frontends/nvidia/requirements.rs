@@ -18,7 +18,7 @@ pub fn is_legacy(environment: &Environment) -> bool {
     environment
         .get(CUDA_VERSION)
         .is_some_and(|version| !version.is_empty())
-        && environment.get(REQUIRE_CUDA).is_none()
+        && environment.get(REQUIRE_CUDA).unwrap_or_default().is_empty()
 }
 
 /// True if an image asks for every file list of a board.
@@ -127,8 +127,8 @@ mod tests {
                 &["NVIDIA_REQUIRE_CUDA: cuda>=8.0"],
             ),
             (
-                &["CUDA_VERSION=foo", "NVIDIA_REQUIRE_CUDA="],
-                &["NVIDIA_REQUIRE_CUDA: "],
+                &["CUDA_VERSION=9.0", "NVIDIA_REQUIRE_CUDA="],
+                &["NVIDIA_REQUIRE_CUDA: ", "CUDA_VERSION=9.0: cuda>=9.0"],
             ),
             (
                 &["CUDA_VERSION=9.0", "NVIDIA_REQUIRE_BRAND=brand=tesla"],

@@ -1,5 +1,4 @@
 use super::*;
-use crate::config::nvidia::Mode;
 use crate::config::settings::Loaded;
 use crate::frontends::foreign::Foreign;
 use crate::frontends::FrontEnd;
@@ -119,6 +118,11 @@ fn environments() {
             "0 every cuda>=9.0",
         ),
         (&["CUDA_VERSION=9.0", "NVIDIA_REQUIRE_CUDA=cuda>=9.0"], ""),
+        // Empty is as good as not set.
+        (
+            &["CUDA_VERSION=9.0", "NVIDIA_REQUIRE_CUDA="],
+            "all every  cuda>=9.0",
+        ),
         (
             &[
                 "CUDA_VERSION=9.0",
@@ -605,6 +609,43 @@ fn every_mode_works_with_dockers_own_hook() {
         let added: Vec<_> = legacy.hooks.iter().map(|hook| hook.path.as_str()).collect();
         let expected: &[&str] = if more.is_empty() { &["/bin/sh"] } else { &[] };
         assert_eq!(added, expected);
+    }
+}
+
+#[test]
+fn hooks_that_the_settings_leave_out_are_not_added() {
+    let host = tempfile::tempdir().unwrap();
+    let folder = host.path().join("proc/driver/nvidia");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("params"), "ModifyDeviceFiles: 1\n").unwrap();
+    let host = Host::open(host.path()).unwrap();
+    let text = spec(&["NVIDIA_VISIBLE_DEVICES=all"], "");
+    let (params, compat) = ("disable-device-node-modification", "enable-cuda-compat");
+    for (mode, reader, names, expected) in [
+        (Mode::Auto, Reader::Runtime, &[][..], (1, true)),
+        (Mode::Auto, Reader::Runtime, &[params], (0, true)),
+        (Mode::Auto, Reader::Runtime, &[compat], (1, false)),
+        (Mode::JitCdi, Reader::Runtime, &["all"], (0, false)),
+        (Mode::JitCdi, Reader::Runtime, &["chmod"], (1, true)),
+        // NVIDIA's hook knows nothing of them.
+        (Mode::Auto, Reader::Hook, &["all"], (0, true)),
+    ] {
+        let config = Config {
+            disabled_hooks: names.iter().map(|&name| name.to_owned()).collect(),
+            ..config(mode)
+        };
+        let nvidia = Nvidia {
+            config: &config,
+            problem: None,
+            reader,
+            reads_annotations: true,
+            file: None,
+        };
+        let hooks = nvidia.beside(&host).unwrap().hooks.len();
+        let request = read(&text, &config, &Policy::default(), reader);
+        let details = request.asks[0].details.as_ref().unwrap();
+        let found = (hooks, details.compat);
+        assert_eq!(found, expected, "{mode:?} {reader:?} {names:?}");
     }
 }
 

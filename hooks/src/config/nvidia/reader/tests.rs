@@ -47,6 +47,7 @@ fn every_key_that_means_something() {
          [nvidia-container-runtime.modes.csv]\nmount-spec-path = \"/csv\"\n\
          [nvidia-container-runtime.modes.cdi]\ndefault-kind = \"a.b/c\"\n\
          annotation-prefixes = [\"p/\"]\nspec-dirs = [\"/d\"]\n\
+         [nvidia-container-runtime.modes.jit-cdi]\nnvcdi-disable-hooks = [\"all\"]\n\
          [nvidia-container-runtime.modes.legacy]\ncuda-compat-mode = \"disabled\"\n\
          [nvidia-container-runtime-hook]\npath = \"/h\"\nskip-mode-detection = true\n\
          [features]\nignore-imex-channel-requests = true\nno-additional-gids-for-device-nodes = true\n",
@@ -67,6 +68,7 @@ fn every_key_that_means_something() {
         cdi_kind: "a.b/c".to_owned(),
         cdi_prefixes: words(&["p/"]),
         cdi_folders: vec!["/d".into()],
+        disabled_hooks: words(&["all"]),
         compat: Compat::Disabled,
         hook: "/h".to_owned(),
         hook_acts_always: true,
