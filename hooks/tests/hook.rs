@@ -355,7 +355,7 @@ const VERSION_TWO: [&str; 5] = [
     "--mount",
     "sh",
     "-c",
-    "umount -l /sys/fs/cgroup; mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec \"$@\"",
+    "umount --all --lazy --types cgroup,cgroup2; mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec \"$@\"",
     "sh",
 ];
 
