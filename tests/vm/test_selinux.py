@@ -5,7 +5,6 @@ No container is privileged and none has `label=disable`; seccomp's default profi
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING
 
@@ -143,20 +142,6 @@ def test_the_boot_unit_loads_the_driver_in_its_own_domain(guest: Guest) -> None:
 
 def test_nothing_of_ours_was_denied(guest: Guest) -> None:
     assert _denials(guest) == []
-
-
-def test_a_program_with_a_librarys_label_is_found_and_corrected(guest: Guest) -> None:
-    """What pip installs below a folder of libraries has that label: a shell runs it, no unit."""
-    program = guest("readlink -f $(command -v provision)").stdout.strip()
-    guest(f"chcon -t lib_t {program}")
-    status = "systemctl show -P ExecMainStatus provision-devices"
-    assert guest("systemctl restart provision-devices", check=False).returncode != 0
-    assert guest(status).stdout.strip() == "203"
-    found = guest("provision doctor --json", check=False).stdout
-    checks = {check["check"]: check["state"] for check in json.loads(found)["checks"]}
-    assert checks["selinux"] == "fail"
-    guest("provision units")
-    guest("systemctl restart provision-devices")
 
 
 def test_without_our_labels_the_policy_denies_the_driver(guest: Guest) -> None:
