@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from inspect import signature
 from pathlib import Path
 from threading import Event, Thread
@@ -66,18 +65,11 @@ def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "f").is_symlink()
 
 
-def _received(read: Callable[[], bytes], writes: Callable[[], object]) -> bytes:
-    """Return what a reader gets that opens the other end before the write."""
-    with ThreadPoolExecutor() as pool:
-        reading = pool.submit(read)
-        writes()
-        return reading.result(timeout=10)
-
-
 def _socket(path: Path) -> Callable[[], bytes]:
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(path))
     listening.listen()
+    listening.settimeout(1)
 
     def read() -> bytes:
         with listening:
@@ -90,7 +82,14 @@ def _socket(path: Path) -> Callable[[], bytes]:
 
 def _fifo(path: Path) -> Callable[[], bytes]:
     os.mkfifo(path)
-    return path.read_bytes
+    # Both ends are open, so that neither the writer nor this test waits.
+    handle = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+
+    def read() -> bytes:
+        with os.fdopen(handle, "rb", buffering=0) as stream:
+            return stream.read(1 << 16)
+
+    return read
 
 
 def _pack(path: Path) -> None:
@@ -110,7 +109,8 @@ def test_a_pipe_or_socket_is_written_to(
     path = tmp_path / "other"
     read = make(path)
     before = path.lstat()
-    assert b"text" in _received(read, lambda: write(path))
+    write(path)
+    assert b"text" in read()
     assert path.lstat().st_ino == before.st_ino
     assert set(names(tmp_path)) <= {"other", "folder"}
 
