@@ -24,6 +24,8 @@ _ML = "/usr/lib64/nvidia/libnvidia-ml.so.1"
 _ALL = ("--env=OCI_NVIDIA=all",)
 # https://docs.kernel.org/admin-guide/devices.html: 195 is NVIDIA's.
 _NODES = {"nvidia0": 0, "nvidiactl": 255}
+# nvidia-smi(1): the library of NVML was not found.
+_NO_NVML = 12
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +113,11 @@ def test_the_hosts_own_shell_finds_nvidia_smi_and_that_its_library(
     """A container stands in for a host: it has what the installation wrote, and no driver."""
     folders = ("var/lib/provision", "etc/ld.so.conf.d", "usr/local/bin")
     mounts = [f"--volume={nvidia_root / name}:/{name}:ro" for name in folders]
+    # What it says of the missing driver depends on whether the container may make device nodes.
+    without = run_container("nvidia-smi", flags=mounts, check=False)
+    assert without.returncode == _NO_NVML
     done = run_container("sh", "-c", "ldconfig && nvidia-smi", flags=mounts, check=False)
-    assert done.returncode == 9
-    assert "couldn't communicate with the NVIDIA driver" in done.output
+    assert done.returncode not in {0, _NO_NVML, 126, 127}
 
 
 def test_the_modules_are_for_that_kernel(installed: Host, provision: Provision) -> None:
