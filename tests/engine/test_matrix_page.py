@@ -10,10 +10,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from kit.browser import LEAST_CONTRAST, chromium, contrasts, opened
-from provision.catalogue import templates_dir
 from provision.matrix.cells import Cell, Column, Row
 from provision.matrix.grid import MatrixReport, render_page
 from provision.matrix.results import FirstError, result_of
+from provision.shipped import templates_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

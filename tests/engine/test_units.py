@@ -10,7 +10,7 @@ import pytest
 from kit.probe import need_programs
 from kit.process import run
 from kit.systemd import SystemdContainer, has_device_cgroups
-from provision.catalogue import templates_dir
+from provision.shipped import templates_dir
 from provision.store.units import DEBIAN_HOOKS, UnitSettings, apply_units, plan_units, unit_files
 
 # What docs/how-to/keep-drivers-loaded.md says: 0 is best, 10 is an unconfined service.

@@ -246,7 +246,8 @@ def test_provision_toml_is_what_the_inventory_says(scenario: Scenario) -> None:
         scenario.machine.release is DEBIAN_12
     )
     done = scenario.host.run(f"{_PROGRAM} plan --json")
-    assert done.rc == 0, done.stderr
+    # The other host's inventory names no driver.
+    assert done.rc == (0 if scenario.machine.release is DEBIAN_12 else 3), done.stderr
 
 
 @pytest.mark.parametrize("unit", sorted(_UNITS))

@@ -17,7 +17,6 @@ import pytest
 from provision.agent.desired import load_desired, read_inputs
 from provision.agent.publish import STATUS, publish
 from provision.agent.reconcile import look_at
-from provision.catalogue import templates_dir
 from provision.config import load
 from provision.distros.debian.apt_sources import read_sources
 from provision.doctor import diagnose, observe
@@ -30,6 +29,7 @@ from provision.manifest import DeviceNode
 from provision.pipeline.artifacts import activate_entry, deactivate
 from provision.pipeline.host_modules import stored_drivers
 from provision.progress import silent
+from provision.shipped import templates_dir
 from provision.store.entries import current_entry, link_kernel, linked_kernels
 from provision.store.layout import Layout
 from provision.store.locks import building, switching

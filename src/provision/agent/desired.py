@@ -146,8 +146,9 @@ def load_desired(
 def _read(root: Path, catalogues: Sequence[Path]) -> Desired:
     """Read provision.toml; errors as ``load_desired``."""
     # A run with nothing to do does not need these models.
-    from provision.catalogue import catalogue_folders, templates_dir  # noqa: PLC0415 - as above
+    from provision.catalogue import catalogue_folders  # noqa: PLC0415 - as above
     from provision.config import load  # noqa: PLC0415 - as above
+    from provision.shipped import templates_dir  # noqa: PLC0415 - as above
 
     config = load(root)
     folders = [*catalogue_folders(config.catalogue, root=root), *catalogues]

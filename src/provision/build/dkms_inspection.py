@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision.build.base_image import ensure_base
-from provision.catalogue import templates_dir
 from provision.engine.containers import Container, ContainerRequest
 from provision.engine.docker_api import Engine
 from provision.errors import ProvisionError, UsageError
 from provision.files import lock
 from provision.pin import BasePin
 from provision.progress import Note, Output, Progress, silent
+from provision.shipped import templates_dir
 
 # A source has some MB; the kernel's own graphics drivers have 300.
 MAX_BYTES = 512 << 20

@@ -16,9 +16,7 @@ from provision.catalogue.folders import (
     Catalogue,
     Entry,
     catalogue_folders,
-    documentation_url,
     load_entry,
-    templates_dir,
 )
 from provision.catalogue.recipe import Flavour, Recipe, Variant
 from provision.catalogue.releases import ArchiveRelease, GitRelease, RunfileRelease
@@ -62,8 +60,6 @@ __all__ = [
     "UserFile",
     "Variant",
     "catalogue_folders",
-    "documentation_url",
     "load_entry",
-    "templates_dir",
     "version_matches",
 ]

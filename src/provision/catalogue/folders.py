@@ -1,10 +1,9 @@
-"""Finds provision's own files, and the drivers of the catalogue's folders."""
+"""Finds the drivers of the catalogue's folders."""
 
 from __future__ import annotations
 
 import difflib
 import hashlib
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,8 @@ from provision.catalogue.recipe import Recipe
 from provision.documents import MAX_BYTES, how_to_correct, load_toml
 from provision.errors import ConfigError, Mistake, NotFoundError
 from provision.files import in_root
+from provision.shipped import shipped
 
-# The repository's root, seen from this file, if it still lies in a checkout.
-_CHECKOUT = Path(__file__).resolve().parents[3]
-_INSTALLED = Path(sys.prefix, "share/provision")
 RECIPE = "driver.toml"
 PATCHES = "patches"
 
@@ -31,39 +28,8 @@ def catalogue_folders(configured: Sequence[str] = (), *, root: Path = Path("/"))
     Raises:
         NotFoundError: provision's own folder is missing.
     """
-    own = _shipped("driver_images")
+    own = shipped("driver_images")
     return [own, *(in_root(root, folder) for folder in configured)]
-
-
-def templates_dir() -> Path:
-    """Return the folder with the Dockerfile templates.
-
-    Raises:
-        NotFoundError: It is missing.
-    """
-    return _shipped("templates")
-
-
-def documentation_url(page: str) -> str:
-    """Return the address of a page of the documentation, such as ``how-to/add-a-driver.md``.
-
-    Raises:
-        NotFoundError: The documentation is missing.
-    """
-    return (_shipped("docs") / page).as_uri()
-
-
-def _shipped(name: str) -> Path:
-    # Both must exist: any project may have a folder of this name above some site-packages.
-    if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / name).is_dir():
-        return _CHECKOUT / name
-    if (_INSTALLED / name).is_dir():
-        return _INSTALLED / name
-    raise NotFoundError(
-        f"provision's own folder '{name}' is missing.",
-        resolution="Install provision again, or run it from a checkout.",
-        details=f"looked for {_CHECKOUT / name}\nlooked for {_INSTALLED / name}",
-    )
 
 
 @dataclass(frozen=True, slots=True)

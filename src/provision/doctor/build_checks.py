@@ -32,7 +32,8 @@ def running_kernel(scene: Scene) -> Iterator[Finding]:
     for driver in scene.drivers:
         if running is not None and driver.entry is None:
             seen = f"nothing in the store for the running kernel {running}"
-            yield _lacking(driver, running, seen, f"provision apply (or install {driver.name})")
+            cure = f"provision apply (or: provision install {driver.name})"
+            yield _lacking(driver, running, seen, cure)
 
 
 def next_kernel(scene: Scene) -> Iterator[Finding]:

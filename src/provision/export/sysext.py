@@ -16,13 +16,13 @@ from pathlib import Path, PurePosixPath
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from provision.build.templates import shell_word
-from provision.catalogue import templates_dir
 from provision.errors import NotFoundError, UsageError
 from provision.kmod.device_setup import firmware_names
 from provision.kmod.loader import Place, link_modules, loader_script
 from provision.manifest import Manifest
 from provision.progress import Note, Progress, silent
 from provision.run import LONG_LIMIT_S, find_program, run
+from provision.shipped import templates_dir
 from provision.store.activate import modprobe_config, vendor_config
 from provision.store.layout import Layout
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision.build.templates import keyring_file
-from provision.catalogue import templates_dir
 from provision.elf import Elf, read_elf
 from provision.engine.docker_api import Engine, Image
 from provision.engine.scratch import scratch
@@ -28,6 +27,7 @@ from provision.hostpython.python_sources import ResolvedPython, read_source, res
 from provision.pipeline.image_builds import build_arguments
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
+from provision.shipped import templates_dir
 
 _LEVEL = 9
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from provision.build.base_image import find_base
-from provision.catalogue import templates_dir
 from provision.distros.debian import (
     ArchiveIndex,
     open_index,
@@ -30,6 +29,7 @@ from provision.pipeline.driver_request import choose_distro
 from provision.pipeline.solving import base_request
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
+from provision.shipped import templates_dir
 
 _PACKAGES = (
     "gcc",

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from provision.catalogue import templates_dir
 from provision.errors import ConfigError, Mistake, NotFoundError
+from provision.shipped import templates_dir
 
 Engine = Literal["docker", "podman"]
 BIN = "/opt/provision/bin"

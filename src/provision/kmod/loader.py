@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from provision.errors import ProvisionError, UsageError
 from provision.files import remove_drafts, sha256_file, write_atomic
+from provision.shipped import templates_dir
 
 if TYPE_CHECKING:
     from provision.kmod.load import Options
@@ -131,7 +132,6 @@ def loader_script(
     # These load Jinja and the models of manifests.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415
 
-    from provision.catalogue import templates_dir  # noqa: PLC0415
     from provision.kmod.device_setup import firmware_names  # noqa: PLC0415
     from provision.kmod.load import load_order, parameters_of  # noqa: PLC0415
 
@@ -189,8 +189,6 @@ def loader_script(
 
 def _tag(place: Place, options: Mapping[str, Mapping[str, object]]) -> str:
     """Return the line by which a loader that is up to date is recognised."""
-    from provision.catalogue import templates_dir  # noqa: PLC0415 - loads pydantic
-
     total = hashlib.sha256((templates_dir() / _TEMPLATE).read_bytes())
     given = {module: dict(values) for module, values in options.items()}
     total.update(json.dumps([_FORMAT, str(place), given], sort_keys=True).encode())

@@ -19,7 +19,7 @@ from provision.build.solve import solve
 from provision.build.solve_request import SolveRequest
 from provision.build.templates import Templates, load_templates
 from provision.build.version_choice import BuildTarget, KernelRequest
-from provision.catalogue import Entry, templates_dir
+from provision.catalogue import Entry
 from provision.distros.debian import ArchiveIndex
 from provision.distros.debian.apt_messages import superseded
 from provision.distros.debian.distro_archive import require_headers, uses_archive
@@ -41,6 +41,7 @@ from provision.pipeline.solving import (
 from provision.pipeline.vendor_offers import follow, vendor_sums
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
+from provision.shipped import templates_dir
 
 
 @dataclass(frozen=True, slots=True)

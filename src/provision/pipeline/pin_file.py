@@ -13,13 +13,13 @@ from pydantic import Field
 from provision.build.decision import recipe_digest
 from provision.build.dockerfile import variant_of
 from provision.build.templates import load_templates, load_tree_templates
-from provision.catalogue import templates_dir
 from provision.documents import load_json, parse_json
 from provision.errors import ConfigError, Mistake, ProvisionError, redact
 from provision.pin import ImageDigest, Pin, Sha256, Url
 from provision.pipeline.package_pins import Resolved
 from provision.pipeline.tree_files import kept_files
 from provision.pipeline.workspace import Settings
+from provision.shipped import templates_dir
 
 _BESIDE = ("digest", "image", "urls")
 

@@ -9,7 +9,7 @@ from provision.build.base_image import find_base, named_base
 from provision.build.decision import decide_in_image
 from provision.build.templates import load_tree_templates
 from provision.build.version_choice import BuildTarget, KernelTree
-from provision.catalogue import Entry, templates_dir
+from provision.catalogue import Entry
 from provision.distros.kernel_tree import (
     Toolchain,
     build_packages,
@@ -38,6 +38,7 @@ from provision.pipeline.trees import Tree, have_cos_tree, have_tree
 from provision.pipeline.vendor_offers import vendor_sums
 from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
+from provision.shipped import templates_dir
 
 
 def resolve_pin(

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from provision.catalogue import Catalogue, catalogue_folders, load_entry, templates_dir
-from provision.catalogue import folders as paths
+from provision import shipped
+from provision.catalogue import Catalogue, catalogue_folders, load_entry
 from provision.errors import ConfigError, NotFoundError
+from provision.shipped import templates_dir
 from unit.recipes import RECIPE
 
 
@@ -103,8 +104,8 @@ def test_templates_lie_beside_the_drivers() -> None:
 def test_an_installation_keeps_them_in_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paths, "_CHECKOUT", tmp_path / "lib")
-    monkeypatch.setattr(paths, "_INSTALLED", tmp_path / "share/provision")
+    monkeypatch.setattr(shipped, "_CHECKOUT", tmp_path / "lib")
+    monkeypatch.setattr(shipped, "_INSTALLED", tmp_path / "share/provision")
     (tmp_path / "share/provision/templates").mkdir(parents=True)
     assert templates_dir() == tmp_path / "share/provision/templates"
     with pytest.raises(NotFoundError, match="'driver_images' is missing"):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from provision.catalogue import templates_dir
 from provision.doctor import Result, diagnose, observe
 from provision.manifest import DeviceNode, DriverFile, HostNeeds, Manifest
+from provision.shipped import templates_dir
 from provision.store.activate import apply, plan
 from provision.store.entries import link_kernel
 from provision.store.layout import Layout

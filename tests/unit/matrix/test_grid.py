@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.catalogue import templates_dir
 from provision.errors import NotFoundError
 from provision.matrix.cells import Cell, Column, Row
 from provision.matrix.grid import MatrixReport, render_page
 from provision.matrix.results import FirstError, Result, result_of
+from provision.shipped import templates_dir
 
 ROW, OTHER = Row("demo", "2.0", "open"), Row("demo", "1.2", "open")
 COLUMNS = (

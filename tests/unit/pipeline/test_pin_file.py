@@ -15,7 +15,7 @@ from provision.build.artifact_image import BuildRequest, Built
 from provision.build.decision import recipe_digest
 from provision.build.git_commits import CommitRequest
 from provision.build.templates import load_templates
-from provision.catalogue import Catalogue, Recipe, templates_dir
+from provision.catalogue import Catalogue, Recipe
 from provision.config import Config
 from provision.distros import find_distro
 from provision.errors import ConfigError, NotFoundError, ProvisionError
@@ -35,6 +35,7 @@ from provision.pipeline.package_pins import render_context
 from provision.pipeline.pin_file import pin_document, read_pin
 from provision.pipeline.workspace import Settings
 from provision.progress import Event, Note, Tally
+from provision.shipped import templates_dir
 from unit.engine.fake_engine import FakeEngine
 from unit.recipes import variant
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kit.probe import is_root, need
-from provision.catalogue import templates_dir
 from provision.errors import UsageError
+from provision.shipped import templates_dir
 from provision.store.confinement import Hidden, hidden, require_label, require_visible
 from provision.store.units import UNITS, UnitSettings, unit_files
 

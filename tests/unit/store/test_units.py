@@ -9,8 +9,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from provision.catalogue import templates_dir
 from provision.errors import ProvisionError, UsageError
+from provision.shipped import templates_dir
 from provision.store.activate import modprobe_config
 from provision.store.managed_files import Change
 from provision.store.units import (

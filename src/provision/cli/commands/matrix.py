@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from provision.catalogue import templates_dir
 from provision.cli import options
 from provision.cli.display import print_table
 from provision.cli.job import Job, job
@@ -31,6 +30,7 @@ from provision.matrix.selecting import plan_cells
 from provision.matrix.work import Outcome, Retry, RunOptions
 from provision.pipeline.image_builds import open_engine
 from provision.progress import Note
+from provision.shipped import templates_dir
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from provision.catalogue import documentation_url, templates_dir
 from provision.cli import options
 from provision.cli.display import shown
 from provision.cli.options import print_json
@@ -17,6 +16,7 @@ from provision.files import glob_in_root, in_root, lock
 from provision.host.facts import find_engines, read_facts
 from provision.pipeline.artifacts import activate_entry
 from provision.progress import Note, Progress
+from provision.shipped import documentation_url, templates_dir
 from provision.store.confinement import require_label, require_visible
 from provision.store.entries import current_entry
 from provision.store.layout import STORE, Layout
