@@ -197,7 +197,7 @@ def _tag(place: Place, options: Mapping[str, Mapping[str, object]]) -> str:
 
 def _identity(path: Path) -> tuple[str, str, str]:
     """Return a module's build id, checksum of the source, and version, as a loaded one has them."""
-    from provision.kmod.module_file import read_identity  # noqa: PLC0415
+    from provision.kmod.module_file import read_identity  # noqa: PLC0415 - only to write one
 
     try:
         build_id, info = read_identity(path)
@@ -210,7 +210,7 @@ def _identity(path: Path) -> tuple[str, str, str]:
 
 def _checksum(path: Path, module: Module) -> str:
     """Return the sha256 that a module's file should have: the host may have signed it."""
-    from provision.kmod.module_file import content_digest, read_signature  # noqa: PLC0415
+    from provision.kmod.module_file import content_digest, read_signature  # noqa: PLC0415 - only to write one
 
     try:
         signature = read_signature(path)
