@@ -119,7 +119,12 @@ def debian_packages(source: Source, wheels: list[Path], machine: str) -> list[de
             tree=provision,
             relations={
                 "Depends": ["python3 (>= 3.11)", "python3 (<< 3.15)", *python, "kmod", *_LIBRARIES],
-                "Recommends": ["docker.io | docker-ce | podman", "gpgv | sqv", "oci-decorator"],
+                "Recommends": [
+                    "docker.io | docker-ce | podman",
+                    "gpgv | sqv",
+                    "oci-decorator",
+                    "skopeo",
+                ],
                 "Suggests": ["debootstrap"],
             },
             machine=machine,

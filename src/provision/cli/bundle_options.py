@@ -13,7 +13,7 @@ from provision.cli import options
 from provision.cli.job import KeyOptions, private_key_options
 from provision.errors import UsageError
 from provision.fleet.bundle_contents import Extras, Order
-from provision.fleet.mirror import ImageSelection
+from provision.fleet.selection import ImageSelection
 from provision.pipeline.workspace import Settings
 
 

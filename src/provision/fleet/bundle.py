@@ -25,14 +25,13 @@ from provision.fleet.bundle_index import (
     BundleKey,
     sums_text,
 )
-from provision.fleet.mirror import Chosen, RegistryAccess
+from provision.fleet.selection import Chosen, RegistryAccess
 from provision.pipeline.image_archives import pack_folder
 from provision.pipeline.registries import BUNDLE_IMAGES, trusted_keys
 from provision.progress import Note, Progress, Step
 from provision.registry.artifact_images import facts_of
 from provision.registry.attached_signatures import signature_tag
 from provision.registry.copying import ImageCopier
-from provision.registry.detached import fingerprint
 from provision.registry.image_layout import LayoutWriter
 from provision.registry.image_signature import Signer
 from provision.registry.manifests import Index, parse_manifest
@@ -209,7 +208,7 @@ def _index(
     for driver in {one.driver for one in contents.chosen}:
         repository = f"{order.registry}/{driver}"
         known = trusted_keys(access.settings, repository, driver, access.consent) or ()
-        keys.update({key.name: fingerprint(key) for key in known if key.name in used})
+        keys.update({key.name: key.fingerprint for key in known if key.name in used})
     return BundleIndex(
         created=int(time.time()),
         registry=order.registry,

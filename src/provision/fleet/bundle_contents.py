@@ -11,10 +11,9 @@ from provision.build.package_store import Closure, PackageStore
 from provision.documents import load_json
 from provision.engine.docker_api import Engine, Image, split_reference
 from provision.errors import NotFoundError, ProvisionError
-from provision.fleet.mirror import (
+from provision.fleet.selection import (
     Chosen,
     ImageSelection,
-    Mirrored,
     RegistryAccess,
     choose,
     require_all,
@@ -126,7 +125,7 @@ def gather(access: RegistryAccess, order: Order, engine: Callable[[], Engine]) -
         ProvisionError: As ``choose``.
     """
     chosen, refused = choose(access, order.registry, order.selection)
-    require_all(Mirrored(chosen, refused=refused))
+    require_all(refused)
     pins = {one.image.pin.digest: one.image.pin for each in chosen for one in each.images}
     copies, texts = dict(order.extras.files()), {}
     bases: tuple[tuple[BasePin, Image], ...] = ()

@@ -16,7 +16,7 @@ from provision.engine.docker_api import Engine
 from provision.engine.scratch import scratch
 from provision.fleet.bundle_contents import CLOSURES, PACKAGES
 from provision.fleet.bundle_index import Bundle, BundleArtifact
-from provision.fleet.mirror import RegistryAccess
+from provision.fleet.selection import RegistryAccess
 from provision.host.kernels import find_kernels, machine
 from provision.pipeline.pulling import store_pulled
 from provision.pipeline.registries import BUNDLE_IMAGES, check_of, examine

@@ -1,8 +1,8 @@
 """OCI image layouts: images in a folder or in a tar archive, outside of registries.
 
 A layout keeps manifests unchanged, and so the digests that were signed; signatures lie under their
-tags, as in a registry. ``ImageLayout`` and ``DockerArchive`` implement ``Repository``, so that the
-code that examines, verifies and unpacks images need not distinguish them. ``LayoutWriter`` writes
+tags, as in a registry. ``ImageLayout`` implements ``Repository``, so that the code that examines,
+verifies and unpacks images need not distinguish them. ``LayoutWriter`` writes
 every blob and the index by a rename, so that readers see complete ones only. Source:
 https://github.com/opencontainers/image-spec/blob/v1.1.0/image-layout.md.
 """
@@ -15,10 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from provision.errors import NotFoundError
+from provision.errors import NotFoundError, ProvisionError
 from provision.files import write_atomic
 from provision.progress import Progress, silent
-from provision.registry.docker_archive import DockerArchive, open_docker_archive
 from provision.registry.manifests import (
     LONGEST_MANIFEST,
     OCI_INDEX,
@@ -114,20 +113,24 @@ class ImageLayout:
         return path
 
 
-def open_layout(files: Files, reference: Reference) -> ImageLayout | DockerArchive:
-    """Return the images of a layout or archive.
+def open_layout(files: Files, reference: Reference) -> ImageLayout:
+    """Return the images of a layout, in a folder or a tar archive.
 
     Args:
         files: Its files.
         reference: Its name.
 
     Raises:
-        ProvisionError: It is neither, or ambiguous.
+        ProvisionError: It is none, or ambiguous.
     """
     try:
         marker = read_small(files, MARKER, _LONGEST_MARKER)
-    except NotFoundError:
-        return open_docker_archive(files, reference)
+    except NotFoundError as error:
+        raise ProvisionError(
+            f"'{files.name}' is no OCI image layout: it has no file '{MARKER}'.",
+            resolution="If it is an archive of 'docker save', convert it:"
+            f" skopeo copy docker-archive:{files.name} oci-archive:NEW.tar",
+        ) from error
     try:
         version = json.loads(marker)["imageLayoutVersion"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -188,10 +191,7 @@ class LayoutWriter:
     @property
     def images(self) -> ImageLayout:
         """The layout as it is now."""
-        found = open_layout(FolderFiles(self.folder), self.reference)
-        if not isinstance(found, ImageLayout):
-            raise TypeError(f"{self.folder} has a marker, and so is a layout")
-        return found
+        return open_layout(FolderFiles(self.folder), self.reference)
 
     def at(self, reference: Reference) -> LayoutWriter:
         """Return the same layout for another of its images."""

@@ -8,6 +8,7 @@ https://www.redhat.com/en/blog/container-image-signing (the payload's format).
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -85,6 +86,20 @@ class PublicKey:
         except InvalidSignature:
             return False
         return True
+
+    @property
+    def fingerprint(self) -> str:
+        """The sha256 of the key (its SubjectPublicKeyInfo in DER), in hexadecimal digits.
+
+        ``openssl pkey -pubin -in fleet.pub -outform DER | sha256sum`` prints the same.
+        """
+        from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415 - loads a library
+            Encoding,
+            PublicFormat,
+        )
+
+        data = self.key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        return hashlib.sha256(data).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,13 @@ from provision.fleet.bundle_contents import Contents, Extras, Order, gather
 from provision.fleet.bundle_index import (
     BundleIndex,
 )
-from provision.fleet.mirror import ImageSelection, RegistryAccess
+from provision.fleet.selection import ImageSelection, RegistryAccess
 from provision.pin import ClosurePackage, Pin
 from provision.pipeline.registries import Consent
 from provision.pipeline.workspace import Settings
 from unit.engine.fake_engine import FakeEngine
 from unit.fleet.registries import Registries
-from unit.fleet.test_mirror import KEY, OLD, PIN, have
+from unit.fleet.test_selection import KEY, OLD, PIN, have
 from unit.kmod.artifact import KERNEL, write
 from unit.registry.memory import ECDSA, public_pem
 

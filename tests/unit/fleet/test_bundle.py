@@ -23,7 +23,7 @@ from provision.fleet.bundle_index import (
     open_bundle,
 )
 from provision.fleet.bundle_load import for_host, push_bundle, store_bundle
-from provision.fleet.mirror import ImageSelection
+from provision.fleet.selection import ImageSelection
 from provision.pipeline.registries import tag_of
 from provision.pipeline.registry_search import ArtifactQuery, Lookup, seek
 from provision.pipeline.workspace import Settings
@@ -42,9 +42,9 @@ from unit.fleet.air_gap import (
 )
 from unit.fleet.air_gap import make as make  # noqa: PLC0414 - a fixture
 from unit.fleet.registries import Registries
-from unit.fleet.test_mirror import KEY, NEXT, OTHER, PIN, have
-from unit.fleet.test_mirror import registries as registries  # noqa: PLC0414 - a fixture
-from unit.fleet.test_mirror import settings as settings  # noqa: PLC0414 - a fixture
+from unit.fleet.test_selection import KEY, NEXT, OTHER, PIN, have
+from unit.fleet.test_selection import registries as registries  # noqa: PLC0414 - a fixture
+from unit.fleet.test_selection import settings as settings  # noqa: PLC0414 - a fixture
 from unit.kmod.artifact import KERNEL, write
 from unit.registry.media import files_in
 from unit.registry.memory import ECDSA

@@ -32,9 +32,9 @@ from unit.fleet.air_gap import (
 )
 from unit.fleet.air_gap import make as make  # noqa: PLC0414 - a fixture
 from unit.fleet.registries import Registries
-from unit.fleet.test_mirror import OTHER, PIN
-from unit.fleet.test_mirror import registries as registries  # noqa: PLC0414 - a fixture
-from unit.fleet.test_mirror import settings as settings  # noqa: PLC0414 - a fixture
+from unit.fleet.test_selection import OTHER, PIN
+from unit.fleet.test_selection import registries as registries  # noqa: PLC0414 - a fixture
+from unit.fleet.test_selection import settings as settings  # noqa: PLC0414 - a fixture
 from unit.registry.memory import public_pem
 
 

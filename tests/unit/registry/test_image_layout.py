@@ -21,14 +21,12 @@ from provision.progress import silent
 from provision.registry.artifact_images import Trusted, facts_of, find, unpack_layers
 from provision.registry.attached_signatures import sign, verify_signature
 from provision.registry.copying import ImageCopier
-from provision.registry.detached import sign_archive, signature_file, with_detached
 from provision.registry.image_layout import REF_NAME, LayoutWriter, open_layout
-from provision.registry.image_signature import UntrustedError
 from provision.registry.manifests import Repository
 from provision.registry.names import Reference
 from provision.registry.storage import open_files
 from unit.kmod.artifact import make_artifact, make_pin
-from unit.registry.media import docker_archive, files_in, tar_of, tar_with
+from unit.registry.media import files_in, tar_of, tar_with
 from unit.registry.memory import ECDSA, MemoryRegistry, layer_of, new_key, public
 
 PIN = make_pin()
@@ -70,7 +68,7 @@ def written(folder: Path, data: bytes) -> Path:
     return path
 
 
-def pulled(path: Path, folder: Path, *, beside: bool = False) -> Trusted:
+def pulled(path: Path, folder: Path) -> Trusted:
     """Do what a host does: find, verify, unpack."""
     repository: Repository = open_layout(open_files(path), REFERENCE)
     name = next(tag for tag in repository.tags() if not tag.endswith(".sig"))
@@ -78,8 +76,6 @@ def pulled(path: Path, folder: Path, *, beside: bool = False) -> Trusted:
         repository = repository.at(REFERENCE.with_digest(name))
     image = find(repository, "x86_64").image
     repository = repository.at(image.reference)
-    if beside:
-        repository = with_detached(repository, path, str(image.reference.digest))
     keys = [public(KEY)]
     trusted = find(
         repository, "x86_64", examine=lambda d: verify_signature(repository, d, keys, {})
@@ -110,37 +106,6 @@ def test_a_second_signature_survives_another_copy(
     ImageCopier(client, writer, tmp_path).copy(client.manifest("1"), ("1",))
     for key in (KEY, OTHER):
         assert verify_signature(writer, digest, [public(key)], {}).facts == FACTS
-
-
-def test_what_docker_saved_is_signed_beside_it(layer: bytes, tmp_path: Path) -> None:
-    archive = written(tmp_path, tar_of(docker_archive(PIN, layer)))
-    with pytest.raises(UntrustedError, match="no signature of it counts"):
-        pulled(archive, tmp_path / "a", beside=True)
-    found = open_layout(open_files(archive), REFERENCE)
-    image = find(found.at(REFERENCE.with_digest(found.tags()[0])), "x86_64").image
-    repository = found.at(image.reference)
-    sign_archive(repository, archive, FACTS, lambda data: OTHER.sign(data, ECDSA))
-    with pytest.raises(UntrustedError):
-        pulled(archive, tmp_path / "b", beside=True)
-    sign_archive(repository, archive, FACTS, signer)
-    assert pulled(archive, tmp_path / "c", beside=True).facts == FACTS
-    # An archive with another content is another image, whatever it is called.
-    changed = docker_archive(PIN, layer + bytes(10240))
-    archive.write_bytes(tar_of(changed))
-    with pytest.raises(UntrustedError):
-        pulled(archive, tmp_path / "d", beside=True)
-
-
-def test_a_layer_that_was_exchanged_is_found_out(layer: bytes, tmp_path: Path) -> None:
-    files = docker_archive(PIN, layer)
-    files["1/layer.tar"] = layer[:-1] + b"\1"
-    archive = written(tmp_path, tar_of(files))
-    found = open_layout(open_files(archive), REFERENCE)
-    repository = found.at(REFERENCE.with_digest(found.tags()[0]))
-    sign_archive(repository, archive, FACTS, signer)
-    with pytest.raises(ProvisionError, match="is damaged"):
-        pulled(archive, tmp_path / "a", beside=True)
-    assert list((tmp_path / "a/entry").iterdir()) == []
 
 
 def _member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
@@ -254,7 +219,7 @@ DAMAGED: dict[str, tuple[Callable[[Files], object], str]] = {
         lambda f: f.update({layer_in(f): f[layer_in(f)] + b"\0"}),
         "is damaged",
     ),
-    "nothing of an image": (nothing, "and so no image"),
+    "nothing of an image": (nothing, "no file 'oci-layout'"),
 }
 
 
@@ -278,36 +243,10 @@ def test_a_layout_that_lies_is_refused(
     assert list((tmp_path / "a").rglob("*")) in ([], [tmp_path / "a/entry"])
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"Config": "none.json"}, "which is not in it"),
-        ({"Layers": ["none.tar"]}, "which is not in it"),
-        ({"Layers": ["1/layer.tar", "1/layer.tar"]}, "another number of layers"),
-        ({"Layers": "x"}, "is not valid"),
-        ({"Layers": [{}]}, "is not valid"),
-        ({"Config": 1}, "is not valid"),
-        ({"Config": "manifest.json"}, "is no JSON object"),
-    ],
-)
-def test_what_docker_did_not_save_is_refused(
-    layer: bytes, tmp_path: Path, changes: dict[str, object], said: str
-) -> None:
-    path = written(tmp_path, tar_of(docker_archive(PIN, layer, **changes)))
-    with pytest.raises(ProvisionError, match=said):
-        open_layout(open_files(path), REFERENCE)
-
-
-def test_archives_of_several_images_and_compressed_ones_say_what_to_do(
-    layer: bytes, tmp_path: Path
-) -> None:
-    files = docker_archive(PIN, layer)
-    files["manifest.json"] = json.dumps(json.loads(files["manifest.json"]) * 2).encode()
-    with pytest.raises(ProvisionError, match="holds 2 images"):
-        open_layout(open_files(written(tmp_path, tar_of(files))), REFERENCE)
-    with pytest.raises(ProvisionError, match="compressed") as caught:
-        open_files(written(tmp_path, gzip.compress(tar_of(files))))
-    assert "gunzip" in str(caught.value.resolution)
+def test_a_compressed_archive_is_refused(layout: Path, tmp_path: Path) -> None:
+    compressed = written(tmp_path, gzip.compress(tar_of(files_in(layout))))
+    with pytest.raises(ProvisionError, match="compressed"):
+        open_files(compressed)
     with pytest.raises(NotFoundError):
         open_files(tmp_path / "none.tar")
 
@@ -326,19 +265,6 @@ def test_no_link_of_a_folder_is_followed(layout: Path, tmp_path: Path, kind: str
             os.mkfifo(layout / "index.json")
     with pytest.raises(ProvisionError, match=r"can't be read|no regular file"):
         pulled(layout, tmp_path / "a")
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", '{"signatures": 1}', '{"signatures": [{"payload": "x", "signature": ""}]}'],
-)
-def test_a_file_of_signatures_that_is_none_is_refused(
-    layer: bytes, tmp_path: Path, text: str
-) -> None:
-    archive = written(tmp_path, tar_of(docker_archive(PIN, layer)))
-    signature_file(archive).write_text(text)
-    with pytest.raises(ProvisionError, match="holds no signatures"):
-        pulled(archive, tmp_path / "a", beside=True)
 
 
 def test_a_signature_in_an_archive_comes_from_the_writer_too(layer: bytes, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``provision mirror`` and ``bundle``: carry artifacts to other registries and over an air gap."""
+"""``provision bundle``: carries artifacts over an air gap."""
 
 from __future__ import annotations
 
@@ -23,14 +23,7 @@ from provision.fleet.bundle_index import (
     open_bundle,
 )
 from provision.fleet.bundle_load import Loaded, for_host, push_bundle, store_bundle
-from provision.fleet.mirror import (
-    ImageSelection,
-    Mirrored,
-    RegistryAccess,
-    mirror,
-    require_all,
-    total_size,
-)
+from provision.fleet.selection import ImageSelection, RegistryAccess
 from provision.pipeline.registries import Consent
 
 # Options that select artifacts.
@@ -59,72 +52,6 @@ selecting = options.option_group(
         help="Distro, such as debian:12; may be given more than once.  [all]",
     ),
 )
-
-
-@click.command("mirror")
-@click.argument("old", metavar="OLD")
-@click.argument("new", metavar="NEW")
-@selecting
-@trusting
-@options.catalogue
-@options.root
-@options.dry_run
-@options.as_json
-def mirror_command(
-    *,
-    old: str,
-    new: str,
-    selection: ImageSelection,
-    consent: Consent,
-    catalogues: tuple[Path, ...],
-    root: Path,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
-    """Copy artifact images with their signatures from the registry OLD to NEW.
-
-    OLD and NEW are written as HOST[:PORT][/PREFIX]. Each image is verified with the keys of
-    provision.toml before it is copied, and keeps its digest and its tags. Content that NEW has is
-    not sent again.
-    """
-    with job(root, catalogues) as work:
-        access = RegistryAccess(work.settings, consent, progress=work.progress)
-        done = mirror(access, old, new, selection, dry_run=dry_run)
-    if as_json:
-        if done.refused and not dry_run:
-            require_all(done)
-        print_json(_mirrored_document(done, old, new, dry_run=dry_run))
-        return
-    _print_mirrored(done, dry_run=dry_run)
-    require_all(done)
-
-
-def _mirrored_document(done: Mirrored, old: str, new: str, *, dry_run: bool) -> dict[str, object]:
-    return {
-        "old": old,
-        "new": new,
-        "images": [one.document() for one in done.chosen],
-        "size": total_size(done.chosen),
-        "sent": done.sent,
-        "blobs": done.blobs,
-        "present": done.present,
-        "refused": done.refused,
-        "changed": done.blobs > 0,
-        "dry_run": dry_run,
-    }
-
-
-def _print_mirrored(done: Mirrored, *, dry_run: bool) -> None:
-    rows = [(one.driver, ", ".join(one.tags), megabytes(one.size)) for one in done.chosen]
-    print_table(("driver", "names", "size>"), rows)
-    whole = megabytes(total_size(done.chosen))
-    if dry_run:
-        click.echo(f"Images to copy: {len(done.chosen)}, {whole}.")
-        return
-    click.echo(
-        f"Images copied: {len(done.chosen)}, {whole}. Blobs sent: {done.blobs},"
-        f" {megabytes(done.sent)}; already there: {done.present}."
-    )
 
 
 _PLACE = click.Path(exists=True, path_type=Path)

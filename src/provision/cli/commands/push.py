@@ -14,7 +14,7 @@ from provision.cli.options import print_fields, print_json
 from provision.engine.transfer import Pushed, find_image
 from provision.errors import ProvisionError, UsageError
 from provision.pin import PIN_LABEL, Pin
-from provision.pipeline.image_archives import is_archive_name, save_image, sign_file
+from provision.pipeline.image_archives import save_image
 from provision.pipeline.image_signing import EngineImage, SignedImage, publish, sign_image
 from provision.pipeline.registries import host_reference
 from provision.registry.names import check_push_name, parse_reference
@@ -148,26 +148,20 @@ def key_command(
 
 
 @click.command("sign")
-@click.argument("image", metavar="IMAGE|FILE.tar")
+@click.argument("image", metavar="IMAGE")
 @signing_key
 @options.root
 @options.as_json
 def sign_command(*, image: str, private: KeyOptions, root: Path, as_json: bool) -> None:
-    """Add a signature to IMAGE, an artifact image in a registry or an archive.
+    """Add a signature to IMAGE, an artifact image in a registry.
 
     Name the image by its digest (NAME@sha256:…), as 'provision push' prints it: with a tag, the
     registry decides which image is signed. The signature covers the digest and the driver, version,
-    flavour, distro, kernel and architecture of the Pin. The image also gets the tag of its Pin. The
-    signature of FILE.tar is written to FILE.tar.sig.
+    flavour, distro, kernel and architecture of the Pin. The image also gets the tag of its Pin.
     """
-    is_file = is_archive_name(image)
-    reference = None if is_file else parse_reference(image)
+    reference = parse_reference(image)
     with job(root) as work:
-        signer = private.signer(work.settings)
-        if reference is None:
-            signed = sign_file(work.settings, Path(image), signer)
-        else:
-            signed = sign_image(work.settings, reference, signer)
+        signed = sign_image(work.settings, reference, private.signer(work.settings))
     if as_json:
         print_json(signed.document())
     else:

@@ -1,25 +1,18 @@
-"""Copies artifact images with their signatures from one registry to another.
-
-Images are chosen by driver, kernel and distro, and verified with the keys of this machine before a
-layer is copied. Manifests and signatures stay the same, byte for byte. Content that the target has
-is not sent again, so that an interrupted copy continues where it stopped.
-"""
+"""Selects the artifact images of a registry that go into a bundle, and verifies them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from provision.engine.scratch import scratch
 from provision.errors import NotFoundError
 from provision.pipeline.registries import Connect, Consent, check_of, connect, tag_of
 from provision.pipeline.workspace import Settings
-from provision.progress import Note, Progress, Step, silent
+from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Found, Trusted, find
 from provision.registry.client import Client
-from provision.registry.copying import ImageCopier, uploader
 from provision.registry.image_signature import UntrustedError, Verified
 from provision.registry.manifests import Content, Index, Repository, parse_manifest
 from provision.registry.names import parse_reference, read_tag
@@ -237,66 +230,16 @@ def total_size(chosen: tuple[Chosen, ...]) -> int:
     return sum(layers.values())
 
 
-@dataclass(slots=True)
-class Mirrored:
-    """The result of a copy.
-
-    Attributes:
-        chosen: The selected images.
-        sent: Bytes that were sent.
-        blobs: Blobs that were sent.
-        present: Blobs that the target had.
-        refused: Images that were not copied, each with the reason.
-    """
-
-    chosen: tuple[Chosen, ...]
-    sent: int = 0
-    blobs: int = 0
-    present: int = 0
-    refused: list[str] = field(default_factory=list)
-
-
-def mirror(
-    access: RegistryAccess, old: str, new: str, selection: ImageSelection, *, dry_run: bool = False
-) -> Mirrored:
-    """Copy artifact images from one registry to another.
-
-    Args:
-        access: How the registries are reached.
-        old: The source: ``host[:port][/prefix]``.
-        new: The target.
-        selection: The artifacts to copy.
-        dry_run: Only return what would be copied.
-
-    Raises:
-        As ``choose``; OSError: the disk for a layer on its way is full.
-    """
-    chosen, refused = choose(access, old, selection)
-    done = Mirrored(chosen, refused=refused)
-    if dry_run:
-        return done
-    with scratch(access.settings.state, "mirror", progress=access.progress) as folder:
-        for number, one in enumerate(chosen, 1):
-            access.progress(Step(number, len(chosen), f"{one.driver} {', '.join(one.tags)}"))
-            target = uploader(access.client(f"{new}/{one.driver}"))
-            copier = ImageCopier(one.repository, target, folder, access.progress)
-            copier.copy(one.content, one.tags)
-            done.sent += copier.size
-            done.blobs += copier.blobs
-            done.present += copier.present
-    return done
-
-
-def require_all(done: Mirrored) -> None:
-    """Check that everything selected was copied.
+def require_all(refused: Sequence[str]) -> None:
+    """Check that every selected image is trusted.
 
     Raises:
         UntrustedError: Images were refused; the error lists all of them.
     """
-    if done.refused:
+    if refused:
         raise UntrustedError(
-            f"{len(done.refused)} of the registry's images were not copied.",
+            f"{len(refused)} of the registry's images are not trusted.",
             resolution="Sign them with your key ('provision sign'), or name the public key that"
-            " they are signed with: --public-key FILE. The other images were copied.",
-            details="\n".join(done.refused),
+            " they are signed with: --public-key FILE",
+            details="\n".join(refused),
         )
