@@ -137,12 +137,13 @@ def rollback(
             return apply(Run(root, only, mode, catalogues, progress, whole=desired))
 
 
-def would_roll_back(root: Path, driver: str) -> tuple[str, str]:
+def would_roll_back(root: Path, desired: Desired, driver: str) -> tuple[str, str]:
     """Return the artifacts that a rollback would go from and to, by short digest.
 
     Raises:
-        NotFoundError: There is no artifact to go back to.
+        NotFoundError: There is no artifact to go back to, or nobody wants the driver.
     """
+    _desired_driver(desired, driver)
     layout, release = Layout(root, driver), _running(root)
     return _begun(layout, release) or choose(layout, release)
 

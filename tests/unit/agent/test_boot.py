@@ -21,7 +21,7 @@ def test_a_rollback_brings_back_modules_and_user_space(ready: Host) -> None:
     ready.ask_for(NEWEST)
     ready.apply()
     second = ready.layout.current.readlink().name
-    assert would_roll_back(ready.root, DRIVER) == (second, first)
+    assert would_roll_back(ready.root, ready.desired(), DRIVER) == (second, first)
     result = rollback(ready.root, ready.desired(), DRIVER, progress=ready.hear)
     assert [o.action.kind for o in result.outcomes] == ["unload", "activate", "load"]
     assert ready.current() == OLDER
@@ -51,7 +51,7 @@ def test_a_rollback_that_was_killed_is_completed_by_the_next_one(
         with pytest.raises(KeyboardInterrupt):
             rollback(ready.root, ready.desired(), DRIVER)
     assert ready.layout.current.readlink().name == third
-    assert would_roll_back(ready.root, DRIVER) == (third, second)
+    assert would_roll_back(ready.root, ready.desired(), DRIVER) == (third, second)
     rollback(ready.root, ready.desired(), DRIVER)
     assert ready.layout.current.readlink().name == second
     assert ready.artifact().rejected == (third,)
@@ -68,7 +68,7 @@ def test_a_rollback_that_waits_for_the_boot_does_not_go_back_further(ready: Host
     boot(ready.root)
     assert ready.layout.current.readlink().name == second
     # It is in use now, and may be gone back from.
-    assert would_roll_back(ready.root, DRIVER) == (second, first)
+    assert would_roll_back(ready.root, ready.desired(), DRIVER) == (second, first)
 
 
 def _raise_killed(*_args: object, **_kwargs: object) -> None:
@@ -88,9 +88,9 @@ def test_a_rejected_artifact_is_not_taken_again_when_the_other_is_lost(ready: Ho
 
 def test_there_may_be_nothing_to_roll_back_to(ready: Host) -> None:
     with pytest.raises(NotFoundError, match="no other artifact"):
-        would_roll_back(ready.root, DRIVER)
-    with pytest.raises(NotFoundError, match="has no artifact"):
-        would_roll_back(ready.root, "other")
+        would_roll_back(ready.root, ready.desired(), DRIVER)
+    with pytest.raises(NotFoundError, match="names no driver"):
+        would_roll_back(ready.root, ready.desired(), "other")
 
 
 def test_a_boot_takes_what_there_is_without_asking_anybody(ready: Host) -> None:

@@ -97,14 +97,14 @@ def rollback_command(*, driver: str, root: Path, dry_run: bool, as_json: bool) -
     provision.toml asks for another one, or until 'provision apply --retry'.
     """
     root = root.resolve()
+    desired = load_desired(root)
     if dry_run:
-        now, before = would_roll_back(root, driver)
+        now, before = would_roll_back(root, desired, driver)
         if as_json:
             print_json({"driver": driver, "from": now, "to": before, "dry_run": True})
         else:
             click.echo(f"{driver} would go back from {now} to {before}.")
         return ExitCode.DONE
-    desired = load_desired(root)
     with lazily_shown(verbose=click.get_current_context().find_root().params["verbose"]) as shown:
         result = rollback(root, desired, driver, progress=shown)
     if as_json:
