@@ -1,0 +1,332 @@
+"""A host below a folder, laid out as files: what the command line is run against.
+
+Nothing of `provision` is replaced. The host counts as the running one because its /proc says so;
+it pulls from a folder of signed images, so that no engine and no network is needed; and the two
+programs that would change the machine's own kernel are stand-ins on PATH.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import shutil
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from provision.manifest import HostNeeds
+from provision.pin import PIN_LABEL
+from unit.kmod.artifact import (
+    KERNEL,
+    VERMAGIC,
+    make_artifact,
+    make_module,
+    make_pin,
+    write_manifest,
+)
+from unit.registry.memory import layer_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from provision.pin import Pin
+
+__all__ = ["DRIVER", "KERNEL", "NEXT", "HostTree"]
+
+DRIVER = "demo"
+NEXT = "6.1.0-56-amd64"
+_IMAGES = "srv/images"
+_KEY = ec.generate_private_key(ec.SECP256R1())
+_STRANGER = ec.generate_private_key(ec.SECP256R1())
+_RECIPE = """\
+schema = 1
+name = "demo"
+summary = "A driver for tests"
+vendor = "No one"
+homepage = "https://example.org"
+
+[[hardware.pci]]
+vendor = "1234"
+
+[source]
+kind = "deb"
+
+[[kernels]]
+kernels = ">=6.1"
+
+[flavours.open]
+licences = ["GPL-2.0-only"]
+package = "demo-dkms"
+[flavours.open.build]
+command = ["make"]
+modules = ["demo.ko"]
+
+[container]
+activation_flag = "OCI_DEMO"
+driver_feature = ["compute"]
+[container.features.compute]
+"""
+_SETTINGS = """\
+catalogue = ["/srv/drivers"]
+
+[registry]
+folders = ["/srv/images"]
+
+[trust]
+keys = "/etc/provision/trust.d"
+
+[policy]
+build = "never"
+"""
+# Words of kmod 30's tools/modprobe.c and tools/rmmod.c; tests/vm runs the real programs.
+_MODPROBE = """\
+#!/bin/sh
+# Stand-in made from the messages of kmod 30; the guests of tests/vm run the real modprobe.
+root={root} entry=
+while [ $# -gt 0 ]; do
+    case $1 in
+        -d) entry=$2; shift 2 ;;
+        -S) shift 2 ;;
+        -*) shift ;;
+        *) break ;;
+    esac
+done
+[ $# -gt 0 ] || exit 0
+if [ -e "$root/../refused/$1" ]; then
+    echo "6,1,1,-;$1: no" >> "$root/dev/kmsg"
+    echo "modprobe: ERROR: could not insert '$1': Invalid argument" >&2
+    exit 1
+fi
+echo "$1 16384 0 - Live 0x0000000000000000 (OE)" >> "$root/proc/modules"
+mkdir -p "$root/sys/module/$1"
+file=$(find "$entry/lib/modules" -name "$1.ko" | head -n 1)
+modinfo -F version "$file" > "$root/sys/module/$1/version"
+"""
+_RMMOD = """\
+#!/bin/sh
+# Stand-in made from the messages of kmod 30; the guests of tests/vm run the real rmmod.
+root={root}
+if ! grep -q "^$1 [0-9]* 0 " "$root/proc/modules"; then
+    echo "rmmod: ERROR: Module $1 is in use" >&2
+    exit 1
+fi
+sed -i "/^$1 /d" "$root/proc/modules"
+rm -r "$root/sys/module/$1"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class HostTree:
+    """A Debian 12 host whose kernel runs, below `folder`, which is not all the host's."""
+
+    folder: Path
+
+    @property
+    def root(self) -> Path:
+        """The host's root."""
+        return self.folder / "root"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of a command on this host: its programs, and no engine."""
+        return {
+            "PATH": f"{self.folder}/programs:/usr/sbin:/usr/bin:/sbin:/bin",
+            "XDG_CACHE_HOME": f"{self.folder}/cache",
+            "DOCKER_HOST": f"unix://{self.folder}/no-engine.sock",
+        }
+
+    @classmethod
+    def make(cls, folder: Path) -> HostTree:
+        """Make a host on which nothing is configured."""
+        host = cls(folder)
+        host.write("etc/os-release", 'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n')
+        host.add_kernel(KERNEL)
+        host.write("proc/sys/kernel/random/boot_id", _boot_id())
+        host.write("proc/version", "Linux version 6 (gcc-12 (Debian 12.2.0-14) 12.2.0, GNU ld)\n")
+        host.write("proc/mounts", "/dev/sda1 / ext4 rw 0 0\n")
+        (host.root / "proc/1").mkdir()
+        (host.root / "proc/1/root").symlink_to(host.root)
+        host.write("dev/kmsg", "")
+        host.boot(KERNEL)
+        for name, text in {"modprobe": _MODPROBE, "rmmod": _RMMOD}.items():
+            program = folder / "programs" / name
+            program.parent.mkdir(exist_ok=True)
+            program.write_text(text.format(root=host.root))
+            program.chmod(0o755)
+        return host
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file of the host."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def add_kernel(self, release: str) -> None:
+        """Install a kernel."""
+        self.write(f"lib/modules/{release}/modules.dep", "")
+        self.write(f"boot/vmlinuz-{release}", "")
+
+    def boot(self, release: str) -> None:
+        """Let a kernel run, with nothing loaded."""
+        self.write("proc/sys/kernel/osrelease", f"{release}\n")
+        self.write("proc/modules", "")
+        shutil.rmtree(self.root / "sys/module", ignore_errors=True)
+
+    def use(self, module: str = DRIVER) -> None:
+        """Let a process have a device of a loaded module open."""
+        path = self.root / "proc/modules"
+        path.write_text(path.read_text().replace(f"{module} 16384 0", f"{module} 16384 1"))
+
+    def refuse(self, module: str = DRIVER) -> None:
+        """Let the kernel refuse a module."""
+        (self.folder / "refused").mkdir(exist_ok=True)
+        (self.folder / "refused" / module).touch()
+
+    def want(self, more: str = "", *, version: str | None = None) -> None:
+        """Write a provision.toml that wants the driver from the folder of images."""
+        self.write(f"srv/drivers/{DRIVER}/driver.toml", _RECIPE)
+        self.write("etc/provision/trust.d/fleet.pub", _public(_KEY))
+        named = f'version = "{version}"\n' if version else ""
+        self.configure(f"{_SETTINGS}{more}\n[drivers.{DRIVER}]\n{named}")
+
+    def configure(self, text: str) -> None:
+        """Write provision.toml."""
+        self.write("etc/provision/provision.toml", text)
+
+    def offer(
+        self,
+        version: str = "1.2",
+        *,
+        kernel: str = KERNEL,
+        signed: str = "fleet",
+        conflicts: tuple[str, ...] = (),
+    ) -> Pin:
+        """Have an image in the folder, signed by `fleet`, by a `stranger`, or by `nobody`."""
+        pin = make_pin(version=version, kernel=kernel)
+        layout = _Layout(self.root / _IMAGES / "images" / DRIVER)
+        with tempfile.TemporaryDirectory() as scratch:
+            vermagic = VERMAGIC.replace(KERNEL, kernel)
+            made = make_artifact(
+                Path(scratch), pin=pin, module=make_module(vermagic, version=version)
+            )
+            write_manifest(Path(scratch), made, host=HostNeeds(conflicts=conflicts))
+            layer = layer_of(Path(scratch))
+        tag = f"{version}-open-{kernel}.debian12"
+        digest = layout.image(tag, layer, {PIN_LABEL: pin.canonical_json()})
+        if signed != "nobody":
+            layout.sign(digest, _facts(pin), _KEY if signed == "fleet" else _STRANGER)
+        return pin
+
+    def store(self, name: str = "") -> Path:
+        """A path of the driver in the store."""
+        return self.root / "var/lib/provision" / DRIVER / name
+
+    def listing(self) -> dict[str, str]:
+        """Every file of the host with what is in it; without locks."""
+        found = {}
+        for path in sorted(self.root.rglob("*")):
+            mode = path.lstat().st_mode
+            name = str(path.relative_to(self.root))
+            if stat.S_ISLNK(mode):
+                found[name] = f"-> {path.readlink()}"
+            elif stat.S_ISREG(mode) and not path.name.endswith(".lock"):
+                found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """An OCI image layout, as skopeo and cosign leave one: image-spec v1.1.0/image-layout.md."""
+
+    folder: Path
+
+    def image(self, tag: str, layer: bytes, labels: Mapping[str, str]) -> str:
+        """Add an image of one layer; its digest."""
+        config = {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {"Labels": dict(labels)},
+            "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
+        }
+        packed = self.blob(
+            gzip.compress(layer, mtime=0), "application/vnd.oci.image.layer.v1.tar+gzip"
+        )
+        return self._manifest(tag, config, [packed])
+
+    def sign(
+        self, digest: str, facts: Mapping[str, object], key: ec.EllipticCurvePrivateKey
+    ) -> None:
+        """Add a signature as cosign does: cosign's specs/SIGNATURE_SPEC.md, simple signing."""
+        payload = json.dumps(
+            {
+                "critical": {
+                    "identity": {"docker-reference": ""},
+                    "image": {"docker-manifest-digest": digest},
+                    "type": "cosign container image signature",
+                },
+                "optional": dict(facts),
+            }
+        ).encode()
+        signature = base64.b64encode(key.sign(payload, ec.ECDSA(SHA256()))).decode()
+        layer = self.blob(payload, "application/vnd.dev.cosign.simplesigning.v1+json")
+        layer["annotations"] = {"dev.cosignproject.cosign/signature": signature}
+        config: dict[str, object] = {"rootfs": {"type": "layers", "diff_ids": [layer["digest"]]}}
+        self._manifest(f"{digest.replace(':', '-')}.sig", config, [layer])
+
+    def blob(self, data: bytes, kind: str) -> dict[str, Any]:
+        """Add a blob; its descriptor."""
+        digest = _digest(data)
+        path = self.folder / "blobs" / digest.replace(":", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        return {"mediaType": kind, "digest": digest, "size": len(data)}
+
+    def _manifest(self, tag: str, config: Mapping[str, object], layers: list[object]) -> str:
+        kind = "application/vnd.oci.image.manifest.v1+json"
+        described = self.blob(
+            json.dumps(config).encode(), "application/vnd.oci.image.config.v1+json"
+        )
+        document = {"schemaVersion": 2, "mediaType": kind, "config": described, "layers": layers}
+        entry = self.blob(json.dumps(document).encode(), kind)
+        entry["annotations"] = {"org.opencontainers.image.ref.name": tag}
+        (self.folder / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
+        path = self.folder / "index.json"
+        index = json.loads(path.read_text()) if path.exists() else {"manifests": []}
+        index["manifests"].append(entry)
+        path.write_text(json.dumps({"schemaVersion": 2, **index}))
+        return str(entry["digest"])
+
+
+def _digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def _facts(pin: Pin) -> dict[str, object]:
+    return {
+        "pin": pin.digest,
+        "driver": pin.driver.name,
+        "version": pin.driver.version,
+        "flavour": pin.driver.flavour,
+        "distro": f"{pin.distro.id}:{pin.distro.version}",
+        "kernel": pin.kernel.release,
+        "architecture": pin.kernel.architecture,
+        "serial": 1_790_000_000,
+    }
+
+
+def _public(key: ec.EllipticCurvePrivateKey) -> str:
+    pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return pem.decode()
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text()

@@ -1,0 +1,225 @@
+"""The states of a host that the table of the command line begins with, by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kit.host_tree import DRIVER, KERNEL, NEXT, HostTree
+
+__all__ = ["STATES"]
+
+# Runs a command line on the host.
+Run = Callable[..., object]
+State = Callable[[HostTree, Run], object]
+
+
+def _wanted(host: HostTree, run: Run) -> None:
+    del run
+    host.want()
+    host.offer()
+
+
+def _ready(host: HostTree, run: Run) -> None:
+    _wanted(host, run)
+    run("apply")
+
+
+def _rebooted(host: HostTree, run: Run) -> None:
+    _ready(host, run)
+    host.boot(KERNEL)
+
+
+def _in_use(host: HostTree, run: Run) -> None:
+    _ready(host, run)
+    host.use()
+
+
+def _newer_offered(host: HostTree, run: Run) -> None:
+    _ready(host, run)
+    host.offer("2.0")
+    host.want(version="2.0")
+
+
+def _newer_offered_while_in_use(host: HostTree, run: Run) -> None:
+    _newer_offered(host, run)
+    host.use()
+
+
+def _two_versions(host: HostTree, run: Run) -> None:
+    _newer_offered(host, run)
+    run("apply")
+
+
+def _two_versions_not_wanted(host: HostTree, run: Run) -> None:
+    _two_versions(host, run)
+    host.configure("# none\n")
+
+
+def _rolled_back(host: HostTree, run: Run) -> None:
+    _two_versions(host, run)
+    run("rollback", DRIVER)
+
+
+def _next_kernel(host: HostTree, run: Run) -> None:
+    _ready(host, run)
+    host.add_kernel(NEXT)
+
+
+def _next_kernel_offered(host: HostTree, run: Run) -> None:
+    _next_kernel(host, run)
+    host.offer(kernel=NEXT)
+
+
+def _next_kernel_ready(host: HostTree, run: Run) -> None:
+    _next_kernel_offered(host, run)
+    run("apply")
+
+
+def _booted_into_the_next(host: HostTree, run: Run) -> None:
+    _next_kernel_ready(host, run)
+    host.boot(NEXT)
+
+
+def _booted_into_an_unprepared(host: HostTree, run: Run) -> None:
+    _next_kernel(host, run)
+    host.boot(NEXT)
+
+
+def _refused_by_the_kernel(host: HostTree, run: Run) -> None:
+    _wanted(host, run)
+    host.refuse()
+
+
+def _stopped_being_wanted(host: HostTree, run: Run) -> None:
+    _ready(host, run)
+    host.configure("# none\n")
+
+
+def _damaged(host: HostTree, run: Run) -> None:
+    _ready(host, run)
+    module = next(host.store("current").resolve().rglob("demo.ko"))
+    module.write_bytes(module.read_bytes()[:-1])
+
+
+def _unloaded_and_altered(host: HostTree, run: Run) -> None:
+    _rebooted(host, run)
+    module = next(host.store("current").resolve().rglob("demo.ko"))
+    module.write_bytes(module.read_bytes()[:-1] + b"x")
+
+
+def _entry_gone(host: HostTree, run: Run) -> None:
+    _rebooted(host, run)
+    entry = host.store("current").resolve()
+    entry.rename(host.folder / "gone")
+
+
+def _broken_state(host: HostTree, run: Run) -> None:
+    _ready(host, run)
+    host.store("state.json").write_text("{")
+
+
+def _state_of_a_newer(host: HostTree, run: Run) -> None:
+    _ready(host, run)
+    path = host.store("state.json")
+    path.write_text(path.read_text().replace('"schema": 1', '"schema": 99'))
+
+
+def _vendor_file_of_an_admin(host: HostTree, run: Run) -> None:
+    _wanted(host, run)
+    host.write(f"etc/oci-decorator/oci-decorator.d/{DRIVER}.json", "{}\n")
+
+
+def _conflict_in_use(host: HostTree, run: Run) -> None:
+    del run
+    host.want()
+    host.offer(conflicts=("nouveau",))
+    host.write("proc/modules", "nouveau 16384 1 - Live 0x0000000000000000\n")
+
+
+def _conflict(host: HostTree, run: Run) -> None:
+    _conflict_in_use(host, run)
+    host.write("proc/modules", "nouveau 16384 0 - Live 0x0000000000000000\n")
+    host.write("sys/module/nouveau/version", "1\n")
+
+
+def _dkms_too(host: HostTree, run: Run) -> None:
+    _wanted(host, run)
+    host.write(f"lib/modules/{KERNEL}/updates/dkms/{DRIVER}.ko", "")
+
+
+def _immutable(host: HostTree, run: Run) -> None:
+    _wanted(host, run)
+    host.write("proc/mounts", "/dev/sda1 / ext4 rw 0 0\n/dev/sda2 /usr ext4 ro 0 0\n")
+
+
+def _builds_without_engine(host: HostTree, run: Run) -> None:
+    del run
+    host.want()
+    path = host.root / "etc/provision/provision.toml"
+    path.write_text(path.read_text().replace('"never"', '"always"'))
+
+
+def _signed_by(who: str) -> State:
+    def state(host: HostTree, run: Run) -> None:
+        del run
+        host.want()
+        host.offer(signed=who)
+
+    return state
+
+
+def _no_keys(host: HostTree, run: Run) -> None:
+    _wanted(host, run)
+    path = host.root / "etc/provision/provision.toml"
+    path.write_text(path.read_text().replace("keys =", "# keys ="))
+
+
+def _keeps_nothing(host: HostTree, run: Run) -> None:
+    _two_versions(host, run)
+    path = host.root / "etc/provision/provision.toml"
+    path.write_text(path.read_text().replace("[policy]", "[policy]\nkeep = 0"))
+
+
+def _no_os_release(host: HostTree, run: Run) -> None:
+    del run
+    (host.root / "etc/os-release").unlink()
+
+
+STATES: dict[str, State] = {
+    "empty": lambda _host, _run: None,
+    "names no driver": lambda host, _run: host.configure("# none\n"),
+    "mistakes": lambda host, _run: host.configure('[policy]\nunload = "force"\nkeep = -1\n'),
+    "no os-release": _no_os_release,
+    "wanted": _wanted,
+    "wanted, offered by nobody": lambda host, _run: host.want(),
+    "wanted, signed by a stranger": _signed_by("stranger"),
+    "wanted, not signed": _signed_by("nobody"),
+    "wanted, no keys": _no_keys,
+    "wanted, to be built": _builds_without_engine,
+    "wanted, immutable": _immutable,
+    "wanted, DKMS has it too": _dkms_too,
+    "wanted, vendor file of an admin": _vendor_file_of_an_admin,
+    "wanted, the kernel refuses it": _refused_by_the_kernel,
+    "wanted, conflict": _conflict,
+    "wanted, conflict in use": _conflict_in_use,
+    "ready": _ready,
+    "rebooted": _rebooted,
+    "in use": _in_use,
+    "newer": _newer_offered,
+    "newer, in use": _newer_offered_while_in_use,
+    "two versions": _two_versions,
+    "two versions, keep none": _keeps_nothing,
+    "two versions, not wanted any more": _two_versions_not_wanted,
+    "rolled back": _rolled_back,
+    "next kernel": _next_kernel,
+    "next kernel, offered": _next_kernel_offered,
+    "next kernel, ready": _next_kernel_ready,
+    "next kernel runs": _booted_into_the_next,
+    "unprepared kernel runs": _booted_into_an_unprepared,
+    "not wanted any more": _stopped_being_wanted,
+    "damaged": _damaged,
+    "rebooted, altered": _unloaded_and_altered,
+    "rebooted, entry gone": _entry_gone,
+    "broken state": _broken_state,
+    "state of a newer provision": _state_of_a_newer,
+}

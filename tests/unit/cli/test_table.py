@@ -1,0 +1,375 @@
+"""The command line as a table: state of a host x words -> exit code, document, what has changed.
+
+Every row goes through the real entry point, and nothing of `provision` is replaced: `HostTree` lays
+the host out as files. Areas of files stand for what users know: see `_AREAS`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.host_tree import DRIVER, KERNEL, NEXT, HostTree
+from unit.cli.outcome import Outcome
+from unit.cli.states import STATES
+
+Call = Callable[..., Outcome]
+
+_AREAS = {
+    "status": r"run/provision/status\.json",
+    "settings": r"var/lib/provision/\.desired\.json",
+    "entry": rf"var/lib/provision/{DRIVER}/[0-9a-f]{{12}}/.*",
+    "in use": rf"var/lib/provision/{DRIVER}/(current|written\.json)",
+    "previous": rf"var/lib/provision/{DRIVER}/previous",
+    "kernels": rf"var/lib/provision/{DRIVER}/kernels/.*",
+    "state": rf"var/lib/provision/{DRIVER}/(state|serials)\.json(\.unreadable-.*)?",
+    "vendor file": rf"etc/oci-decorator/oci-decorator\.d/{DRIVER}\.json",
+    "host": rf"(etc/ld\.so\.conf\.d|etc/modprobe\.d)/provision-{DRIVER}\.conf|usr/local/bin/.*",
+    "modules": r"proc/modules|sys/module/.*|dev/kmsg",
+    "units": r"etc/(systemd|udev|kernel)/.*",
+    "store": r"var/lib/provision/\.units/.*|var/lib/provision/units\.json",
+}
+_STORED = {"entry", "kernels", "state"}
+_ACTIVE = {"in use", "vendor file", "host"}
+_READY = {*_STORED, *_ACTIVE, "modules", "status", "settings"}
+
+_DONE = {"changed": True}
+_UNCHANGED = {"changed": False}
+_NO_ACTIONS: dict[str, Any] = {"actions": [], "blocked": []}
+
+
+def _actions(*kinds: str, kernel: str = KERNEL) -> dict[str, Any]:
+    return {"actions": [{"kind": kind, "driver": DRIVER, "kernel": kernel} for kind in kinds]}
+
+
+def _error(code: int, **members: object) -> dict[str, Any]:
+    return {"error": {"exit_code": code, **members}}
+
+
+def _state(state: str, **members: object) -> dict[str, Any]:
+    return {"state": state, **members}
+
+
+def _applied(state: str, *kinds: str, kernel: str = KERNEL) -> dict[str, Any]:
+    return {**_actions(*kinds, kernel=kernel), "status": {"state": state}}
+
+
+_FULL = ("prepare", "activate", "load")
+_SWITCH = ("prepare", "unload", "activate", "load")
+_MISTAKES = _error(2, mistakes=[{"path": "policy.unload"}, {"path": "policy.keep"}])
+Row = tuple[str, str, int, Mapping[str, Any], set[str]]
+_ROWS: list[Row] = [
+    # Nothing is configured: what is looked at is not ready, and `apply` has nothing to do.
+    ("empty", "status", 3, _state("not-configured", drivers=[]), set()),
+    ("empty", "status --check", 3, _state("not-configured"), set()),
+    ("empty", "plan", 3, _NO_ACTIONS, set()),
+    ("empty", "apply", 0, _applied("not-configured"), {"status", "settings"}),
+    ("empty", "apply --boot", 0, _applied("not-configured"), {"status"}),
+    ("empty", "apply --dry-run", 3, _NO_ACTIONS, set()),
+    ("empty", "doctor", 3, {"states": {"unknown": 1}}, set()),
+    ("empty", "gc", 0, {"artifacts": [], "images": [], "packages": []}, set()),
+    ("empty", "load", 0, {"drivers": []}, set()),
+    ("empty", "load demo", 3, _error(3), set()),
+    ("empty", "unload demo", 3, _error(3), set()),
+    ("empty", "verify demo", 3, _error(3), set()),
+    ("empty", "rollback demo", 3, _error(3), set()),
+    ("empty", "drivers nvdia", 3, _error(3), set()),
+    ("empty", "pull r.example/demo:1", 1, _error(1), set()),
+    ("empty", "search demo", 2, _error(2), set()),
+    ("empty", "prepare", 2, _error(2), set()),
+    ("names no driver", "status", 3, _state("not-configured"), set()),
+    ("names no driver", "apply", 0, _applied("not-configured"), {"status", "settings"}),
+    # All mistakes of a file are reported together, by every command that reads it.
+    ("mistakes", "status", 2, _MISTAKES, set()),
+    ("mistakes", "plan", 2, _MISTAKES, set()),
+    ("mistakes", "apply", 2, _MISTAKES, {"status"}),
+    ("mistakes", "apply --boot", 2, _MISTAKES, {"status"}),
+    ("mistakes", "rollback demo", 2, _MISTAKES, set()),
+    ("mistakes", "rollback demo --dry-run", 2, _MISTAKES, set()),
+    ("mistakes", "gc", 2, _MISTAKES, set()),
+    ("mistakes", "load", 2, _MISTAKES, set()),
+    ("mistakes", "doctor", 2, _MISTAKES, set()),
+    ("no os-release", "facts", 3, _error(3), set()),
+    ("no os-release", "doctor", 3, _error(3), set()),
+    # A driver is wanted, and signed by a key of the host.
+    ("wanted", "status", 0, _state("pending"), set()),
+    ("wanted", "status --check", 1, _state("pending"), set()),
+    ("wanted", "plan", 0, _actions(*_FULL) | {"artifacts": [{"source": "registry"}]}, set()),
+    ("wanted", "apply --dry-run", 0, _actions(*_FULL), set()),
+    ("wanted", "apply", 0, _applied("ready", *_FULL) | _DONE, _READY),
+    ("wanted", "apply --timer", 0, _applied("ready", *_FULL), _READY),
+    ("wanted", "apply --boot", 0, _applied("pending"), {"status"}),
+    ("wanted", "doctor", 1, {"states": {"fail": 1}}, set()),
+    ("wanted", "install demo --dry-run", 0, _UNCHANGED, set()),
+    ("wanted", "search demo", 2, _error(2), set()),
+    ("wanted, immutable", "apply", 0, _applied("ready", *_FULL), _READY),
+    # What is not there, or not trusted, is not installed.
+    ("wanted, offered by nobody", "plan", 3, {"artifacts": [{"source": "missing"}]}, set()),
+    (
+        "wanted, offered by nobody",
+        "apply",
+        3,
+        _applied("missing", "prepare") | _error(3),
+        {"status", "settings", "state"},
+    ),
+    (
+        "wanted, signed by a stranger",
+        "apply",
+        1,
+        _applied("failed", "prepare") | _error(1),
+        {"status", "settings", "state"},
+    ),
+    (
+        "wanted, not signed",
+        "apply",
+        1,
+        _applied("failed", "prepare") | _error(1),
+        {"status", "settings", "state"},
+    ),
+    (
+        "wanted, no keys",
+        "apply",
+        1,
+        _applied("failed", "prepare") | _error(1),
+        {"status", "settings", "state"},
+    ),
+    ("wanted, no keys", "doctor", 1, {"states": {"fail": 2}}, set()),
+    (
+        "wanted, to be built",
+        "apply",
+        3,
+        _applied("missing", "prepare") | _error(3),
+        {"status", "settings", "state"},
+    ),
+    ("wanted, to be built", "build demo", 3, _error(3), set()),
+    ("wanted, to be built", "resolve demo", 3, _error(3), set()),
+    # What others have on the host stays, and is named.
+    (
+        "wanted, vendor file of an admin",
+        "apply",
+        1,
+        _applied("failed", *_FULL),
+        {*_STORED, "modules", "status", "settings"},
+    ),
+    ("wanted, DKMS has it too", "plan", 0, {"others": [{"driver": DRIVER}]}, set()),
+    ("wanted, DKMS has it too", "apply", 0, {"others": [{"driver": DRIVER}]}, _READY),
+    # The kernel says no.
+    ("wanted, the kernel refuses it", "apply", 1, _applied("failed", *_FULL), _READY),
+    ("wanted, conflict", "apply", 0, _applied("ready", *_FULL), _READY),
+    (
+        "wanted, conflict in use",
+        "apply",
+        4,
+        _applied("reboot-required", *_FULL),
+        _READY - {"modules"},
+    ),
+    # A ready host is left alone.
+    ("ready", "status", 0, _state("ready", drivers=[{"version": "1.2", "loaded": "yes"}]), set()),
+    ("ready", "status --check", 0, _state("ready"), set()),
+    ("ready", "plan", 0, _NO_ACTIONS | {"artifacts": [{"source": "store"}]}, set()),
+    ("ready", "apply", 0, _applied("ready") | _UNCHANGED, {"status"}),
+    ("ready", "gc", 0, {"artifacts": []}, set()),
+    ("ready", "doctor", 0, {"states": {"warn": 1}}, set()),
+    ("ready", "verify demo", 0, {"findings": []}, set()),
+    ("ready", "rollback demo", 3, _error(3), set()),
+    ("ready", "load", 0, {"drivers": [{"modules": [], "changed": False}]}, set()),
+    ("ready", "unload", 0, {"drivers": [{"modules": [DRIVER], "changed": True}]}, {"modules"}),
+    ("ready", "unload --dry-run", 0, {"drivers": [{"modules": [DRIVER]}]}, set()),
+    ("ready", f"prepare {NEXT}", 3, {"lacking": [{"kernel": NEXT}]}, {"status", "state"}),
+    ("rebooted", "status --check", 1, _state("pending", drivers=[{"loaded": "no"}]), set()),
+    ("rebooted", "apply --boot", 0, _applied("ready", "load"), {"modules", "status"}),
+    ("rebooted", "load", 0, {"drivers": [{"modules": [DRIVER], "changed": True}]}, {"modules"}),
+    ("rebooted", "load --dry-run", 0, {"drivers": [{"changed": False}]}, set()),
+    ("rebooted", "load nothing demo", 3, _error(3), {"modules"}),
+    ("rebooted", "doctor", 1, {"states": {"fail": 1}}, set()),
+    ("in use", "unload", 4, _error(4, users=[{"module": DRIVER}]), set()),
+    ("in use", "unload --dry-run", 4, _error(4), set()),
+    ("in use", "apply", 0, _applied("ready"), {"status"}),
+    # Another version: switched to while nobody uses the old one.
+    ("newer", "plan", 0, _actions(*_SWITCH), set()),
+    ("newer", "apply", 0, _applied("ready", *_SWITCH), _READY - {"host"} | {"previous"}),
+    ("newer, in use", "status --check", 4, _state("reboot-required"), set()),
+    (
+        "newer, in use",
+        "apply",
+        4,
+        _applied("reboot-required", "prepare"),
+        {*_STORED, "status", "settings"},
+    ),
+    ("two versions", "status", 0, _state("ready", drivers=[{"version": "2.0"}]), set()),
+    ("two versions", "rollback demo --dry-run", 0, {"driver": DRIVER}, set()),
+    (
+        "two versions",
+        "rollback demo",
+        0,
+        _applied("ready", "unload", "activate", "load"),
+        {"in use", "previous", "kernels", "state", "vendor file", "modules", "status"},
+    ),
+    ("two versions", "rollback other", 3, _error(3), set()),
+    ("two versions", "gc", 0, {"artifacts": []}, set()),
+    ("two versions, keep none", "gc --dry-run", 0, {"artifacts": [{"driver": DRIVER}]}, set()),
+    (
+        "two versions, keep none",
+        "gc",
+        0,
+        {"artifacts": [{"driver": DRIVER}]},
+        {"entry", "previous"},
+    ),
+    (
+        "two versions, keep none",
+        "apply --timer",
+        0,
+        _applied("ready"),
+        {"entry", "previous", "settings", "status"},
+    ),
+    ("two versions, not wanted any more", "rollback demo", 3, _error(3), set()),
+    ("two versions, not wanted any more", "rollback demo --dry-run", 3, _error(3), set()),
+    ("rolled back", "apply", 0, _applied("ready") | _UNCHANGED, {"status"}),
+    # The next kernel has its modules before the reboot, or that is said.
+    ("next kernel", "status --check", 1, _state("pending"), set()),
+    ("next kernel", "plan", 3, _actions("prepare", kernel=NEXT), set()),
+    (
+        "next kernel",
+        "apply",
+        3,
+        _applied("next-kernel-not-ready", "prepare", kernel=NEXT),
+        {"status", "state"},
+    ),
+    ("next kernel", "doctor", 1, {"states": {"fail": 1}}, set()),
+    (
+        "next kernel, offered",
+        "apply",
+        0,
+        _applied("ready", "prepare", kernel=NEXT),
+        {*_STORED, "status"},
+    ),
+    ("next kernel, ready", "status --check", 0, _state("ready"), set()),
+    ("next kernel, ready", "gc", 0, {"artifacts": []}, set()),
+    (
+        "next kernel runs",
+        "apply --boot",
+        0,
+        _applied("ready", "activate", "load", kernel=NEXT),
+        {"in use", "previous", "modules", "status", "state"},
+    ),
+    ("next kernel runs", "load", 0, {"drivers": [{"modules": [DRIVER]}]}, {"modules"}),
+    ("unprepared kernel runs", "load", 3, _error(3), set()),
+    ("unprepared kernel runs", "apply --boot", 0, _applied("pending"), {"status"}),
+    ("unprepared kernel runs", "gc", 0, {"artifacts": []}, set()),
+    # A driver goes as it came.
+    ("not wanted any more", "status", 0, _state("pending"), set()),
+    ("not wanted any more", "plan", 0, _actions("unload", "retire"), set()),
+    (
+        "not wanted any more",
+        "apply",
+        0,
+        _applied("not-configured", "unload", "retire"),
+        _READY - {"entry"},
+    ),
+    # Damage is found before it is loaded, and healed.
+    ("damaged", "verify demo", 1, _error(1, findings=[{"kind": "altered"}]), set()),
+    ("damaged", "status --check", 1, _state("pending"), set()),
+    ("damaged", "doctor", 1, {"states": {"fail": 1}}, set()),
+    ("damaged", "apply", 0, _applied("ready", "prepare"), {"entry", "state", "status"}),
+    ("rebooted, altered", "load", 1, _error(1, findings=[{"kind": "altered"}]), set()),
+    (
+        "rebooted, altered",
+        "apply",
+        0,
+        _applied("ready", "prepare", "load"),
+        {"entry", "state", "status", "modules"},
+    ),
+    ("rebooted, entry gone", "load", 1, _error(1), set()),
+    (
+        "rebooted, entry gone",
+        "apply",
+        0,
+        _applied("ready", "prepare", "load"),
+        {"entry", "state", "status", "modules"},
+    ),
+    ("broken state", "status --check", 1, _state("pending"), set()),
+    ("broken state", "apply", 0, _applied("ready", "prepare", "activate"), {"state", "status"}),
+    ("state of a newer provision", "status --check", 1, _state("failed"), set()),
+    ("state of a newer provision", "apply", 1, _applied("failed") | _error(1), {"status"}),
+    ("state of a newer provision", "rollback demo", 1, _error(1), set()),
+    # Units and the vendor file.
+    ("empty", "units --dry-run", 0, _UNCHANGED, set()),
+    ("empty", "units", 0, _DONE, {"units", "store"}),
+    ("empty", "units --program bin/provision", 2, _error(2), set()),
+    ("empty", "units --program /root/clone/.venv/bin/provision", 2, _error(2), set()),
+]
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostTree:
+    made = HostTree.make(tmp_path)
+    for name, value in made.environment.items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("state", "words", "code", "document", "changed"),
+    _ROWS,
+    ids=[f"{state}: {words}" for state, words, *_ in _ROWS],
+)
+def test_a_command_line(
+    host: HostTree,
+    call: Call,
+    state: str,
+    words: str,
+    code: int,
+    document: Mapping[str, Any],
+    changed: set[str],
+) -> None:
+    def run(*given: object) -> Outcome:
+        return call(*given, "--root", host.root)
+
+    STATES[state](host, run)
+    before = host.listing()
+    outcome = run(*words.split(), "--json")
+    after = host.listing()
+    assert (outcome.code, _missing(outcome.document, document)) == (code, [])
+    found = {
+        _area(path) for path in before.keys() | after.keys() if before.get(path) != after.get(path)
+    }
+    # A run that changes nothing else may write the same status at another time.
+    assert found - {"status"} == changed - {"status"}
+    assert found <= changed
+    if not changed:
+        # What people read has the same end, and is no JSON.
+        plain = run(*words.split())
+        assert plain.code == code
+        assert not plain.out.startswith("{")
+        assert host.listing() == after
+
+
+def test_every_state_has_a_row() -> None:
+    assert {state for state, *_ in _ROWS} == set(STATES)
+
+
+def _area(path: str) -> str:
+    return next((area for area, form in _AREAS.items() if re.fullmatch(form, path)), path)
+
+
+def _missing(found: Any, wanted: Any, where: str = "") -> list[str]:  # noqa: ANN401 - any JSON
+    """What of `wanted` a document lacks, by its path; lists have the same length."""
+    if isinstance(wanted, Mapping) and isinstance(found, Mapping):
+        return [
+            line
+            for key, value in wanted.items()
+            for line in _missing(found.get(key), value, f"{where}.{key}")
+        ]
+    if isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
+        pairs = zip(found, wanted, strict=True)
+        return [
+            line
+            for number, pair in enumerate(pairs)
+            for line in _missing(*pair, f"{where}[{number}]")
+        ]
+    return [] if found == wanted else [f"{where}: {json.dumps(found)[:200]}, not {wanted!r}"]
