@@ -20,10 +20,10 @@ from kit.duo import DUO, duo_catalogue
 from kit.fileserver import served
 from kit.gpt import partitioned_disk
 from kit.kernel_tree import built_kernels, kernel_source, make_compiler_image
+from kit.openpgp import key_of
 from kit.probe import need
 from kit.process import run
 from kit.product import BUILD_NETWORK
-from kit.repackaged import gnupg_home
 from provision.host.boot_entries import pack_from_slot
 
 if TYPE_CHECKING:
@@ -258,11 +258,8 @@ def developer_container(tmp_path: Path) -> Path:
     run(["bzip2", "--keep", disk])
     packed = release / "flatcar_developer_container.bin.bz2"
     (folder / "disk.bz2").rename(packed)
-    with gnupg_home() as home:
-        gpg = ["gpg", "--batch", "--quiet", "--homedir", str(home), "--passphrase", ""]
-        run([*gpg, "--quick-generate-key", "Flatcar of tests <flatcar@example.org>", "rsa2048"])
-        run([*gpg, "--detach-sign", str(packed)])
-        run([*gpg, "--armor", "--output", str(folder / "key.asc"), "--export"])
+    key_of("Flatcar").sign_file(packed)
+    shutil.copy(key_of("Flatcar").armoured, folder / "key.asc")
     return folder
 
 

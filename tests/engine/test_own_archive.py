@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import contextmanager
-from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from threading import Thread
+from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -16,12 +12,13 @@ import requests
 
 from kit.agent_host import AgentHost
 from kit.debian import mirror, security_mirror
+from kit.fileserver import serving
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
-from kit.probe import need_programs
-from kit.process import run
+from kit.openpgp import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from kit.product import Provision
 
@@ -42,22 +39,9 @@ security_mirror = "{url}/security"
 """
 
 
-@dataclass(frozen=True, slots=True)
-class _Signer:
-    """A key: its folder, and the file with its public half."""
-
-    home: Path
-    keyring: Path
-
-    def sign(self, text: str) -> str:
-        words = ["gpg", "--homedir", str(self.home), "--batch", "--armor", "--clearsign"]
-        return run(words, stdin=text).stdout
-
-
 class _Handler(BaseHTTPRequestHandler):
     """Signs the real archive's indexes again, out of date, and sends for all else to it."""
 
-    signer: ClassVar[_Signer]
     archives: ClassVar[dict[str, str]]
 
     def do_GET(self) -> None:
@@ -75,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
         assert signed
         old = re.sub(r"^Valid-Until:.*\n", "", signed["payload"], flags=re.MULTILINE)
         old = f"Valid-Until: Sat, 01 Jan 2022 00:00:00 UTC\n{old}"
-        body = self.signer.sign(old).encode()
+        body = key_of().sign(old).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -86,47 +70,19 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def signer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Signer]:
-    """A fresh key that no distro knows."""
-    need_programs("gpg", "gpgv", "gpgconf")
-    home = tmp_path_factory.mktemp("gpg")
-    home.chmod(0o700)
-    gpg = ["gpg", "--homedir", str(home), "--batch"]
-    run([*gpg, "--passphrase", "", "--quick-gen-key", "mirror of a test", "rsa2048", "sign", "1d"])
-    keyring = home / "site.gpg"
-    run([*gpg, "--output", str(keyring), "--export"])
-    yield _Signer(home, keyring)
-    run(["gpgconf", "--homedir", str(home), "--kill", "all"])
-
-
-@pytest.fixture(scope="module")
-def archive(signer: _Signer) -> Iterator[str]:
+def archive() -> Iterator[str]:
     """The address of the mirror."""
-    with _served(signer) as url:
+    _Handler.archives = {"debian": mirror(), "security": security_mirror()}
+    with serving(_Handler) as url:
         yield url
 
 
-@contextmanager
-def _served(signer: _Signer) -> Iterator[str]:
-    _Handler.signer = signer
-    _Handler.archives = {"debian": mirror(), "security": security_mirror()}
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
 @pytest.fixture
-def own(tmp_path: Path, signer: _Signer, archive: str) -> AgentHost:
+def own(tmp_path: Path, archive: str) -> AgentHost:
     """A host whose provision.toml names the mirror."""
     host = AgentHost.make(tmp_path / "host", running=OLD_KERNEL)
     host.write("etc/provision/provision.toml", _CONFIG.format(url=archive))
-    (host.root / "etc/site.gpg").write_bytes(signer.keyring.read_bytes())
+    (host.root / "etc/site.gpg").write_bytes(key_of().keyring.read_bytes())
     return host
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ import pytest
 import requests
 
 from kit.cache import cached
+from kit.fileserver import serving
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need, need_programs
 from kit.process import run
@@ -166,13 +166,10 @@ class _Unreliable(BaseHTTPRequestHandler):
 @pytest.fixture
 def unreliable(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """The client of a registry that is `_Unreliable`."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Unreliable)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setattr(transport, "_PAUSE", 0.01)
-    reference = parse_reference(f"127.0.0.1:{server.server_port}/demo:1")
-    yield Client(transport.Transport(reference.api_host, Access(), lambda: None), reference)
-    server.shutdown()
-    server.server_close()
+    with serving(_Unreliable) as url:
+        reference = parse_reference(f"{url.removeprefix('http://')}/demo:1")
+        yield Client(transport.Transport(reference.api_host, Access(), lambda: None), reference)
 
 
 def _descriptor() -> Descriptor:

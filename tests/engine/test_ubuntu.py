@@ -14,15 +14,15 @@ import pytest
 from kit.fileserver import served
 from kit.kernels import kernels
 from kit.made_up import MADE_UP, made_up_source, write_made_up
-from kit.probe import need_programs
+from kit.openpgp import key_of
 from kit.process import run
 from kit.product import Provision
 from kit.ubuntu import (
+    COMPONENTS,
     KEYRING,
     UBUNTU,
-    Signer,
-    UbuntuArchive,
     packages_of,
+    ubuntu_archive,
     ubuntu_headers,
     ubuntu_host,
     ubuntu_image,
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kit.engine import Engine
+
+# One row of apt is enough by day: Debian's.
+pytestmark = pytest.mark.nightly
 
 _ABI = kernels()[1].removesuffix("-amd64")
 KERNEL = f"{_ABI}-generic"
@@ -82,25 +85,22 @@ class Lab:
 @pytest.fixture(scope="module")
 def lab(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """The compiler of the kernel lies in universe, as it does for the kernels of HWE."""
-    need_programs("gpg", "gpgv", "gpgconf", "dpkg-deb")
     folder = tmp_path_factory.mktemp("ubuntu")
-    signer = Signer.make(folder / "gpg")
     debs = [d for d in packages_of(engine).glob("*.deb") if not d.name.startswith("linux-")]
     gcc = [deb for deb in debs if deb.name.startswith("gcc-12_")]
-    archive = UbuntuArchive(folder / "www", signer)
-    archive.publish("jammy", {"main": [deb for deb in debs if deb not in gcc]})
+    archive = ubuntu_archive(folder / "www/ubuntu")
+    empty: dict[str, list[Path]] = {component: [] for component in COMPONENTS}
+    archive.publish("jammy", {**empty, "main": [deb for deb in debs if deb not in gcc]})
     own, shared = ubuntu_headers(engine, KERNEL, _SHARED, _NEEDS)
-    archive.publish("jammy-updates", {"main": [own, shared], "universe": gcc})
-    archive.publish("jammy-security", {})
+    archive.publish("jammy-updates", {**empty, "main": [own, shared], "universe": gcc})
+    archive.publish("jammy-security", empty)
     source = made_up_source(folder / "www/files", "1.0")
-    try:
-        with served(folder / "www") as url:
-            write_made_up(folder / "drivers", {"1.0": source}, f"{url}/files")
-            ubuntu_image(engine, folder, signer.keyring, url)
-            root = ubuntu_host(folder / "host", signer.keyring, url, kernel=KERNEL)
-            yield Lab(root, folder / "www/ubuntu", folder / "drivers", engine)
-    finally:
-        signer.end()
+    keyring = archive.key.keyring
+    with served(folder / "www") as url:
+        write_made_up(folder / "drivers", {"1.0": source}, f"{url}/files")
+        ubuntu_image(engine, folder, keyring, url)
+        root = ubuntu_host(folder / "host", keyring, url, kernel=KERNEL)
+        yield Lab(root, archive.folder, folder / "drivers", engine)
 
 
 @pytest.fixture(scope="module")
@@ -199,13 +199,11 @@ def test_a_mirror_that_is_out_of_step_is_named_as_such(
 def test_an_archive_that_another_key_signs_is_refused(lab: Lab, tmp_path: Path) -> None:
     keyring = lab.root / KEYRING
     kept = keyring.read_bytes()
-    other = Signer.make(tmp_path / "gpg")
     try:
-        keyring.write_bytes(other.keyring.read_bytes())
+        keyring.write_bytes(key_of("another").keyring.read_bytes())
         status, error = lab.provision(tmp_path / "cache").failure("resolve", *lab.target)
     finally:
         keyring.write_bytes(kept)
-        other.end()
     assert status == 1
     assert "no valid signature by a key of" in error["message"]
 

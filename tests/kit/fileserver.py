@@ -6,7 +6,7 @@ import shutil
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ssl import SSLContext
     from typing import BinaryIO
 
-__all__ = ["Mirror", "served"]
+__all__ = ["Mirror", "served", "serving"]
 
 
 # Seconds within which the server notices that it has to stop.
@@ -54,7 +54,7 @@ class Mirror:
     @contextmanager
     def serving(self) -> Iterator[str]:
         """Serve; yields the URL, without a slash at the end."""
-        with _serving(type("_Of", (_MirrorHandler,), {"mirror": self})) as url:
+        with serving(type("_Of", (_MirrorHandler,), {"mirror": self})) as url:
             self.url = url
             try:
                 yield url
@@ -100,14 +100,15 @@ class _MirrorHandler(_Quiet):
 @contextmanager
 def served(folder: Path, tls: SSLContext | None = None) -> Iterator[str]:
     """Serve `folder`, over HTTPS with `tls`; yields its URL, without a slash at the end."""
-    with _serving(partial(_Quiet, directory=str(folder)), tls) as url:
+    with serving(partial(_Quiet, directory=str(folder)), tls) as url:
         yield url
 
 
 @contextmanager
-def _serving(
-    handler: Callable[..., SimpleHTTPRequestHandler], tls: SSLContext | None = None
+def serving(
+    handler: Callable[..., BaseHTTPRequestHandler], tls: SSLContext | None = None
 ) -> Iterator[str]:
+    """Answer on the loopback interface; yields the URL, without a slash at the end."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     if tls is not None:
         # Not when a connection is accepted: a client that says nothing would keep the others out.

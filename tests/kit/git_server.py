@@ -12,9 +12,8 @@ import ssl
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from ipaddress import IPv4Address
-from threading import Thread
 from typing import TYPE_CHECKING, ClassVar
 
 from cryptography import x509
@@ -23,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+from kit.fileserver import serving
 from kit.process import run, run_bytes
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Commit", "Guarded", "commit_files", "git_served", "guard"]
 
-_POLL = 0.01
 _WHO = {
     "GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@example.org",
     "GIT_COMMITTER_NAME": "A", "GIT_COMMITTER_EMAIL": "a@example.org",
@@ -139,22 +138,8 @@ def guard(folder: Path, login: str) -> Guarded:
 def git_served(folder: Path, guarded: Guarded | None = None) -> Iterator[str]:
     """Serve the bare repositories of `folder`; yields its URL, without a slash at the end."""
     handler = type("_Of", (_Handler,), {"folder": folder, "guarded": guarded})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    scheme = "http"
-    if guarded is not None:
-        # As in kit.fileserver: no client that says nothing keeps the others out.
-        server.socket = guarded.tls().wrap_socket(
-            server.socket, server_side=True, do_handshake_on_connect=False
-        )
-        scheme = "https"
-    thread = Thread(target=server.serve_forever, args=(_POLL,), daemon=True)
-    thread.start()
-    try:
-        yield f"{scheme}://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(handler, guarded.tls() if guarded else None) as url:
+        yield url
 
 
 class _Handler(BaseHTTPRequestHandler):

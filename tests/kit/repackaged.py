@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from kit.cache import cached
 from kit.debian import mirror, security_mirror
+from kit.openpgp import gnupg_home
 from kit.probe import find_program
 from kit.process import run
 
@@ -33,7 +33,6 @@ __all__ = [
     "dependencies",
     "download",
     "edition",
-    "gnupg_home",
     "repackage",
     "signing_key",
     "write_rpm",
@@ -144,19 +143,6 @@ class SigningKey:
             ]
             run([*gpg, "--output", signature, path])
         return signature
-
-
-@contextmanager
-def gnupg_home() -> Iterator[Path]:
-    """An empty GnuPG folder; it is removed, and its agent has ended, when this is left."""
-    # A socket's path may have 107 bytes, so not below the cache.
-    home = Path(tempfile.mkdtemp(prefix="provision-gpg-"))
-    try:
-        yield home
-    finally:
-        run(["gpgconf", "--homedir", home, "--kill", "all"], check=False)
-        # The agent removes its sockets at its end, which may come between a listing and a removal.
-        shutil.rmtree(home, ignore_errors=True)
 
 
 def signing_key(name: str) -> SigningKey:

@@ -1,21 +1,17 @@
-"""An archive of Ubuntu's on the loopback interface, and an image that is Ubuntu to every program.
+"""Ubuntu, made from Debian's packages; real apt reads its archive, which `kit.apt_archive` writes.
 
-Both are made from Debian's packages: the archive in Ubuntu's exact layout (suites, components,
-by-hash, InRelease), the headers of its kernels in the packages that Ubuntu splits them into, with
-zstd inside, as Ubuntu packs them.
+The image has Ubuntu's os-release, sources and keyring. The headers of its kernels are Debian's, in
+the packages that Ubuntu splits them into, with zstd inside, as Ubuntu packs them.
 """
 
 from __future__ import annotations
 
 import hashlib
-import lzma
 import re
 import shutil
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import format_datetime
 from typing import TYPE_CHECKING
 
+from kit.apt_archive import AptArchive
 from kit.cache import cached
 from kit.debian import mirror, security_mirror
 from kit.kernels import kernels
@@ -23,7 +19,6 @@ from kit.process import run
 from kit.product import IMAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from kit.engine import Engine
@@ -32,9 +27,8 @@ __all__ = [
     "KEYRING",
     "UBUNTU",
     "UBUNTU_IMAGE",
-    "Signer",
-    "UbuntuArchive",
     "packages_of",
+    "ubuntu_archive",
     "ubuntu_headers",
     "ubuntu_host",
     "ubuntu_image",
@@ -42,7 +36,6 @@ __all__ = [
 
 UBUNTU = "ubuntu:22.04"
 UBUNTU_IMAGE = "ubuntu:jammy"
-_CODENAME = "jammy"
 KEYRING = "usr/share/keyrings/ubuntu-archive-keyring.gpg"
 COMPONENTS = ("main", "restricted", "universe", "multiverse")
 # What builds install besides the headers: the tools of every build and of archives as sources.
@@ -68,99 +61,17 @@ _CC = "x86_64-linux-gnu-gcc-12 (Ubuntu 12.3.0-1ubuntu1~22.04) 12.3.0"
 _CC_LINE = re.compile(r'^(CONFIG_CC_VERSION_TEXT="?)[^"\n]*', re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Signer:
-    """A key: its folder, and the file with its public half."""
-
-    home: Path
-    keyring: Path
-
-    @classmethod
-    def make(cls, home: Path) -> Signer:
-        """Make a key that no host knows."""
-        home.mkdir(mode=0o700)
-        gpg = ["gpg", "--homedir", str(home), "--batch"]
-        run([*gpg, "--passphrase", "", "--quick-gen-key", "archive of a test", "rsa2048", "sign"])
-        keyring = home / "public.gpg"
-        run([*gpg, "--output", str(keyring), "--export"])
-        return cls(home, keyring)
-
-    def sign(self, text: str) -> str:
-        """Sign a text in itself."""
-        words = ["gpg", "--homedir", str(self.home), "--batch", "--armor", "--clearsign"]
-        return run(words, stdin=text).stdout
-
-    def end(self) -> None:
-        """End the agent that gpg has started."""
-        run(["gpgconf", "--homedir", str(self.home), "--kill", "all"])
-
-
-@dataclass(frozen=True, slots=True)
-class UbuntuArchive:
-    """An archive below a folder, to be served.
-
-    Attributes:
-        folder: What is served; the archive is its `ubuntu`.
-        signer: Signs its suites.
-        fields: Fields of its Release files besides those that it works out.
-    """
-
-    folder: Path
-    signer: Signer
-    fields: Mapping[str, str] = field(default_factory=dict)
-
-    def publish(self, suite: str, packages: Mapping[str, Iterable[Path]]) -> None:
-        """Write a suite: the packages of some of its components; the others are empty."""
-        root = self.folder / "ubuntu"
-        sums = []
-        for component in COMPONENTS:
-            stanzas = [
-                self._add(root, component, package) for package in packages.get(component, ())
-            ]
-            text = "\n".join(stanzas).encode()
-            stem = f"{component}/binary-amd64/Packages"
-            for name, content in ((stem, text), (f"{stem}.xz", lzma.compress(text))):
-                digest = hashlib.sha256(content).hexdigest()
-                folder = root / "dists" / suite / component / "binary-amd64"
-                hashed = folder / "by-hash/SHA256" / digest
-                hashed.parent.mkdir(parents=True, exist_ok=True)
-                hashed.write_bytes(content)
-                # Ubuntu's archive has only the packed file; the sum of the other is listed too.
-                if name.endswith(".xz"):
-                    shutil.copy(hashed, folder / "Packages.xz")
-                sums.append(f" {digest} {len(content):16} {name}")
-        release = {
-            "Origin": "Ubuntu",
-            "Label": "Ubuntu",
-            "Suite": suite,
-            "Version": "22.04",
-            "Codename": suite.partition("-")[0],
-            "Date": format_datetime(datetime.now(UTC), usegmt=True).replace("GMT", "UTC"),
-            "Architectures": "amd64 arm64 armhf i386 ppc64el riscv64 s390x",
-            "Components": " ".join(COMPONENTS),
-            "Description": "Ubuntu Jammy 22.04",
-            "Acquire-By-Hash": "yes",
-            **self.fields,
-        }
-        lines = [*(f"{key}: {value}" for key, value in release.items()), "SHA256:", *sums]
-        signed = self.signer.sign("\n".join(lines) + "\n")
-        (root / "dists" / suite / "InRelease").write_text(signed)
-
-    @staticmethod
-    def _add(root: Path, component: str, package: Path) -> str:
-        """Put a package into the pool; what Packages says of it."""
-        control = run(["dpkg-deb", "--field", package]).stdout.rstrip("\n")
-        source = re.search(r"^Source: (\S+)", control, re.MULTILINE)
-        name = source[1] if source else package.name.partition("_")[0]
-        place = f"pool/{component}/{name[:4] if name.startswith('lib') else name[0]}/{name}"
-        target = root / place / package.name.replace("%3a", "%3A")
-        plain = target.with_name(re.sub(r"_[0-9]+%3A", "_", target.name))
-        plain.parent.mkdir(parents=True, exist_ok=True)
-        if not plain.exists():
-            plain.symlink_to(package)
-        digest = hashlib.sha256(package.read_bytes()).hexdigest()
-        size = package.stat().st_size
-        return f"{control}\nFilename: {place}/{plain.name}\nSize: {size}\nSHA256: {digest}\n"
+def ubuntu_archive(folder: Path) -> AptArchive:
+    """An archive below a folder whose suites say of themselves what Ubuntu's do."""
+    fields = {
+        "Origin": "Ubuntu",
+        "Label": "Ubuntu",
+        "Version": "22.04",
+        "Codename": "jammy",
+        "Description": "Ubuntu Jammy 22.04",
+        "Acquire-By-Hash": "yes",
+    }
+    return AptArchive(folder, fields=fields)
 
 
 def ubuntu_image(engine: Engine, folder: Path, keyring: Path, url: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.apt_archive import AptArchive
 from kit.fileserver import served
 from provision.config import Config
 from provision.distros import find_distro
@@ -19,7 +20,7 @@ from provision.distros.debian import (
 from provision.distros.debian.distro_archive import layout_of
 from provision.fetch import UnreachableError
 from provision.progress import Progress, silent
-from unit.fake_archive import Mirror, fake_gpgv, stanza
+from unit.fake_archive import stanza
 
 KEYRING = "usr/share/keyrings/debian-archive-keyring.gpg"
 
@@ -31,9 +32,9 @@ class Host:
         self.root = folder / "root"
         self.cache = folder / "cache"
         self.url = url
-        self.mirror = Mirror(folder / "mirror")
+        self.mirror = AptArchive(folder / "mirror")
         (self.root / KEYRING).parent.mkdir(parents=True)
-        (self.root / KEYRING).write_bytes(b"\x99keys")
+        (self.root / KEYRING).write_bytes(self.mirror.key.keyring.read_bytes())
         self.sources(f"deb {url} bookworm main\n")
 
     def sources(self, text: str) -> None:
@@ -76,7 +77,6 @@ class Host:
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
-    fake_gpgv(monkeypatch)
     monkeypatch.setattr("provision.fetch.http._PAUSE", 0)
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)

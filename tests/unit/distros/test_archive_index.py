@@ -1,17 +1,20 @@
 """The index of an archive, read over HTTP: its signature, its suites and its checksums."""
 
+import re
+import shutil
 from collections.abc import Callable
 from contextlib import closing
 
 import pytest
 
+from kit.apt_archive import AptArchive
+from kit.openpgp import key_of
 from provision.config import Config
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import SignatureError
-from provision.files import sha256_file
 from unit.distros.apt_host import Host
 from unit.distros.apt_host import host as host  # noqa: PLC0414 - a fixture
-from unit.fake_archive import Mirror, fake_gpgv, stanza
+from unit.fake_archive import stanza
 
 
 def test_an_index_is_read_from_the_hosts_mirror(host: Host) -> None:
@@ -26,21 +29,22 @@ def test_an_index_is_read_from_the_hosts_mirror(host: Host) -> None:
 
 
 def test_the_keys_of_a_mirror_of_ones_own_go_with_its_index(host: Host) -> None:
-    with closing(host.open()) as index:
-        assert index.keyring is None
-    (host.root / "site.gpg").write_bytes(b"\x99site")
+    distro, site = host.mirror.key.keyring.read_bytes(), key_of("another").keyring.read_bytes()
+    (host.root / "site.gpg").write_bytes(site)
     host.publish("1.2-1", suite="bookworm-security")
+    host.mirror.key = key_of("another")
+    host.publish("1.1-1")
     host.sources(
         f"deb [signed-by=/site.gpg] {host.url} bookworm main\n"
         f"deb {host.url} bookworm-security main\n"
     )
     # Both are needed to read both.
     with closing(host.open()) as index:
-        assert index.keyring == b"\x99site\x99keys"
+        assert index.keyring == site + distro
     text = '{"distros": {"debian": {"archive": {"keyring": "/site.gpg"}}}}'
     host.sources(f"deb {host.url} bookworm main\n")
     with closing(host.open(config=Config.model_validate_json(text))) as index:
-        assert index.keyring == b"\x99site"
+        assert index.keyring == site
 
 
 def test_suites_are_read_together(host: Host) -> None:
@@ -58,10 +62,9 @@ def test_suites_are_read_together(host: Host) -> None:
     index.close()
 
 
-def test_an_index_that_is_not_signed_is_refused(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_gpgv(monkeypatch, good=False)
+def test_an_index_that_another_key_has_signed_is_refused(host: Host) -> None:
+    host.mirror.key = key_of("another")
+    host.publish("9.9-1")
     with pytest.raises(SignatureError):
         host.open()
     assert list(host.cache.glob("archive/*/*")) == []
@@ -85,12 +88,10 @@ def test_packages_that_the_signed_index_doesnt_name_are_refused(
 
 
 def test_an_index_that_unpacks_to_more_than_it_says_is_refused(host: Host) -> None:
-    inrelease = host.mirror.folder / "dists/bookworm/InRelease"
-    text = inrelease.read_text()
-    line = next(
-        line for line in text.splitlines() if line.endswith("main/binary-amd64/Packages.xz")
-    )
-    inrelease.write_text(text.replace(line, f"{line}\n {'0' * 64} 10 main/binary-amd64/Packages"))
+    release = host.mirror.folder / "dists/bookworm/Release"
+    said = r"[0-9]+ (main/binary-amd64/Packages)$"
+    release.write_text(re.sub(said, r"10 \1", release.read_text(), flags=re.MULTILINE))
+    host.mirror.sign("bookworm")
     with pytest.raises(ProvisionError, match="is larger than 10 bytes when it is unpacked"):
         host.open()
     assert not list(host.cache.glob("archive/*/*.sqlite"))
@@ -121,16 +122,14 @@ def test_an_index_out_of_date_is_refused(host: Host) -> None:
 def test_indexes_are_asked_for_by_their_checksum_where_that_is_offered(host: Host) -> None:
     host.mirror.fields["Acquire-By-Hash"] = "yes"
     host.publish("1.2-1")
-    plain = host.mirror.folder / "dists/bookworm/main/binary-amd64/Packages.xz"
-    hashed = plain.parent / "by-hash/SHA256" / sha256_file(plain)
-    hashed.parent.mkdir(parents=True)
-    plain.rename(hashed)
+    (host.mirror.folder / "dists/bookworm/main/binary-amd64/Packages.xz").unlink()
     assert host.newest() == "1.2-1"
 
 
 def test_a_copy_without_those_names_will_do(host: Host) -> None:
     host.mirror.fields["Acquire-By-Hash"] = "yes"
     host.publish("1.2-1")
+    shutil.rmtree(host.mirror.folder / "dists/bookworm/main/binary-amd64/by-hash")
     assert host.newest() == "1.2-1"
 
 
@@ -141,8 +140,10 @@ def test_an_index_that_is_listed_and_missing_is_an_error(host: Host) -> None:
 
 
 def test_a_foreign_archive_is_left_out(host: Host, caplog: pytest.LogCaptureFixture) -> None:
-    (host.root / "other.gpg").write_bytes(b"\x99other")
-    other = Mirror(host.mirror.folder / "other", fields={"Origin": "Someone"})
+    other = AptArchive(
+        host.mirror.folder / "other", key_of("another"), fields={"Origin": "Someone"}
+    )
+    (host.root / "other.gpg").write_bytes(other.key.keyring.read_bytes())
     other.publish("bookworm", {"main": stanza("tool", "9.9-1")})
     host.sources(
         f"deb {host.url} bookworm main\n"

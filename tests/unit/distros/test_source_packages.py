@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.apt_archive import AptArchive
 from kit.fileserver import served
 from provision.distros import find_distro
 from provision.distros.debian import ArchiveAccess
@@ -17,7 +18,6 @@ from provision.distros.debian.distro_archive import (
     layout_of,
 )
 from provision.errors import NotFoundError, ProvisionError
-from unit.fake_archive import Mirror, fake_gpgv
 
 _KEYRING = "usr/share/keyrings/debian-archive-keyring.gpg"
 
@@ -39,9 +39,9 @@ class Host:
     def __init__(self, folder: Path, url: str) -> None:
         self.root = folder / "root"
         self.cache = folder / "cache"
-        self.mirror = Mirror(folder / "mirror")
+        self.mirror = AptArchive(folder / "mirror")
         (self.root / _KEYRING).parent.mkdir(parents=True)
-        (self.root / _KEYRING).write_bytes(b"\x99keys")
+        (self.root / _KEYRING).write_bytes(self.mirror.key.keyring.read_bytes())
         (self.root / "etc/apt").mkdir(parents=True)
         (self.root / "etc/apt/sources.list").write_text(
             f"deb {url} bookworm main\ndeb {url} bookworm-updates main\n"
@@ -55,8 +55,7 @@ class Host:
 
 
 @pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
-    fake_gpgv(monkeypatch)
+def host(tmp_path: Path) -> Iterator[Host]:
     (tmp_path / "mirror").mkdir()
     with served(tmp_path / "mirror") as url:
         host = Host(tmp_path, url)

@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Thread
 from typing import ClassVar
 
@@ -13,7 +12,6 @@ import pytest
 from provision.fetch import (
     http,
 )
-from unit.fake_archive import Mirror
 
 CONTENT = b"a driver" * 1000
 
@@ -70,8 +68,3 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         yield made
         made.shutdown()
         thread.join()
-
-
-def signed_text(tmp_path: Path) -> bytes:
-    Mirror(tmp_path).publish("s", {"main": ""})
-    return (tmp_path / "dists/s/InRelease").read_bytes()

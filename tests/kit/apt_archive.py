@@ -1,0 +1,137 @@
+"""Archives for apt, written by Debian's apt-ftparchive and signed by gpg.
+
+Their packages are files, or the text of an index that a real archive has published.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from types import MappingProxyType
+
+from kit.openpgp import Key, key_of
+from kit.probe import need_programs
+from kit.process import run
+
+__all__ = ["AptArchive"]
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass
+class AptArchive:
+    """An archive's folder, to be served over HTTP.
+
+    Attributes:
+        folder: Where it lies.
+        key: Signs its suites.
+        fields: Fields of its Release files, besides those that it works out.
+        date: When its Release files say that they were made.
+    """
+
+    folder: Path
+    key: Key = field(default_factory=key_of)
+    fields: dict[str, str] = field(default_factory=lambda: {"Origin": "Debian"})
+    date: datetime = field(default_factory=lambda: datetime.now(UTC))
+    _signed: int = 0
+
+    def publish(
+        self,
+        suite: str,
+        components: Mapping[str, str | Iterable[Path]],
+        *,
+        architectures: Sequence[str] = ("amd64",),
+        sources: Mapping[str, str] = _NOTHING,
+    ) -> None:
+        """Write a suite.
+
+        Args:
+            suite: Its name.
+            components: What each has: packages, or the text of a Packages file.
+            architectures: Each gets a Packages file in each component.
+            sources: The text of a Sources file, for some components.
+        """
+        need_programs("apt-ftparchive", "dpkg-deb")
+        root = self.folder / "dists" / suite
+        texts = {f"{component}/source/Sources": text for component, text in sources.items()}
+        for component, content in components.items():
+            for architecture in architectures:
+                text = content
+                if not isinstance(text, str):
+                    text = self._packages(component, text, architecture)
+                texts[f"{component}/binary-{architecture}/Packages"] = text
+        for name, text in texts.items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            path.with_name(f"{path.name}.xz").write_bytes(lzma.compress(text.encode()))
+        fields = {
+            "Suite": suite,
+            "Date": format_datetime(self.date, usegmt=True).replace("GMT", "UTC"),
+            "Architectures": " ".join(architectures),
+            "Components": " ".join(components),
+            **self.fields,
+        }
+        options = [f"-oAPT::FTPArchive::Release::{name}={value}" for name, value in fields.items()]
+        if "Valid-Until" in fields:
+            # It prints the field only where it is told to work one out.
+            options.append("-oAPT::FTPArchive::Release::ValidTime=1")
+        for old in ("InRelease", "Release"):
+            (root / old).unlink(missing_ok=True)
+        # It would list itself.
+        said = run(["apt-ftparchive", *options, "release", root]).stdout
+        (root / "Release").write_text(said)
+        if self.fields.get("Acquire-By-Hash") == "yes":
+            self._name_by_hash(root, texts)
+        # As archives do: the sum of the unpacked file is listed, the file isn't there.
+        for name in texts:
+            (root / name).unlink()
+        self.sign(suite)
+
+    def sign(self, suite: str) -> None:
+        """Sign the Release file as it is now."""
+        root = self.folder / "dists" / suite
+        signed = root / "InRelease"
+        signed.write_text(self.key.sign((root / "Release").read_text()))
+        # HTTP dates count whole seconds; two versions must differ for a conditional request.
+        self._signed += 1
+        os.utime(signed, times=(self._signed, self._signed))
+
+    def expire(self) -> None:
+        """Let what is published next be out of date."""
+        self.fields["Valid-Until"] = format_datetime(self.date - timedelta(days=1), usegmt=True)
+
+    def _packages(self, component: str, packages: Iterable[Path], architecture: str) -> str:
+        """Put packages into the pool; what apt-ftparchive says of them."""
+        with tempfile.TemporaryDirectory(prefix="provision-pool-") as name:
+            only = Path(name, "pool")
+            only.mkdir()
+            for package in packages:
+                form = "--showformat=${source:Package} ${Package} ${Version} ${Architecture}"
+                source, *own = run(["dpkg-deb", form, "--show", package]).stdout.split()
+                own[1] = own[1].rpartition(":")[2]
+                start = source[:4] if source.startswith("lib") else source[0]
+                place = f"{component}/{start}/{source}/{'_'.join(own)}.deb"
+                for pool in (only, self.folder / "pool"):
+                    (pool / place).parent.mkdir(parents=True, exist_ok=True)
+                    if not (pool / place).exists():
+                        (pool / place).symlink_to(package)
+            words = ["apt-ftparchive", "--arch", architecture, "packages", "pool"]
+            return run(words, cwd=Path(name)).stdout
+
+    @staticmethod
+    def _name_by_hash(root: Path, names: Iterable[str]) -> None:
+        for path in [root / name for name in names]:
+            for file in (path, path.with_name(f"{path.name}.xz")):
+                digest = hashlib.sha256(file.read_bytes()).hexdigest()
+                hashed = file.parent / "by-hash/SHA256" / digest
+                hashed.parent.mkdir(parents=True, exist_ok=True)
+                hashed.unlink(missing_ok=True)
+                hashed.hardlink_to(file)

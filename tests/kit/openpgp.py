@@ -1,0 +1,92 @@
+"""Keys by the real gpg: they sign indexes, packages and files that real programs check."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kit.probe import need_programs
+from kit.process import run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Key", "gnupg_home", "key_of", "new_home"]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key in a GnuPG folder of its own.
+
+    Attributes:
+        home: That folder.
+        keyring: The public half in OpenPGP's binary form, as apt and gpgv read it.
+        armoured: The same as text.
+    """
+
+    home: Path
+    keyring: Path
+    armoured: Path
+
+    @classmethod
+    def make(cls, home: Path, name: str, *more: str, lasts: str = "0") -> Key:
+        """Make a key that no machine knows; `more` are further options of gpg."""
+        made = cls(home, home / "public.gpg", home / "public.asc")
+        user = f"{name} <{name.replace(' ', '-')}@example.org>"
+        words = ("--passphrase", "", "--quick-gen-key", user, "ed25519", "sign", lasts)
+        made.gpg(*more, *words)
+        made.gpg("--output", made.keyring, "--export")
+        made.gpg("--armor", "--output", made.armoured, "--export")
+        return made
+
+    def gpg(self, *words: str | Path, stdin: str = "") -> str:
+        """Run gpg with this key, and return what it prints."""
+        return run(["gpg", "--homedir", self.home, "--batch", *words], stdin=stdin).stdout
+
+    def sign(self, text: str, *more: str) -> str:
+        """Sign a text in itself; `more` are further options of gpg."""
+        return self.gpg(*more, "--armor", "--clearsign", stdin=text)
+
+    def sign_file(self, path: Path) -> Path:
+        """Write the signature of a file beside it, as `path.sig`."""
+        signature = path.with_name(f"{path.name}.sig")
+        self.gpg("--yes", "--output", signature, "--detach-sign", path)
+        return signature
+
+
+@contextmanager
+def gnupg_home() -> Iterator[Path]:
+    """An empty GnuPG folder; it is removed, and its agent has ended, when this is left."""
+    home = new_home()
+    try:
+        yield home
+    finally:
+        _end(home)
+
+
+def new_home() -> Path:
+    """An empty GnuPG folder, which goes with this process, and its agent with it."""
+    # A socket's path may have 107 bytes: not below the folder of a test.
+    home = Path(tempfile.mkdtemp(prefix="provision-gpg-"))
+    atexit.register(_end, home)
+    return home
+
+
+def _end(home: Path) -> None:
+    if home.exists():
+        run(["gpgconf", "--homedir", home, "--kill", "all"], check=False)
+    # The agent removes its sockets at its end, which may come between a listing and a removal.
+    shutil.rmtree(home, ignore_errors=True)
+
+
+@cache
+def key_of(name: str = "archive of a test") -> Key:
+    """The key of that name, made once in a process."""
+    need_programs("gpg", "gpgv", "gpgconf")
+    return Key.make(new_home(), name)
