@@ -13,8 +13,11 @@ import requests
 from kit.agent_host import AgentHost
 from kit.debian import mirror, security_mirror
 from kit.fileserver import serving
+from kit.foreign import foreign_program
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.openpgp import key_of
+from provision.fetch import SignatureError, verify_signed
+from provision.fetch.signed import verify_detached
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,3 +117,29 @@ def test_without_its_key_or_leave_to_be_old_it_is_refused(
     assert status == 1
     assert "out of date: it was valid until 2022-01-01" in error["message"]
     assert "snapshot = true" in error["resolution"]
+
+
+def test_sequoia_checks_where_gnupg_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Debian 13, whose apt asks for one of the two, and installs Sequoia's."""
+    key, other, text = key_of(), key_of("another"), "Suite: s\n"
+    signed = key.sign(text).encode()
+    file = tmp_path / "file"
+    file.write_text(text)
+    signature = key.sign_file(file)
+    program = foreign_program("trixie", "sqv", tmp_path / "bin")
+    monkeypatch.setenv("PATH", str(program.parent))
+    monkeypatch.setattr("provision.run._search_path", lambda: str(program.parent))
+    # The end of the last line is not signed: gpgv prints it, and Sequoia doesn't.
+    read = verify_signed(signed, keyrings=[key.keyring], name="f")
+    assert read.decode().splitlines() == text.splitlines()
+    verify_detached(file, signature, keyring=key.keyring, name="f")
+    for document, trusted in ((signed, other), (signed.replace(b"s\n", b"t\n"), key)):
+        with pytest.raises(SignatureError):
+            verify_signed(document, keyrings=[trusted.keyring], name="f")
+    with pytest.raises(SignatureError):
+        verify_detached(file, signature, keyring=other.keyring, name="f")
+    file.write_text("Suite: t\n")
+    with pytest.raises(SignatureError):
+        verify_detached(file, signature, keyring=key.keyring, name="f")

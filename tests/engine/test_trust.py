@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import requests
 
-from kit.cache import cached
 from kit.fileserver import serving
+from kit.foreign import foreign_program
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need, need_programs
 from kit.process import run
 from kit.product import Provision
-from kit.repackaged import download
 from kit.signed_fleet import PASSWORD, Fleet, signed_fleet
 from provision.errors import ProvisionError
 from provision.fetch import UnreachableError
@@ -218,20 +217,18 @@ def test_openssl_reads_ours(fleet: Fleet, tmp_path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Skopeo:
-    """The program skopeo of Debian 13, with the libraries that it wants; Debian 12's can't verify.
+    """The program skopeo of Debian 13; Debian 12's can't verify.
 
     Attributes:
-        root: Where its packages are unpacked.
+        program: Starts it.
     """
 
-    root: Path
+    program: Path
 
     def __call__(self, *words: str | Path, home: Path, check: bool = True) -> Completed:
         """Run it, with nothing that this machine's own configuration says."""
-        libraries = self.root / "usr/lib/x86_64-linux-gnu"
-        loader = (libraries / "ld-linux-x86-64.so.2", "--library-path", libraries)
-        program = (*loader, self.root / "usr/bin/skopeo", *words)
-        return run(program, env={"HOME": str(home), "TMPDIR": str(home)}, check=check)
+        env = {"HOME": str(home), "TMPDIR": str(home)}
+        return run([self.program, *words], env=env, check=check)
 
     def copy(self, *words: str | Path, policy: dict[str, Any], home: Path) -> Completed:
         """`skopeo copy` under a policy of containers-policy.json(5)."""
@@ -250,15 +247,7 @@ _ANYTHING = {"default": [{"type": "insecureAcceptAnything"}]}
 
 @pytest.fixture(scope="module")
 def skopeo(tmp_path_factory: pytest.TempPathFactory) -> Skopeo:
-    """Unpacked, and not installed: its C library is newer than Debian 12's."""
-
-    def make(draft: Path) -> None:
-        folder = tmp_path_factory.mktemp("skopeo")
-        draft.mkdir()
-        for deb in download("trixie", ["skopeo"], folder):
-            run(["dpkg-deb", "--extract", deb, draft])
-
-    return Skopeo(cached("skopeo-trixie", make))
+    return Skopeo(foreign_program("trixie", "skopeo", tmp_path_factory.mktemp("skopeo")))
 
 
 def _copied(skopeo: Skopeo, name: str, key: Path, folder: Path) -> Completed:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from koji import PathInfo
+
 from kit.cache import cached
 from kit.kernels import kernels
 from kit.process import run
@@ -114,7 +116,7 @@ def site_of(distro: RpmDistro) -> Site:
 
 
 def koji_site(fedora: int = 40) -> tuple[str, Path]:
-    """A kernel of Fedora CoreOS, and a folder with its headers as koji lays packages out.
+    """A kernel of Fedora CoreOS, and a folder with its headers where koji's own PathInfo has them.
 
     Below `data/signed/KEY` is the copy that the distro's key has signed; the other is not signed.
     """
@@ -122,17 +124,26 @@ def koji_site(fedora: int = 40) -> tuple[str, Path]:
     key = signing_key("distro")
 
     def make(folder: Path) -> None:
-        # packages/NAME/VERSION/RELEASE/ARCH/FILE
-        build = folder / "packages/kernel" / headers.version / headers.release
-        signed = build / "data/signed" / _short_id(key.public) / "x86_64"
-        signed.mkdir(parents=True)
         unpacked = unpack_headers(kernels()[1], _debs("bookworm"), folder / "headers")
-        made = headers.write(unpacked, signed)
-        shutil.copytree(signed, build / "x86_64")
-        key.sign(made)
+        (made,) = headers.write(unpacked, folder)
+        plain, signed = koji_places(folder, headers, _short_id(key.public))
+        for place in (plain, signed):
+            place.parent.mkdir(parents=True)
+            shutil.copy(made, place)
+        key.sign([signed])
+        made.unlink()
         shutil.rmtree(folder / "headers")
 
     return headers.kernel, cached(f"rpm-koji-{_digest(headers, _DISTROS)}", make)
+
+
+def koji_places(folder: Path, headers: El, key: str) -> tuple[Path, Path]:
+    """Where koji has the headers of a kernel: as they were built, and signed with a key."""
+    paths = PathInfo(str(folder))
+    edition = {"version": headers.version, "release": headers.release, "arch": "x86_64"}
+    build = Path(paths.build({"name": "kernel", **edition}))
+    package = {"name": headers.package, **edition}
+    return build / paths.rpm(package), build / paths.signed(package, key)
 
 
 def _short_id(key: Path) -> str:

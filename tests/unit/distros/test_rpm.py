@@ -6,8 +6,10 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from koji import PathInfo as KojiPaths
 
 from provision.distros import Repository, Spec, distro_named, family_of, find_distro, release_of
+from provision.distros.distro import Archive
 from provision.distros.rpm_based import rpm, rpm_keys
 from provision.distros.rpm_based.dnf import (
     Dnf,
@@ -256,28 +258,41 @@ def test_headers_of_the_base_image_say_what_built_their_kernel() -> None:
 _FEDORA = "6.17.1-300.fc43.x86_64"
 
 
-def test_the_signed_copy_of_a_kernels_headers_has_an_address_in_koji() -> None:
-    """https://kojipkgs.fedoraproject.org/packages/kernel/6.17.1/300.fc43/data/signed/."""
-    fedora = distro_named("fedora")
-    assert fedora is not None
-    archive = archive_of_headers(fedora)
+def _koji_of(name: str) -> Archive | None:
+    distro = distro_named(name)
+    assert distro is not None
+    return archive_of_headers(distro)
+
+
+@pytest.mark.parametrize("mirror", [None, "http://mirror.example/koji/packages/kernel/"])
+@pytest.mark.parametrize(
+    ("version", "release", "arch"),
+    [("6.17.1", "300.fc43", "x86_64"), ("6.18.0", "0.rc1.20251004git7f7072.11.fc44", "aarch64")],
+)
+def test_the_signed_copy_of_a_kernels_headers_is_where_koji_puts_it(
+    version: str, release: str, arch: str, mirror: str | None
+) -> None:
+    archive = _koji_of("fedora")
     assert archive is not None
-    signed = (
-        "kernel/6.17.1/300.fc43/data/signed/31645531/x86_64/kernel-devel-6.17.1-300.fc43.x86_64"
+    place = KojiPaths(
+        "http://mirror.example/koji" if mirror else "https://kojipkgs.fedoraproject.org"
     )
-    assert header_addresses(archive, _FEDORA, ["31645531"]) == (
-        f"https://kojipkgs.fedoraproject.org/packages/{signed}.rpm",
+    edition = {"version": version, "release": release, "arch": arch}
+    folder = place.build({"name": "kernel", **edition})
+    keys = ["105ef944", "31645531"]
+    found = header_addresses(archive, f"{version}-{release}.{arch}", keys, mirror=mirror)
+    assert found == tuple(
+        f"{folder}/{place.signed({'name': 'kernel-devel', **edition}, key)}" for key in keys
     )
-    mirror = "http://mirror.example/koji/kernel/"
-    assert header_addresses(archive, _FEDORA, ["a" * 8, "31645531"], mirror=mirror)[1] == (
-        f"http://mirror.example/koji/{signed}.rpm"
-    )
+
+
+def test_other_kernels_and_distros_have_nothing_in_koji() -> None:
+    fedora = _koji_of("fedora")
+    assert fedora is not None
     # Their headers are in packages of other names.
-    assert header_addresses(archive, f"{_FEDORA}+debug", ["31645531"]) == ()
+    assert header_addresses(fedora, f"{_FEDORA}+debug", ["31645531"]) == ()
     for name in ("rocky", "debian", "opensuse-leap"):
-        other = distro_named(name)
-        assert other is not None
-        assert archive_of_headers(other) is None
+        assert _koji_of(name) is None
 
 
 def test_a_package_of_the_archive_is_asked_for_by_its_path_and_has_its_address() -> None:
