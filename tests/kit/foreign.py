@@ -9,11 +9,11 @@ from kit.cache import cached
 from kit.process import run
 from kit.repackaged import download
 
-__all__ = ["foreign_program"]
+__all__ = ["foreign_program", "program_root"]
 
 
-def foreign_program(suite: str, package: str, folder: Path) -> Path:
-    """Put the program of a package that has its name into `folder`, to be run from there."""
+def program_root(suite: str, package: str) -> Path:
+    """The folder with the files of a package and of all that it depends on."""
 
     def make(draft: Path) -> None:
         draft.mkdir()
@@ -21,7 +21,12 @@ def foreign_program(suite: str, package: str, folder: Path) -> Path:
             for deb in download(suite, [package], Path(name)):
                 run(["dpkg-deb", "--extract", deb, draft])
 
-    root = cached(f"{package}-{suite}", make)
+    return cached(f"{package}-{suite}", make)
+
+
+def foreign_program(suite: str, package: str, folder: Path) -> Path:
+    """Put the program of a package that has its name into `folder`, to be run from there."""
+    root = program_root(suite, package)
     libraries = root / "usr/lib/x86_64-linux-gnu"
     loader = f"{libraries}/ld-linux-x86-64.so.2 --library-path {libraries}"
     folder.mkdir(parents=True, exist_ok=True)

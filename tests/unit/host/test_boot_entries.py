@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,22 +12,12 @@ from provision.host.boot_entries import boot_entries, other_slot
 from provision.host.kernels import find_kernels
 
 OLD, NEW = "6.1.0-47-amd64", "6.1.0-56-amd64"
-DEPLOYMENTS = "ostree/deploy/fedora-coreos/deploy"
-DATA = Path(__file__).parents[2] / "data/updaters"
 
 
 def _put(root: Path, name: str, content: str | bytes = "") -> None:
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-
-
-def _ostree(root: Path) -> None:
-    """The booted deployment, the one before it, and one that is pinned."""
-    _put(root, "run/ostree-booted")
-    for name, release in (("aa.0", NEW), ("bb.0", OLD), ("cc.1", "5.14.0-1.el9.x86_64")):
-        _put(root, f"{DEPLOYMENTS}/{name}/usr/lib/modules/{release}/vmlinuz")
-        _put(root, f"{DEPLOYMENTS}/{name}.origin")
 
 
 def _flatcar(root: Path) -> None:
@@ -69,7 +58,6 @@ def _unified(root: Path) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        _ostree,
         _flatcar,
         _fedora,
         _kernel_install,
@@ -81,30 +69,14 @@ def _unified(root: Path) -> None:
 def test_what_may_boot_again_is_found(make: Callable[[Path], None], tmp_path: Path) -> None:
     make(tmp_path)
     found = boot_entries(tmp_path)
-    extra = {"5.14.0-1.el9.x86_64"} if make is _ostree else set()
-    assert set(found.releases) == {OLD, NEW} | extra
+    assert set(found.releases) == {OLD, NEW}
     assert found.doubts == ()
     _put(tmp_path, "proc/sys/kernel/osrelease", f"{NEW}\n")
     kernels = find_kernels(tmp_path, ask=_answer(None))
-    assert set(kernels.others) == {OLD} | extra
-    assert set(kernels.bootable) == {OLD, NEW} | extra
+    assert set(kernels.others) == {OLD}
+    assert set(kernels.bootable) == {OLD, NEW}
     # It is made for what boots next; what may boot again keeps what it has.
     assert OLD not in kernels.relevant
-
-
-def test_the_deployment_to_go_back_to_counts_whatever_the_updater_says(tmp_path: Path) -> None:
-    """It is behind the booted one, so nothing is built for it; but it is there."""
-    document = json.loads((DATA / "rpm-ostree_staged.json").read_text())
-    old = document["deployments"][0] | {"staged": False}
-    document["deployments"] = [old | {"booted": True, "serial": 1}, old]
-    _put(tmp_path, "run/ostree-booted")
-    for deployment, release in zip(document["deployments"], (NEW, OLD), strict=True):
-        name = f"{deployment['checksum']}.{deployment['serial']}"
-        folder = f"ostree/deploy/{deployment['osname']}/deploy/{name}"
-        _put(tmp_path, f"{folder}/usr/lib/modules/{release}/vmlinuz")
-    _put(tmp_path, "proc/sys/kernel/osrelease", f"{NEW}\n")
-    kernels = find_kernels(tmp_path, ask=_answer(json.dumps(document)))
-    assert (kernels.pending, kernels.others, kernels.doubts) == ((), (OLD,), ())
 
 
 def test_what_names_no_release_counts_for_nothing(tmp_path: Path) -> None:
@@ -135,7 +107,7 @@ def test_a_link_that_leads_in_a_circle_leaves_a_doubt(tmp_path: Path, name: str)
     assert any("slot b" in doubt for doubt in boot_entries(tmp_path).doubts)
 
 
-@pytest.mark.parametrize("make", [_ostree, _flatcar, _fedora, _kernel_install, _unified])
+@pytest.mark.parametrize("make", [_flatcar, _fedora, _kernel_install, _unified])
 def test_what_the_running_host_boots_does_not_count_for_another_root(
     make: Callable[[Path], None], tmp_path: Path
 ) -> None:

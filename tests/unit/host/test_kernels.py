@@ -198,15 +198,6 @@ def test_a_staged_deployment_boots_next(tmp_path: Path) -> None:
     assert kernels.notes == ()
 
 
-def test_behind_the_booted_deployment_is_only_what_it_can_go_back_to(tmp_path: Path) -> None:
-    document = json.loads((DATA / "rpm-ostree_staged.json").read_text())
-    old = document["deployments"][0] | {"staged": False}
-    document["deployments"] = [old | {"booted": True, "serial": 1}, old]
-    _ostree(tmp_path, json.dumps(document), "5.14.0-1.el9.x86_64")
-    kernels = find_kernels(tmp_path, ask=_says(json.dumps(document)))
-    assert (kernels.pending, kernels.notes) == ((), ())
-
-
 @pytest.mark.parametrize("text", [None, "", "{}", "[]", '{"deployments": [{}]}'])
 def test_an_ostree_host_that_does_not_say_is_noted(text: str | None, tmp_path: Path) -> None:
     _ostree(tmp_path, "{}", "5.14.0-1.el9.x86_64")
