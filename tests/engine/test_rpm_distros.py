@@ -67,9 +67,11 @@ _AT_NIGHT = pytest.mark.nightly
 _one = pytest.mark.parametrize(
     "stand", [_ROCKY_9, pytest.param(_LEAP, marks=_AT_NIGHT)], indirect=True
 )
-# A test of both, and at night of newer headers and a newer compiler.
+# The same, and at night of newer headers and a newer compiler.
 _each = pytest.mark.parametrize(
-    "stand", [_ROCKY_9, _LEAP, pytest.param(_ROCKY_10, marks=_AT_NIGHT)], indirect=True
+    "stand",
+    [_ROCKY_9, *(pytest.param(one, marks=_AT_NIGHT) for one in (_LEAP, _ROCKY_10))],
+    indirect=True,
 )
 
 
@@ -277,6 +279,7 @@ def test_a_build_installs_the_closure_and_asks_no_mirror(
     assert "modversions" in vermagic
 
 
+@_AT_NIGHT
 @_one
 def test_a_dkms_conf_is_evaluated_and_built_from_there(
     stand: _Stand, fresh: _Host, tmp_path: Path
@@ -298,6 +301,7 @@ def test_a_dkms_conf_is_evaluated_and_built_from_there(
     assert run(["modinfo", "-F", "vermagic", module]).stdout.split()[0] == kernel
 
 
+@_AT_NIGHT
 @_one
 def test_a_commit_is_fetched_by_the_toolchain_and_built_without_a_network(
     stand: _Stand, fresh: _Host, tmp_path: Path
@@ -313,6 +317,7 @@ def test_a_commit_is_fetched_by_the_toolchain_and_built_without_a_network(
     assert run(["modinfo", "-F", "vermagic", module]).stdout.split()[0] == kernel
 
 
+@_AT_NIGHT
 @pytest.mark.parametrize("stand", [_ROCKY_9], indirect=True)
 def test_a_cloud_of_rhel_serves_by_the_certificate_that_its_repository_file_names(
     stand: _Stand, fresh: _Host, tmp_path: Path
@@ -346,6 +351,7 @@ def test_a_cloud_of_rhel_serves_by_the_certificate_that_its_repository_file_name
     assert stand.mirror.asked == []
 
 
+@_AT_NIGHT
 @pytest.mark.parametrize("stand", [_ROCKY_9], indirect=True)
 def test_a_private_mirror_is_trusted_as_the_host_trusts_it(
     stand: _Stand, fresh: _Host, tmp_path: Path
@@ -488,6 +494,7 @@ def _as_fedora(stand: _Stand) -> None:
         stand.engine.docker("rm", made)
 
 
+@_AT_NIGHT
 @pytest.mark.parametrize("stand", [_ROCKY_9], indirect=True)
 def test_a_kernel_that_the_repositories_have_dropped_is_built_from_koji(
     stand: _Stand, fresh: _Host, tmp_path: Path
@@ -509,6 +516,7 @@ def test_a_kernel_that_the_repositories_have_dropped_is_built_from_koji(
     assert list(pin["urls"][headers["sha256"]]) == [f"{url}/{signed.relative_to(folder)}"]
 
 
+@_AT_NIGHT
 @pytest.mark.parametrize("stand", [_ROCKY_9], indirect=True)
 def test_an_unsigned_copy_in_koji_is_not_used(stand: _Stand, fresh: _Host, tmp_path: Path) -> None:
     kernel, made = koji_site(43)
@@ -532,6 +540,7 @@ def test_an_unsigned_copy_in_koji_is_not_used(stand: _Stand, fresh: _Host, tmp_p
     assert f"{url}/packages/kernel/" in error["details"]
 
 
+@_AT_NIGHT
 @pytest.mark.parametrize("stand", [_LEAP], indirect=True)
 @pytest.mark.parametrize("change", ["unsigned", "foreign"])
 def test_an_index_that_is_not_signed_is_not_used(
@@ -569,6 +578,7 @@ def test_an_index_that_is_not_signed_is_not_used(
             assert fresh.provision.failure(*words)[0] == 1
 
 
+@_AT_NIGHT
 @_one
 def test_a_base_image_is_made_from_the_distros_packages(
     stand: _Stand, fresh: _Host, tmp_path: Path

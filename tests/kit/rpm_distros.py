@@ -1,4 +1,6 @@
-"""Stand-ins for distros of the RPM families: what each is called, has and publishes.
+"""Rocky Linux and openSUSE Leap, made of Debian's packages; their own dnf, zypper, rpm read them.
+
+What each is called, has and publishes was written by hand after their os-release and repositories.
 
 `kit.rpm_sites` makes their images and mirrors.
 """

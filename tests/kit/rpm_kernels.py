@@ -1,4 +1,6 @@
-"""Headers of Debian's kernels as `kernel-devel` packages, laid out as EL, Fedora, SUSE do it.
+"""Headers of Debian's kernels in the packages of EL, Fedora and SUSE; rpm, kbuild read them.
+
+The layout was written by hand after the spec files of those kernels.
 
 What is built with them has the release that the package is for, and Debian's compiler under the
 name and in the words that these distros use.

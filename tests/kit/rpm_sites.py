@@ -1,4 +1,6 @@
-"""Images and mirrors of the RPM distros' stand-ins, made once and then kept in the cache.
+"""Images and mirrors of `kit.rpm_distros`: by createrepo_c, rpmbuild, rpmsign, koji's PathInfo.
+
+They are made once and then kept in the cache.
 
 An image has the real solver of its family and the real rpm. A mirror is a tree of repositories; it
 has variants for what goes wrong on mirrors, which differ in the packages that they are named for
