@@ -9,6 +9,7 @@ mod cli;
 mod command_line;
 mod container;
 mod container_root;
+mod corpus;
 mod errors;
 mod fuzz;
 mod hook;
