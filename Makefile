@@ -13,7 +13,7 @@ PYTEST := $(PYTHON) -m pytest
 SHIPPING := PYTHONPATH=release .venv/bin/python -m shipping
 # tests/conftest.py says which tests share a process; a host mostly waits for Ansible, an engine for
 # the archive, and an emulated guest mostly uses one core.
-WORKERS ?= 3
+WORKERS ?= 2
 SHARED := --numprocesses=$(WORKERS) --durations=20 -m
 DAILY := $(SHARED) 'not nightly'
 

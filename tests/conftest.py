@@ -1,8 +1,4 @@
-"""An engine a process, and which tests share a process, in which order they start.
-
-A file's tests stay in one process, as they share hosts and guests. What takes longest begins first,
-so that no process is left alone with it at the end.
-"""
+"""An engine a process, and what of the tests is run, in which order (`kit.schedule`)."""
 
 from __future__ import annotations
 
@@ -11,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 
 from kit.engine import Engine
 from kit.kernels import kernels, replaced
 from kit.probe import is_root, need, need_programs
 from kit.product import DECORATOR, DISTRO, RUNTIME, Provision, load_base, make_wheel
 from kit.registry import free_port
+from kit.schedule import Scheduling, minutes_of, put_in_order, scope_of, share, time_left_for
 from kit.shared import shared_file, shared_folder
 from kit.toolchains import load_toolchains
 
@@ -31,54 +27,22 @@ if TYPE_CHECKING:
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
 
-# Files that share something costly, and so a process: `pytest --numprocesses` runs each of these in
-# one, and other files on their own.
-_TOGETHER = {
-    "tests/engine/test_nvidia.py": "nvidia",
-    "tests/engine/test_nvidia_agent.py": "nvidia",
-    "tests/engine/test_tutorials.py": "nvidia",
-    "tests/vm/test_container_hosts.py": "loaded guest",
-    "tests/vm/test_loaded_module.py": "loaded guest",
-    "tests/vm/test_kmm.py": "bare guest",
-    "tests/vm/test_sysext.py": "bare guest",
-}
 # What builds for packaged kernels.
 _ON_KERNELS = ("tests/engine/", "tests/hosts/", "tests/vm/")
-# Files that take minutes, the longest first; all others follow.
-_LONGEST = [
-    "tests/vm/test_power_cut.py",
-    "tests/engine/test_nvidia.py",
-    "tests/vm/test_modules.py",
-    "tests/vm/test_container_hosts.py",
-    "tests/vm/test_loaded_module.py",
-    "tests/vm/test_units.py",
-    "tests/vm/test_driver_versions.py",
-    "tests/vm/test_kmm.py",
-    "tests/vm/test_sysext.py",
-    "tests/vm/test_secure_boot.py",
-    "tests/engine/test_runfile.py",
-    "tests/engine/test_rpm_distros.py",
-    "tests/engine/test_clean_clone.py",
-    "tests/engine/test_matrix.py",
-    "tests/engine/test_dkms.py",
-    "tests/engine/test_agent.py",
-    "tests/engine/test_interrupted.py",
-    "tests/hosts/test_debian.py",
-    "tests/hosts/test_ignition.py",
-    "tests/hosts/test_coreos_site.py",
-    "tests/hosts/test_trouble.py",
-    "tests/hosts/test_offline.py",
-    "tests/hosts/test_packed.py",
-    "tests/hosts/test_sanity.py",
-]
+_TOO_LATE = "no time is left for it"
 
 
-class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no type hints
-    """Gives each process whole files, or whole groups of them, in the order of collection."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options for a run that has only so much time."""
+    group = parser.getgroup("time")
+    group.addoption("--share", metavar="K/N", help="only the K-th of N parts, from 0")
+    group.addoption("--end-by", type=float, metavar="SECONDS", help="of 1970: skip what is longer")
 
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.split("::", 1)[0]
-        return _TOGETHER.get(file, file)
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have xdist say in which group a test is."""
+    if config.option.dist != "no":
+        config.option.dist = "loadgroup"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
@@ -87,11 +51,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
     return Scheduling(config, log)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of what other options have left, take the share; begin with what takes longest."""
+    if config.option.share:
+        number, _, parts = config.option.share.partition("/")
+        chosen = share(minutes_of(items), int(number), int(parts))
+        config.hook.pytest_deselected(items=[i for i in items if scope_of(i) not in chosen])
+        items[:] = [item for item in items if scope_of(item) in chosen]
+    put_in_order(items)
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest."""
-    ranks = {file: rank for rank, file in enumerate(_LONGEST)}
-    items.sort(key=lambda item: ranks.get(item.nodeid.split("::", 1)[0], len(ranks)))
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begin nothing that would not end in time."""
+    end = item.config.option.end_by
+    if end and not time_left_for(item, end):
+        pytest.skip(_TOO_LATE)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

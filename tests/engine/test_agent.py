@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.product import Provision
 
+pytestmark = pytest.mark.minutes(3)
+
 _WANTED = f"[drivers.{SMALL_DRIVER}]\n"
 _BROKEN = "1.4"
 _LONG = "1.1"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kit.engine import Engine
 
 # Minutes: the image is made of the packages of a release.
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(4)]
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.minutes(3)
+
 # What a make, a pytest and a virtual environment around us would hand down to the clone's own.
 _FOREIGN = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PYTHONPATH", "VIRTUAL_ENV", "DOCKER_HOST")
 

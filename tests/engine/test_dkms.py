@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from kit.product import Provision
 
+pytestmark = pytest.mark.minutes(3)
+
 _TARGET = ("--kernel", NEW_KERNEL, "--distro", DISTRO)
 # Package of Debian 12, and how many modules it has for that kernel.
 _SMALL = {"acpi-call-dkms": 1, "ddcci-dkms": 2}

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from provision.engine.stream import BuildStream
     from provision.progress import Event
 
+pytestmark = pytest.mark.minutes(2)
+
 _TARGET = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
 _BUILD = ("build", *_TARGET, *BUILD_NETWORK)
 _MANY = 60

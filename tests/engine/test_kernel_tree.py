@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from kit.kernel_tree import BuiltKernel
     from kit.product import Provision
 
+pytestmark = pytest.mark.minutes(15)
+
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _CONFIG = """\
 [distros.debian.archive]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.product import Provision
 
-pytestmark = pytest.mark.usefixtures("toolchains_again")
+pytestmark = [pytest.mark.usefixtures("toolchains_again"), pytest.mark.minutes(3)]
 
 _LIMIT_S = 300
 # Longer than a run may take to stop.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Its package has 100 MB unpacked.
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(2)]
 _EXAMPLES = REPOSITORY / "docs/examples/monitoring"
 _PROGRAMS = ("prometheus", "promtool")
 _WITHIN_S = 60

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from kit.process import Completed
     from kit.product import Provision
 
+pytestmark = [pytest.mark.xdist_group("nvidia"), pytest.mark.minutes(4)]
+
 _ML = "/usr/lib64/nvidia/libnvidia-ml.so.1"
 _ALL = ("--env=OCI_NVIDIA=all",)
 # https://docs.kernel.org/admin-guide/devices.html: 195 is NVIDIA's.

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from kit.engine import Engine
 
 # Minutes: packages of four Pythons are downloaded, packed twice, and installed on three distros.
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
 
 _RELEASED = (
     *("provision-*.whl", "provision-*.tar.gz", "oci_decorator-drivers-*.tar.gz"),

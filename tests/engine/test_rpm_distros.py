@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
     from kit.podman import Podman
 
+pytestmark = pytest.mark.minutes(5)
+
 _DISTROS: dict[str, Callable[[], RpmDistro]] = {
     "rocky:9": rocky_9,
     "opensuse-leap:15.6": leap_15,

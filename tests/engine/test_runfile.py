@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.podman import Podman
 
+pytestmark = pytest.mark.minutes(4)
+
 _ROCKY = "rockylinux/rockylinux:9"
 _MODULES = ["nvidia", "nvidia-drm", "nvidia-modeset", "nvidia-peermem", "nvidia-uvm"]
 

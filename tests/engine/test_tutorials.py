@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from kit.process import Completed
     from kit.product import Provision
 
+pytestmark = pytest.mark.xdist_group("nvidia")
+
 _NVIDIA = "tutorials/nvidia-docker-debian.md"
 _ONLOAD = "tutorials/onload.md"
 # The numbers are fixed: https://docs.kernel.org/admin-guide/devices.html

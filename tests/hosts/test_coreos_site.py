@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from kit.engine import Engine
 
+pytestmark = pytest.mark.minutes(2)
+
 _PROGRAM = "/opt/provision/bin/provision"
 _GATE = "/oem/bin/oem-postinst"
 _FOREIGN = (

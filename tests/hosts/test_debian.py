@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.engine_tree import EngineTree
 
+pytestmark = pytest.mark.minutes(4)
+
 _DRIVER = "v4l2loopback"
 _RELEASES = (DEBIAN_12, DEBIAN_13)
 _PROGRAM = "/opt/provision/bin/provision"

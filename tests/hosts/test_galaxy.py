@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kit.engine import Engine
 
 # Minutes: a release is made.
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(3)]
 
 _GALAXY = Path(sys.executable).parent / "ansible-galaxy"
 _REPOSITORY = "/srv/repository"

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from kit.coreos import Layout
     from kit.engine import Engine
 
+pytestmark = pytest.mark.minutes(3)
+
 _DRIVER = "v4l2loopback"
 _PROGRAM = "/opt/provision/bin/provision"
 _RUNTIME = "/opt/provision/bin/oci-decorator-runtime"

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from kit.engine import Engine
 
+pytestmark = pytest.mark.minutes(2)
+
 _TARGET = (SMALL_DRIVER, "--kernel", KERNEL, "--distro", DISTRO)
 # For a Docker that could do no harm to this machine's network.
 _DAEMON_JSON = """\

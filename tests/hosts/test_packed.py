@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from kit.engine import Engine
 
+pytestmark = pytest.mark.minutes(2)
+
 _PROGRAMS = Path(sys.executable).parent
 _PASSWORD = "not-f0r-everyone"  # noqa: S105 - of no one
 _CONFIG = {

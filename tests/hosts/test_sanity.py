@@ -17,6 +17,8 @@ from kit.process import run
 if TYPE_CHECKING:
     from kit.process import Completed
 
+pytestmark = pytest.mark.minutes(2)
+
 _PYTHON = ".".join(map(str, sys.version_info[:2]))
 _IGNORES = COLLECTION / "tests/sanity"
 # Each test installs what it needs into an environment of its own.

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from kit.engine import Engine
 
+pytestmark = pytest.mark.minutes(2)
+
 _WAIT_S = 120
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from kit.engine import Engine
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(10)]
 
 _NEEDED = ("libvirtd", "dnsmasq", "slirp4netns", "qemu-system-x86_64", "dockerd")
 _OPEN = (

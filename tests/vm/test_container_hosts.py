@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from kit.guest import Guest
 
+pytestmark = [pytest.mark.xdist_group("loaded guest"), pytest.mark.minutes(4)]
+
 _FLAG = "-e OCI_V4L2LOOPBACK=all"
 _OPEN = "sh -c ': <>/dev/video0 && echo opened'"
 _HOOKS = "/usr/share/containers/oci/hooks.d"

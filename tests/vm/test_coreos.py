@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.guest import Guest
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
 
 _DATA = REPOSITORY / "tests/data"
 _PROGRAM = "/opt/provision/bin/provision"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kit.guest import Guest
 
 # No other test that isn't nightly uses this guest, which takes minutes to make.
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(5)]
 
 # Those of the newest crun's libraries that Debian 13 lacks or has too old.
 _NEWEST = ("crun", "libblake3-0", "libjson-c5")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(6)]
 
 _OLD = "module 1.0 library 1.0"
 _NEW = "module 2.0 library 2.0"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.guest import Recipe
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(10)]
 
 _IMAGE = "rockylinux/rockylinux:10"
 _DNF_WITHIN_S = 900

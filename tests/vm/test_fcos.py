@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.guest import Guest, Recipe
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(10)]
 
 _DATA = REPOSITORY / "tests/data"
 _FEDORA = "42"

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from kit.guest import Guest
     from kit.kernel_tree import BuiltKernel
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
 
 _DATA = REPOSITORY / "tests/data"
 _VERSION = "3227.2.4"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kit.guest import Guest
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(6)]
 
 # Connects to what answers at the other side of the world network: this machine's ports.
 _REACH_HOST = "python3 -c 'import socket; socket.create_connection((\"10.0.2.2\", {}), timeout=5)'"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from kit.guest import Guest
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
 
 _UPDATERS = REPOSITORY / "tests/data/updaters"
 _WITHIN_S = 900

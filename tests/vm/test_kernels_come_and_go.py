@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from kit.guest import Guest
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
 
 # Cloud kernels: a fifth of the others' size, for a guest that is emulated.
 _DROPPED = "6.1.0-52-cloud-amd64"

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from kit.guest import Guest
     from kit.kmm import Node
 
+pytestmark = [pytest.mark.xdist_group("bare guest"), pytest.mark.minutes(3)]
+
 _SHARED = "/root/shared"
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from kit.guest import Guest
 
 # busybox opens it for reading and writing; `: <>` does nothing else.
+pytestmark = [pytest.mark.xdist_group("loaded guest"), pytest.mark.minutes(2)]
+
 _OPEN = "': <>/dev/video0 && echo opened'"
 _SAME_BUILD = """python3 -c '
 import sys

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kit.engine import Engine
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
 
 _FAILED = 1
 _WITHIN_S = 900

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.guest import Guest
 
+pytestmark = pytest.mark.minutes(6)
+
 TAINT_UNSIGNED = "OE"
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from kit.engine import Engine
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
 
 _APT = "DEBIAN_FRONTEND=noninteractive apt-get -qy"
 _APT_WITHIN_S = 1500

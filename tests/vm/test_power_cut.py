@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.process import Completed
 
+pytestmark = pytest.mark.minutes(8)
+
 _OLD = "module 1.0 library 1.0"
 _NEW = "module 2.0 library 2.0"
 # So many of the last copies are from the change itself.

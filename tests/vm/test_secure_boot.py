@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.guest import Guest
 
+pytestmark = pytest.mark.minutes(4)
+
 _MODULE = f"lib/modules/{OLD_KERNEL}/v4l2loopback.ko"
 _ACCEPTED = ("sha256", "sha384", "sha512")
 # What insmod says, and what the kernel logs: kernel/module/signing.c.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.guest import Guest, Recipe
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
 
 _DISTRO = "debian:13"
 _DAEMON = """\

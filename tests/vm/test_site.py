@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from kit.guest import Guest
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
 
 _OLD = "module 1.0 library 1.0"
 _NEW = "module 2.0 library 2.0"

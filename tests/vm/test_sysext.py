@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.guest import Guest
 
+pytestmark = [pytest.mark.xdist_group("bare guest"), pytest.mark.minutes(2)]
+
 _NAME = f"provision-{SMALL_DRIVER}"
 _PLACE = f"/var/lib/extensions/{_NAME}.raw"
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.guest import Guest
 
+pytestmark = pytest.mark.minutes(5)
+
 _WAIT_S = 600
 _VENDOR = """
 {"activation_flag": "OCI_ZERO", "driver_feature": [], "inventory": {"a": {"devices": ["zero"]}}}
