@@ -52,12 +52,16 @@ check-crate:
 	PROVISION_INSTALLS=no hooks/build.sh check
 	PROVISION_INSTALLS=no hooks/build.sh test
 
-test: engines build check ## check, then real engines, hosts and kernels (root, some 30 minutes, 40 the first time)
+test: engines build check ## check, then real engines, hosts and kernels (root)
 	$(PYTEST) tests/engine tests/hosts tests/vm $(DAILY)
 
-test-nightly: engines build ## What `make test` leaves out: long scenarios, more of the same, Vagrant (root, hours)
+test-nightly: engines build ## What `make test` leaves out (root, hours); SHARE=K/N: the K-th of N parts, from 0
 	@.ci/setup nightly
-	$(PYTEST) tests/engine tests/hosts tests/vm tests/vagrant $(SHARED) nightly
+	$(PYTEST) tests/engine tests/hosts tests/vm tests/vagrant $(if $(SHARE),--share=$(SHARE)) $(if $(END_BY),--end-by=$(END_BY)) $(SHARED) nightly
+
+packages-test: engines build ## The packages of a release on bare Debian 12 and 13 (root)
+	@.ci/setup dist
+	$(PYTEST) tests/engine/test_packages.py -k 'not rpm'
 
 engine-test: engines build
 	$(PYTEST) tests/engine $(DAILY)
@@ -121,5 +125,5 @@ demo-setup:
 engines:
 	@.ci/setup test
 
-.PHONY: help demo demo-setup announce uninstall-demo check check-python check-crate test test-nightly engine-test host-test vm-test bench \
+.PHONY: help demo demo-setup announce uninstall-demo check check-python check-crate test test-nightly packages-test engine-test host-test vm-test bench \
 	mutants build collection dist dist-verify reference docs diagrams clean setup check-setup engines

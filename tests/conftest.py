@@ -29,7 +29,6 @@ hypothesis.settings.load_profile("no deadline")
 
 # What builds for packaged kernels.
 _ON_KERNELS = ("tests/engine/", "tests/hosts/", "tests/vm/")
-_TOO_LATE = "no time is left for it"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,7 +66,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Begin nothing that would not end in time."""
     end = item.config.option.end_by
     if end and not time_left_for(item, end):
-        pytest.skip(_TOO_LATE)
+        pytest.skip(f"no time is left for {item.nodeid}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

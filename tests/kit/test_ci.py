@@ -1,0 +1,43 @@
+"""`.ci/run` with a `make` that does nothing: each part is in the table, and may fail the run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kit.cache import REPOSITORY
+from kit.process import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_PARTS = ("test", "demo", "packages-test", "test-nightly")
+
+
+@pytest.mark.parametrize(
+    ("minutes", "failing", "results"),
+    [
+        (75, None, ("passed", "passed", "passed", "passed")),
+        (75, "demo", ("passed", "FAILED", "passed", "passed")),
+        (5, None, ("passed", "passed", "passed", "not run")),
+        (1, None, ("FAILED", "FAILED", "FAILED", "not run")),
+    ],
+)
+def test_ci_says_what_became_of_each_part(
+    tmp_path: Path, minutes: int, failing: str | None, results: tuple[str, ...]
+) -> None:
+    make = tmp_path / "make"
+    make.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/called\n[ "$1" != "{failing}" ]\n')
+    make.chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CI_MINUTES": str(minutes)}
+    done = run([REPOSITORY / ".ci/run"], env=variables, check=False)
+    failed = "FAILED" in results
+    assert done.returncode == int(failed), done.output
+    table = done.stdout.partition("| minutes | result\n")[2].splitlines()
+    said = [line.split("|")[2].strip().partition(":")[0] for line in table]
+    assert said == [*results, "FAILED" if failed else "passed"]
+    called = (tmp_path / "called").read_text().splitlines() if minutes > 1 else []
+    ran = [part for part, said in zip(_PARTS, results, strict=True) if said != "not run"]
+    assert [line.split()[0] for line in called] == (ran if minutes > 1 else [])
+    assert all(" SHARE=" in line and " END_BY=" in line for line in called if "nightly" in line)
