@@ -16,14 +16,15 @@ from kit.agent_host import AgentHost
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.product import Provision
 from kit.registry import serving_registry
-from provision.pipeline.registries import connect, tag_of
+from provision.pipeline.registries import skopeo_registry, tag_of
 from provision.pipeline.workspace import load_settings
-from provision.registry.copying import uploader
-from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, Descriptor
+from provision.registry.image_layout import LayoutWriter
+from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST
 from provision.registry.names import parse_reference
+from provision.registry.skopeo import Layout, copy
 from unit.kmod.artifact import make_artifact, make_pin
 from unit.registry.media import config_of
-from unit.registry.memory import GZIP_LAYER, digest_of, layer_of
+from unit.registry.memory import GZIP_LAYER, layer_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,20 +107,19 @@ def _push(root: Path, address: str, folder: Path) -> str:
     layer = layer_of(folder / "artifact")
     packed, config = gzip.compress(layer, mtime=0), config_of(PIN, layer)
     name = parse_reference(f"{address}/{SMALL_DRIVER}")
-    client = uploader(connect(load_settings(root), name))
-    file = folder / "layer"
-    file.write_bytes(packed)
-    described = {"mediaType": GZIP_LAYER, "digest": digest_of(packed), "size": len(packed)}
-    assert not client.has_blob(digest_of(packed))
-    client.upload(Descriptor.model_validate_json(json.dumps(described)), file)
-    assert client.has_blob(digest_of(packed))
-    put = client.put_blob(config)
+    writer = LayoutWriter(folder / "layout", name)
+    described = {
+        kind: writer.put_blob(data).model_dump(include={"digest", "size"}) | {"mediaType": kind}
+        for kind, data in ((OCI_CONFIG, config), (GZIP_LAYER, packed))
+    }
     manifest = {
         "schemaVersion": 2,
         "mediaType": OCI_MANIFEST,
-        "config": {"mediaType": OCI_CONFIG, "digest": put.digest, "size": put.size},
-        "layers": [described],
+        "config": described[OCI_CONFIG],
+        "layers": [described[GZIP_LAYER]],
     }
-    data = json.dumps(manifest).encode()
-    client.put_manifest(f"{TAG}-{PIN.short_digest}", data, OCI_MANIFEST)
-    return client.put_manifest(TAG, data, OCI_MANIFEST)
+    digest = writer.put_manifest(TAG, json.dumps(manifest).encode(), OCI_MANIFEST)
+    target = skopeo_registry(load_settings(root), name)
+    for tag in (TAG, f"{TAG}-{PIN.short_digest}"):
+        copy(Layout(writer.folder), TAG, target, tag)
+    return digest

@@ -7,35 +7,21 @@ interrupted run, and removes what no longer belongs there.
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 
 from provision.errors import ProvisionError
 from provision.files import lock, sha256_file, write_atomic
 from provision.fleet.bundle_contents import BASES, Contents, Order
-from provision.fleet.bundle_index import (
-    INDEX,
-    SIGNATURE,
-    SUMS,
-    BundleArtifact,
-    BundleBase,
-    BundleFile,
-    BundleIndex,
-    BundleKey,
-    sums_text,
-)
-from provision.fleet.selection import Chosen, RegistryAccess
+from provision.fleet.selection import RegistryAccess
+from provision.fleet.signed_files import SIGNATURE, SUMS, sums_text
 from provision.pipeline.image_archives import pack_folder
-from provision.pipeline.registries import BUNDLE_IMAGES, trusted_keys
+from provision.pipeline.registries import BUNDLE_IMAGES, skopeo_registry
 from provision.progress import Note, Progress, Step
-from provision.registry.artifact_images import facts_of
-from provision.registry.attached_signatures import signature_tag
-from provision.registry.copying import ImageCopier
-from provision.registry.image_layout import LayoutWriter
+from provision.registry.image_layout import prune
 from provision.registry.image_signature import Signer
-from provision.registry.manifests import Index, parse_manifest
-from provision.registry.names import Reference, parse_reference
+from provision.registry.names import parse_reference
+from provision.registry.skopeo import Layout, copy
 
 # Marks a folder as ours before anything is written, so that foreign files are never removed.
 _MARKER = ".provision-bundle"
@@ -46,7 +32,7 @@ _MARGIN = 64 << 20
 
 def create(
     access: RegistryAccess, order: Order, contents: Contents, output: Path, signer: Signer | None
-) -> BundleIndex:
+) -> Mapping[str, int]:
     """Write a bundle.
 
     Args:
@@ -56,7 +42,11 @@ def create(
         output: A folder, or a file that ends in ``.tar``.
         signer: Signs the bundle; None: it stays unsigned.
 
+    Returns:
+        Its files: their sizes in bytes by path.
+
     Raises:
+        NotFoundError: skopeo is not installed.
         ProvisionError: The folder has other files, the disk has no room, or the registry failed.
         OSError: The folder can't be written.
     """
@@ -66,18 +56,17 @@ def create(
     _claim(folder)
     with lock(folder / _MARKER):
         (folder / _WORK).mkdir(exist_ok=True)
-        _write_images(folder, order, contents, access.progress)
-        bases = _write_files(folder, contents, access.progress)
+        _write_images(folder, access, order, contents)
+        _write_files(folder, contents, access.progress)
         shutil.rmtree(folder / _WORK)
         _tidy(folder, contents)
-        index = _index(access, folder, order, contents, bases)
-        _seal(folder, index, signer)
+        files = seal(folder, signer)
         if is_archive:
             access.progress(Note(f"Writing {output}"))
-            pack_folder(folder, output, (SUMS, INDEX))
+            pack_folder(folder, output, (SUMS,))
     if is_archive:
         shutil.rmtree(folder)
-    return index
+    return files
 
 
 def check_room(output: Path, size: int) -> None:
@@ -116,20 +105,29 @@ def _claim(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _MARKER).touch()
     # Without these files it is no bundle until it is complete.
-    for name in (SUMS, SIGNATURE, INDEX):
+    for name in (SUMS, SIGNATURE):
         (folder / name).unlink(missing_ok=True)
 
 
-def _write_images(folder: Path, order: Order, contents: Contents, progress: Progress) -> None:
+def _write_images(folder: Path, access: RegistryAccess, order: Order, contents: Contents) -> None:
+    layouts = {driver: folder / BUNDLE_IMAGES / driver for driver in contents.drivers}
+    for layout in layouts.values():
+        layout.mkdir(parents=True, exist_ok=True)
+        # skopeo adds to it, and takes the blobs that are there.
+        (layout / "index.json").unlink(missing_ok=True)
     for number, one in enumerate(contents.chosen, 1):
-        progress(Step(number, len(contents.chosen), f"{one.driver} {', '.join(one.tags)}"))
+        text = f"{one.driver} {', '.join(one.tags)}"
+        access.progress(Step(number, len(contents.chosen), text))
         reference = parse_reference(f"{order.registry}/{one.driver}")
-        writer = LayoutWriter(folder / BUNDLE_IMAGES / one.driver, reference)
-        copier = ImageCopier(one.repository, writer, folder / _WORK, progress)
-        copier.copy(one.content, one.tags)
+        registry = skopeo_registry(access.settings, reference)
+        target = Layout(layouts[one.driver])
+        for tag in one.tags:
+            copy(registry, one.content.digest, target, tag)
+        for tag in one.signature_tags:
+            copy(registry, tag, target, tag)
 
 
-def _write_files(folder: Path, contents: Contents, progress: Progress) -> tuple[BundleBase, ...]:
+def _write_files(folder: Path, contents: Contents, progress: Progress) -> None:
     for place, text in contents.texts.items():
         write_atomic(folder / place, text)
     for place, source in contents.copies.items():
@@ -141,7 +139,6 @@ def _write_files(folder: Path, contents: Contents, progress: Progress) -> tuple[
         draft = folder / _WORK / "copy"
         shutil.copyfile(source, draft)
         draft.replace(target)
-    found = []
     for base, image in contents.bases:
         place = f"{BASES}/{base.digest.removeprefix('sha256:')}.tar"
         target = folder / place
@@ -153,8 +150,6 @@ def _write_files(folder: Path, contents: Contents, progress: Progress) -> tuple[
                     stream.write(chunk)
             target.parent.mkdir(parents=True, exist_ok=True)
             draft.replace(target)
-        found.append(BundleBase(image=base.image, digest=base.digest, file=place))
-    return tuple(found)
 
 
 def _tidy(folder: Path, contents: Contents) -> None:
@@ -167,84 +162,25 @@ def _tidy(folder: Path, contents: Contents) -> None:
             continue
         if place not in listed and place != _MARKER:
             path.unlink()
-    drivers = {one.driver for one in contents.chosen}
     for layout in sorted((folder / BUNDLE_IMAGES).iterdir()):
-        if layout.name not in drivers:
+        if layout.name in contents.drivers:
+            prune(layout)
+        else:
             shutil.rmtree(layout)
-            continue
-        _tidy_layout(layout, [one for one in contents.chosen if one.driver == layout.name])
 
 
-def _tidy_layout(folder: Path, chosen: list[Chosen]) -> None:
-    writer = LayoutWriter(folder, Reference("bundle", folder.name))
-    digests: set[str] = set()
-    tags: set[str] = set()
-    for one in chosen:
-        tags.update(one.tags)
-        found = parse_manifest(one.content.data, one.content.digest)
-        inner = [m.digest for m in found.manifests] if isinstance(found, Index) else []
-        for digest in (one.content.digest, *inner):
-            tags.add(signature_tag(digest))
-            digests.add(digest)
-    writer.keep(tags, digests)
+def seal(folder: Path, signer: Signer | None) -> dict[str, int]:
+    """Write the list of a bundle's files and its signature; return the sizes by path.
 
-
-def _index(
-    access: RegistryAccess,
-    folder: Path,
-    order: Order,
-    contents: Contents,
-    bases: tuple[BundleBase, ...],
-) -> BundleIndex:
-    files = [
-        BundleFile(
-            path=str(path.relative_to(folder)), sha256=sha256_file(path), size=path.stat().st_size
-        )
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != _MARKER
-    ]
-    used = {t.verified.key for one in contents.chosen for t in one.images if t.verified}
-    keys: dict[str, str] = {}
-    for driver in {one.driver for one in contents.chosen}:
-        repository = f"{order.registry}/{driver}"
-        known = trusted_keys(access.settings, repository, driver, access.consent) or ()
-        keys.update({key.name: key.fingerprint for key in known if key.name in used})
-    return BundleIndex(
-        created=int(time.time()),
-        registry=order.registry,
-        artifacts=tuple(_artifacts(contents.chosen)),
-        bases=bases,
-        keys=tuple(BundleKey(name=n, fingerprint=f) for n, f in sorted(keys.items())),
-        files=tuple(files),
-    )
-
-
-def _artifacts(chosen: tuple[Chosen, ...]) -> Iterator[BundleArtifact]:
-    for one in chosen:
-        for trusted in one.images:
-            facts = facts_of(trusted.image.pin, 0)
-            yield BundleArtifact(
-                driver=facts.driver,
-                version=facts.version,
-                flavour=facts.flavour,
-                distro=facts.distro,
-                kernel=facts.kernel,
-                architecture=facts.architecture,
-                pin=facts.pin,
-                digest=str(trusted.image.reference.digest),
-                within=one.content.digest,
-                tags=one.tags,
-                size=trusted.image.manifest.size,
-            )
-
-
-def _seal(folder: Path, index: BundleIndex, signer: Signer | None) -> None:
-    """Write the list of files last, after its signature: without the list, it is no bundle."""
-    text = f"{index.model_dump_json(by_alias=True, indent=1)}\n"
-    write_atomic(folder / INDEX, text)
-    sums = {file.path: file.sha256 for file in index.files}
-    sums[INDEX] = sha256_file(folder / INDEX)
+    The list is written last: without it, the folder is no bundle.
+    """
+    sums, sizes = {}, {}
+    for path in sorted(folder.rglob("*")):
+        place = str(path.relative_to(folder))
+        if path.is_file() and place not in {_MARKER, SUMS, SIGNATURE}:
+            sums[place], sizes[place] = sha256_file(path), path.stat().st_size
     data = sums_text(sums)
     if signer is not None:
         write_atomic(folder / SIGNATURE, signer(data))
     write_atomic(folder / SUMS, data)
+    return sizes

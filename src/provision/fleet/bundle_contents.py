@@ -88,6 +88,11 @@ class Contents:
     engine: Callable[[], Engine]
 
     @property
+    def drivers(self) -> frozenset[str]:
+        """The drivers that it has images of."""
+        return frozenset(one.driver for one in self.chosen)
+
+    @property
     def size(self) -> int:
         """Bytes without small files; base images count with their size in the engine."""
         files = sum(path.stat().st_size for path in self.copies.values())

@@ -6,7 +6,9 @@ own signature, as from a registry: the signature of the bundle does not replace 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,19 +16,24 @@ from provision.build.package_store import Closure, PackageStore
 from provision.documents import parse_json
 from provision.engine.docker_api import Engine
 from provision.engine.scratch import scratch
-from provision.fleet.bundle_contents import CLOSURES, PACKAGES
-from provision.fleet.bundle_index import Bundle, BundleArtifact
-from provision.fleet.selection import RegistryAccess
+from provision.fleet.bundle_contents import BASES, CLOSURES, PACKAGES
+from provision.fleet.selection import (
+    Chosen,
+    ImageSelection,
+    RegistryAccess,
+    require_all,
+    verified,
+)
+from provision.fleet.signed_files import Bundle
 from provision.host.kernels import find_kernels, machine
 from provision.pipeline.pulling import store_pulled
-from provision.pipeline.registries import BUNDLE_IMAGES, check_of, examine
+from provision.pipeline.registries import BUNDLE_IMAGES, FOLDER, skopeo_registry
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, Step
-from provision.registry.artifact_images import find
-from provision.registry.copying import ImageCopier, uploader
+from provision.registry.artifact_images import Trusted
 from provision.registry.image_layout import open_layout
-from provision.registry.manifests import Repository
 from provision.registry.names import Reference
+from provision.registry.skopeo import Layout, copy
 from provision.registry.storage import read_small, refused
 
 _LONGEST_CLOSURE = 16 << 20
@@ -37,17 +44,15 @@ class Loaded:
     """The result of loading a bundle.
 
     Attributes:
-        pushed: Names in the registry.
-        sent: Bytes that were sent to it.
+        pushed: Names that the registry did not have, or that led to other images there.
         entries: Entries of the store.
         packages: Files that the package store did not have.
         closures: Solved closures that it did not have.
-        bases: Base images that the engine did not have.
+        bases: Base images that the engine did not have, by digest.
         changed: Whether anything was done.
     """
 
     pushed: list[str] = field(default_factory=list)
-    sent: int = 0
     entries: list[str] = field(default_factory=list)
     packages: int = 0
     closures: int = 0
@@ -55,69 +60,97 @@ class Loaded:
     changed: bool = False
 
 
-def push_bundle(access: RegistryAccess, bundle: Bundle, address: str) -> Loaded:
-    """Copy all artifact images of a bundle, with their signatures, to a registry.
+def artifacts_of(access: RegistryAccess, bundle: Bundle) -> tuple[Chosen, ...]:
+    """Return the artifact images of a bundle, verified with the keys of this host.
+
+    Raises:
+        UntrustedError: An artifact lacks a trusted signature; the error lists all of them.
+        ProvisionError: An image is damaged.
+    """
+    found: list[Chosen] = []
+    refused: list[str] = []
+    for driver in bundle.drivers:
+        reference = Reference(f"{FOLDER}{bundle.name}", driver)
+        repository = open_layout(bundle.below(f"{BUNDLE_IMAGES}/{driver}"), reference)
+        found += verified(access, repository, driver, ImageSelection(), refused)
+    require_all(refused)
+    return tuple(found)
+
+
+def push_bundle(
+    access: RegistryAccess, bundle: Bundle, artifacts: tuple[Chosen, ...], address: str
+) -> Loaded:
+    """Copy artifact images with their signatures to a registry.
+
+    A name that leads to the image already stays, and so do its signatures there.
 
     Args:
         access: How the registry is reached.
         bundle: The bundle; its files were checked.
+        artifacts: Its images.
         address: The registry: ``host[:port][/prefix]``.
 
     Raises:
-        UntrustedError: An artifact lacks a trusted signature; nothing was sent.
+        NotFoundError: skopeo is not installed.
         UnreachableError: The registry kept failing.
-        ProvisionError: It refuses, or the bundle describes an image wrongly.
+        ProvisionError: It refuses.
     """
     done = Loaded()
-    for artifact in bundle.index.artifacts:
-        _examine(access, bundle, artifact)
-    contents = {(one.driver, one.within): one for one in bundle.index.artifacts}
-    with scratch(access.settings.state, "mirror", progress=access.progress) as folder:
-        for number, artifact in enumerate(contents.values(), 1):
-            text = f"{artifact.driver} {', '.join(artifact.tags)}"
-            access.progress(Step(number, len(contents), text))
-            name = f"{address}/{artifact.driver}"
-            source = _repository(bundle, artifact)
-            copier = ImageCopier(source, uploader(access.client(name)), folder, access.progress)
-            copier.copy(source.manifest(artifact.within), artifact.tags)
-            done.sent += copier.size
-            done.changed |= copier.blobs > 0
-            done.pushed += [f"{name}:{tag}" for tag in artifact.tags]
+    with _images_folder(access, bundle) as folder:
+        for number, one in enumerate(artifacts, 1):
+            text = f"{one.driver} {', '.join(one.tags)}"
+            access.progress(Step(number, len(artifacts), text))
+            client = access.client(f"{address}/{one.driver}")
+            missing = [tag for tag in one.tags if client.head(tag) != one.content.digest]
+            target = skopeo_registry(access.settings, client.reference)
+            # Signatures first: no host sees an unsigned image.
+            for tag in (*(one.signature_tags if missing else ()), *missing):
+                copy(Layout(folder / one.driver), tag, target, tag)
+            done.pushed += [f"{client.reference.name}:{tag}" for tag in missing]
+    done.changed = bool(done.pushed)
     return done
 
 
-def _examine(access: RegistryAccess, bundle: Bundle, artifact: BundleArtifact) -> None:
-    """Check that an artifact has a trusted signature and is what the bundle says."""
-    repository = _repository(bundle, artifact)
-    check = check_of(access.settings, repository, {}, access.consent, artifact.driver)
-    image = find(repository, artifact.architecture, examine=check).image
-    if image.pin.digest != artifact.pin or image.pin.driver.name != artifact.driver:
-        raise refused(bundle.name, f"{artifact.digest} is not the image that the index describes")
+@contextmanager
+def _images_folder(access: RegistryAccess, bundle: Bundle) -> Iterator[Path]:
+    """Yield the folder of a bundle's images; of an archive, they are unpacked for a while."""
+    place = Path(bundle.name)
+    if place.is_dir():
+        yield place / BUNDLE_IMAGES
+        return
+    with scratch(access.settings.state, "bundle", progress=access.progress) as folder:
+        for path in _below(bundle, BUNDLE_IMAGES):
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with bundle.open(path) as source, target.open("wb") as stream:
+                shutil.copyfileobj(source, stream)
+        yield folder / BUNDLE_IMAGES
 
 
 def for_host(
-    settings: Settings, bundle: Bundle, *, all_kernels: bool = False
-) -> tuple[BundleArtifact, ...]:
-    """Return the artifacts of a bundle that a host can use.
+    settings: Settings, artifacts: tuple[Chosen, ...], *, all_kernels: bool = False
+) -> tuple[Trusted, ...]:
+    """Return the images that a host can use.
 
     Args:
         settings: The host.
-        bundle: The bundle.
+        artifacts: The images of a bundle.
         all_kernels: Also those for kernels that the host does not have.
     """
     kernels = find_kernels(settings.root).bootable
     own = machine(settings.root)
+    pins = ((one, one.image.pin.kernel) for each in artifacts for one in each.images)
     return tuple(
         one
-        for one in bundle.index.artifacts
-        if one.architecture == own and (all_kernels or one.kernel in kernels)
+        for one, kernel in pins
+        if kernel.architecture == own and (all_kernels or kernel.release in kernels)
     )
 
 
 def store_bundle(
     access: RegistryAccess,
     bundle: Bundle,
-    artifacts: tuple[BundleArtifact, ...],
+    images: tuple[Trusted, ...],
     *,
     engine: Callable[[], Engine] | None = None,
 ) -> Loaded:
@@ -126,20 +159,16 @@ def store_bundle(
     Args:
         access: The host, and what it accepts.
         bundle: The bundle; its files were checked.
-        artifacts: The artifacts for the host.
+        images: The images for the host.
         engine: Connects to the engine that loads the base images; None: they are not loaded.
 
     Raises:
-        UntrustedError: An artifact lacks a trusted signature, or is older than an earlier one.
+        UntrustedError: An artifact is older than an earlier one.
         ProvisionError: An artifact is damaged, the disk is full, or the engine failed.
     """
     done = Loaded()
     settings, consent, progress = access.settings, access.consent, access.progress
-    trusted = []
-    for artifact in artifacts:
-        expected = {"driver": artifact.driver, "pin": artifact.pin}
-        trusted.append(examine(settings, _repository(bundle, artifact), expected, consent))
-    for one in trusted:
+    for one in images:
         stored = store_pulled(settings, one, consent, progress=progress).stored
         done.entries.append(str(stored.entry))
         done.changed |= stored.added
@@ -150,16 +179,11 @@ def store_bundle(
     return done
 
 
-def _repository(bundle: Bundle, artifact: BundleArtifact) -> Repository:
-    reference = Reference(f"file:{bundle.name}", artifact.driver, digest=artifact.digest)
-    return open_layout(bundle.below(f"{BUNDLE_IMAGES}/{artifact.driver}"), reference)
-
-
 def _fill_packages(settings: Settings, bundle: Bundle, done: Loaded, progress: Progress) -> None:
     store = PackageStore(settings.state)
     for path in _below(bundle, PACKAGES):
         sha256 = path.rpartition("/")[2]
-        if bundle.listed[path].sha256 != sha256:
+        if bundle.sums[path] != sha256:
             raise refused(bundle.name, f"'{path}' in it has another checksum than its name")
         if store.whole(sha256) is None:
             progress(Note(f"Adding {path}"))
@@ -176,22 +200,23 @@ def _fill_packages(settings: Settings, bundle: Bundle, done: Loaded, progress: P
 
 
 def _load_bases(bundle: Bundle, engine: Engine, done: Loaded, progress: Progress) -> None:
-    for base in bundle.index.bases:
-        if engine.image(base.digest) is not None:
+    for path in _below(bundle, BASES):
+        digest = f"sha256:{Path(path).stem}"
+        if engine.image(digest) is not None:
             continue
-        progress(Note(f"Loading the base image {base.image}"))
-        with bundle.open(base.file) as stream:
+        progress(Note(f"Loading the base image {digest}"))
+        with bundle.open(path) as stream:
             engine.load(stream)
-        done.bases.append(f"{base.image}@{base.digest}")
-        if engine.image(base.digest) is None:
+        done.bases.append(digest)
+        if engine.image(digest) is None:
             progress(
                 Note(
-                    f"{base.image} was loaded, but the engine has no image {base.digest}: Pins with"
-                    " that digest can't be built with it. Push the image to a registry behind the"
-                    " air gap, and set base_images to it"
+                    f"The engine has the base image, but not as {digest}: Pins with that digest"
+                    " can't be built with it. Push the image to a registry behind the air gap, and"
+                    " set base_images to it"
                 )
             )
 
 
 def _below(bundle: Bundle, folder: str) -> Iterator[str]:
-    return (path for path in sorted(bundle.listed) if path.startswith(f"{folder}/"))
+    return (path for path in sorted(bundle.sums) if path.startswith(f"{folder}/"))

@@ -1,17 +1,18 @@
-"""Selects the artifact images of a registry that go into a bundle, and verifies them."""
+"""Selects and verifies artifact images of a registry or a bundle, before they are copied."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 
 from provision.errors import NotFoundError
 from provision.pipeline.registries import Connect, Consent, check_of, connect, tag_of
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
-from provision.registry.artifact_images import Found, Trusted, find
+from provision.registry.artifact_images import Found, Trusted, facts_of, find
+from provision.registry.attached_signatures import signature_tag
 from provision.registry.client import Client
 from provision.registry.image_signature import UntrustedError, Verified
 from provision.registry.manifests import Content, Index, Repository, parse_manifest
@@ -97,18 +98,22 @@ class Chosen:
         """Bytes of all layers, as they are transferred."""
         return sum(one.image.manifest.size for one in self.images)
 
-    def document(self) -> dict[str, object]:
-        """Return it as a JSON document."""
-        kernels = sorted({one.image.pin.kernel.release for one in self.images})
-        signers = sorted({one.verified.key for one in self.images if one.verified})
-        return {
-            "driver": self.driver,
-            "digest": self.content.digest,
-            "tags": list(self.tags),
-            "kernels": kernels,
-            "size": self.size,
-            "signed_by": signers,
-        }
+    @property
+    def signature_tags(self) -> tuple[str, ...]:
+        """The tags of its signatures."""
+        digests = {self.content.digest, *(str(o.image.reference.digest) for o in self.images)}
+        known = set(self.repository.tags())
+        return tuple(tag for tag in sorted(map(signature_tag, digests)) if tag in known)
+
+    def documents(self) -> list[dict[str, object]]:
+        """Return its images as JSON documents."""
+        found = []
+        for one in self.images:
+            facts = asdict(facts_of(one.image.pin, one.facts.serial if one.facts else 0))
+            facts |= {"digest": one.image.reference.digest, "tags": list(self.tags)}
+            facts |= {"size": one.image.manifest.size}
+            found.append(facts | {"signed_by": one.verified.key if one.verified else None})
+        return found
 
 
 def choose(
@@ -138,12 +143,7 @@ def choose(
                 refused.append(f"{address}/{driver}: the registry has no such repository")
             continue
         access.progress(Note(f"{address}/{driver} has {len(tags)} tags"))
-        by_content = _by_content(client, tags, selection)
-        found += [
-            chosen
-            for chosen in _verified(access, client, driver, by_content.values(), refused)
-            if any(selection.takes(one.image) for one in chosen.images)
-        ]
+        found += verified(access, client, driver, selection, refused)
     if not found and not refused:
         raise NotFoundError(
             f"'{address}' has no artifact image of {', '.join(drivers)} for these kernels and"
@@ -153,31 +153,32 @@ def choose(
     return tuple(found), refused
 
 
-def _verified(
+def verified(
     access: RegistryAccess,
-    client: Client,
+    repository: Repository,
     driver: str,
-    contents: Iterable[tuple[Content, tuple[str, ...]]],
+    selection: ImageSelection,
     refused: list[str],
 ) -> Iterator[Chosen]:
-    """Yield the contents of a repository whose images are signed; add others to ``refused``."""
-    check = check_of(access.settings, client, {}, access.consent, driver)
-    for content, tags in contents:
+    """Yield the selected images of a repository that are signed; add others to ``refused``."""
+    check = check_of(access.settings, repository, {}, access.consent, driver)
+    for content, tags in _by_content(repository, selection).values():
         try:
-            images = tuple(_examined(client, content, check))
+            images = tuple(_examined(repository, content, check))
             _check_names(driver, images, tags)
         except (UntrustedError, NotFoundError) as error:
             refused.append(f"{error.message} {error.details or ''}".strip())
         else:
-            yield Chosen(client, driver, content, images, tags)
+            if any(selection.takes(one.image) for one in images):
+                yield Chosen(repository, driver, content, images, tags)
 
 
 def _by_content(
-    client: Client, tags: tuple[str, ...], selection: ImageSelection
+    client: Repository, selection: ImageSelection
 ) -> dict[str, tuple[Content, tuple[str, ...]]]:
     """Return manifests by digest, each with all of its tags."""
     found: dict[str, tuple[Content, tuple[str, ...]]] = {}
-    for tag in tags:
+    for tag in client.tags():
         if tag.endswith(".sig") or not selection.may_take(tag):
             continue
         content = client.manifest(tag)
@@ -187,7 +188,7 @@ def _by_content(
 
 
 def _examined(
-    client: Client, content: Content, check: Callable[[str], Verified | None] | None
+    client: Repository, content: Content, check: Callable[[str], Verified | None] | None
 ) -> Iterator[Trusted]:
     """Yield the images of a manifest or index, each with a verified signature."""
     found = parse_manifest(content.data, f"{client.reference}@{content.digest}")

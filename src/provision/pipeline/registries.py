@@ -31,6 +31,7 @@ from provision.registry.names import (
     pin_tag,
     read_tag,
 )
+from provision.registry.skopeo import Registry
 from provision.registry.storage import FolderFiles
 from provision.registry.tokens import Access, DeniedError
 from provision.registry.transport import Transport
@@ -67,6 +68,17 @@ def connect(settings: Settings, reference: Reference) -> Client:
         Transport(reference.api_host, access, lambda: registry_credentials(settings, reference)),
         reference,
     )
+
+
+def skopeo_registry(settings: Settings, reference: Reference) -> Registry:
+    """Return a repository for skopeo, reached as provision.toml says."""
+    registry = settings.config.registry
+    auth_file = in_root(settings.root, registry.auth_file) if registry.auth_file else None
+    # Settings of the host's own registry are not for other registries.
+    if not any(f"{a}/".startswith(f"{reference.registry}/") for a in registry.addresses):
+        return Registry(reference, auth_file=auth_file)
+    ca = in_root(settings.root, registry.ca) if registry.ca else None
+    return Registry(reference, ca, registry.plain_http, auth_file)
 
 
 def registry_credentials(settings: Settings, reference: Reference) -> Credentials | None:

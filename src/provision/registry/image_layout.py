@@ -10,7 +10,7 @@ https://github.com/opencontainers/image-spec/blob/v1.1.0/image-layout.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -228,17 +228,6 @@ class LayoutWriter:
         """Return whether there is a blob, which is complete because it appears by a rename."""
         return (self._blobs / digest.removeprefix("sha256:")).is_file()
 
-    def mount(self, digest: str, source: Reference) -> bool:
-        """Return False: a layout shares no blobs with another one."""
-        del digest, source
-        return False
-
-    def upload(self, descriptor: Descriptor, file: Path, *, progress: Progress = silent) -> None:
-        """Add a blob by moving a file, which must be on the same file system."""
-        del progress
-        file.chmod(0o644)
-        file.replace(self._blobs / descriptor.digest.removeprefix("sha256:"))
-
     def put_blob(self, data: bytes) -> Descriptor:
         """Add a small blob."""
         digest = content_digest(data)
@@ -261,20 +250,28 @@ class LayoutWriter:
         self._write_index([*kept, entry])
         return stored.digest
 
-    def keep(self, tags: Collection[str], manifests: Iterable[str]) -> None:
-        """Remove all images except those of some tags and digests, and all unused blobs."""
-        index = json.loads((self.folder / INDEX).read_text())["manifests"]
-        kept = [one for one in index if one["annotations"].get(REF_NAME) in tags]
-        self._write_index(kept)
-        used = {*manifests, *(one["digest"] for one in kept)}
-        for digest in tuple(used):
-            found = parse_manifest(self.manifest(digest).data, digest)
-            if isinstance(found, Manifest):
-                used.update(blob.digest for blob in (found.config, *found.layers))
-        for path in self._blobs.iterdir():
-            if f"sha256:{path.name}" not in used:
-                path.unlink()
-
     def _write_index(self, manifests: Sequence[object]) -> None:
         document = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": list(manifests)}
         write_atomic(self.folder / INDEX, json.dumps(document, indent=1) + "\n")
+
+
+def prune(folder: Path) -> None:
+    """Remove blobs that no image of a layout uses.
+
+    Raises:
+        ProvisionError: It is no layout, or lacks a blob.
+    """
+    layout = open_layout(FolderFiles(folder), Reference("", folder.name))
+    used: set[str] = set()
+    waiting = [one.digest for one in layout.names.values()]
+    while waiting:
+        digest = waiting.pop()
+        used.add(digest)
+        found = parse_manifest(layout.manifest(digest).data, digest)
+        if isinstance(found, Manifest):
+            used.update(blob.digest for blob in (found.config, *found.layers))
+        else:
+            waiting += [one.digest for one in found.manifests]
+    for path in (folder / "blobs/sha256").iterdir():
+        if f"sha256:{path.name}" not in used:
+            path.unlink()

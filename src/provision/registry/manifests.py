@@ -279,16 +279,3 @@ class Writable(Repository, Protocol):
 
     def put_manifest(self, tag: str, data: bytes, media_type: str) -> str:
         """Add a manifest under a tag or its own digest; returns its digest."""
-
-
-class CopyTarget(Writable, Protocol):
-    """A repository that images can be copied to."""
-
-    def has_blob(self, digest: str) -> bool:
-        """Return whether it has a blob."""
-
-    def mount(self, digest: str, source: Reference) -> bool:
-        """Mount a blob of another repository of the same registry; returns whether it worked."""
-
-    def upload(self, descriptor: Descriptor, file: Path, *, progress: Progress = silent) -> None:
-        """Add a file's content as a blob; the file may be gone afterwards."""

@@ -1,84 +1,57 @@
-"""Bundles over an air gap: made, signed, interrupted, and used on the other side."""
+"""Bundles: what a host takes out of one, and what it refuses."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
 import pytest
-from cryptography.exceptions import InvalidSignature
 
 from provision.build.package_store import Closure, PackageStore
+from provision.engine.docker_api import Image
 from provision.errors import NotFoundError, ProvisionError
-from provision.fleet.bundle_contents import Extras
-from provision.fleet.bundle_index import (
-    INDEX,
-    SIGNATURE,
-    SUMS,
-    check_files,
-    open_bundle,
-)
-from provision.fleet.bundle_load import for_host, push_bundle, store_bundle
-from provision.fleet.selection import ImageSelection
-from provision.pipeline.registries import tag_of
+from provision.fleet.bundle import seal
+from provision.fleet.bundle_contents import Order, gather
+from provision.fleet.bundle_load import artifacts_of, for_host, store_bundle
+from provision.fleet.selection import ImageSelection, RegistryAccess
+from provision.fleet.signed_files import SIGNATURE, SUMS, check_files, open_bundle, sums_text
+from provision.pin import ClosurePackage, Pin
+from provision.pipeline.registries import Consent
 from provision.pipeline.registry_search import ArtifactQuery, Lookup, seek
 from provision.pipeline.workspace import Settings
 from provision.registry.image_signature import UntrustedError
 from provision.sources.market import VersionRequest
-from unit.fleet.air_gap import (
-    DEFAULT,
-    INNER,
-    PACKAGE,
-    SHA256,
-    Make,
-    SavingEngine,
-    built,
-    host_of,
-    reaching,
-)
+from unit.engine.fake_engine import FakeEngine
+from unit.fleet.air_gap import DEFAULT, Make, host_of, reaching, settings_at, signer
 from unit.fleet.air_gap import make as make  # noqa: PLC0414 - a fixture
 from unit.fleet.registries import Registries
-from unit.fleet.test_selection import KEY, NEXT, OTHER, PIN, have
+from unit.fleet.test_selection import NEXT, OLD, OTHER, PIN, have
 from unit.fleet.test_selection import registries as registries  # noqa: PLC0414 - a fixture
 from unit.fleet.test_selection import settings as settings  # noqa: PLC0414 - a fixture
 from unit.kmod.artifact import KERNEL, write
-from unit.registry.media import files_in
-from unit.registry.memory import ECDSA
+from unit.registry.memory import public_pem
+
+PACKAGE = b"a package"
+SHA256 = hashlib.sha256(PACKAGE).hexdigest()
 
 
-@pytest.mark.parametrize("name", ["bundle", "bundle.tar"])
-def test_a_bundle_goes_over_the_gap(make: Make, tmp_path: Path, name: str) -> None:
-    output = tmp_path / name
-    index = make(output)
-    assert [one.kernel for one in index.artifacts] == [KERNEL]
-    assert [key.name for key in index.keys] == ["fleet.pub"]
-    host = host_of(tmp_path)
-    bundle = open_bundle(host, output, DEFAULT)
-    assert bundle.signed_by == "fleet.pub"
-    check_files(bundle)
-    inner = Registries()
-    done = push_bundle(reaching(host, inner), bundle, INNER)
-    assert done.pushed == [f"{INNER}/demo:{tag_of(PIN).text}"]
-    assert push_bundle(reaching(host, inner), bundle, INNER).sent == 0
-    stored = store_bundle(reaching(host), bundle, for_host(host, bundle))
-    assert [Path(entry).name for entry in stored.entries] == [PIN.short_digest]
-    assert store_bundle(reaching(host), bundle, for_host(host, bundle)).changed is False
-    assert not list(tmp_path.glob(".bundle*"))
-
-
-def test_a_host_gets_what_is_for_its_kernels(
+def test_the_store_gets_what_is_for_the_hosts_kernels(
     make: Make, registries: Registries, settings: Settings, tmp_path: Path
 ) -> None:
     have(registries, settings, NEXT)
-    make()
-    host = host_of(tmp_path, NEXT.kernel.release)
-    bundle = open_bundle(host, tmp_path / "bundle", DEFAULT)
-    assert [one.pin for one in for_host(host, bundle)] == [NEXT.digest]
-    assert len(for_host(host, bundle, all_kernels=True)) == 2
+    host = host_of(tmp_path)
+    bundle = open_bundle(host, make(), DEFAULT)
+    check_files(bundle)
+    images = artifacts_of(reaching(host), bundle)
+    assert len(for_host(host, images, all_kernels=True)) == 2
+    mine = for_host(host, images)
+    stored = store_bundle(reaching(host), bundle, mine)
+    assert [Path(entry).name for entry in stored.entries] == [PIN.short_digest]
+    assert store_bundle(reaching(host), bundle, mine).changed is False
 
 
 def test_the_agent_looks_into_a_folder(make: Make, tmp_path: Path) -> None:
@@ -91,25 +64,114 @@ def test_the_agent_looks_into_a_folder(make: Make, tmp_path: Path) -> None:
     assert trusted is not None
     assert trusted.image.pin == PIN
     assert trusted.verified is not None
-    # What was not signed is refused there too.
-    layout = host.root / "media/images/demo"
-    index = json.loads((layout / "index.json").read_text())
-    kept = [m for m in index["manifests"] if "sig" not in json.dumps(m["annotations"])]
-    (layout / "index.json").write_text(json.dumps({**index, "manifests": kept}))
-    with pytest.raises(UntrustedError, match="no signature of it counts"):
+    unsigned(host.root / "media")
+    with pytest.raises(UntrustedError):
         seek(host, sought, Lookup(DEFAULT))
 
 
-def test_standard_programs_can_verify_it(make: Make, tmp_path: Path) -> None:
-    index = make()
-    sums = (tmp_path / "bundle" / SUMS).read_bytes()
-    KEY.public_key().verify((tmp_path / "bundle" / SIGNATURE).read_bytes(), sums, ECDSA)
-    with pytest.raises(InvalidSignature):
-        OTHER.public_key().verify((tmp_path / "bundle" / SIGNATURE).read_bytes(), sums, ECDSA)
-    assert f"{hashlib.sha256((tmp_path / 'bundle' / INDEX).read_bytes()).hexdigest()}  {INDEX}" in (
-        sums.decode().splitlines()
+def unsigned(bundle: Path) -> None:
+    """Remove the signatures of a bundle's artifacts."""
+    path = bundle / "images/demo/index.json"
+    index = json.loads(path.read_text())
+    kept = [m for m in index["manifests"] if "sig" not in json.dumps(m["annotations"])]
+    path.write_text(json.dumps({**index, "manifests": kept}))
+
+
+def test_a_signed_bundle_replaces_no_artifacts_signature(make: Make, tmp_path: Path) -> None:
+    bundle, host = make(), host_of(tmp_path)
+    unsigned(bundle)
+    seal(bundle, signer)
+    found = open_bundle(host, bundle, DEFAULT)
+    check_files(found)
+    with pytest.raises(UntrustedError):
+        artifacts_of(reaching(host), found)
+
+
+def test_who_trusts_another_key_or_none_takes_no_bundle(make: Make, tmp_path: Path) -> None:
+    bundle, host, other = make(), host_of(tmp_path), tmp_path / "other.pub"
+    other.write_bytes(public_pem(OTHER))
+    with pytest.raises(UntrustedError):
+        open_bundle(host, bundle, Consent(public_key=other))
+    with pytest.raises(ProvisionError):
+        open_bundle(settings_at(tmp_path / "x", "{}"), bundle, DEFAULT)
+    assert open_bundle(host, bundle, Consent(insecure=True)).signed_by is None
+    (bundle / SIGNATURE).unlink()
+    with pytest.raises(UntrustedError):
+        open_bundle(host, bundle, DEFAULT)
+
+
+def _damage(folder: Path, place: str) -> None:
+    path = next(p for p in sorted((folder / place).rglob("*")) if p.is_file())
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def _link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/etc/hostname")
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _lead_out(folder: Path) -> None:
+    """A trusted signer of bundles who names files elsewhere."""
+    (folder / SUMS).write_bytes(sums_text({"../../etc/passwd": "0" * 64}))
+    (folder / SIGNATURE).write_bytes(signer((folder / SUMS).read_bytes()))
+
+
+HOSTILE: dict[str, Callable[[Path], object]] = {
+    "a blob with other bytes": lambda f: _damage(f, "images/demo/blobs"),
+    "a blob that is missing": lambda f: next((f / "images/demo/blobs/sha256").iterdir()).unlink(),
+    "a list with other sums": lambda f: (f / SUMS).write_bytes((f / SUMS).read_bytes() + b"\n"),
+    "a list of megabytes": lambda f: (f / SUMS).write_bytes(bytes(17 << 20)),
+    "a signature of megabytes": lambda f: (f / SIGNATURE).write_bytes(bytes(1 << 20)),
+    "a signature that is a link": lambda f: _link(f / SIGNATURE),
+    "a folder in place of the list": lambda f: _folder(f / SUMS),
+    "names that lead out": _lead_out,
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_medium_that_was_altered_is_refused(make: Make, tmp_path: Path, case: str) -> None:
+    bundle, host = make(), host_of(tmp_path)
+    HOSTILE[case](bundle)
+    with pytest.raises(ProvisionError):
+        check_files(open_bundle(host, bundle, DEFAULT))
+
+
+class EngineWithBase(FakeEngine):
+    """An engine with one base image, or none."""
+
+    def __init__(self, *, has_base: bool = True) -> None:
+        super().__init__()
+        self.loaded: list[bytes] = []
+        if has_base:
+            self.have(Image(PIN.base.digest, ("debian:bookworm",), size=10))
+
+    def save(self, image_id: str) -> Iterator[bytes]:
+        yield f"saved {image_id}".encode()
+
+    def load(self, archive: BytesIO) -> None:  # type: ignore[override] # any stream
+        self.loaded.append(archive.read())
+        self.have(Image(PIN.base.digest, ("debian:bookworm",), size=10))
+
+
+def built(pin: Pin) -> Pin:
+    """A Pin with a closure of one package."""
+    package = ClosurePackage(
+        name="gcc",
+        version="1",
+        arch="amd64",
+        sha256=SHA256,
+        size=len(PACKAGE),
+        repository="main",
+        location="pool/gcc.deb",
     )
-    assert len(sums.splitlines()) == len(index.files) + 1
+    return pin.model_copy(update={"closure": (package,)})
 
 
 def test_what_builds_need_comes_along(
@@ -117,9 +179,10 @@ def test_what_builds_need_comes_along(
 ) -> None:
     pin = built(NEXT)
     have(registries, settings, pin)
-    selection = ImageSelection(("demo",), (pin.kernel.release,))
-    with pytest.raises(NotFoundError, match="lacks files that builds need") as caught:
-        make(selection=selection, builds=True, engine=SavingEngine(has_base=False))
+    order = Order(OLD, ImageSelection(("demo",), (pin.kernel.release,)))
+    access = RegistryAccess(settings, DEFAULT, registries.connect)
+    with pytest.raises(NotFoundError) as caught:
+        gather(access, order, lambda: EngineWithBase(has_base=False))
     assert "gcc" in str(caught.value.details)
     assert "debian:bookworm@" in str(caught.value.details)
     store = PackageStore(settings.state)
@@ -135,68 +198,24 @@ def test_what_builds_need_comes_along(
         urls={SHA256: ("https://me:secret@mirror.example/gcc.deb",)},
     )
     store.keep("5" * 64, closure)
-    make(selection=selection, builds=True)
-    everything = b"".join(files_in(tmp_path / "bundle").values())
-    assert b"secret" not in everything
-    host, engine = host_of(tmp_path), SavingEngine(has_base=False)
-    bundle = open_bundle(host, tmp_path / "bundle", DEFAULT)
+    contents = gather(access, order, EngineWithBase)
+    assert [base for base, _image in contents.bases] == [PIN.base]
+    assert "secret" not in "".join(contents.texts.values())
+    folder = make()
+    for place, text in contents.texts.items():
+        write(folder / place, text.encode())
+    for place, source in contents.copies.items():
+        write(folder / place, source.read_bytes())
+    write(folder / f"bases/{PIN.base.digest.removeprefix('sha256:')}.tar", b"saved")
+    seal(folder, signer)
+    host, engine = host_of(tmp_path), EngineWithBase(has_base=False)
+    bundle = open_bundle(host, folder, DEFAULT)
     done = store_bundle(reaching(host), bundle, (), engine=lambda: engine)
-    assert (done.packages, done.closures, len(done.bases)) == (1, 1, 1)
-    assert engine.loaded == [f"saved {PIN.base.digest}".encode()]
+    assert (done.packages, done.closures, done.bases) == (1, 1, [PIN.base.digest])
+    assert engine.loaded == [b"saved"]
     inner = PackageStore(host.state)
     assert inner.whole(SHA256) is not None
     found = inner.closure("5" * 64)
     assert found is not None
     assert found.packages == pin.closure
     assert store_bundle(reaching(host), bundle, (), engine=lambda: engine).changed is False
-
-
-def test_a_bundle_is_made_again_in_place(
-    make: Make, registries: Registries, settings: Settings, tmp_path: Path
-) -> None:
-    have(registries, settings, NEXT)
-    wheels = tmp_path / "wheels"
-    write(wheels / "demo-1-py3-none-any.whl", b"wheel")
-    first = make(extras=Extras(wheels=wheels))
-    assert any(file.path.startswith("wheels/") for file in first.files)
-    fewer = make(selection=ImageSelection(("demo",), (KERNEL,)))
-    assert len(fewer.artifacts) == 1
-    assert fewer.size < first.size
-    on_disk = {name for name in files_in(tmp_path / "bundle") if not name.startswith(".")}
-    assert on_disk == {f.path for f in fewer.files} | {INDEX, SUMS, SIGNATURE}
-    check_files(open_bundle(settings, tmp_path / "bundle", DEFAULT))
-
-
-def test_an_interrupted_bundle_is_none_and_goes_on(
-    make: Make, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make()
-
-    def broken(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("provision.fleet.bundle._tidy", broken)
-        with pytest.raises(OSError, match="No space"):
-            make()
-    with pytest.raises(NotFoundError, match="is no bundle"):
-        open_bundle(settings, tmp_path / "bundle", DEFAULT)
-    make()
-    check_files(open_bundle(settings, tmp_path / "bundle", DEFAULT))
-
-
-def test_a_folder_of_others_is_left_alone(make: Make, tmp_path: Path) -> None:
-    write(tmp_path / "bundle/letters.txt", b"x")
-    with pytest.raises(ProvisionError, match="so no bundle is written"):
-        make()
-    assert files_in(tmp_path / "bundle") == {"letters.txt": b"x"}
-
-
-def test_without_room_nothing_is_written(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
-    monkeypatch.setattr("provision.fleet.bundle.shutil.disk_usage", lambda _: usage)
-    with pytest.raises(ProvisionError, match="MB left"):
-        make()
-    assert not (tmp_path / "bundle").exists()

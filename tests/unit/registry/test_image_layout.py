@@ -19,10 +19,9 @@ from provision.engine.tar_streams import Unpacker
 from provision.errors import NotFoundError, ProvisionError
 from provision.progress import silent
 from provision.registry.artifact_images import Trusted, facts_of, find, unpack_layers
-from provision.registry.attached_signatures import sign, verify_signature
-from provision.registry.copying import ImageCopier
+from provision.registry.attached_signatures import verify_signature
 from provision.registry.image_layout import REF_NAME, LayoutWriter, open_layout
-from provision.registry.manifests import Repository
+from provision.registry.manifests import OCI_MANIFEST, Repository
 from provision.registry.names import Reference
 from provision.registry.storage import open_files
 from unit.kmod.artifact import make_artifact, make_pin
@@ -53,12 +52,11 @@ def layout(layer: bytes, tmp_path: Path) -> Path:
     """A layout with a signed image, copied from a registry."""
     registry = MemoryRegistry()
     registry.sign(registry.have_image(PIN, [layer]), FACTS, KEY)
-    client = registry.client()
     writer = LayoutWriter(tmp_path / "layout", REFERENCE)
-    for sent in (4, 0):
-        copier = ImageCopier(client, writer, tmp_path)
-        copier.copy(client.manifest("1"), ("1",))
-        assert copier.blobs == sent
+    for data in registry.blobs.values():
+        writer.put_blob(data)
+    for tag, data in registry.manifests.items():
+        writer.put_manifest(tag, data, OCI_MANIFEST)
     return writer.folder
 
 
@@ -92,20 +90,6 @@ def test_a_layout_keeps_what_was_signed(layout: Path, tmp_path: Path) -> None:
     assert (tmp_path / "a/entry/driver/manifest.json").is_file()
     archive = written(tmp_path, tar_of(files_in(layout)))
     assert pulled(archive, tmp_path / "b").image.reference == trusted.image.reference
-
-
-def test_a_second_signature_survives_another_copy(
-    layout: Path, layer: bytes, tmp_path: Path
-) -> None:
-    """Anyone who signs on both sides of a gap loses neither."""
-    registry = MemoryRegistry()
-    digest = registry.have_image(PIN, [layer])
-    registry.sign(digest, FACTS, OTHER)
-    client = registry.client()
-    writer = LayoutWriter(layout, REFERENCE)
-    ImageCopier(client, writer, tmp_path).copy(client.manifest("1"), ("1",))
-    for key in (KEY, OTHER):
-        assert verify_signature(writer, digest, [public(key)], {}).facts == FACTS
 
 
 def _member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
@@ -265,16 +249,6 @@ def test_no_link_of_a_folder_is_followed(layout: Path, tmp_path: Path, kind: str
             os.mkfifo(layout / "index.json")
     with pytest.raises(ProvisionError, match=r"can't be read|no regular file"):
         pulled(layout, tmp_path / "a")
-
-
-def test_a_signature_in_an_archive_comes_from_the_writer_too(layer: bytes, tmp_path: Path) -> None:
-    writer = LayoutWriter(tmp_path / "layout", REFERENCE)
-    registry = MemoryRegistry()
-    client = registry.client()
-    registry.have_image(PIN, [layer])
-    ImageCopier(client, writer, tmp_path).copy(client.manifest("1"), ("1",))
-    sign(writer, client.manifest("1").digest, FACTS, signer)
-    assert pulled(writer.folder, tmp_path / "a").facts == FACTS
 
 
 @settings(max_examples=60, deadline=None)

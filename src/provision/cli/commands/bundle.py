@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -15,16 +15,11 @@ from provision.cli.job import Job, job, trusting
 from provision.cli.options import megabytes, print_fields, print_json
 from provision.fleet.bundle import check_room, create
 from provision.fleet.bundle_contents import Contents, Extras, gather
-from provision.fleet.bundle_index import (
-    Bundle,
-    BundleArtifact,
-    BundleIndex,
-    check_files,
-    open_bundle,
-)
-from provision.fleet.bundle_load import Loaded, for_host, push_bundle, store_bundle
-from provision.fleet.selection import ImageSelection, RegistryAccess
+from provision.fleet.bundle_load import Loaded, artifacts_of, for_host, push_bundle, store_bundle
+from provision.fleet.selection import Chosen, ImageSelection, RegistryAccess
+from provision.fleet.signed_files import Bundle, check_files, open_bundle
 from provision.pipeline.registries import Consent
+from provision.registry.artifact_images import Trusted
 
 # Options that select artifacts.
 selecting = options.option_group(
@@ -97,17 +92,22 @@ def create_command(
         contents = gather(access, order, lambda: work.engine)
         if dry_run:
             check_room(output, contents.size)
-            _print_planned(contents, output, as_json=as_json)
+            if as_json:
+                print_json(_contents_document(contents, output, dry_run=True))
+                return
+            _print_images(contents.chosen)
+            click.echo(f"{output} would take about {megabytes(contents.size)}.")
             return
         if not as_json:
             click.echo(f"The bundle takes about {megabytes(contents.size)}.", err=True)
-        index = create(access, order, contents, output, signer)
-    document = {"output": str(output), "signed": signer is not None, **_index_document(index)}
+        files = create(access, order, contents, output, signer)
+    size = sum(files.values())
     if as_json:
-        print_json({**document, "dry_run": False})
+        document = _contents_document(contents, output, dry_run=False)
+        print_json({**document, "signed": signer is not None, "files": len(files), "size": size})
         return
-    _print_index(index)
-    click.echo(f"{output}: {len(index.files)} files, {megabytes(index.size)}")
+    _print_images(contents.chosen)
+    click.echo(f"{output}: {len(files)} files, {megabytes(size)}")
 
 
 @bundle_command.command("show")
@@ -126,20 +126,24 @@ def show_command(
     root: Path,
     as_json: bool,
 ) -> None:
-    """Verify the signature of a bundle and list its content."""
+    """Verify the signatures of a bundle and of its artifacts, and list the artifacts."""
+    consent = Consent(public_key, insecure)
     with job(root) as work:
-        found = open_bundle(work.settings, bundle, Consent(public_key, insecure))
+        found = open_bundle(work.settings, bundle, consent)
         if checks:
             check_files(found, progress=work.progress)
+        access = RegistryAccess(work.settings, consent, progress=work.progress)
+        images = artifacts_of(access, found)
     if as_json:
-        print_json({"signed_by": found.signed_by, **_index_document(found.index)})
+        artifacts = [one for each in images for one in each.documents()]
+        document = {"signed_by": found.signed_by, "artifacts": artifacts}
+        print_json({**document, "files": len(found.sums), "checked": checks})
         return
-    _print_index(found.index)
+    _print_images(images)
     print_fields(
         [
             ("signed by", found.signed_by or "no key"),
-            ("files", len(found.index.files)),
-            ("size", megabytes(found.index.size)),
+            ("files", len(found.sums)),
             ("checked", checks),
         ]
     )
@@ -165,22 +169,19 @@ def load_command(
     where.check()
     with job(root) as work:
         found = open_bundle(work.settings, bundle, consent)
-        if not as_json:
-            click.echo(f"{bundle} has {megabytes(found.index.size)}.", err=True)
         check_files(found, progress=work.progress)
         done = Loaded()
         access = RegistryAccess(work.settings, consent, progress=work.progress)
+        images = artifacts_of(access, found)
         if where.registry is not None and not dry_run:
-            done = push_bundle(access, found, where.registry)
-        for_store = _for_store(work, found, where)
+            done = push_bundle(access, found, images, where.registry)
+        for_store = _for_store(work, images, where)
         if where.stores and not dry_run:
             engine = (lambda: work.engine) if where.base_images else None
             stored = store_bundle(access, found, for_store, engine=engine)
-            done = replace(
-                stored, pushed=done.pushed, sent=done.sent, changed=stored.changed or done.changed
-            )
+            done = replace(stored, pushed=done.pushed, changed=stored.changed or done.changed)
     if as_json:
-        planned = [one.digest for one in for_store]
+        planned = [one.image.reference.digest for one in for_store]
         print_json(
             {"signed_by": found.signed_by, "for_host": planned, **asdict(done), "dry_run": dry_run}
         )
@@ -188,46 +189,31 @@ def load_command(
     _print_loaded(found, done, len(for_store), dry_run=dry_run)
 
 
-def _for_store(work: Job, found: Bundle, where: Destination) -> tuple[BundleArtifact, ...]:
+def _for_store(work: Job, images: tuple[Chosen, ...], where: Destination) -> tuple[Trusted, ...]:
     if not where.stores:
         return ()
-    return for_host(work.settings, found, all_kernels=where.all_kernels)
+    return for_host(work.settings, images, all_kernels=where.all_kernels)
 
 
-def _index_document(index: BundleIndex) -> dict[str, Any]:
-    document = index.model_dump(mode="json", by_alias=True)
-    return {**document, "files": len(index.files), "size": index.size}
+def _contents_document(contents: Contents, output: Path, *, dry_run: bool) -> dict[str, object]:
+    return {
+        "output": str(output),
+        "artifacts": [one for each in contents.chosen for one in each.documents()],
+        "bases": [f"{base.image}@{base.digest}" for base, _image in contents.bases],
+        "files": len(contents.copies) + len(contents.texts),
+        "size": contents.size,
+        "dry_run": dry_run,
+    }
 
 
-def _print_planned(contents: Contents, output: Path, *, as_json: bool) -> None:
-    if as_json:
-        print_json(
-            {
-                "output": str(output),
-                "artifacts": [one.document() for one in contents.chosen],
-                "bases": [f"{base.image}@{base.digest}" for base, _image in contents.bases],
-                "files": len(contents.copies) + len(contents.texts),
-                "size": contents.size,
-                "dry_run": True,
-            }
-        )
-        return
-    rows = [(one.driver, ", ".join(one.tags), megabytes(one.size)) for one in contents.chosen]
-    print_table(("driver", "names", "size>"), rows)
-    click.echo(f"{output} would take about {megabytes(contents.size)}.")
-
-
-def _print_index(index: BundleIndex) -> None:
-    columns = ("driver", "version", "flavour", "kernel", "distro", "machine", "size>")
-    rows = [
-        (o.driver, o.version, o.flavour, o.kernel, o.distro, o.architecture, megabytes(o.size))
-        for o in index.artifacts
-    ]
+def _print_images(images: Iterable[Chosen]) -> None:
+    columns = ("driver", "version", "flavour", "kernel", "distro", "machine", "signed by", "size>")
+    names = ("driver", "version", "flavour", "kernel", "distro", "architecture")
+    rows = []
+    for one in (one for each in images for one in each.documents()):
+        signer = str(one["signed_by"] or "no key")
+        rows.append((*(str(one[name]) for name in names), signer, megabytes(int(str(one["size"])))))
     print_table(columns, rows)
-    for base in index.bases:
-        click.echo(f"base image {base.image}@{base.digest}")
-    for key in index.keys:
-        click.echo(f"verified with {key.name}, {key.fingerprint}")
 
 
 def _print_loaded(found: Bundle, done: Loaded, for_store: int, *, dry_run: bool) -> None:
@@ -237,7 +223,7 @@ def _print_loaded(found: Bundle, done: Loaded, for_store: int, *, dry_run: bool)
     for name in (*done.pushed, *done.entries, *done.bases):
         click.echo(name)
     click.echo(
-        f"Names in the registry: {len(done.pushed)} ({megabytes(done.sent)} sent). Artifacts in the"
+        f"New names in the registry: {len(done.pushed)}. Artifacts in the"
         f" store: {len(done.entries)}. Added: packages {done.packages}, closures {done.closures},"
         f" base images {len(done.bases)}."
     )

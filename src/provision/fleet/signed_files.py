@@ -1,9 +1,9 @@
-"""The index of a bundle for an air gap, and its verification before anything of it is used.
+"""The files of a bundle for an air gap, which are verified before anything of them is used.
 
 ``SHA256SUMS`` names every file with its checksum, and ``SHA256SUMS.sig`` is its signature: ECDSA
 over P-256, in DER. Programs that every distro has verify both, before anything of ours is there:
 ``openssl dgst -sha256 -verify fleet.pub -signature SHA256SUMS.sig SHA256SUMS`` and
-``sha256sum --check SHA256SUMS``. ``bundle.json`` says what the files are.
+``sha256sum --check SHA256SUMS``.
 
 A bundle brings no trust: the host that reads it decides which keys count.
 """
@@ -13,103 +13,24 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated, Literal
+from typing import IO
 
-from pydantic import Field, StringConstraints
-
-from provision.documents import Frozen, parse_json
 from provision.errors import NotFoundError, ProvisionError
-from provision.pin import ImageDigest, Sha256
-from provision.pipeline.registries import Consent, trusted_keys
+from provision.pipeline.registries import BUNDLE_IMAGES, Consent, trusted_keys
 from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, Transfer, silent
 from provision.registry.image_signature import UntrustedError
 from provision.registry.storage import Files, open_files, read_small, refused
 
-INDEX = "bundle.json"
 SUMS = "SHA256SUMS"
 SIGNATURE = "SHA256SUMS.sig"
-_LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
-_LONGEST_SUMS = 16 << 20
-_LONGEST_SIGNATURE = 4096
-_CHUNK = 1 << 20
 # No blanks, no '..', nothing hidden: names that every file system and shell takes.
 _PART = r"[A-Za-z0-9_][A-Za-z0-9._+~:-]*"
-FilePath = Annotated[str, StringConstraints(pattern=rf"^{_PART}(/{_PART})*$", max_length=512)]
-
-
-class BundleArtifact(Frozen):
-    """An artifact image: its purpose and its names.
-
-    Attributes:
-        pin: Digest of its Pin.
-        digest: Of its manifest.
-        within: Digest of the index that its tags lead to, if that has several architectures.
-        size: Bytes of its layers.
-    """
-
-    driver: str
-    version: str
-    flavour: str
-    distro: str
-    kernel: str
-    architecture: str
-    pin: ImageDigest
-    digest: ImageDigest
-    within: ImageDigest
-    tags: tuple[str, ...]
-    size: int
-
-
-class BundleBase(Frozen):
-    """A base image of builds, as an archive that engines load."""
-
-    image: str
-    digest: str
-    file: FilePath
-
-
-class BundleKey(Frozen):
-    """A key that signed an artifact of the bundle: by its file's name and its fingerprint."""
-
-    name: str
-    fingerprint: Sha256
-
-
-class BundleFile(Frozen):
-    """A file of the bundle."""
-
-    path: FilePath
-    sha256: Sha256
-    size: int = Field(ge=0)
-
-
-class BundleIndex(Frozen):
-    """A bundle's ``bundle.json``.
-
-    Attributes:
-        created: When it was made, in Unix seconds.
-        registry: Where its images are from.
-        artifacts: The artifact images.
-        bases: Base images.
-        keys: The keys by which the artifacts were verified when the bundle was made.
-        files: All files but this one, ``SHA256SUMS`` and its signature.
-    """
-
-    schema_version: Literal[1] = Field(default=1, alias="schema")
-    created: int
-    registry: str
-    artifacts: tuple[BundleArtifact, ...] = ()
-    bases: tuple[BundleBase, ...] = ()
-    keys: tuple[BundleKey, ...] = ()
-    files: tuple[BundleFile, ...] = ()
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return sum(file.size for file in self.files)
+_LINE = re.compile(rf"([0-9a-f]{{64}})  ({_PART}(?:/{_PART})*)")
+_LONGEST_SUMS = 16 << 20
+_LONGEST_SIGNATURE = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,20 +39,24 @@ class Bundle:
 
     Attributes:
         files: Its files.
-        index: What it says of them.
-        signed_by: The key that signed it; None if no signature was required.
-        listed: Files by path.
+        sums: Their checksums (sha256), by path.
+        signed_by: The key that signed the list; None if no signature was required.
     """
 
     files: Files
-    index: BundleIndex
+    sums: Mapping[str, str]
     signed_by: str | None
-    listed: Mapping[str, BundleFile] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
         """Its name in messages."""
         return self.files.name
+
+    @property
+    def drivers(self) -> tuple[str, ...]:
+        """The drivers that it has images of."""
+        parts = (path.split("/") for path in self.sums)
+        return tuple(sorted({each[1] for each in parts if each[0] == BUNDLE_IMAGES and each[1:]}))
 
     def size(self, path: str) -> int:
         """Return the bytes of a file that is listed; errors as ``Files.size``."""
@@ -148,7 +73,7 @@ class Bundle:
         return Folder(self, folder)
 
     def _check(self, path: str) -> None:
-        if path not in self.listed:
+        if path not in self.sums:
             raise NotFoundError(
                 f"The bundle '{self.name}' has no file '{path}'.",
                 resolution="Copy the bundle again from where it was made.",
@@ -192,7 +117,6 @@ def open_bundle(settings: Settings, path: Path, consent: Consent) -> Bundle:
     files = open_files(path)
     try:
         sums = read_small(files, SUMS, _LONGEST_SUMS)
-        index = read_small(files, INDEX, _LONGEST_SUMS)
     except NotFoundError as error:
         raise NotFoundError(
             f"'{path}' is no bundle: {error.message}",
@@ -200,13 +124,7 @@ def open_bundle(settings: Settings, path: Path, consent: Consent) -> Bundle:
             " command was interrupted, run it again to continue.",
         ) from error
     signed_by = _verified(settings, files, sums, consent)
-    known = _parse_sums(files.name, sums)
-    if known.pop(INDEX, None) != hashlib.sha256(index).hexdigest():
-        raise refused(files.name, f"'{INDEX}' in it is not the one that is signed")
-    parsed = parse_json(index.decode(errors="replace"), BundleIndex, name=f"{path}: {INDEX}")
-    if known != {file.path: file.sha256 for file in parsed.files}:
-        raise refused(files.name, f"'{SUMS}' and '{INDEX}' in it list different files")
-    return Bundle(files, parsed, signed_by, {file.path: file for file in parsed.files})
+    return Bundle(files, _parse_sums(files.name, sums), signed_by)
 
 
 def check_files(bundle: Bundle, *, progress: Progress = silent) -> None:
@@ -215,31 +133,23 @@ def check_files(bundle: Bundle, *, progress: Progress = silent) -> None:
     Raises:
         ProvisionError: Files are missing or damaged; the error lists all of them.
     """
-    total, done = bundle.index.size, 0
-    progress(Note(f"Verifying {len(bundle.index.files)} files of {bundle.name}"))
+    progress(Note(f"Verifying {len(bundle.sums)} files of {bundle.name}"))
     wrong = []
-    for file in bundle.index.files:
+    for number, (path, sha256) in enumerate(bundle.sums.items(), 1):
+        progress(Transfer("Verifying files", number, len(bundle.sums)))
         try:
-            if bundle.size(file.path) != file.size:
-                wrong.append(f"{file.path}: it has another size than is signed")
-                continue
-            digest = hashlib.sha256()
-            with bundle.open(file.path) as stream:
-                while chunk := stream.read(_CHUNK):
-                    digest.update(chunk)
-                    done += len(chunk)
-                    progress(Transfer("Verifying", done, total))
+            with bundle.open(path) as stream:
+                found = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type] # any binary stream
         except ProvisionError as error:
-            wrong.append(f"{file.path}: {error.message}")
-            continue
+            wrong.append(f"{path}: {error.message}")
         except OSError as error:
-            wrong.append(f"{file.path}: it can't be read: {error.strerror}")
-            continue
-        if digest.hexdigest() != file.sha256:
-            wrong.append(f"{file.path}: its content is not what is signed")
+            wrong.append(f"{path}: it can't be read: {error.strerror}")
+        else:
+            if found != sha256:
+                wrong.append(f"{path}: its content is not what is signed")
     if wrong:
         raise ProvisionError(
-            f"The bundle '{bundle.name}' is damaged: {len(wrong)} of its {len(bundle.index.files)}"
+            f"The bundle '{bundle.name}' is damaged: {len(wrong)} of its {len(bundle.sums)}"
             " files are not what is signed. Nothing of it was used.",
             resolution="Copy it again, and check the medium for damage. 'provision bundle create'"
             " with the same folder replaces what is missing.",

@@ -14,7 +14,6 @@ from kit.outer import NO_ENGINE, PIN, TAG, Outer, outer_side
 from kit.probe import need, need_programs
 from kit.process import run
 from kit.registry import serving_registry
-from provision.registry import copying
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,17 +21,14 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def outer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Outer]:
-    need_programs("docker-registry")
-    # So that a small image goes in parts too.
-    monkeypatch.setattr(copying, "_PART", 1 << 10)
+def outer(tmp_path: Path) -> Iterator[Outer]:
+    need_programs("docker-registry", "skopeo")
     with outer_side(tmp_path) as outer:
         yield outer
 
 
 def test_skopeo_copies_a_registry_with_its_signatures(outer: Outer, tmp_path: Path) -> None:
     """As docs/how-to/many-hosts.md has it."""
-    need_programs("skopeo")
     (tmp_path / "inner").mkdir()
     with serving_registry(tmp_path / "inner") as registry:
         plain = ("--src-tls-verify=false", "--dest-tls-verify=false", "--all")
@@ -52,18 +48,45 @@ def test_a_bundle_is_verified_by_programs_of_every_distro(outer: Outer, tmp_path
     assert "Verified OK" in run(["openssl", "dgst", "-sha256", *how]).stdout
     run(["sha256sum", "--check", "--quiet", "--strict", "SHA256SUMS"], cwd=bundle)
     shown = NO_ENGINE.json("bundle", "show", bundle, "--check", "--root", outer.root)
-    der = run(["sh", "-euc", f"openssl pkey -pubin -in {outer.public} -outform DER | sha256sum"])
-    assert shown["keys"] == [{"name": "fleet.pub", "fingerprint": der.stdout.split()[0]}]
+    assert [one["kernel"] for one in shown["artifacts"]] == [OLD_KERNEL]
 
 
-def test_a_registry_in_the_gap_is_filled_from_one_file(outer: Outer, tmp_path: Path) -> None:
-    archive = outer.bundle(tmp_path / "bundle.tar")
+def test_a_bundle_is_made_again_in_place(outer: Outer, tmp_path: Path) -> None:
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    (wheels / "demo-1-py3-none-any.whl").write_bytes(b"wheel")
+    bundle = outer.bundle(tmp_path / "bundle", "--wheels", wheels)
+    assert (bundle / "wheels").is_dir()
+    stray = bundle / f"images/{SMALL_DRIVER}/blobs/sha256" / ("0" * 64)
+    stray.write_bytes(b"of an image that is no longer wanted")
+    # As after an interruption: without the list it is no bundle.
+    (bundle / "SHA256SUMS").unlink()
+    assert NO_ENGINE("bundle", "show", bundle, "--root", outer.root, check=False).returncode == 3
+    outer.bundle(bundle)
+    NO_ENGINE("bundle", "show", bundle, "--check", "--root", outer.root)
+    assert not stray.exists()
+    assert not list(bundle.glob("wheels/*"))
+
+
+def test_a_folder_of_others_is_left_alone(outer: Outer, tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    (bundle / "letters.txt").write_bytes(b"x")
+    what = ("--from", outer.address, "--driver", SMALL_DRIVER, "--artifacts-only", "--unsigned")
+    create = ("bundle", "create", *what, "--root", outer.root, "--output", bundle)
+    assert NO_ENGINE(*create, check=False).returncode == 1
+    assert [path.name for path in bundle.iterdir()] == ["letters.txt"]
+
+
+@pytest.mark.parametrize("name", ["bundle", "bundle.tar"])
+def test_a_registry_in_the_gap_is_filled(outer: Outer, tmp_path: Path, name: str) -> None:
+    bundle = outer.bundle(tmp_path / name)
     (tmp_path / "inner").mkdir()
     with serving_registry(tmp_path / "inner") as registry:
-        words = ("bundle", "load", archive, "--registry", f"{registry}/drivers")
+        words = ("bundle", "load", bundle, "--registry", f"{registry}/drivers")
         done = NO_ENGINE.json(*words, "--root", outer.root)
         assert len(done["pushed"]) == 3
-        assert NO_ENGINE.json(*words, "--root", outer.root)["sent"] == 0
+        assert NO_ENGINE.json(*words, "--root", outer.root)["changed"] is False
         found = ("search", SMALL_DRIVER, "--registry", f"{registry}/drivers", "--verify")
         (image,) = NO_ENGINE.json(*found, "--root", outer.root)["images"]
         assert image["signed_by"] == "fleet.pub"
