@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from kit.probe import is_root, need
 from provision.catalogue import Catalogue, catalogue_folders
 from provision.errors import ProvisionError
-from provision.kmod.device_setup import make_nodes, missing_nodes, remove_nodes, required_nodes
+from provision.kmod.device_setup import make_nodes, required_nodes
 from provision.manifest import DeviceNode, Manifest, MinorsFrom
 from unit.kmod.artifact import make_artifact, write
 
@@ -64,35 +61,6 @@ def test_a_driver_that_is_not_loaded_has_no_nodes(nvidia: Manifest, tmp_path: Pa
     none = "Character devices:\n  1 mem\n"
     assert required_nodes(nvidia, root=_machine(tmp_path, devices=none)) == []
     assert required_nodes(nvidia, root=tmp_path / "nothing") == []
-
-
-def test_nodes_and_links_are_made_once_and_removed(nvidia: Manifest, tmp_path: Path) -> None:
-    need(is_root(), "root", "only root can make device nodes")
-    root = _machine(tmp_path, 0)
-    made = make_nodes(nvidia, root=root)
-    assert "/dev/nvidia0" in made
-    status = (root / "dev/nvidia0").stat()
-    assert stat.S_ISCHR(status.st_mode)
-    assert (os.major(status.st_rdev), os.minor(status.st_rdev)) == (195, 0)
-    assert stat.S_IMODE(status.st_mode) == 0o666
-    assert str((root / "dev/char/195:0").readlink()) == "../nvidia0"
-    assert make_nodes(nvidia, root=root) == ()
-    assert missing_nodes(nvidia, root=root) == []
-    # As long as they are loaded, nothing goes.
-    assert remove_nodes(nvidia, root=root) == ()
-    write(root / "proc/devices", b"Character devices:\n  1 mem\n")
-    assert set(remove_nodes(nvidia, root=root)) == set(made)
-    assert list((root / "dev/char").iterdir()) == []
-
-
-def test_a_node_of_another_number_is_replaced(nvidia: Manifest, tmp_path: Path) -> None:
-    need(is_root(), "root", "only root can make device nodes")
-    root = _machine(tmp_path)
-    (root / "dev").mkdir()
-    os.mknod(root / "dev/nvidia-uvm", stat.S_IFCHR | 0o600, os.makedev(510, 0))
-    assert "nvidia-uvm" in {node.name for node in missing_nodes(nvidia, root=root)}
-    assert "/dev/nvidia-uvm" in make_nodes(nvidia, root=root)
-    assert os.major((root / "dev/nvidia-uvm").stat().st_rdev) == 511
 
 
 def test_a_node_that_can_not_be_made_is_named(nvidia: Manifest, tmp_path: Path) -> None:
