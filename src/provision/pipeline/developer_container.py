@@ -1,18 +1,15 @@
 """Flatcar's developer container as an image: downloaded, verified, and imported from its disk.
 
-Nothing is mounted, and no loop device is needed: the partition is cut out of the disk while it is
-unpacked, and debugfs copies its files.
+Nothing is mounted, and no loop device is needed: sfdisk reads the partition table, and debugfs
+copies the files.
 """
 
 from __future__ import annotations
 
 import bz2
+import json
 import re
-import struct
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from provision.build.base_image import BaseRequest, image_of_tree
 from provision.distros.debian.apt_sources import binary_keyring
@@ -28,73 +25,10 @@ from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.run import run
 
-# https://uefi.org/specs/UEFI/2.10/05_GUID_Partition_Table_Format.html
-_SECTOR = 512
-_HEADER = struct.Struct("<8s4I4Q16sQ3I")
-_MAGIC = b"EFI PART"
-_ENTRY = struct.Struct("<16s16sQQQ72s")
-# The protective MBR and the header come before any table.
-_FIRST_TABLE = 2
-_MAX_ENTRIES = 1024
 _ROOT = "ROOT"
-# The magic number of ext2 to ext4, and its offset in the partition.
-# Source: https://docs.kernel.org/filesystems/ext4/super.html
-_EXT_AT, _EXT = 0x438, b"\x53\xef"
 _CHUNK = 1 << 20
 _COPY_SECONDS = 3600.0
 _AGAIN = "It may be damaged: remove it from provision's cache and try again."
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """A partition of a disk: its name, and its offset and size in bytes."""
-
-    name: str
-    offset: int
-    size: int
-
-
-def partitions(disk: IO[bytes]) -> list[Partition]:
-    """Return the partitions in the GPT of a disk; read the stream up to the end of the table.
-
-    Raises:
-        ProvisionError: The disk has no valid GPT.
-    """
-    head = disk.read(_FIRST_TABLE * _SECTOR)
-    if len(head) < _FIRST_TABLE * _SECTOR or head[_SECTOR : _SECTOR + 8] != _MAGIC:
-        raise ProvisionError("The developer container is no disk with a GPT.", resolution=_AGAIN)
-    fields = _HEADER.unpack_from(head, _SECTOR)
-    table, count, size = fields[10], fields[11], fields[12]
-    if table < _FIRST_TABLE or count > _MAX_ENTRIES or size < _ENTRY.size:
-        raise ProvisionError(
-            "The partition table of the developer container is not valid.", resolution=_AGAIN
-        )
-    _skip(disk, (table - _FIRST_TABLE) * _SECTOR)
-    found = []
-    for _ in range(count):
-        entry = disk.read(size)
-        if len(entry) < size:
-            raise ProvisionError(
-                "The developer container ends within its partition table.", resolution=_AGAIN
-            )
-        kind, _guid, first, last, _flags, name = _ENTRY.unpack_from(entry)
-        if any(kind):
-            text = name.decode("utf-16-le", "replace").rstrip("\0")
-            found.append(Partition(text, first * _SECTOR, (last - first + 1) * _SECTOR))
-    return found
-
-
-def root_partition(found: Iterable[Partition]) -> Partition:
-    """Return the partition with the root of the container: the one named ROOT, else the largest.
-
-    Raises:
-        ProvisionError: There is no partition.
-    """
-    by_size = sorted(found, key=lambda partition: partition.size)
-    if not by_size:
-        raise ProvisionError("The developer container has no partition.", resolution=_AGAIN)
-    named = [partition for partition in by_size if partition.name == _ROOT]
-    return (named or by_size)[-1]
 
 
 def make_developer_image(
@@ -115,69 +49,57 @@ def make_developer_image(
         progress: Receives the progress.
 
     Raises:
-        NotFoundError: debugfs is not installed.
+        NotFoundError: sfdisk or debugfs is not installed.
         ProvisionError: The file is damaged, or has an unknown layout.
     """
     with scratch(state, "developer", progress=progress) as folder:
         progress(Note(f"Unpacking {packed.name}"))
-        disk, tree = folder / "root.img", folder / "root"
-        with bz2.open(packed) as stream:
-            _cut(stream, disk)
+        disk, tree = folder / "disk", folder / "root"
+        _unpack(packed, disk)
         progress(Note("Copying the files of the developer container"))
-        _copy_files(disk, tree)
+        copy_root(disk, tree)
         disk.unlink()
         progress(Note(f"Importing {request.name}"))
         return image_of_tree(engine, tree, request, "Flatcar's developer container")
 
 
-def _copy_files(disk: Path, tree: Path) -> None:
-    """Copy the files of a file system into a new folder; errors as ``make_developer_image``."""
+def _unpack(packed: Path, disk: Path) -> None:
+    """Unpack a disk; write blocks of zeros as holes."""
+    with bz2.open(packed) as source, disk.open("wb") as target:
+        while block := source.read(_CHUNK):
+            if any(block):
+                target.write(block)
+            else:
+                target.seek(len(block), 1)
+        target.truncate()
+
+
+def copy_root(disk: Path, tree: Path) -> None:
+    """Copy the files of a disk's root partition into a new folder.
+
+    It is the partition called ROOT, else the largest.
+
+    Raises:
+        NotFoundError: sfdisk or debugfs is not installed.
+        ProvisionError: The disk has no partition table, or its root no file system that is known.
+    """
+    why = "read the developer container's disk"
+    table = json.loads(run(["sfdisk", "--json", disk], why=why).stdout)["partitiontable"]
+    found = sorted(table.get("partitions", []), key=lambda each: each["size"])
+    roots = [each for each in found if each.get("name") == _ROOT] or found
+    if not roots:
+        raise ProvisionError("The developer container has no partition.", resolution=_AGAIN)
+    offset = roots[-1]["start"] * table["sectorsize"]
     tree.mkdir()
-    done = run(
-        ["debugfs", "-R", f"rdump / {tree}", disk],
-        why="read the developer container's file system",
-        timeout=_COPY_SECONDS,
-    )
+    # unix_io of e2fsprogs takes options behind the name.
+    argv = ["debugfs", "-R", f"rdump / {tree}", f"{disk}?offset={offset}"]
+    done = run(argv, why=why, timeout=_COPY_SECONDS)
     if not (tree / "usr").is_dir():
         raise ProvisionError(
             "The file system of the developer container could not be read.",
             resolution=_AGAIN,
             details=done.stderr.strip() or None,
         )
-
-
-def _cut(disk: IO[bytes], target: Path) -> None:
-    """Copy the root partition; write blocks of zeros as holes."""
-    found = partitions(disk)
-    root = root_partition(found)
-    _skip(disk, root.offset - disk.tell())
-    with target.open("wb") as stream:
-        left = root.size
-        while left and (block := disk.read(min(_CHUNK, left))):
-            left -= len(block)
-            if any(block):
-                stream.write(block)
-            else:
-                stream.seek(len(block), 1)
-        stream.truncate(root.size)
-    with target.open("rb") as stream:
-        stream.seek(_EXT_AT)
-        magic = stream.read(len(_EXT))
-    if left or magic != _EXT:
-        raise ProvisionError(
-            f"The partition '{root.name}' of the developer container is no whole ext4 file system.",
-            resolution="Report it with the version of Flatcar: another layout is not known.",
-        )
-
-
-def _skip(disk: IO[bytes], count: int) -> None:
-    """Skip bytes of a stream that is unpacked as it is read."""
-    if count < 0:
-        raise ProvisionError(
-            "The partitions of the developer container overlap their table.", resolution=_AGAIN
-        )
-    while count and (block := disk.read(min(_CHUNK, count))):
-        count -= len(block)
 
 
 FLATCAR = "flatcar"
