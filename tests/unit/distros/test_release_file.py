@@ -126,5 +126,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         found = release(f"{text}\nSHA256:\n {XZ} 1 main/binary-amd64/Packages.xz\n")
     except ProvisionError:
         return
-    assert found.valid_until is None or found.valid_until.timestamp()
-    assert found.packages_file("main", "amd64") is None or found.components is not None
+    # What was read can be asked.
+    found.packages_file("main", "amd64")
+    if found.valid_until is not None:
+        found.valid_until.timestamp()

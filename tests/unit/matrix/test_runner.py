@@ -32,7 +32,7 @@ from provision.pipeline.package_pins import Resolved
 from provision.pipeline.workspace import Settings
 from provision.progress import Event, Note, Output, Progress, Tally
 from unit.engine.fake_engine import FakeEngine
-from unit.killing import KILLER, KilledError
+from unit.killing import KILLER
 from unit.kmod.artifact import make_pin
 
 KERNELS = ("6.1.0-50-amd64", "6.1.0-47-amd64", "6.1.0-40-amd64")
@@ -192,7 +192,7 @@ def test_every_cell_is_built_once_and_not_again(lab: Lab, jobs: int) -> None:
     assert len(lab.builds) == 6
     assert (len(again.built), len(again.unchanged)) == (0, 6)
     assert lab.result().digest == make_pin(version="2.0", kernel=KERNELS[0]).digest
-    assert lab.result().seconds["total"] >= 0
+    assert {"export", "total"} <= lab.result().seconds.keys()
 
 
 def test_a_changed_pin_is_built_again(lab: Lab) -> None:
@@ -514,7 +514,6 @@ def test_the_result_of_a_newer_provision_ends_the_run_before_anything_is_built(l
     with pytest.raises(ProvisionError, match="newer"):
         lab.run()
     assert lab.builds == []
-    assert KilledError.__doc__
 
 
 @pytest.mark.parametrize(("jobs", "compilers"), [(1, None), (3, 2), (16, 1)])
