@@ -235,4 +235,6 @@ def test_on_a_small_screen_only_the_table_scrolls(browser: Browser, tmp_path: Pa
         assert before
         assert after
         # It sticks to the left end of the part that scrolls.
-        assert after["x"] == pytest.approx(scroll.bounding_box()["x"], abs=2)
+        edge = scroll.bounding_box()
+        assert edge
+        assert after["x"] == pytest.approx(edge["x"], abs=2)

@@ -13,6 +13,7 @@ import hashlib
 import json
 import shutil
 import stat
+import tarfile
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -225,6 +226,13 @@ class HostTree:
         if signed != "nobody":
             layout.sign(digest, _facts(pin), _KEY if signed == "fleet" else _STRANGER)
         return pin
+
+    def archive(self) -> Path:
+        """The images of the folder as one file that can be carried."""
+        path = self.folder / "driver.tar"
+        with tarfile.open(path, "w") as archive:
+            archive.add(self.root / _IMAGES / "images" / DRIVER, arcname="")
+        return path
 
     def store(self, name: str = "") -> Path:
         """A path of the driver in the store."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Callable
 
 from kit.host_tree import DRIVER, KERNEL, NEXT, HostTree
+from provision.matrix import results
+from provision.matrix.cells import Cell, Column, Row
+from provision.matrix.results import Results, matrix_folder, result_of
 
 __all__ = ["STATES"]
 
@@ -185,6 +189,108 @@ def _no_os_release(host: HostTree, run: Run) -> None:
     (host.root / "etc/os-release").unlink()
 
 
+def _rebooted_and_refused(host: HostTree, run: Run) -> None:
+    _rebooted(host, run)
+    host.refuse()
+
+
+def _rebooted_with_conflict(host: HostTree, run: Run) -> None:
+    host.want()
+    host.offer(conflicts=("nouveau",))
+    run("apply")
+    host.boot(KERNEL)
+    host.write("proc/modules", "nouveau 16384 1 - Live 0x0000000000000000\n")
+
+
+def _newest_offered(update: str) -> State:
+    def state(host: HostTree, run: Run) -> None:
+        host.want(f'update = "{update}"')
+        host.offer()
+        run("apply")
+        host.offer("2.0")
+
+    return state
+
+
+def _only_the_next_offered(host: HostTree, run: Run) -> None:
+    del run
+    host.want()
+    host.offer(kernel=NEXT)
+
+
+def _kernel_to_come(host: HostTree, run: Run) -> None:
+    _ready(host, run)
+    host.offer(kernel=NEXT)
+    (host.folder / "usr/lib/modules" / NEXT).mkdir(parents=True)
+
+
+def _matrix_knows(host: HostTree, run: Run) -> None:
+    _next_kernel(host, run)
+    _write_result(host, "failed")
+
+
+def _old_results(host: HostTree, run: Run) -> None:
+    _ready(host, run)
+    _write_result(host, "built", finished=1)
+
+
+def _write_result(host: HostTree, kind: results.State, **changes: int) -> None:
+    """Have a result of the matrix for the next kernel."""
+    cell = Cell(Row(DRIVER, "1.2", "open"), Column("debian:12", NEXT))
+    result = result_of(cell, kind, message="no", reason="compile" if kind == "failed" else None)
+    Results(matrix_folder(host.root)).write(result.model_copy(update=changes))
+
+
+def _archive(signed: str) -> State:
+    def state(host: HostTree, run: Run) -> None:
+        del run
+        host.want()
+        host.offer(signed=signed)
+        host.archive()
+
+    return state
+
+
+def _archive_without_trust(host: HostTree, run: Run) -> None:
+    _archive("fleet")(host, run)
+    (host.root / "etc/provision/provision.toml").unlink()
+
+
+def _archive_installed(host: HostTree, run: Run) -> None:
+    _archive("fleet")(host, run)
+    run("install", host.folder / "driver.tar")
+
+
+def _archive_installed_and_damaged(host: HostTree, run: Run) -> None:
+    _archive_installed(host, run)
+    (host.store("current").resolve() / "driver/usr/bin/democtl").unlink()
+
+
+def _foreign_archive(host: HostTree, run: Run) -> None:
+    del run
+    host.want()
+    with tarfile.open(host.folder / "driver.tar", "w") as archive:
+        archive.add(host.root / "etc/os-release", arcname="notes.txt")
+
+
+def _device(host: HostTree, run: Run) -> None:
+    del run
+    host.want()
+    for name, value in {"vendor": "0x1234", "device": "0x0001", "class": "0x030000"}.items():
+        host.write(f"sys/bus/pci/devices/0000:01:00.0/{name}", f"{value}\n")
+
+
+def _broken_recipe(host: HostTree, run: Run) -> None:
+    del run
+    host.want()
+    host.write("srv/drivers/broken/driver.toml", 'schema = 2\nname = "other"\n')
+
+
+def _packaged_units(host: HostTree, run: Run) -> None:
+    run("units")
+    host.write("usr/lib/systemd/system/provision-boot.service", "[Service]\n")
+
+
 STATES: dict[str, State] = {
     "empty": lambda _host, _run: None,
     "names no driver": lambda host, _run: host.configure("# none\n"),
@@ -220,6 +326,25 @@ STATES: dict[str, State] = {
     "damaged": _damaged,
     "rebooted, altered": _unloaded_and_altered,
     "rebooted, entry gone": _entry_gone,
+    "rebooted, the kernel refuses it": _rebooted_and_refused,
+    "rebooted, conflict in use": _rebooted_with_conflict,
+    "newest, not followed": _newest_offered("never"),
+    "newest, followed": _newest_offered("timer"),
+    "wanted, offered for the next kernel": _only_the_next_offered,
+    "kernel to come": _kernel_to_come,
+    "next kernel, the matrix failed": _matrix_knows,
+    "old results": _old_results,
+    "archive": _archive("fleet"),
+    "archive of a stranger": _archive("stranger"),
+    "archive, not signed": _archive("nobody"),
+    "archive, no trust": _archive_without_trust,
+    "archive, installed": _archive_installed,
+    "archive, installed, damaged": _archive_installed_and_damaged,
+    "archive of something else": _foreign_archive,
+    "device": _device,
+    "broken recipe": _broken_recipe,
+    "units": lambda _host, run: run("units"),
+    "units of a package": _packaged_units,
     "broken state": _broken_state,
     "state of a newer provision": _state_of_a_newer,
 }

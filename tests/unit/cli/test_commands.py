@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from provision.pipeline.package_pins import Resolved
 from provision.progress import Note
 from unit.cli.outcome import Outcome
 from unit.engine.fake_engine import FakeEngine
-from unit.kmod.artifact import KERNEL, make_artifact, make_pin
+from unit.kmod.artifact import KERNEL, make_pin
 
 Call = Callable[..., Outcome]
 _RECIPE = """
@@ -84,64 +83,12 @@ def wanted(catalogue: Path, monkeypatch: pytest.MonkeyPatch) -> list[DriverReque
     return asked
 
 
-def test_facts(call: Call, host: Path, catalogue: Path) -> None:
-    device = host / "sys/bus/pci/devices/0000:01:00.0"
-    device.mkdir(parents=True)
-    for name, value in (("vendor", "0x1234"), ("device", "0x0001"), ("class", "0x030000")):
-        (device / name).write_text(f"{value}\n")
-    words = ("facts", "--root", host, "--catalogue", catalogue)
-    document = call(*words, "--json").document
-    assert document["distro"]["id"] == "debian"
-    assert document["distro"]["version"] == "12"
-    assert document["pci"][0]["catalogue"] == ["demo"]
-    assert {"kernel", "arch", "engines", "secure_boot", "selinux", "immutable"} <= set(document)
-    text = call(*words).out
-    assert "debian 12 (Debian 12)" in text
-    assert "1, 1 known to the catalogue" in text
-    assert "1234:0001 demo" in text
-
-
-def test_facts_of_no_host(call: Call, tmp_path: Path) -> None:
-    assert call("facts", "--root", tmp_path, "--json").document["error"]["exit_code"] == 3
-
-
-def test_drivers(call: Call, host: Path, catalogue: Path) -> None:
-    (catalogue / "broken").mkdir()
-    (catalogue / "broken/driver.toml").write_text('schema = 2\nname = "other"\n')
-    words = ("drivers", "--root", host, "--catalogue", catalogue)
-    document = call(*words, "--json").document
-    names = [driver["name"] for driver in document["drivers"]]
-    assert "demo" in names
-    (problem,) = document["problems"]
-    assert problem["file"] == str(catalogue / "broken/driver.toml")
-    assert len(problem["mistakes"]) > 3
-    outcome = call(*words)
-    assert "A driver for tests" in outcome.out
-    assert "Left out" in outcome.err
-
-
-def test_one_driver(call: Call, host: Path, catalogue: Path) -> None:
-    words = ("drivers", "demo", "--root", host, "--catalogue", catalogue)
-    assert call(*words, "--json").document["default_flavour"] == "open"
-    said = call(*words).out
-    assert "OCI_DEMO" in said
-    assert "its recipe does not say" in said
-
-
 def test_every_shipped_recipe_says_what_was_run_of_it(call: Call, host: Path) -> None:
     drivers = call("drivers", "--root", host, "--json").document["drivers"]
     said = {driver["name"]: driver["proven"] for driver in drivers}
     assert all(said.values()), said
     assert said["amdgpu"] == "rendered; its source was never downloaded or built"
     assert said["amdgpu"] in call("drivers", "amdgpu", "--root", host).out
-
-
-def test_an_unknown_driver_is_answered_with_the_nearest(
-    call: Call, host: Path, catalogue: Path
-) -> None:
-    outcome = call("drivers", "deno", "--root", host, "--catalogue", catalogue, "--json")
-    assert outcome.code == 3
-    assert "'demo'" in outcome.document["error"]["resolution"]
 
 
 @pytest.mark.usefixtures("engine")
@@ -231,73 +178,6 @@ def test_build_says_what_it_would_do(call: Call, host: Path) -> None:
     assert call(*words, "--rebuild").out.endswith("would be built\n")
 
 
-def test_verify_of_a_folder(call: Call, tmp_path: Path) -> None:
-    entry = tmp_path / "entry"
-    make_artifact(entry)
-    document = call("verify", entry, "--json").document
-    assert document["findings"] == []
-    assert document["modules"][0]["name"] == "demo"
-    assert "whole" in call("verify", entry).out
-
-
-def test_verify_of_a_damaged_folder_names_the_file(call: Call, tmp_path: Path) -> None:
-    entry = tmp_path / "entry"
-    make_artifact(entry)
-    shutil.rmtree(entry / "driver/usr/bin")
-    outcome = call("verify", entry, "--json")
-    assert outcome.code == 1
-    assert "driver/usr/bin/democtl: is missing" in outcome.document["error"]["details"]
-    assert outcome.document["error"]["findings"][0]["kind"] == "missing"
-    assert "democtl" in call("verify", entry).err
-
-
-@pytest.mark.usefixtures("engine")
-def test_verify_of_an_image(call: Call, host: Path) -> None:
-    outcome = call("verify", make_pin().image, "--root", host, "--json")
-    assert outcome.document["digest"] == make_pin().digest
-
-
-@pytest.mark.usefixtures("engine")
-def test_verify_of_what_is_not_there(call: Call, host: Path, tmp_path: Path) -> None:
-    for what in ("nobody/nothing:1", tmp_path / "missing", "demo"):
-        assert call("verify", what, "--root", host).code == 3
-
-
-@pytest.mark.usefixtures("engine")
-def test_install(call: Call, tmp_path: Path) -> None:
-    root = tmp_path / "new-host"
-    image = make_pin().image
-    dry = call("install", image, "--root", root, "--dry-run", "--json").document
-    assert [change["kind"] for change in dry["changes"]] == [
-        "unpack",
-        "switch",
-        "write",
-        "write",
-        "switch",
-    ]
-    assert not dry["changed"]
-    assert not root.exists()
-    assert "would unpack" in call("install", image, "--root", root, "--dry-run").out
-    first = call("install", image, "--root", root, "--json").document
-    assert first["changed"]
-    assert first["changes"] == dry["changes"]
-    assert (root / "var/lib/provision/demo/current/driver/manifest.json").is_file()
-    again = call("install", image, "--root", root)
-    assert "nothing changed" in again.out
-    assert not call("install", image, "--root", root, "--json").document["changed"]
-    assert "whole" in call("verify", "demo", "--root", root).out
-
-
-@pytest.mark.usefixtures("engine", "wanted")
-def test_install_of_a_driver_builds_it_first(
-    call: Call, host: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built = Built(make_pin().image, "sha256:1", 7, built=False)
-    monkeypatch.setattr(install, "build_image", lambda *_a, **_k: built)
-    assert "is installed in" in call("install", "demo", "--root", host).out
-    assert call("install", "demo", "--root", host, "--dry-run", "--json").document["changes"] == []
-
-
 @pytest.mark.usefixtures("wanted")
 def test_install_of_a_driver_that_the_store_has_needs_no_engine(
     call: Call, host: Path, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
@@ -311,41 +191,6 @@ def test_install_of_a_driver_that_the_store_has_needs_no_engine(
     document = call("install", "demo", "--root", host, "--json").document
     assert [change["kind"] for change in document["changes"]] == ["switch"]
     assert current.is_symlink()
-
-
-@pytest.mark.usefixtures("engine")
-def test_install_over_a_damaged_entry(call: Call, tmp_path: Path) -> None:
-    root = tmp_path / "new-host"
-    image = make_pin().image
-    entry = Path(call("install", image, "--root", root, "--json").document["entry"])
-    (entry / "driver/usr/bin/democtl").unlink()
-    outcome = call("install", image, "--root", root)
-    assert outcome.code == 1
-    assert "--again" in outcome.err
-    assert call("install", image, "--root", root, "--again").code == 0
-    assert call("verify", entry).code == 0
-
-
-def test_install_of_an_image_that_is_no_artifact(
-    call: Call, tmp_path: Path, engine: FakeEngine
-) -> None:
-    shutil.rmtree(tmp_path / "content")
-    (tmp_path / "content").mkdir()
-    assert engine.images
-    outcome = call("install", make_pin().image, "--root", tmp_path / "new-host")
-    assert outcome.code == 1
-    assert "is no artifact image" in outcome.err
-
-
-@pytest.mark.usefixtures("engine")
-def test_install_of_a_damaged_image_leaves_nothing(call: Call, tmp_path: Path) -> None:
-    (tmp_path / "content/driver/usr/bin/democtl").write_bytes(b"alterd")
-    root = tmp_path / "new-host"
-    outcome = call("install", make_pin().image, "--root", root)
-    assert outcome.code == 1
-    assert "driver/usr/bin/democtl" in outcome.err
-    files = [path for path in root.rglob("*") if path.is_file() and path.name != ".lock"]
-    assert files == []
 
 
 @pytest.mark.parametrize("command", ["status", "plan", "apply", "gc", "doctor", "facts"])

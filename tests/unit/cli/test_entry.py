@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-import importlib
 import logging
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import click
 import pytest
@@ -120,14 +117,6 @@ def test_whatever_happens_has_a_code_and_a_document(
     assert said in plain.err
 
 
-def test_an_error_has_message_details_and_way_out(
-    call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    error = ProvisionError("It broke.", resolution="Repair it.", details="a\nb")
-    monkeypatch.setattr(module.group, "main", _raising(error))
-    assert call("facts").err == "Error: It broke.\n  a\n  b\nWhat to do: Repair it.\n"
-
-
 def test_a_closed_pipe_is_no_news(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.group, "main", _raising(BrokenPipeError()))
     monkeypatch.setattr("sys.stderr.close", lambda: None)
@@ -155,24 +144,3 @@ def test_no_log_has_a_mirrors_password() -> None:
     assert [handler.format(record) for handler in handlers] == [
         "https://me:***@m/ can't be reached; using its index"
     ]
-
-
-def test_the_collector_of_garbage_rests_until_a_command_is_imported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    before: list[bool] = []
-
-    def load(name: str) -> object:
-        before.append(gc.isenabled())
-        return importlib.import_module(name)
-
-    monkeypatch.setattr(module, "importlib", SimpleNamespace(import_module=load))
-    try:
-        with pytest.raises(SystemExit):
-            module.main(["facts", "--help"])
-        assert before == [False]
-        assert gc.isenabled()
-    finally:
-        gc.unfreeze()
-        gc.enable()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)

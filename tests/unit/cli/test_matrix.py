@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from provision.build.diagnosis import BuildError
 from provision.cli.commands import matrix
 from provision.fetch import UnreachableError
 from provision.matrix import cell_builds, runner
@@ -63,11 +62,6 @@ def test_a_matrix_is_a_table_a_document_and_a_page(lab: Lab, call: Call, tmp_pat
     assert [one["state"] for one in document["cells"]] == ["built", "failed", "built"]
 
 
-def test_a_matrix_without_failures_is_a_success(lab: Lab, call: Call) -> None:
-    assert call(*words(lab, "--drivers", "demo", "--versions", "all", "--parallel", "2")).code == 0
-    assert len(lab.builds) == 6
-
-
 def test_what_is_known_is_shown_without_building(
     lab: Lab, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,15 +80,6 @@ def test_what_is_known_is_shown_without_building(
     assert cell.items() <= report["cells"][0].items()
     assert len(report["cells"]) == 1
     assert lab.builds == []
-
-
-def test_damaged_results_are_named_in_a_report(lab: Lab, call: Call) -> None:
-    call(*words(lab, "--drivers", "demo"))
-    path = sorted(lab.results.folder.glob("cells/**/*.json"))[0]
-    path.write_text("[]")
-    done = call(*words(lab, "--only-report"))
-    assert done.code == 0
-    assert str(path) in done.err
 
 
 @pytest.mark.parametrize(
@@ -151,10 +136,3 @@ def test_an_interrupted_matrix_writes_its_page(
     assert done.code == 130
     assert "it continues" in done.err
     assert page.exists()
-
-
-def test_a_result_that_may_pass_is_tried_again(lab: Lab, call: Call) -> None:
-    lab.broken[KERNELS[0]] = BuildError("no patch", resolution="x", details="y")
-    assert call(*words(lab, "--drivers", "demo")).code == 1
-    lab.broken.clear()
-    assert call(*words(lab, "--drivers", "demo")).code == 0

@@ -26,7 +26,7 @@ from provision.registry.names import Reference, pin_tag
 from provision.run import Completed
 from unit.cli.outcome import Outcome
 from unit.engine.fake_engine import FakeEngine
-from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
+from unit.kmod.artifact import make_artifact, make_pin, write
 from unit.registry.memory import MemoryRegistry, layer_of, new_key, public_pem
 
 Call = Callable[..., Outcome]
@@ -70,53 +70,6 @@ def signed(registry: MemoryRegistry, host: Path) -> MemoryRegistry:
     return registry
 
 
-@pytest.mark.usefixtures("signed")
-def test_pull_puts_what_is_signed_into_the_store(call: Call, host: Path) -> None:
-    words = ("pull", NAME, "--root", host)
-    planned = call(*words, "--dry-run", "--json").document
-    assert (planned["entry"], planned["changed"], planned["signed_by"]) == (
-        None,
-        False,
-        "fleet.pub",
-    )
-    document = call(*words, "--json").document
-    assert (document["changed"], document["digest"]) == (True, PIN.digest)
-    assert document["facts"]["kernel"] == KERNEL
-    assert Path(document["entry"]).name == PIN.short_digest
-    assert call(*words, "--json").document["changed"] is False
-    assert "fleet.pub" in call(*words).out
-
-
-@pytest.mark.usefixtures("registry")
-def test_what_is_unsigned_needs_leave(call: Call, host: Path) -> None:
-    words = ("pull", NAME, "--root", host, "--json")
-    refused = call(*words)
-    assert refused.code == 1
-    assert "[trust] keys" in refused.document["error"]["resolution"]
-    assert not (host / "var").exists()
-    allowed = call(*words, "--insecure").document
-    assert (allowed["signed_by"], allowed["facts"]) == (None, None)
-
-
-@pytest.mark.usefixtures("signed")
-def test_install_pulls_and_switches(call: Call, host: Path) -> None:
-    words = ("install", NAME, "--root", host, "--json")
-    planned = call(*words, "--dry-run").document
-    assert [change["kind"] for change in planned["changes"]] == ["unpack"]
-    document = call(*words).document
-    assert document["changed"] is True
-    assert (host / "var/lib/provision/demo/current").is_symlink()
-    assert call(*words).document["changed"] is False
-    assert call(*words, "--dry-run").document["changes"] == []
-
-
-@pytest.mark.usefixtures("signed")
-def test_verify_downloads_and_keeps_nothing(call: Call, host: Path) -> None:
-    document = call("verify", NAME, "--root", host, "--json").document
-    assert (document["digest"], document["findings"]) == (PIN.digest, [])
-    assert not (host / "var").exists()
-
-
 def test_search_lists_what_hosts_look_for(
     call: Call, host: Path, signed: MemoryRegistry, tmp_path: Path
 ) -> None:
@@ -147,12 +100,6 @@ def test_search_has_one_line_for_what_is_refused_twice(
     (line,) = [line for line in lines if "9.9" in line]
     assert "by none of the keys" in line
     assert "; architecture: x86_64 was asked for" in line
-
-
-def test_search_needs_a_registry(call: Call, host: Path) -> None:
-    refused = call("search", "demo", "--root", host, "--json")
-    assert refused.code == 2
-    assert "--registry" in refused.document["error"]["resolution"]
 
 
 def make_keys(call: Call, tmp_path: Path, *words: object) -> dict[str, Any]:

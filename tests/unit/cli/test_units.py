@@ -79,24 +79,6 @@ def test_two_at_once_are_not_waited_for_without_a_word_or_an_end(
     assert not (host / "etc/systemd").exists()
 
 
-def test_units_come_and_go(call: Call, host: Path) -> None:
-    dry = call("units", "--root", host, "--dry-run")
-    assert dry.code == 0
-    assert f"would write {host}/etc/systemd/system/provision-boot.service" in dry.out
-    assert not (host / "etc/systemd").exists()
-    outcome = call("units", "--root", host, "--json")
-    assert outcome.document["changed"] is True
-    assert {change["kind"] for change in outcome.document["changes"]} == {"write", "switch"}
-    unit = host / "etc/systemd/system/provision-boot.service"
-    page = "file:///opt/provision/venv/share/provision/docs/how-to/keep-drivers-loaded.md"
-    assert f"Documentation={page}\n" in unit.read_text()
-    assert call("units", "--root", host).out == "Nothing to do.\n"
-    assert call("units", "--root", host, "--json").document["changed"] is False
-    gone = call("units", "--root", host, "--remove", "--json")
-    assert {change["kind"] for change in gone.document["changes"]} == {"remove"}
-    assert not unit.exists()
-
-
 def test_units_of_a_package_are_left_alone_and_our_own_overrule_none_of_them(
     call: Call, host: Path
 ) -> None:
@@ -113,26 +95,6 @@ def test_units_of_a_package_are_left_alone_and_our_own_overrule_none_of_them(
     program = "/opt/provision/bin/provision"
     assert call("units", "--root", host, "--program", program).code == 0
     assert f"ExecStart={program} apply --boot" in own.read_text()
-
-
-def test_a_program_that_can_not_be_run_is_wrong_usage(call: Call, host: Path) -> None:
-    outcome = call("units", "--root", host, "--program", "bin/provision")
-    assert outcome.code == 2
-    assert "--program" in outcome.err
-
-
-def test_a_program_that_units_could_not_start_is_refused_before_anything_changes(
-    call: Call, host: Path
-) -> None:
-    program = "/root/clone/.venv/bin/provision"
-    for words in ([], ["--dry-run"]):
-        outcome = call("units", "--root", host, "--program", program, *words)
-        assert outcome.code == 2
-        assert f"Units can't run '{program}'" in outcome.err
-        assert "/opt/provision/bin/pip install" in outcome.err
-    assert not (host / "etc/systemd").exists()
-    # What was installed so by an older provision can be removed.
-    assert call("units", "--root", host, "--program", program, "--remove").code == 0
 
 
 def test_updates_are_held_only_on_flatcar_and_on_request(call: Call, host: Path) -> None:
