@@ -1,11 +1,13 @@
-"""Command lines in this process."""
+"""Command lines in this process, and a host for them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from kit.host_tree import HostTree
 from provision.cli.entry import run
 from unit.cli.outcome import Outcome
 
@@ -20,3 +22,12 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
         return Outcome(code, captured.out, captured.err)
 
     return call
+
+
+@pytest.fixture
+def host_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostTree:
+    """A host on which nothing is configured; commands run as on it."""
+    made = HostTree.make(tmp_path)
+    for name, value in made.environment.items():
+        monkeypatch.setenv(name, value)
+    return made

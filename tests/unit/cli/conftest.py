@@ -1,4 +1,4 @@
-"""Hosts for commands: one of files that pulls, and one beside an engine in memory."""
+"""An engine in memory, and a host tree, for commands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from kit.host_tree import HostTree
 from provision.build.artifact_image import DIGEST_LABEL
 from provision.cli import job
 from provision.engine.docker_api import Image
@@ -37,12 +36,3 @@ def host(tmp_path: Path) -> Path:
         'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\nPRETTY_NAME="Debian 12"\n'
     )
     return root
-
-
-@pytest.fixture
-def host_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostTree:
-    """A host on which nothing is configured; commands run as on it."""
-    made = HostTree.make(tmp_path)
-    for name, value in made.environment.items():
-        monkeypatch.setenv(name, value)
-    return made

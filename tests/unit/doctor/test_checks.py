@@ -46,14 +46,14 @@ def test_a_host_without_drivers_has_nothing_else_wrong(tmp_path: Path) -> None:
     assert [(result.check, result.state) for result in found] == [("drivers", "unknown")]
 
 
-@pytest.mark.parametrize(("check", "broken", "state", "text"), CASES)
+@pytest.mark.parametrize(("check", "broken", "state"), CASES)
 def test_a_trouble_is_found_and_explained(
-    host: DoctorHost, check: str, broken: Break, state: str, text: str
+    host: DoctorHost, check: str, broken: Break, state: str
 ) -> None:
     broken(host)
     found = [result for result in host.results(check) if result.state == state]
     assert found, host.results(check)
-    assert any(text in f"{r.seen} {r.cause} {r.cure}" for r in found), found
+    # What they say is in tests/data/messages.txt.
     assert all(result.cause and result.cure for result in found)
 
 
