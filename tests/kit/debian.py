@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["debootstrap", "mirror", "security_mirror"]
+__all__ = ["apt_sources", "debootstrap", "mirror", "security_mirror"]
 
 # One line an index; Label is empty until apt has been updated once.
 _FIELDS = "$(LABEL)|$(RELEASE)|$(REPO_URI)"
@@ -35,6 +35,13 @@ def security_mirror() -> str:
         if label == "Debian-Security" or (not label and release.endswith("-security")):
             return uri.rstrip("/")
     return f"{mirror()}-security"
+
+
+def apt_sources(suite: str, components: str = "main") -> str:
+    """The sources.list of a suite with its updates: a base image names only the release."""
+    places = [(mirror(), suite), (mirror(), f"{suite}-updates")]
+    places.append((security_mirror(), f"{suite}-security"))
+    return "".join(f"deb {uri} {name} {components}\n" for uri, name in places)
 
 
 def _indexes() -> list[tuple[str, str, str]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kit.apt_archive import AptArchive
 from kit.cache import cached
-from kit.debian import mirror, security_mirror
+from kit.debian import apt_sources
 from kit.kernels import kernels
 from kit.process import run
 from kit.product import IMAGE
@@ -120,13 +120,9 @@ def packages_of(engine: Engine) -> Path:
 
     def make(draft: Path) -> None:
         draft.mkdir()
-        # The image names only the release; newer kernels are in its security updates.
-        suites = (
-            f"deb {mirror()} bookworm main\\ndeb {mirror()} bookworm-updates main\\n"
-            f"deb {security_mirror()} bookworm-security main\\n"
-        )
         script = (
-            f"rm -rf /etc/apt/sources.list.d/* && printf '{suites}' > /etc/apt/sources.list"
+            f"rm -rf /etc/apt/sources.list.d/* && echo '{apt_sources('bookworm')}'"
+            " > /etc/apt/sources.list"
             " && apt-get -qq update && apt-get -qq install --yes --no-install-recommends"
             f" --download-only -o APT::Keep-Downloaded-Packages=true {_TOOLS}"
             f" linux-headers-{release} && cp /var/cache/apt/archives/*.deb /out/"
