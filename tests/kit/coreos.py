@@ -1,4 +1,4 @@
-"""Machines that Ignition sets up, without their distros.
+"""Machines that the real Ignition sets up: Debian, laid out by hand as those distros are.
 
 The real Ignition, and a Debian tree that is laid out as Fedora CoreOS's or Flatcar's is, and has no
 Python. What Ignition does in the initrd, it does here to the tree, which then boots for the first

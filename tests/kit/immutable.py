@@ -1,4 +1,4 @@
-"""What hosts of images have that Debian has not: a /usr that can't be written, and an updater."""
+"""What hosts of images have that Debian has not: a read-only /usr, and a recorded updater."""
 
 from __future__ import annotations
 

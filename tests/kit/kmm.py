@@ -1,4 +1,4 @@
-"""What Kubernetes' KMM does on a node with a Module, as commands.
+"""What Kubernetes' KMM does on a node with a Module, as commands: by hand, after its source.
 
 Taken from internal/pod/workerpodmanager.go, internal/pod/imagepuller.go and
 internal/worker/worker.go of https://github.com/kubernetes-sigs/kernel-module-management at commit

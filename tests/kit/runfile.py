@@ -1,4 +1,4 @@
-"""Self-extracting files in NVIDIA's layout: made-up ones, and one of Debian's real packages.
+"""Files in the layout of NVIDIA's own, by hand: made-up ones, and one of Debian's real packages.
 
 The head, the tar file and its list are as in NVIDIA's own files; the driver in the second is real.
 """

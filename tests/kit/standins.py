@@ -1,4 +1,4 @@
-"""Stand-ins for what a vendor file lists, for hosts that haven't the hardware.
+"""Nodes and libraries that a vendor file lists: the kernel's own nodes, and libraries by gcc.
 
 A stand-in node has a number that no driver of this kernel has taken. To open it says whether a
 container's cgroup lets it: ENXIO ("No such device or address") where it does, EPERM where it

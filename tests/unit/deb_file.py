@@ -1,4 +1,4 @@
-"""Packages of Debian's kind, written by hand: deb(5)."""
+"""Packages of Debian's kind, by hand after deb(5); dpkg-deb writes those of the engine tests."""
 
 from pathlib import Path
 

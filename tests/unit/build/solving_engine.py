@@ -1,4 +1,4 @@
-"""An engine whose containers answer a solve as recorded ones did."""
+"""An engine whose containers answer a solve, by hand; apt, dnf and zypper do in tests/engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine that lives in memory: images are folders, builds are recorded conversations."""
+"""An engine in memory: images are folders, builds are conversations recorded from Docker."""
 
 from __future__ import annotations
 

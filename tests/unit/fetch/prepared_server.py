@@ -1,4 +1,4 @@
-"""A server that gives prepared answers to downloads."""
+"""A server that gives prepared answers to downloads: real HTTP on the loopback interface."""
 
 import hashlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""ELF files that hold nothing but what a loader reads."""
+"""ELF files with nothing but what a loader reads, by hand; a real one is in tests/hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kernel made of files, and programs that change it as the real ones do."""
+"""A kernel made of files, by hand; the real one and kmod are in the guests of tests/vm."""
 
 from __future__ import annotations
 

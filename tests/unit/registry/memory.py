@@ -1,4 +1,7 @@
-"""A registry that lives in memory, behind the same requests as a real one. It can be hostile."""
+"""A registry in memory, by hand after the OCI specification, so that it can be hostile.
+
+docker-registry, skopeo and cosign are in the engine tests.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ELF libraries that hold nothing but their SONAME."""
+"""ELF libraries with nothing but their SONAME, by hand after elf(5)."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""A small file of NVIDIA's .run format, and its parts."""
+"""A small file of NVIDIA's .run format, by `kit.runfile`, and its parts."""
 
 import json
 from collections.abc import Mapping
