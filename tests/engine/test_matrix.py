@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.product import Provision
 
-pytestmark = [pytest.mark.usefixtures("toolchains_again"), pytest.mark.minutes(3)]
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("toolchains_again")]
 
 _LIMIT_S = 300
 # Longer than a run may take to stop.
@@ -73,6 +73,7 @@ def _cells(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
     return {(cell["driver"], cell["kernel"]): cell for cell in document["cells"]}
 
 
+@pytest.mark.minutes(3)
 def test_a_matrix_is_killed_shared_finished_and_kept(
     engine: Engine, provision: Provision, drivers: Path, kernels: list[str], tmp_path: Path
 ) -> None:
@@ -162,7 +163,7 @@ def test_ctrl_c_ends_a_long_build_and_keeps_what_is_done(
     assert [(cell["version"], cell["state"]) for cell in report["cells"]] == [("1.0", "built")]
 
 
-@pytest.mark.nightly
+@pytest.mark.minutes(30)
 def test_six_drivers_on_eight_kernels_and_on_debian_13(
     provision: Provision, engine: Engine, tmp_path: Path
 ) -> None:
@@ -200,7 +201,7 @@ def test_six_drivers_on_eight_kernels_and_on_debian_13(
     engine.wait_until_empty()
 
 
-@pytest.mark.nightly
+@pytest.mark.minutes(25)
 def test_drivers_that_take_minutes_are_in_a_matrix_too(
     provision: Provision, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kit.agent_host import AgentHost
+from kit.foreign import kernels_sign_file
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need, need_programs
 from kit.process import run
@@ -91,6 +92,24 @@ def test_modules_in_the_store_are_signed_and_the_pin_names_no_key(signed: Signed
     # What was built is what the manifest says, below the signature.
     assert verify_artifact(signed.entry).findings == ()
     assert signed.module.stat().st_size > signed.manifest.modules[0].size
+
+
+@pytest.mark.parametrize("algorithm", ["sha256", "sha512"])
+def test_a_module_is_signed_as_the_kernels_own_program_does(
+    unsigned: tuple[Path, Manifest], tmp_path: Path, algorithm: str
+) -> None:
+    entry, manifest = unsigned
+    module, by_kernel = entry / manifest.modules[0].path, tmp_path / "by-kernel.ko"
+    shutil.copy(module, by_kernel)
+    keys = tmp_path / "keys"
+    make_key(keys)
+    program = kernels_sign_file(tmp_path / "bin")
+    run([program, algorithm, keys / "key", keys / "certificate", by_kernel])
+    config = SigningConfig.model_validate(
+        {"key": f"{keys}/key", "certificate": f"{keys}/certificate", "hash": algorithm}
+    )
+    assert sign_modules(entry, manifest, config) == ("demo",)
+    assert module.read_bytes() == by_kernel.read_bytes()
 
 
 def test_a_byte_that_was_changed_is_found(signed: Signed, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from kit.cache import cached
 from kit.process import run
 from kit.repackaged import download
 
-__all__ = ["foreign_program", "program_root"]
+__all__ = ["foreign_program", "kernels_sign_file", "program_root"]
 
 
 def program_root(suite: str, package: str) -> Path:
@@ -26,11 +26,22 @@ def program_root(suite: str, package: str) -> Path:
 
 def foreign_program(suite: str, package: str, folder: Path) -> Path:
     """Put the program of a package that has its name into `folder`, to be run from there."""
-    root = program_root(suite, package)
-    libraries = root / "usr/lib/x86_64-linux-gnu"
-    loader = f"{libraries}/ld-linux-x86-64.so.2 --library-path {libraries}"
+    return _starter(program_root(suite, package), f"usr/bin/{package}", folder)
+
+
+def kernels_sign_file(folder: Path) -> Path:
+    """Put the program that signs modules in the kernel's own build into `folder`."""
+    place = "usr/lib/linux-kbuild-6.1/scripts/sign-file"
+    return _starter(program_root("bookworm", "linux-kbuild-6.1"), place, folder)
+
+
+def _starter(root: Path, place: str, folder: Path) -> Path:
+    # Packages of Debian 12 have files on both sides of the merge of /usr.
+    places = [root / name / "x86_64-linux-gnu" for name in ("lib", "usr/lib")]
+    (loader,) = (file for folder in places for file in folder.glob("ld-linux-x86-64.so.2"))
+    libraries = ":".join(str(folder) for folder in places)
     folder.mkdir(parents=True, exist_ok=True)
-    program = folder / package
-    program.write_text(f'#!/bin/sh\nexec {loader} {root}/usr/bin/{package} "$@"\n')
+    program = folder / Path(place).name
+    program.write_text(f'#!/bin/sh\nexec {loader} --library-path {libraries} {root}/{place} "$@"\n')
     program.chmod(0o755)
     return program
