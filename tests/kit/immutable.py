@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["read_only_usr", "updater"]
+__all__ = ["read_only_usr", "recorded_updater"]
 
 _READ_ONLY = """\
 [Unit]
@@ -25,6 +25,6 @@ def read_only_usr(*more: str) -> str:
     return _READ_ONLY.format(more="".join(f"ExecStart={command}\n" for command in more))
 
 
-def updater(words: str, answer: str) -> str:
-    """A program that says what a file has, when it is asked in the words that belong to it."""
+def recorded_updater(words: str, answer: str) -> str:
+    """A program that repeats a recording, when it is asked in the words that belong to it."""
     return _UPDATER.format(words=words, answer=answer)

@@ -18,7 +18,7 @@ from kit.debian import mirror, security_mirror
 from kit.guest import DEBIAN_12, guest_of
 from kit.host_python import host_python
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
-from kit.immutable import read_only_usr, updater
+from kit.immutable import read_only_usr, recorded_updater
 from kit.playbooks import REMOVE, SITE, Ansible, Played
 from kit.probe import need
 from kit.product import DECORATOR
@@ -107,7 +107,7 @@ class Scenario:
 def _lay_out(guest: Guest, distro: Distro) -> None:
     guest(f"rm -r {_FOREIGN}; systemctl try-reload-or-restart docker; {distro.script}")
     guest.put(_DATA / "os-release" / distro.os_release, "/usr/lib/os-release")
-    guest.write(f"/usr/bin/{distro.updater}", updater(distro.words, "/var/lib/updater"))
+    guest.write(f"/usr/bin/{distro.updater}", recorded_updater(distro.words, "/var/lib/updater"))
     guest(f"chmod +x /usr/bin/{distro.updater}")
     guest.put(_DATA / "updaters" / distro.answer, "/var/lib/updater")
     if distro.name == "fcos":

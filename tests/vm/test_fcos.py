@@ -17,7 +17,7 @@ import pytest
 from kit.cache import REPOSITORY
 from kit.duo import DUO
 from kit.guest import EL_10, guest_of
-from kit.immutable import read_only_usr, updater
+from kit.immutable import read_only_usr, recorded_updater
 from kit.made_up import MADE_UP
 from vm.keeping import Keeper
 from vm.two_drivers import (
@@ -113,7 +113,7 @@ def _load_base(el: ElHost, engine: Engine, url: str, os_release: Path) -> None:
 def _lay_out(guest: Guest, el: ElHost, os_release: Path) -> None:
     guest("rm -r /usr/bin/dnf* /etc/yum.repos.d")
     guest.put(os_release, "/usr/lib/os-release")
-    guest.write("/usr/bin/rpm-ostree", updater("status --json", _STATUS))
+    guest.write("/usr/bin/rpm-ostree", recorded_updater("status --json", _STATUS))
     guest("chmod +x /usr/bin/rpm-ostree")
     guest.write("/etc/tmpfiles.d/kit.conf", "f /run/ostree-booted\n")
     guest("systemd-tmpfiles --create /etc/tmpfiles.d/kit.conf")

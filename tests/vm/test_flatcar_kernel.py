@@ -16,7 +16,7 @@ import pytest
 from kit.cache import REPOSITORY
 from kit.duo import DUO
 from kit.guest import DEBIAN_12, guest_of
-from kit.immutable import read_only_usr, updater
+from kit.immutable import read_only_usr, recorded_updater
 from kit.kernel_tree import built_kernels, make_compiler_image
 from kit.made_up import MADE_UP
 from kit.process import run
@@ -100,7 +100,9 @@ def keeper(
         guest("rm -r /etc/apt /var/lib/apt /usr/bin/apt-get")
         guest.install(bookworm_product)
         guest.put(_DATA / "os-release/flatcar_3227.2.4", "/usr/lib/os-release")
-        guest.write("/usr/bin/update_engine_client", updater("-status", "/var/lib/updater"))
+        guest.write(
+            "/usr/bin/update_engine_client", recorded_updater("-status", "/var/lib/updater")
+        )
         guest("chmod +x /usr/bin/update_engine_client && mkdir /boot/flatcar")
         guest.put(_DATA / "updaters/update-engine_downloading.txt", "/var/lib/updater")
         _switch(guest, kernels[0], "a", folder)

@@ -17,7 +17,7 @@ from kit.cache import REPOSITORY
 from kit.debian import mirror, security_mirror
 from kit.guest import DEBIAN_12, guest_of
 from kit.hosts import NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
-from kit.immutable import read_only_usr, updater
+from kit.immutable import read_only_usr, recorded_updater
 from vm.keeping import OPEN_DEVICE, Keeper
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def keeper(bookworm_product: Path, engine_address: str) -> Iterator[Keeper]:
     with guest_of(DEBIAN_12) as guest:
         guest.install(bookworm_product)
         for name, words in _STAND_INS.items():
-            guest.write(f"/usr/local/bin/{name}", updater(words, f"/srv/{name}"))
+            guest.write(f"/usr/local/bin/{name}", recorded_updater(words, f"/srv/{name}"))
             guest(f"chmod +x /usr/local/bin/{name}")
         guest("rm -r /etc/apt /var/lib/apt /usr/bin/apt-get /usr/bin/dpkg")
         guest.write("/etc/systemd/system/read-only.service", read_only_usr())
