@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from typing import TYPE_CHECKING, Any
@@ -19,9 +20,111 @@ if TYPE_CHECKING:
 
     from kit.engine import Engine
 
-pytestmark = pytest.mark.minutes(2)
+pytestmark = pytest.mark.minutes(1.5)
 
 _WAIT_S = 120
+# A host that doesn't exist: no one gets so far as to ask it.
+_NOWHERE = {"ansible_host": "127.0.0.1", "ansible_port": 1}
+_PUBLIC = "-----BEGIN PUBLIC KEY-----\n"
+# Files of a controller.
+_FILES = {
+    "fleet.pub": _PUBLIC,
+    "more/fleet.pub": _PUBLIC,
+    "fleet.txt": _PUBLIC,
+    "fleet.key": "-----BEGIN ENCRYPTED PRIVATE KEY-----\n",
+    "text.pub": "hello",
+    "click-8.2-py3-none-any.whl": "",
+    "pins.txt": "click==8.2 --hash=sha256:00\nrich==14.0 --hash=sha256:00\n",
+    "bundle/SHA256SUMS": "",
+    "bundle/images/nvidia/index.json": "{}",
+}
+Row = tuple[dict[str, Any], str]
+
+
+def _driver(key: str, value: object) -> dict[str, Any]:
+    return {f"provision_driver_{key}": value}
+
+
+def _python(sha256: str, archive: str = "FILES/text.pub") -> dict[str, Any]:
+    name = "provision_host_python_archive"
+    return {name: archive, f"{name}_sha256": sha256}
+
+
+# What is wrong with variables, and what is named then; a row a host, a list a task that finds it.
+_REFUSED: dict[str, list[Row]] = {
+    "host": [({"provision_host_engine": ["docker"]}, "provision_host_engine")],
+    "driver": [
+        (_driver("require", "perfect"), "provision_driver_require"),
+        (_driver("config", {"colour": "red"}), "colour"),
+        (_driver("config", {"policy": {"unload": "always"}}), "unload"),
+    ],
+    "hook": [({"provision_hook_config": {"log-level": "loud"}}, "log-level")],
+    "controller": [
+        ({"provision_hook_program": "/nowhere/oci-decorator"}, "make build"),
+        ({"provision_hook_program": "FILES/fleet.key"}, "is no program"),
+        (_driver("source", "/nowhere/provision"), "neither a wheel nor a checkout"),
+        (_driver("source", "FILES/fleet.key"), "is no wheel"),
+        (_driver("wheelhouse", "/nowhere/wheels"), "has no wheel of"),
+        (
+            _driver("wheelhouse", "FILES") | _driver("constraints", "FILES/pins.txt"),
+            "has no wheel of rich 14.0.",
+        ),
+        (_driver("constraints", "/nowhere/c.txt"), "provision_driver_constraints"),
+        (_driver("images", ["/nowhere/nvidia.tar"]), "docker save"),
+        (_python("", "/nowhere/p.tar.gz"), "provision host-python"),
+        (_python("abc"), "which is no checksum"),
+        (_python("0" * 64), "provision_host_python_archive_sha256"),
+        (_driver("config", {"drivers": {"nvidea": {}}}), "Did you mean 'nvidia'?"),
+        (_driver("config", {"drivers": {"nvidia": {"verzion": "1"}}}), "drivers.nvidia: verzion"),
+        (_driver("trust_keys", ["/nowhere/fleet.pub"]), "There is no key"),
+        (_driver("trust_keys", ["FILES/fleet.key"]), "is a private key"),
+        (_driver("trust_keys", ["FILES/text.pub"]), "no public key in PEM"),
+        (_driver("trust_keys", ["FILES/fleet.txt"]), "would not be read"),
+        (_driver("trust_keys", ["FILES/fleet.pub", "FILES/more/fleet.pub"]), "called 'fleet.pub'"),
+        (_driver("bundle", "/nowhere/bundle"), "provision bundle create"),
+        (_driver("bundle", "FILES/fleet.key"), "tar -xf"),
+        (
+            _driver("bundle", "FILES/bundle")
+            | _driver("config", {"drivers": {"nvidia": {}, "zfs": {}}, "catalogue": ["/srv"]}),
+            "no images of zfs",
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize("found_by", _REFUSED)
+def test_what_is_wrong_is_named_for_each_host_before_one_is_touched(
+    tmp_path: Path, found_by: str
+) -> None:
+    files = tmp_path / "files"
+    for name, text in _FILES.items():
+        (files / name).parent.mkdir(parents=True, exist_ok=True)
+        (files / name).write_text(text)
+    rows = json.loads(json.dumps(_REFUSED[found_by]).replace("FILES", str(files)))
+    hosts = {f"h{n:02}": {**_NOWHERE, **variables} for n, (variables, _) in enumerate(rows)}
+    # Nothing is wrong with the first one, and it is not asked anything either.
+    ansible = Ansible(tmp_path, [], {}, stand_ins={"fine": _NOWHERE, **hosts})
+    played = ansible.play(SITE, "--extra-vars", "provision_serial=1", check=False)
+    assert played.code != 0
+    assert "UNREACHABLE" not in played.output
+    for host, (_, said) in zip(hosts, rows, strict=True):
+        failures = re.findall(rf"^(?:fatal|failed): \[{host}\].*$", played.output, re.MULTILINE)
+        assert len(failures) == 1, played.output
+        assert said in failures[0]
+
+
+def test_everything_that_a_host_lacks_is_in_one_message(tmp_path: Path) -> None:
+    lacking = {
+        "provision_hook_program": "/nowhere/oci-decorator",
+        "provision_driver_images": ["/nowhere/nvidia.tar"],
+        "provision_driver_config": {"drivers": {"nvidea": {}}},
+    }
+    played = Ansible(tmp_path, [], {}, stand_ins={"h": {**_NOWHERE, **lacking}}).play(
+        SITE, check=False
+    )
+    assert played.recap["h"]["failed"] == 1
+    for said in ("/nowhere/oci-decorator", "/nowhere/nvidia.tar", "nvidea"):
+        assert said in played.output
 
 
 @pytest.fixture(scope="module")
@@ -30,94 +133,6 @@ def pair(engine: Engine) -> Iterator[tuple[Machine, Machine]]:
     binds = {engine.folder: ENGINE}
     with Machine(DEBIAN_12, "first", binds) as first, Machine(DEBIAN_12, "second", binds) as second:
         yield first, second
-
-
-# What is wrong with a host's variables, and what the message names; what is found by one task.
-_REFUSED: list[dict[str, tuple[dict[str, Any], str]]] = [
-    {"engine": ({"provision_host_engine": ["docker"]}, "provision_host_engine")},
-    {
-        "require": ({"provision_driver_require": "perfect"}, "provision_driver_require"),
-        "config": ({"provision_driver_config": {"colour": "red"}}, "colour"),
-        "policy": ({"provision_driver_config": {"policy": {"unload": "always"}}}, "unload"),
-    },
-    {
-        "hook": ({"provision_hook_config": {"log-level": "loud"}}, "log-level"),
-    },
-    {
-        "program": ({"provision_hook_program": "/nowhere/oci-decorator"}, "make build"),
-        "source": (
-            {"provision_driver_source": "/nowhere/provision"},
-            "neither a wheel nor a checkout",
-        ),
-        "wheels": ({"provision_driver_wheelhouse": "/nowhere/wheels"}, "has no wheel of"),
-        "pins": (
-            {"provision_driver_constraints": "/nowhere/c.txt"},
-            "provision_driver_constraints",
-        ),
-        "images": ({"provision_driver_images": ["/nowhere/nvidia.tar"]}, "docker save"),
-        "python": ({"provision_host_python_archive": "/nowhere/p.tar.gz"}, "provision host-python"),
-        "driver": (
-            {"provision_driver_config": {"drivers": {"nvidea": {}}}},
-            "Did you mean 'nvidia'?",
-        ),
-    },
-]
-# A host that doesn't exist: no one gets so far as to ask it.
-_NOWHERE = {"ansible_host": "127.0.0.1", "ansible_port": 1}
-
-
-@pytest.mark.parametrize("wrong", _REFUSED, ids=lambda wrong: next(iter(wrong)))
-def test_a_wrong_variable_is_named_before_anything_is_done(
-    tmp_path: Path, wrong: dict[str, tuple[dict[str, Any], str]]
-) -> None:
-    """Each host has something wrong of its own."""
-    hosts = {name: {**_NOWHERE, **variables} for name, (variables, _) in wrong.items()}
-    played = Ansible(tmp_path, [], {}, stand_ins=hosts).play(SITE, check=False)
-    assert played.code != 0
-    assert "UNREACHABLE" not in played.output
-    for host, (_, said) in wrong.items():
-        failures = re.findall(rf"^(?:fatal|failed): \[{host}\].*$", played.output, re.MULTILINE)
-        assert len(failures) == 1, played.output
-        assert said in failures[0]
-        assert played.recap[host]["failed"] == 1
-
-
-def test_everything_that_is_missing_is_named_for_all_hosts_before_one_is_touched(
-    tmp_path: Path,
-) -> None:
-    lacking = {
-        "provision_hook_program": "/nowhere/oci-decorator",
-        "provision_driver_images": ["/nowhere/nvidia.tar"],
-        "provision_driver_config": {"drivers": {"nvidea": {}}},
-    }
-    hosts = {"first": _NOWHERE, "second": {**_NOWHERE, **lacking}}
-    ansible = Ansible(tmp_path, [], {}, stand_ins=hosts)
-    played = ansible.play(SITE, "--extra-vars", "provision_serial=1", check=False)
-    assert played.code != 0
-    # Nothing is wrong with the first one, and it was not asked anything either.
-    assert "UNREACHABLE" not in played.output
-    assert [played.recap[host]["unreachable"] for host in ("first", "second")] == [0, 0]
-    for said in (
-        "/nowhere/oci-decorator",
-        "/nowhere/nvidia.tar",
-        "nvidea",
-        "The controller is not ready.",
-    ):
-        assert said in played.output
-
-
-def test_a_mistake_in_a_driver_is_named_before_anything_is_done(
-    pair: tuple[Machine, Machine], settings: dict[str, Any], tmp_path: Path
-) -> None:
-    first, _ = pair
-    variables = {
-        **settings,
-        "provision_driver_config": {"drivers": {"nvidia": {"verzion": "535"}}},
-    }
-    played = Ansible(tmp_path, [first], variables).play(SITE, check=False)
-    assert played.code != 0
-    assert "config.drivers.nvidia: verzion" in played.output
-    assert played.changed_tasks() == []
 
 
 def test_a_batch_that_fails_is_the_last(

@@ -11,10 +11,6 @@ from typing import Any
 
 import pytest
 from ansible_collections.oci_decorator.drivers.plugins.module_utils import bundles
-from ansible_collections.oci_decorator.drivers.plugins.modules._provision_venv import (
-    extras,
-    in_use,
-)
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -52,15 +48,6 @@ def _project() -> str:
     return (REPOSITORY / "pyproject.toml").read_text()
 
 
-def test_wheels_are_for_the_hosts_python_and_no_others_are_taken() -> None:
-    words = bundles.download_words(Path("/c.txt"), Path("/out"), Path("/wheels"), _PYTHON)
-    assert {"--require-hashes", "--no-deps", "--only-binary=:all:"} <= set(words)
-    assert "--python-version=3.13" in words
-    assert "--platform=manylinux_2_17_x86_64" in words
-    assert "--platform=manylinux_2_18_x86_64" not in words
-    assert words[-4:] == ["--no-index", "--find-links=/wheels", "--requirement", "/c.txt"]
-
-
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """A checkout, as small as one can be."""
@@ -82,11 +69,6 @@ def test_an_archive_is_used_again_while_its_inputs_are_the_same(source: Path) ->
     (source / "src/provision/__pycache__/a.pyc").write_text("")
     (source / "notes.txt").write_text("not part of it\n")
     assert _digest(source) == first
-
-
-def test_other_constraints_than_the_sources_make_another_archive(source: Path) -> None:
-    other = bundles.inputs_digest(source, "click==8.2\n", None, _PYTHON)
-    assert other != _digest(source)
 
 
 @pytest.mark.parametrize("change", ["program", "constraints", "python", "wheelhouse"])
@@ -134,39 +116,3 @@ def test_an_environment_is_named_by_what_is_in_it(tmp_path: Path) -> None:
         for name, text in (("click", "a"), ("rich", "b"))
     )
     assert first == hashlib.sha256(lines.encode()).hexdigest()
-
-
-@pytest.mark.parametrize(
-    ("what", "said"),
-    [
-        ("nothing", "neither a wheel nor a checkout"),
-        ("text", "is no wheel"),
-        ("old checkout", "has no constraints.txt"),
-    ],
-)
-def test_a_source_without_constraints_is_refused(source: Path, what: str, said: str) -> None:
-    path = source
-    if what == "nothing":
-        path = source / "nowhere"
-    elif what == "text":
-        path = source / "pyproject.toml"
-    else:
-        (source / "constraints.txt").unlink()
-    with pytest.raises(bundles.BundleError, match=said):
-        bundles.constraints_of(path)
-
-
-def test_an_environment_that_runs_is_known(tmp_path: Path) -> None:
-    processes = tmp_path / "proc"
-    for number, words in (("1", b"/sbin/init\0"), ("7", b"/opt/provision/venv-a/bin/python\0x\0")):
-        (processes / number).mkdir(parents=True)
-        (processes / number / "cmdline").write_bytes(words)
-    assert in_use(Path("/opt/provision/venv-a"), processes)
-    assert not in_use(Path("/opt/provision/venv"), processes)
-    assert not in_use(Path("/opt/provision/venv-b"), processes)
-
-
-def test_the_package_of_nvml_is_installed_where_the_archive_has_it(tmp_path: Path) -> None:
-    assert extras(tmp_path) == ""
-    (tmp_path / "nvidia_ml_py-13.615.71-py3-none-any.whl").touch()
-    assert extras(tmp_path) == "[nvml]"

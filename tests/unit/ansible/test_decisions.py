@@ -14,35 +14,9 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils import (
     program,
     pythons,
 )
-from ansible_collections.oci_decorator.drivers.plugins.module_utils import (
-    provision_toml as config,
-)
 from ansible_collections.oci_decorator.drivers.plugins.modules import (
     _provision_images as images,
 )
-
-
-def test_mistakes_of_a_configuration_are_named_together() -> None:
-    given = {
-        "drivers": {"nvidia": {"verzion": "535"}, "onload": "yes"},
-        "policy": {"unload": "always"},
-        "colour": "red",
-    }
-    _, mistakes = config.parsed(given)
-    text = "\n".join(mistakes)
-    assert "colour" in text
-    assert "unload" in text
-    assert "always" in text
-    assert "config.drivers.nvidia: verzion" in text
-    assert "config.drivers.onload: must be a dictionary, not 'yes'" in text
-
-
-def test_a_configuration_gets_its_types() -> None:
-    given = {"drivers": {"nvidia": {"version": 535}, "onload": None}, "policy": {"keep": "2"}}
-    assert config.parsed(given) == (
-        {"drivers": {"nvidia": {"version": "535"}, "onload": {}}, "policy": {"keep": 2}},
-        [],
-    )
 
 
 @pytest.mark.parametrize(
@@ -134,9 +108,3 @@ def test_images_of_an_archive_are_known_by_name(tmp_path: Path) -> None:
         entry.size = len(content)
         opened.addfile(entry, io.BytesIO(content))
     assert images.names_in(archive) == ["provision/x:1"]
-
-
-def test_images_are_listed_by_name_or_by_number() -> None:
-    printed = "provision/x:1-6.1-abc 0123\n<none>:<none> 4567\n\n"
-    assert images.listed(printed) == ["provision/x:1-6.1-abc", "4567"]
-    assert images.listed("") == []

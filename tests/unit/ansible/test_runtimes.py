@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 from ansible_collections.oci_decorator.drivers.plugins.module_utils.runtimes import (
-    diffs,
     leaves_default,
     recorded,
     with_default,
-    words,
 )
 
 _PARAMS: dict[str, Any] = {
@@ -23,26 +21,6 @@ _PARAMS: dict[str, Any] = {
     "containerd_path": "/etc/containerd/config.toml",
     "record": "/r.json",
 }
-
-
-def test_what_is_wanted_is_entered_and_all_else_taken_out() -> None:
-    assert words("docker", _PARAMS, is_dry=False) == [
-        "configure",
-        "docker",
-        "--config=/etc/docker/daemon.json",
-        "--record=/r.json",
-        "--runtime-name=oci-decorator",
-        "--runtime-path=/usr/bin/oci-decorator-runtime",
-        "--json",
-        "--set-as-default=true",
-    ]
-    out = words("containerd", _PARAMS, is_dry=True)
-    assert out[-2:] == ["--remove", "--dry-run"]
-    assert "--config=/etc/containerd/config.toml" in out
-    other = words("containerd", {**_PARAMS, "engines": ["containerd"]}, is_dry=False)
-    assert other[-1] == "--json"
-    plain = words("docker", {**_PARAMS, "docker_default": False}, is_dry=False)
-    assert plain[-1] == "--set-as-default=false"
 
 
 @pytest.mark.parametrize(
@@ -83,13 +61,3 @@ def test_a_removed_default_is_noticed(
 def test_another_default_changes_nothing_else() -> None:
     text = '{"debug": true, "default-runtime": "oci-decorator"}'
     assert json.loads(with_default(text, "runc")) == {"debug": True, "default-runtime": "runc"}
-
-
-def test_only_changes_are_shown() -> None:
-    files = [
-        {"path": "/a", "changed": True, "before": None, "after": "x"},
-        {"path": "/b", "changed": False, "before": "y", "after": "y"},
-    ]
-    assert list(diffs({"files": files})) == [
-        {"before_header": "/a", "after_header": "/a", "before": "", "after": "x"}
-    ]

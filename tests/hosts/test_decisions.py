@@ -1,0 +1,226 @@
+"""What roles decide for a host, by its distro and its layout. Nothing is installed.
+
+Distros are real os-release files; Ansible's own names for them are what it makes of these files.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from ansible.module_utils.facts.system.distribution import Distribution
+
+from kit.cache import REPOSITORY
+from kit.playbooks import COLLECTION, Ansible
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_OS_RELEASES = REPOSITORY / "tests/data/os-release"
+_WRITE = """\
+    - ansible.builtin.copy:
+        content: "{{ found | to_json }}"
+        dest: "{{ folder }}/{{ inventory_hostname }}.json"
+        mode: "0644"
+      vars:
+        found:
+"""
+_PACKAGES = f"""\
+- hosts: all
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_fact:
+        distribution: "{{{{ given.distribution }}}}"
+        distribution_version: "{{{{ given.version }}}}"
+        distribution_major_version: "{{{{ given.version.split('.')[0] }}}}"
+        os_family: "{{{{ given.family }}}}"
+        kernel: "{{{{ given.kernel }}}}"
+        cacheable: true
+    - ansible.builtin.include_role:
+        name: oci_decorator.drivers.provision_host
+        tasks_from: set_vars
+{_WRITE}
+          python: "{{{{ __provision_host_python_packages }}}}"
+          headers: "{{{{ __provision_host_header_packages }}}}"
+          engines: "{{{{ __provision_host_engine_packages }}}}"
+"""
+_PATHS = f"""\
+- hosts: all
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_fact:
+        provision:
+          has_read_only_usr: "{{{{ read_only | default(false) }}}}"
+          machine: x86_64
+          has_kubelet: "{{{{ kubelet | default(false) }}}}"
+          engines: [docker, containerd, podman]
+        cacheable: true
+    - ansible.builtin.include_role:
+        name: oci_decorator.drivers.provision_hook
+        tasks_from: check
+        public: true
+{_WRITE}
+          bin: "{{{{ __provision_hook_bin }}}}"
+          files: "{{{{ __provision_hook_files }}}}"
+          engines: "{{{{ __provision_hook_engines }}}}"
+"""
+# A host of another machine than the program is for.
+_FOREIGN = """\
+- hosts: all
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_fact:
+        provision: {machine: s390x, has_read_only_usr: false, has_kubelet: false, engines: []}
+        cacheable: true
+    - ansible.builtin.include_role:
+        name: oci_decorator.drivers.provision_hook
+"""
+_EL = "kernel-devel-"
+# The os-release file; Ansible's distribution and family; a kernel; packages of Python, headers and
+# Docker.
+_DISTROS = [
+    ("debian_12", "Debian", "Debian", "6.1.0-47-amd64", "python3", "linux-headers-", "docker.io"),
+    (
+        "ubuntu_24.04",
+        "Ubuntu",
+        "Debian",
+        "6.8.0-45-generic",
+        "python3",
+        "linux-headers-",
+        "docker.io",
+    ),
+    ("rhel_9.4", "RedHat", "RedHat", "5.14.0-427.el9.x86_64", "python3.12", _EL, None),
+    ("rocky_9.6", "Rocky", "RedHat", "5.14.0-570.el9.x86_64", "python3.12", _EL, None),
+    (
+        "fedora_44_workstation",
+        "Fedora",
+        "RedHat",
+        "6.19.2-300.fc44.x86_64",
+        "python3",
+        _EL,
+        "moby-engine",
+    ),
+    ("amzn_2023", "Amazon", "RedHat", "6.1.141-155.amzn2023.x86_64", "python3.11", _EL, "docker"),
+    (
+        "opensuse-leap_15.5",
+        "openSUSE Leap",
+        "Suse",
+        "5.14.21-150500.55.88-default",
+        "python311",
+        "kernel-default-devel=",
+        "docker",
+    ),
+    (
+        "opensuse-tumbleweed_20240524",
+        "openSUSE Tumbleweed",
+        "Suse",
+        "6.9.1-1-default",
+        "python311",
+        "kernel-default-devel=",
+        "docker",
+    ),
+]
+
+
+def _decided(folder: Path, play: str, hosts: dict[str, Any], **variables: object) -> dict[str, Any]:
+    """What the role decides for each host, in one run on stand-ins."""
+    (folder / "play.yml").write_text(play)
+    everywhere = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": sys.executable,
+        "folder": str(folder),
+        **variables,
+    }
+    Ansible(folder, [], everywhere, stand_ins=hosts).play(folder / "play.yml")
+    return {name: json.loads((folder / f"{name}.json").read_text()) for name in hosts}
+
+
+def _version(file: str) -> str:
+    lines = (_OS_RELEASES / file).read_text().splitlines()
+    return next(line.replace('"', "")[11:] for line in lines if line.startswith("VERSION_ID="))
+
+
+def test_each_distro_gets_its_own_packages_and_an_unknown_one_none(tmp_path: Path) -> None:
+    hosts = {
+        file: {
+            "given": {
+                "distribution": name,
+                "version": _version(file),
+                "family": family,
+                "kernel": kernel,
+            }
+        }
+        for file, name, family, kernel, *_ in _DISTROS
+    }
+    hosts["another"] = {
+        "given": {**hosts["debian_12"]["given"], "distribution": "X", "family": "X"}
+    }
+    decided = _decided(tmp_path, _PACKAGES, hosts)
+    for file, name, family, kernel, python, header, docker in _DISTROS:
+        assert Distribution.OS_FAMILY[name] == family
+        packages = decided[file]
+        assert packages["python"][0] == python, file
+        release = kernel.removesuffix("-default") if family == "Suse" else kernel
+        assert packages["headers"] == [f"{header}{release}"], file
+        assert packages["engines"]["docker"] == ([docker] if docker else []), file
+    assert (decided["another"]["python"], decided["another"]["headers"]) == ([], [])
+
+
+def test_every_file_of_variables_has_the_same_names() -> None:
+    # main.yml is the role's own, whatever the distro.
+    folder = COLLECTION / "roles/provision_host/vars"
+    files = [path for path in sorted(folder.glob("*.yml")) if path.name != "main.yml"]
+    assert len({frozenset(yaml.safe_load(path.read_text())) for path in files}) == 1
+
+
+_USR = ("/usr/bin", "/usr/share/containers/oci/hooks.d")
+_OPT = ("/opt/provision/bin", "/etc/containers/oci/hooks.d")
+# What a host is like, where the program and podman's hooks go, and which engines are configured:
+# Docker's own containerd is Docker's business.
+_KINDS: list[tuple[dict[str, Any], tuple[str, str], list[str]]] = [
+    ({}, _USR, ["docker", "podman"]),
+    ({"read_only": True}, _OPT, ["docker", "podman"]),
+    ({"kubelet": True}, _USR, ["docker", "containerd", "podman"]),
+    ({"provision_hook_engines": ["containerd", "podman"]}, _USR, ["containerd", "podman"]),
+]
+
+
+def test_everything_lies_where_it_can_be_written(tmp_path: Path) -> None:
+    # Where Ansible looks for the templates of a play.
+    (tmp_path / "templates").symlink_to(COLLECTION / "roles/provision_hook/templates")
+    config = {"log-level": "debug", "runtimes": ["crun"]}
+    hosts = {str(number): kind for number, (kind, *_) in enumerate(_KINDS)}
+    decided = _decided(tmp_path, _PATHS, hosts, provision_hook_config=config)
+    for found, (_, (program, hooks), engines) in zip(decided.values(), _KINDS, strict=True):
+        assert (found["bin"], found["engines"]) == (program, engines)
+        files = found["files"]
+        hook = json.loads(files[f"{hooks}/10-oci-decorator-precreate.json"]["content"])
+        assert hook["hook"]["path"] == f"{program}/oci-decorator"
+        drop_in = files["/etc/containers/containers.conf.d/50-oci-decorator.conf"]["content"]
+        engine = tomllib.loads(drop_in)["engine"]
+        assert engine["runtimes"] == {"oci-decorator": [f"{program}/oci-decorator-runtime"]}
+        # podman looks into the usual folder by itself.
+        assert hooks in engine.get("hooks_dir", [_USR[1]])
+        settings = tomllib.loads(files["/etc/oci-decorator/config.toml"]["content"])
+        assert settings == config
+
+
+def test_a_program_for_another_machine_is_refused_before_it_is_copied(tmp_path: Path) -> None:
+    program = tmp_path / "oci-decorator"
+    # The head of a program for x86_64: elf(5).
+    program.write_bytes(struct.pack("<4s14xH", b"\x7fELF", 62))
+    (tmp_path / "play.yml").write_text(_FOREIGN)
+    variables = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": sys.executable,
+        "provision_hook_program": str(program),
+    }
+    ansible = Ansible(tmp_path, [], variables, stand_ins={"far": {}})
+    played = ansible.play(tmp_path / "play.yml", "--check", check=False)
+    assert played.code != 0
+    assert "far runs on s390x" in played.output
+    assert played.changed_tasks() == []
