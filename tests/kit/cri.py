@@ -1,29 +1,44 @@
-"""Just enough of Kubernetes' container runtime interface to start a container in a pod.
+"""Kubernetes' container runtime interface: a pod, and containers in it.
 
-Debian has no client of it. The messages are few, so they are written here as protocol buffers by
-hand; the numbers are those of
-https://github.com/kubernetes/cri-api/blob/v0.26.0/pkg/apis/runtime/v1/api.proto
+Debian has no client of it. The messages are compiled from Kubernetes' own api.proto.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from functools import cache
+from typing import TYPE_CHECKING, Any, Self
 
 import grpc
+
+from kit.go_modules import go_module
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["Cri", "CriError"]
 
-_NODE = 2  # NamespaceMode.NODE: the host's network, so that no network plugin is wanted
-_NOT_NODE = 0
+_CRI_API = ("v0.34.0", "h1:erzXelLqzDbNdryR7eVqxmR/1JfQeurE9U+HdKTgSpU=")
+_PROTO = "pkg/apis/runtime/v1/api.proto"
 _TIMEOUT_S = 180
 
 
 class CriError(Exception):
     """containerd refused; the message is what Kubernetes would show of it."""
+
+
+@cache
+def _interface() -> tuple[Any, Any]:
+    """The messages and the services."""
+    folder = str(go_module("k8s.io/cri-api", *_CRI_API))
+    # grpc looks for it where modules are.
+    sys.path.append(folder)
+    try:
+        messages, services = grpc.protos_and_services(_PROTO)
+    finally:
+        sys.path.remove(folder)
+    return messages, services
 
 
 @dataclass
@@ -44,20 +59,24 @@ class Cri:
         Raises:
             CriError: containerd could not.
         """
+        messages, services = _interface()
         self._channel = grpc.insecure_channel(f"unix://{self.socket}")
-        metadata = _text(1, "pod") + _text(2, "uid") + _text(3, "default")
-        namespaces = _message(1, _number(1, _NODE) + _number(2, _NOT_NODE))
-        linux = _message(2, namespaces)
-        self._config = _message(1, metadata) + _message(8, linux)
-        made = self._call("RunPodSandbox", _message(1, self._config) + _text(2, self.handler))
-        self._pod = made[1].decode()
+        self._runtime = services.RuntimeServiceStub(self._channel)
+        # The host's network, so that no network plugin is wanted.
+        namespaces = {"network": messages.NODE, "pid": messages.POD}
+        self._config = messages.PodSandboxConfig(
+            metadata={"name": "pod", "uid": "uid", "namespace": "default"},
+            linux={"security_context": {"namespace_options": namespaces}},
+        )
+        request = {"config": self._config, "runtime_handler": self.handler}
+        self._pod = self._call("RunPodSandbox", **request).pod_sandbox_id
         return self
 
     def __exit__(self, *_: object) -> None:
         """Remove the pod with its containers."""
         try:
-            self._call("StopPodSandbox", _text(1, self._pod))
-            self._call("RemovePodSandbox", _text(1, self._pod))
+            self._call("StopPodSandbox", pod_sandbox_id=self._pod)
+            self._call("RemovePodSandbox", pod_sandbox_id=self._pod)
         finally:
             self._channel.close()
 
@@ -67,74 +86,28 @@ class Cri:
         Raises:
             CriError: it did not start.
         """
-        config = _message(1, _text(1, name)) + _message(2, _text(1, image))
-        config += b"".join(_text(3, word) for word in words)
-        for variable in env:
-            key, _, value = variable.partition("=")
-            config += _message(6, _text(1, key) + _text(2, value))
-        request = _text(1, self._pod) + _message(2, config) + _message(3, self._config)
-        container = self._call("CreateContainer", request)[1].decode()
-        self._call("StartContainer", _text(1, container))
+        variables = (variable.partition("=") for variable in env)
+        config = {
+            "metadata": {"name": name},
+            "image": {"image": image},
+            "command": words,
+            "envs": [{"key": key, "value": value} for key, _, value in variables],
+        }
+        pod = {"pod_sandbox_id": self._pod, "sandbox_config": self._config}
+        container: str = self._call("CreateContainer", **pod, config=config).container_id
+        self._call("StartContainer", container_id=container)
         return container
 
     def exec(self, container: str, *words: str) -> str:
         """Run a command in a running container; its standard output."""
-        request = _text(1, container) + b"".join(_text(2, word) for word in words)
-        return self._call("ExecSync", request + _number(3, _TIMEOUT_S)).get(1, b"").decode()
+        request = {"container_id": container, "cmd": words, "timeout": _TIMEOUT_S}
+        said: bytes = self._call("ExecSync", **request).stdout
+        return said.decode()
 
-    def _call(self, method: str, request: bytes) -> dict[int, bytes]:
-        call = self._channel.unary_unary(
-            f"/runtime.v1.RuntimeService/{method}",
-            request_serializer=bytes,
-            response_deserializer=_fields,
-        )
+    def _call(self, method: str, **request: Any) -> Any:  # noqa: ANN401 - as generated
+        messages, _ = _interface()
+        message = getattr(messages, f"{method}Request")(**request)
         try:
-            return call(request, timeout=_TIMEOUT_S, wait_for_ready=True)
+            return getattr(self._runtime, method)(message, timeout=_TIMEOUT_S, wait_for_ready=True)
         except grpc.RpcError as error:
             raise CriError(f"{method}: {error.details()}") from error
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
-
-
-def _message(field: int, content: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(content)) + content
-
-
-def _text(field: int, value: str) -> bytes:
-    return _message(field, value.encode())
-
-
-def _fields(data: bytes) -> dict[int, bytes]:
-    """The strings and messages of an answer by number; numbers are left out."""
-    found: dict[int, bytes] = {}
-    at = 0
-
-    def varint() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = data[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-
-    while at < len(data):
-        key = varint()
-        length = varint()
-        if key & 7 == 2:
-            found[key >> 3] = data[at : at + length]
-            at += length
-    return found
