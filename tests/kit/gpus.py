@@ -1,14 +1,22 @@
-"""Hosts with GPUs: the driver's files in /proc, and a stand-in for NVML (`nvml/nvml.c`)."""
+"""Hosts with GPUs: the driver's files in /proc, a stand-in for NVML, and the real nvidia-smi."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from kit.cache import cached
+from kit.go_modules import go_module
 from kit.probe import need_programs
 from kit.process import run
+from kit.repackaged import download
 
-__all__ = ["FACTS", "add_gpus", "make_library"]
+__all__ = ["FACTS", "add_gpus", "make_library", "nodes_of", "nvidia_smi", "plain_gpus"]
+
+_GO_NVML = ("v0.12.4-1", "h1:WKUvqshhWSNTfm47ETRhv0A0zJyr1ncCuHiXwoTrBEc=")
 
 _SOURCE = Path(__file__).with_name("nvml") / "nvml.c"
 _BOOT = "proc/sys/kernel/random/boot_id"
@@ -57,6 +65,30 @@ FACTS: dict[str, Any] = {
     ],
 }
 _CAPABILITIES = {"gi1": 12, "gi1/ci0": 13, "gi2": 21, "gi2/ci0": 22}
+_BRANDS = {"tesla": "NVML_BRAND_TESLA", "nvidia": "NVML_BRAND_NVIDIA"}
+
+
+def plain_gpus(count: int) -> dict[str, Any]:
+    """Facts about GPUs that are all of one kind and not divided."""
+    first = FACTS["devices"][0]
+
+    def gpu(index: int) -> dict[str, Any]:
+        own = {"index": index, "minor": index, "pci": f"0000:0{index + 1}:00.0"}
+        return {**first, **own, "uuid": f"GPU-{index:08}-2222-3333-4444-555555555555"}
+
+    return {**FACTS, "devices": [gpu(index) for index in range(count)]}
+
+
+def nodes_of(facts: dict[str, Any]) -> list[str]:
+    """The nodes of GPUs and their parts."""
+    return [
+        node
+        for gpu in facts["devices"]
+        for node in (
+            f"nvidia{gpu['minor']}",
+            *(n for part in gpu.get("mig", ()) for n in part["nodes"]),
+        )
+    ]
 
 
 def add_gpus(root: Path, *, is_running: bool = True) -> None:
@@ -86,21 +118,62 @@ def add_gpus(root: Path, *, is_running: bool = True) -> None:
     _write(root / _BOOT, Path("/", _BOOT).read_text() if is_running else "another-boot\n")
 
 
-def make_library(folder: Path, *defined: str, version: str = VERSION) -> Path:
-    """Compile the stand-in into a folder; return the link by which it is loaded.
+def make_library(
+    folder: Path, *defined: str, facts: dict[str, Any] = FACTS, version: str = VERSION
+) -> Path:
+    """Compile the stand-in `nvml/nvml.c` into a folder; return the link by which it is loaded.
 
-    `defined` is how it misbehaves, as in its source: `HANGS`, `LOST=1`, …
+    `defined` is how it behaves, as in its source: `NODES`, `HANGS`, `LOST=1`, …
     """
     need_programs("gcc")
+    header = go_module("github.com/NVIDIA/go-nvml", *_GO_NVML) / "gen/nvml"
     folder.mkdir(parents=True, exist_ok=True)
     library = folder / f"libnvidia-ml.so.{version}"
-    words = ["-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
+    words = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wmissing-prototypes"]
     words += ["-Wl,-soname,libnvidia-ml.so.1", *(f"-D{name}" for name in defined)]
-    run(["gcc", *words, "-o", str(library), str(_SOURCE)])
+    with TemporaryDirectory() as generated:
+        (Path(generated) / "gpus.h").write_text(_table(facts))
+        # NVIDIA's header is a system header here: its own warnings are not ours.
+        run(["gcc", *words, "-isystem", header, "-I", generated, "-o", library, _SOURCE])
     link = folder / "libnvidia-ml.so.1"
     link.unlink(missing_ok=True)
     link.symlink_to(library.name)
     return link
+
+
+def _table(facts: dict[str, Any]) -> str:
+    """The GPUs as C has them."""
+
+    def row(gpu: dict[str, Any]) -> str:
+        parts = [
+            f'{{"{part["uuid"]}", {part["gpu_instance"]}, {part["compute_instance"]},'
+            f" {{{', '.join(json.dumps(node) for node in part['nodes'])}}}}}"
+            for part in gpu.get("mig", ())
+        ]
+        pci = gpu["pci"].upper().zfill(len("00000000:00:00.0"))
+        texts = [
+            json.dumps(text) for text in (gpu["uuid"], pci, gpu["name"], f"nvidia{gpu['minor']}")
+        ]
+        numbers = [gpu["minor"], _BRANDS[gpu["brand"]], *gpu["arch"].split("."), len(parts)]
+        return f"{{{', '.join(map(str, [*texts, *numbers]))}, {{{', '.join(parts)}}}}}"
+
+    rows = ",\n".join(map(row, facts["devices"]))
+    table = f"static const struct gpu gpus[] = {{\n{rows}\n}};\n"
+    return f'#define DRIVER "{facts["driver_version"]}"\n{table}'
+
+
+def nvidia_smi() -> Path:
+    """The real program, of Debian's package."""
+
+    def make(draft: Path) -> None:
+        with TemporaryDirectory() as name:
+            folder = Path(name)
+            debs = download("bookworm", ["nvidia-smi"], folder, components="main contrib non-free")
+            (deb,) = (deb for deb in debs if deb.name.startswith("nvidia-smi_"))
+            run(["dpkg-deb", "--extract", deb, folder / "root"])
+            shutil.copy2(folder / "root/usr/lib/nvidia/current/nvidia-smi", draft)
+
+    return cached("nvidia-smi-bookworm", make)
 
 
 def _write(path: Path, text: str) -> None:

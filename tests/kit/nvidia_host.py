@@ -7,31 +7,37 @@ name as the host's root: in it are the nodes, the driver's files and the facts a
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kit.gpus import FACTS, make_library, nodes_of, nvidia_smi
 from kit.hosts import Host
 from kit.process import run
 from kit.product import DECORATOR, write_runtime_config
-from kit.standins import ALLOWED, OPEN_NODES, stand_in
+from kit.standins import stand_in
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from kit.podman import Podman
 
-__all__ = ["LIBRARIES", "LIBRARY_FOLDER", "NvidiaHost", "nodes", "nvidia_host"]
+__all__ = ["LIBRARIES", "LIBRARY_FOLDER", "REPORT", "NvidiaHost", "nvidia_host", "uuids"]
 
 LIBRARY_FOLDER = "/usr/lib/x86_64-linux-gnu"
 # What a container with all of it lists.
 LIBRARIES = ["libcuda.so.1", "libnvidia-ml.so.1"]
-# What it finds of the driver: its nodes, which of them may be used, and the loader's view.
-_SMI = f"""#!/bin/sh
-set -- /dev/nvidia*
-{OPEN_NODES}
+# What a container finds of the driver, in the end.
+REPORT = """
+nvidia-smi -L
 ldconfig -p | sed -n 's/.* => .*\\(libcuda\\|libnvidia-ml\\)/\\1/p' | sort
 """
+
+
+def uuids(said: str) -> list[str]:
+    """The GPUs and parts in the output of `nvidia-smi -L`."""
+    return re.findall(r"\(UUID: (\S+)\)", said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +48,11 @@ class NvidiaHost:
         folder: what engines have to see of it.
         layer: what lies on top of a Debian.
         host: the folder that is the host's root for our program.
-        uuids: the GPUs', by index.
     """
 
     folder: Path
     layer: Path
     host: Host
-    uuids: tuple[str, ...]
 
     @property
     def cdi_file(self) -> Path:
@@ -70,8 +74,8 @@ class NvidiaHost:
         program.chmod(0o755)
 
 
-def nvidia_host(folder: Path, *, gpus: int = 2) -> NvidiaHost:
-    """Lay out a machine without links; each GPU's number, index and minor are the same."""
+def nvidia_host(folder: Path, facts: dict[str, Any] = FACTS) -> NvidiaHost:
+    """Lay out a machine without links."""
     layer = folder / "layer"
     programs = layer / "usr/bin"
     programs.mkdir(parents=True)
@@ -79,30 +83,26 @@ def nvidia_host(folder: Path, *, gpus: int = 2) -> NvidiaHost:
     host = Host(folder / "host", folder / "config.toml")
     smi = host.root / "usr/bin/nvidia-smi"
     smi.parent.mkdir(parents=True)
-    smi.write_text(_SMI)
+    shutil.copy2(nvidia_smi(), smi)
     smi.chmod(0o755)
-    vendor = _vendor(gpus)
-    stand_in(host, vendor)
+    make_library(host.root / LIBRARY_FOLDER[1:], "NODES", facts=facts)
+    vendor = _vendor(facts)
+    parts = {"devices": nodes_of(facts)}
+    stand_in(host, {"inventory": {**vendor["inventory"], "parts": parts}})
     host.write_vendor("nvidia", vendor)
-    uuids = tuple(f"GPU-{index:08}-2222-3333-4444-555555555555" for index in range(gpus))
-    facts = host.root / "run/oci-decorator/devices/nvidia.json"
-    facts.parent.mkdir(parents=True)
-    facts.write_text(json.dumps(_facts(uuids)))
+    written = host.root / "run/oci-decorator/devices/nvidia.json"
+    written.parent.mkdir(parents=True)
+    written.write_text(json.dumps(facts))
     (host.root / "etc/cdi").mkdir(parents=True)
     write_runtime_config(host.config, host.config_dir, root=host.root)
     settings = layer / "etc/oci-decorator/config.toml"
     settings.parent.mkdir(parents=True)
     shutil.copy2(host.config, settings)
-    return NvidiaHost(folder, layer, host, uuids)
+    return NvidiaHost(folder, layer, host)
 
 
-def nodes(*names: str) -> list[str]:
-    """What `nvidia-smi` says of nodes that a container has and may use."""
-    return [f"/dev/{name}: {ALLOWED}" for name in sorted(names)]
-
-
-def _vendor(gpus: int) -> dict[str, Any]:
-    units = [f"nvidia{index}" for index in range(gpus)]
+def _vendor(facts: dict[str, Any]) -> dict[str, Any]:
+    units = [f"nvidia{gpu['minor']}" for gpu in facts["devices"]]
     return {
         "activation_flag": "OCI_NVIDIA",
         "driver_feature": ["compute", "utility"],
@@ -120,17 +120,4 @@ def _vendor(gpus: int) -> dict[str, Any]:
                 "libraries": [f"{LIBRARY_FOLDER}/libnvidia-ml.so.1"],
             },
         },
-    }
-
-
-def _facts(uuids: tuple[str, ...]) -> dict[str, Any]:
-    def device(index: int, uuid: str) -> dict[str, Any]:
-        pci = f"0000:0{index + 1}:00.0"
-        known = {"brand": "nvidia", "arch": "8.0", "mig": []}
-        return {"index": index, "minor": index, "uuid": uuid, "pci": pci, **known}
-
-    return {
-        "driver_version": "535.261.03",
-        "cuda_version": "12.2",
-        "devices": [device(index, uuid) for index, uuid in enumerate(uuids)],
     }

@@ -231,7 +231,9 @@ def _quoted(path: str) -> str:
     return f'"{path.replace("%", "%%")}"'
 
 
-def download(suite: str, packages: Sequence[str], folder: Path) -> list[Path]:
+def download(
+    suite: str, packages: Sequence[str], folder: Path, *, components: str = "main"
+) -> list[Path]:
     """Download `packages` of a Debian suite and all that they depend on, as on an empty machine.
 
     Raises:
@@ -243,7 +245,7 @@ def download(suite: str, packages: Sequence[str], folder: Path) -> list[Path]:
     (state / "status").touch()
     keyring = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
     sources = [(mirror(), suite), (security_mirror(), f"{suite}-security")]
-    lines = [f"deb {keyring} {uri} {name} main" for uri, name in sources]
+    lines = [f"deb {keyring} {uri} {name} {components}" for uri, name in sources]
     (state / "etc/sources.list").write_text("\n".join([*lines, ""]))
     options = {
         "Dir::Etc": f"{state}/etc",

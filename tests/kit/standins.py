@@ -50,12 +50,12 @@ def stand_in(host: Host, document: dict[str, Any], *, content: str = "") -> list
 
 
 def _nodes(folder: Path, names: Iterable[str]) -> None:
-    folder.mkdir(exist_ok=True)
     major = _free_major()
-    taken = len(list(folder.iterdir()))
+    taken = len([path for path in folder.rglob("*") if not path.is_dir()])
     for minor, name in enumerate(names, start=taken):
         node = folder / name
         if not node.exists():
+            node.parent.mkdir(parents=True, exist_ok=True)
             os.mknod(node, 0o666 | stat.S_IFCHR, os.makedev(major, minor))
             node.chmod(0o666)
 

@@ -1,80 +1,81 @@
 /*
- * A stand-in for NVIDIA's libnvidia-ml.so.1, for tests behind the real nvidia-ml-py.
+ * A stand-in for NVIDIA's libnvidia-ml.so.1, checked by the compiler against NVIDIA's own nvml.h, and
+ * used by NVIDIA's nvidia-smi and nvidia-ml-py. `gpus.h` is made by `kit.gpus`.
  *
- * Two GPUs: the second is divided into two MIG devices. Minor numbers run against the order of the
- * PCI addresses, as they do on some machines. What is defined when it is compiled decides how it
- * misbehaves: HANGS, CRASHES, LOST=INDEX, REFUSES=CODE, DRIVER="VERSION", NOISY.
- *
- * Names and numbers of functions: nvml.h.
+ * What is defined when it is compiled decides how it behaves: NODES has it know only GPUs whose nodes
+ * this process may open, as the real one does; it misbehaves by HANGS, CRASHES, LOST=INDEX,
+ * REFUSES=CODE, NOISY.
  */
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#define API __attribute__((visibility("default")))
+#include "nvml.h"
 
-enum {
-    SUCCESS = 0,
-    INVALID_ARGUMENT = 2,
-    NOT_SUPPORTED = 3,
-    NOT_FOUND = 6,
-    INSUFFICIENT_SIZE = 7,
-    GPU_IS_LOST = 15,
-};
-
-#ifndef DRIVER
-#define DRIVER "535.261.03"
-#endif
 #ifndef REFUSES
-#define REFUSES SUCCESS
+#define REFUSES NVML_SUCCESS
 #endif
 #ifndef LOST
 #define LOST -1
 #endif
+#define MOST_PARTS 7
 
 struct part {
     const char *uuid;
     unsigned int gpu_instance, compute_instance;
+    const char *nodes[2];
 };
 
 struct gpu {
-    const char *uuid, *pci, *name;
-    unsigned int minor, brand, major_arch, minor_arch, most_parts, parts;
-    struct part part[2];
+    const char *uuid, *pci, *name, *node;
+    unsigned int minor;
+    nvmlBrandType_t brand;
+    int major_arch, minor_arch;
+    unsigned int parts;
+    struct part part[MOST_PARTS];
 };
 
-struct pci {
-    char legacy[16];
-    unsigned int domain, bus, device, id, subsystem;
-    char bus_id[32];
-};
+#include "gpus.h"
 
 /* What a handle points to: a GPU, or a part of one. */
-struct handle {
+struct nvmlDevice_st {
     const struct gpu *gpu;
     const struct part *part;
 };
 
-static const struct gpu gpus[2] = {
-    {"GPU-11111111-2222-3333-4444-555555555555", "00000000:0A:00.0", "Tesla T4", 1, 2, 7, 5, 0, 0,
-     {{0}}},
-    {"GPU-66666666-7777-8888-9999-aaaaaaaaaaaa", "00010000:C1:00.0", "NVIDIA A100-SXM4-40GB", 0, 14,
-     8, 0, 7, 2,
-     {{"MIG-bbbbbbbb-0000-5000-8000-000000000001", 1, 0},
-      {"MIG-bbbbbbbb-0000-5000-8000-000000000002", 2, 0}}},
-};
-static struct handle handles[2][3];
+#define GPUS (sizeof gpus / sizeof *gpus)
+static struct nvmlDevice_st found_gpus[GPUS], found_parts[GPUS][MOST_PARTS];
+static unsigned int gpu_count, part_counts[GPUS];
 
-static int text(const char *value, char *buffer, unsigned int size)
+static nvmlReturn_t text(const char *value, char *buffer, unsigned int size)
 {
     if (strlen(value) >= size)
-        return INSUFFICIENT_SIZE;
+        return NVML_ERROR_INSUFFICIENT_SIZE;
     strcpy(buffer, value);
-    return SUCCESS;
+    return NVML_SUCCESS;
 }
 
-API int nvmlInitWithFlags(unsigned int flags)
+/* No driver has the number of a stand-in's node: ENXIO says that the cgroup let us come so far. */
+static int usable(const char *node)
+{
+#ifdef NODES
+    char path[64];
+    snprintf(path, sizeof path, "/dev/%s", node);
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file >= 0)
+        close(file);
+    return file >= 0 || errno == ENXIO;
+#else
+    (void)node;
+    return 1;
+#endif
+}
+
+nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
 {
     (void)flags;
 #ifdef NOISY
@@ -85,125 +86,167 @@ API int nvmlInitWithFlags(unsigned int flags)
     for (;;)
         pause();
 #endif
-    for (int index = 0; index < 2; index++)
-        for (int number = 0; number < 3; number++) {
-            handles[index][number].gpu = &gpus[index];
-            handles[index][number].part = number ? &gpus[index].part[number - 1] : NULL;
+    if (!usable("nvidiactl"))
+        return NVML_ERROR_DRIVER_NOT_LOADED;
+    gpu_count = 0;
+    for (unsigned int index = 0; index < GPUS; index++) {
+        const struct gpu *gpu = &gpus[index];
+        if (!usable(gpu->node))
+            continue;
+        unsigned int parts = 0;
+        for (unsigned int number = 0; number < gpu->parts; number++) {
+            const struct part *part = &gpu->part[number];
+            if (usable(part->nodes[0]) && usable(part->nodes[1]))
+                found_parts[gpu_count][parts++] = (struct nvmlDevice_st){gpu, part};
         }
+        part_counts[gpu_count] = parts;
+        found_gpus[gpu_count++] = (struct nvmlDevice_st){gpu, NULL};
+    }
     return REFUSES;
 }
 
-API int nvmlShutdown(void)
+nvmlReturn_t nvmlShutdown(void)
 {
-    return SUCCESS;
+    return NVML_SUCCESS;
 }
 
-API const char *nvmlErrorString(int result)
+const char *nvmlErrorString(nvmlReturn_t result)
 {
-    return result == GPU_IS_LOST ? "GPU is lost" : "some error";
+    return result == NVML_ERROR_GPU_IS_LOST ? "GPU is lost" : "some error";
 }
 
-API int nvmlSystemGetDriverVersion(char *version, unsigned int size)
+nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int size)
 {
     return text(DRIVER, version, size);
 }
 
-API int nvmlSystemGetCudaDriverVersion(int *version)
+nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version)
 {
     *version = 12020;
-    return SUCCESS;
+    return NVML_SUCCESS;
 }
 
-API int nvmlDeviceGetCount_v2(unsigned int *count)
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count)
 {
-    *count = 2;
-    return SUCCESS;
+    *count = gpu_count;
+    return NVML_SUCCESS;
 }
 
-API int nvmlDeviceGetHandleByIndex_v2(unsigned int index, struct handle **found)
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *found)
 {
-    if (index >= 2)
-        return INVALID_ARGUMENT;
+    if (index >= gpu_count)
+        return NVML_ERROR_INVALID_ARGUMENT;
     if ((int)index == LOST)
-        return GPU_IS_LOST;
-    *found = &handles[index][0];
-    return SUCCESS;
+        return NVML_ERROR_GPU_IS_LOST;
+    *found = &found_gpus[index];
+    return NVML_SUCCESS;
 }
 
-API int nvmlDeviceGetPciInfo_v3(const struct handle *handle, struct pci *info)
+nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *info)
 {
     memset(info, 0, sizeof *info);
-    return text(handle->gpu->pci, info->bus_id, sizeof info->bus_id);
+    return text(device->gpu->pci, info->busId, sizeof info->busId);
 }
 
-API int nvmlDeviceGetMinorNumber(const struct handle *handle, unsigned int *minor)
+nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *minor)
 {
-    *minor = handle->gpu->minor;
-    return SUCCESS;
+    *minor = device->gpu->minor;
+    return NVML_SUCCESS;
 }
 
-API int nvmlDeviceGetUUID(const struct handle *handle, char *uuid, unsigned int size)
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int size)
 {
-    return text(handle->part ? handle->part->uuid : handle->gpu->uuid, uuid, size);
+    return text(device->part ? device->part->uuid : device->gpu->uuid, uuid,
+                size);
 }
 
-API int nvmlDeviceGetName(const struct handle *handle, char *name, unsigned int size)
+nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int size)
 {
-    return text(handle->gpu->name, name, size);
+    nvmlReturn_t result = text(device->gpu->name, name, size);
+    /* nvidia-smi looks for the word. */
+    if (result == NVML_SUCCESS && device->part)
+        strncat(name, " MIG 3g.20gb", size - strlen(name) - 1);
+    return result;
 }
 
-API int nvmlDeviceGetBrand(const struct handle *handle, unsigned int *brand)
+nvmlReturn_t nvmlDeviceGetBrand(nvmlDevice_t device, nvmlBrandType_t *brand)
 {
-    *brand = handle->gpu->brand;
-    return SUCCESS;
+    *brand = device->gpu->brand;
+    return NVML_SUCCESS;
 }
 
-API int nvmlDeviceGetCudaComputeCapability(const struct handle *handle, int *major, int *minor)
+nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
 {
 #ifdef CRASHES
     raise(SIGSEGV);
 #endif
-    *major = (int)handle->gpu->major_arch;
-    *minor = (int)handle->gpu->minor_arch;
-    return SUCCESS;
+    *major = device->gpu->major_arch;
+    *minor = device->gpu->minor_arch;
+    return NVML_SUCCESS;
 }
 
-API int nvmlDeviceGetMigMode(const struct handle *handle, unsigned int *now, unsigned int *next)
+nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *now, unsigned int *next)
 {
-    if (!handle->gpu->most_parts)
-        return NOT_SUPPORTED;
-    *now = *next = 1;
-    return SUCCESS;
+    if (!device->gpu->parts)
+        return NVML_ERROR_NOT_SUPPORTED;
+    *now = *next = NVML_DEVICE_MIG_ENABLE;
+    return NVML_SUCCESS;
 }
 
-API int nvmlDeviceGetMaxMigDeviceCount(const struct handle *handle, unsigned int *count)
+nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int *count)
 {
-    *count = handle->gpu->most_parts;
-    return SUCCESS;
+    *count = device->gpu->parts ? MOST_PARTS : 0;
+    return NVML_SUCCESS;
 }
 
-API int nvmlDeviceGetMigDeviceHandleByIndex(const struct handle *handle, unsigned int index,
-                                            struct handle **found)
+nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index,
+                                                 nvmlDevice_t *found)
 {
-    int gpu = (int)(handle->gpu - gpus);
-    if (index >= handle->gpu->parts)
-        return NOT_FOUND;
-    *found = &handles[gpu][index + 1];
-    return SUCCESS;
+    long gpu = device - found_gpus;
+    if (index >= part_counts[gpu])
+        return NVML_ERROR_NOT_FOUND;
+    *found = &found_parts[gpu][index];
+    return NVML_SUCCESS;
 }
 
-API int nvmlDeviceGetGpuInstanceId(const struct handle *handle, unsigned int *id)
+nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned int *id)
 {
-    if (!handle->part)
-        return NOT_SUPPORTED;
-    *id = handle->part->gpu_instance;
-    return SUCCESS;
+    if (!device->part)
+        return NVML_ERROR_NOT_SUPPORTED;
+    *id = device->part->gpu_instance;
+    return NVML_SUCCESS;
 }
 
-API int nvmlDeviceGetComputeInstanceId(const struct handle *handle, unsigned int *id)
+nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t device, unsigned int *id)
 {
-    if (!handle->part)
-        return NOT_SUPPORTED;
-    *id = handle->part->compute_instance;
-    return SUCCESS;
+    if (!device->part)
+        return NVML_ERROR_NOT_SUPPORTED;
+    *id = device->part->compute_instance;
+    return NVML_SUCCESS;
+}
+
+/*
+ * What nvidia-smi looks for and no header has: a table with its size and then functions, of which
+ * `nvidia-smi -L` needs one to say more than success. NVIDIA's own mock, pkg/gpu/mocknvml of
+ * github.com/NVIDIA/k8s-test-infra (no module of the Go proxy), found out which.
+ */
+enum { SLOTS = 256, HANDLE_BY_INDEX = 81 };
+
+static nvmlReturn_t succeed(void)
+{
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlInternalGetExportTable(const void **table, const void *name);
+
+nvmlReturn_t nvmlInternalGetExportTable(const void **table, const void *name)
+{
+    static uintptr_t slots[SLOTS];
+    (void)name;
+    for (int slot = 1; slot < SLOTS; slot++)
+        slots[slot] = (uintptr_t)succeed;
+    slots[0] = sizeof slots;
+    slots[HANDLE_BY_INDEX] = (uintptr_t)nvmlDeviceGetHandleByIndex_v2;
+    *table = slots;
+    return NVML_SUCCESS;
 }
