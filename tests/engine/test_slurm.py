@@ -1,4 +1,8 @@
-"""Jobs of Slurm: the manual's script, with the environment that `slurmd` gives a step."""
+"""Jobs of a real Slurm: the manual's script, and what its containers find of the job's GPUs.
+
+The node's GPUs, slurmctld, slurmd and munge are `kit.slurm`'s; nvidia-smi is real. Another job has
+the first GPU throughout: a job's numbers are not those that CUDA counts.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,15 @@ import pytest
 from kit.bundles import Bundle
 from kit.cache import REPOSITORY
 from kit.docker_in_tree import DockerInTree
+from kit.gpus import plain_gpus
 from kit.hosts import DISTRO, IMAGE
 from kit.manual import snippet
-from kit.nvidia_host import LIBRARIES, NvidiaHost, nodes, nvidia_host
+from kit.nvidia_host import LIBRARIES, REPORT, NvidiaHost, nvidia_host, uuids
 from kit.podman import Podman
 from kit.probe import can_mount, need, need_programs
 from kit.product import base_archive
+from kit.slurm import Slurm, add_programs
+from kit.standins import ALLOWED, DENIED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,30 +33,20 @@ if TYPE_CHECKING:
 
 _PAGE = "how-to/hpc.md"
 _HOOK = REPOSITORY / "hooks/sarus/20-oci-decorator-prestart.json"
-# `slurmd` as far as a step sees it: variables of its own, and none of the user's about GPUs.
-_SRUN = """#!/bin/sh
-while [ "${1#-}" != "$1" ]; do shift; done
-. /etc/slurm/step
-export SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_NODEID=0 SLURM_PROCID=0
-exec "$@"
-"""
-# What the container has: nodes, the loader's view, and the variables about devices.
-_REPORT = "nvidia-smi; env | grep -E '^(CUDA|NVIDIA)_' | sort"
+_GPUS = plain_gpus(4)
+_UUIDS = [gpu["uuid"] for gpu in _GPUS["devices"]]
+_REPORT = f"{REPORT} env | grep -E '^(CUDA|NVIDIA)_' | sort"
 _IMAGE_ASKS = ("NVIDIA_VISIBLE_DEVICES=all", "CUDA_VISIBLE_DEVICES=0,1")
-_CONTROL = ("nvidiactl", "nvidia-uvm")
 
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> NvidiaHost:
-    """A node of a cluster with four GPUs, our links, and an `srun`."""
+    """A node of a cluster with four GPUs, our links, and Slurm's programs."""
     need(can_mount(), "the right to mount", "run as root with CAP_SYS_ADMIN")
     need_programs("podman")
-    machine = nvidia_host(tmp_path_factory.mktemp("node"), gpus=4)
+    machine = nvidia_host(tmp_path_factory.mktemp("node"), _GPUS)
     machine.link()
-    srun = machine.layer / "usr/local/bin/srun"
-    srun.parent.mkdir(parents=True)
-    srun.write_text(_SRUN)
-    srun.chmod(0o755)
+    add_programs(machine.layer)
     settings = machine.layer / "etc/oci-decorator"
     (settings / "slurm.toml").write_text(
         snippet(_PAGE, "## The setting `scheduler`") + (settings / "config.toml").read_text()
@@ -78,36 +75,44 @@ def node(
     shown = (archive.parent, machine.folder, podman.folder, base_root)
     with DockerInTree({}, shown, tree=Path("/"), layer=machine.layer) as docker:
         docker("load", "--quiet", "--input", archive)
-        docker.run("mkdir", "-p", "/etc/slurm")
         docker.run("nvidia-ctk", "cdi", "generate", "--output=/etc/cdi/nvidia.yaml")
         yield docker
 
 
-def _step(node: DockerInTree, **variables: str) -> None:
-    """Say what `slurmd` sets for the next steps."""
-    lines = "".join(f"export {name}={value}\n" for name, value in variables.items())
-    node.run("sh", "-c", 'printf %s "$1" >/etc/slurm/step', "sh", lines)
+@pytest.fixture(scope="module", params=[False, True], ids=["unconstrained", "constrained"])
+def slurm(
+    request: pytest.FixtureRequest, node: DockerInTree, machine: NvidiaHost
+) -> Iterator[Slurm]:
+    """The cluster, whose first GPU is another job's; a constrained job can open only its own."""
+    devices = machine.host.root / "dev"
+    with Slurm(node, devices, len(_UUIDS), constrains=request.param) as slurm, slurm.taken(1):
+        for_cuda = slurm("srun", "--gres=gpu:2", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES").stdout
+        opened = slurm("srun", "--gres=gpu:2", "sh", "-c", f": <{devices}/nvidia3", check=False)
+        if request.param:
+            assert (for_cuda, DENIED in opened.stderr) == ("0,1\n", True)
+        else:
+            assert (for_cuda, ALLOWED in opened.stderr) == ("1,2\n", True)
+        yield slurm
 
 
-def _job(node: DockerInTree, line: str, *, check: bool = True, **replace: str) -> Completed:
+# In a constrained job of cgroups v1 the kernel refuses runc the rules that it writes: its cgroup
+# would be below the job's, and name all devices.
+_UNCONSTRAINED = pytest.mark.parametrize("slurm", [False], indirect=True, ids=["unconstrained"])
+
+
+def _job(slurm: Slurm, node: DockerInTree, line: str, **replace: str) -> Completed:
     """Run a line of the manual's job."""
     script = snippet(_PAGE, "## A job")
     (found,) = [row for row in script.splitlines() if row.startswith("srun") and line in row]
     for word, value in replace.items():
         found = found.replace(word, value)
-    socket = f"DOCKER_HOST=unix://{node.folder}/docker.sock"
-    return node.run("env", socket, "sh", "-c", found, check=check)
+    return slurm("env", f"DOCKER_HOST=unix://{node.folder}/docker.sock", "sh", "-c", found)
 
 
-@pytest.mark.parametrize("engine_line", ["docker run", "podman run"])
-@pytest.mark.parametrize("for_cuda", ["0,1", "1,3"], ids=["constrained", "unconstrained"])
-def test_an_engine_gives_what_the_step_has(
-    node: DockerInTree, engine_line: str, for_cuda: str
-) -> None:
-    """With `ConstrainDevices`, CUDA's variable counts from 0, and is no number of the host's."""
-    _step(node, SLURM_STEP_GPUS="1,3", CUDA_VISIBLE_DEVICES=for_cuda)
-    said = _job(node, engine_line, IMAGE=IMAGE).stdout.splitlines()
-    assert said == [*nodes("nvidia1", "nvidia3", *_CONTROL), *LIBRARIES]
+@pytest.mark.parametrize("line", ["docker run", "podman run"])
+def test_an_engine_gives_what_the_step_has(slurm: Slurm, node: DockerInTree, line: str) -> None:
+    said = _job(slurm, node, line, IMAGE=IMAGE, **{"nvidia-smi": "nvidia-smi -L"}).stdout
+    assert uuids(said) == _UUIDS[1:3]
 
 
 @pytest.fixture
@@ -123,44 +128,36 @@ def bundle(node: DockerInTree, base_root: Path, tmp_path: Path) -> Iterator[Bund
     node.run("umount", parts["root"])
 
 
-def _started(node: DockerInTree, bundle: Bundle, report: str) -> list[str]:
+def _start(slurm: Slurm, bundle: Bundle, report: str, *, gpus: str = "--gres=gpu:2") -> list[str]:
     """What the container of the job's last line says, whose image asks for everything."""
     bundle.write("sh", "-c", report, env=_IMAGE_ASKS, root=bundle.folder / "root")
     words = {"run --bundle BUNDLE": f"--root {bundle.state} run --bundle {bundle.folder}"}
     job = snippet(_PAGE, "## A job", words).splitlines()
     assert job[-2].startswith("export OCI_DECORATOR_CONFIG=")
-    return node.run("sh", "-c", "\n".join(job[-2:])).stdout.splitlines()
+    script = "\n".join(job[-2:]).replace("--gres=gpu:2", gpus)
+    return slurm("sh", "-c", script).stdout.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("given", "units", "cuda"),
-    [
-        ("1", ["nvidia1"], "0"),
-        ("2,3", ["nvidia2", "nvidia3"], "0,1"),
-        ("3,1", ["nvidia1", "nvidia3"], "1,0"),
-    ],
-)
-def test_a_runtime_of_the_job(
-    node: DockerInTree, bundle: Bundle, given: str, units: list[str], cuda: str
-) -> None:
-    _step(node, SLURM_STEP_GPUS=given, CUDA_VISIBLE_DEVICES="0")
-    assert _started(node, bundle, _REPORT) == [
-        *nodes(*units, *_CONTROL),
+@_UNCONSTRAINED
+def test_a_runtime_of_the_job(slurm: Slurm, bundle: Bundle) -> None:
+    said = _start(slurm, bundle, _REPORT)
+    assert uuids("\n".join(said)) == _UUIDS[1:3]
+    assert said[2:] == [
         *LIBRARIES,
-        f"CUDA_VISIBLE_DEVICES={cuda}",
+        "CUDA_VISIBLE_DEVICES=0,1",
         "NVIDIA_DRIVER_CAPABILITIES=all",
-        f"NVIDIA_VISIBLE_DEVICES={given}",
+        "NVIDIA_VISIBLE_DEVICES=1,2",
     ]
 
 
-@pytest.mark.parametrize("given", ["NoDevFiles", ""])
-def test_a_job_without_gpus_has_none(node: DockerInTree, bundle: Bundle, given: str) -> None:
-    _step(node, SLURM_STEP_GPUS=given)
+@_UNCONSTRAINED
+def test_a_job_without_gpus_has_none(slurm: Slurm, bundle: Bundle) -> None:
     # There is no nvidia-smi either.
     report = "ls /dev/nvidia* 2>/dev/null; env | grep -E '^(CUDA|NVIDIA)_'; true"
-    assert _started(node, bundle, report) == []
+    assert _start(slurm, bundle, report, gpus="") == []
 
 
+@_UNCONSTRAINED
 @pytest.mark.parametrize(
     "words",
     [
@@ -169,36 +166,33 @@ def test_a_job_without_gpus_has_none(node: DockerInTree, bundle: Bundle, given: 
     ],
     ids=["ours", "NVIDIA's name"],
 )
-def test_sarus(node: DockerInTree, bundle: Bundle, words: list[str] | None) -> None:
+def test_sarus(slurm: Slurm, node: DockerInTree, bundle: Bundle, words: list[str] | None) -> None:
     """A bundle as Sarus writes it: its own numbering, and the hook at the end of its file."""
     node.run("nvidia-ctk", "config", "default", "--output", "/etc/nvidia.toml")
     hook = json.loads(_HOOK.read_text())["hook"]
     if words is not None:
         hook |= {"path": f"/usr/bin/{words[0]}", "args": words}
-
-    def change(spec: dict[str, Any]) -> None:
-        spec["hooks"] = {"prestart": [hook]}
-
-    by_sarus = (
-        "NVIDIA_VISIBLE_DEVICES=3,1",
-        "CUDA_VISIBLE_DEVICES=1,0",
-        "NVIDIA_DRIVER_CAPABILITIES=all",
-    )
-    root = bundle.folder / "root"
-    bundle.write("sh", "-c", _REPORT, env=by_sarus, root=root, change=change)
-    _step(node, SLURM_STEP_GPUS="1,3", CUDA_VISIBLE_DEVICES="3,1")
-    start = ("runc", "--root", bundle.state, "run", "--bundle", bundle.folder, "job")
-    said = node.run("srun", "--gres=gpu:2", *start).stdout.splitlines()
-    assert said == [*nodes("nvidia1", "nvidia3", *_CONTROL), *LIBRARIES, *sorted(by_sarus)]
+    by_sarus = ("NVIDIA_VISIBLE_DEVICES=2,1", "CUDA_VISIBLE_DEVICES=1,0")
+    said = _hooked(slurm, bundle, hook, *by_sarus, "NVIDIA_DRIVER_CAPABILITIES=all")
+    assert uuids("\n".join(said)) == _UUIDS[1:3]
+    assert said[2:4] == LIBRARIES
+    assert set(by_sarus) <= set(said)
 
 
-def test_sarus_of_a_job_without_gpus(node: DockerInTree, bundle: Bundle) -> None:
+@_UNCONSTRAINED
+def test_sarus_of_a_job_without_gpus(slurm: Slurm, bundle: Bundle) -> None:
     hook = json.loads(_HOOK.read_text())["hook"]
+    assert not [line for line in _hooked(slurm, bundle, hook) if "nvidia" in line.lower()]
+
+
+def _hooked(slurm: Slurm, bundle: Bundle, hook: dict[str, Any], *env: str) -> list[str]:
+    """What the container of a bundle with Sarus's hook says, run by runc in a job."""
 
     def change(spec: dict[str, Any]) -> None:
         spec["hooks"] = {"prestart": [hook]}
 
-    root = bundle.folder / "root"
-    bundle.write("sh", "-c", "ls /dev", root=root, change=change)
+    report = f"ls -1 /dev | grep nvidia; {_REPORT}" if not env else _REPORT
+    bundle.write("sh", "-c", report, env=env, root=bundle.folder / "root", change=change)
     start = ("runc", "--root", bundle.state, "run", "--bundle", bundle.folder, "job")
-    assert "nvidia" not in node.run(*start).stdout
+    said = slurm("srun", *(["--gres=gpu:2"] if env else []), *start, check=bool(env))
+    return said.stdout.splitlines()
