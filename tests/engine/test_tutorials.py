@@ -82,6 +82,7 @@ def reader(provision: Provision, engine: Engine, shim_config: Path, tmp_path: Pa
     return _Reader(provision, engine, host, tmp_path / "daemon.json")
 
 
+@pytest.mark.nightly
 def test_nvidia_docker_debian(reader: _Reader, nvidia_build: dict[str, Any]) -> None:
     facts, kernels = reader.type(snippet(_NVIDIA, "## 2."))
     assert NEW_KERNEL in facts.stdout
