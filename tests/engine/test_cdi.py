@@ -165,21 +165,6 @@ def test_an_unknown_device_refuses_the_start(start: Start) -> None:
     assert "gpu9" in refused.stderr
 
 
-def test_the_runtime_works_in_the_newer_docker_too(newer_docker: DockerInTree, gpus: Host) -> None:
-    del gpus
-
-    def start(*flags: str, check: bool = True) -> Completed:
-        words = ("run", "--rm", "--runtime=oci-decorator", *flags, IMAGE, "sh", "-c", _REPORT)
-        return newer_docker(*words, check=check)
-
-    assert start().stdout == ""
-    decorated = start("--env=OCI_GPU=")
-    assert decorated.stdout.splitlines() == [*_opened("gpu0", "gpu1", "gpuctl"), _LIBRARY]
-    refused = start("--env=OCI_GPU=fly", check=False)
-    assert refused.returncode != 0
-    assert 'OCI_GPU asks for the unknown feature "fly"' in refused.stderr
-
-
 def test_runtime_and_specification_together_give_the_same_once(
     newer_docker: DockerInTree, gpus: Host
 ) -> None:

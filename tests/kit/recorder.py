@@ -1,82 +1,47 @@
-"""Fake programs that write down how they were called: better than a mock, it is a real process."""
+"""A real program that writes down how it is called."""
 
 from __future__ import annotations
 
 import json
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["FakeProgram", "fake_program"]
+__all__ = ["RecordedProgram", "record"]
 
 _SCRIPT = """\
 #!{python} -IS
 import json, os, sys
 with open({calls!r}, "a") as calls:
-    calls.write(json.dumps({{"argv": sys.argv[1:], "env": dict(os.environ)}}) + "\\n")
-if {then!r}:
-    os.execv({then!r}, [{then!r}, *sys.argv[1:]])
-sys.stdout.write({stdout!r})
-sys.stderr.write({stderr!r})
-sys.exit({status})
+    calls.write(json.dumps([sys.argv[1:], dict(os.environ)]) + "\\n")
+os.execv({program!r}, [{program!r}, *sys.argv[1:]])
 """
 
 
-class _Call(TypedDict):
-    argv: list[str]
-    env: dict[str, str]
-
-
 @dataclass(frozen=True, slots=True)
-class FakeProgram:
+class RecordedProgram:
     """A program on disk, and the calls that it has had."""
 
     path: Path
     _calls: Path
 
-    def calls(self) -> list[list[str]]:
-        """The arguments of each call, without the program's name, oldest first."""
-        return [record["argv"] for record in self._records()]
-
-    def environments(self) -> list[dict[str, str]]:
-        """The environment of each call, oldest first."""
-        return [record["env"] for record in self._records()]
+    def calls(self) -> list[Any]:
+        """The arguments and the environment of each call, oldest first."""
+        lines = self._calls.read_text().splitlines() if self._calls.exists() else []
+        return [json.loads(line) for line in lines]
 
     def forget(self) -> None:
         """Let the next call be the first."""
         self._calls.unlink(missing_ok=True)
 
-    def _records(self) -> list[_Call]:
-        lines = self._calls.read_text().splitlines() if self._calls.exists() else []
-        return [json.loads(line) for line in lines]
 
-
-def fake_program(
-    folder: Path,
-    name: str,
-    *,
-    stdout: str = "",
-    stderr: str = "",
-    status: int = 0,
-    then: Path | None = None,
-) -> FakeProgram:
-    """Write `folder/name`, a program that records its calls, prints, and exits with `status`.
-
-    With `then` it becomes that program instead, as it was called.
-    """
-    calls = folder / f".{name}.calls"
-    path = folder / name
-    script = _SCRIPT.format(
-        python=sys.executable,
-        calls=str(calls),
-        stdout=stdout,
-        stderr=stderr,
-        status=status,
-        then=str(then) if then else "",
-    )
-    path.write_text(script)
+def record(program: Path, folder: Path) -> RecordedProgram:
+    """Write a program of the same name into `folder`, which becomes `program` as it was called."""
+    path = folder / program.name
+    calls = folder / f".{program.name}.calls"
+    path.write_text(_SCRIPT.format(python=sys.executable, calls=str(calls), program=str(program)))
     path.chmod(0o755)
-    return FakeProgram(path, calls)
+    return RecordedProgram(path, calls)

@@ -15,22 +15,15 @@ from kit.playbooks import Played
 from kit.podman import Podman
 from kit.probe import need
 from kit.process import CommandFailedError, Daemon, end_tree_of, run
-from kit.recorder import fake_program
+from kit.recorder import record
 from kit.shared import shared_file
 
 
-def test_a_fake_program_records_arguments_and_environment(tmp_path: Path) -> None:
-    fake = fake_program(tmp_path, "modprobe", stdout="done\n", stderr="well\n", status=3)
-    done = run([fake.path, "-d", "/root with blank"], env={"FLAG": "x"}, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (3, "done\n", "well\n")
-    assert fake.calls() == [["-d", "/root with blank"]]
-    assert fake.environments()[0]["FLAG"] == "x"
-
-
-def test_a_recorded_program_may_be_the_real_one(tmp_path: Path) -> None:
-    fake = fake_program(tmp_path, "cat", then=Path("/bin/cat"))
-    assert run([fake.path, "-"], stdin="read").stdout == "read"
-    assert fake.calls() == [["-"]]
+def test_a_recorded_program_is_the_real_one(tmp_path: Path) -> None:
+    recorded = record(Path("/bin/cat"), tmp_path)
+    assert run([recorded.path, "-"], stdin="read", env={"FLAG": "x"}).stdout == "read"
+    ((words, environment),) = recorded.calls()
+    assert (words, environment["FLAG"]) == (["-"], "x")
 
 
 def test_a_failed_command_says_what_it_was_and_its_last_lines() -> None:
