@@ -116,8 +116,3 @@ class Podman:
     def load(self, archive: Path) -> None:
         """Load the images of a `docker save` archive."""
         self("load", "--quiet", "--input", archive)
-
-    def run_crun(self, *words: str | Path, check: bool = True) -> Completed:
-        """`podman --runtime crun run --rm WORDS`, made acceptable to crun."""
-        argv = [*self.command(), "--runtime=crun", "run", "--rm", *words]
-        return run(without_hybrid_cgroups(list(argv)), env=self.variables(), check=check)
