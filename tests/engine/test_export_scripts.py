@@ -14,6 +14,7 @@ from kit.process import Completed, run, start
 from provision.export.sysext import Artifact, Hosts, lay_out
 from unit.kmod.artifact import KERNEL, make_artifact
 
+_FIRST_BOOT = REPOSITORY / "templates/ignition/first-boot.sh"
 _AGENT = REPOSITORY / "templates/agent/agent.sh"
 _HOST_PROGRAMS = ("sh", "mkdir", "cat", "chmod", "mv", "rm")
 _PROVISION = '#!/bin/sh\necho "provision $*" >>"$ASKED"\n[ "$1" != apply ] || exit 4\n'
@@ -32,7 +33,7 @@ def test_shellcheck_finds_nothing_wrong(tmp_path: Path) -> None:
     need_programs("shellcheck")
     lay_out(tmp_path / "tree", [Artifact(tmp_path / "a", make_artifact(tmp_path / "a"))], Hosts())
     script = tmp_path / "tree/usr/lib/provision/demo/kernels" / KERNEL / "load"
-    run(["shellcheck", _AGENT, script])
+    run(["shellcheck", _AGENT, _FIRST_BOOT, script])
 
 
 @pytest.fixture

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
     from kit.engine import Engine
 
+# A Python for hosts is compiled. With each change, tests/unit/ansible/test_modules.py runs the
+# scripts for hosts without one.
+pytestmark = pytest.mark.nightly
+
 _PYTHON = "/opt/provision/python"
 _OS_RELEASE = REPOSITORY / "tests/data/os-release/fedora_41_coreos"
 _PLAY = """\

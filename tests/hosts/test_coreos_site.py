@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
     from kit.engine import Engine
 
-pytestmark = pytest.mark.minutes(2)
+# A Python for hosts is compiled. With each change, tests/unit/ansible/test_modules.py runs the
+# scripts for hosts without one, and tests/hosts/test_decisions.py has the paths.
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(4)]
 
 _PROGRAM = "/opt/provision/bin/provision"
 _GATE = "/oem/bin/oem-postinst"
@@ -65,7 +67,7 @@ def _files(machine: Machine) -> dict[str, str]:
 @pytest.fixture(
     scope="module",
     # Flatcar's has the gate in addition.
-    params=[pytest.param("fedora_41_coreos", marks=pytest.mark.nightly), "flatcar_3227.2.4"],
+    params=["fedora_41_coreos", "flatcar_3227.2.4"],
 )
 def scenario(
     request: pytest.FixtureRequest,

@@ -12,12 +12,11 @@ import pytest
 from ansible_collections.oci_decorator.drivers.plugins.module_utils import bundles
 
 from hosts.conftest import ENGINE
-from kit.cache import REPOSITORY, cache_dir
+from kit.cache import cache_dir
 from kit.coreos import KERNEL, coreos_tree, ignite, validate
 from kit.fileserver import served
 from kit.host_python import host_python
 from kit.probe import need_programs
-from kit.process import run
 from kit.product import DECORATOR, Provision
 from kit.systemd import SystemdContainer
 
@@ -28,7 +27,8 @@ if TYPE_CHECKING:
     from kit.coreos import Layout
     from kit.engine import Engine
 
-pytestmark = pytest.mark.minutes(3)
+# A Python for hosts is compiled; tests/unit/ignition has the configurations with each change.
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(3)]
 
 _DRIVER = "v4l2loopback"
 _PROGRAM = "/opt/provision/bin/provision"
@@ -262,11 +262,6 @@ def test_engines_know_the_runtime(coreos: Booted) -> None:
 def test_systemd_finds_nothing_wrong_with_the_unit(coreos: Booted) -> None:
     done = coreos.container("systemd-analyze", "verify", f"/etc/systemd/system/{_FIRST_BOOT}")
     assert _FIRST_BOOT not in done.output
-
-
-def test_shellcheck_finds_nothing_wrong_with_the_script() -> None:
-    need_programs("shellcheck")
-    run(["shellcheck", REPOSITORY / "templates/ignition/first-boot.sh"])
 
 
 def test_a_boot_goes_on_where_another_was_cut_short(maker: Maker, tmp_path: Path) -> None:
