@@ -36,7 +36,7 @@ class Site:
         self.provision = provision
         self.folder = folder
         self.address = address
-        self.log = folder / "log"
+        self.log = folder / "log-1"
         password = folder / "password"
         password.write_text("fleet\n")
         provision("key", "generate", "--output", folder / "fleet", "--password-file", password)

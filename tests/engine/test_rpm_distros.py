@@ -229,12 +229,11 @@ def fresh(stand: _Stand, tmp_path: Path) -> _Host:
     return stand.fresh(tmp_path / "root")
 
 
-def _named(stand: _Stand, *more: Repository) -> list[str]:
+def _named(stand: _Stand, *more: Repository, url: str | None = None) -> list[str]:
     """The mirror's repositories as tables of provision.toml, with the key of their packages."""
+    place = url or stand.mirror.url
     return [
-        _REPOSITORY.format(
-            id=stand.distro.id, repository=one.id, url=stand.mirror.url, path=one.path
-        )
+        _REPOSITORY.format(id=stand.distro.id, repository=one.id, url=place, path=one.path)
         for one in (*stand.distro.repositories, *more)
     ]
 
@@ -363,11 +362,7 @@ def test_a_private_mirror_is_trusted_as_the_host_trusts_it(
     (fresh.root / "etc/key.asc").write_bytes(stand.site.key.read_bytes())
     words = ("resolve", *stand.target(), "--root", fresh.root)
     with served(stand.site.mirror(), guarded.tls()) as url:
-        tables = [
-            _REPOSITORY.format(id=stand.distro.id, repository=one.id, url=url, path=one.path)
-            for one in stand.distro.repositories
-        ]
-        fresh.configure(_CONFIG + "".join(tables))
+        fresh.configure("".join([_CONFIG, *_named(stand, url=url)]))
         assert fresh.provision.failure(*words)[0] != 0
         bundle = fresh.root / "etc/pki/tls/certs/ca-bundle.crt"
         bundle.parent.mkdir(parents=True)
@@ -478,8 +473,7 @@ def test_a_superseded_kernel_is_built_from_the_vault(
 ) -> None:
     distro, kernel = stand.distro, stand.distro.old_headers.kernel
     (fresh.root / "etc/key.asc").write_bytes(stand.site.key.read_bytes())
-    named = _named(stand, distro.vault)
-    fresh.configure("".join([_CONFIG, *named]))
+    fresh.configure("".join([_CONFIG, *_named(stand, distro.vault)]))
     built = fresh.provision.json("build", *stand.target(kernel), "--root", fresh.root)
     module = _module(stand.engine, built["image"], tmp_path / "module")
     assert run(["modinfo", "-F", "vermagic", module]).stdout.split()[0] == kernel
@@ -564,12 +558,7 @@ def test_an_index_that_is_not_signed_is_not_used(
         assert status == 1
         assert "index of a repository" in error["message"]
         (fresh.root / "etc/key.asc").write_bytes(stand.site.key.read_bytes())
-        named = [
-            _REPOSITORY.format(
-                id=stand.distro.id, repository=one.id, url=stand.mirror.url, path=one.path
-            )
-            for one in stand.distro.repositories
-        ]
+        named = _named(stand)
         fresh.configure("".join([_CONFIG, *named]))
         assert fresh.provision.failure(*words)[0] == 1
         fresh.configure("".join([_CONFIG, *[f"{text}signed = false\n" for text in named]]))

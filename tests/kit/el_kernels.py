@@ -34,7 +34,7 @@ from kit.rpm_sites import Site, packaged_kernel, site_of
 if TYPE_CHECKING:
     from kit.engine import Engine
 
-__all__ = ["BASE_FILES", "GUEST_PACKAGES", "ElHost", "ScriptedRpm", "el_host", "needed_modules"]
+__all__ = ["BASE_FILES", "GUEST_PACKAGES", "ElHost", "el_host"]
 
 _SUITE = "trixie"
 # A package without files that stands for Debian's base-files.
@@ -73,7 +73,7 @@ _GUEST = Repository("guest", "guest", ())
 
 
 @dataclass(frozen=True, slots=True)
-class ScriptedRpm(Rpm):
+class _ScriptedRpm(Rpm):
     """A package with scriptlets; `scripts` are those parts of its spec."""
 
     scripts: str = ""
@@ -204,7 +204,7 @@ def _pack_kernel(kernel: str, debs: Sequence[Path], work: Path, target: Path) ->
     if not (unpacked / "lib").exists():
         (unpacked / "lib").symlink_to("usr/lib")
     run(["depmod", "-b", unpacked, kernel])
-    kept = needed_modules((modules / "modules.dep").read_text(), _MODULES)
+    kept = _needed_modules(unpacked, kernel, _MODULES)
     root = work / "core"
     folder = root / "usr/lib/modules" / kernel
     for name in (*sorted(kept), "modules.builtin", "modules.builtin.modinfo", "modules.order"):
@@ -213,7 +213,7 @@ def _pack_kernel(kernel: str, debs: Sequence[Path], work: Path, target: Path) ->
     shutil.copy(unpacked / f"boot/vmlinuz-{kernel}", folder / "vmlinuz")
     shutil.copy(unpacked / f"boot/config-{kernel}", folder / "config")
     version, _, release = kernel.partition("-")
-    core = ScriptedRpm(
+    core = _ScriptedRpm(
         "kernel-core",
         version,
         release,
@@ -239,21 +239,9 @@ def _pack_headers(kernel: str, debs: Sequence[Path], work: Path, target: Path, k
         shutil.copy(rpm, place)
 
 
-def needed_modules(dependencies: str, wanted: Iterable[str]) -> set[str]:
-    """The files of modules, and of all that they depend on.
-
-    Args:
-        dependencies: Content of a modules.dep.
-        wanted: Names of modules; one that is built into the kernel is left out.
-    """
-    files = {}
-    for line in dependencies.splitlines():
-        name, _, others = line.partition(":")
-        files[_module_name(name)] = {name, *others.split()}
-    # modules.dep has what dependencies depend on, too.
-    return set().union(*(files.get(_module_name(one), set()) for one in wanted))
-
-
-def _module_name(path: str) -> str:
-    """`virtio_rng` of `kernel/…/virtio-rng.ko.xz`."""
-    return Path(path).name.partition(".")[0].replace("-", "_")
+def _needed_modules(folder: Path, kernel: str, wanted: Iterable[str]) -> set[str]:
+    """The files of modules, and of all that they depend on; none of what is built in."""
+    words = ("modprobe", "--dirname", folder, "--set-version", kernel, "--show-depends", "--all")
+    said = run([*words, *wanted]).stdout
+    place = re.compile(rf"^insmod \S*/lib/modules/{re.escape(kernel)}/(\S+)", re.MULTILINE)
+    return set(place.findall(said))

@@ -46,12 +46,11 @@ class Sent:
 @contextmanager
 def serving_registry(folder: Path) -> Iterator[str]:
     """Serve what is in a folder, as `docker-registry` does; the registry's address."""
-    address = f"127.0.0.1:{free_port()}"
-    config = folder / "config.yml"
-    config.write_text(_CONFIG.format(folder=folder / "data", address=address))
-    argv = ("docker-registry", "serve", str(config))
-    with Daemon(argv, log=folder / "log", ready=lambda: _answers(address)):
-        yield address
+    server = RegistryServer(folder)
+    try:
+        yield server.address
+    finally:
+        server.close()
 
 
 class RegistryServer:
