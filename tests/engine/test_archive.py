@@ -14,49 +14,24 @@ from provision.config import ArchiveConfig
 from provision.distros import find_distro
 from provision.distros.debian import ArchiveAccess, open_index
 from provision.distros.debian.distro_archive import layout_of, packaged_kernels, require_headers
-from provision.distros.debian.suites import SuiteAddress, suite_addresses
-from provision.fetch import SignatureError, verify_signed
+from provision.distros.debian.suites import suite_addresses
+from provision.fetch import verify_signed
 from provision.progress import Event
 from provision.run import find_program
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> SuiteAddress:
+def test_what_the_archive_signed_is_believed(tmp_path: Path) -> None:
     checker = find_program("gpgv") or find_program("sqv")
     need(checker, "a program that checks signatures", "apt-get install gpgv")
-    places = suite_addresses(
-        find_distro("debian:12"),
-        layout_of(find_distro("debian:12")),
-        config=ArchiveConfig(),
-        root=Path("/"),
-        key_folder=tmp_path_factory.mktemp("keys"),
+    pin = find_distro("debian:12")
+    place, *_ = suite_addresses(
+        pin, layout_of(pin), config=ArchiveConfig(), root=Path("/"), key_folder=tmp_path
     )
-    return places[0]
-
-
-@pytest.fixture(scope="module")
-def signed(place: SuiteAddress) -> bytes:
     answer = requests.get(f"{place.uri}/dists/{place.suite}/InRelease", timeout=60)
     answer.raise_for_status()
-    return answer.content
-
-
-def test_what_the_archive_signed_is_believed(place: SuiteAddress, signed: bytes) -> None:
-    payload = verify_signed(signed, keyrings=place.keyrings, name="it")
+    payload = verify_signed(answer.content, keyrings=place.keyrings, name="it")
     assert b"\nCodename: bookworm\n" in payload
     assert b"PGP" not in payload
-
-
-def test_one_changed_character_is_noticed(place: SuiteAddress, signed: bytes) -> None:
-    altered = signed.replace(b"Codename: bookworm", b"Codename: bookwarm", 1)
-    with pytest.raises(SignatureError, match="no valid signature"):
-        verify_signed(altered, keyrings=place.keyrings, name="it")
-
-
-def test_another_keyring_is_no_reason_to_believe(signed: bytes, tmp_path: Path) -> None:
-    (tmp_path / "empty.gpg").write_bytes(b"")
-    with pytest.raises(SignatureError, match=r"empty\.gpg"):
-        verify_signed(signed, keyrings=[tmp_path / "empty.gpg"], name="it")
 
 
 @pytest.mark.parametrize("distro", ["debian:12", "debian:13"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -106,12 +107,23 @@ def _built_by_dkms(engine: Engine, package: str, folder: Path) -> dict[str, list
 
 
 def _described(modules: Iterable[Path]) -> dict[str, list[str]]:
-    """What modinfo says of modules: version, aliases, parameters, the sum of their source."""
-    said = {path.name: run(["modinfo", path]).stdout.splitlines() for path in modules}
-    return {
-        name: sorted(line for line in lines if not line.startswith("filename:"))
-        for name, lines in said.items()
-    }
+    """What modinfo says of modules (with the sum of a versioned one's source), and their code."""
+    return {path.name: [*_said_of(path), _code_of(path)] for path in modules}
+
+
+def _said_of(module: Path) -> list[str]:
+    lines = run(["modinfo", module]).stdout.splitlines()
+    said = sorted(line for line in lines if not line.startswith("filename:"))
+    is_versioned = any(line.startswith("version:") for line in said)
+    assert any(line.startswith("srcversion:") for line in said) or not is_versioned
+    return said
+
+
+def _code_of(module: Path) -> str:
+    """The sum of what the processor runs, before it is linked into a kernel."""
+    code = module.with_suffix(".text")
+    run(["objcopy", "--output-target=binary", "--only-section=.text", module, code])
+    return hashlib.sha256(code.read_bytes()).hexdigest()
 
 
 def _modules(provision: Provision, image: str, root: Path) -> list[str]:
