@@ -78,7 +78,10 @@ DEST_MODULE_LOCATION[0]="/extra"
     "package",
     [
         _SMALL,
-        *(pytest.param(f"{name}-dkms", marks=pytest.mark.nightly) for name in _OTHERS),
+        *(
+            pytest.param(f"{name}-dkms", marks=[pytest.mark.nightly, pytest.mark.minutes(2)])
+            for name in _OTHERS
+        ),
     ],
 )
 def test_a_package_of_debian_becomes_the_modules_that_dkms_builds(
@@ -133,6 +136,7 @@ def _modules(provision: Provision, image: str, root: Path) -> list[str]:
 
 
 @pytest.mark.nightly
+@pytest.mark.minutes(12)
 @pytest.mark.parametrize("driver", ["v4l2loopback", "zfs"])
 def test_a_shipped_recipe_builds_what_dkms_builds(
     provision: Provision, engine: Engine, tmp_path: Path, driver: str

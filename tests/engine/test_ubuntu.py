@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from kit.engine import Engine
 
 # One row of apt is enough by day: Debian's.
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(2)]
 
 _ABI = kernels()[1].removesuffix("-amd64")
 KERNEL = f"{_ABI}-generic"
