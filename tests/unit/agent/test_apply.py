@@ -16,7 +16,6 @@ from provision.agent import preparing
 from provision.agent.boot import boot
 from provision.errors import ConfigError
 from provision.pipeline.pulling import Obtained
-from provision.store.state import load_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
 from unit.kmod.artifact import KERNEL, write
 
@@ -54,6 +53,18 @@ def test_no_version_moves_back_unasked(ready: Host) -> None:
     assert f"{NEWEST} stays: the offered version is older ({OLDER})" in ready.notes[-1]
     assert ready.current() == NEWEST
     assert ready.artifact().state == "ready"
+
+
+def test_a_version_that_is_named_does_not_move(ready: Host) -> None:
+    ready.ask_for(OLDER)
+    ready.apply()
+    assert ready.kinds(update=True) == []
+
+
+def test_a_vendor_file_that_is_gone_is_written_again(ready: Host) -> None:
+    ready.layout.vendor_config.unlink()
+    assert ready.kinds() == [f"activate {KERNEL}"]
+    assert ready.layout.vendor_config.exists()
 
 
 def test_what_is_asked_for_may_be_older(ready: Host) -> None:
@@ -112,17 +123,6 @@ def test_a_corrupted_module_is_found_and_made_again(ready: Host) -> None:
     assert kinds[0] == f"prepare {KERNEL}"
     assert any("bytes" in note for note in ready.notes)
     assert ready.kinds() == []
-
-
-def test_a_touched_but_whole_artifact_is_compared_once(ready: Host) -> None:
-    before = load_state(ready.layout).of(KERNEL).fingerprint
-    path = ready.module()
-    path.write_bytes(path.read_bytes())
-    assert ready.kinds() == []
-    after = load_state(ready.layout).of(KERNEL).fingerprint
-    assert before != after
-    assert ready.kinds() == []
-    assert load_state(ready.layout).of(KERNEL).fingerprint == after
 
 
 def test_a_wiped_store_is_filled_again(ready: Host) -> None:
@@ -209,15 +209,6 @@ def test_others_can_read_what_goes_on_while_it_does(
     host.apply()
     assert seen[0]["state"] == "pending"
     assert seen[0]["planned"][0].startswith(f"make the artifact of {DRIVER}")
-
-
-def test_the_status_is_there_for_others_to_read(ready: Host) -> None:
-    folder = ready.root / "var/lib/prometheus/node-exporter"
-    folder.mkdir(parents=True)
-    ready.apply()
-    document = json.loads((ready.root / "run/provision/status.json").read_text())
-    assert document["state"] == "ready"
-    assert f'provision_driver_ready{{driver="{DRIVER}"' in (folder / "provision.prom").read_text()
 
 
 def test_policy_can_leave_every_unloading_to_a_reboot(ready: Host) -> None:

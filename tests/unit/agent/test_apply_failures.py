@@ -245,14 +245,6 @@ def test_a_driver_that_fails_does_not_keep_others_waiting(host: Host) -> None:
     assert (second.state, second.is_ready) == ("failed", False)
 
 
-def test_a_full_disk_is_a_failure_that_passes(host: Host) -> None:
-    host.broken[KERNEL] = ProvisionError("The disk is full.", resolution="Make room")
-    result = host.apply()
-    assert (result.status.state, result.status.exit_code) == ("failed", 1)
-    host.broken.clear()
-    assert host.kinds()[0] == f"prepare {KERNEL}"
-
-
 def test_a_failure_to_record_is_reported_all_the_same(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,12 +49,6 @@ def test_what_is_no_manifest_is_a_damaged_entry(
     assert read_contents(tmp_path / "entry") is None
 
 
-def test_brackets_without_end_are_one_too(tmp_path: Path) -> None:
-    make_artifact(tmp_path / "entry")
-    (tmp_path / "entry" / MANIFEST).write_text("[" * 100_000)
-    assert read_contents(tmp_path / "entry") is None
-
-
 @pytest.mark.parametrize("gone", ["modules.dep", "demo.ko"])
 def test_what_hosts_are_led_past_a_module_for_kmm_by_is_looked_at(
     tmp_path: Path, gone: str

@@ -2,27 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
-from provision.agent import execute
 from provision.host.devices.device_facts import Facts
 from provision.host.devices.record import recorded, write_facts
 from unit.agent.host import DRIVER, Host
-
-
-def test_they_are_collected_when_a_driver_was_loaded(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def collect(*_words: object, **_more: object) -> tuple[str, ...]:
-        assert DRIVER in host.kernel.loaded
-        return ("a GPU is lost",)
-
-    monkeypatch.setattr(execute, "record_loaded", collect)
-    result = host.apply()
-    (loaded,) = [one for one in result.outcomes if one.action.kind == "load"]
-    assert loaded.error is None
-    assert loaded.result == f"loaded {DRIVER}; a GPU is lost"
-    assert result.status.exit_code == 0
 
 
 def test_what_is_missing_of_them_is_in_the_status(host: Host) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import struct
 from collections.abc import Callable
@@ -60,16 +59,6 @@ def test_what_was_kept_may_be_anything(text: bytes, tmp_path: Path) -> None:
     _configure(tmp_path)
     write(tmp_path / "var/lib/provision/.desired.json", text)
     assert load_desired(tmp_path).keep == 3
-
-
-def test_settings_that_an_earlier_version_kept_are_read(tmp_path: Path) -> None:
-    _configure(tmp_path)
-    before = load_desired(tmp_path, keep=True)
-    kept = tmp_path / "var/lib/provision/.desired.json"
-    document = json.loads(kept.read_text())
-    document["desired"]["basis"] = document["desired"].pop("settings")
-    kept.write_text(json.dumps(document))
-    assert last_desired(tmp_path) == before
 
 
 def test_the_last_settings_outlive_a_mistake(tmp_path: Path) -> None:
@@ -264,10 +253,3 @@ def test_a_shutdown_is_delayed_where_logind_is(
         assert argv[0] == "systemd-inhibit"
         assert {"--what=shutdown", "--mode=delay", "--why=building"} <= set(argv)
     assert started[-1] == []
-
-
-def test_the_kept_file_is_plain_json(tmp_path: Path) -> None:
-    _configure(tmp_path)
-    load_desired(tmp_path, keep=True)
-    kept = json.loads((tmp_path / "var/lib/provision/.desired.json").read_text())
-    assert kept["desired"]["unload"] == "never"
