@@ -105,12 +105,10 @@ impl<'a> Request<'a> {
     /// Errors: vendor and class do not make a CDI kind.
     fn kind(&self) -> Result<String> {
         let kind = format!("{}/{}", self.vendor, self.class);
-        if crate::config::cdi::name::is_kind(&kind) {
+        let Some(problem) = crate::config::vendor::check_kind(&kind) else {
             return Ok(kind);
-        }
-        Err(Error::usage(format!(
-            "{kind:?} is not a kind of CDI, like vendor.com/class"
-        ))
+        };
+        Err(Error::usage(problem)
         .resolve("give other words to --vendor and --class: nvidia-ctk cdi generate --vendor nvidia.com --class gpu"))
     }
 }
