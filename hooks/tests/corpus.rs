@@ -386,6 +386,11 @@ fn raw_is_broken(text: &str) -> bool {
     serde_json::from_str::<Value>(text).is_err()
 }
 
+/// Where the program's coverage is measured, the file for it.
+fn profile() -> Option<String> {
+    std::env::var("LLVM_PROFILE_FILE").ok()
+}
+
 /// Runs a command with the state of the bundle on standard input.
 fn command(tree: &Tree, line: &[String]) -> Outcome {
     let split = line.iter().position(|word| !word.starts_with('%')).unwrap();
@@ -441,6 +446,7 @@ fn start(
         }))
         .env_clear()
         .env("PATH", format!("{shown}/bin"))
+        .envs(profile().map(|path| ("LLVM_PROFILE_FILE", path)))
         .env("OCI_DECORATOR_CONFIG", tree.path("config.toml"))
         .envs(
             nvidia
@@ -483,6 +489,7 @@ fn start(
     {
         shown_text(&mut outcome.result, &printed);
     } else if let Some(value) = document(&printed) {
+        judge_cdi(&mut outcome.result, &output.stdout);
         value_lines(
             &mut outcome.result,
             "",
@@ -505,6 +512,28 @@ fn start(
         }
     }
     outcome
+}
+
+/// Where `CDI_VALIDATOR` names a program, what it says of a specification, which is a failure.
+fn judge_cdi(out: &mut String, text: &[u8]) {
+    let Some(validator) = std::env::var_os("CDI_VALIDATOR") else {
+        return;
+    };
+    let shown = String::from_utf8_lossy(text);
+    if shown.contains("cdiVersion") && shown.contains("containerEdits") {
+        let suffix = if shown.starts_with('{') {
+            "json"
+        } else {
+            "yaml"
+        };
+        let tree = Tree::new();
+        let file = tree.file(&format!("spec.{suffix}"), text);
+        let output = Command::new(validator).arg(file).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
+            writeln!(out, "CDI_VALIDATOR: {line}").unwrap();
+        }
+    }
 }
 
 /// A document of JSON, or of YAML, which has lists or tables.
@@ -830,6 +859,7 @@ fn changed_files(
                         .filter(|l| l.starts_with('\t'))
                         .for_each(|l| writeln!(lines, "{}", l.trim()).unwrap());
                 } else if let Some(value) = document(&text) {
+                    judge_cdi(&mut lines, content);
                     let value = brief_cdi(masked(value, &mut outcome.said));
                     value_lines(&mut lines, "", &value, 0);
                 } else {
@@ -877,6 +907,7 @@ fn hooked(tree: &Tree, asked: &Value, words: &[String], variables: &[(String, St
     let environment: Vec<_> = variables
         .iter()
         .map(|(name, value)| format!("{name}={value}"))
+        .chain(profile().map(|path| format!("LLVM_PROFILE_FILE={path}")))
         .collect();
     spec["hooks"] = json!({stage: [{"path": PROGRAM, "args": arguments, "env": environment}]});
     tree.file("bundle/config.json", spec.to_string());
