@@ -2,7 +2,7 @@
 
 use crate::support::{code, need, program, run, stderr, stdout, Tree};
 use oci_decorator::config::cdi::{parse, Syntax};
-use serde_json::{json, Value};
+use serde_json::Value;
 
 const DIRECTORY: &str = "etc/oci-decorator/oci-decorator.d";
 const VENDOR: &str = r#"{
@@ -43,94 +43,6 @@ fn names(spec: &Value) -> Vec<&str> {
     devices.map(|d| d["name"].as_str().unwrap()).collect()
 }
 
-fn edits<'a>(spec: &'a Value, name: &str) -> &'a Value {
-    let devices = spec["devices"].as_array().unwrap();
-    &devices.iter().find(|d| d["name"] == name).unwrap()["containerEdits"]
-}
-
-#[test]
-fn a_device_for_each_node_each_feature_and_all() {
-    let Some(tree) = host() else { return };
-    let spec = generate(&tree, &[]);
-    assert_eq!(spec["cdiVersion"], "0.5.0");
-    assert_eq!(spec["kind"], "oci-decorator/xpu");
-    assert_eq!(
-        names(&spec),
-        ["x0", "x1", "xctl", "feature-run", "feature-more", "all"]
-    );
-    // It has no numbers and modes: a container gets those that the host has at its start.
-    let node = |name: &str| {
-        let host_path = format!("{}/dev/{name}", tree.shown());
-        json!({"path": format!("/dev/{name}"), "hostPath": host_path})
-    };
-    let nodes = |name: &str| edits(&spec, name)["deviceNodes"].clone();
-    assert_eq!(nodes("x0"), json!([node("x0"), node("xctl")]));
-    assert_eq!(nodes("x1"), json!([node("x1"), node("xctl")]));
-    assert_eq!(nodes("xctl"), json!([node("xctl")]));
-    assert_eq!(nodes("feature-more"), json!([node("x1")]));
-    let count = |name: &str, member: &str| {
-        let edits = edits(&spec, name);
-        edits[member].as_array().map_or(0, Vec::len)
-    };
-    for (name, nodes, mounts, hooks) in [
-        ("x0", 2, 1, 1),
-        ("x1", 2, 2, 1),
-        ("xctl", 1, 1, 1),
-        ("feature-run", 3, 1, 1),
-        ("feature-more", 1, 1, 0),
-        ("all", 3, 2, 1),
-    ] {
-        let found = ["deviceNodes", "mounts", "hooks"].map(|member| count(name, member));
-        assert_eq!(found, [nodes, mounts, hooks], "{name}");
-    }
-}
-
-#[test]
-fn hooks_carry_their_own_environment_and_say_what_they_are_for() {
-    let Some(tree) = host() else { return };
-    let spec = generate(&tree, &[]);
-    let hook = &edits(&spec, "x1")["hooks"][0];
-    assert_eq!(hook["hookName"], "createRuntime");
-    assert_eq!(hook["env"][0], "PATH=/usr/sbin:/usr/bin:/sbin:/bin");
-    let words: Vec<_> = hook["args"].as_array().unwrap().iter().collect();
-    let root = tree.shown();
-    let expected = [
-        "oci-decorator",
-        "createRuntime",
-        "--root",
-        &root,
-        "--library-cache",
-        "OCI_X=run,more",
-    ];
-    assert_eq!(words, expected);
-}
-
-#[test]
-fn several_vendors_share_a_document_or_have_one_each() {
-    let Some(tree) = host() else { return };
-    let other = VENDOR.replace("OCI_X", "OCI_Y").replace(
-        "\"inventory\"",
-        "\"cdi_kind\": \"y.com/npu\", \"inventory\"",
-    );
-    tree.file(&format!("{DIRECTORY}/ypu.json"), other);
-    let both = generate(&tree, &[]);
-    assert_eq!(both["kind"], "oci-decorator/driver");
-    assert_eq!(
-        names(&both)[..6],
-        [
-            "xpu-x0",
-            "xpu-x1",
-            "xpu-xctl",
-            "xpu-feature-run",
-            "xpu-feature-more",
-            "xpu-all"
-        ]
-    );
-    assert_eq!(names(&both)[12], "all");
-    let one = generate(&tree, &["--vendor", "ypu"]);
-    assert_eq!(one["kind"], "y.com/npu");
-}
-
 /// An engine refuses a whole document for one device that gives nothing.
 #[test]
 fn what_gives_nothing_is_left_out() {
@@ -147,21 +59,6 @@ fn what_gives_nothing_is_left_out() {
     let output = run(&["cdi", "generate", "--vendor", "ypu", "--root", &root], "");
     assert_eq!((code(&output), stdout(&output)), (3, String::new()));
     assert!(stderr(&output).contains("has nothing that the vendor files list"));
-}
-
-#[test]
-fn a_file_is_written_whole_and_again_and_its_folder_made() {
-    let Some(tree) = host() else { return };
-    let file = tree.path("cdi").join("x.json").display().to_string();
-    let root = tree.shown();
-    for _ in 0..2 {
-        let output = run(&["cdi", "generate", "--root", &root, "--output", &file], "");
-        assert_eq!((code(&output), stdout(&output)), (0, String::new()));
-    }
-    assert!(tree
-        .text("cdi/x.json")
-        .contains("\"kind\": \"oci-decorator/xpu\""));
-    assert_eq!(std::fs::read_dir(tree.path("cdi")).unwrap().count(), 1);
 }
 
 /// Boots and activations run this. The folder then has the files of these vendors only.
@@ -442,52 +339,6 @@ fn an_output_that_is_no_file_is_written_to() {
     }
 }
 
-#[test]
-fn the_output_is_named_once() {
-    for more in [["--output", "/x"], ["--vendor", "x"]] {
-        let output = run(
-            &[&["cdi", "generate", "--output-dir", "/y"], &more[..]].concat(),
-            "",
-        );
-        assert_eq!(code(&output), 2);
-        assert!(stderr(&output).contains("--output-dir is for all vendors"));
-    }
-}
-
-#[test]
-fn mistakes_are_reported() {
-    let tree = Tree::new();
-    let root = tree.shown();
-    let fails = |words: &[&str], expected: i32, part: &str| {
-        let output = run(&[&["cdi"], words, &["--root", &root]].concat(), "");
-        assert_eq!(code(&output), expected, "{words:?}");
-        assert!(stderr(&output).contains(part), "{}", stderr(&output));
-    };
-    fails(&[], 2, "known are generate and list");
-    fails(&["lists"], 2, "lists");
-    fails(&["list", "--vendor", "x"], 2, "for cdi generate");
-    fails(&["generate", "--output", ""], 2, "--output is empty");
-    fails(
-        &["generate", "--output-dir", ""],
-        2,
-        "--output-dir is empty",
-    );
-    fails(&["generate"], 3, "has no vendor files");
-    tree.file(&format!("{DIRECTORY}/x.json"), VENDOR);
-    // Names of one letter make some readers of CDI panic.
-    fails(&["generate"], 2, "\"oci-decorator/x\" is not a kind of CDI");
-    fails(&["generate", "--vendor", "y"], 3, "has no y.json");
-    tree.file(
-        &format!("{DIRECTORY}/x.json"),
-        VENDOR.replace("devices", "devises"),
-    );
-    fails(
-        &["generate"],
-        2,
-        "x.json can't be used: inventory.run.devises",
-    );
-}
-
 /// An engine that runs as a user also looks there.
 #[test]
 fn folders_that_are_made_can_be_read_by_everyone() {
@@ -510,42 +361,4 @@ fn folders_that_are_made_can_be_read_by_everyone() {
             .mode();
         assert_eq!(mode & 0o777, 0o755, "{folder}");
     }
-}
-
-#[test]
-fn devices_of_every_file_are_listed_and_mistakes_reported() {
-    let tree = Tree::new();
-    let root = tree.shown();
-    let spec = |name: &str| {
-        format!(
-            r#"{{"cdiVersion":"0.5.0","kind":"v.com/c","devices":[{{"name":"{name}","containerEdits":{{"env":["A=1"]}}}}]}}"#
-        )
-    };
-    tree.file("etc/cdi/a.json", spec("1"));
-    tree.file(
-        "var/run/cdi/b.yaml",
-        "cdiVersion: 0.5.0\nkind: v/c\ndevices:\n- name: x\n  containerEdits: {env: [A=1]}\n",
-    );
-    let list = |words: &[&str]| run(&[&["cdi", "list", "--root", &root], words].concat(), "");
-    let output = list(&[]);
-    assert_eq!(
-        (code(&output), stdout(&output)),
-        (0, "v.com/c=1\nv/c=x\n".to_owned())
-    );
-    tree.file("etc/cdi/c.json", spec("1"));
-    tree.file("etc/cdi/d.json", "{");
-    let output = list(&["--json"]);
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(code(&output), 2);
-    assert_eq!(
-        report["devices"][0]["conflicts"].as_array().unwrap().len(),
-        1
-    );
-    assert_eq!(report["problems"].as_array().unwrap().len(), 2);
-    let output = list(&[]);
-    assert_eq!((code(&output), stdout(&output)), (2, "v/c=x\n".to_owned()));
-    assert!(
-        stderr(&output).contains("d.json: not valid JSON")
-            && stderr(&output).contains("neither counts")
-    );
 }

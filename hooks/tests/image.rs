@@ -1,7 +1,6 @@
 //! What the runtime shim writes into a container's root, and what it leaves unchanged there.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use crate::support::scene::{setup, shim, CONFIG_DIR, SPEC, VENDOR};
@@ -66,35 +65,6 @@ fn a_large_cache_and_a_long_list_of_folders_make_no_start_wait() {
     let written = tree.text("bundle/rootfs/etc/ld.so.cache");
     assert!(written.contains("/opt/x/lib/libx.so.1\0"));
     assert_eq!(tree.text(drop_in).matches("enougX").count(), 1);
-}
-
-#[test]
-fn musl_images_get_their_path_file() {
-    let tree = setup();
-    tree.file("bundle/rootfs/lib/ld-musl-x86_64.so.1", "");
-    shim(&tree, &["create", "c1"]);
-    let path = "bundle/rootfs/etc/ld-musl-x86_64.path";
-    let expected = "/lib\n/usr/local/lib\n/usr/lib\n/opt/x/lib\n";
-    assert_eq!(tree.text(path), expected);
-    shim(&tree, &["create", "c1"]);
-    assert_eq!(tree.text(path), expected);
-}
-
-#[test]
-fn an_unreadable_cache_is_replaced() {
-    if !need::root("namespaces") {
-        return;
-    }
-    let tree = setup();
-    tree.folder("bundle/rootfs/proc");
-    let cache = tree.file("bundle/rootfs/etc/ld.so.cache", "garbage");
-    fs::set_permissions(&cache, PermissionsExt::from_mode(0o6777)).unwrap();
-    assert_eq!(code(&shim(&tree, &["create", "c1"])), 0);
-    let mode = fs::metadata(&cache).unwrap().permissions().mode();
-    assert_eq!(mode & 0o7777, 0o644);
-    assert!(tree
-        .text("bundle/rootfs/etc/ld.so.cache")
-        .contains("/opt/x/lib/libx.so.1\0"));
 }
 
 /// Makes the image hostile in one way; the host's canary must stay untouched

@@ -2,7 +2,6 @@
 //! because linking it takes longer than most of what it tests.
 
 mod cdi;
-mod cdi_gpu;
 mod cdi_hook;
 mod cdi_in;
 mod cli;
@@ -19,9 +18,7 @@ mod ldconfig;
 mod left_out;
 mod log;
 mod nodes;
-mod nvidia;
 mod nvidia_ctk;
-mod nvidia_limits;
 mod nvidia_runc;
 mod requests;
 mod schema;

@@ -1,10 +1,9 @@
 //! The runtime shim with a low-level runtime that only writes down what it is given.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 
 use crate::support::scene::{setup, shim, shim_in, CONFIG_DIR, SPEC, VENDOR};
-use crate::support::{code, need, stderr, stdout, Tree};
+use crate::support::{code, stderr, stdout};
 
 #[test]
 fn create_edits_the_bundle_and_becomes_the_runtime() {
@@ -50,35 +49,6 @@ fn a_library_whose_soname_is_stated_is_not_read() {
 }
 
 #[test]
-fn a_device_node_and_its_rule_are_added() {
-    if !need::root("mknod") {
-        return;
-    }
-    let tree = setup();
-    assert_eq!(code(&shim(&tree, &["create", "c1"])), 0);
-    let spec = tree.text("bundle/config.json");
-    let node = r#""devices":[{"path":"/dev/null","type":"c","major":1,"minor":5,"fileMode":400,"uid":0,"gid":0}]"#;
-    assert!(spec.contains(node), "{spec}");
-    let rules = r#"[{"allow":false,"access":"rwm"},{"allow":true,"type":"c","major":1,"minor":5,"access":"rwm"}]"#;
-    assert!(spec.contains(rules), "{spec}");
-}
-
-#[test]
-fn a_second_start_changes_nothing() {
-    let tree = setup();
-    shim(&tree, &["create", "c1"]);
-    let (spec, listing) = (tree.text("bundle/config.json"), tree.listing());
-    let inode = fs::metadata(tree.path("bundle/config.json")).unwrap().ino();
-    shim(&tree, &["run", "-b=.", "c1"]);
-    assert_eq!(tree.text("bundle/config.json"), spec);
-    assert_eq!(
-        fs::metadata(tree.path("bundle/config.json")).unwrap().ino(),
-        inode
-    );
-    assert_eq!(tree.listing(), listing);
-}
-
-#[test]
 fn nothing_is_touched_without_a_request() {
     for value in ["none", "void"] {
         let tree = setup();
@@ -101,53 +71,6 @@ fn nothing_is_touched_without_a_request() {
 }
 
 /// Starts with another environment; the refusal must name these parts.
-fn refused(tree: &Tree, env: &str, parts: &[&str]) {
-    tree.file("bundle/config.json", SPEC.replace("OCI_X=run", env));
-    let log = tree.path("runtime-log").display().to_string();
-    let output = shim(
-        tree,
-        &["--log", &log, "--log-format", "json", "create", "c1"],
-    );
-    assert_eq!(code(&output), 1);
-    assert_eq!(stdout(&output), "");
-    let line = tree.text("runtime-log");
-    fs::remove_file(&log).unwrap();
-    let entry: serde_json::Value = serde_json::from_str(&line).unwrap();
-    assert_eq!(entry["level"], "error");
-    let message = entry["msg"].as_str().unwrap();
-    for part in parts {
-        assert!(message.contains(part), "{part}\n{message}");
-    }
-    assert_eq!(stderr(&output), format!("{message}\n"));
-    assert!(!tree.path("ran").exists(), "the runtime was started");
-    assert!(!tree.text("bundle/config.json").contains("libx.so"));
-}
-
-#[test]
-fn refusals_say_what_and_where() {
-    let tree = setup();
-    refused(
-        &tree,
-        "OCI_X=run,fly",
-        &["\"fly\"", "OCI_X", "x.json", "run, more"],
-    );
-    tree.file(
-        &format!("{CONFIG_DIR}/bad.json"),
-        "{\"activation_flag\": \"OCI_BAD\",",
-    );
-    refused(
-        &tree,
-        "OCI_BAD=all",
-        &["OCI_BAD", "bad.json", "oci-decorator check"],
-    );
-    fs::remove_file(tree.path("host/store/current")).unwrap();
-    refused(
-        &tree,
-        "OCI_X=all",
-        &["OCI_X", "not installed", "/store/current", "install it"],
-    );
-}
-
 #[test]
 fn a_runtime_log_in_text_is_one_line() {
     let tree = setup();
