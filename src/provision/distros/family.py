@@ -214,8 +214,8 @@ class Family(Protocol):
 
 # Such as "gcc (GCC) 11.4.1 20231218 (Red Hat 11.4.1-3)", "x86_64-linux-gnu-gcc-12 (Ubuntu) 12.3",
 # and "clang version 17.0.6" and "gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0".
-_GCC = re.compile(r"^\S*gcc\S* \([^()]*(?:\([^()]*\)[^()]*)*\) (?P<major>[0-9]+)\.[0-9]")
-_CLANG = re.compile(r"^(?:[\w.-]+ ){0,3}clang version (?P<major>[0-9]+)\.[0-9]")
+_GCC = re.compile(r"^\S*gcc\S* \([^()]*(?:\([^()]*\)[^()]*)*\) (?P<major>[0-9]{1,4})\.[0-9]")
+_CLANG = re.compile(r"^(?:[\w.-]+ ){0,3}clang version (?P<major>[0-9]{1,4})\.[0-9]")
 # Where the kernel's own name of an architecture, in SUSE's paths, is not that of ``uname -m``.
 _KERNEL_NAMES = {"aarch64": "arm64"}
 

@@ -45,7 +45,7 @@ _SET = re.compile(r"^(CONFIG_[A-Za-z0-9_]+)=(.*)$")
 _NOT_SET = re.compile(r"^# (CONFIG_[A-Za-z0-9_]+) is not set$")
 # "gcc (Debian 12.2.0-14+deb12u1) 12.2.0", "x86_64-linux-gnu-gcc-12 (Ubuntu …) 12.3.0": the version
 # is the last word, except that Gentoo and Red Hat add one in parentheses or a date.
-_COMPILER_VERSION = re.compile(r"(?<![\w.+-])([0-9]+)\.[0-9]+(?:\.[0-9]+)?(?![\w.+-])")
+_COMPILER_VERSION = re.compile(r"(?<![\w.+-])([0-9]{1,4})\.[0-9]+(?:\.[0-9]+)?(?![\w.+-])")
 # Sources that no external module is compiled from, and that preparing doesn't read: two thirds.
 _UNREAD = tuple(
     f"*/{folder}/*.{ending}"

@@ -243,7 +243,10 @@ def _package(record: list[str], installed: set[tuple[str, str]]) -> Package:
     url, file, size, sum_ = record
     name = _FILE.fullmatch(file)
     checksum = _SHA256.fullmatch(sum_)
-    place = _POOL.search(urlsplit(url).path)
+    try:
+        place = _POOL.search(urlsplit(url).path)
+    except ValueError as error:
+        raise _broken("\t".join(record)) from error
     if not (name and checksum and _NUMBER.fullmatch(size)):
         raise _broken("\t".join(record))
     package, arch = unquote(name["name"]), unquote(name["arch"])
