@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -138,18 +137,6 @@ def test_both_formats_say_the_same(
     assert list(parse_list(line, origin="f")) == list(parse_deb822(stanza, origin="f"))
 
 
-@given(st.text())
-def test_no_text_breaks_the_one_line_reader(text: str) -> None:
-    list(parse_list(text, origin="f"))
-
-
-@given(st.text())
-def test_any_text_is_sources_or_none(text: str) -> None:
-    for parse in (parse_list, parse_deb822):
-        for prefix in ("deb ", "Types: deb\nURIs: http://h\n"):
-            assert all(source.suite for source in parse(prefix + text, origin="here"))
-
-
 BEGIN, END = "-----BEGIN PGP PUBLIC KEY BLOCK-----", "-----END PGP PUBLIC KEY BLOCK-----"
 
 
@@ -185,12 +172,6 @@ def test_a_text_without_a_key_is_an_error(text: str) -> None:
 def test_a_damaged_key_is_an_error(body: str) -> None:
     with pytest.raises(ProvisionError, match="'f' is damaged"):
         dearmor(f"{BEGIN}\n\n{body}\n{END}\n", name="f")
-
-
-@given(st.text())
-def test_any_text_is_a_key_or_an_error_of_ours(text: str) -> None:
-    with suppress(ProvisionError):
-        dearmor(f"{BEGIN}\n{text}\n{END}\n", name="f")
 
 
 def test_binary_keyrings_are_used_as_they_are(tmp_path: Path) -> None:

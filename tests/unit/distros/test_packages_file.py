@@ -1,6 +1,5 @@
 """Packages files and the tables that are made of them."""
 
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -74,12 +73,6 @@ def test_a_real_file_is_read() -> None:
 def test_a_broken_entry_is_an_error(text: str) -> None:
     with pytest.raises(ProvisionError, match="broken entry"):
         list(parse_packages([text.encode()]))
-
-
-@given(st.binary())
-def test_any_bytes_are_packages_or_an_error_of_ours(text: bytes) -> None:
-    with suppress(ProvisionError):
-        list(parse_packages([b"Package: a\nVersion: 1\nSize: " + text]))
 
 
 def test_a_version_that_is_none_is_named(tmp_path: Path) -> None:

@@ -62,12 +62,6 @@ def test_every_configuration_comes_back(options: dict[str, str]) -> None:
     assert parse_config(_text(options)) == options
 
 
-@given(st.text())
-def test_any_text_can_be_read(text: str) -> None:
-    parse_config(text)
-    major_of(text)
-
-
 @given(_CONFIGS, _CONFIGS)
 def test_drift_names_each_option_that_differs_and_no_other(
     wanted: dict[str, str], found: dict[str, str]

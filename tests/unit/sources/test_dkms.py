@@ -1,6 +1,5 @@
 """Sources with a dkms.conf: what the recipe says, and what the evaluated dkms.conf means."""
 
-import contextlib
 from pathlib import Path
 
 import pytest
@@ -198,9 +197,3 @@ VALUES = st.text(TEXT)
 def test_no_value_is_taken_for_a_variable(variables: dict[tuple[str, int], str]) -> None:
     data = printed(*((name, index, value) for (name, index), value in variables.items()))
     assert parse_variables(data) == variables
-
-
-@given(st.binary(max_size=400))
-def test_whatever_is_printed_is_read_or_refused(data: bytes) -> None:
-    with contextlib.suppress(ProvisionError):
-        read_conf(parse_variables(data + b".\0000\0\0"))

@@ -1,6 +1,5 @@
 """The lists of files in NVIDIA's .run: every line is understood, or named in an error."""
 
-import json
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from kit.runfile import manifest, write_runfile
 from provision.errors import ProvisionError
-from provision.sources.nvidia_lists import Listed, parse_file_list, parse_manifest
+from provision.sources.nvidia_lists import Listed, parse_manifest
 from provision.sources.placement import place
 from unit.sources.runfiles import (
     CUDA,
@@ -87,8 +86,3 @@ def test_every_file_goes_below_a_known_folder(
         for one in place(listed, version=VERSION, said={}):
             assert one.path.startswith(("/usr/", "/etc/OpenCL/", "/lib/firmware/nvidia/"))
             assert ".." not in one.path
-
-
-@given(st.text() | st.recursive(st.none() | st.text(), st.lists).map(json.dumps))
-def test_any_second_list_is_read(text: str) -> None:
-    assert isinstance(parse_file_list(text), dict)

@@ -1,26 +1,20 @@
 """NVIDIA's .run: read without running it, and taken apart."""
 
 import hashlib
-import io
 import json
 import lzma
 import signal
 import tarfile
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kit.runfile import write_runfile
-from provision.elf import read_elf
 from provision.errors import ProvisionError
 from provision.manifest import DriverFile
 from provision.run import Completed
 from provision.sources import runfile
 from provision.sources.repack import LAYER, repack
-from provision.sources.runfile import read_head
 from unit.sources.libraries import library
 from unit.sources.runfiles import (
     CUDA,
@@ -266,20 +260,3 @@ def test_a_damaged_library_is_named(tmp_path: Path) -> None:
     files = {**contents(), CUDA: library("libcuda.so.1")[:80]}
     error = refused(write_runfile(tmp_path / "a.run", VERSION, files), tmp_path)
     assert str(error.details) == f"'{CUDA}' is a damaged ELF file"
-
-
-@given(st.binary(max_size=200), st.integers(0, 300), st.sampled_from([32, 64]))
-def test_a_library_is_read_or_refused(noise: bytes, at: int, bits: int) -> None:
-    data = bytearray(library("libx.so.1", bits=bits))
-    data[at : at + len(noise)] = noise
-    try:
-        found = read_elf(io.BytesIO(bytes(data)))
-    except ValueError:
-        return
-    assert found is None or found.bits in {32, 64}
-
-
-@given(st.binary(max_size=2000))
-def test_any_head_is_read_or_refused(data: bytes) -> None:
-    with suppress(ProvisionError):
-        assert read_head(io.BytesIO(b"#!" + data), "a.run").offset > 0

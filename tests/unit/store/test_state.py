@@ -126,12 +126,6 @@ def test_any_document_is_read_or_said_to_be_unreadable(document: object) -> None
         assert all(again[key] == value for key, value in document.items() if key != "kernels")
 
 
-@given(st.binary(max_size=64))
-def test_any_bytes_are_read_or_said_to_be_unreadable(data: bytes) -> None:
-    state = parse_state(data)
-    assert state.problems or data.lstrip().startswith(b"{")
-
-
 _REJECTED = {"schema": 1, "kernels": {KERNEL: {"rejected": ["bad"], "inputs": "i"}}}
 
 

@@ -1,0 +1,209 @@
+"""Whatever the bytes are, a parser reads them or refuses them with an error of its own.
+
+The bytes come from users' files, archives, vendors and other programs. Each row has a sample that
+is read; what is tried is the sample with bytes changed, cut or repeated, text, and noise.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from provision.catalogue import Recipe
+from provision.config import Config
+from provision.distros import distro_named, family_of
+from provision.distros.debian import parse_depends
+from provision.distros.debian.apt_sources import dearmor, parse_deb822, parse_list
+from provision.distros.debian.packages_file import parse_packages
+from provision.distros.debian.release_file import parse_release
+from provision.distros.prepare_tree import major_of, parse_config
+from provision.documents import load_json, load_toml
+from provision.elf import read_elf
+from provision.errors import ProvisionError
+from provision.fleet.fleet_file import Fleet, read_cell
+from provision.host.devices.nvidia import parse_capability, parse_information, parse_version
+from provision.host.devices.reading import parse_unique_id
+from provision.manifest import Manifest
+from provision.pin import Pin
+from provision.registry.names import parse_reference
+from provision.sources.dkms_conf import parse_variables, read_conf
+from provision.sources.nvidia_lists import parse_file_list
+from provision.sources.runfile import read_head
+from provision.sources.upstream.vendor_sums import parse_sums
+from provision.store.state import parse_state
+from unit.distros.test_apt import LISTING
+from unit.distros.test_release_file import TEXT as RELEASE
+from unit.fake_archive import stanza
+from unit.hostpython.elf_files import elf_file
+from unit.kmod.artifact import make_artifact, make_pin
+from unit.recipes import RECIPE
+from unit.sources.libraries import library
+
+if TYPE_CHECKING:
+    from provision.documents import Frozen
+
+Parser = Callable[[bytes], object]
+_FLEET = b"""\
+registry = "r.example/drivers"
+distros = ["debian:12"]
+kernels = ["archive"]
+[[builds]]
+drivers = ["demo"]
+"""
+_DKMS = b"\x00".join(
+    part
+    for name, value in (
+        (b"PACKAGE_NAME", b"tool"),
+        (b"PACKAGE_VERSION", b"1"),
+        (b"BUILT_MODULE_NAME", b"tool"),
+        (b"DEST_MODULE_LOCATION", b"/extra"),
+        (b".", b""),
+    )
+    for part in (name, b"0", value)
+)
+_KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\n{}\n-----END PGP PUBLIC KEY BLOCK-----\n"
+
+
+def _text(parse: Callable[[str], object]) -> Parser:
+    return lambda data: parse(data.decode(errors="replace"))
+
+
+def _file(load: Callable[[Path, type[Frozen]], Frozen], model: type[Frozen]) -> Parser:
+    def parse(data: bytes) -> object:
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(data)
+            file.flush()
+            return load(Path(file.name), model)
+
+    return parse
+
+
+def _manifest() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return make_artifact(Path(folder)).model_dump_json(by_alias=True).encode()
+
+
+def _release(data: bytes) -> object:
+    found = parse_release(data, name="here")
+    # What was read can be asked.
+    return found.packages_file("main", "amd64"), found.valid_until and found.valid_until.timestamp()
+
+
+def _relations(text: str) -> object:
+    return [[one.accepts("1.0") for one in group] for group in parse_depends(text)]
+
+
+def _closure(data: bytes) -> object:
+    distro = distro_named("ubuntu")
+    assert distro is not None
+    return family_of(distro).parse(data)
+
+
+def _compiler(text: str) -> object:
+    distro = distro_named("rocky")
+    assert distro is not None
+    return family_of(distro).compiler(distro, text)
+
+
+def _dkms(data: bytes) -> object:
+    return read_conf(parse_variables(data + b"\x00"))
+
+
+# Parser, a sample that it reads, and the errors that it may refuse with.
+_PARSERS: dict[str, tuple[Parser, bytes, type[Exception]]] = {
+    "driver.toml": (_file(load_toml, Recipe), RECIPE.encode(), ProvisionError),
+    "provision.toml": (_file(load_toml, Config), b"[policy]\nkeep = 1\n", ProvisionError),
+    "fleet.toml": (_file(load_toml, Fleet), _FLEET, ProvisionError),
+    "pin.json": (_file(load_json, Pin), make_pin().canonical_json().encode(), ProvisionError),
+    "manifest.json": (_file(load_json, Manifest), _manifest(), ProvisionError),
+    "state.json": (parse_state, b'{"schema": 1, "kernels": {}}', ProvisionError),
+    "a cell": (_text(read_cell), b"demo/1.2/open/debian:12/6.1.0-47-amd64", ProvisionError),
+    "an image's name": (_text(parse_reference), b"r.example/drivers/demo:1", ProvisionError),
+    "dkms.conf": (
+        _dkms,
+        _DKMS,
+        ProvisionError,
+    ),
+    "sums": (_text(parse_sums), f"{'a' * 64}  driver.run\n".encode(), ProvisionError),
+    "NVIDIA's file list": (_text(parse_file_list), b"[]", ProvisionError),
+    "a .run file": (lambda d: read_head(io.BytesIO(b"#!" + d), "a"), b"", ProvisionError),
+    "a library": (lambda d: read_elf(io.BytesIO(d)), library("libx.so.1", bits=32), ValueError),
+    "a program": (
+        lambda d: read_elf(io.BytesIO(d)),
+        elf_file("libc.so.6", loader="/ld.so", rpath="/lib"),
+        ValueError,
+    ),
+    "relations": (_text(_relations), b"gcc (>= 12) | clang, make", ProvisionError),
+    "sources.list": (
+        _text(lambda text: list(parse_list(text, origin="f"))),
+        b"deb [signed-by=/k] http://h bookworm main\n",
+        ProvisionError,
+    ),
+    "deb822 sources": (
+        _text(lambda text: list(parse_deb822(text, origin="f"))),
+        b"Types: deb\nURIs: http://h\nSuites: bookworm\nComponents: main\n",
+        ProvisionError,
+    ),
+    "an OpenPGP key": (
+        _text(lambda text: dearmor(text, name="f")),
+        _KEY.format("AAAA").encode(),
+        ProvisionError,
+    ),
+    "Packages": (lambda d: list(parse_packages([d])), stanza("a", "1").encode(), ProvisionError),
+    "Release": (_release, RELEASE.encode(), ProvisionError),
+    "apt's closure": (_closure, LISTING, ProvisionError),
+    "a compiler's text": (_text(_compiler), b"gcc (GCC) 11.4.1", ProvisionError),
+    "a kernel's .config": (_text(parse_config), b"CONFIG_A=y\n", ProvisionError),
+    "a compiler's version": (_text(major_of), b"gcc (GCC) 11.4.1", ProvisionError),
+    "a GPU's information": (_text(parse_information), b"Device Minor: 0\n", ProvisionError),
+    "a GPU's capability": (_text(parse_capability), b"DeviceFileMinor: 1\n", ProvisionError),
+    "a driver's version": (_text(parse_version), b"NVRM version: 535.1\n", ProvisionError),
+    "a GPU's unique id": (_text(parse_unique_id), b"0x1\n", ProvisionError),
+}
+_ODD = [
+    b"\x00",
+    b"\xff\xfe",
+    "é".encode(),
+    b"9" * 5000,
+    b"[" * 5000,
+    b"2026-99-99",
+    b"nan",
+    b"1e999",
+    b"31 Dec 9999 23:59:59 -2359",
+    json.dumps({"a": [None, -1]}).encode(),
+]
+
+
+def assume_refused(parse: Parser, data: bytes, refusal: type[Exception]) -> None:
+    """Parse bytes that may be anything: they are read, or refused with the parser's own error."""
+    try:
+        parse(data)
+    except refusal:
+        return
+
+
+@pytest.mark.parametrize("name", _PARSERS)
+@given(data=st.data())
+@settings(max_examples=100)
+def test_anything_is_read_or_refused(name: str, data: st.DataObject) -> None:
+    parse, sample, refusal = _PARSERS[name]
+    noise = data.draw(st.binary(max_size=200) | st.text(max_size=60).map(str.encode))
+    noise = data.draw(st.sampled_from([noise, *_ODD]))
+    start = data.draw(st.integers(0, len(sample)))
+    end = data.draw(st.integers(start, len(sample)))
+    assume_refused(parse, noise, refusal)
+    assume_refused(parse, sample[:start] + noise + sample[end:], refusal)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, sample, _) in _PARSERS.items() if sample])
+def test_the_sample_is_read(name: str) -> None:
+    parse, sample, _refusal = _PARSERS[name]
+    parse(sample)
