@@ -16,6 +16,8 @@ SHIPPING := PYTHONPATH=release .venv/bin/python -m shipping
 WORKERS ?= 2
 SHARED := --numprocesses=$(WORKERS) --durations=20 -m
 DAILY := $(SHARED) 'not nightly'
+# After the tests, whatever their status; what prepares is at its end, then.
+PRUNED := status=$$?; wait; $(PYTHON) -m kit.prepare prune; exit $$status
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,12 +54,13 @@ check-crate:
 	PROVISION_INSTALLS=no hooks/build.sh check
 	PROVISION_INSTALLS=no hooks/build.sh test
 
-test: engines build check ## check, then real engines, hosts and kernels (root)
-	$(PYTEST) tests/engine tests/hosts tests/vm $(DAILY)
+test: engines build ## check, then real engines, hosts and kernels (root)
+	@PYTHONPATH=tests nice .venv/bin/python -m kit.prepare & \
+	$(MAKE) check && $(PYTEST) tests/engine tests/hosts tests/vm $(DAILY); $(PRUNED)
 
 test-nightly: engines build ## What `make test` leaves out (root, hours); SHARE=K/N: the K-th of N parts, from 0
 	@.ci/setup nightly
-	$(PYTEST) tests/engine tests/hosts tests/vm tests/vagrant $(if $(SHARE),--share=$(SHARE)) $(if $(END_BY),--end-by=$(END_BY)) $(SHARED) nightly
+	@$(PYTEST) tests/engine tests/hosts tests/vm tests/vagrant $(if $(SHARE),--share=$(SHARE)) $(if $(END_BY),--end-by=$(END_BY)) $(SHARED) nightly; $(PRUNED)
 
 packages-test: engines build ## The packages of a release on bare Debian 12 and 13 (root)
 	@.ci/setup dist

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.bundles import overlaid, unpack_base
-from kit.cache import cache_dir, cached
+from kit.cache import BUILDS, cached, key_of
 from kit.hosts import DISTRO, NEW_KERNEL, Containers, Host
 from kit.podman import Podman
 from kit.probe import can_mount, need, need_programs
@@ -106,16 +106,14 @@ def toolchains_again(engine: Engine) -> Iterator[None]:
 def nvidia_build(engine: Engine, provision: Provision) -> dict[str, Any]:
     """NVIDIA's open modules on NEW_KERNEL, and the user space.
 
-    Compiled once for a Pin, which takes minutes, and kept: an artifact is a function of its Pin.
+    Compiled once for a Pin and for the code that builds, which takes minutes, and kept.
     """
     target = ("nvidia", "--version", "latest", "--kernel", NEW_KERNEL, "--distro", DISTRO)
-    digest12 = provision.json("resolve", *target)["digest"].removeprefix("sha256:")[:12]
+    key = key_of(provision.json("resolve", *target)["digest"], *BUILDS)
 
     def build(draft: Path) -> None:
-        for replaced in cache_dir().glob("nvidia-artifact-*.tar"):
-            replaced.unlink(missing_ok=True)
         engine.docker("save", "--output", draft, provision.build(*target)["image"])
 
-    archive = cached(f"nvidia-artifact-{digest12}.tar", build)
+    archive = cached(f"nvidia-artifact-{key}.tar", build)
     engine.docker("load", "--quiet", "--input", archive)
     return provision.build(*target)

@@ -8,18 +8,17 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 from ansible_collections.oci_decorator.drivers.plugins.module_utils.bundles import download_words
 
 from kit.bundles import overlaid
-from kit.cache import REPOSITORY, cached
-from kit.debian import debootstrap
+from kit.cache import REPOSITORY
 from kit.host_python import host_python
 from kit.probe import is_root, need, need_programs
 from kit.process import run
+from kit.released import bare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +82,7 @@ def tree(
         run(["tar", "-C", folder, "-xzf", archive])
         yield folder
         return
-    lower = cached(f"tree-{suite}", partial(debootstrap, suite))
+    lower = bare(suite)
     with overlaid(lower, tmp_path_factory.mktemp(suite)) as folder:
         run(["tar", "-C", folder, "-xzf", archive])
         yield folder

@@ -1,23 +1,45 @@
 """Where things that are slow to make are kept between runs, outside the repository.
 
-Nothing in it is precious: delete the folder and the next run makes it again.
+Nothing in it is precious: delete the folder and the next run makes it again. What an entry is made
+from and by is part of its name (`key_of`), so that a change of code makes it again. `prune` removes
+what has not been used for the longest time.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import time
 from contextlib import contextmanager
 from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kit.process import run
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["REPOSITORY", "cache_dir", "cached"]
+__all__ = ["BUILDS", "REPOSITORY", "cache_dir", "cached", "key_of", "prune"]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+# Whatever decides what is in a base image and in an artifact, beside the Pin.
+BUILDS = tuple(
+    REPOSITORY / name
+    for name in (
+        "templates",
+        *(f"src/provision/{part}" for part in ("build", "distros", "pipeline", "engine")),
+    )
+)
+_LIMIT_BYTES = 3 << 30
+# Another run may be at what was used so lately.
+_IN_USE_S = 2 * 3600
+# Folders whose entries `provision` itself makes again, and ours that serve only a cold run.
+_PROVISIONS = ("archive", "bundles", "logs", "packages")
+_COLD = "debs-"
+# Keys, notes: not worth a removal.
+_LITTLE = 1 << 20
 
 
 def cache_dir() -> Path:
@@ -46,7 +68,9 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
     all, because it gets its name by one rename.
     """
     entry = cache_dir() / name
-    with _locked(cache_dir() / f".{name}.lock"):
+    lock = cache_dir() / f".{name}.lock"
+    with _locked(lock):
+        os.utime(lock)
         if entry.exists():
             return entry
         draft = cache_dir() / f".{name}.draft"
@@ -56,3 +80,47 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
         make(draft)
         draft.rename(entry)
     return entry
+
+
+def key_of(*inputs: object) -> str:
+    """Twelve digits that change with the inputs; of a path, with the files there."""
+    digest = hashlib.sha256()
+    for one in inputs:
+        if isinstance(one, Path):
+            for path in [one] if one.is_file() else sorted(one.rglob("*")):
+                if path.is_file() and path.suffix != ".pyc":
+                    digest.update(path.read_bytes())
+        else:
+            digest.update(f"{one!r}\0".encode())
+    return digest.hexdigest()[:12]
+
+
+def prune(limit: int = _LIMIT_BYTES, in_use_s: float = _IN_USE_S) -> None:
+    """Remove what was not used for the longest time, until the rest is within the limit."""
+    folder = cache_dir()
+    entries = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    ours = folder / "provision"
+    entries += [path for name in _PROVISIONS for path in (ours / name).glob("*")]
+    ages = {path: time.time() - _last_use(path) for path in entries if path != ours}
+    sizes = {path: _size(path) for path in ages}
+    total = sum(sizes.values())
+    oldest_first = sorted(ages, key=lambda path: (not path.name.startswith(_COLD), -ages[path]))
+    for path in oldest_first:
+        if not path.name.startswith(_COLD) and (total <= limit or sizes[path] < _LITTLE):
+            continue
+        if ages[path] < in_use_s:
+            continue
+        run(["rm", "-rf", "--one-file-system", path], check=False)
+        path.with_name(f".{path.name}.lock").unlink(missing_ok=True)
+        total -= sizes[path]
+
+
+def _last_use(path: Path) -> float:
+    lock = path.with_name(f".{path.name}.lock")
+    return max(one.stat().st_mtime for one in (path, lock) if one.exists())
+
+
+def _size(path: Path) -> int:
+    # What another process removes meanwhile has no size.
+    told = run(["du", "-s", "-B1", path], check=False).stdout
+    return int(told.split()[0]) if told else 0

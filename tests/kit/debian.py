@@ -1,17 +1,25 @@
-"""Debian trees by debootstrap, from the mirror that this machine's own apt is set up with."""
+"""Debian trees, from the mirror that this machine's own apt is set up with."""
 
 from __future__ import annotations
 
+import json
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kit.process import run
+from kit.cache import REPOSITORY, cache_dir, cached, key_of
+from kit.engine import Engine
+from kit.process import CommandFailedError, run
+from kit.product import base_archive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
-__all__ = ["apt_sources", "debootstrap", "mirror", "security_mirror"]
+__all__ = ["DEBIAN", "apt_sources", "debian_tree", "install", "mirror", "security_mirror", "within"]
+
+# What every tree is made by; a part of their names in the cache.
+DEBIAN = Path(__file__)
+_DISTROS = {"bookworm": "debian:12", "trixie": "debian:13"}
 
 # One line an index; Label is empty until apt has been updated once.
 _FIELDS = "$(LABEL)|$(RELEASE)|$(REPO_URI)"
@@ -50,12 +58,83 @@ def _indexes() -> list[tuple[str, str, str]]:
     return [(label, release, uri) for label, release, uri in rows]
 
 
-def debootstrap(suite: str, folder: Path, *, include: Sequence[str] = ()) -> None:
-    """Fill `folder` with a minimal Debian `suite` and the packages `include`. Needs root."""
-    with_packages = [f"--include={','.join(include)}"] if include else []
+def debian_tree(suite: str, folder: Path, *, include: Sequence[str] = ()) -> None:
+    """Fill `folder`, which doesn't exist yet, with a minimal Debian and packages. Needs root.
+
+    Of each release with a base image one tree is bootstrapped: the image's, by `provision base`.
+
+    Raises:
+        CommandFailedError: one of the programs failed; its output is in the message.
+    """
+    if suite not in _DISTROS:
+        run(["debootstrap", "--variant=minbase", suite, folder, mirror()])
+        return
+    unpack = 'mkdir "$2" && tar --use-compress-program=zstd -C "$2" --numeric-owner -xpf "$1"'
     try:
-        run(["debootstrap", "--variant=minbase", *with_packages, suite, folder, mirror()])
-    except AssertionError:
-        shutil.rmtree(folder, ignore_errors=True)
+        run(["sh", "-euc", unpack, "sh", _base(suite), folder])
+        if include:
+            install(suite, folder, include)
+    except CommandFailedError:
+        run(["rm", "-rf", "--one-file-system", folder])
         raise
-    shutil.rmtree(folder / "var/cache/apt", ignore_errors=True)
+
+
+def _base(suite: str) -> Path:
+    """The archive of the base image's only layer, compressed."""
+
+    def make(draft: Path) -> None:
+        with Engine() as engine:
+            image = base_archive(engine, _DISTROS[suite])
+        (manifest, *_) = json.loads(run(["tar", "-xOf", image, "manifest.json"]).stdout)
+        (layer,) = manifest["Layers"]
+        script = 'tar -xOf "$1" "$2" | zstd -q -3 -T0 -o "$3"'
+        run(["bash", "-euo", "pipefail", "-c", script, "bash", image, layer, draft])
+
+    return cached(
+        f"tree-{suite}-{key_of(REPOSITORY / 'src/provision/build', DEBIAN)}.tar.zst", make
+    )
+
+
+def install(suite: str, tree: Path, packages: Sequence[str], *, sources: str = "") -> None:
+    """Install packages in a tree, where no service starts; `sources` is its sources.list.
+
+    What one tree has downloaded, the next doesn't.
+    """
+    (tree / "etc/apt/sources.list").write_text(sources or f"deb {mirror()} {suite} main\n")
+    guests = tree / "etc/resolv.conf"
+    own = guests.read_bytes() if guests.exists() else b""
+    shutil.copy("/etc/resolv.conf", guests)
+    policy = tree / "usr/sbin/policy-rc.d"
+    policy.write_text("#!/bin/sh\nexit 101\n")
+    policy.chmod(0o755)
+    debs, archives = cache_dir() / f"debs-{suite}", tree / "var/cache/apt/archives"
+    for path in (debs, archives):
+        path.mkdir(parents=True, exist_ok=True)
+    run(["cp", "--link", "--no-clobber", f"{debs}/.", "-rT", archives], check=False)
+    within(
+        tree,
+        f"apt-get -q update\napt-get -qy --no-install-recommends install {' '.join(packages)}\n",
+    )
+    run(["sh", "-c", 'cp --link --no-clobber "$1"/*.deb "$2"', "sh", archives, debs], check=False)
+    within(tree, "apt-get clean")
+    policy.unlink()
+    guests.write_bytes(own)
+
+
+def within(tree: Path, script: str) -> None:
+    """Run a shell script in the tree; whatever it starts ends with it.
+
+    In PID and mount namespaces of its own: neither a daemon that a package starts nor a mount
+    outlives it.
+    """
+    outer = (
+        'mount -t proc proc "$0/proc" && mount -t devtmpfs dev "$0/dev" &&'
+        ' exec chroot "$0" env --unset=TMPDIR sh -euc "$1"'
+    )
+    namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation=private"]
+    env = {
+        "DEBIAN_FRONTEND": "noninteractive",
+        "LC_ALL": "C",
+        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+    }
+    run([*namespaces, "sh", "-c", outer, tree, script], env=env)

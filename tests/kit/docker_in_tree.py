@@ -20,15 +20,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from kit.cache import cached
-from kit.debian import debootstrap
+from kit.cache import cached, key_of
+from kit.debian import DEBIAN, debian_tree
 from kit.engine import remove_tree
 from kit.process import Completed, Daemon, end_tree_of, run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["DockerInTree"]
+__all__ = ["DockerInTree", "docker_tree"]
 
 _SUITE = "trixie"
 _RELOADED_WITHIN_S = 120
@@ -55,6 +55,12 @@ exec chroot . "$@"
 """
 
 
+def docker_tree() -> Path:
+    """The tree of a Debian with Docker; made where the cache has none."""
+    name = f"docker-{_SUITE}-{key_of(_PACKAGES, DEBIAN)}"
+    return cached(name, lambda draft: debian_tree(_SUITE, draft, include=_PACKAGES))
+
+
 @dataclass
 class DockerInTree:
     """A private Docker, of Debian 13 if no other; `with DockerInTree(...) as docker:` cleans up.
@@ -79,9 +85,7 @@ class DockerInTree:
         Raises:
             RuntimeError: it did not come up; the message has the end of its log.
         """
-        tree = self.tree or cached(
-            f"docker-{_SUITE}", lambda draft: debootstrap(_SUITE, draft, include=_PACKAGES)
-        )
+        tree = self.tree or docker_tree()
         self.folder = Path(tempfile.mkdtemp(prefix="provision-docker-"))
         with ExitStack() as stack:
             stack.callback(remove_tree, self.folder)

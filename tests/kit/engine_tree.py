@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from kit.cache import cached
-from kit.debian import debootstrap, mirror
-from kit.guest.tree import within
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from kit.cache import cached, key_of
+from kit.debian import DEBIAN, debian_tree, install, within
 
 __all__ = ["EngineTree"]
 
@@ -65,28 +60,14 @@ class EngineTree:
         Raises:
             CommandFailedError: one of the programs failed; its output is in the message.
         """
-        made_of = repr((astuple(self), _PACKAGES, _QUIET))
-        return cached(
-            f"{self.name}-{hashlib.sha256(made_of.encode()).hexdigest()[:12]}", self._make
-        )
+        key = key_of(astuple(self), DEBIAN, Path(__file__))
+        return cached(f"{self.name}-{key}", self._make)
 
     def _make(self, draft: Path) -> None:
-        debootstrap(self.suite, draft)
-        shutil.copy("/etc/resolv.conf", draft / "etc/resolv.conf")
-        (draft / "etc/apt/sources.list").write_text(f"deb {mirror()} {self.suite} main\n")
-        policy = draft / "usr/sbin/policy-rc.d"
-        policy.write_text("#!/bin/sh\nexit 101\n")
-        policy.chmod(0o755)
+        debian_tree(self.suite, draft)
         for name, text in self.files:
             (draft / name).parent.mkdir(parents=True, exist_ok=True)
             (draft / name).write_text(text)
-        within(
-            draft,
-            "apt-get -q update\n"
-            "apt-get -qy --no-install-recommends install"
-            f" {' '.join((*_PACKAGES, *self.packages))}\n"
-            "apt-get clean\n"
-            f"systemctl disable {' '.join(_QUIET)}\n"
-            f"{self.then}",
-        )
-        policy.unlink()
+        install(self.suite, draft, (*_PACKAGES, *self.packages))
+        shutil.copy("/etc/resolv.conf", draft / "etc/resolv.conf")
+        within(draft, f"systemctl disable {' '.join(_QUIET)}\n{self.then}")

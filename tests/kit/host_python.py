@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from kit.cache import REPOSITORY, cache_dir, cached
+from kit.cache import REPOSITORY, cached, key_of
 from kit.engine import Engine
 from kit.hosts import DISTRO, load_base
 from kit.product import BUILD_NETWORK, Provision
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["host_python"]
 
 # What of this project the result is made from; the distro's security updates are let pass.
-_PARTS = ("templates/python/*", "src/provision/hostpython/*.py")
+_PARTS = (REPOSITORY / "templates/python", REPOSITORY / "src/provision/hostpython")
 
 
 def host_python(engine: Engine | None = None) -> Path:
@@ -25,14 +24,7 @@ def host_python(engine: Engine | None = None) -> Path:
 
     It is an older one's place that it takes.
     """
-    digest = hashlib.sha256()
-    for path in sorted(p for part in _PARTS for p in REPOSITORY.glob(part)):
-        digest.update(path.read_bytes())
-    name = f"host-python-{digest.hexdigest()[:12]}.tar.gz"
-    if not (cache_dir() / name).exists():
-        for old in cache_dir().glob("host-python-*.tar.gz"):
-            # Another process may be at it, too.
-            old.unlink(missing_ok=True)
+    name = f"host-python-{key_of(*_PARTS)}.tar.gz"
     return cached(name, lambda draft: _make(engine, draft))
 
 

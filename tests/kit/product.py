@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kit.cache import REPOSITORY, cache_dir, cached
+from kit.cache import REPOSITORY, cache_dir, cached, key_of
 from kit.process import Completed, run
 
 if TYPE_CHECKING:
@@ -147,7 +147,8 @@ def base_archive(engine: Engine, distro: str) -> Path:
         Provision(engine.host)("base", distro)
         engine.docker("save", "--output", draft, *sorted(set(engine.images()) - before))
 
-    return cached(f"base-{distro.replace(':', '-')}.tar", make)
+    key = key_of(REPOSITORY / "src/provision/build")
+    return cached(f"base-{distro.replace(':', '-')}-{key}.tar", make)
 
 
 def load_base(engine: Engine) -> None:

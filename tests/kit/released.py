@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kit.cache import REPOSITORY, cached
-from kit.debian import debootstrap
+from kit.cache import REPOSITORY, cached, key_of
+from kit.debian import DEBIAN, debian_tree
 from kit.probe import need, need_programs
 from kit.process import Completed, run
 from kit.product import DECORATOR, IMAGE
@@ -21,7 +21,7 @@ __all__ = ["bare", "make_release", "shipping"]
 
 def bare(suite: str) -> Path:
     """The tree of the smallest Debian of a suite; copy it before use."""
-    return cached(f"bare-{suite}", lambda draft: debootstrap(suite, draft))
+    return cached(f"bare-{suite}-{key_of(DEBIAN)}", lambda draft: debian_tree(suite, draft))
 
 
 def shipping(*words: str | Path, engine: Engine | None = None, mask: int = 0o022) -> Completed:

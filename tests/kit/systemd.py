@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from kit.cache import REPOSITORY, cached
-from kit.debian import debootstrap
+from kit.cache import REPOSITORY, cached, key_of
+from kit.debian import DEBIAN, debian_tree
 from kit.engine import remove_tree
 from kit.podman import Podman
 from kit.process import run
@@ -101,7 +101,8 @@ class SystemdContainer:
             RuntimeError: systemd did not come up in time.
         """
         tree = self.tree or cached(
-            f"systemd-{_SUITE}", lambda draft: debootstrap(_SUITE, draft, include=_PACKAGES)
+            f"systemd-{_SUITE}-{key_of(_PACKAGES, DEBIAN)}",
+            lambda draft: debian_tree(_SUITE, draft, include=_PACKAGES),
         )
         with ExitStack() as stack:
             cgroups = Path(tempfile.mkdtemp(prefix="provision-cgroups-"))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import time
 import tomllib
 from pathlib import Path
 
 import pytest
 import requests
 
-from kit.cache import cached
+from kit.cache import cached, key_of, prune
 from kit.engine import remove_tree
 from kit.fileserver import Mirror, served
 from kit.playbooks import Played
@@ -160,3 +162,31 @@ def test_a_file_that_processes_share_is_made_once(tmp_path_factory: pytest.TempP
     first = shared_file(tmp_path_factory, "kit-test", make)
     assert shared_file(tmp_path_factory, "kit-test", make) == first
     assert (len(made), first.name, first.read_text()) == (1, "result", "x")
+
+
+def test_a_key_changes_with_each_file_and_not_with_what_python_compiles(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/one.py").write_text("1")
+    key = key_of("x", tmp_path)
+    (tmp_path / "code/one.pyc").write_text("compiled")
+    assert key_of("x", tmp_path) == key
+    assert key_of("y", tmp_path) != key
+    (tmp_path / "code/one.py").write_text("2")
+    assert key_of("x", tmp_path) != key
+
+
+def test_what_was_not_used_for_longest_leaves_the_cache_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROVISION_TEST_CACHE", str(tmp_path))
+
+    def two_mib(draft: Path) -> None:
+        draft.write_bytes(bytes(2 << 20))
+
+    for age, name in enumerate(("newest", "older", "oldest", "debs-suite")):
+        path = cached(name, two_mib)
+        for one in (path, path.with_name(f".{name}.lock")):
+            os.utime(one, (time.time() - 3600 * age,) * 2)
+    cached("older", lambda _: pytest.fail("it is there"))
+    prune(limit=5 << 20, in_use_s=60)
+    assert {path.name for path in tmp_path.iterdir() if path.name[0] != "."} == {"newest", "older"}

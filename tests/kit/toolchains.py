@@ -7,11 +7,10 @@ engine had made them. A build that needs other packages makes its own, as on any
 
 from __future__ import annotations
 
-import hashlib
 from functools import cache
 from typing import TYPE_CHECKING
 
-from kit.cache import cache_dir, cached
+from kit.cache import BUILDS, cached, key_of
 from kit.kernels import kernels
 from kit.process import CommandFailedError
 from kit.product import DISTRO, IMAGE, Provision
@@ -41,10 +40,6 @@ def load_toolchains(engine: Engine) -> None:
 def _archive(engine: Engine) -> Path:
     """An archive of the base image and of the layers upon it; made in `engine` if need be."""
     name = f"toolchains-{_digest(engine.host)}.tar"
-    if not (cache_dir() / name).exists():
-        for old in cache_dir().glob("toolchains-*.tar"):
-            # Another process may be at it, too.
-            old.unlink(missing_ok=True)
     return cached(name, lambda draft: _make(engine, draft))
 
 
@@ -53,7 +48,7 @@ def _digest(docker_host: str) -> str:
     """Twelve digits that change with the packages, and with how they are installed."""
     provision = Provision(docker_host)
     pins = [provision.json("resolve", *_target(kernel))["digest"] for kernel in kernels()]
-    return hashlib.sha256("\0".join(pins).encode()).hexdigest()[:12]
+    return key_of(pins, *BUILDS)
 
 
 def _make(engine: Engine, draft: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kit.cache import cache_dir, cached
+from kit.cache import cached
 from kit.engine import remove_tree
 from kit.guest.disk import make_disk
 from kit.guest.el import ElRecipe, make_el_tree
@@ -41,12 +41,8 @@ class Base:
 
 
 def base_of(recipe: Recipe) -> Base:
-    """The base of a recipe; made where the cache hasn't got it, in place of its older ones."""
-    prefix = f"vm-{recipe.name}-"
-    name = prefix + recipe.digest()
-    if not (cache_dir() / name).exists():
-        for old in cache_dir().glob(f"{prefix}*"):
-            remove_tree(old)
+    """The base of a recipe; made where the cache hasn't got it."""
+    name = f"vm-{recipe.name}-{recipe.digest()}"
     return Base(cached(name, lambda draft: _make(recipe, draft)))
 
 

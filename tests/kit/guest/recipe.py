@@ -38,6 +38,7 @@ _HOST = (
     "systemd-sysv",
     "udev",
 )
+_MADE_BY = ("recipe.py", "tree.py", "disk.py", "../debian.py")
 _ROOTLESS = ("dbus-user-session", "fuse-overlayfs", "passwd", "slirp4netns", "uidmap")
 
 
@@ -49,7 +50,7 @@ class Recipe:
         name: What its files in the cache are called.
         suite: Debian's.
         python: The suite's Python, as `3.11`.
-        packages: What is installed beside debootstrap's minimal system.
+        packages: What is installed beside a minimal system.
         kernel_arguments: Further words of the kernel's command line.
         selinux: Whether the whole tree is labelled for Debian's SELinux policy.
     """
@@ -65,7 +66,7 @@ class Recipe:
         """Twelve digits that change with whatever the disk is made from, mirror's state aside."""
         parts = [json.dumps(asdict(self)), json.dumps(self.requirements())]
         folder = Path(__file__).parent
-        parts += [(folder / name).read_text() for name in ("recipe.py", "tree.py", "disk.py")]
+        parts += [(folder / name).read_text() for name in _MADE_BY]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
     @staticmethod

@@ -1,16 +1,11 @@
-"""The root tree of a guest: debootstrap, apt, settings, and the container image that tests use.
-
-Everything that runs inside of the tree does so in PID and mount namespaces of its own, so that
-neither a daemon that a package starts nor a mount outlives it.
-"""
+"""The root tree of a guest: apt, settings, and the container image that tests use."""
 
 from __future__ import annotations
 
-import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from kit.debian import debootstrap, mirror, security_mirror
+from kit.debian import apt_sources, debian_tree, install, within
 from kit.guest.recipe import CONTROL_MAC, WORLD_MAC, Recipe
 from kit.process import run
 
@@ -105,10 +100,10 @@ def make_tree(recipe: Recipe, tree: Path, public_key: str) -> None:
     """Fill `tree`, which doesn't exist yet, with a system that can boot. Needs root and a mirror.
 
     Raises:
-        CommandFailedError: debootstrap, apt or pip failed.
+        CommandFailedError: apt or pip failed.
     """
-    debootstrap(recipe.suite, tree)
-    for name, text in {**_FILES, **_apt_sources(recipe)}.items():
+    debian_tree(recipe.suite, tree)
+    for name, text in _FILES.items():
         _write(tree / name, text)
     _write(tree / "etc/default/grub", _GRUB.format(arguments=recipe.kernel_arguments))
     _write(tree / "root/.ssh/authorized_keys", public_key)
@@ -122,54 +117,15 @@ def make_tree(recipe: Recipe, tree: Path, public_key: str) -> None:
         within(tree, "setfiles -F -e /proc " + contexts + " /")
 
 
-def within(tree: Path, script: str) -> None:
-    """Run a shell script in the tree; whatever it starts ends with it."""
-    outer = (
-        'mount -t proc proc "$0/proc" && mount -t devtmpfs dev "$0/dev" &&'
-        ' exec chroot "$0" env --unset=TMPDIR sh -euc "$1"'
-    )
-    namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation=private"]
-    env = {
-        "DEBIAN_FRONTEND": "noninteractive",
-        "LC_ALL": "C",
-        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
-    }
-    run([*namespaces, "sh", "-c", outer, tree, script], env=env)
-
-
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 
 
-def _apt_sources(recipe: Recipe) -> dict[str, str]:
-    keyring = "signed-by=/usr/share/keyrings/debian-archive-keyring.gpg"
-    rows = [
-        (mirror(), recipe.suite),
-        (mirror(), f"{recipe.suite}-updates"),
-        (security_mirror(), f"{recipe.suite}-security"),
-    ]
-    lines = [f"deb [{keyring}] {url} {suite} main\n" for url, suite in rows]
-    return {"etc/apt/sources.list": "".join(lines)}
-
-
 def _install_packages(recipe: Recipe, tree: Path) -> None:
-    """Install with the host's name server, and with a policy that lets no service start."""
-    guests = (tree / "etc/resolv.conf").read_text()
-    shutil.copy("/etc/resolv.conf", tree / "etc/resolv.conf")
-    policy = tree / "usr/sbin/policy-rc.d"
-    policy.write_text("#!/bin/sh\nexit 101\n")
-    policy.chmod(0o755)
     preseed = "grub-pc grub-pc/install_devices_empty boolean true"
-    within(
-        tree,
-        f"echo '{preseed}' | debconf-set-selections\n"
-        "apt-get -q update\n"
-        f"apt-get -qy --no-install-recommends install {' '.join(recipe.packages)}\n"
-        "apt-get clean",
-    )
-    policy.unlink()
-    (tree / "etc/resolv.conf").write_text(guests)
+    within(tree, f"echo '{preseed}' | debconf-set-selections")
+    install(recipe.suite, tree, recipe.packages, sources=apt_sources(recipe.suite))
 
 
 def _set_up_services(tree: Path) -> None:

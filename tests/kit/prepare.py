@@ -1,0 +1,54 @@
+"""Make what daily tests begin with, while others run: `python -m kit.prepare`, or `... prune`.
+
+Nothing fails here: a test that needs what could not be made says why.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from hosts.machines import DEBIAN_12, DEBIAN_13
+from kit import guest
+from kit.cache import prune
+from kit.docker_in_tree import docker_tree
+from kit.engine import Engine
+from kit.guest.base import base_of
+from kit.probe import is_root
+from kit.process import CommandFailedError
+from kit.product import load_base
+from kit.toolchains import load_toolchains
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _toolchains() -> None:
+    with Engine() as engine:
+        load_base(engine)
+        load_toolchains(engine)
+
+
+_STEPS: tuple[Callable[[], object], ...] = (
+    _toolchains,
+    lambda: base_of(guest.DEBIAN_12),
+    DEBIAN_12.path,
+    DEBIAN_13.path,
+    docker_tree,
+)
+
+
+def main() -> None:
+    """Make one after the other; each is made by one process only, here or in a test."""
+    if sys.argv[1:] == ["prune"]:
+        prune()
+        return
+    for step in _STEPS if is_root() else ():
+        try:
+            step()
+        except (CommandFailedError, OSError, RuntimeError) as error:
+            sys.stderr.write(f"not prepared: {str(error)[:200]}\n")
+
+
+if __name__ == "__main__":
+    main()
