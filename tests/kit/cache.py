@@ -68,9 +68,8 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
     all, because it gets its name by one rename.
     """
     entry = cache_dir() / name
-    lock = cache_dir() / f".{name}.lock"
-    with _locked(lock):
-        os.utime(lock)
+    # Opening the lock is the note of this use.
+    with _locked(cache_dir() / f".{name}.lock"):
         if entry.exists():
             return entry
         draft = cache_dir() / f".{name}.draft"
