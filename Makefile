@@ -16,6 +16,8 @@ SHIPPING := PYTHONPATH=release .venv/bin/python -m shipping
 WORKERS ?= 2
 SHARED := --numprocesses=$(WORKERS) --durations=20 -m
 DAILY := $(SHARED) 'not nightly'
+# By another name: `make --dry-run` runs whole recipe lines that have the usual one.
+SELF := $(MAKE)
 # After the tests, whatever their status; what prepares is at its end, then.
 PRUNED := status=$$?; wait; $(PYTHON) -m kit.prepare prune; exit $$status
 
@@ -56,7 +58,7 @@ check-crate:
 
 test: engines build ## check, then real engines, hosts and kernels (root)
 	@PYTHONPATH=tests nice .venv/bin/python -m kit.prepare & \
-	$(MAKE) check && $(PYTEST) tests/engine tests/hosts tests/vm $(DAILY); $(PRUNED)
+	$(SELF) check && $(PYTEST) tests/engine tests/hosts tests/vm $(DAILY); $(PRUNED)
 
 test-nightly: engines build ## What `make test` leaves out (root, hours); SHARE=K/N: the K-th of N parts, from 0
 	@.ci/setup nightly
