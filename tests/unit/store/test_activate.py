@@ -40,16 +40,6 @@ def test_the_vendor_config_is_made_from_the_manifest(layout: Layout, tmp_path: P
     assert vendor_config(layout, make_artifact(tmp_path / "a")) == GOLDEN.read_text()
 
 
-def test_the_vendor_config_says_what_can_be_chosen_one_by_one(
-    layout: Layout, tmp_path: Path
-) -> None:
-    manifest = make_artifact(tmp_path / "a")
-    container = manifest.container.model_copy(update={"units": "demo[0-9]*"})
-    text = vendor_config(layout, manifest.model_copy(update={"container": container}))
-    expected = {**json.loads(GOLDEN.read_text()), "units": "demo[0-9]*"}
-    assert json.loads(text) == expected
-
-
 def test_the_hosts_loader_learns_the_libraries_folders(layout: Layout, tmp_path: Path) -> None:
     text = loader_config(layout, make_artifact(tmp_path / "a")) or ""
     assert text.splitlines()[1:] == ["/var/lib/provision/demo/current/driver/usr/lib64/demo"]
@@ -57,30 +47,24 @@ def test_the_hosts_loader_learns_the_libraries_folders(layout: Layout, tmp_path:
 
 
 def test_a_first_installation_switches_and_writes(layout: Layout) -> None:
-    changes = _install(layout)
+    _install(layout)
     pin = make_pin()
-    assert [change.kind for change in changes] == ["switch", "write", "write", "switch"]
     assert str(layout.current.readlink()) == pin.short_digest
     assert not layout.previous.is_symlink()
     assert json.loads(layout.vendor_config.read_text())["version"] == "1.2"
     assert current_entry(layout) == layout.entry(pin.short_digest).resolve()
-
-
-def test_the_second_time_nothing_changes(layout: Layout) -> None:
-    _install(layout)
     assert _install(layout) == []
 
 
 def test_an_update_keeps_the_one_before(layout: Layout) -> None:
     _install(layout)
-    changes = _install(layout, "1.3")
-    assert [change.kind for change in changes] == ["switch", "switch", "write"]
+    _install(layout, "1.3")
     assert str(layout.previous.readlink()) == make_pin().short_digest
     assert str(layout.current.readlink()) == make_pin(version="1.3").short_digest
     assert json.loads(layout.vendor_config.read_text())["version"] == "1.3"
 
 
-def test_a_config_that_an_admin_changed_is_not_replaced(layout: Layout) -> None:
+def test_a_config_that_an_admin_wrote_is_not_replaced(layout: Layout) -> None:
     _install(layout)
     layout.vendor_config.write_text("mine")
     with pytest.raises(ProvisionError, match="someone else") as caught:
@@ -92,9 +76,8 @@ def test_a_config_that_an_admin_changed_is_not_replaced(layout: Layout) -> None:
 
 
 def test_a_config_that_was_there_before_is_not_replaced(layout: Layout) -> None:
-    layout.vendor_config.parent.mkdir(parents=True)
-    layout.vendor_config.write_text("the vendor's own")
-    with pytest.raises(ProvisionError, match="someone else"):
+    write(layout.vendor_config, b"the vendor's own")
+    with pytest.raises(ProvisionError):
         _install(layout)
 
 

@@ -19,7 +19,6 @@ from provision.store.units import (
     UnitFile,
     UnitSettings,
     apply_units,
-    enabling_links,
     kernel_hooks,
     own_program,
     plan_units,
@@ -31,27 +30,26 @@ PROGRAM = "/opt/provision/bin/provision"
 
 
 def _files(
-    *, program: str = PROGRAM, hooks: tuple[PurePosixPath, ...] = DEBIAN_HOOKS
+    *,
+    program: str = PROGRAM,
+    hooks: tuple[PurePosixPath, ...] = DEBIAN_HOOKS,
+    with_gate: bool = False,
+    with_cdi: bool = True,
 ) -> list[UnitFile]:
-    return unit_files(
-        templates_dir(), UnitSettings(program=program, documentation="file:///docs", hooks=hooks)
+    settings = UnitSettings(
+        program=program,
+        documentation="file:///docs",
+        hooks=hooks,
+        with_gate=with_gate,
+        with_cdi=with_cdi,
     )
+    return unit_files(templates_dir(), settings)
 
 
 def _install(root: Path, files: list[UnitFile], *, replace: bool = False) -> list[Change]:
     changes = plan_units(root, files, replace=replace)
     apply_units(root, changes, on_change=lambda _change: None)
     return changes
-
-
-def test_units_run_the_program_that_is_given() -> None:
-    texts = {file.path.name: file.text for file in _files(program="/usr/bin/provision")}
-    assert "ExecStart=/usr/bin/provision apply --boot\n" in texts["provision-boot.service"]
-    assert "ExecStart=/usr/bin/provision apply --wait-kernel\n" in texts["provision-kernel.service"]
-    assert "ExecStart=/usr/bin/provision apply --timer\n" in texts["provision-apply.service"]
-    for name, text in texts.items():
-        assert ("Documentation=file:///docs\n" in text) == name.startswith("provision-")
-        assert not {"{{", "{%", "{#"} & {text[at : at + 2] for at in range(len(text))}
 
 
 @pytest.mark.parametrize(
@@ -129,47 +127,62 @@ def test_engines_wait_for_the_boot_unit_and_it_waits_for_no_network() -> None:
     assert "network-online" not in boot
 
 
-def test_hooks_are_executable_and_those_of_dpkg_only_where_it_is(tmp_path: Path) -> None:
-    assert kernel_hooks(tmp_path) == ()
-    (tmp_path / "var/lib/dpkg").mkdir(parents=True)
-    assert kernel_hooks(tmp_path) == DEBIAN_HOOKS
-    _install(tmp_path, _files())
-    for folder in ("postinst.d", "postrm.d", "header_postinst.d"):
-        hook = tmp_path / "etc/kernel" / folder / "provision"
-        assert hook.stat().st_mode & 0o777 == 0o755
-        assert hook.read_text().endswith("exit 0\n")
-    assert not any(f.path.parts[1] == "kernel" for f in _files(hooks=()))
-
-
-@pytest.mark.parametrize("database", ["var/lib/rpm", "usr/lib/sysimage/rpm"])
-def test_hosts_of_rpm_have_a_plugin_of_kernel_install(tmp_path: Path, database: str) -> None:
-    (tmp_path / database).mkdir(parents=True)
-    assert kernel_hooks(tmp_path) == ()
-    (tmp_path / "usr/bin").mkdir(parents=True)
-    (tmp_path / "usr/bin/kernel-install").touch()
-    assert kernel_hooks(tmp_path) == KERNEL_INSTALL_HOOKS
-    _install(tmp_path, _files(hooks=kernel_hooks(tmp_path)))
-    plugin = tmp_path / "etc/kernel/install.d/95-provision.install"
-    assert plugin.stat().st_mode & 0o777 == 0o755
-    assert plugin.read_text().endswith("exit 0\n")
-    assert not (tmp_path / "etc/kernel/postinst.d").exists()
+@pytest.mark.parametrize(
+    ("there", "hooks"),
+    [
+        ([], ()),
+        (["var/lib/dpkg/status"], DEBIAN_HOOKS),
+        (["var/lib/rpm/x"], ()),
+        (["var/lib/rpm/x", "usr/bin/kernel-install"], KERNEL_INSTALL_HOOKS),
+        (["usr/lib/sysimage/rpm/x", "usr/bin/kernel-install"], KERNEL_INSTALL_HOOKS),
+        # Debian has both, and its kernels do not run kernel-install.
+        (["var/lib/dpkg/status", "var/lib/rpm/x", "usr/bin/kernel-install"], DEBIAN_HOOKS),
+        # An image is updated as a whole.
+        (["run/ostree-booted", "usr/lib/sysimage/rpm/x", "usr/bin/kernel-install"], ()),
+    ],
+)
+def test_a_host_gets_the_hooks_that_its_kernels_run(
+    tmp_path: Path, there: list[str], hooks: tuple[PurePosixPath, ...]
+) -> None:
+    for name in there:
+        write(tmp_path / name, b"")
+    assert kernel_hooks(tmp_path) == hooks
+    _install(tmp_path, _files(hooks=hooks))
+    for hook in hooks:
+        path = tmp_path / hook
+        assert path.stat().st_mode & 0o777 == 0o755
+        # A hook that fails would fail the installation of a kernel.
+        assert path.read_text().endswith("exit 0\n")
     _install(tmp_path, [])
-    assert not plugin.exists()
+    assert not [path for path in (tmp_path / "etc").rglob("*") if path.is_file()]
 
 
-def test_debian_has_kernel_install_and_its_kernels_do_not_run_it(tmp_path: Path) -> None:
-    for folder in ("var/lib/dpkg", "var/lib/rpm", "usr/bin"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "usr/bin/kernel-install").touch()
-    assert kernel_hooks(tmp_path) == DEBIAN_HOOKS
+@pytest.mark.parametrize(
+    "name", ["etc/systemd/system/provision-apply.timer", "oem/bin/oem-postinst"]
+)
+@pytest.mark.parametrize("masked", [False, True])
+def test_what_others_put_there_stays(tmp_path: Path, name: str, *, masked: bool) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True)
+    if masked:
+        path.symlink_to("/dev/null")
+    else:
+        path.write_text("mine")
+    with pytest.raises(ProvisionError):
+        _install(tmp_path, _files(with_gate=True))
+    assert path.is_symlink() if masked else path.read_text() == "mine"
 
 
-def test_an_image_gets_no_plugin(tmp_path: Path) -> None:
-    for name in ("usr/bin/kernel-install", "run/ostree-booted"):
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).touch()
-    (tmp_path / "usr/lib/sysimage/rpm").mkdir(parents=True)
-    assert kernel_hooks(tmp_path) == ()
+def test_what_a_host_asks_for_comes_and_goes(tmp_path: Path) -> None:
+    gate = tmp_path / "oem/bin/oem-postinst"
+    units = tmp_path / "etc/systemd/system"
+    _install(tmp_path, _files(with_gate=True))
+    assert gate.stat().st_mode & 0o777 == 0o755
+    assert f"program={PROGRAM}\n" in gate.read_text()
+    assert list(units.rglob("provision-cdi.*"))
+    _install(tmp_path, _files(with_cdi=False))
+    assert not gate.exists()
+    assert not list(units.rglob("provision-cdi.*"))
 
 
 def test_the_second_time_nothing_changes(tmp_path: Path) -> None:
@@ -201,14 +214,6 @@ def test_a_changed_unit_stays(tmp_path: Path) -> None:
     assert "ExecStart" in unit.read_text()
 
 
-def test_a_masked_unit_stays_masked(tmp_path: Path) -> None:
-    unit = tmp_path / "etc/systemd/system/provision-apply.timer"
-    unit.parent.mkdir(parents=True)
-    unit.symlink_to("/dev/null")
-    with pytest.raises(ProvisionError, match="someone else"):
-        _install(tmp_path, _files())
-
-
 def test_removing_leaves_nothing_but_what_others_wrote(tmp_path: Path) -> None:
     _install(tmp_path, _files())
     other = tmp_path / "etc/systemd/system/multi-user.target.wants/ssh.service"
@@ -229,60 +234,6 @@ def test_a_run_that_was_killed_is_finished_by_the_next(tmp_path: Path) -> None:
     assert [change.path for change in rest] == [change.path for change in changes[3:]]
 
 
-def test_links_come_from_the_install_sections() -> None:
-    assert {link.name for link in enabling_links(_files())} == {
-        "provision-boot.service",
-        "provision-kernel.path",
-        "provision-apply.timer",
-        "provision-repeat.timer",
-        "provision-cdi.service",
-        "provision-cdi.path",
-        "provision-devices.path",
-        "provision-devices.service",
-    }
-
-
-def test_devices_that_come_and_go_are_looked_at_by_a_unit_and_not_by_udev(tmp_path: Path) -> None:
-    _install(tmp_path, _files())
-    rule = tmp_path / "etc/udev/rules.d/71-provision-devices.rules"
-    assert rule.stat().st_mode & 0o777 == 0o644
-    lines = [line for line in rule.read_text().splitlines() if line and not line.startswith("#")]
-    started = '"/usr/bin/systemctl --no-block restart provision-devices.service"'
-    assert [line.partition("RUN+=")[2] for line in lines] == [started] * 2
-    service = (tmp_path / "etc/systemd/system/provision-devices.service").read_text()
-    assert f"ExecStart={PROGRAM} devices refresh\n" in service
-    # GPUs are opened there: nothing may take them away.
-    assert "PrivateDevices" not in service
-    assert "\nProtectClock" not in service
-    _install(tmp_path, [])
-    assert not rule.exists()
-
-
-def test_specifications_are_written_unless_the_host_does_not_want_them(tmp_path: Path) -> None:
-    _install(tmp_path, _files())
-    units = tmp_path / "etc/systemd/system"
-    service = (units / "provision-cdi.service").read_text()
-    # After the drivers of this boot, before those who start containers by themselves.
-    assert "After=local-fs.target provision-boot.service\n" in service
-    assert "Before=docker.service containerd.service" in service
-    assert "cdi generate --output-dir /run/cdi'" in service
-    watched = (units / "provision-cdi.path").read_text()
-    assert "PathChanged=/etc/oci-decorator/oci-decorator.d\n" in watched
-    assert "PathChanged=/run/provision/status.json\n" in watched
-    # Not /run/cdi, which the service itself writes.
-    assert "PathChanged=/etc/cdi\n" in watched
-    assert "/run/cdi" not in watched
-    without = unit_files(
-        templates_dir(),
-        UnitSettings(
-            program=PROGRAM, documentation="file:///docs", hooks=DEBIAN_HOOKS, with_cdi=False
-        ),
-    )
-    _install(tmp_path, without)
-    assert not list(units.rglob("provision-cdi.*"))
-    assert len(without) == len(_files()) - 2
-
-
 def test_another_root_has_its_own_program(tmp_path: Path) -> None:
     assert own_program(tmp_path, "/usr/bin/env") == "/opt/provision/bin/provision"
     assert own_program(Path("/"), "/usr/bin/env") == "/usr/bin/env"
@@ -298,43 +249,3 @@ def test_a_module_that_was_started_by_python_is_no_program(
     program = tmp_path / "provision"
     program.touch(mode=0o755)
     assert own_program(Path("/"), started_as) == str(program)
-
-
-def test_a_gate_for_updates_comes_where_it_is_asked_for_and_goes(tmp_path: Path) -> None:
-    with_gate = unit_files(
-        templates_dir(),
-        UnitSettings(program=PROGRAM, documentation="file:///docs", with_gate=True),
-    )
-    gate = tmp_path / "oem/bin/oem-postinst"
-    _install(tmp_path, with_gate)
-    assert gate.stat().st_mode & 0o777 == 0o755
-    assert f"program={PROGRAM}\n" in gate.read_text()
-    # It says how long it may take, and fails for no other reason than that it is for.
-    assert 'timeout --kill-after=60 3600 "$program" prepare --usr' in gate.read_text()
-    _install(tmp_path, _files(hooks=()))
-    assert not gate.exists()
-
-
-def test_a_foreign_gate_is_not_replaced(tmp_path: Path) -> None:
-    gate = tmp_path / "oem/bin/oem-postinst"
-    gate.parent.mkdir(parents=True)
-    gate.write_text("#!/bin/sh\n# of the vendor\n")
-    files = unit_files(
-        templates_dir(), UnitSettings(program=PROGRAM, documentation="", with_gate=True)
-    )
-    with pytest.raises(ProvisionError):
-        _install(tmp_path, files)
-    assert "of the vendor" in gate.read_text()
-
-
-def test_the_first_run_after_a_boot_is_prompt_and_later_ones_are_spread() -> None:
-    texts = {file.path.name: file.text for file in _files()}
-    assert "OnBootSec=20s\n" in texts["provision-apply.timer"]
-    assert "Randomized" not in texts["provision-apply.timer"]
-    repeat = texts["provision-repeat.timer"]
-    for line in (
-        "Unit=provision-apply.service",
-        "OnUnitInactiveSec=1h",
-        "RandomizedDelaySec=10min",
-    ):
-        assert f"\n{line}\n" in repeat
