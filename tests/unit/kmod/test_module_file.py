@@ -11,6 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kit.probe import need_programs
+from kit.process import run
 from provision.errors import ProvisionError
 from provision.kmod.module_file import UNREADABLE, parse_modinfo, read_modinfo
 from unit.kmod.artifact import VERMAGIC, make_module
@@ -32,6 +34,16 @@ def test_compressed_modules_are_read(tmp_path: Path, suffix: str, compress: obje
     path = tmp_path / f"demo{suffix}"
     path.write_bytes(compress(make_module()))
     assert read_modinfo(path)["name"] == ["demo"]
+
+
+@pytest.mark.parametrize("suffix", [".ko", ".ko.xz"])
+def test_modinfo_reads_the_same(tmp_path: Path, suffix: str) -> None:
+    need_programs("modinfo")
+    path = tmp_path / f"demo{suffix}"
+    content = make_module(version="1.2")
+    path.write_bytes(lzma.compress(content) if suffix.endswith("xz") else content)
+    for key, values in read_modinfo(path).items():
+        assert run(["modinfo", "-F", key, path]).stdout.splitlines() == values
 
 
 @pytest.mark.parametrize(

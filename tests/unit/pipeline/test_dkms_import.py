@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import random
 import tarfile
 import zipfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
+from kit.fileserver import served
+from kit.process import run, run_bytes
 from provision.build.dkms_inspection import Inspected, SourceToInspect
 from provision.build.package_store import PackageStore
 from provision.catalogue import Catalogue
@@ -22,7 +27,6 @@ from provision.pin import BasePin
 from provision.pipeline import dkms_import
 from provision.pipeline.dkms_import import ImportRequest, import_dkms
 from provision.pipeline.workspace import Settings
-from provision.run import Completed
 from unit.deb_file import deb
 from unit.fake_archive import index_of, stanza
 
@@ -84,49 +88,41 @@ def test_a_folder_becomes_a_driver_that_is_never_overwritten(
 
 
 def test_a_checkout_is_pinned(
-    settings: Settings,
-    looked_at: list[SourceToInspect],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    settings: Settings, looked_at: list[SourceToInspect], tmp_path: Path
 ) -> None:
     source = tmp_path / "source"
-    (source / ".git").mkdir(parents=True)
-    answers = {
-        "rev-parse": f"{'a' * 40}\n",
-        "remote": "git@example.org:maker/tool.git\n",
-        "ls-tree": f"100644 blob {'b' * 40}\tMakefile\n160000 commit {'c' * 40}\tsrc/common\n",
-    }
+    source.mkdir()
+    (source / "Makefile").write_text("all:\n")
 
-    ran: list[list[str]] = []
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=n", "-c", "user.email=n@example.org")
+        return run(["git", "-C", source, *who, *words]).stdout.strip()
 
-    def run(argv: list[str], **_more: object) -> Completed:
-        for word in argv:
-            if word.startswith("--output="):
-                Path(word.removeprefix("--output=")).write_bytes(b"tar")
-        ran.append(argv)
-        said = next((text for word, text in answers.items() if word in argv), "")
-        return Completed(tuple(argv), 0, said, "")
-
-    monkeypatch.setattr(dkms_import, "run", run)
-    monkeypatch.setattr(dkms_import, "find_program", lambda name: name)
-    made = import_dkms(settings, lambda: None, ImportRequest(str(source), kernel=KERNEL))  # type: ignore[arg-type, return-value]  # as above
+    git("init", "--quiet")
+    git("remote", "add", "origin", "git@example.org:maker/tool.git")
+    git("add", "Makefile")
+    git("update-index", "--add", "--cacheinfo", f"160000,{'c' * 40},src/common")
+    git("commit", "--quiet", "--message", "m")
+    # A checkout's settings may name programs: what compares and packs looks at a copy.
+    git("config", "core.fsmonitor", f"touch {tmp_path}/ran")
+    request = ImportRequest(str(source), kernel=KERNEL)
+    made = import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # as above
     assert 'url = "https://example.org/maker/tool.git"' in made.draft.text
-    assert f'commit = "{"a" * 40}"' in made.draft.text
+    assert f'commit = "{git("rev-parse", "HEAD")}"' in made.draft.text
     assert 'homepage = "https://example.org/maker/tool"' in made.draft.text
+    archived = hashlib.sha256(
+        run_bytes(["git", "-C", source, "archive", "HEAD"], stdin=b"")
+    ).hexdigest()
+    assert f'sha256 = "{archived}"' in made.draft.text
     [modules] = [line for line in made.draft.unknown if "submodules" in line]
     assert "src/common" in modules
     assert "Makefile" not in modules
-    # As the container that fetches has it, or the checksum would be another one.
-    [fetched] = [argv for argv in ran if "fetch" in argv]
-    assert "--depth=1" in fetched
-    assert fetched[-2] == source.as_uri()
     assert made.file is None
     assert len(looked_at) == 1
-    # A checkout's settings may name programs: what compares and packs looks at a copy.
-    inside = [argv for argv in ran if "-C" in argv]
-    assert {argv[3] for argv in inside} == {"rev-parse", "remote"}
-    answers["diff"] = "dkms.conf\n"
-    made = import_dkms(settings, lambda: None, ImportRequest(str(source), kernel=KERNEL))  # type: ignore[arg-type, return-value]  # as above
+    assert not (tmp_path / "ran").exists()
+    # A checkout with changed files is not the commit that was evaluated.
+    (source / "Makefile").write_text("all: more\n")
+    made = import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # as above
     assert "commit" not in made.draft.text
 
 
@@ -146,80 +142,84 @@ def test_a_remote_becomes_an_address_that_others_can_use(remote: str, url: str |
     assert dkms_import.public_address(remote) == url
 
 
+@pytest.fixture
+def vendor(tmp_path: Path) -> Iterator[Vendor]:
+    (tmp_path / "vendor").mkdir()
+    with served(tmp_path / "vendor") as url:
+        yield Vendor(tmp_path / "vendor", url)
+
+
+@dataclass(frozen=True)
+class Vendor:
+    """A server with files that anyone may download."""
+
+    folder: Path
+    url: str
+
+    def tar(self, name: str, mode: str, **files: bytes) -> str:
+        """Offer a tar file; returns its address."""
+        with tarfile.open(self.folder / name, mode) as archive:  # type: ignore[call-overload]  # the mode varies
+            for place, content in files.items():
+                info = tarfile.TarInfo(place)
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+        return f"{self.url}/{name}"
+
+    def sha256(self, name: str) -> str:
+        return hashlib.sha256((self.folder / name).read_bytes()).hexdigest()
+
+
 def test_an_archive_is_unpacked_and_pinned_as_it_came(
-    settings: Settings,
-    looked_at: list[SourceToInspect],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    settings: Settings, looked_at: list[SourceToInspect], vendor: Vendor
 ) -> None:
-    (tmp_path / "dkms.conf").write_text("")
-    tarball = tmp_path / "tool.tar.gz"
-    with tarfile.open(tarball, "w:gz") as archive:
-        archive.add(tmp_path / "dkms.conf", arcname="tool-2.1/dkms.conf")
-
-    def download(_url: str, *, destination: Path, **_more: object) -> str:
-        destination.write_bytes(tarball.read_bytes())
-        return "b" * 64
-
-    monkeypatch.setattr(dkms_import, "download_any", download)
-    request = ImportRequest("https://x.example/tool.tar.gz", kernel=KERNEL)
+    request = ImportRequest(
+        vendor.tar("tool.tar.gz", "w:gz", **{"tool-2.1/dkms.conf": b""}), kernel=KERNEL
+    )
     made = import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # as above
     assert looked_at[0].path.name == "tool-2.1"
-    assert f'sha256 = "{"b" * 64}"' in made.draft.text
+    assert f'sha256 = "{vendor.sha256("tool.tar.gz")}"' in made.draft.text
     assert "strip" not in made.draft.text
     assert not (settings.state / "import").exists()
-    tarball.write_bytes(b"<html>")
-    with pytest.raises(ProvisionError, match="can't be unpacked"):
-        import_dkms(settings, no_engine, request)
-    monkeypatch.setattr(dkms_import, "MAX_BYTES", -1)
-    with tarfile.open(tarball, "w:gz") as archive:
-        archive.add(tmp_path / "dkms.conf", arcname="tool-2.1/dkms.conf")
-    with pytest.raises(ProvisionError, match="too large"):
-        import_dkms(settings, no_engine, request)
 
 
 def test_a_vendors_package_is_unpacked_as_it_would_be_installed(
-    settings: Settings,
-    looked_at: list[SourceToInspect],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    settings: Settings, looked_at: list[SourceToInspect], vendor: Vendor
 ) -> None:
-    (tmp_path / "dkms.conf").write_text("")
-    data = tmp_path / "data"
-    with tarfile.open(data, "w:xz") as archive:
-        archive.add(tmp_path / "dkms.conf", arcname="./usr/src/tool-2.1/dkms.conf")
-    package = deb(tmp_path, data.read_bytes())
-
-    def download(_url: str, *, destination: Path, **_more: object) -> str:
-        destination.write_bytes(package.read_bytes())
-        return "b" * 64
-
-    monkeypatch.setattr(dkms_import, "download_any", download)
-    request = ImportRequest("https://x.example/tool-dkms_2.1_all.deb", kernel=KERNEL)
+    vendor.tar("data", "w:xz", **{"./usr/src/tool-2.1/dkms.conf": b""})
+    package = deb(vendor.folder, (vendor.folder / "data").read_bytes())
+    request = ImportRequest(f"{vendor.url}/{package.name}", kernel=KERNEL)
     made = import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # as above
     # One folder at its top, and still nothing is dropped: its source is looked for in usr/src.
     assert looked_at[0].path.name == "tree"
     assert "strip = 0" in made.draft.text
-    monkeypatch.setattr(dkms_import, "MAX_FILES", -1)
-    with pytest.raises(ProvisionError, match="too large"):
-        import_dkms(settings, no_engine, request)
 
 
-def test_a_zip_file_that_grows_is_refused_before_it_does(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["page", "damaged", "many bytes", "many files", "zip"])
+def test_an_archive_that_is_none_or_grows_is_refused_before_it_does(
+    settings: Settings, vendor: Vendor, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    packed = tmp_path / "tool.zip"
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("tool/dkms.conf", "#" * 100_000)
-
-    def download(_url: str, *, destination: Path, **_more: object) -> str:
-        destination.write_bytes(packed.read_bytes())
-        return "b" * 64
-
-    monkeypatch.setattr(dkms_import, "download_any", download)
-    monkeypatch.setattr(dkms_import, "MAX_BYTES", 99_999)
-    with pytest.raises(ProvisionError, match="too large"):
-        import_dkms(settings, no_engine, ImportRequest("https://x.example/tool.zip", kernel=KERNEL))
+    noise = random.Random(0).randbytes(1 << 16).hex().encode()  # noqa: S311 - the same each time
+    url = vendor.tar("tool.tar.xz", "w:xz", **{"tool/a": noise, "tool/b": noise})
+    path = vendor.folder / "tool.tar.xz"
+    match kind:
+        case "page":
+            path.write_bytes(b"<html>")
+        case "damaged":
+            raw = bytearray(path.read_bytes())
+            raw[len(raw) // 4 : len(raw) // 4 + 40] = b"\xff" * 40
+            path.write_bytes(raw)
+        case "many bytes":
+            monkeypatch.setattr(dkms_import, "MAX_BYTES", 200_000)
+        case "many files":
+            monkeypatch.setattr(dkms_import, "MAX_FILES", 0)
+        case _:
+            with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+                file.writestr("tool/dkms.conf", "#" * 100_000)
+            monkeypatch.setattr(dkms_import, "MAX_BYTES", 99_999)
+    wrong = "can't be unpacked" if kind in {"page", "damaged"} else "too large"
+    with pytest.raises(ProvisionError, match=wrong):
+        import_dkms(settings, no_engine, ImportRequest(url, kernel=KERNEL))
+    assert not (settings.state / "import").exists()
 
 
 def test_an_address_with_a_secret_is_refused_without_showing_it(settings: Settings) -> None:
@@ -227,29 +227,6 @@ def test_an_address_with_a_secret_is_refused_without_showing_it(settings: Settin
         with pytest.raises(UsageError, match="password or token") as caught:
             import_dkms(settings, no_engine, ImportRequest(url, kernel=KERNEL))
         assert "hush" not in f"{caught.value.message}{caught.value.resolution}"
-
-
-def test_a_damaged_archive_is_no_traceback(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tarball = tmp_path / "tool.tar.xz"
-    content = random.Random(0).randbytes(1 << 20)  # noqa: S311 - the same each time
-    (tmp_path / "a").write_bytes(content.hex().encode())
-    with tarfile.open(tarball, "w:xz") as archive:
-        archive.add(tmp_path / "a", arcname="tool/a")
-        archive.add(tmp_path / "a", arcname="tool/b")
-    raw = bytearray(tarball.read_bytes())
-    raw[len(raw) // 4 : len(raw) // 4 + 40] = b"\xff" * 40
-
-    def download(_url: str, *, destination: Path, **_more: object) -> str:
-        destination.write_bytes(raw)
-        return "b" * 64
-
-    monkeypatch.setattr(dkms_import, "download_any", download)
-    with pytest.raises(ProvisionError, match="can't be unpacked: damaged"):
-        import_dkms(
-            settings, no_engine, ImportRequest("https://x.example/tool.tar.xz", kernel=KERNEL)
-        )
 
 
 @pytest.fixture
