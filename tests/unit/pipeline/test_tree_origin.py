@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import shutil
+import tarfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,9 @@ from provision.pipeline import tree_files, trees
 from provision.pipeline.context_files import downloaded_files
 from provision.pipeline.package_pins import Resolved
 from provision.pipeline.tree_files import TreeStore, fingerprint
-from provision.pipeline.trees import have_cos_tree, have_tree
+from provision.pipeline.trees import Tree, have_cos_tree, have_tree
 from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Progress
-from provision.run import Completed
 
 _KERNEL = "6.6.74-mine"
 _CONFIG = "CONFIG_64BIT=y\nCONFIG_MODULES=y\n"
@@ -31,34 +32,59 @@ _FOLDER = TreeConfig(kernels="*", kind="prepared", path="/srv/{kernel}/build")
 _BUILD = "18613.164.68"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Tar:
-    """Stands in for tar: what it was asked for, and what an archive holds."""
+    """The real tar, behind a program on PATH that counts, and may do something afterwards."""
 
-    calls: list[tuple[str, ...]] = field(default_factory=list)
-    names: tuple[str, ...] = ("./.config",)
-    taken: str = ""
+    folder: Path
 
-    def run(self, argv: Sequence[str | Path], *, why: str, **_more: object) -> Completed:
-        assert why
-        words = tuple(map(str, argv))
-        self.calls.append(words)
-        said = ""
-        if "--create" in words:
-            folder = Path(words[words.index("--directory") + 1])
-            Path(words[words.index("--file") + 1]).write_bytes((folder / "Makefile").read_bytes())
-        elif "--list" in words:
-            said = "".join(f"{name}\n" for name in self.names)
-        else:
-            self.taken, said = words[-1], _CONFIG
-        return Completed(words, 0, said, "")
+    @classmethod
+    def make(cls, folder: Path) -> Tar:
+        program = folder / "tar"
+        folder.mkdir()
+        real = shutil.which("tar")
+        text = f'#!/bin/sh\necho >>{folder}/calls\n{real} "$@" || exit\n. {folder}/then\n'
+        program.write_text(text)
+        program.chmod(0o755)
+        tar = cls(folder)
+        tar.then("")
+        return tar
+
+    @property
+    def calls(self) -> int:
+        path = self.folder / "calls"
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
+    def then(self, script: str) -> None:
+        (self.folder / "then").write_text(f"{script}\n")
+
+
+def _tree(text: str) -> bytes:
+    """A tree as others pack it: a configuration, and something that differs."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, content in {".config": _CONFIG, "Makefile": text}.items():
+            info = tarfile.TarInfo(f"./{name}")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content.encode()))
+    return buffer.getvalue()
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(_tree(text)).hexdigest()
+
+
+def _packed(tree: Tree, name: str = "./Makefile") -> bytes:
+    with tarfile.open(tree.files["tree.tar"]) as archive:
+        file = archive.extractfile(name)
+        assert file is not None
+        return file.read()
 
 
 @pytest.fixture
-def tar(monkeypatch: pytest.MonkeyPatch) -> Tar:
-    tar = Tar()
-    monkeypatch.setattr(tree_files, "run", tar.run)
-    return tar
+def tar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tar:
+    monkeypatch.setenv("PATH", f"{tmp_path}/programs:/usr/bin:/bin")
+    return Tar.make(tmp_path / "programs")
 
 
 @pytest.fixture
@@ -69,6 +95,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     build = root / "srv" / _KERNEL / "build"
     (build / "scripts").mkdir(parents=True)
     (build / "Makefile").write_text("all:")
+    (build / ".config").write_text(_CONFIG)
     (build / "scripts/modpost").write_text("a program")
     return load_settings(root)
 
@@ -80,14 +107,14 @@ def makefile(settings: Settings) -> Path:
 
 def test_a_folder_that_has_not_changed_is_not_packed_again(settings: Settings, tar: Tar) -> None:
     first = have_tree(settings, _FOLDER, _KERNEL)
-    asked = len(tar.calls)
+    asked = tar.calls
     assert have_tree(settings, _FOLDER, _KERNEL) == first
-    assert len(tar.calls) == asked
+    assert tar.calls == asked
     assert first.config == {"CONFIG_64BIT": "y", "CONFIG_MODULES": "y"}
 
 
 def test_a_change_of_content_is_seen_although_size_and_date_are_the_same(
-    settings: Settings, tar: Tar, makefile: Path
+    settings: Settings, makefile: Path
 ) -> None:
     first = have_tree(settings, _FOLDER, _KERNEL)
     status = makefile.stat()
@@ -96,8 +123,7 @@ def test_a_change_of_content_is_seen_although_size_and_date_are_the_same(
     assert makefile.stat().st_size == status.st_size
     assert makefile.stat().st_mtime_ns == status.st_mtime_ns
     second = have_tree(settings, _FOLDER, _KERNEL)
-    assert second.pin.tree == hashlib.sha256(b"ALL:").hexdigest() != first.pin.tree
-    assert tar.calls
+    assert (_packed(first), _packed(second)) == (b"all:", b"ALL:")
 
 
 @pytest.mark.parametrize(
@@ -127,18 +153,12 @@ def test_a_fingerprint_is_of_what_a_link_leads_to(makefile: Path, tmp_path: Path
 
 
 def test_what_changes_while_it_is_packed_is_packed_again(
-    settings: Settings, tar: Tar, makefile: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, tar: Tar, makefile: Path
 ) -> None:
-    def busy(argv: Sequence[str | Path], *, why: str, **more: object) -> Completed:
-        done = tar.run(argv, why=why, **more)
-        makefile.write_text("all: changed")
-        return done
-
-    monkeypatch.setattr(tree_files, "run", busy)
+    tar.then(f"printf 'all: changed' >{makefile}")
     have_tree(settings, _FOLDER, _KERNEL)
-    monkeypatch.setattr(tree_files, "run", tar.run)
-    found = have_tree(settings, _FOLDER, _KERNEL)
-    assert found.pin.tree == hashlib.sha256(b"all: changed").hexdigest()
+    tar.then("")
+    assert _packed(have_tree(settings, _FOLDER, _KERNEL)) == b"all: changed"
 
 
 def test_a_tree_that_the_store_lost_or_that_is_wanted_again_is_packed_again(
@@ -147,34 +167,36 @@ def test_a_tree_that_the_store_lost_or_that_is_wanted_again_is_packed_again(
     first = have_tree(settings, _FOLDER, _KERNEL)
     file = first.files["tree.tar"]
     file.write_bytes(b"cut")
-    asked = len(tar.calls)
+    asked = tar.calls
     assert have_tree(settings, _FOLDER, _KERNEL) == first
     file.unlink()
     assert have_tree(settings, _FOLDER, _KERNEL) == first
-    assert len(tar.calls) == 3 * asked
+    assert tar.calls == 3 * asked
     have_tree(settings, _FOLDER, _KERNEL, update=True)
-    assert len(tar.calls) == 4 * asked
+    assert tar.calls == 4 * asked
 
 
-def test_the_configuration_is_the_trees_own(settings: Settings, tar: Tar) -> None:
-    tar.names = (
-        "./kernel/configs/hardening.config",
-        "./scripts/kconfig/tests/.config",
-        "./.config",
-        "./.config.old",
-    )
-    have_tree(settings, _FOLDER, _KERNEL)
-    assert tar.taken == "./.config"
-    tar.names = ("usr/src/linux-headers-6.6.74/.config", "usr/src/linux-headers-6.6.74/a/.config")
-    have_tree(settings, _FOLDER, _KERNEL, update=True)
-    assert tar.taken == "usr/src/linux-headers-6.6.74/.config"
-    tar.names = ("./kernel/configs/hardening.config",)
-    with pytest.raises(ProvisionError, match=r"has no \.config"):
-        have_tree(settings, _FOLDER, _KERNEL, update=True)
+def test_the_configuration_is_the_trees_own(settings: Settings, makefile: Path) -> None:
+    folder = makefile.parent
+    others = ("kernel/configs/hardening.config", "scripts/kconfig/tests/.config", ".config.old")
+    for name in others:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("CONFIG_MODULES=n\n")
+    found = have_tree(settings, _FOLDER, _KERNEL)
+    assert found.config == {"CONFIG_64BIT": "y", "CONFIG_MODULES": "y"}
+    # As Debian packs headers: below folders.
+    (folder / "usr/src").mkdir(parents=True)
+    (folder / ".config").rename(folder / "usr/src/.config")
+    (folder / "scripts/kconfig/tests/.config").rename(folder / "usr/src/configs")
+    found = have_tree(settings, _FOLDER, _KERNEL)
+    assert found.config == {"CONFIG_64BIT": "y", "CONFIG_MODULES": "y"}
+    (folder / "usr/src/.config").unlink()
+    with pytest.raises(ProvisionError):
+        have_tree(settings, _FOLDER, _KERNEL)
 
 
 def test_the_other_slot_is_packed_when_its_tree_has_changed(
-    settings: Settings, tar: Tar, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     states, known_states = ["one", "one", "two"], []
 
@@ -183,7 +205,7 @@ def test_the_other_slot_is_packed_when_its_tree_has_changed(
         known_states.append(known)
         state = states.pop(0)
         if state != known:
-            draft.write_text(state)
+            draft.write_bytes(_tree(state))
         return state
 
     monkeypatch.setattr(trees, "pack_from_slot", pack)
@@ -191,12 +213,11 @@ def test_the_other_slot_is_packed_when_its_tree_has_changed(
     first, again, changed = (have_tree(settings, wanted, _KERNEL) for _ in range(3))
     assert known_states == [None, "one", "one"]
     assert first == again
-    assert changed.pin.tree == hashlib.sha256(b"two").hexdigest()
-    assert tar.calls
+    assert changed.pin.tree == _sha256("two")
 
 
 @pytest.fixture
-def downloads(monkeypatch: pytest.MonkeyPatch, tar: Tar) -> list[str]:
+def downloads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The addresses that files were downloaded from; each has its name as its content."""
     asked: list[str] = []
 
@@ -205,16 +226,15 @@ def downloads(monkeypatch: pytest.MonkeyPatch, tar: Tar) -> list[str]:
         asked.append(url)
         if not url.startswith("https:"):
             raise UsageError(f"'{url}' is not asked without HTTPS")
-        destination.write_text(url.rpartition("/")[2])
+        destination.write_bytes(_tree(url.rpartition("/")[2]))
 
     def download(url: str, *, sha256: str, destination: Path, progress: Progress) -> None:
         assert callable(progress)
         asked.append(url)
         destination.parent.mkdir(parents=True, exist_ok=True)
-        destination.write_text(url.rpartition("/")[2])
+        destination.write_bytes(_tree(url.rpartition("/")[2]))
         assert hashlib.sha256(destination.read_bytes()).hexdigest() == sha256
 
-    assert tar
     monkeypatch.setattr(tree_files, "download_summed", summed)
     monkeypatch.setattr(tree_files, "download", download)
     return asked
@@ -241,12 +261,12 @@ def test_a_mirror_without_https_takes_the_files_checksums(
         have_cos_tree(load_settings(settings.root), _BUILD, "x86_64")
     assert f'sha256 = {{ "{_BUILD}/kernel-headers.tgz"' in str(caught.value.resolution)
     sums = [
-        f'"{_BUILD}/{name}" = "{hashlib.sha256(name.encode()).hexdigest()}"'
+        f'"{_BUILD}/{name}" = "{_sha256(name)}"'
         for name in ("kernel-headers.tgz", "toolchain.tar.xz")
     ]
     path.write_text(f"{plain}sha256 = {{ {', '.join(sums)} }}\n")
     found = have_cos_tree(load_settings(settings.root), _BUILD, "x86_64")
-    assert found.pin.tree == hashlib.sha256(b"kernel-headers.tgz").hexdigest()
+    assert found.pin.tree == _sha256("kernel-headers.tgz")
     assert downloads[-1] == f"http://mirror.example/cos/{_BUILD}/toolchain.tar.xz"
 
 
@@ -262,11 +282,8 @@ def test_a_checksum_that_is_named_later_counts(settings: Settings, downloads: li
     assert len(downloads) == 3
 
 
-def test_a_tree_that_was_damaged_in_the_store_goes_into_no_build(
-    settings: Settings, tar: Tar
-) -> None:
+def test_a_tree_that_was_damaged_in_the_store_goes_into_no_build(settings: Settings) -> None:
     tree = have_tree(settings, _FOLDER, _KERNEL)
-    assert tar.calls
     # Of a Pin, the message names the kernel and the driver, and nothing else is read.
     said: dict[str, Any] = {
         "kernel": KernelPin(release=_KERNEL, architecture="x86_64"),
@@ -284,11 +301,8 @@ def test_a_tree_that_was_damaged_in_the_store_goes_into_no_build(
     assert "provision resolve made-up" in str(caught.value.resolution)
 
 
-def test_what_is_known_of_a_tree_goes_when_it_was_of_no_use_for_long(
-    settings: Settings, tar: Tar
-) -> None:
+def test_what_is_known_of_a_tree_goes_when_it_was_of_no_use_for_long(settings: Settings) -> None:
     have_tree(settings, _FOLDER, _KERNEL)
-    assert tar.calls
     store = PackageStore(settings.state)
     assert store.collect([], days=30) == []
     (record,) = store.trees.iterdir()
