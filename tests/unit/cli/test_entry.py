@@ -21,31 +21,6 @@ def test_the_version_is_printed(call: Call) -> None:
     assert call("--version").out.startswith("provision 0.")
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["instal"], "Did you mean 'install'?"),
-        (["frobnicate"], "There is no command 'frobnicate'"),
-        (["verify"], "Missing argument"),
-        (["build"], "Give either DRIVER or --pin FILE"),
-        (["build", "x", "--pin", "pin.json"], "Give either DRIVER or --pin FILE"),
-        (["build", "--pin", "pin.json", "--kernel", "6.1"], "--kernel can't be given with --pin"),
-        (["drivers", "x", "--distros"], "--distros can't be given together"),
-        (["build", "x", "--jobs", "0"], "--jobs"),
-        (["build", "x", "--kernle", "6.1"], "--kernel"),
-    ],
-)
-def test_wrong_usage_is_explained(call: Call, words: list[str], said: str) -> None:
-    outcome = call(*words)
-    assert outcome.code == 2
-    assert outcome.out == ""
-    assert said in outcome.err
-    assert "--help" in outcome.err
-    error = call(*words, "--json").document["error"]
-    assert said in error["message"]
-    assert error["exit_code"] == 2
-
-
 def _commands() -> list[tuple[str, click.Command]]:
     """Every command with its words, those of groups included."""
     found = [(name, module.load_command(name)) for name in module.COMMANDS]

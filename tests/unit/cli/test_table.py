@@ -82,6 +82,8 @@ _ROWS: list[Row] = [
     ("empty", "pull r.example/demo:1", 1, _error(1), set()),
     ("empty", "search demo", 2, _error(2), set()),
     ("empty", "prepare", 2, _error(2), set()),
+    ("empty", "build x --jobs 0", 2, _error(2), set()),
+    ("empty", "build x --kernle 6.1", 2, _error(2), set()),
     ("names no driver", "status", 3, _state("not-configured"), set()),
     ("names no driver", "apply", 0, _applied("not-configured"), {"status", "settings"}),
     # All mistakes of a file are reported together, by every command that reads it.
