@@ -137,6 +137,7 @@ def _modules(provision: Provision, image: str, root: Path) -> list[str]:
 
 @pytest.mark.nightly
 @pytest.mark.minutes(12)
+@pytest.mark.xdist_group("all of DKMS")
 @pytest.mark.parametrize("driver", ["v4l2loopback", "zfs"])
 def test_a_shipped_recipe_builds_what_dkms_builds(
     provision: Provision, engine: Engine, tmp_path: Path, driver: str

@@ -202,6 +202,7 @@ def test_six_drivers_on_eight_kernels_and_on_debian_13(
 
 
 @pytest.mark.minutes(25)
+@pytest.mark.xdist_group("large drivers in a matrix")
 def test_drivers_that_take_minutes_are_in_a_matrix_too(
     provision: Provision, tmp_path: Path
 ) -> None:
