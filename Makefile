@@ -80,7 +80,8 @@ vm-test: engines build
 bench: engines build ## The table of speed and size, as ratios measured in one run (root); ONLY=ROW for one
 	@$(PYTHON) -m bench $(if $(ONLY),--only '$(ONLY)')
 
-mutants: build ## Mutants of the crate's security-relevant modules, and which of them its tests let live
+mutants: build ## Mutants of the agent, the store, modules and the crate's boundaries, and which the tests let live
+	@$(PYTHON) -m kit.mutants
 	@hooks/mutants.sh
 
 build: setup ## The virtual environment, and the hook as build/oci-decorator
