@@ -206,6 +206,14 @@ def test_numbers_that_cannot_be_counted_with_are_said(key: str, value: str) -> N
     assert [problem.split(":")[0] for problem in state.problems] == [f"kernels.6.1.{key}"]
 
 
+def test_the_largest_number_that_is_exact_is_read() -> None:
+    largest = 2**53 - 1
+    state = parse_state(
+        f'{{"schema": 1, "kernels": {{"6.1": {{"prepared": {largest}}}}}}}'.encode()
+    )
+    assert (state.of("6.1").prepared, state.problems) == (largest, ())
+
+
 def test_a_schema_of_any_size_is_a_newer_one() -> None:
     assert parse_state(f'{{"schema": {10**400}}}'.encode()).is_newer
 
