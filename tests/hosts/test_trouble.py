@@ -11,6 +11,7 @@ import pytest
 
 from hosts.conftest import ENGINE
 from hosts.machines import DEBIAN_12, Machine
+from kit.cache import REPOSITORY
 from kit.playbooks import SITE, Ansible
 from kit.process import start
 
@@ -133,6 +134,21 @@ def pair(engine: Engine) -> Iterator[tuple[Machine, Machine]]:
     binds = {engine.folder: ENGINE}
     with Machine(DEBIAN_12, "first", binds) as first, Machine(DEBIAN_12, "second", binds) as second:
         yield first, second
+
+
+def test_a_package_with_another_checksum_is_refused(
+    pair: tuple[Machine, Machine], settings: dict[str, Any], tmp_path: Path
+) -> None:
+    first, _ = pair
+    wrong = tmp_path / "wrong.txt"
+    text = (REPOSITORY / "constraints.txt").read_text()
+    entry = text[text.index("distro==") : text.index("\ndocker==")]
+    wrong.write_text(text.replace(entry, f"distro==1.9.0 --hash=sha256:{'0' * 64}"))
+    given = {**settings, "provision_driver_constraints": str(wrong)}
+    played = Ansible(tmp_path, [first], given).play(SITE, check=False)
+    assert played.recap["first"]["failed"] == 1
+    assert "DO NOT MATCH THE HASHES" in played.output
+    assert played.changed_tasks() == []
 
 
 def test_a_batch_that_fails_is_the_last(
