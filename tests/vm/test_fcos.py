@@ -1,24 +1,27 @@
 """A host in the layout of Fedora CoreOS keeps its drivers from one deployment to the next.
 
 The guest is that of the EL stand-in: its kernels have names that an RPM may have, so `kernel-devel`
-of exactly a deployment's kernel can be made, and lies where Fedora's build system has it. What
-rpm-ostree says is what it has said on a real host, for these deployments. The tests are steps of
-one scenario, in their order.
+of exactly a deployment's kernel can be made, and lies where Fedora's build system has it. ostree
+makes the deployments; what rpm-ostree says of them is a recording of a real host, filled in. The
+tests are steps of one scenario, in their order.
 """
 
 from __future__ import annotations
 
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kit.cache import REPOSITORY
 from kit.duo import DUO
+from kit.foreign import foreign_program, program_root
 from kit.guest import EL_10, guest_of
 from kit.immutable import read_only_usr, recorded_updater
 from kit.made_up import MADE_UP
+from kit.ostree import Sysroot
+from kit.process import run
 from vm.keeping import Keeper
 from vm.two_drivers import (
     LOADED,
@@ -42,9 +45,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.minutes(10)]
 
 _DATA = REPOSITORY / "tests/data"
 _FEDORA = "42"
-_DEPLOYMENTS = "/ostree/deploy/fedora-coreos/deploy"
 _STATUS = "/var/lib/updater"
-_BOOTED, _STAGED = "a" * 64, "b" * 64
 _REPOSITORY = """
 [[distros.fedora.repositories]]
 id = "{id}"
@@ -52,12 +53,12 @@ urls = ["{url}/{path}"]
 keys = ["{key}"]
 """
 # A deployment is a root of its own; depmod ran when it was composed.
-_DEPLOY = """
+_COMPOSE = """
 set -e
-mkdir -p {root}/usr/lib && ln -s usr/lib {root}/lib && cd {root}
+rm -rf /root/tree && mkdir -p /root/tree/usr/lib /root/tree/usr/etc && cd /root/tree
+ln -s usr/lib lib && cp /usr/lib/os-release usr/lib/
 rpm2cpio /root/kernel.rpm | cpio --quiet -idm && rm /root/kernel.rpm
-depmod -b {root} {kernel}
-touch /ostree/deploy
+depmod -b /root/tree {kernel}
 """
 # What a boot of a deployment does to /usr and to the menu.
 _SWITCH = """
@@ -88,7 +89,7 @@ def keeper(
     _load_base(el, engine, el_mirror, os_release)
     with guest_of(EL_10) as guest:
         guest.install(product(EL_10))
-        _lay_out(guest, el, os_release)
+        _lay_out(guest, el, os_release, tmp_path_factory.mktemp("programs"))
         keeper = Keeper(guest, engine_address)
         keeper.put_catalogue(el_drivers)
         _want(keeper, el, el_mirror, **WANTED)
@@ -110,15 +111,26 @@ def _load_base(el: ElHost, engine: Engine, url: str, os_release: Path) -> None:
         engine.docker("rm", made)
 
 
-def _lay_out(guest: Guest, el: ElHost, os_release: Path) -> None:
+def _lay_out(guest: Guest, el: ElHost, os_release: Path, folder: Path) -> None:
     guest("rm -r /usr/bin/dnf* /etc/yum.repos.d")
     guest.put(os_release, "/usr/lib/os-release")
     guest.write("/usr/bin/rpm-ostree", recorded_updater("status --json", _STATUS))
     guest("chmod +x /usr/bin/rpm-ostree")
     guest.write("/etc/tmpfiles.d/kit.conf", "f /run/ostree-booted\n")
     guest("systemd-tmpfiles --create /etc/tmpfiles.d/kit.conf")
-    _deploy(guest, el, el.older, _BOOTED)
-    _say(guest, booted=_BOOTED)
+    # With the libraries that it wants; /ostree is a link on those hosts.
+    program = foreign_program("trixie", "ostree", folder)
+    guest.put(program, "/usr/bin/ostree")
+    root = program_root("trixie", "ostree")
+    run(["tar", "-C", root, "-cf", folder / "ostree.tar", "usr/bin", "usr/lib"])
+    guest.put(folder / "ostree.tar", "/root/ostree.tar")
+    guest(f"mkdir -p {root} && tar -C {root} -xf /root/ostree.tar && rm /root/ostree.tar")
+    guest("ln -s sysroot/ostree /ostree")
+    sysroot = _sysroot(guest)
+    sysroot.make()
+    booted = _compose(guest, el, el.older)
+    sysroot.deploy(booted)
+    _say(guest, booted)
     guest.write("/etc/systemd/system/read-only.service", read_only_usr())
     guest("systemctl enable --now read-only.service")
 
@@ -135,34 +147,21 @@ def _want(keeper: Keeper, el: ElHost, url: str, **versions: str) -> None:
     keeper.guest("cat >>/etc/provision/provision.toml", stdin="".join(named))
 
 
-def _deploy(guest: Guest, el: ElHost, kernel: str, checksum: str) -> str:
-    """Put a deployment with a kernel onto the disk; its folder."""
+def _sysroot(guest: Guest) -> Sysroot:
+    return Sysroot("/sysroot", lambda script: guest(f"set -e\n{script}").stdout)
+
+
+def _compose(guest: Guest, el: ElHost, kernel: str) -> str:
+    """Commit a root with a kernel; the name that its deployment will have."""
     (core,) = el.mirror().glob(f"kernels/kernel-core-{kernel}.*.rpm")
     guest.put(core, "/root/kernel.rpm")
-    root = f"{_DEPLOYMENTS}/{checksum}.0"
-    guest(_DEPLOY.format(root=root, kernel=kernel))
-    return root
+    guest(_COMPOSE.format(kernel=kernel))
+    return _sysroot(guest).commit("/root/tree")
 
 
-def _say(
-    guest: Guest, *, booted: str, staged: str | None = None, before: str | None = None
-) -> None:
-    """Let rpm-ostree say which deployments there are, in the order of the boot loader."""
-    recorded = json.loads((_DATA / "updaters/rpm-ostree_staged.json").read_text())
-    (one,) = recorded["deployments"]
-    recorded["deployments"] = [
-        _deployment(one, checksum, is_booted=checksum == booted, is_staged=checksum == staged)
-        for checksum in (staged, booted, before)
-        if checksum is not None
-    ]
-    guest.write(_STATUS, json.dumps(recorded))
-
-
-def _deployment(
-    recorded: dict[str, Any], checksum: str, *, is_booted: bool, is_staged: bool
-) -> dict[str, Any]:
-    names = {"osname": "fedora-coreos", "id": f"fedora-coreos-{checksum}.0", "checksum": checksum}
-    return {**recorded, **names, "booted": is_booted, "staged": is_staged}
+def _say(guest: Guest, booted: str, *first: str) -> None:
+    """Let rpm-ostree say which deployments there are, and will be first in a moment."""
+    guest.write(_STATUS, _sysroot(guest).status(booted, *first))
 
 
 def test_the_host_is_known_as_what_it_stands_for(keeper: Keeper, el: ElHost) -> None:
@@ -193,10 +192,13 @@ def test_a_staged_deployments_kernel_is_prepared_and_a_failure_said_before_the_r
     keeper: Keeper, el: ElHost
 ) -> None:
     guest = keeper.guest
+    sysroot = _sysroot(guest)
+    (booted,) = sysroot.deployments()
+    staged = _compose(guest, el, el.newer)
     # What rpm-ostree says has changed when libostree touches the folder.
-    _say(guest, staged=_STAGED, booted=_BOOTED)
+    _say(guest, booted, staged)
     with keeper.kernel_service_runs():
-        _deploy(guest, el, el.newer, _STAGED)
+        sysroot.deploy(staged)
     log = guest("journalctl -b --no-pager -u provision-kernel").stdout
     assert keeper.slots(MADE_UP)[el.newer]["state"] == "ready", log
     assert guest(f"ls /usr/lib/modules/{el.newer}", check=False).returncode != 0
@@ -211,9 +213,10 @@ def test_the_next_deployment_boots_into_its_drivers_without_a_network(
     keeper: Keeper, el: ElHost
 ) -> None:
     guest = keeper.guest
-    root = f"{_DEPLOYMENTS}/{_STAGED}.0"
+    new, _before = _sysroot(guest).deployments()
+    root = f"/ostree/deploy/fedora-coreos/deploy/{new}"
     guest(_SWITCH.format(root=root, kernel=el.newer, before=el.older))
-    _say(guest, booted=_STAGED, before=_BOOTED)
+    _say(guest, new)
     guest.set_network(on=False)
     guest.reboot()
     assert guest.kernel() == el.newer
@@ -237,7 +240,9 @@ def test_what_only_a_removed_deployment_needed_goes(keeper: Keeper, el: ElHost) 
     guest = keeper.guest
     gone = keeper.artifact(MADE_UP, f"kernels/{el.older}")
     # As `rpm-ostree cleanup --rollback` does, with the menu's entry.
-    _say(guest, booted=_STAGED)
-    guest(f"rm -r {_DEPLOYMENTS}/{_BOOTED}.0 && kernel-install remove {el.older}")
+    booted, before = _sysroot(guest).deployments()
+    _sysroot(guest).undeploy(before)
+    _say(guest, booted)
+    guest(f"kernel-install remove {el.older}")
     check_only_needed_stays(keeper, el.newer)
     assert gone not in keeper.entries(MADE_UP)
