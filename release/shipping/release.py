@@ -72,12 +72,9 @@ def make(source: Source, folder: Path, *, base: str = image.BASE) -> Iterator[st
     _python(source, folder)
     with TemporaryDirectory(prefix="wheels-") as name:
         yield "Python packages to bundle"
-        wheels = bundled.wheels(source.root / "constraints.txt", Path(name), machine)
-        # pip is in the constraints for hosts whose environment is made by it.
-        wheels = [path for path in wheels if bundled.project(path) != "pip"]
+        wheels = _wheels(source, Path(name), machine)
         yield "packages of Debian"
-        for package in debian_packages(source, wheels, machine):
-            deb.build(package, source, folder)
+        _debs(source, wheels, folder, machine)
         yield "packages of RPM distros"
         _rpms(source, wheels, folder, machine)
         yield "bill of materials"
@@ -85,6 +82,13 @@ def make(source: Source, folder: Path, *, base: str = image.BASE) -> Iterator[st
     yield "collection"
     _collection(source, folder)
     yield from _image(source, folder, base)
+
+
+def make_debian(source: Source, folder: Path) -> None:
+    """Make only the packages of Debian in a folder, with the hook that was built before."""
+    machine = platform.machine()
+    with TemporaryDirectory(prefix="wheels-") as name:
+        _debs(source, _wheels(source, Path(name), machine), folder, machine)
 
 
 def debian_packages(source: Source, wheels: list[Path], machine: str) -> list[deb.Package]:
@@ -132,6 +136,17 @@ def debian_packages(source: Source, wheels: list[Path], machine: str) -> list[de
             values=units,
         ),
     ]
+
+
+def _wheels(source: Source, folder: Path, machine: str) -> list[Path]:
+    """Get what is bundled; pip is in the constraints for hosts whose environment is made by it."""
+    wheels = bundled.wheels(source.root / "constraints.txt", folder, machine)
+    return [path for path in wheels if bundled.project(path) != "pip"]
+
+
+def _debs(source: Source, wheels: list[Path], folder: Path, machine: str) -> None:
+    for package in debian_packages(source, wheels, machine):
+        deb.build(package, source, folder)
 
 
 def _python(source: Source, folder: Path) -> None:

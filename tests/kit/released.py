@@ -12,11 +12,13 @@ from kit.debian import DEBIAN, debian_tree
 from kit.probe import need, need_programs
 from kit.process import Completed, run
 from kit.product import DECORATOR, IMAGE
+from shipping.release import make_debian
+from shipping.source import read_source
 
 if TYPE_CHECKING:
     from kit.engine import Engine
 
-__all__ = ["bare", "make_release", "shipping"]
+__all__ = ["bare", "make_debian_packages", "make_release", "shipping"]
 
 
 def bare(suite: str) -> Path:
@@ -35,6 +37,14 @@ def shipping(*words: str | Path, engine: Engine | None = None, mask: int = 0o022
         return run(argv, env=variables, cwd=Path("/"))
     finally:
         os.umask(old)
+
+
+def make_debian_packages(folder: Path) -> list[Path]:
+    """Make the two packages that a Debian host needs."""
+    need_programs("dpkg-deb", "git")
+    need(DECORATOR.exists(), str(DECORATOR), "make build")
+    make_debian(read_source(), folder)
+    return [next(folder.glob(f"{name}_*.deb")) for name in ("oci-decorator", "provision")]
 
 
 def make_release(folder: Path, engine: Engine) -> Path:
