@@ -1,7 +1,7 @@
 """All of site.yml on hosts laid out as Fedora CoreOS and Flatcar, up to loading a module.
 
-They have no Python, no package manager, and a /usr that is read-only. What a container can't show,
-tests/vm/test_coreos.py does. The tests are steps of one scenario, in their order.
+They have no Python, no package manager, and a /usr that is read-only. The tests are steps of one
+scenario, in their order.
 """
 
 from __future__ import annotations

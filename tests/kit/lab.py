@@ -8,6 +8,7 @@ hardware do.
 from __future__ import annotations
 
 import hashlib
+import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from kit.fileserver import served
 from kit.tarball import write_tarball
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 __all__ = ["lab_catalogue"]
@@ -109,7 +110,7 @@ command = ["make", "-j{{jobs}}", "KDIR={{kernel_build}}"]
 modules = ["lab_extra.ko", "lab.ko"]
 
 [host]
-conflicts = ["dummy", "loop"]
+conflicts = {conflicts}
 optional = ["lab_extra"]
 [[host.nodes]]
 name = "lab0"
@@ -131,12 +132,22 @@ to = "/lib/firmware/lab/lab.bin"
 
 
 @contextmanager
-def lab_catalogue(folder: Path) -> Iterator[Path]:
-    """A catalogue with the driver `lab` below `folder`; its source is served meanwhile."""
+def lab_catalogue(
+    folder: Path, *, host: str = "127.0.0.1", conflicts: Sequence[str] = ("dummy", "loop")
+) -> Iterator[Path]:
+    """A catalogue with the driver `lab` below `folder`; its source is served meanwhile.
+
+    Args:
+        folder: For its files.
+        host: This machine's loopback address, as the one that downloads has to name it.
+        conflicts: The kernel's own modules that have to make way for it.
+    """
     tarball = write_tarball(folder / "files", "lab-1.0", _SOURCE)
     recipe = folder / "drivers/lab/driver.toml"
     recipe.parent.mkdir(parents=True)
     sha256 = hashlib.sha256(tarball.read_bytes()).hexdigest()
     with served(tarball.parent) as url:
-        recipe.write_text(_RECIPE.format(url=url, sha256=sha256))
+        address = url.replace("127.0.0.1", host)
+        names = json.dumps(list(conflicts))
+        recipe.write_text(_RECIPE.format(url=address, sha256=sha256, conflicts=names))
         yield recipe.parents[1]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kit.cache import cache_dir
 from kit.duo import duo_catalogue
 from kit.el_kernels import ElHost, el_host
 from kit.fileserver import served
@@ -18,10 +19,11 @@ from kit.hosts import SMALL_DRIVER
 from kit.probe import is_root, need, need_programs
 from kit.product import DECORATOR
 from kit.shared import shared_file
-from vm.two_drivers import two_drivers
+from vm.managed import ManagedGuest
+from vm.next_kernel import next_kernel_catalogue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
     from kit.engine import Engine
@@ -30,6 +32,31 @@ if TYPE_CHECKING:
 # What QEMU's user network calls this machine's loopback address:
 # https://www.qemu.org/docs/master/system/devices/net.html#using-the-user-mode-network-stack
 HOST = "10.0.2.2"
+
+
+_FAILED_STAGE = pytest.StashKey[str]()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave out the stages that follow one that failed."""
+    if item.parent is not None and (failed := item.parent.stash.get(_FAILED_STAGE, None)):
+        pytest.skip(f"the stage before failed: {failed}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Function,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """After a stage that failed, keep its guest for a maintainer to look at."""
+    report = yield
+    if report.failed and item.parent is not None and item.get_closest_marker("stages"):
+        item.parent.stash[_FAILED_STAGE] = item.name
+        host = next((one for one in item.funcargs.values() if isinstance(one, ManagedGuest)), None)
+        if report.when == "call" and host is not None:
+            # In place of what the last failure of this file has left.
+            folder = cache_dir() / f"kept-{item.path.stem}"
+            report.sections.append(("the guest", host.guest.keep(folder)))
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -81,13 +108,6 @@ def loaded_guest(
 
 
 @pytest.fixture(scope="session")
-def bare_guest() -> Iterator[Guest]:
-    """A guest that has engines and nothing of ours, for several files, which leave it so."""
-    with guest_of(DEBIAN_12) as guest:
-        yield guest
-
-
-@pytest.fixture(scope="session")
 def duo_drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A catalogue with the driver `duo`, whose source is served for guests."""
     with duo_catalogue(tmp_path_factory.mktemp("duo"), host=HOST) as folder:
@@ -112,5 +132,5 @@ def el_mirror(el: ElHost) -> Iterator[str]:
 def el_drivers(el: ElHost, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A catalogue of two drivers, for a scenario to repair the one that is broken."""
     folder = tmp_path_factory.mktemp("el-drivers")
-    with two_drivers(folder, since=el.newer_number, host=HOST) as drivers:
+    with next_kernel_catalogue(folder, since=el.newer_number, host=HOST) as drivers:
         yield drivers

@@ -1,4 +1,4 @@
-"""Engines as distros ship them: cgroup v2, systemd's driver, crun, rootless; a real device."""
+"""Engines in less usual ways, with a real device: live-restore, crun, hooks only, rootless."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from kit.guest import Guest
 
-pytestmark = [pytest.mark.xdist_group("loaded guest"), pytest.mark.minutes(4)]
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(4)]
 
 _FLAG = "-e OCI_V4L2LOOPBACK=all"
 _OPEN = "sh -c ': <>/dev/video0 && echo opened'"
@@ -42,33 +42,6 @@ def docker_container(guest: Guest) -> Iterator[str]:
     guest(f"{run} {_FLAG} {IMAGE} sleep 10000")
     yield "docker exec kept"
     guest("docker rm -f kept", check=False)
-
-
-@pytest.fixture
-def podman_container(guest: Guest) -> Iterator[str]:
-    """The same in podman."""
-    run = "podman --runtime oci-decorator run -d --name kept --network none"
-    guest(f"{run} {_FLAG} {IMAGE} sleep 10000")
-    yield "podman exec kept"
-    guest("podman rm -f -t 0 kept", check=False)
-
-
-def test_it_is_cgroup_v2_in_systemds_hands(guest: Guest) -> None:
-    assert guest("stat -f -c %T /sys/fs/cgroup").stdout == "cgroup2fs\n"
-    assert guest("docker info -f '{{.CgroupDriver}} {{.CgroupVersion}}'").stdout == "systemd 2\n"
-    printed = guest("podman info -f '{{.Host.CgroupManager}} {{.Host.CgroupsVersion}}'").stdout
-    assert printed == "systemd v2\n"
-
-
-@pytest.mark.parametrize("kind", ["docker_container", "podman_container"])
-def test_a_device_outlives_daemon_reload(
-    guest: Guest, kind: str, request: pytest.FixtureRequest
-) -> None:
-    """Systemd then sets the device rules of its scopes again: the runtime's, ours among them."""
-    inside = request.getfixturevalue(kind)
-    assert guest(f"{inside} {_OPEN}").stdout == "opened\n"
-    guest("systemctl daemon-reload && systemctl daemon-reload")
-    assert guest(f"{inside} {_OPEN}").stdout == "opened\n"
 
 
 def test_a_container_outlives_a_restart_of_docker(guest: Guest, docker_container: str) -> None:

@@ -22,8 +22,8 @@ from kit.immutable import read_only_usr, recorded_updater
 from kit.made_up import MADE_UP
 from kit.ostree import Sysroot
 from kit.process import run
-from vm.keeping import Keeper
-from vm.two_drivers import (
+from vm.managed import ManagedGuest
+from vm.next_kernel import (
     LOADED,
     WANTED,
     check_failure_is_said,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.guest import Guest, Recipe
 
-pytestmark = [pytest.mark.nightly, pytest.mark.minutes(10)]
+pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(10)]
 
 _DATA = REPOSITORY / "tests/data"
 _FEDORA = "42"
@@ -72,7 +72,7 @@ rm -r /usr/lib/modules/{before}
 
 
 @pytest.fixture(scope="module")
-def keeper(
+def host(
     el: ElHost,
     el_mirror: str,
     el_drivers: Path,
@@ -80,7 +80,7 @@ def keeper(
     engine: Engine,
     engine_address: str,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Keeper]:
+) -> Iterator[ManagedGuest]:
     """A guest in the layout of Fedora CoreOS that keeps both drivers, with the units in place."""
     os_release = tmp_path_factory.mktemp("fedora") / "os-release"
     # The recorded file, for a release that packages are known of.
@@ -90,14 +90,14 @@ def keeper(
     with guest_of(EL_10) as guest:
         guest.install(product(EL_10))
         _lay_out(guest, el, os_release, tmp_path_factory.mktemp("programs"))
-        keeper = Keeper(guest, engine_address)
-        keeper.put_catalogue(el_drivers)
-        _want(keeper, el, el_mirror, **WANTED)
-        keeper.apply()
+        host = ManagedGuest(guest, engine_address)
+        host.put_catalogue(el_drivers)
+        _want(host, el, el_mirror, **WANTED)
+        host.apply()
         guest("provision units")
         # What starts the agent in this scenario are deployments.
         guest("systemctl stop provision-apply.timer")
-        yield keeper
+        yield host
 
 
 def _load_base(el: ElHost, engine: Engine, url: str, os_release: Path) -> None:
@@ -135,16 +135,16 @@ def _lay_out(guest: Guest, el: ElHost, os_release: Path, folder: Path) -> None:
     guest("systemctl enable --now read-only.service")
 
 
-def _want(keeper: Keeper, el: ElHost, url: str, **versions: str) -> None:
+def _want(host: ManagedGuest, el: ElHost, url: str, **versions: str) -> None:
     """Write provision.toml; `kernel-devel` is taken from koji, the rest from Fedora's own."""
-    keeper.want(**versions)
+    host.want(**versions)
     distro = el.site.distro
     places = {"koji": "koji", **{one.id: one.path for one in distro.repositories}}
     named = [
         _REPOSITORY.format(id=name, url=url, path=path, key=distro.key)
         for name, path in places.items()
     ]
-    keeper.guest("cat >>/etc/provision/provision.toml", stdin="".join(named))
+    host.guest("cat >>/etc/provision/provision.toml", stdin="".join(named))
 
 
 def _sysroot(guest: Guest) -> Sysroot:
@@ -164,8 +164,8 @@ def _say(guest: Guest, booted: str, *first: str) -> None:
     guest.write(_STATUS, _sysroot(guest).status(booted, *first))
 
 
-def test_the_host_is_known_as_what_it_stands_for(keeper: Keeper, el: ElHost) -> None:
-    guest = keeper.guest
+def test_the_host_is_known_as_what_it_stands_for(host: ManagedGuest, el: ElHost) -> None:
+    guest = host.guest
     facts = json.loads(guest("provision facts --json").stdout)
     distro = facts["distro"]
     assert (distro["id"], distro["version"], distro["variant"]) == ("fedora", _FEDORA, "coreos")
@@ -175,10 +175,10 @@ def test_the_host_is_known_as_what_it_stands_for(keeper: Keeper, el: ElHost) -> 
     assert guest("find /etc/kernel -name '*provision*'").stdout == ""
 
 
-def test_headers_are_of_exactly_the_deployments_kernel(keeper: Keeper, el: ElHost) -> None:
-    guest = keeper.guest
-    assert keeper.duo() == LOADED
-    assert keeper.is_loaded(MADE_UP)
+def test_headers_are_of_exactly_the_deployments_kernel(host: ManagedGuest, el: ElHost) -> None:
+    guest = host.guest
+    assert host.duo() == LOADED
+    assert host.is_loaded(MADE_UP)
     assert guest("find /usr/lib/modules -name 'duo*'").stdout == ""
     manifest = guest(f"cat /var/lib/provision/{DUO}/current/driver/manifest.json").stdout
     pin = json.loads(manifest)["pin"]
@@ -189,30 +189,30 @@ def test_headers_are_of_exactly_the_deployments_kernel(keeper: Keeper, el: ElHos
 
 
 def test_a_staged_deployments_kernel_is_prepared_and_a_failure_said_before_the_reboot(
-    keeper: Keeper, el: ElHost
+    host: ManagedGuest, el: ElHost
 ) -> None:
-    guest = keeper.guest
+    guest = host.guest
     sysroot = _sysroot(guest)
     (booted,) = sysroot.deployments()
     staged = _compose(guest, el, el.newer)
     # What rpm-ostree says has changed when libostree touches the folder.
     _say(guest, booted, staged)
-    with keeper.kernel_service_runs():
+    with host.kernel_service_runs():
         sysroot.deploy(staged)
     log = guest("journalctl -b --no-pager -u provision-kernel").stdout
-    assert keeper.slots(MADE_UP)[el.newer]["state"] == "ready", log
+    assert host.slots(MADE_UP)[el.newer]["state"] == "ready", log
     assert guest(f"ls /usr/lib/modules/{el.newer}", check=False).returncode != 0
-    check_failure_is_said(keeper, running=el.older, coming=el.newer)
+    check_failure_is_said(host, running=el.older, coming=el.newer)
 
 
-def test_with_a_patch_it_heals(keeper: Keeper, el: ElHost, el_drivers: Path) -> None:
-    heal(keeper, el_drivers, since=el.newer_number)
+def test_with_a_patch_it_heals(host: ManagedGuest, el: ElHost, el_drivers: Path) -> None:
+    heal(host, el_drivers, since=el.newer_number)
 
 
 def test_the_next_deployment_boots_into_its_drivers_without_a_network(
-    keeper: Keeper, el: ElHost
+    host: ManagedGuest, el: ElHost
 ) -> None:
-    guest = keeper.guest
+    guest = host.guest
     new, _before = _sysroot(guest).deployments()
     root = f"/ostree/deploy/fedora-coreos/deploy/{new}"
     guest(_SWITCH.format(root=root, kernel=el.newer, before=el.older))
@@ -221,28 +221,28 @@ def test_the_next_deployment_boots_into_its_drivers_without_a_network(
     guest.reboot()
     assert guest.kernel() == el.newer
     assert "Read-only" in guest("touch /usr/x", check=False).stderr
-    log = keeper.boot_log()
-    assert keeper.duo() == LOADED, log
-    assert keeper.is_loaded(MADE_UP), log
+    log = host.boot_log()
+    assert host.duo() == LOADED, log
+    assert host.is_loaded(MADE_UP), log
     # The deployment before can be booted again, and finds its modules.
     guest("provision gc")
-    check_way_back(keeper, el.older)
+    check_way_back(host, el.older)
 
 
 def test_rollback_of_a_driver_brings_module_and_library_back(
-    keeper: Keeper, el: ElHost, el_mirror: str
+    host: ManagedGuest, el: ElHost, el_mirror: str
 ) -> None:
-    keeper.guest.set_network(on=True)
-    check_rollback(keeper, partial(_want, keeper, el, el_mirror))
+    host.guest.set_network(on=True)
+    check_rollback(host, partial(_want, host, el, el_mirror))
 
 
-def test_what_only_a_removed_deployment_needed_goes(keeper: Keeper, el: ElHost) -> None:
-    guest = keeper.guest
-    gone = keeper.artifact(MADE_UP, f"kernels/{el.older}")
+def test_what_only_a_removed_deployment_needed_goes(host: ManagedGuest, el: ElHost) -> None:
+    guest = host.guest
+    gone = host.artifact(MADE_UP, f"kernels/{el.older}")
     # As `rpm-ostree cleanup --rollback` does, with the menu's entry.
     booted, before = _sysroot(guest).deployments()
     _sysroot(guest).undeploy(before)
     _say(guest, booted)
     guest(f"kernel-install remove {el.older}")
-    check_only_needed_stays(keeper, el.newer)
-    assert gone not in keeper.entries(MADE_UP)
+    check_only_needed_stays(host, el.newer)
+    assert gone not in host.entries(MADE_UP)

@@ -21,8 +21,8 @@ from kit.kernel_tree import built_kernels, make_compiler_image
 from kit.made_up import MADE_UP
 from kit.process import run
 from vm.conftest import HOST
-from vm.keeping import Keeper
-from vm.two_drivers import (
+from vm.managed import ManagedGuest
+from vm.next_kernel import (
     LOADED,
     WANTED,
     check_failure_is_said,
@@ -30,7 +30,7 @@ from vm.two_drivers import (
     check_rollback,
     check_way_back,
     heal,
-    two_drivers,
+    next_kernel_catalogue,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from kit.guest import Guest
     from kit.kernel_tree import BuiltKernel
 
-pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
+pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(8)]
 
 _DATA = REPOSITORY / "tests/data"
 _VERSION = "3227.2.4"
@@ -75,7 +75,7 @@ def drivers(
 ) -> Iterator[Path]:
     """A catalogue of two drivers, for the scenario to repair the one that is broken."""
     folder = tmp_path_factory.mktemp("flatcar-drivers")
-    with two_drivers(folder, since=_number(kernels[1]), host=HOST) as catalogue:
+    with next_kernel_catalogue(folder, since=_number(kernels[1]), host=HOST) as catalogue:
         yield catalogue
 
 
@@ -86,14 +86,14 @@ def image(engine: Engine) -> str:
 
 
 @pytest.fixture(scope="module")
-def keeper(
+def host(
     bookworm_product: Path,
     image: str,
     engine_address: str,
     drivers: Path,
     kernels: tuple[BuiltKernel, BuiltKernel],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Keeper]:
+) -> Iterator[ManagedGuest]:
     """A guest in the layout of Flatcar that runs the older kernel."""
     folder = tmp_path_factory.mktemp("flatcar")
     with guest_of(DEBIAN_12) as guest:
@@ -109,20 +109,20 @@ def keeper(
         guest.write(_READ_ONLY, read_only_usr())
         guest("systemctl enable read-only.service")
         guest("rm -r /boot/vmlinuz* /boot/initrd* /usr/lib/modules/*-amd64")
-        keeper = Keeper(guest, engine_address)
-        _want(keeper, image, **WANTED)
-        keeper.put_catalogue(drivers)
+        host = ManagedGuest(guest, engine_address)
+        _want(host, image, **WANTED)
+        host.put_catalogue(drivers)
         guest.reboot()
         # What starts the agent in this scenario are boots.
         guest("provision units && systemctl stop provision-apply.timer provision-kernel.path")
-        yield keeper
+        yield host
 
 
-def _want(keeper: Keeper, image: str, **versions: str) -> None:
+def _want(host: ManagedGuest, image: str, **versions: str) -> None:
     """Write provision.toml, with the image that compiles for this version of Flatcar."""
-    keeper.want(**versions)
+    host.want(**versions)
     settings = _IMAGE.format(version=_VERSION, image=image)
-    keeper.guest("cat >>/etc/provision/provision.toml", stdin=settings)
+    host.guest("cat >>/etc/provision/provision.toml", stdin=settings)
 
 
 def _switch(guest: Guest, kernel: BuiltKernel, slot: str, folder: Path) -> None:
@@ -150,39 +150,39 @@ def _other_usr(kernel: BuiltKernel, folder: Path) -> Path:
 
 
 def test_the_host_runs_its_own_kernel(
-    keeper: Keeper, kernels: tuple[BuiltKernel, BuiltKernel]
+    host: ManagedGuest, kernels: tuple[BuiltKernel, BuiltKernel]
 ) -> None:
-    assert keeper.guest.kernel() == kernels[0].release
-    facts = json.loads(keeper.guest("provision facts --json").stdout)
+    assert host.guest.kernel() == kernels[0].release
+    facts = json.loads(host.guest("provision facts --json").stdout)
     assert (facts["distro"]["id"], facts["immutable"]) == ("flatcar", "flatcar")
-    assert "Read-only" in keeper.guest("touch /usr/x", check=False).stderr
+    assert "Read-only" in host.guest("touch /usr/x", check=False).stderr
 
 
 def test_modules_are_built_in_the_tree_of_the_running_slot(
-    keeper: Keeper, kernels: tuple[BuiltKernel, BuiltKernel]
+    host: ManagedGuest, kernels: tuple[BuiltKernel, BuiltKernel]
 ) -> None:
-    keeper.apply()
-    assert keeper.slots(DUO)[kernels[0].release]["state"] == "ready"
-    assert keeper.duo() == LOADED
-    assert keeper.is_loaded(MADE_UP)
+    host.apply()
+    assert host.slots(DUO)[kernels[0].release]["state"] == "ready"
+    assert host.duo() == LOADED
+    assert host.is_loaded(MADE_UP)
 
 
-def test_an_agent_in_a_pod_loads_them_too(keeper: Keeper) -> None:
-    guest = keeper.guest
+def test_an_agent_in_a_pod_loads_them_too(host: ManagedGuest) -> None:
+    guest = host.guest
     guest(f"provision unload {DUO}")
-    assert not keeper.is_loaded(DUO)
+    assert not host.is_loaded(DUO)
     done = guest(f"unshare --mount sh -c '{_IN_A_FOLDER}'", check=False)
     assert done.returncode == 0, done.output
-    assert keeper.is_loaded(DUO), done.output
-    assert keeper.duo() == LOADED
+    assert host.is_loaded(DUO), done.output
+    assert host.duo() == LOADED
 
 
 def test_the_next_slots_kernel_is_prepared_and_a_failure_said_before_the_reboot(
-    keeper: Keeper,
+    host: ManagedGuest,
     kernels: tuple[BuiltKernel, BuiltKernel],
     tmp_path: Path,
 ) -> None:
-    guest, release = keeper.guest, kernels[1].release
+    guest, release = host.guest, kernels[1].release
     guest.machine.attach(_other_usr(kernels[1], tmp_path))
     # This kernel does not notice devices that are plugged in; the next machine starts without it.
     guest("echo 1 >/sys/bus/pci/rescan; udevadm settle; test -b /dev/vdb")
@@ -191,24 +191,24 @@ def test_the_next_slots_kernel_is_prepared_and_a_failure_said_before_the_reboot(
     guest(f"mkdir -p {names} && ln -s ../../vdb {names}/USR-B")
     guest.put(kernels[1].folder / "vmlinuz", "/boot/flatcar/vmlinuz-b")
     guest.put(_DATA / "updaters/update-engine_need-reboot.txt", "/var/lib/updater")
-    keeper.apply(status=1)
-    check_failure_is_said(keeper, running=kernels[0].release, coming=release)
+    host.apply(status=1)
+    check_failure_is_said(host, running=kernels[0].release, coming=release)
     assert guest(f"ls /usr/lib/modules/{release}", check=False).returncode != 0
     assert "USR-B" not in guest("cat /proc/mounts").stdout
     assert "provision-usr-" not in guest("cat /proc/mounts; ls /tmp").stdout
 
 
 def test_with_a_patch_it_heals(
-    keeper: Keeper, drivers: Path, kernels: tuple[BuiltKernel, BuiltKernel]
+    host: ManagedGuest, drivers: Path, kernels: tuple[BuiltKernel, BuiltKernel]
 ) -> None:
-    heal(keeper, drivers, since=_number(kernels[1]))
-    assert keeper.slots(DUO)[kernels[1].release]["role"] == "next"
+    heal(host, drivers, since=_number(kernels[1]))
+    assert host.slots(DUO)[kernels[1].release]["role"] == "next"
 
 
 def test_they_load_after_the_reboot_without_a_network(
-    keeper: Keeper, kernels: tuple[BuiltKernel, BuiltKernel], tmp_path: Path
+    host: ManagedGuest, kernels: tuple[BuiltKernel, BuiltKernel], tmp_path: Path
 ) -> None:
-    guest = keeper.guest
+    guest = host.guest
     # What the switch of slots does to /usr.
     guest("mount -o remount,bind,rw /usr")
     _switch(guest, kernels[1], "b", tmp_path)
@@ -217,25 +217,27 @@ def test_they_load_after_the_reboot_without_a_network(
     guest.set_network(on=False)
     guest.reboot()
     assert guest.kernel() == kernels[1].release
-    log = keeper.boot_log()
-    assert keeper.duo() == LOADED, log
-    assert keeper.is_loaded(MADE_UP), log
-    assert keeper.slots(DUO)[kernels[1].release]["state"] == "ready"
+    log = host.boot_log()
+    assert host.duo() == LOADED, log
+    assert host.is_loaded(MADE_UP), log
+    assert host.slots(DUO)[kernels[1].release]["state"] == "ready"
     # The slot before can be booted again, and its kernel finds its modules.
     guest("provision gc")
-    check_way_back(keeper, kernels[0].release)
+    check_way_back(host, kernels[0].release)
 
 
-def test_rollback_of_a_driver_brings_module_and_library_back(keeper: Keeper, image: str) -> None:
-    keeper.guest.set_network(on=True)
-    check_rollback(keeper, partial(_want, keeper, image))
+def test_rollback_of_a_driver_brings_module_and_library_back(
+    host: ManagedGuest, image: str
+) -> None:
+    host.guest.set_network(on=True)
+    check_rollback(host, partial(_want, host, image))
 
 
 def test_what_only_an_overwritten_slots_kernel_needed_goes(
-    keeper: Keeper, kernels: tuple[BuiltKernel, BuiltKernel]
+    host: ManagedGuest, kernels: tuple[BuiltKernel, BuiltKernel]
 ) -> None:
-    gone = keeper.artifact(MADE_UP, f"kernels/{kernels[0].release}")
+    gone = host.artifact(MADE_UP, f"kernels/{kernels[0].release}")
     # A later update, which has the kernel that runs, is written over the slot before.
-    keeper.guest.put(kernels[1].folder / "vmlinuz", "/boot/flatcar/vmlinuz-a")
-    check_only_needed_stays(keeper, kernels[1].release)
-    assert gone not in keeper.entries(MADE_UP)
+    host.guest.put(kernels[1].folder / "vmlinuz", "/boot/flatcar/vmlinuz-a")
+    check_only_needed_stays(host, kernels[1].release)
+    assert gone not in host.entries(MADE_UP)

@@ -1,4 +1,4 @@
-"""In-tree modules that have to make way for a driver: held ones, and copies of its own modules.
+"""In-tree modules that have to make way for a driver: conflicting ones in use, and namesakes.
 
 udev loads both at every boot, in the initramfs already: the SMBus controller's module, which the
 driver conflicts with as nvidia does with nouveau, and that of the PC speaker, whose name the driver
@@ -17,18 +17,18 @@ from kit.guest import DEBIAN_12, guest_of
 from kit.hosts import OLD_KERNEL
 from kit.tarball import write_tarball
 from vm.conftest import HOST
-from vm.keeping import Keeper
+from vm.managed import ManagedGuest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.nightly, pytest.mark.minutes(6)]
+pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(6)]
 
 TWIN = "twin"
-HELD, SAME = "i2c_piix4", "pcspkr"
+CONFLICT, NAMESAKE = "i2c_piix4", "pcspkr"
 # What the in-tree modules write to the kernel's log when they find their hardware.
-HELD_LOG, SAME_LOG = "SMBus Host Controller at", "input: PC Speaker"
+CONFLICT_LOG, NAMESAKE_LOG = "SMBus Host Controller at", "input: PC Speaker"
 _REBOOT_REQUIRED = 4
 _WITHIN_S = 900
 _MODULE = """\
@@ -47,8 +47,8 @@ MODULE_LICENSE("GPL");
 MODULE_VERSION("1.0");
 """
 _SOURCE = {
-    f"{SAME}.c": _MODULE,
-    "Makefile": f"obj-m := {SAME}.o\nall:\n\t$(MAKE) -C $(KDIR) M=$(CURDIR) modules\n",
+    f"{NAMESAKE}.c": _MODULE,
+    "Makefile": f"obj-m := {NAMESAKE}.o\nall:\n\t$(MAKE) -C $(KDIR) M=$(CURDIR) modules\n",
 }
 _RECIPE = f"""\
 schema = 1
@@ -71,10 +71,10 @@ kernels = ">=6.1"
 licences = ["GPL-2.0-only"]
 [flavours.only.build]
 command = ["make", "KDIR={{{{kernel_build}}}}"]
-modules = ["{SAME}.ko"]
+modules = ["{NAMESAKE}.ko"]
 
 [host]
-conflicts = ["{HELD}"]
+conflicts = ["{CONFLICT}"]
 
 [container]
 activation_flag = "OCI_TWIN"
@@ -87,7 +87,7 @@ _HOOK = f"""\
 #!/bin/sh
 [ "$1" = prereqs ] && exit 0
 . /usr/share/initramfs-tools/hook-functions
-manual_add_modules {HELD} {SAME}
+manual_add_modules {CONFLICT} {NAMESAKE}
 """
 
 
@@ -105,89 +105,89 @@ def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def keeper(bookworm_product: Path, engine_address: str, catalogue: Path) -> Iterator[Keeper]:
+def host(bookworm_product: Path, engine_address: str, catalogue: Path) -> Iterator[ManagedGuest]:
     """A guest that has booted with both in-tree modules, out of its initramfs."""
     with guest_of(DEBIAN_12) as guest:
         guest.install(bookworm_product)
         guest.write("/etc/initramfs-tools/hooks/twin", _HOOK)
         guest("chmod 755 /etc/initramfs-tools/hooks/twin && update-initramfs -u")
         guest.reboot()
-        keeper = Keeper(guest, engine_address)
-        keeper.put_catalogue(catalogue)
-        yield keeper
+        host = ManagedGuest(guest, engine_address)
+        host.put_catalogue(catalogue)
+        yield host
 
 
-def _kernel_log(keeper: Keeper) -> str:
-    return keeper.guest("dmesg").stdout
+def _kernel_log(host: ManagedGuest) -> str:
+    return host.guest("dmesg").stdout
 
 
-def _has_own(keeper: Keeper) -> bool:
-    return keeper.guest("test -c /dev/twin", check=False).returncode == 0
+def _has_own(host: ManagedGuest) -> bool:
+    return host.guest("test -c /dev/twin", check=False).returncode == 0
 
 
-def test_the_kernel_loads_its_own_at_a_boot(keeper: Keeper) -> None:
-    log = _kernel_log(keeper)
-    assert HELD_LOG in log
-    assert SAME_LOG in log
-    assert keeper.is_loaded(HELD)
-    assert keeper.is_loaded(SAME)
+def test_the_kernel_loads_its_own_at_a_boot(host: ManagedGuest) -> None:
+    log = _kernel_log(host)
+    assert CONFLICT_LOG in log
+    assert NAMESAKE_LOG in log
+    assert host.is_loaded(CONFLICT)
+    assert host.is_loaded(NAMESAKE)
 
 
-def test_the_first_apply_asks_for_a_reboot_because_one_is_held(keeper: Keeper) -> None:
-    guest = keeper.guest
+def test_the_first_apply_asks_for_a_reboot_because_one_is_held(host: ManagedGuest) -> None:
+    guest = host.guest
     guest("modprobe i2c-dev; sleep 100000 </dev/i2c-0 >/dev/null 2>&1 &")
-    keeper.want(**{TWIN: "1.0"})
-    done = keeper.apply(status=_REBOOT_REQUIRED)
-    assert keeper.status(TWIN)["state"] == "reboot-required", done.output
-    assert keeper.is_loaded(HELD)
-    assert not _has_own(keeper)
+    host.want(**{TWIN: "1.0"})
+    done = host.apply(status=_REBOOT_REQUIRED)
+    assert host.status(TWIN)["state"] == "reboot-required", done.output
+    assert host.is_loaded(CONFLICT)
+    assert not _has_own(host)
     guest("provision units")
     # The initramfs knows it before the reboot, and so does the next apply.
     text = guest(
         "unmkinitramfs /initrd.img /root/tree && cat /root/tree/etc/modprobe.d/provision-*"
     )
-    assert f"blacklist {HELD}\n" in text.stdout
-    assert f"blacklist {SAME}\n" in text.stdout
-    keeper.apply(status=_REBOOT_REQUIRED)
+    assert f"blacklist {CONFLICT}\n" in text.stdout
+    assert f"blacklist {NAMESAKE}\n" in text.stdout
+    host.apply(status=_REBOOT_REQUIRED)
 
 
-def test_after_the_reboot_the_host_is_ready(keeper: Keeper) -> None:
-    keeper.guest.set_network(on=False)
-    keeper.guest.reboot()
-    said = keeper.boot_log()
-    assert _has_own(keeper), said
-    assert keeper.is_loaded(SAME)
-    assert not keeper.is_loaded(HELD)
+def test_after_the_reboot_the_host_is_ready(host: ManagedGuest) -> None:
+    host.guest.set_network(on=False)
+    host.guest.reboot()
+    said = host.boot_log()
+    assert _has_own(host), said
+    assert host.is_loaded(NAMESAKE)
+    assert not host.is_loaded(CONFLICT)
     # Neither was ever loaded.
-    log = _kernel_log(keeper)
-    assert HELD_LOG not in log
-    assert SAME_LOG not in log
-    assert keeper.status(TWIN)["state"] == "ready"
-    keeper.guest("provision status --check")
+    log = _kernel_log(host)
+    assert CONFLICT_LOG not in log
+    assert NAMESAKE_LOG not in log
+    assert host.status(TWIN)["state"] == "ready"
+    host.guest("provision status --check")
 
 
-def test_a_kernel_that_the_store_has_nothing_for_gets_its_own_copy(keeper: Keeper) -> None:
-    guest = keeper.guest
+def test_a_kernel_that_the_store_has_nothing_for_gets_its_own_copy(host: ManagedGuest) -> None:
+    guest = host.guest
     link = f"/var/lib/provision/{TWIN}/kernels/{OLD_KERNEL}"
     guest(f"systemctl disable provision-apply.timer provision-kernel.path; mv {link} /root/link")
     guest.reboot()
-    said = keeper.boot_log()
-    assert keeper.is_loaded(SAME), said
-    assert SAME_LOG in _kernel_log(keeper)
-    assert not _has_own(keeper)
-    assert not keeper.is_loaded(HELD)
+    said = host.boot_log()
+    assert host.is_loaded(NAMESAKE), said
+    assert NAMESAKE_LOG in _kernel_log(host)
+    assert not _has_own(host)
+    assert not host.is_loaded(CONFLICT)
     guest(f"mv /root/link {link}")
 
 
-def test_without_the_driver_all_of_that_is_taken_back(keeper: Keeper) -> None:
-    guest = keeper.guest
+def test_without_the_driver_all_of_that_is_taken_back(host: ManagedGuest) -> None:
+    guest = host.guest
     guest.set_network(on=True)
-    keeper.want()
+    host.want()
     guest("provision apply --json", check=False, timeout_s=_WITHIN_S)
     guest("test ! -e /etc/modprobe.d/provision-twin.conf")
     guest("rm -rf /root/tree && unmkinitramfs /initrd.img /root/tree")
     guest("test ! -e /root/tree/etc/modprobe.d/provision-twin.conf")
     guest.reboot()
-    log = _kernel_log(keeper)
-    assert HELD_LOG in log
-    assert SAME_LOG in log
+    log = _kernel_log(host)
+    assert CONFLICT_LOG in log
+    assert NAMESAKE_LOG in log

@@ -14,7 +14,7 @@ import pytest
 
 from kit.duo import DUO, DUO_BROKEN
 from kit.guest import DEBIAN_12, guest_of
-from vm.keeping import Keeper
+from vm.managed import ManagedGuest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kit.engine import Engine
 
-pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
+pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(8)]
 
 _FAILED = 1
 _WITHIN_S = 900
@@ -37,25 +37,25 @@ _FILL = f"cat /dev/zero >{_STORE}/.filler"
 
 
 @pytest.fixture(scope="module")
-def keeper(bookworm_product: Path, engine_address: str, duo_drivers: Path) -> Iterator[Keeper]:
+def host(bookworm_product: Path, engine_address: str, duo_drivers: Path) -> Iterator[ManagedGuest]:
     """A guest with a driver, whose store has a disk of its own."""
     with guest_of(DEBIAN_12) as guest:
         guest.install(bookworm_product)
         guest(_MOUNT)
-        keeper = Keeper(guest, engine_address)
-        keeper.put_catalogue(duo_drivers)
-        keeper.want(duo="1.0")
-        keeper.apply()
-        yield keeper
+        host = ManagedGuest(guest, engine_address)
+        host.put_catalogue(duo_drivers)
+        host.want(duo="1.0")
+        host.apply()
+        yield host
 
 
-def _serves(keeper: Keeper, version: str) -> bool:
-    return keeper.duo() == f"module {version} library {version}"
+def _serves(host: ManagedGuest, version: str) -> bool:
+    return host.duo() == f"module {version} library {version}"
 
 
-def _leftovers(keeper: Keeper) -> list[str]:
+def _leftovers(host: ManagedGuest) -> list[str]:
     """What a run that failed should not have left in the store."""
-    names = keeper.guest(f"ls -A {_STORE}/{DUO}").stdout.split()
+    names = host.guest(f"ls -A {_STORE}/{DUO}").stdout.split()
     return [name for name in names if name.startswith(".") and name != ".lock"]
 
 
@@ -67,13 +67,13 @@ def _forget(engine: Engine, version: str) -> None:
 
 
 def test_an_engine_that_dies_in_mid_build_costs_nothing_and_the_next_run_finishes(
-    keeper: Keeper, engine: Engine
+    host: ManagedGuest, engine: Engine
 ) -> None:
     _forget(engine, "2.0")
-    keeper.want(duo="2.0")
+    host.want(duo="2.0")
     try:
         with ThreadPoolExecutor(1) as pool:
-            done = pool.submit(keeper.apply, status=_FAILED)
+            done = pool.submit(host.apply, status=_FAILED)
             deadline = time.monotonic() + _WITHIN_S
             while not engine.containers() and not done.done():
                 assert time.monotonic() < deadline
@@ -84,62 +84,62 @@ def test_an_engine_that_dies_in_mid_build_costs_nothing_and_the_next_run_finishe
         engine.restart(crash=True)
     assert "engine" in said
     assert "Traceback" not in said
-    assert keeper.status(DUO)["is_ready"]
-    assert _serves(keeper, "1.0")
-    assert _leftovers(keeper) == []
-    keeper.apply()
-    assert _serves(keeper, "2.0")
+    assert host.status(DUO)["is_ready"]
+    assert _serves(host, "1.0")
+    assert _leftovers(host) == []
+    host.apply()
+    assert _serves(host, "2.0")
 
 
-def test_a_full_disk_is_named_and_leaves_nothing_half_done(keeper: Keeper) -> None:
-    guest = keeper.guest
-    before = keeper.entries(DUO)
-    keeper.want(duo=DUO_BROKEN)
+def test_a_full_disk_is_named_and_leaves_nothing_half_done(host: ManagedGuest) -> None:
+    guest = host.guest
+    before = host.entries(DUO)
+    host.want(duo=DUO_BROKEN)
     assert "No space left" in guest(_FILL, check=False).stderr
-    assert f"The disk that holds '{_STORE}" in keeper.apply(status=_FAILED).output
-    assert keeper.entries(DUO) == before
-    assert _leftovers(keeper) == []
-    assert _serves(keeper, "2.0")
+    assert f"The disk that holds '{_STORE}" in host.apply(status=_FAILED).output
+    assert host.entries(DUO) == before
+    assert _leftovers(host) == []
+    assert _serves(host, "2.0")
 
 
-def test_with_room_again_it_heals(keeper: Keeper) -> None:
-    keeper.guest(f"rm {_STORE}/.filler")
-    keeper.apply()
-    assert _serves(keeper, DUO_BROKEN)
-    assert keeper.status(DUO)["state"] == "ready"
+def test_with_room_again_it_heals(host: ManagedGuest) -> None:
+    host.guest(f"rm {_STORE}/.filler")
+    host.apply()
+    assert _serves(host, DUO_BROKEN)
+    assert host.status(DUO)["state"] == "ready"
 
 
-def test_a_clock_that_is_a_year_behind_holds_nothing_up(keeper: Keeper) -> None:
-    keeper.guest("date -s '1 year ago'")
+def test_a_clock_that_is_a_year_behind_holds_nothing_up(host: ManagedGuest) -> None:
+    host.guest("date -s '1 year ago'")
     # Neither what is there …
-    keeper.apply()
+    host.apply()
     # … nor what is to come.
-    keeper.want(duo="1.0")
-    keeper.apply()
-    assert _serves(keeper, "1.0")
-    assert keeper.status(DUO)["state"] == "ready"
+    host.want(duo="1.0")
+    host.apply()
+    assert _serves(host, "1.0")
+    assert host.status(DUO)["state"] == "ready"
 
 
-def test_a_clock_that_is_a_year_ahead_is_named(keeper: Keeper) -> None:
+def test_a_clock_that_is_a_year_ahead_is_named(host: ManagedGuest) -> None:
     """By that time the archive's index is no longer valid; what is there needs none."""
-    keeper.guest("date -s '2 years'")
-    keeper.apply()
-    keeper.want(duo="2.0")
-    assert "clock" in keeper.apply(status=_FAILED).output
-    assert _serves(keeper, "1.0")
+    host.guest("date -s '2 years'")
+    host.apply()
+    host.want(duo="2.0")
+    assert "clock" in host.apply(status=_FAILED).output
+    assert _serves(host, "1.0")
 
 
-def test_with_the_right_time_it_heals(keeper: Keeper) -> None:
-    keeper.guest("date -s '1 year ago'")
-    keeper.apply()
-    assert _serves(keeper, "2.0")
-    assert keeper.status(DUO)["state"] == "ready"
+def test_with_the_right_time_it_heals(host: ManagedGuest) -> None:
+    host.guest("date -s '1 year ago'")
+    host.apply()
+    assert _serves(host, "2.0")
+    assert host.status(DUO)["state"] == "ready"
 
 
-def test_a_store_that_was_wiped_is_filled_again(keeper: Keeper) -> None:
-    before = keeper.artifact(DUO)
-    keeper.guest(f"umount {_STORE} && rm -rf {_STORE}")
-    assert not keeper.status(DUO)["is_ready"]
-    assert "from: engine" in keeper.apply().output
-    assert keeper.artifact(DUO) == before
-    assert _serves(keeper, "2.0")
+def test_a_store_that_was_wiped_is_filled_again(host: ManagedGuest) -> None:
+    before = host.artifact(DUO)
+    host.guest(f"umount {_STORE} && rm -rf {_STORE}")
+    assert not host.status(DUO)["is_ready"]
+    assert "from: engine" in host.apply().output
+    assert host.artifact(DUO) == before
+    assert _serves(host, "2.0")

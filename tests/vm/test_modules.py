@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.guest import Guest
 
-pytestmark = pytest.mark.minutes(6)
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(6)]
 
 TAINT_UNSIGNED = "OE"
 
@@ -128,19 +128,6 @@ def test_what_a_driver_needs_of_its_host_is_seen_to(guest: Guest) -> None:
         assert _call(guest, "unload", "lab")[0] == 4
     assert _call(guest, "unload", "lab")[0] == 0
     guest(f"test ! -e /dev/lab0 && test ! -e /dev/char/{major}:0")
-
-
-def test_a_conflict_in_use_needs_a_reboot(guest: Guest) -> None:
-    guest("modprobe loop && truncate -s 1M /root/disk && losetup -f /root/disk")
-    status, document = _call(guest, "load", "lab")
-    assert status == 4
-    assert "loop is in the way of lab and in use" in document["error"]["message"]
-    assert "/etc/modprobe.d/provision-lab.conf" in document["error"]["resolution"]
-    assert "lab" not in _modules(guest)
-    guest("losetup -D")
-    status, document = _call(guest, "load", "lab")
-    assert (status, document["drivers"][0]["conflicts"]) == (0, ["loop"])
-    _call(guest, "unload", "lab")
 
 
 def test_doctor_sees_what_is_so(guest: Guest) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.guest import Guest
 
-pytestmark = pytest.mark.minutes(4)
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(4)]
 
 _MODULE = f"lib/modules/{OLD_KERNEL}/v4l2loopback.ko"
 _ACCEPTED = ("sha256", "sha384", "sha512")

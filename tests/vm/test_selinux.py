@@ -13,7 +13,7 @@ import pytest
 from kit.duo import DUO, DUO_FLAG, DUO_LIBRARY, DUO_VERSIONS
 from kit.guest import DEBIAN_13, IMAGE, guest_of
 from kit.product import base_archive
-from vm.keeping import Keeper
+from vm.managed import ManagedGuest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,14 +56,14 @@ def guest(
         guest.install(product(DEBIAN_13))
         guest.write("/etc/docker/daemon.json", _DAEMON)
         guest("mkdir -p /etc/cdi && systemctl restart docker")
-        keeper = Keeper(guest, engine_address)
-        keeper.put_catalogue(duo_drivers)
-        keeper.want(duo=DUO_VERSIONS[0])
+        host = ManagedGuest(guest, engine_address)
+        host.put_catalogue(duo_drivers)
+        host.want(duo=DUO_VERSIONS[0])
         guest(f"{_READABLE} >/root/readable-before; wc -l <{_LOG} >/root/log-before")
         guest("provision units")
         # In the domain and with the rights that the unit leaves it.
         guest("systemctl start provision-apply || { journalctl -u provision-apply; exit 1; }")
-        keeper.remember_archive()
+        host.remember_archive()
         yield guest
 
 

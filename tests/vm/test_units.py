@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kit.engine import Engine
     from kit.guest import Guest
 
-pytestmark = pytest.mark.minutes(5)
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(4)]
 
 _WAIT_S = 600
 _VENDOR = """
@@ -76,16 +76,6 @@ def _now(guest: Guest) -> str:
     return str(int(float(seconds) * 1_000_000))
 
 
-def test_the_boot_unit_has_loaded_the_driver_without_a_network(guest: Guest) -> None:
-    unit = "provision-boot.service"
-    _settled(guest, unit)
-    log = guest(f"journalctl -b --no-pager -u {unit}").stdout
-    assert _property(guest, unit, "Result") == "success", log
-    assert _property(guest, unit, "ActiveState") == "active", log
-    assert "v4l2loopback" in guest("cat /proc/modules").stdout, log
-    guest("test -c /dev/video0")
-
-
 def test_specifications_are_those_of_this_boot_and_follow_the_vendor_files(guest: Guest) -> None:
     unit, folder = "provision-cdi.service", "/run/cdi"
     # It comes after the boot unit, and maybe after us.
@@ -113,38 +103,6 @@ def _has(guest: Guest, folder: str, names: list[str]) -> None:
     while (found := guest(f"ls {folder}").stdout.split()) != names:
         assert time.monotonic() < end, f"{folder} has {found}"
         time.sleep(1)
-
-
-def test_engines_are_ordered_after_it(guest: Guest) -> None:
-    after = _property(guest, "docker.service", "After").split()
-    assert "provision-boot.service" in after
-    assert "provision-boot.service" in _property(guest, "containerd.service", "After").split()
-    # Nothing had to be left out because of a cycle.
-    assert "ordering cycle" not in guest("journalctl -b --no-pager").stdout
-
-
-def test_units_stay_as_they_are_the_second_time(guest: Guest) -> None:
-    assert json.loads(guest("provision units --json").stdout)["changed"] is False
-    states = guest(
-        "systemctl is-enabled provision-boot.service provision-kernel.path provision-apply.timer"
-    ).stdout.split()
-    assert states == ["enabled"] * 3
-
-
-def test_the_timer_sees_to_the_host_after_the_boot(guest: Guest) -> None:
-    _runs_again(guest, "provision-apply.service", "0")
-    _settled(guest, "provision-apply.service")
-    log = guest("journalctl -b --no-pager -u provision-apply").stdout
-    # The kernel that runs is prepared: nothing to do, and so no need of a network.
-    assert _property(guest, "provision-apply.service", "Result") == "success", log
-
-
-def test_a_new_kernels_folder_starts_the_service(guest: Guest) -> None:
-    _settled(guest, "provision-kernel.service")
-    since = _now(guest)
-    guest("mkdir /lib/modules/6.1.0-99-amd64")
-    _runs_again(guest, "provision-kernel.service", since)
-    guest("rmdir /lib/modules/6.1.0-99-amd64")
 
 
 def test_kernel_hooks_start_the_service_and_do_not_wait(guest: Guest) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import tempfile
 import threading
 import time
@@ -202,6 +204,25 @@ class Guest:
     def write(self, path: str, text: str) -> None:
         """Write a file of the guest, and the folders above it."""
         self(f"mkdir -p \"$(dirname '{path}')\" && cat >'{path}'", stdin=text)
+
+    def keep(self, folder: Path) -> str:
+        """End it, and keep it as it is in a new folder; returns how to look at it.
+
+        `python -m kit.guest` goes on with it.
+        """
+        with suppress(RuntimeError, OSError):
+            self.machine.save(SNAPSHOT)
+        self.kill()
+        remove_tree(folder)
+        folder.mkdir()
+        for name in (self.disk.name, "console.log"):
+            shutil.copy(self.folder / name, folder)
+        (folder / "base").symlink_to(self.base.folder)
+        return f"to go on with the guest: PYTHONPATH=tests .venv/bin/python -m kit.guest {folder}"
+
+    def open_shell(self) -> None:
+        """Let the person at this terminal use its shell, until they leave it."""
+        subprocess.run(self._open_shell().interactive(), check=False)
 
     def close(self) -> None:
         """End it, and remove its disk."""

@@ -29,6 +29,7 @@ _HOST = (
     "iproute2",
     "iptables",
     "kmod",
+    "lz4",
     "nftables",
     "openssh-server",
     "podman",
@@ -39,6 +40,14 @@ _HOST = (
     "udev",
 )
 _MADE_BY = ("recipe.py", "tree.py", "disk.py", "../debian.py")
+# What the package `provision` depends on: apt would take minutes for it in emulation.
+_DEPENDENCIES = tuple(
+    f"python3-{name}"
+    for name in (
+        *("click", "cryptography", "debian", "distro", "jinja2", "packaging", "requests"),
+        "rich",
+    )
+)
 _ROOTLESS = ("dbus-user-session", "fuse-overlayfs", "passwd", "slirp4netns", "uidmap")
 
 
@@ -81,7 +90,7 @@ DEBIAN_12 = Recipe(
     "debian-12",
     "bookworm",
     "3.11",
-    packages=(*_HOST, *_ROOTLESS, "apparmor", f"linux-image-{OLD_KERNEL}"),
+    packages=(*_HOST, *_ROOTLESS, *_DEPENDENCIES, "apparmor", f"linux-image-{OLD_KERNEL}"),
 )
 DEBIAN_13 = Recipe(
     "debian-13",

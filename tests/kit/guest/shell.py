@@ -95,6 +95,10 @@ class Shell:
             raise CommandFailedError(done)
         return done
 
+    def interactive(self) -> list[str]:
+        """The command that opens it at a terminal."""
+        return ["ssh", *self.options, _USER]
+
     def copy(self, *words: str | Path) -> None:
         """Copy with scp; a path in the guest begins with `guest:`."""
         named = [str(word).replace("guest:", f"{_USER}:", 1) for word in words]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from vm.keeping import Keeper
+    from vm.managed import ManagedGuest
 
 __all__ = [
     "COMPILER_SAYS",
@@ -28,7 +28,7 @@ __all__ = [
     "check_rollback",
     "check_way_back",
     "heal",
-    "two_drivers",
+    "next_kernel_catalogue",
 ]
 
 WANTED = {MADE_UP: MADE_UP_VERSION, DUO: DUO_BROKEN}
@@ -42,7 +42,7 @@ _FAILED = 1
 
 
 @contextmanager
-def two_drivers(folder: Path, *, since: str, host: str) -> Iterator[Path]:
+def next_kernel_catalogue(folder: Path, *, since: str, host: str) -> Iterator[Path]:
     """A catalogue of both below `folder`, served meanwhile.
 
     Args:
@@ -59,53 +59,53 @@ def two_drivers(folder: Path, *, since: str, host: str) -> Iterator[Path]:
         yield drivers
 
 
-def check_failure_is_said(keeper: Keeper, *, running: str, coming: str) -> None:
+def check_failure_is_said(host: ManagedGuest, *, running: str, coming: str) -> None:
     """The host says before the reboot what it would lose, and has everything meanwhile."""
-    assert keeper.slots(MADE_UP)[coming]["state"] == "ready"
-    assert keeper.slots(MADE_UP)[coming]["role"] == "next"
-    status = keeper.status(DUO)
+    assert host.slots(MADE_UP)[coming]["state"] == "ready"
+    assert host.slots(MADE_UP)[coming]["role"] == "next"
+    status = host.status(DUO)
     assert (status["state"], status["is_ready"]) == ("next-kernel-not-ready", True)
-    slots = keeper.slots(DUO)
+    slots = host.slots(DUO)
     assert slots[running]["state"] == "ready"
     assert COMPILER_SAYS in str(slots[coming]["failure"])
-    assert keeper.guest("provision status --check", check=False).returncode == _FAILED
-    assert keeper.duo() == LOADED
+    assert host.guest("provision status --check", check=False).returncode == _FAILED
+    assert host.duo() == LOADED
 
 
-def heal(keeper: Keeper, catalogue: Path, *, since: str) -> None:
+def heal(host: ManagedGuest, catalogue: Path, *, since: str) -> None:
     """Patch the driver in the catalogue; all kernels have it then."""
     repair_duo(catalogue, since=since)
-    keeper.put_catalogue(catalogue)
-    keeper.apply()
-    assert {slot["state"] for slot in keeper.slots(DUO).values()} == {"ready"}
+    host.put_catalogue(catalogue)
+    host.apply()
+    assert {slot["state"] for slot in host.slots(DUO).values()} == {"ready"}
 
 
-def check_way_back(keeper: Keeper, kernel: str) -> None:
+def check_way_back(host: ManagedGuest, kernel: str) -> None:
     """The kernel that ran before finds its modules, should it be booted again."""
     for driver in (MADE_UP, DUO):
-        keeper.guest(f"provision verify /var/lib/provision/{driver}/kernels/{kernel}")
+        host.guest(f"provision verify /var/lib/provision/{driver}/kernels/{kernel}")
 
 
-def check_rollback(keeper: Keeper, want: Callable[..., None]) -> None:
+def check_rollback(host: ManagedGuest, want: Callable[..., None]) -> None:
     """A driver moves on, module and library; goes back, both of them; and stays there.
 
-    `want` writes provision.toml, as `Keeper.want` does.
+    `want` writes provision.toml, as `ManagedGuest.want` does.
     """
     want(**{**WANTED, DUO: _OTHER})
-    keeper.apply()
-    assert keeper.duo() == f"module {_OTHER} library {_OTHER}"
-    keeper.guest(f"provision rollback {DUO}")
-    assert keeper.duo() == LOADED
-    keeper.apply()
-    assert keeper.duo() == LOADED
+    host.apply()
+    assert host.duo() == f"module {_OTHER} library {_OTHER}"
+    host.guest(f"provision rollback {DUO}")
+    assert host.duo() == LOADED
+    host.apply()
+    assert host.duo() == LOADED
 
 
-def check_only_needed_stays(keeper: Keeper, kernel: str) -> None:
+def check_only_needed_stays(host: ManagedGuest, kernel: str) -> None:
     """Garbage collection leaves what the only kernel that can be booted needs."""
-    kept = keeper.artifact(MADE_UP, f"kernels/{kernel}")
-    keeper.guest("provision gc")
-    assert keeper.entries(MADE_UP) == {kept}
-    assert keeper.guest(f"ls /var/lib/provision/{DUO}/kernels").stdout.split() == [kernel]
-    keeper.apply()
-    assert keeper.duo() == LOADED
-    assert set(keeper.slots(MADE_UP)) == {kernel}
+    kept = host.artifact(MADE_UP, f"kernels/{kernel}")
+    host.guest("provision gc")
+    assert host.entries(MADE_UP) == {kept}
+    assert host.guest(f"ls /var/lib/provision/{DUO}/kernels").stdout.split() == [kernel]
+    host.apply()
+    assert host.duo() == LOADED
+    assert set(host.slots(MADE_UP)) == {kernel}

@@ -1,7 +1,7 @@
-"""An exported Module, on a node: KMM's own commands, replayed with a real kernel.
+"""What is exported for hosts that have nothing else of ours: a Module of KMM, a system extension.
 
-The worker runs modprobe where it sees what its pod mounts: the shared folder as /tmp, and the
-host's /lib/modules, which it needs for what is to be unloaded only.
+KMM's own commands are replayed with a real kernel. Its worker runs modprobe where it sees what its
+pod mounts: the shared folder as /tmp, and the host's /lib/modules, for what is only unloaded.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from kit.guest import DEBIAN_12, guest_of
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.kmm import PULL, SHARED, kmm_node
 from kit.lab import lab_catalogue
+from kit.probe import need_programs
 from kit.product import BUILD_NETWORK, Provision
 
 if TYPE_CHECKING:
@@ -25,9 +26,11 @@ if TYPE_CHECKING:
     from kit.guest import Guest
     from kit.kmm import Node
 
-pytestmark = [pytest.mark.xdist_group("bare guest"), pytest.mark.minutes(3)]
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(5)]
 
 _SHARED = "/root/shared"
+_EXTENSION = f"provision-{SMALL_DRIVER}"
+_PLACE = f"/var/lib/extensions/{_EXTENSION}.raw"
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +121,31 @@ def test_firmware_and_modules_that_are_in_the_way(
     assert "lab: firmware has 8 bytes" in node("dmesg").stdout
     _worker(node, steps, steps.unload)
     assert "lab" not in _loaded(node)
+
+
+def test_a_system_extension_is_merged_and_loaded(
+    node: Guest, engine: Engine, first_small_build: dict[str, Any], tmp_path: Path
+) -> None:
+    need_programs("mksquashfs")
+    target = ("export", "sysext", SMALL_DRIVER, "--image", first_small_build["image"])
+    provision = Provision(engine.host)
+    made = provision.json(*target, "--output", tmp_path / "out")
+    again = provision.json(*target, "--output", tmp_path / "again")
+    assert (made["sha256"], made["kernels"]) == (again["sha256"], [OLD_KERNEL])
+    node("mkdir -p /var/lib/extensions")
+    node.put(tmp_path / "out" / f"{_EXTENSION}.raw", _PLACE)
+    node("systemd-sysext refresh && systemctl daemon-reload")
+    assert _EXTENSION in node("systemd-sysext status").stdout
+    node(f"systemctl start {_EXTENSION}.service")
+    assert "v4l2loopback " in node("cat /proc/modules").stdout
+    node("test -c /dev/video0")
+    assert (
+        SMALL_DRIVER in node(f"cat /etc/oci-decorator/oci-decorator.d/{SMALL_DRIVER}.json").stdout
+    )
+    node(f"systemctl stop {_EXTENSION}.service")
+    node("test ! -e /sys/module/v4l2loopback")
+    node(f"test ! -e /etc/oci-decorator/oci-decorator.d/{SMALL_DRIVER}.json")
+    # The unit asks for the kernel: another one's modules are left alone.
+    kernels = f"/usr/lib/provision/{SMALL_DRIVER}/kernels"
+    assert node(f"ls {kernels}").stdout.strip() == OLD_KERNEL
+    node(f"systemd-sysext unmerge && test ! -e {kernels} && rm {_PLACE}")

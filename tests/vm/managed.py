@@ -1,4 +1,4 @@
-"""A guest that keeps drivers as its provision.toml says: writing that, and asking what became."""
+"""A guest whose drivers `provision` manages: what it should have, and what became of it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,20 @@ from kit.duo import DUO
 from kit.guest import IMAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from kit.guest import Guest
     from kit.process import Completed
 
-__all__ = ["OPEN_DEVICE", "RUN", "Keeper"]
+__all__ = ["APT", "APT_WITHIN_S", "OPEN_DEVICE", "RUN", "WITHIN_S", "ManagedGuest"]
 
-# A container of the guest's podman, by way of the hook.
+APT = "DEBIAN_FRONTEND=noninteractive apt-get -qy"
+APT_WITHIN_S = 1500
+# What a build takes on a busy machine, with the emulated guest's part of it.
+WITHIN_S = 1800
+
+# A container of the guest's podman, by way of our runtime.
 RUN = "podman --runtime oci-decorator run --rm --network none"
 # One that opens what v4l2loopback makes, and says so.
 OPEN_DEVICE = f"{RUN} -e OCI_V4L2LOOPBACK=all {IMAGE} sh -c ': <>/dev/video0 && echo opened'"
@@ -39,14 +44,12 @@ network = "host"
 {{drivers}}
 """
 _DRIVER = '[drivers.{name}]\nversion = "{version}"\n'
-_BUILT_WITHIN_S = 1800
-_STARTED_WITHIN_S = 180
 _ENTRY = re.compile("[0-9a-f]{12}")
 _PROGRAM = f"/var/lib/provision/{DUO}/current/driver/usr/bin/duo-version"
 
 
 @dataclass(frozen=True, slots=True)
-class Keeper:
+class ManagedGuest:
     """`provision` in a guest that builds in this machine's engine.
 
     Attributes:
@@ -91,19 +94,23 @@ class Keeper:
     def apply(self, *words: str, status: int = 0) -> Completed:
         """Run `provision apply`, which has to end with the exit status `status`."""
         command = f"provision apply {' '.join(words)}"
-        done = self.guest(command, check=False, timeout_s=_BUILT_WITHIN_S)
+        done = self.guest(command, check=False, timeout_s=WITHIN_S)
         assert done.returncode == status, done.output
         self.remember_archive()
         return done
 
-    def services_done(self) -> None:
+    def wait(self, until: Callable[[], bool]) -> None:
+        """Wait until something is so; the journal says why it is not."""
+        deadline = time.monotonic() + WITHIN_S
+        while not until():
+            assert time.monotonic() < deadline, self.journal("provision-*")
+            time.sleep(1)
+
+    def wait_for_services(self) -> None:
         """Wait until what a package manager or a boot has started is at its end."""
-        asked = "systemctl is-active provision-kernel provision-apply"
+        asked = "systemctl is-active provision-boot provision-kernel provision-apply"
         states = {"activating", "deactivating", "reloading"}
-        deadline = time.monotonic() + _BUILT_WITHIN_S
-        while states & set(self.guest(asked, check=False).stdout.split()):
-            assert time.monotonic() < deadline, self.guest("journalctl -b -u 'provision-*'").stdout
-            time.sleep(2)
+        self.wait(lambda: not states & set(self.guest(asked, check=False).stdout.split()))
 
     @contextmanager
     def kernel_service_runs(self) -> Iterator[None]:
@@ -111,24 +118,22 @@ class Keeper:
         asked = "systemctl show --value -p ExecMainStartTimestampMonotonic provision-kernel"
         before = self.guest(asked).stdout
         yield
-        deadline = time.monotonic() + _STARTED_WITHIN_S
-        while self.guest(asked).stdout == before:
-            assert time.monotonic() < deadline, self.guest("journalctl -b --no-pager").stdout
-            time.sleep(1)
-        self.services_done()
+        self.wait(lambda: self.guest(asked).stdout != before)
+        self.wait_for_services()
+
+    def journal(self, unit: str) -> str:
+        """What units have written in this boot."""
+        return self.guest(f"journalctl -b --no-pager -u '{unit}'").stdout
+
+    def boot_log(self) -> str:
+        """Wait until the boot's part of the agent has ended, some seconds after a shell answers."""
+        waiting = "systemctl list-jobs --no-legend | grep -qw provision-boot.service"
+        self.guest(f"while {waiting}; do sleep 0.2; done")
+        return self.journal("provision-boot")
 
     def is_loaded(self, module: str) -> bool:
         """Whether the guest's kernel has a module."""
         return f"\n{module} " in f"\n{self.guest('cat /proc/modules').stdout}"
-
-    def boot_log(self) -> str:
-        """Wait until the boot's part of the agent has ended; what it wrote to the journal.
-
-        A shell answers some seconds before.
-        """
-        waiting = "systemctl list-jobs --no-legend | grep -qw provision-boot.service"
-        self.guest(f"while {waiting}; do sleep 0.2; done")
-        return self.guest("journalctl -b --no-pager -u provision-boot").stdout
 
     def status(self, driver: str) -> dict[str, Any]:
         """What `provision status` says about a driver."""

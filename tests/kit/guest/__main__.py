@@ -1,0 +1,14 @@
+"""`python -m kit.guest FOLDER`: a shell in a guest that a failed test has kept."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from kit.guest.base import Base
+from kit.guest.guest import Guest
+
+if __name__ == "__main__":
+    kept = Path(sys.argv[1])
+    with Guest(Base((kept / "base").resolve()), snapshot=kept / "disk.qcow2") as guest:
+        guest.open_shell()
