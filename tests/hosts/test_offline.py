@@ -1,35 +1,33 @@
-"""Hosts for which nothing is compiled: a registry has the driver, or the controller's files do."""
+"""Hosts for which nothing is compiled: a registry, a bundle, or the controller's files have it."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hosts.conftest import ENGINE
 from hosts.machines import DEBIAN_12, KERNEL, Machine
 from kit.cache import REPOSITORY
 from kit.debian import mirror, security_mirror
 from kit.hosts import DISTRO, SMALL_DRIVER
-from kit.playbooks import REMOVE, SITE, Ansible, Played
-from kit.probe import need_programs
+from kit.outer import NO_ENGINE, PIN, outer_side
+from kit.playbooks import REMOVE, SITE, Ansible
+from kit.probe import need, need_programs
 from kit.process import run
-from kit.product import Provision
-from kit.registry import serving_registry
+from kit.product import DECORATOR, Provision
+from kit.systemd import has_device_cgroups
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from kit.engine import Engine
 
-pytestmark = pytest.mark.minutes(2)
-
-_TARGET = (SMALL_DRIVER, "--kernel", KERNEL, "--distro", DISTRO)
+_PROVISION = "/opt/provision/bin/provision"
+_TRUST = "/etc/provision/trust.d"
+_MEDIUM = "/media/bundle"
 # For a Docker that could do no harm to this machine's network.
 _DAEMON_JSON = """\
 {
@@ -43,122 +41,108 @@ _DAEMON_JSON = """\
 
 def _digest(machine: Machine) -> str:
     """The artifact that a host has for its kernel, by its short digest."""
-    status = json.loads(machine("/opt/provision/bin/provision", "status", "--json").stdout)
+    status = json.loads(machine(_PROVISION, "status", "--json").stdout)
     ((slot,),) = (driver["kernels"] for driver in status["drivers"])
     return str(slot["digest"])
 
 
-def _short(build: dict[str, Any]) -> str:
-    return str(build["digest"]).removeprefix("sha256:")[:12]
+def _need() -> None:
+    need_programs("docker-registry", "podman", "ssh")
+    need(has_device_cgroups(), "device cgroups of version 1", "systemd in a container wants them")
 
 
-@dataclass(frozen=True, slots=True)
-class _Pulled:
-    """Two hosts after a run of the playbook: what they have came from a registry.
-
-    Attributes:
-        pulls: One with an engine, which would build what the registry lacked.
-        never: One without, which never builds and trusts two keys.
-        ansible: Their controller.
-        played: The run.
-        built: What was pushed.
-        layers: What the engine had before the run.
-        keys: The folder of the keys.
-    """
-
-    pulls: Machine
-    never: Machine
-    ansible: Ansible
-    played: Played
-    built: dict[str, Any]
-    layers: set[str]
-    keys: Path
+def _never_builds(settings: dict[str, Any]) -> dict[str, Any]:
+    """The variables of a host without an engine."""
+    return {
+        **settings,
+        "provision_host_engine": "none",
+        "provision_driver_config": {
+            "drivers": {SMALL_DRIVER: {}},
+            "policy": {"build": "never"},
+            "trust": {"keys": _TRUST},
+        },
+        "provision_driver_require": "prepared",
+    }
 
 
-@pytest.fixture
-def pulled(
-    engine: Engine,
-    small_build: dict[str, Any],
-    config: dict[str, Any],
-    settings: dict[str, Any],
-    tmp_path: Path,
-) -> Iterator[_Pulled]:
-    """Both hosts, set up by one run."""
-    need_programs("docker-registry")
-    data, keys = tmp_path / "registry", tmp_path / "keys"
-    data.mkdir()
-    keys.mkdir()
-    provision = Provision(engine.host)
-    for name in ("fleet", "former"):
-        provision("key", "generate", "--output", keys / name, "--no-password")
-    with serving_registry(data) as registry:
-        _push(engine, small_build, registry, keys / "fleet.key")
-        common = {"drivers": {SMALL_DRIVER: {}}, "registry": {"address": f"{registry}/drivers"}}
-        pulling = {**config, **common, "trust": {"insecure": True}}
-        never = {**config, **common, "policy": {"build": "never"}}
-        del never["engine"]
-        trusted = [str(keys / "fleet.pub"), str(keys / "former.pub")]
-        with (
-            Machine(
-                DEBIAN_12,
-                "pulls",
-                binds={engine.folder: ENGINE},
-                settings={"provision_driver_config": pulling},
-            ) as first,
-            Machine(
-                DEBIAN_12,
-                "never",
-                settings={"provision_driver_config": never, "provision_driver_trust_keys": trusted},
-            ) as second,
-        ):
-            before = engine.layers()
-            variables = {**settings, "provision_driver_require": "prepared"}
-            ansible = Ansible(tmp_path, [first, second], variables)
-            played = ansible.play(SITE, "-v")
-            yield _Pulled(first, second, ansible, played, small_build, before, keys)
-
-
-def _push(engine: Engine, build: dict[str, Any], registry: str, key: Path) -> None:
-    """Have the registry hold a signed driver, of which the engine keeps nothing."""
-    provision = Provision(engine.host)
-    pin = provision.json("resolve", *_TARGET)
-    driver, kernel = pin["driver"], pin["kernel"]["release"]
-    tag = f"{driver['version']}-{driver['flavour']}-{kernel}.debian12"
-    name = f"{registry}/drivers/{SMALL_DRIVER}:{tag}"
-    provision.build(*_TARGET, "--push", name)
-    provision("push", build["image"], name, "--sign", "--key", key)
-    short = build["image"].removeprefix("provision/")
-    engine.docker("image", "rm", *(i for i in engine.images() if i.endswith((short, tag))))
-    # The steps of its build are not to be found either.
-    engine.docker("builder", "prune", "--all", "--force")
-
-
-def test_from_a_registry_nothing_is_built_and_a_host_that_never_builds_needs_no_engine(
-    pulled: _Pulled, engine: Engine
+def test_a_host_without_an_engine_gets_a_signed_driver_from_a_registry(
+    settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    assert pulled.played.output.count("(from: registry)") >= len((pulled.pulls, pulled.never))
-    for machine in (pulled.pulls, pulled.never):
-        assert _digest(machine) == _short(pulled.built)
-    # Hosts pull by themselves: the engine has no image more, and no step of a build.
-    assert engine.layers() <= pulled.layers
+    _need()
+    NO_ENGINE("key", "generate", "--output", tmp_path / "former", "--no-password")
+    variables = _never_builds(settings)
+    del variables["provision_driver_config"]["trust"]
+    former = str(tmp_path / "former.pub")
+    with outer_side(tmp_path) as outer, Machine(DEBIAN_12) as machine:
+        variables["provision_driver_config"]["registry"] = {"address": outer.address}
+        # Of a key that signed nothing.
+        ansible = Ansible(tmp_path, [machine], variables)
+        refused = ansible.play(SITE, check=False, provision_driver_trust_keys=[former])
+        assert refused.recap["host"]["failed"] == 1
+        keys = [str(outer.public), former]
+        played = ansible.play(SITE, "-v", provision_driver_trust_keys=keys)
+        assert "(from: registry)" in played.output
+        assert _digest(machine) == PIN.short_digest
+        assert machine.sh(f"ls {_TRUST}").split() == ["fleet.pub", "former.pub"]
+        # One that is not in the list any more is trusted nowhere, anyone who put it there.
+        machine.sh(f"cp {_TRUST}/former.pub {_TRUST}/another.pem")
+        ansible.play(SITE, provision_driver_trust_keys=keys[:1])
+        assert machine.sh(f"ls {_TRUST}").split() == ["fleet.pub"]
+        ansible.play(REMOVE, provision_driver_trust_keys=keys[:1])
+        assert "trust.d" not in machine.sh("ls /etc/provision || true")
 
-    host, folder = pulled.never, "/etc/provision/trust.d"
-    assert host.sh(f"ls {folder}").split() == ["fleet.pub", "former.pub"]
-    assert f'keys = "{folder}"' in host.read("/etc/provision/provision.toml")
-    # One that is not in the list any more counts nowhere, anyone who put it there.
-    host.sh(f"cp {folder}/former.pub {folder}/another.pem")
-    only = ("--limit", host.name)
-    fleet = {"provision_driver_trust_keys": [str(pulled.keys / "fleet.pub")]}
-    pulled.ansible.play(SITE, *only, "--extra-vars", json.dumps(fleet))
-    assert host.sh(f"ls {folder}").split() == ["fleet.pub"]
-    pulled.ansible.play(REMOVE, *only)
-    assert "trust.d" not in host.sh("ls /etc/provision || true")
+
+# The commands of docs/how-to/air-gap.md, in its order. With each change, engine/test_air_gap.py
+# carries artifacts over a gap.
+@pytest.mark.nightly
+def test_a_host_without_a_network_gets_all_from_the_bundle(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    _need()
+    wheels = tmp_path / "wheels"
+    pinned = ("--require-hashes", "--no-deps", "-r", REPOSITORY / "constraints.txt")
+    run([sys.executable, "-m", "pip", "download", "--quiet", *pinned, "--dest", wheels])
+    # Registry and network are out of reach after that.
+    with outer_side(tmp_path) as outer:
+        what = ("--kernel", KERNEL, "--distro", DISTRO)
+        brought = ("--wheels", wheels, "--program", DECORATOR)
+        bundle = outer.bundle(tmp_path / "bundle", *what, *brought)
+    with Machine(DEBIAN_12, binds={bundle: _MEDIUM}, isolated=True) as machine:
+        # It has an interface of its own, which is not the way to anywhere.
+        assert machine.sh("tail -n +2 /proc/net/route") == ""
+        assert machine.sh("ls /sys/class/net").split() == ["lo"]
+        machine.write(f"{_TRUST}/fleet.pub", (tmp_path / "fleet.pub").read_text())
+        variables = _never_builds(settings) | {
+            "provision_driver_cache": str(tmp_path / "bundles"),
+            "provision_driver_bundle": str(bundle),
+            "provision_hook_program": str(bundle / "bin/oci-decorator"),
+        }
+        ansible = Ansible(tmp_path, [machine], variables)
+        played = ansible.play(SITE, "-v")
+        assert "(from: registry)" in played.output
+        assert _digest(machine) == PIN.short_digest
+        assert ansible.play(SITE).changed_tasks() == []
+        _by_hand(machine)
+
+
+def _by_hand(machine: Machine) -> None:
+    """What a person does on one host, and what is refused there for a key of someone else."""
+    shown = json.loads(machine(_PROVISION, "bundle", "show", _MEDIUM, "--check", "--json").stdout)
+    assert shown["signed_by"] == "fleet.pub"
+    words = (_PROVISION, "bundle", "load", _MEDIUM, "--store", "--json")
+    done = json.loads(machine(*words).stdout)
+    # It is there by now.
+    assert (len(done["entries"]), done["changed"]) == (1, False)
+    other = f"{_PROVISION} key generate --no-password --output other"
+    machine.sh(f"cd {_TRUST}; rm fleet.pub; {other}; rm other.key")
+    assert machine(*words, check=False).returncode == 1
 
 
 @pytest.mark.nightly
 def test_from_only_the_controllers_files(
     engine: Engine, small_build: dict[str, Any], settings: dict[str, Any], tmp_path: Path
 ) -> None:
+    target = (SMALL_DRIVER, "--kernel", KERNEL, "--distro", DISTRO)
     archive = tmp_path / "driver.tar"
     shutil.copy(small_build["archive"], archive)
     wheelhouse = tmp_path / "wheels"
@@ -171,7 +155,7 @@ def test_from_only_the_controllers_files(
     ]
     run([sys.executable, "-m", "pip", "download", "--quiet", *pinned, "--dest", wheelhouse])
     # A host without the base image can't know which one the driver was built on.
-    base = Provision(engine.host).json("resolve", *_TARGET)["base"]
+    base = Provision(engine.host).json("resolve", *target)["base"]
     debian = {
         "archive": {"mirror": mirror(), "security_mirror": security_mirror()},
         "base_images": {"12": f"{base['image']}@{base['digest']}"},
@@ -192,7 +176,7 @@ def test_from_only_the_controllers_files(
         }
         ansible = Ansible(tmp_path, [machine], variables)
         ansible.play(SITE)
-        assert _digest(machine) == _short(small_build)
+        assert small_build["digest"].startswith(f"sha256:{_digest(machine)}")
         # There was nothing to build with, and nothing was built.
         listed = machine("docker", "images", "--format", "{{.Repository}}:{{.Tag}}").stdout.split()
         assert listed == [small_build["image"]]
