@@ -94,3 +94,21 @@ def test_a_registry_that_does_not_answer_is_named(
     assert reference in error["message"]
     assert "connection refused" in error["details"]
     assert provision("verify", small_build["image"]).returncode == 0
+
+
+def test_an_image_goes_to_a_host_as_one_file(
+    provision: Provision, small_build: dict[str, Any], host: Host, tmp_path: Path
+) -> None:
+    need_programs("skopeo")
+    provision("key", "generate", "--output", tmp_path / "fleet", "--no-password")
+    archive, signed = tmp_path / "driver.tar", ("--sign", "--key", tmp_path / "fleet.key")
+    pushed = provision.json("push", small_build["image"], "--output", archive, *signed)
+    assert pushed["signed"]["facts"]["pin"] == small_build["digest"]
+    install = ("install", archive, "--root", host.root, "--public-key")
+    provision("key", "generate", "--output", tmp_path / "other", "--no-password")
+    assert provision(*install, tmp_path / "other.pub", check=False).returncode == 1
+    assert not host.store(SMALL_DRIVER).exists()
+    provision(*install, tmp_path / "fleet.pub")
+    provision("verify", host.entry(SMALL_DRIVER))
+    words = ("push", small_build["image"], "registry.example/x:1", "--output", archive)
+    assert provision(*words, check=False).returncode == 2

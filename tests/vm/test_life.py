@@ -274,8 +274,7 @@ def test_what_is_purged_leaves_nothing(host: ManagedGuest) -> None:
     guest("systemctl reload docker && provision gc && rm -r /var/lib/provision")
     guest(f"{APT} purge provision oci-decorator", timeout_s=APT_WITHIN_S)
     left = guest(f"{_LIST_OURS.strip()} | comm -13 /root/before -").stdout.split()
-    # What the admin wrote, and the metrics of the last apply: that no driver is wanted.
-    metrics = f"{_METRICS}/provision.prom"
-    assert left == ["/etc/provision", "/etc/provision/provision.toml", metrics]
+    # What the admin wrote.
+    assert left == ["/etc/provision", "/etc/provision/provision.toml"]
     assert guest("systemctl list-unit-files 'provision-*' --no-legend", check=False).stdout == ""
     assert guest(f"docker run --rm --network none {IMAGE} echo works").stdout == "works\n"
