@@ -9,7 +9,7 @@ use crate::support::{code, install_copy, need, stdout, Tree};
 
 /// One of each kind of need.
 const TESTS: [&str; 3] = [
-    "cdi::a_device_for_each_node_each_feature_and_all",
+    "nodes::every_way_gives_the_nodes_of_the_same_classes",
     "hook::nothing_is_given_to_those_who_do_not_ask",
     "ldconfig::a_second_start_changes_nothing",
 ];
