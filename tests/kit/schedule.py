@@ -19,6 +19,8 @@ __all__ = ["Scheduling", "minutes_of", "put_in_order", "scope_of", "share", "tim
 
 # What a test takes that doesn't say.
 _UNSAID = 0.1
+# How much longer a slower machine may take.
+_SLOWER = 1.5
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no type hints
@@ -73,4 +75,4 @@ def share(minutes: Mapping[str, float], number: int, parts: int) -> set[str]:
 def time_left_for(item: pytest.Item, end: float) -> bool:
     """Whether an item would be at its end by that time."""
     mark = item.get_closest_marker("minutes")
-    return time.time() + 60 * (mark.args[0] if mark else _UNSAID) <= end
+    return time.time() + 60 * _SLOWER * (mark.args[0] if mark else _UNSAID) <= end
