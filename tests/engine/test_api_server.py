@@ -111,6 +111,9 @@ def test_the_agents_documents_are_created_in_their_order(
     server: ApiServer, agent: list[dict[str, Any]]
 ) -> None:
     (daemonset,) = (one for one in agent if one["kind"] == "DaemonSet")
+    # In a cluster the controller manager makes it for each namespace.
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
+    server.create("/api/v1/namespaces/provision/serviceaccounts", account)
     pods = "/api/v1/namespaces/provision/pods"
     pod = {
         "apiVersion": "v1",
