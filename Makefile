@@ -11,8 +11,7 @@ endif
 PYTHON := PYTHONPATH=tests .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
 SHIPPING := PYTHONPATH=release .venv/bin/python -m shipping
-# tests/conftest.py says which tests share a process; a host mostly waits for Ansible, an engine for
-# the archive, and an emulated guest mostly uses one core.
+# Test files say which of them share a process: tests/kit/schedule.py.
 WORKERS ?= 2
 SHARED := --numprocesses=$(WORKERS) --durations=20 -m
 DAILY := $(SHARED) 'not nightly'

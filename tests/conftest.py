@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
 
+# Whether there was time for a scope, when its first test came.
+_BEGUN = pytest.StashKey[dict[str, bool]]()
 # What builds for packaged kernels.
 _ON_KERNELS = ("tests/engine/", "tests/hosts/", "tests/vm/")
 
@@ -55,6 +57,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Of what other options have left, take the share; begin with what takes longest."""
     if config.option.share:
         number, _, parts = config.option.share.partition("/")
+        if not (number.isdecimal() and parts.isdecimal() and int(number) < int(parts)):
+            raise pytest.UsageError("--share takes K/N, such as 0/6, with K less than N")
         chosen = share(minutes_of(items), int(number), int(parts))
         config.hook.pytest_deselected(items=[i for i in items if scope_of(i) not in chosen])
         items[:] = [item for item in items if scope_of(item) in chosen]
@@ -65,7 +69,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Begin nothing that would not end in time."""
     end = item.config.option.end_by
-    if end and not time_left_for(item, end):
+    if not end:
+        return
+    # Once for all tests that its minutes are of: a host's life is not cut after it has begun.
+    begun = item.config.stash.setdefault(_BEGUN, {})
+    if not begun.setdefault(scope_of(item), time_left_for(item, end)):
         pytest.skip(f"no time is left for {item.nodeid}")
 
 

@@ -59,6 +59,13 @@ def _two_versions_not_wanted(host: HostTree, run: Run) -> None:
     host.configure("# none\n")
 
 
+def _previous_library_altered(host: HostTree, run: Run) -> None:
+    _two_versions(host, run)
+    folder = host.store("previous").resolve() / "driver"
+    library = next(path for path in folder.rglob("*") if path.is_file() and ".so" in path.name)
+    library.write_bytes(bytes(byte ^ 1 for byte in library.read_bytes()))
+
+
 def _rolled_back(host: HostTree, run: Run) -> None:
     _two_versions(host, run)
     run("rollback", DRIVER)
@@ -312,6 +319,7 @@ STATES: dict[str, State] = {
     "rebooted": _rebooted,
     "in use": _in_use,
     "newer": _newer_offered,
+    "two versions, previous library altered": _previous_library_altered,
     "newer, in use": _newer_offered_while_in_use,
     "two versions": _two_versions,
     "two versions, keep none": _keeps_nothing,

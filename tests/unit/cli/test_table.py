@@ -213,6 +213,8 @@ _ROWS: list[Row] = [
         {"in use", "previous", "kernels", "state", "vendor file", "modules", "status"},
     ),
     ("two versions", "rollback other", 3, _error(3), set()),
+    # Of the same size: only its checksum says so.
+    ("two versions, previous library altered", "rollback demo", 3, _error(3), set()),
     ("two versions", "gc", 0, {"artifacts": []}, set()),
     ("two versions, keep none", "gc --dry-run", 0, {"artifacts": [{"driver": DRIVER}]}, set()),
     (
