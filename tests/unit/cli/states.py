@@ -66,6 +66,20 @@ def _previous_library_altered(host: HostTree, run: Run) -> None:
     library.write_bytes(bytes(byte ^ 1 for byte in library.read_bytes()))
 
 
+def _nothing_whole_at_boot(host: HostTree, run: Run) -> None:
+    _previous_library_altered(host, run)
+    host.boot(KERNEL)
+    module = next(host.store("current").resolve().rglob("demo.ko"))
+    module.write_bytes(module.read_bytes()[:-1] + b"x")
+
+
+def _third_version_while_in_use(host: HostTree, run: Run) -> None:
+    _two_versions(host, run)
+    host.offer("3.0")
+    host.want(version="3.0")
+    host.use()
+
+
 def _rolled_back(host: HostTree, run: Run) -> None:
     _two_versions(host, run)
     run("rollback", DRIVER)
@@ -320,6 +334,8 @@ STATES: dict[str, State] = {
     "in use": _in_use,
     "newer": _newer_offered,
     "two versions, previous library altered": _previous_library_altered,
+    "two versions, none whole, booted": _nothing_whole_at_boot,
+    "two versions, a third while in use": _third_version_while_in_use,
     "newer, in use": _newer_offered_while_in_use,
     "two versions": _two_versions,
     "two versions, keep none": _keeps_nothing,

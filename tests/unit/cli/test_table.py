@@ -215,6 +215,20 @@ _ROWS: list[Row] = [
     ("two versions", "rollback other", 3, _error(3), set()),
     # Of the same size: only its checksum says so.
     ("two versions, previous library altered", "rollback demo", 3, _error(3), set()),
+    (
+        "two versions, none whole, booted",
+        "apply --boot",
+        0,
+        _applied("pending"),
+        {"state", "status"},
+    ),
+    (
+        "two versions, a third while in use",
+        "apply",
+        4,
+        _applied("reboot-required", "prepare"),
+        {*_STORED, "status", "settings"},
+    ),
     ("two versions", "gc", 0, {"artifacts": []}, set()),
     ("two versions, keep none", "gc --dry-run", 0, {"artifacts": [{"driver": DRIVER}]}, set()),
     (
