@@ -9,6 +9,8 @@ from kit.guest.base import Base
 from kit.guest.guest import Guest
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or not Path(sys.argv[1], "disk.qcow2").is_file():
+        sys.exit("usage: python -m kit.guest FOLDER, which a failed test has named")
     kept = Path(sys.argv[1])
     with Guest(Base((kept / "base").resolve()), snapshot=kept / "disk.qcow2") as guest:
         guest.open_shell()
