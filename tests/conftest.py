@@ -18,7 +18,7 @@ from kit.shared import shared_file, shared_folder
 from kit.toolchains import load_toolchains
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from pathlib import Path
 
     from xdist.remote import Producer
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
 
+# The first stage of a life that failed.
+_FAILED_STAGE = pytest.StashKey[str]()
 # Whether there was time for a scope, when its first test came.
 _BEGUN = pytest.StashKey[dict[str, bool]]()
 # What builds for packaged kernels.
@@ -67,7 +69,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Begin nothing that would not end in time."""
+    """Leave out stages after one that failed, and begin nothing that would not end in time."""
+    if item.parent is not None and (failed := item.parent.stash.get(_FAILED_STAGE, None)):
+        pytest.skip(f"the stage before failed: {failed}")
     end = item.config.option.end_by
     if not end:
         return
@@ -75,6 +79,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     begun = item.config.stash.setdefault(_BEGUN, {})
     if not begun.setdefault(scope_of(item), time_left_for(item, end)):
         pytest.skip(f"no time is left for {item.nodeid}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Function,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember the first stage that failed."""
+    report = yield
+    if report.failed and item.parent is not None and item.get_closest_marker("stages"):
+        item.parent.stash[_FAILED_STAGE] = item.name
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -11,32 +11,12 @@ from kit.probe import need, need_programs
 from kit.systemd import has_device_cgroups
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from pathlib import Path
 
     from kit.engine import Engine
 
 # Where hosts see the folder with the socket of the engine that builds.
 ENGINE = "/srv/engine"
-
-_FAILED_STAGE = pytest.StashKey[str]()
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Leave out the stages that follow one that failed."""
-    if item.parent is not None and (failed := item.parent.stash.get(_FAILED_STAGE, None)):
-        pytest.skip(f"the stage before failed: {failed}")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Function,
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Remember the first stage that failed."""
-    report = yield
-    if report.failed and item.parent is not None and item.get_closest_marker("stages"):
-        item.parent.stash[_FAILED_STAGE] = item.name
-    return report
 
 
 @pytest.fixture(scope="session")

@@ -34,25 +34,15 @@ if TYPE_CHECKING:
 HOST = "10.0.2.2"
 
 
-_FAILED_STAGE = pytest.StashKey[str]()
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Leave out the stages that follow one that failed."""
-    if item.parent is not None and (failed := item.parent.stash.get(_FAILED_STAGE, None)):
-        pytest.skip(f"the stage before failed: {failed}")
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Function,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """After a stage that failed, keep its guest for a maintainer to look at."""
     report = yield
-    if report.failed and item.parent is not None and item.get_closest_marker("stages"):
-        item.parent.stash[_FAILED_STAGE] = item.name
+    if report.failed and report.when == "call" and item.get_closest_marker("stages"):
         host = next((one for one in item.funcargs.values() if isinstance(one, ManagedGuest)), None)
-        if report.when == "call" and host is not None:
+        if host is not None:
             # In place of what the last failure of this file has left.
             folder = cache_dir() / f"kept-{item.path.stem}"
             report.sections.append(("the guest", host.guest.keep(folder)))
