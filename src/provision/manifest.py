@@ -14,6 +14,8 @@ from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model
 from provision.documents import Frozen
 from provision.pin import Pin, Sha256
 
+#: The manifest in a store entry and in an artifact.
+MANIFEST = PurePosixPath("driver/manifest.json")
 # A file in a store entry: the image that the artifact came from, if that is unsigned.
 UNSIGNED = PurePosixPath("unsigned")
 

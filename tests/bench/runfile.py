@@ -22,9 +22,9 @@ from kit.hosts import DISTRO, NEW_KERNEL, OLD_KERNEL, load_base
 from kit.process import run
 from kit.product import Provision
 from kit.runfile import debian_runfile
+from provision.build.context_files import have_parts
+from provision.build.workspace import load_settings
 from provision.pin import RunfileSource
-from provision.pipeline.context_files import have_parts
-from provision.pipeline.workspace import load_settings
 from provision.sources.runfile import read_head
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from provision.cli import entry, job
 from provision.documents import load_json
 from provision.engine.docker_api import Image
 from provision.manifest import Manifest
-from provision.pipeline.pulling import Obtained
 from provision.store.entries import add
 from provision.store.layout import Layout
+from provision.store.pulling import Obtained
 from unit.engine.fake_engine import FakeEngine
 from unit.kmod.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
 
-    from provision.pipeline.driver_request import DriverRequest
-    from provision.pipeline.workspace import Settings
+    from provision.build.driver_request import DriverRequest
+    from provision.build.workspace import Settings
 
 DRIVER = "demo"
 VERSIONS = ("1.2", "2.0", "3.0")

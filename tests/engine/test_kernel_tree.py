@@ -2,7 +2,7 @@
 
 The kernel is one that the kit compiled from source, with a configuration of its own; its
 Module.symvers says which CRCs a module has to hold. Compiling it takes two processors some six
-minutes, so what needs it is a nightly test; unit/pipeline/test_trees.py has the decisions.
+minutes, so what needs it is a nightly test; unit/build/test_trees.py has the decisions.
 """
 
 from __future__ import annotations

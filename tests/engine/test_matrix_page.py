@@ -10,9 +10,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from kit.browser import LEAST_CONTRAST, chromium, contrasts, opened
-from provision.matrix.cells import Cell, Column, Row
-from provision.matrix.grid import MatrixReport, render_page
-from provision.matrix.results import FirstError, result_of
+from provision.fleet.matrix.cells import Cell, Column, Row
+from provision.fleet.matrix.grid import MatrixReport, render_page
+from provision.fleet.matrix.results import FirstError, result_of
 from provision.shipped import templates_dir
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from provision.config import SigningConfig
 from provision.documents import load_json
 from provision.errors import ProvisionError
 from provision.kmod.module_signatures import sign_modules, verify_signatures
-from provision.kmod.verify import MANIFEST, verify_artifact
-from provision.manifest import Manifest
-from provision.signing_key import PIN_VARIABLE
+from provision.kmod.verify import verify_artifact
+from provision.manifest import MANIFEST, Manifest
+from provision.registry.signing_key import PIN_VARIABLE
 from unit.kmod.artifact import make_artifact
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ _RESOLVER = (
     "provision.build.decision",
     "provision.build.dockerfile",
     "provision.build.solve",
-    "provision.pipeline.package_pins",
-    "provision.pipeline.resolving",
-    "provision.pipeline.image_builds",
-    "provision.pipeline.obtaining",
+    "provision.build.package_pins",
+    "provision.build.resolving",
+    "provision.build.image_builds",
+    "provision.store.obtaining",
     "jinja2",
 )
 # The models of files that people write.

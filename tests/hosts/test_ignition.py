@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from kit.coreos import Layout
     from kit.engine import Engine
 
-# A Python for hosts is compiled; tests/unit/ignition has the configurations with each change.
+# A Python for hosts is compiled. tests/unit/export/ignition has the configurations with each
+# change.
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(3)]
 
 _DRIVER = "v4l2loopback"

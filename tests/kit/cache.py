@@ -29,7 +29,7 @@ BUILDS = tuple(
     REPOSITORY / name
     for name in (
         "templates",
-        *(f"src/provision/{part}" for part in ("build", "distros", "pipeline", "engine")),
+        *(f"src/provision/{part}" for part in ("build", "distros", "engine")),
     )
 )
 _LIMIT_BYTES = 3 << 30

@@ -16,11 +16,11 @@ from kit.agent_host import AgentHost
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.product import Provision
 from kit.registry import serving_registry
-from provision.pipeline.registries import skopeo_registry, tag_of
-from provision.pipeline.workspace import load_settings
+from provision.build.workspace import load_settings
 from provision.registry.image_layout import LayoutWriter
 from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST
 from provision.registry.names import parse_reference
+from provision.registry.registries import skopeo_registry, tag_of
 from provision.registry.skopeo import Layout, copy
 from unit.kmod.artifact import make_artifact, make_pin
 from unit.registry.media import config_of

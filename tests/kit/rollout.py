@@ -28,13 +28,13 @@ from provision.agent.desired import load_desired
 from provision.agent.model import Run
 from provision.agent.reconcile import apply
 from provision.pin import PIN_LABEL, Pin
-from provision.pipeline.registries import tag_of
 from provision.registry.artifact_images import facts_of
 from provision.registry.attached_signatures import sign, signature_tag
 from provision.registry.client import Client
 from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST
 from provision.registry.names import parse_reference
 from provision.registry.private_key import generate_key, open_private_key
+from provision.registry.registries import tag_of
 from provision.registry.tokens import Access
 from provision.registry.transport import Transport, content_digest
 from unit.kmod.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin

@@ -22,7 +22,7 @@ from provision.files import (
     switch_symlink,
     write_atomic,
 )
-from provision.pipeline.image_archives import pack_folder
+from provision.registry.image_archives import pack_folder
 
 
 def names(folder: Path) -> list[str]:

@@ -24,12 +24,12 @@ from provision.files import in_root
 from provision.host.facts import read_facts
 from provision.host.kernels import find_kernels
 from provision.kmod.device_setup import configured_folder, make_nodes
+from provision.kmod.host_modules import stored_drivers
 from provision.kmod.loaded import loaded_modules
 from provision.manifest import DeviceNode
-from provision.pipeline.artifacts import activate_entry, deactivate
-from provision.pipeline.host_modules import stored_drivers
 from provision.progress import silent
 from provision.shipped import templates_dir
+from provision.store.artifacts import activate_entry, deactivate
 from provision.store.entries import current_entry, link_kernel, linked_kernels
 from provision.store.layout import Layout
 from provision.store.locks import building, switching

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from provision import signing_key
 from provision.config import SigningConfig
 from provision.errors import NotFoundError, ProvisionError
+from provision.registry import signing_key
+from provision.registry.signing_key import PIN_VARIABLE, SigningKey, open_key
 from provision.run import Completed
-from provision.signing_key import PIN_VARIABLE, SigningKey, open_key
 
 URI = "pkcs11:token=t;object=o"
 HUSH = "hunter2"

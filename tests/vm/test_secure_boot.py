@@ -25,8 +25,7 @@ from kit.product import Provision
 from provision.config import SigningConfig
 from provision.documents import load_json
 from provision.kmod.module_signatures import sign_modules
-from provision.kmod.verify import MANIFEST
-from provision.manifest import Manifest
+from provision.manifest import MANIFEST, Manifest
 from vm.stored import Store
 
 if TYPE_CHECKING:

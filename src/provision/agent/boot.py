@@ -19,9 +19,10 @@ from provision.agent.observe import observe
 from provision.agent.reconcile import apply, clean
 from provision.errors import ConfigError
 from provision.files import glob_in_root
+from provision.host.folders import STORE
 from provision.progress import Note, Progress, silent
 from provision.store.entries import link_kernel
-from provision.store.layout import STORE, Layout
+from provision.store.layout import Layout
 from provision.store.locks import changing, switching
 from provision.store.state import NewerStateError, load_state, store_state
 

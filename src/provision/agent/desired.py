@@ -23,9 +23,10 @@ from provision.agent.contents import read_contents
 from provision.agent.model import Desired, DesiredDriver
 from provision.errors import InUseError, NotFoundError
 from provision.files import in_root, remove_drafts, write_atomic
+from provision.host.folders import STORE
 from provision.host.kernels import machine
 from provision.store.entries import linked_kernels
-from provision.store.layout import STORE, Layout
+from provision.store.layout import Layout
 from provision.store.locks import switching
 from provision.store.state import load_state
 

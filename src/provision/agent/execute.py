@@ -15,14 +15,13 @@ from provision.agent.preparing import Preparer
 from provision.agent.rollback import choose, reject
 from provision.documents import load_json
 from provision.errors import InUseError, NotFoundError, ProvisionError
+from provision.kmod.host_modules import record_loaded, unloading
 from provision.kmod.load import load, unload
 from provision.kmod.refusals import UnfitModuleError
-from provision.kmod.verify import MANIFEST
-from provision.manifest import Manifest
-from provision.pipeline.artifact_lookup import asks_registries
-from provision.pipeline.artifacts import activate_entry, deactivate
-from provision.pipeline.host_modules import record_loaded, unloading
+from provision.manifest import MANIFEST, Manifest
 from provision.progress import Note
+from provision.store.artifact_lookup import asks_registries
+from provision.store.artifacts import activate_entry, deactivate
 from provision.store.layout import Layout
 from provision.store.locks import changing
 from provision.store.state import (

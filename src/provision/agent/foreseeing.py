@@ -24,12 +24,12 @@ from provision.agent.observe import observe
 from provision.agent.preparing import Preparer
 from provision.errors import NotFoundError, ProvisionError
 from provision.host.facts import read_facts
-from provision.pipeline.artifact_lookup import asks_registries, look_for
-from provision.pipeline.availability import version_to_build
-from provision.pipeline.registries import Consent
-from provision.pipeline.registry_search import Lookup
 from provision.progress import Event, Note
+from provision.registry.find import Lookup
+from provision.registry.registries import Consent
 from provision.sources.upstream import Ended, ended_branch, kept, known_branches, today
+from provision.store.artifact_lookup import asks_registries, look_for
+from provision.store.availability import version_to_build
 from provision.store.layout import Layout
 
 Source = Literal["store", "registry", "build", "missing"]

@@ -16,16 +16,17 @@ from provision.agent.coming_kernels import awaited, is_calm, settled
 from provision.agent.contents import read_contents
 from provision.agent.model import Desired
 from provision.build.package_store import PackageStore
+from provision.build.workspace import load_settings
 from provision.distros.debian import default_cache
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, in_root, remove_lock
+from provision.fleet.matrix.results import Results, matrix_folder
+from provision.host.folders import STORE
 from provision.host.kernels import Kernels, find_kernels
-from provision.matrix.results import Results, matrix_folder
-from provision.pipeline.lazy_builds import open_engine
-from provision.pipeline.workspace import load_settings
 from provision.progress import Note, Progress, silent
 from provision.store.entries import entries, linked_kernels, remove, remove_leftovers, unlink_kernel
-from provision.store.layout import STORE, Layout
+from provision.store.layout import Layout
+from provision.store.lazy_builds import open_engine
 from provision.store.locks import building, changing, switching
 from provision.store.state import DriverState, NewerStateError, load_state, store_state
 

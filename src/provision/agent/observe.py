@@ -21,11 +21,12 @@ from provision.agent.model import (
 from provision.files import glob_in_root, in_root
 from provision.host.boot_entries import Ask
 from provision.host.devices.record import recorded_problems
+from provision.host.folders import STORE
 from provision.host.initramfs import recorded_problem
 from provision.host.kernels import find_kernels, is_running_host
 from provision.kmod.loaded import LoadedModule, is_same_build, loaded_modules, users_of
 from provision.store.entries import linked_kernels, unsigned_reference
-from provision.store.layout import STORE, Layout
+from provision.store.layout import Layout
 from provision.store.lenient import copies_of
 from provision.store.state import DriverState, Failure, KernelState, NewerStateError, load_state
 

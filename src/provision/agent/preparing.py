@@ -18,23 +18,23 @@ from provision.agent.desired import setting_fingerprint, settled_version
 from provision.agent.failures import older, rejected, removed_again
 from provision.agent.loaders import give_loader
 from provision.agent.model import Action, DesiredDriver, KernelArtifact, Observed, Run
+from provision.build.driver_request import DriverRequest
 from provision.build.package_store import PackageGoneError
+from provision.build.workspace import Settings, load_settings
 from provision.distros.debian import compare_versions
 from provision.engine.docker_api import Engine, EngineLostError
 from provision.errors import ProvisionError
 from provision.host.kernels import kernel_release
 from provision.pin import Pin
-from provision.pipeline.artifact_lookup import look_for
-from provision.pipeline.driver_request import DriverRequest
-from provision.pipeline.lazy_builds import obtain, open_engine, resolve_pin
-from provision.pipeline.pulling import Obtained, obtain_pulled
-from provision.pipeline.registries import Consent
-from provision.pipeline.registry_search import Lookup
-from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Note
+from provision.registry.find import Lookup
+from provision.registry.registries import Consent
+from provision.store.artifact_lookup import look_for
 from provision.store.entries import link_kernel, linked_kernels
 from provision.store.layout import Layout
+from provision.store.lazy_builds import obtain, open_engine, resolve_pin
 from provision.store.locks import changing
+from provision.store.pulling import Obtained, obtain_pulled
 from provision.store.state import (
     DriverState,
     KernelState,
@@ -45,7 +45,7 @@ from provision.store.state import (
 )
 
 if TYPE_CHECKING:
-    from provision.pipeline.package_pins import Resolved
+    from provision.build.package_pins import Resolved
 
 # How often a lost engine is tried again: an upgrade restarts it within seconds.
 _RECONNECTIONS = 30

@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
+from provision.build.workspace import Settings
 from provision.cli import options
 from provision.cli.job import KeyOptions, private_key_options
 from provision.errors import UsageError
 from provision.fleet.bundle_contents import Extras, Order
 from provision.fleet.selection import ImageSelection
-from provision.pipeline.workspace import Settings
 
 
 def _files(option: str, field: str, text: str) -> Callable[[Any], Any]:

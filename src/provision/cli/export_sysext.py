@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from provision.build.driver_request import DriverRequest
 from provision.cli import options
 from provision.cli.job import job, trusting
 from provision.cli.options import megabytes, print_fields, print_json
@@ -23,8 +24,7 @@ from provision.export.sysext import (
 )
 from provision.export.yaml_files import check_output
 from provision.files import copy, sha256_file
-from provision.pipeline.driver_request import DriverRequest
-from provision.pipeline.registries import Consent
+from provision.registry.registries import Consent
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING
 
 import click
 
+from provision.build.driver_request import BuildSettings, DriverRequest, RequestOptions
+from provision.build.workspace import Settings, load_settings
 from provision.cli import options
 from provision.cli.display import shown
 from provision.engine.docker_api import Engine
 from provision.errors import UsageError
-from provision.pipeline.driver_request import BuildSettings, DriverRequest, RequestOptions
-from provision.pipeline.image_signing import configured_signer
-from provision.pipeline.lazy_builds import open_engine, resolve_pin
-from provision.pipeline.registries import Consent
-from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Progress
 from provision.registry.image_signature import Signer
+from provision.registry.image_signing import configured_signer
 from provision.registry.private_key import open_signer
-from provision.signing_key import password_line, read_password
+from provision.registry.registries import Consent
+from provision.registry.signing_key import password_line, read_password
+from provision.store.lazy_builds import open_engine, resolve_pin
 
 if TYPE_CHECKING:
-    from provision.pipeline.package_pins import Resolved
+    from provision.build.package_pins import Resolved
 
 
 @dataclass

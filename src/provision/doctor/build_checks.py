@@ -12,8 +12,8 @@ from provision.distros.debian import default_cache
 from provision.distros.entitlements import lacking_entitlements
 from provision.doctor.scene import Driver, Finding, Scene
 from provision.errors import NotFoundError
+from provision.fleet.matrix.host_report import failures_ahead
 from provision.host.facts import BUILD_SOCKETS
-from provision.matrix.host_report import failures_ahead
 from provision.sources.upstream import ended_branch, kept, known_branches, today
 from provision.store.state import Failure
 

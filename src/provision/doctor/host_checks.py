@@ -10,9 +10,9 @@ from pathlib import Path, PurePosixPath
 
 from provision.doctor.scene import Finding, Scene
 from provision.files import glob_in_root, in_root
+from provision.host.folders import STORE
 from provision.kmod.verify import verify_modules
-from provision.pipeline.other_installations import other_installation
-from provision.store.layout import STORE
+from provision.store.other_installations import other_installation
 from provision.store.units import PACKAGED_UNITS, UNITS, kernel_hooks
 
 _ENABLED = {

@@ -14,13 +14,13 @@ from provision.documents import load_json
 from provision.errors import ProvisionError
 from provision.files import glob_in_root, in_root
 from provision.host.facts import Facts, read_facts
+from provision.host.folders import STORE
 from provision.host.kernels import Kernels, find_kernels
 from provision.kmod.loaded import LoadedModule, loaded_modules
 from provision.kmod.refusals import KernelLog
-from provision.kmod.verify import MANIFEST
-from provision.manifest import Manifest
+from provision.manifest import MANIFEST, Manifest
 from provision.store.entries import linked_kernels
-from provision.store.layout import STORE, Layout
+from provision.store.layout import Layout
 from provision.store.state import DriverState, load_state
 
 State = Literal["ok", "warn", "fail", "unknown"]

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provision.build.artifact_image import DIGEST_LABEL
+from provision.build.driver_request import DriverRequest
+from provision.build.workspace import Settings
 from provision.documents import load_json
 from provision.engine.docker_api import Engine, names_registry
 from provision.engine.scratch import scratch
@@ -16,21 +18,19 @@ from provision.errors import NotFoundError, UsageError
 from provision.export.kmm_module import ClusterKernels
 from provision.kmod.loader import remove_host_files
 from provision.kmod.module_signatures import sign_for_host
-from provision.kmod.verify import MANIFEST, verify_artifact
-from provision.manifest import Manifest
-from provision.pipeline.artifact_lookup import asks_registries, look_for
-from provision.pipeline.artifacts import verify_path
-from provision.pipeline.driver_request import DriverRequest
-from provision.pipeline.pulling import unpack_pulled
-from provision.pipeline.registries import Connect, Consent, connect, examine
-from provision.pipeline.registry_search import Lookup
-from provision.pipeline.workspace import Settings
+from provision.kmod.verify import verify_artifact
+from provision.manifest import MANIFEST, Manifest
 from provision.progress import Progress, silent
 from provision.registry.artifact_images import Trusted
 from provision.registry.client import Client
+from provision.registry.find import Lookup
 from provision.registry.names import HostTag, Reference, parse_reference, read_tag
+from provision.registry.registries import Connect, Consent, connect, examine
 from provision.sources import newest_first
+from provision.store.artifact_lookup import asks_registries, look_for
+from provision.store.artifacts import verify_path
 from provision.store.layout import Layout
+from provision.store.pulling import unpack_pulled
 
 
 @dataclass(frozen=True, slots=True)

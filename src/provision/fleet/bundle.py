@@ -15,12 +15,12 @@ from provision.files import lock, sha256_file, write_atomic
 from provision.fleet.bundle_contents import BASES, Contents, Order
 from provision.fleet.selection import RegistryAccess
 from provision.fleet.signed_files import SIGNATURE, SUMS, sums_text
-from provision.pipeline.image_archives import pack_folder
-from provision.pipeline.registries import BUNDLE_IMAGES, skopeo_registry
 from provision.progress import Note, Progress, Step
+from provision.registry.image_archives import pack_folder
 from provision.registry.image_layout import prune
 from provision.registry.image_signature import Signer
 from provision.registry.names import parse_reference
+from provision.registry.registries import BUNDLE_IMAGES, skopeo_registry
 from provision.registry.skopeo import Layout, copy
 
 # Marks a folder as ours before anything is written, so that foreign files are never removed.

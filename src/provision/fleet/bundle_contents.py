@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from provision.build.package_store import Closure, PackageStore
+from provision.build.pin_file import pin_document
 from provision.documents import load_json
 from provision.engine.docker_api import Engine, Image, split_reference
 from provision.errors import NotFoundError, ProvisionError
@@ -20,7 +21,6 @@ from provision.fleet.selection import (
     total_size,
 )
 from provision.pin import BasePin, Pin
-from provision.pipeline.pin_file import pin_document
 
 # Places in a bundle.
 PACKAGES = "packages/sha256"

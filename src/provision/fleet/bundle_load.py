@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from provision.build.package_store import Closure, PackageStore
+from provision.build.workspace import Settings
 from provision.documents import parse_json
 from provision.engine.docker_api import Engine
 from provision.engine.scratch import scratch
@@ -26,15 +27,14 @@ from provision.fleet.selection import (
 )
 from provision.fleet.signed_files import Bundle
 from provision.host.kernels import find_kernels, machine
-from provision.pipeline.pulling import store_pulled
-from provision.pipeline.registries import BUNDLE_IMAGES, FOLDER, skopeo_registry
-from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, Step
 from provision.registry.artifact_images import Trusted
 from provision.registry.image_layout import open_layout
 from provision.registry.names import Reference
+from provision.registry.registries import BUNDLE_IMAGES, FOLDER, skopeo_registry
 from provision.registry.skopeo import Layout, copy
 from provision.registry.storage import read_small, refused
+from provision.store.pulling import store_pulled
 
 _LONGEST_CLOSURE = 16 << 20
 

@@ -12,18 +12,18 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
+from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config.trust import RegistryAddress
 from provision.distros import find_distro
 from provision.documents import Frozen, how_to_correct, load_toml
 from provision.engine.docker_api import Engine
 from provision.errors import ConfigError, Mistake, ProvisionError, UsageError
-from provision.matrix.cells import Cell, Column, Planned, Row, Selection
-from provision.matrix.offers import find_offers
-from provision.matrix.results import DistroName
-from provision.matrix.selecting import plan_cells
+from provision.fleet.matrix.cells import Cell, Column, Planned, Row, Selection
+from provision.fleet.matrix.offers import find_offers
+from provision.fleet.matrix.results import DistroName
+from provision.fleet.matrix.selecting import plan_cells
 from provision.pin import AbsolutePath, KernelRelease, Name, Version
-from provision.pipeline.workspace import Settings
 from provision.progress import Progress, silent
 
 # The word of fleet.toml for all kernels of an archive, and the word of the matrix.

@@ -14,24 +14,24 @@ from pathlib import Path
 from typing import Any
 
 from provision.build.artifact_image import Built
+from provision.build.workspace import Settings
 from provision.engine.docker_api import Engine
 from provision.errors import ProvisionError
 from provision.files import in_root
 from provision.fleet.fleet_file import cell_id
-from provision.matrix.cells import Cell, Planned
-from provision.matrix.results import Result, Results
-from provision.matrix.work import Outcome
+from provision.fleet.matrix.cells import Cell, Planned
+from provision.fleet.matrix.results import Result, Results
+from provision.fleet.matrix.work import Outcome
+from provision.host.folders import STORE
 from provision.pin import Pin
-from provision.pipeline.image_signing import EngineImage, publish, pushed_reference
-from provision.pipeline.publishing import TakenError, name_theirs
-from provision.pipeline.registries import Connect, connect, tag_of
-from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress
 from provision.registry.attached_signatures import signature_tag
 from provision.registry.client import Client
 from provision.registry.image_signature import Signer
+from provision.registry.image_signing import EngineImage, publish, pushed_reference
 from provision.registry.names import HostTag, Reference, parse_reference
-from provision.store.layout import STORE
+from provision.registry.publishing import TakenError, name_theirs
+from provision.registry.registries import Connect, connect, tag_of
 
 
 def prebuild_folder(root: Path) -> Path:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 
+from provision.build.workspace import Settings
 from provision.errors import NotFoundError
-from provision.pipeline.registries import Connect, Consent, check_of, connect, tag_of
-from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Found, Trusted, facts_of, find
 from provision.registry.attached_signatures import signature_tag
@@ -17,6 +16,7 @@ from provision.registry.client import Client
 from provision.registry.image_signature import UntrustedError, Verified
 from provision.registry.manifests import Content, Index, Repository, parse_manifest
 from provision.registry.names import parse_reference, read_tag
+from provision.registry.registries import Connect, Consent, check_of, connect, tag_of
 
 _ALIAS = re.compile(r"-[0-9a-f]{12}")
 

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from provision.build.workspace import Settings
 from provision.errors import NotFoundError, ProvisionError
-from provision.pipeline.registries import BUNDLE_IMAGES, Consent, trusted_keys
-from provision.pipeline.workspace import Settings
 from provision.progress import Note, Progress, Transfer, silent
 from provision.registry.image_signature import UntrustedError
+from provision.registry.registries import BUNDLE_IMAGES, Consent, trusted_keys
 from provision.registry.storage import Files, open_files, read_small, refused
 
 SUMS = "SHA256SUMS"

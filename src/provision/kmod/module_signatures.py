@@ -26,8 +26,8 @@ from provision.kmod.module_file import (
 from provision.kmod.verify import Finding
 from provision.manifest import Manifest, Module
 from provision.progress import Note, Progress, silent
+from provision.registry.signing_key import SigningKey, open_key
 from provision.run import run
-from provision.signing_key import SigningKey, open_key
 
 _DER_BEGIN = b"\x30"
 

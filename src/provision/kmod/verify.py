@@ -19,7 +19,7 @@ from provision.errors import ConfigError, NotFoundError, ProvisionError
 from provision.files import sha256_file
 from provision.kmod.loader import LOADER, MODULES_LINKS
 from provision.kmod.module_file import content_digest, read_modinfo, read_signature
-from provision.manifest import UNSIGNED, DriverFile, Manifest, Module
+from provision.manifest import MANIFEST, UNSIGNED, DriverFile, Manifest, Module
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -92,7 +92,6 @@ class DamagedError(ProvisionError):
         return {"findings": [asdict(finding) for finding in self.findings]}
 
 
-MANIFEST = PurePosixPath("driver/manifest.json")
 # The folder in which hosts find the modules of an artifact that also has a module for KMM.
 HOSTS = PurePosixPath("host")
 _MODULE_MODE = "0644"

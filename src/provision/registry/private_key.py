@@ -13,8 +13,8 @@ from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.files import write_atomic
 from provision.registry.image_signature import CURVE, PublicKey, Signer, key_bytes
+from provision.registry.signing_key import SigningKey, open_key
 from provision.run import run
-from provision.signing_key import SigningKey, open_key
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey

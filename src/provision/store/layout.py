@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from provision.files import in_root
+from provision.host.folders import STORE
 
-STORE = PurePosixPath("var/lib/provision")
 VENDOR_CONFIGS = PurePosixPath("etc/oci-decorator/oci-decorator.d")
 LOADER_CONFIGS = PurePosixPath("etc/ld.so.conf.d")
 MODPROBE_CONFIGS = PurePosixPath("etc/modprobe.d")

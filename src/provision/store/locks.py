@@ -23,8 +23,9 @@ from pathlib import Path
 
 from provision.errors import InUseError
 from provision.files import LONGEST_WAIT_S, in_root, lock
+from provision.host.folders import STORE
 from provision.progress import Note, Progress, silent
-from provision.store.layout import STORE, Layout
+from provision.store.layout import Layout
 
 # Builds take up to hours; other work under a lock takes seconds, or minutes on a slow disk.
 BUILD_SECONDS = LONGEST_WAIT_S

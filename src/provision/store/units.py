@@ -15,8 +15,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from provision.errors import UsageError
 from provision.files import glob_in_root, in_root, switch_symlink
+from provision.host.folders import STORE
 from provision.run import find_program, run
-from provision.store.layout import STORE
 from provision.store.managed_files import Change, ManagedFiles, Record, refuse_foreign
 
 UNITS = PurePosixPath("etc/systemd/system")

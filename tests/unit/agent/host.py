@@ -14,16 +14,16 @@ from provision.agent.conclusion import Result
 from provision.agent.desired import load_desired
 from provision.agent.model import Desired, Mode, Run
 from provision.agent.status import ArtifactStatus
+from provision.build.driver_request import DriverRequest
 from provision.errors import ProvisionError
 from provision.kmod import load, unload
 from provision.manifest import HostNeeds, Manifest
 from provision.pin import Pin
-from provision.pipeline.driver_request import DriverRequest
-from provision.pipeline.pulling import Obtained
 from provision.progress import Event, Note
 from provision.run import LIMIT_S, Completed
 from provision.store.entries import add
 from provision.store.layout import Layout
+from provision.store.pulling import Obtained
 from unit.kmod import kernel as kernels
 from unit.kmod.artifact import (
     KERNEL,

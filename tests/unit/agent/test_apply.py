@@ -15,7 +15,7 @@ import pytest
 from provision.agent import preparing
 from provision.agent.boot import boot
 from provision.errors import ConfigError
-from provision.pipeline.pulling import Obtained
+from provision.store.pulling import Obtained
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
 from unit.kmod.artifact import KERNEL, write
 

@@ -14,13 +14,13 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.health impor
 
 from provision.agent import preparing
 from provision.build.diagnosis import BuildError, BuildFailure, SourceError
+from provision.build.driver_request import DriverRequest
 from provision.build.package_store import PackageGoneError
 from provision.engine.docker_api import EngineLostError
 from provision.errors import NotFoundError, ProvisionError
 from provision.manifest import HostNeeds
 from provision.pin import ClosurePackage
-from provision.pipeline.driver_request import DriverRequest
-from provision.pipeline.pulling import Obtained
+from provision.store.pulling import Obtained
 from provision.store.state import load_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
 from unit.engine.fake_engine import FakeEngine

@@ -11,9 +11,9 @@ import pytest
 
 from provision.agent.garbage import UNUSED_DAYS, remove_packages
 from provision.files import lock
+from provision.fleet.matrix.cells import Cell, Column, Row
+from provision.fleet.matrix.results import Results, matrix_folder, result_of
 from provision.fleet.prebuild import prebuild_folder
-from provision.matrix.cells import Cell, Column, Row
-from provision.matrix.results import Results, matrix_folder, result_of
 
 
 def _file(path: Path, days: float) -> Path:

@@ -14,15 +14,15 @@ from provision.agent import foreseeing, preparing
 from provision.agent.foreseeing import Foreseen, foresee
 from provision.agent.model import Mode, Run
 from provision.agent.reconcile import look_at
+from provision.build.driver_request import DriverRequest
 from provision.errors import NotFoundError
 from provision.pin import Pin
-from provision.pipeline.artifact_lookup import MissingArtifactError
-from provision.pipeline.driver_request import DriverRequest
-from provision.pipeline.pulling import DowngradeError
-from provision.pipeline.registries import Consent
-from provision.pipeline.registry_search import Lookup
 from provision.progress import Note
+from provision.registry.find import Lookup
+from provision.registry.registries import Consent
+from provision.store.artifact_lookup import MissingArtifactError
 from provision.store.entries import add
+from provision.store.pulling import DowngradeError
 from provision.store.state import Failure, load_state, update_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
 from unit.engine.fake_engine import FakeEngine

@@ -14,9 +14,9 @@ from provision.agent import preparing
 from provision.agent.garbage import remove_unneeded
 from provision.agent.rollback import rollback
 from provision.errors import InUseError
-from provision.pipeline.pulling import Obtained
 from provision.store.entries import link_kernel, linked_kernels, remove
 from provision.store.locks import switching
+from provision.store.pulling import Obtained
 from provision.store.state import load_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
 from unit.kmod.artifact import KERNEL, make_pin

@@ -11,14 +11,14 @@ import pytest
 from provision.agent import preparing
 from provision.agent.publish import metrics_text
 from provision.build.diagnosis import BuildError, BuildFailure, SourceError
+from provision.build.driver_request import DriverRequest
 from provision.errors import NotFoundError
 from provision.pin import Pin
-from provision.pipeline.artifact_lookup import MissingArtifactError
-from provision.pipeline.driver_request import DriverRequest
-from provision.pipeline.pulling import DowngradeError, Obtained
-from provision.pipeline.registries import Consent
-from provision.pipeline.registry_search import Lookup
+from provision.registry.find import Lookup
 from provision.registry.image_signature import UntrustedError
+from provision.registry.registries import Consent
+from provision.store.artifact_lookup import MissingArtifactError
+from provision.store.pulling import DowngradeError, Obtained
 from provision.store.state import load_state, update_state
 from unit.agent.host import NEWEST, OLDER, Host
 from unit.kmod.artifact import KERNEL, make_pin

@@ -10,8 +10,8 @@ import pytest
 
 from provision.agent import preparing
 from provision.build.diagnosis import BuildError, BuildFailure, SourceError
-from provision.pipeline.pulling import Obtained
 from provision.store.layout import Layout
+from provision.store.pulling import Obtained
 from unit.agent.host import DRIVER, NEWEST, OLDER, Host
 from unit.cli.outcome import Outcome
 from unit.kmod.artifact import KERNEL, write

@@ -15,8 +15,8 @@ from provision.build.network_access import (
     netrc_home,
     proxies,
 )
+from provision.build.workspace import load_settings
 from provision.errors import ConfigError, ProvisionError, UsageError
-from provision.pipeline.workspace import load_settings
 
 _URL = "https://git.example:8443/x.git"
 _ENGINE = "unix:///run/docker.sock"

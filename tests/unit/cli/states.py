@@ -6,9 +6,9 @@ import tarfile
 from collections.abc import Callable
 
 from kit.host_tree import DRIVER, KERNEL, NEXT, HostTree
-from provision.matrix import results
-from provision.matrix.cells import Cell, Column, Row
-from provision.matrix.results import Results, matrix_folder, result_of
+from provision.fleet.matrix import results
+from provision.fleet.matrix.cells import Cell, Column, Row
+from provision.fleet.matrix.results import Results, matrix_folder, result_of
 
 __all__ = ["STATES"]
 

@@ -9,14 +9,14 @@ import pytest
 
 from provision.build.artifact_image import Built
 from provision.build.dockerfile import RenderedContext
+from provision.build.driver_request import BuildSettings, DriverRequest
+from provision.build.package_pins import Resolved
 from provision.build.templates import Templates
 from provision.catalogue import load_entry
 from provision.cli import job
 from provision.cli.commands import build, install
 from provision.cli.commands import resolve as render
 from provision.engine.stream import StepRecord
-from provision.pipeline.driver_request import BuildSettings, DriverRequest
-from provision.pipeline.package_pins import Resolved
 from provision.progress import Note
 from unit.cli.outcome import Outcome
 from unit.engine.fake_engine import FakeEngine

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from unit.cli.outcome import Outcome
-from unit.ignition.archives import write_bundle, write_hook, write_python, write_toml
+from unit.export.ignition.archives import write_bundle, write_hook, write_python, write_toml
 
 Call = Callable[..., Outcome]
 

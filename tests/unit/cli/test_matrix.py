@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from provision.build.workspace import Settings
 from provision.cli.commands import matrix
 from provision.fetch import UnreachableError
-from provision.matrix import cell_builds, runner
-from provision.matrix.cells import Offer, Offers
-from provision.matrix.results import Results, matrix_folder
-from provision.pipeline.workspace import Settings
+from provision.fleet.matrix import cell_builds, runner
+from provision.fleet.matrix.cells import Offer, Offers
+from provision.fleet.matrix.results import Results, matrix_folder
 from unit.cli.outcome import Outcome
-from unit.matrix.test_runner import KERNELS, Lab, compile_error
+from unit.fleet.matrix.test_runner import KERNELS, Lab, compile_error
 from unit.recipes import recipe
 
 Call = Callable[..., Outcome]

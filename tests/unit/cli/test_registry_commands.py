@@ -12,17 +12,16 @@ from typing import Any
 
 import pytest
 
+from provision.build.workspace import Settings
 from provision.cli.commands import install, pull
 from provision.engine.docker_api import Image
 from provision.pin import PIN_LABEL
-from provision.pipeline import image_signing, registries
-from provision.pipeline.registries import tag_of
-from provision.pipeline.workspace import Settings
-from provision.registry import private_key
+from provision.registry import image_signing, private_key, registries
 from provision.registry.artifact_images import facts_of
 from provision.registry.client import Client
 from provision.registry.image_signature import load_keys
 from provision.registry.names import Reference, pin_tag
+from provision.registry.registries import tag_of
 from provision.run import Completed
 from unit.cli.outcome import Outcome
 from unit.engine.fake_engine import FakeEngine
@@ -272,7 +271,9 @@ def test_a_key_in_a_token_signs_by_openssl(
         return Completed(tuple(argv), 0, "", "")
 
     monkeypatch.setattr(private_key, "run", openssl)
-    monkeypatch.setattr("provision.signing_key.run", lambda *_a, **_k: Completed((), 0, "", ""))
+    monkeypatch.setattr(
+        "provision.registry.signing_key.run", lambda *_a, **_k: Completed((), 0, "", "")
+    )
     monkeypatch.delenv("KBUILD_SIGN_PIN", raising=False)
     words = ("sign", NAME, "--root", host, "--key", "pkcs11:token=fleet;object=images")
     found = call(*words, "--password-file", tmp_path / "pin", "--json")

@@ -11,19 +11,20 @@ from typing import Any
 import pytest
 
 from kit.fileserver import Mirror
+from provision.build import solving, vendor_versions
+from provision.build.driver_request import DriverRequest
+from provision.build.package_pins import request_of
+from provision.build.vendor_versions import follow
 from provision.build.version_choice import suitable_versions
+from provision.build.workspace import Settings, load_settings
 from provision.catalogue.source_models import Source
 from provision.distros import find_distro
 from provision.distros.debian import ArchiveIndex
 from provision.errors import NotFoundError, ProvisionError
-from provision.pipeline import availability, solving, vendor_offers
-from provision.pipeline.driver_request import DriverRequest
-from provision.pipeline.package_pins import request_of
-from provision.pipeline.vendor_offers import follow
-from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Event, Note
 from provision.sources import Market
 from provision.sources import offers as offers_of
+from provision.store import availability
 from provision.store.entries import link_kernel
 from provision.store.layout import Layout
 from unit.cli.outcome import Outcome
@@ -134,7 +135,7 @@ def site(tmp_path: Path, vendor: Mirror, call: Call, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(solving, "open_index", site.open_index)
     monkeypatch.setattr(availability, "today", lambda: TODAY)
-    monkeypatch.setattr(vendor_offers, "today", lambda: TODAY)
+    monkeypatch.setattr(vendor_versions, "today", lambda: TODAY)
     return site
 
 

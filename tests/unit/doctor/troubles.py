@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Callable
 
 from provision.catalogue import catalogue_folders
+from provision.fleet.matrix.cells import Cell, Column, Row
+from provision.fleet.matrix.results import Results, matrix_folder, result_of
 from provision.manifest import DeviceNode
-from provision.matrix.cells import Cell, Column, Row
-from provision.matrix.results import Results, matrix_folder, result_of
 from provision.store.entries import mark_unsigned
 from unit.doctor.host import DRIVER, NEXT_KERNEL, DoctorHost
 from unit.kmod.artifact import KERNEL, MODULE, make_module, write

@@ -9,6 +9,8 @@ from typing import cast
 
 import pytest
 
+from provision.build.driver_request import DriverRequest
+from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config, PolicyConfig, RegistryConfig, TrustConfig
 from provision.engine.docker_api import Engine
@@ -16,14 +18,12 @@ from provision.errors import NotFoundError, UsageError
 from provision.export.artifact_source import ArtifactSource, Choice, check_driver, choose
 from provision.export.kmm_module import ClusterKernels
 from provision.kmod.loader import Place, write_loader
-from provision.pipeline.driver_request import DriverRequest
-from provision.pipeline.registries import Consent
-from provision.pipeline.workspace import Settings
 from provision.registry.names import HostTag
+from provision.registry.registries import Consent
 from provision.store.layout import Layout
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin
-from unit.pipeline.trusting_host import connected, have
 from unit.registry.memory import MemoryRegistry
+from unit.registry.trusting_host import connected, have
 
 _OTHER = "6.1.0-56-amd64"
 _RECIPE = SimpleNamespace(default_flavour="open", flavours={"open": None, "closed": None})

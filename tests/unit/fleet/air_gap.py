@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config
 from provision.fleet.bundle import seal
 from provision.fleet.selection import RegistryAccess
-from provision.pipeline.registries import Consent
-from provision.pipeline.workspace import Settings
 from provision.registry.image_layout import LayoutWriter
 from provision.registry.manifests import OCI_MANIFEST
 from provision.registry.names import Reference
+from provision.registry.registries import Consent
 from unit.fleet.registries import Registries
 from unit.fleet.test_selection import KEY, OLD, PIN, have
 from unit.kmod.artifact import KERNEL, write

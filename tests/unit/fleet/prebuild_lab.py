@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 
+from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config
 from provision.engine.docker_api import Message
+from provision.fleet.matrix import cell_builds
+from provision.fleet.matrix.cells import Planned
+from provision.fleet.matrix.results import Results
+from provision.fleet.matrix.runner import MatrixRun
+from provision.fleet.matrix.work import Outcome as RunOutcome
+from provision.fleet.matrix.work import RunOptions
 from provision.fleet.prebuild import FleetRegistry
-from provision.matrix import cell_builds
-from provision.matrix.cells import Planned
-from provision.matrix.results import Results
-from provision.matrix.runner import MatrixRun
-from provision.matrix.work import Outcome as RunOutcome
-from provision.matrix.work import RunOptions
-from provision.pipeline.registries import connect, tag_of
-from provision.pipeline.workspace import Settings
 from provision.registry.client import Client
 from provision.registry.names import Reference
+from provision.registry.registries import connect, tag_of
 from unit.engine.fake_engine import FakeEngine
+from unit.fleet.matrix.test_runner import KERNELS, Lab, cells
 from unit.kmod.artifact import make_pin
-from unit.matrix.test_runner import KERNELS, Lab, cells
 from unit.registry.memory import (
     ECDSA,
     MemoryRegistry,

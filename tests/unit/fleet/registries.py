@@ -13,7 +13,7 @@ import requests
 from requests.adapters import BaseAdapter
 from urllib3 import HTTPResponse
 
-from provision.pipeline.workspace import Settings
+from provision.build.workspace import Settings
 from provision.registry.client import Client
 from provision.registry.names import Reference
 from provision.registry.tokens import Access

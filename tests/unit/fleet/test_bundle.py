@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from provision.build.package_store import Closure, PackageStore
+from provision.build.workspace import Settings
 from provision.engine.docker_api import Image
 from provision.errors import NotFoundError, ProvisionError
 from provision.fleet.bundle import seal
@@ -20,10 +21,9 @@ from provision.fleet.bundle_load import artifacts_of, for_host, store_bundle
 from provision.fleet.selection import ImageSelection, RegistryAccess
 from provision.fleet.signed_files import SIGNATURE, SUMS, check_files, open_bundle, sums_text
 from provision.pin import ClosurePackage, Pin
-from provision.pipeline.registries import Consent
-from provision.pipeline.registry_search import ArtifactQuery, Lookup, seek
-from provision.pipeline.workspace import Settings
+from provision.registry.find import ArtifactQuery, Lookup, seek
 from provision.registry.image_signature import UntrustedError
+from provision.registry.registries import Consent
 from provision.sources.market import VersionRequest
 from unit.engine.fake_engine import FakeEngine
 from unit.fleet.air_gap import DEFAULT, Make, host_of, reaching, settings_at, signer

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from provision.build.workspace import Settings
 from provision.catalogue import Catalogue, catalogue_folders
 from provision.config import Config
 from provision.errors import ConfigError, NotFoundError, UsageError
 from provision.fleet import fleet_file
 from provision.fleet.fleet_file import cell_id, fleet_cells, load_fleet, read_cell
-from provision.matrix.cells import Cell, Column, Offer, Offers, Row, Selection
-from provision.pipeline.workspace import Settings
+from provision.fleet.matrix.cells import Cell, Column, Offer, Offers, Row, Selection
 from unit.recipes import recipe
 
 KERNELS = ("6.1.0-50-amd64", "6.1.0-47-amd64")

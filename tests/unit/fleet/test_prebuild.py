@@ -12,17 +12,18 @@ from provision.config.trust import TrustConfig
 from provision.engine.docker_api import Engine
 from provision.errors import ProvisionError
 from provision.fetch import UnreachableError
+from provision.fleet.matrix.cells import Planned
+from provision.fleet.matrix.results import result_of
+from provision.fleet.matrix.work import Outcome as RunOutcome
 from provision.fleet.prebuild import PrebuildReport, split_present
-from provision.matrix.cells import Planned
-from provision.matrix.results import result_of
-from provision.matrix.work import Outcome as RunOutcome
 from provision.pin import Pin
-from provision.pipeline import image_signing
-from provision.pipeline.registries import tag_of
 from provision.progress import silent
+from provision.registry import image_signing
 from provision.registry.artifact_images import facts_of
 from provision.registry.attached_signatures import signature_tag, verify_signature
 from provision.registry.names import pin_tag
+from provision.registry.registries import tag_of
+from unit.fleet.matrix.test_runner import KERNELS, Lab, cell, cells, compile_error
 from unit.fleet.prebuild_lab import (
     ADDRESS,
     KEY,
@@ -32,7 +33,6 @@ from unit.fleet.prebuild_lab import (
 )
 from unit.fleet.prebuild_lab import lab as lab  # noqa: PLC0414 - a fixture
 from unit.fleet.prebuild_lab import registry as registry  # noqa: PLC0414 - a fixture
-from unit.matrix.test_runner import KERNELS, Lab, cell, cells, compile_error
 from unit.registry.memory import (
     MemoryRegistry,
     new_key,

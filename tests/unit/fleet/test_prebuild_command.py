@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
+from provision.build.workspace import Settings
 from provision.cli.commands import prebuild
 from provision.fleet import fleet_file
 from provision.fleet.fleet_file import cell_id
+from provision.fleet.matrix.cells import Offer, Offers
 from provision.fleet.prebuild import FleetRegistry
-from provision.matrix.cells import Offer, Offers
-from provision.pipeline import image_signing
-from provision.pipeline.registries import connect
-from provision.pipeline.workspace import Settings
+from provision.registry import image_signing
+from provision.registry.registries import connect
 from unit.cli.outcome import Outcome
+from unit.fleet.matrix.test_runner import KERNELS, Lab, cell, compile_error
 from unit.fleet.prebuild_lab import ADDRESS, connected
 from unit.fleet.prebuild_lab import lab as lab  # noqa: PLC0414 - a fixture
 from unit.fleet.prebuild_lab import registry as registry  # noqa: PLC0414 - a fixture
-from unit.matrix.test_runner import KERNELS, Lab, cell, compile_error
 from unit.recipes import recipe
 from unit.registry.memory import (
     MemoryRegistry,

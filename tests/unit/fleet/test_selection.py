@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config
 from provision.errors import NotFoundError
 from provision.fleet.selection import Chosen, ImageSelection, RegistryAccess, choose, require_all
 from provision.pin import Pin
-from provision.pipeline.registries import Consent, tag_of
-from provision.pipeline.workspace import Settings
 from provision.registry.artifact_images import facts_of
 from provision.registry.attached_signatures import sign
 from provision.registry.image_signature import UntrustedError
 from provision.registry.manifests import OCI_CONFIG, OCI_INDEX, OCI_MANIFEST
 from provision.registry.names import parse_reference
+from provision.registry.registries import Consent, tag_of
 from unit.fleet.registries import Registries
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
 from unit.registry.media import config_of

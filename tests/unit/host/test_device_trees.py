@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from provision.build.workspace import load_settings
 from provision.errors import InUseError, ProvisionError, UsageError
 from provision.host.devices import nvidia
 from provision.host.devices.device_facts import Device, Facts, minor_number
 from provision.host.devices.reading import AMD, drm_facts, read_facts_file, record_facts
 from provision.host.devices.record import recorded, recorded_problems, recording, write_facts
+from provision.kmod.host_modules import load_driver, refresh, unload_driver
 from provision.manifest import DriverFile, Manifest
-from provision.pipeline.host_modules import load_driver, refresh, unload_driver
-from provision.pipeline.workspace import load_settings
 from unit.cli.outcome import Outcome
 from unit.kmod.artifact import make_artifact, make_pin, write, write_manifest
 from unit.kmod.kernel import start

@@ -20,15 +20,16 @@ from provision.cli.commands.status import lazily_shown, print_result, result_doc
 from provision.cli.options import print_json
 from provision.errors import ExitCode, UsageError
 from provision.files import in_root
+from provision.host.folders import STORE
 from provision.host.kernels import find_kernels, kernels_of_usr
 from provision.progress import Progress
 from provision.store.entries import linked_kernels
-from provision.store.layout import STORE, Layout
+from provision.store.layout import Layout
 from provision.store.state import IN_USE
 
 if TYPE_CHECKING:
     from provision.agent.foreseeing import Foreseen
-    from provision.pipeline.other_installations import OtherInstallation
+    from provision.store.other_installations import OtherInstallation
 
 
 _WAYS = {
@@ -95,8 +96,8 @@ def plan_command(
 
 def _others(root: Path, catalogues: tuple[Path, ...], desired: Desired) -> list[OtherInstallation]:
     """Return what the host has of the desired drivers that provision did not install."""
-    from provision.pipeline.other_installations import other_installations  # noqa: PLC0415 - as above
-    from provision.pipeline.workspace import load_settings  # noqa: PLC0415 - as above
+    from provision.build.workspace import load_settings  # noqa: PLC0415 - as above
+    from provision.store.other_installations import other_installations  # noqa: PLC0415 - as above
 
     settings = load_settings(root, catalogues=catalogues)
     return other_installations(settings, [driver.name for driver in desired.drivers])
@@ -116,7 +117,7 @@ def _from_matrix(root: Path, desired: Desired) -> Iterator[dict[str, Any]]:
     if not in_root(root, STORE / "matrix").is_dir():
         return
     from provision.config import load  # noqa: PLC0415 - loads the models of provision.toml
-    from provision.matrix.host_report import failures_ahead  # noqa: PLC0415 - loads those of results
+    from provision.fleet.matrix.host_report import failures_ahead  # noqa: PLC0415 - loads those of results
 
     config, kernels = load(root), find_kernels(root)
     for driver in desired.drivers:

@@ -9,6 +9,9 @@ from typing import Any
 import click
 
 from provision.build.artifact_image import Built, find
+from provision.build.driver_request import BuildSettings, RequestOptions
+from provision.build.image_builds import base_of, build_image, ensure_base_image
+from provision.build.pin_file import read_pin
 from provision.cli import options
 from provision.cli.commands.push import print_signed
 from provision.cli.display import print_table
@@ -17,11 +20,8 @@ from provision.cli.options import megabytes, print_fields, print_json
 from provision.engine.transfer import Pushed
 from provision.errors import UsageError
 from provision.pin import Pin
-from provision.pipeline.driver_request import BuildSettings, RequestOptions
-from provision.pipeline.image_archives import save_image
-from provision.pipeline.image_builds import base_of, build_image, ensure_base_image
-from provision.pipeline.image_signing import EngineImage, SignedImage, publish
-from provision.pipeline.pin_file import read_pin
+from provision.registry.image_archives import save_image
+from provision.registry.image_signing import EngineImage, SignedImage, publish
 from provision.registry.names import check_push_name
 
 

@@ -18,8 +18,8 @@ from provision.fleet.bundle_contents import Contents, Extras, gather
 from provision.fleet.bundle_load import Loaded, artifacts_of, for_host, push_bundle, store_bundle
 from provision.fleet.selection import Chosen, ImageSelection, RegistryAccess
 from provision.fleet.signed_files import Bundle, check_files, open_bundle
-from provision.pipeline.registries import Consent
 from provision.registry.artifact_images import Trusted
+from provision.registry.registries import Consent
 
 # Options that select artifacts.
 selecting = options.option_group(

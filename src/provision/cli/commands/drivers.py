@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from provision.build.dkms_import import Imported, ImportRequest, import_dkms
+from provision.build.workspace import load_settings
 from provision.catalogue import Entry, Recipe, RecipeSource
 from provision.cli import options
 from provision.cli.display import print_table
@@ -15,8 +17,6 @@ from provision.cli.job import job
 from provision.cli.options import print_fields, print_json
 from provision.distros import Distro, Proof, all_distros
 from provision.errors import ConfigError, UsageError
-from provision.pipeline.dkms_import import Imported, ImportRequest, import_dkms
-from provision.pipeline.workspace import load_settings
 
 
 @click.command("drivers")

@@ -12,17 +12,23 @@ from provision.cli import options
 from provision.cli.display import shown
 from provision.cli.job import job
 from provision.cli.options import megabytes, print_fields, print_json
-from provision.hostpython import (
+from provision.export.host_python import (
     DEFAULT_PREFIX,
     PythonPin,
     PythonRequest,
     make_python,
     plan_python,
 )
-from provision.ignition.engine_files import Engine
-from provision.ignition.machine import Variant
-from provision.ignition.preparation import Options, Prepared, prepare
-from provision.ignition.served_folder import BUTANE_FILE, CONFIG, Written, check_output, write
+from provision.export.ignition.engine_files import Engine
+from provision.export.ignition.machine import Variant
+from provision.export.ignition.preparation import Options, Prepared, prepare
+from provision.export.ignition.served_folder import (
+    BUTANE_FILE,
+    CONFIG,
+    Written,
+    check_output,
+    write,
+)
 
 _DISTRO = "debian:12"
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from provision.build.driver_request import BuildSettings, DriverRequest, RequestOptions
+from provision.build.workspace import load_settings
 from provision.cli import options
 from provision.cli.display import print_table, shown
 from provision.cli.job import Job, building, job, target, trusting
@@ -16,11 +18,18 @@ from provision.documents import load_json
 from provision.engine.docker_api import names_registry
 from provision.errors import ProvisionError
 from provision.kmod.module_signatures import is_signed_for_host
-from provision.kmod.verify import MANIFEST, Report
-from provision.manifest import Manifest
+from provision.kmod.verify import Report
+from provision.manifest import MANIFEST, Manifest
 from provision.pin import Pin
-from provision.pipeline.artifact_lookup import look_for, may_be_in_store, stored_for
-from provision.pipeline.artifacts import (
+from provision.progress import Note
+from provision.registry.artifact_images import Trusted
+from provision.registry.find import Lookup
+from provision.registry.image_archives import is_archive_name, open_archive
+from provision.registry.names import parse_reference
+from provision.registry.registries import Consent, connect, examine
+from provision.store.activate import plan
+from provision.store.artifact_lookup import look_for, may_be_in_store, stored_for
+from provision.store.artifacts import (
     activate_entry,
     install_image,
     plan_installation,
@@ -29,19 +38,10 @@ from provision.pipeline.artifacts import (
     verify_image,
     verify_path,
 )
-from provision.pipeline.driver_request import BuildSettings, DriverRequest, RequestOptions
-from provision.pipeline.image_archives import is_archive_name, open_archive
-from provision.pipeline.lazy_builds import build_image
-from provision.pipeline.pulling import check_age, store_pulled, verify_pulled
-from provision.pipeline.registries import Consent, connect, examine
-from provision.pipeline.registry_search import Lookup
-from provision.pipeline.workspace import load_settings
-from provision.progress import Note
-from provision.registry.artifact_images import Trusted
-from provision.registry.names import parse_reference
-from provision.store.activate import plan
 from provision.store.layout import Layout
+from provision.store.lazy_builds import build_image
 from provision.store.managed_files import Change
+from provision.store.pulling import check_age, store_pulled, verify_pulled
 
 
 @dataclass(frozen=True, slots=True)

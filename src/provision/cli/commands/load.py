@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import click
 
+from provision.build.workspace import Settings, load_settings
 from provision.catalogue import Catalogue, catalogue_folders
 from provision.cli import options
 from provision.cli.display import print_table, shown
@@ -20,14 +21,13 @@ from provision.host.devices.device_facts import Device, Facts
 from provision.host.devices.reading import read_facts_file
 from provision.host.devices.record import recorded
 from provision.host.facts import read_facts
-from provision.pipeline.host_modules import (
+from provision.kmod.host_modules import (
     Moved,
     load_driver,
     refresh,
     stored_drivers,
     unload_driver,
 )
-from provision.pipeline.workspace import Settings, load_settings
 from provision.progress import Progress
 from provision.store.foreign_driver import foreign_vendor_file
 

@@ -9,26 +9,26 @@ from typing import Any
 
 import click
 
+from provision.build.image_builds import open_engine
 from provision.cli import options
 from provision.cli.display import print_table
 from provision.cli.job import Job, job
 from provision.cli.options import print_json
 from provision.errors import ExitCode, ProvisionError, UsageError, redact
 from provision.files import write_atomic
-from provision.matrix.cells import Planned, Selection
-from provision.matrix.grid import (
+from provision.fleet.matrix.cells import Planned, Selection
+from provision.fleet.matrix.grid import (
     LOOKS,
     MatrixReport,
     render_page,
     report_of_cells,
     report_of_results,
 )
-from provision.matrix.offers import ensure_base_images, find_offers
-from provision.matrix.results import Result, Results, matrix_folder
-from provision.matrix.runner import MatrixRun
-from provision.matrix.selecting import plan_cells
-from provision.matrix.work import Outcome, Retry, RunOptions
-from provision.pipeline.image_builds import open_engine
+from provision.fleet.matrix.offers import ensure_base_images, find_offers
+from provision.fleet.matrix.results import Result, Results, matrix_folder
+from provision.fleet.matrix.runner import MatrixRun
+from provision.fleet.matrix.selecting import plan_cells
+from provision.fleet.matrix.work import Outcome, Retry, RunOptions
 from provision.progress import Note
 from provision.shipped import templates_dir
 

@@ -10,12 +10,19 @@ from typing import Any
 
 import click
 
+from provision.build.image_builds import open_engine
+from provision.build.workspace import Settings
 from provision.cli import options
 from provision.cli.display import print_table
 from provision.cli.job import Job, KeyOptions, job, private_key_options
 from provision.cli.options import print_json
 from provision.errors import ExitCode, UsageError
 from provision.fleet.fleet_file import Fleet, cell_id, fleet_cells, load_fleet, read_cell
+from provision.fleet.matrix.cells import Planned
+from provision.fleet.matrix.offers import ensure_base_images
+from provision.fleet.matrix.results import Results
+from provision.fleet.matrix.runner import MatrixRun
+from provision.fleet.matrix.work import Outcome, Retry, RunOptions
 from provision.fleet.prebuild import (
     FleetRegistry,
     PrebuildReport,
@@ -23,13 +30,6 @@ from provision.fleet.prebuild import (
     prebuild_folder,
     split_present,
 )
-from provision.matrix.cells import Planned
-from provision.matrix.offers import ensure_base_images
-from provision.matrix.results import Results
-from provision.matrix.runner import MatrixRun
-from provision.matrix.work import Outcome, Retry, RunOptions
-from provision.pipeline.image_builds import open_engine
-from provision.pipeline.workspace import Settings
 from provision.progress import Note
 from provision.registry.image_signature import Signer
 

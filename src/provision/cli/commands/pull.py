@@ -8,22 +8,22 @@ from pathlib import Path
 
 import click
 
+from provision.build.pin_file import load_pin
 from provision.cli import options
 from provision.cli.display import print_table
 from provision.cli.job import Job, job, trusting
 from provision.cli.options import print_fields, print_json
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import Pin
-from provision.pipeline.image_archives import is_archive_name, open_archive
-from provision.pipeline.pin_file import load_pin
-from provision.pipeline.pulling import Pulled, store_pulled
-from provision.pipeline.registries import Consent, connect, examine
-from provision.pipeline.registry_search import Lookup, seek_pin
 from provision.registry.artifact_images import Trusted
 from provision.registry.client import Client
+from provision.registry.find import Lookup, seek_pin
+from provision.registry.image_archives import is_archive_name, open_archive
 from provision.registry.manifests import Repository
 from provision.registry.names import Reference, parse_reference, read_tag, version_of_tag
+from provision.registry.registries import Consent, connect, examine
 from provision.sources.market import newest_first
+from provision.store.pulling import Pulled, store_pulled
 
 
 @dataclass(frozen=True, slots=True)

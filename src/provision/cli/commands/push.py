@@ -14,11 +14,11 @@ from provision.cli.options import print_fields, print_json
 from provision.engine.transfer import Pushed, find_image
 from provision.errors import ProvisionError, UsageError
 from provision.pin import PIN_LABEL, Pin
-from provision.pipeline.image_archives import save_image
-from provision.pipeline.image_signing import EngineImage, SignedImage, publish, sign_image
-from provision.pipeline.registries import host_reference
+from provision.registry.image_archives import save_image
+from provision.registry.image_signing import EngineImage, SignedImage, publish, sign_image
 from provision.registry.names import check_push_name, parse_reference
 from provision.registry.private_key import generate_key
+from provision.registry.registries import host_reference
 
 
 @click.command("push")

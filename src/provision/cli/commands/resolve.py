@@ -7,16 +7,16 @@ from pathlib import Path
 
 import click
 
+from provision.build.context_files import downloaded_files
+from provision.build.driver_request import RequestOptions
+from provision.build.package_pins import render_context
+from provision.build.pin_file import pin_document
 from provision.cli import options
 from provision.cli.job import job, target
 from provision.cli.options import megabytes, print_fields, print_json
 from provision.errors import UsageError
 from provision.files import write_atomic
 from provision.pin import Pin, TreePin
-from provision.pipeline.context_files import downloaded_files
-from provision.pipeline.driver_request import RequestOptions
-from provision.pipeline.package_pins import render_context
-from provision.pipeline.pin_file import pin_document
 
 
 @click.command("resolve")

@@ -26,9 +26,9 @@ from provision.cli import options
 from provision.cli.options import megabytes, print_json
 from provision.errors import ExitCode
 from provision.files import in_root
+from provision.host.folders import STORE
 from provision.host.kernels import find_kernels
 from provision.progress import Event, Progress
-from provision.store.layout import STORE
 
 if TYPE_CHECKING:
     from provision.agent.garbage import Removed
@@ -153,7 +153,7 @@ def _remove_results(root: Path, *, dry_run: bool) -> list[str]:
     folders = [folder for folder in folders if folder.is_dir()]
     if not folders:
         return []
-    from provision.matrix.results import Results  # noqa: PLC0415 - loads the models of results
+    from provision.fleet.matrix.results import Results  # noqa: PLC0415 - loads the models of results
 
     kernels = find_kernels(root).bootable
     removed = [Results(one).collect(kernels, dry_run=dry_run) for one in folders]

@@ -14,12 +14,13 @@ from provision.config import load
 from provision.errors import ProvisionError
 from provision.files import glob_in_root, in_root, lock
 from provision.host.facts import find_engines, read_facts
-from provision.pipeline.artifacts import activate_entry
+from provision.host.folders import STORE
 from provision.progress import Note, Progress
 from provision.shipped import documentation_url, templates_dir
+from provision.store.artifacts import activate_entry
 from provision.store.confinement import require_label, require_visible
 from provision.store.entries import current_entry
-from provision.store.layout import STORE, Layout
+from provision.store.layout import Layout
 from provision.store.locks import SWITCH_SECONDS
 from provision.store.managed_files import Change
 from provision.store.units import (

@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
+from provision.build.driver_request import DriverRequest
 from provision.cli import options
 from provision.cli.display import print_table
 from provision.cli.job import job
 from provision.cli.options import print_fields, print_json
 from provision.errors import ExitCode, ProvisionError, UsageError
-from provision.pipeline.availability import Concern, Offers, list_kernels, list_offers
-from provision.pipeline.driver_request import DriverRequest
 from provision.sources.upstream import Branch, Reading, newest_first
+from provision.store.availability import Concern, Offers, list_kernels, list_offers
 
 
 @click.command("kernels")

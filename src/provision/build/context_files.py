@@ -1,0 +1,208 @@
+"""The files of a build context that are not rendered: packages, sources, commits, kernel trees.
+
+They lie in the package store. So do the parts of NVIDIA's .run, which are made only once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import unquote
+
+from pydantic import Field
+
+from provision.build.dockerfile import RenderedContext
+from provision.build.git_commits import CommitRequest, commits_of, have_commits
+from provision.build.network_access import GitAccess, proxies
+from provision.build.package_pins import Resolved
+from provision.build.package_store import PackageStore, closure_key
+from provision.build.tree_files import TreeStore
+from provision.build.workspace import Settings
+from provision.documents import Frozen, load_json
+from provision.engine.docker_api import Engine
+from provision.errors import NotFoundError, ProvisionError
+from provision.files import lock, write_atomic
+from provision.pin import RunfileSource, Sha256
+from provision.progress import Note, Progress, Tally, silent
+from provision.sources.repack import repack
+
+
+class _Index(Frozen):
+    """The record of the parts of a .run in the store: sha256 by part."""
+
+    schema_version: int = Field(default=1, alias="schema")
+    parts: dict[str, Sha256]
+
+
+def have_parts(
+    settings: Settings,
+    source: RunfileSource,
+    fetch: Callable[[], Path],
+    *,
+    progress: Progress = silent,
+) -> Mapping[str, Path]:
+    """Return the parts of a .run by name, made and put into the package store if necessary.
+
+    Args:
+        settings: The host.
+        source: The file's part of the Pin.
+        fetch: Returns the verified file; called only if its parts are missing.
+        progress: Receives the progress.
+
+    Raises:
+        NotFoundError: The file is nowhere, or a program that unpacks it is missing.
+        ProvisionError: The file is damaged, or not the one of the Pin.
+        OSError: The disk is full.
+    """
+    key = closure_key(source.model_dump(mode="json", exclude={"url"}))
+    store = PackageStore(settings.state)
+    folder = store.runfiles
+    index = folder / f"{key}.json"
+
+    def waiting() -> None:
+        progress(Note("Another process is taking the same file apart; waiting for it"))
+
+    with lock(settings.state / "locks" / f"runfile-{key[:32]}", on_wait=waiting):
+        known = _known(store, index)
+        if known:
+            return known
+        run = fetch()
+        progress(Note(f"Taking {source.url.rpartition('/')[2]} apart, without running it"))
+        kept = _taken_apart(TreeStore(settings), run, source, folder / f".{key}")
+        text = _Index(parts=kept).model_dump_json(by_alias=True, indent=1)
+        write_atomic(index, f"{text}\n")
+        return {name: store.path(digest) for name, digest in kept.items()}
+
+
+def _taken_apart(trees: TreeStore, run: Path, source: RunfileSource, draft: Path) -> dict[str, str]:
+    """Put the parts of a .run into a store, and return their sha256; errors as ``have_parts``."""
+    # The leftovers of a killed run.
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    try:
+        parts = repack(run, source, draft)
+        return {name: trees.take(path, sync=False) for name, path in parts.items()}
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _known(store: PackageStore, index: Path) -> dict[str, Path] | None:
+    """Return the parts if all of them are whole; None: one is missing or damaged."""
+    with suppress(ProvisionError):
+        parts = load_json(index, _Index).parts
+        found = {name: store.whole(digest) for name, digest in parts.items()}
+        whole = {name: path for name, path in found.items() if path is not None}
+        if len(whole) == len(found):
+            # Garbage collection looks at the time of use.
+            with suppress(OSError):
+                os.utime(index)
+            return whole
+    return None
+
+
+def downloaded_files(
+    settings: Settings,
+    resolved: Resolved,
+    context: RenderedContext,
+    *,
+    progress: Progress = silent,
+) -> dict[str, Path]:
+    """Return the files of a build context that are not rendered, in the package store.
+
+    Args:
+        settings: The host.
+        resolved: The Pin.
+        context: Its context.
+        progress: Receives the downloads.
+
+    Raises:
+        NotFoundError: A package or source is neither in the store nor at any of its addresses.
+    """
+    store = PackageStore(settings.state)
+    fetched = _fetched(store, resolved, context.downloads, progress)
+    _refuse_damaged(resolved, store)
+    runfiles = [s for s in resolved.pin.sources if isinstance(s, RunfileSource)]
+    made = {
+        path: parts[part]
+        for source in runfiles
+        for parts in [_parts_of(settings, source, progress)]
+        for path, part in context.parts.items()
+    }
+    return {**resolved.attached, **fetched, **made}
+
+
+def _fetched(
+    store: PackageStore, resolved: Resolved, files: Mapping[str, str], progress: Progress
+) -> dict[str, Path]:
+    """Return the files of a Pin, given the sha256 of each path; download what is missing."""
+    sizes = {package.sha256: package.size for package in resolved.pin.closure}
+    sources = {s.sha256: s.address for s in resolved.pin.sources if s.address}
+    there = {path: store.whole(sha256) for path, sha256 in files.items()}
+    missing = [path for path, found in there.items() if found is None]
+    fetched = {path: found for path, found in there.items() if found is not None}
+    if missing:
+        sized = [sizes[files[path]] for path in missing if files[path] in sizes]
+        more = " and others" if len(sized) < len(missing) else ""
+        size = f" ({sum(sized) / 1_000_000:.1f} MB{more})" if sized else ""
+        progress(Note(f"Downloading {len(missing)} file{'s' * (len(missing) > 1)}{size}"))
+    for number, path in enumerate(missing):
+        sha256 = files[path]
+        urls = (sources[sha256],) if sha256 in sources else tuple(resolved.urls.get(sha256, ()))
+        # The context names some files by their checksums; an address has a name for people.
+        name = unquote((urls[0] if urls else path).rpartition("/")[2])
+        size = f" ({sizes[sha256] / 1_000_000:.1f} MB)" if sha256 in sizes else ""
+        progress(Tally(len(missing), {"downloaded": number}, (f"{name}{size}",)))
+        fetched[path] = store.fetch(
+            sha256, urls, name=name, size=sizes.get(sha256), progress=_without_notes(progress)
+        )
+    if missing:
+        progress(Tally(0))
+    return fetched
+
+
+def _without_notes(progress: Progress) -> Progress:
+    """Return a progress that has no line for each of many files."""
+    return lambda event: None if isinstance(event, Note) else progress(event)
+
+
+def _refuse_damaged(resolved: Resolved, store: PackageStore) -> None:
+    """Refuse a kernel tree that is damaged in the package store."""
+    damaged = [path for path in resolved.attached.values() if not store.whole(path.name)]
+    if damaged:
+        raise NotFoundError(
+            f"The kernel tree of {resolved.pin.kernel.release} is damaged in the package store.",
+            resolution=f"Have it made again: provision resolve {resolved.pin.driver.name} --kernel"
+            f" {resolved.pin.kernel.release} --refresh",
+            details="\n".join(map(str, damaged)),
+        )
+
+
+def _parts_of(settings: Settings, source: RunfileSource, progress: Progress) -> Mapping[str, Path]:
+    def fetch() -> Path:
+        return PackageStore(settings.state).fetch(
+            source.sha256, (source.url,), name=source.url.rpartition("/")[2], progress=progress
+        )
+
+    return have_parts(settings, source, fetch, progress=progress)
+
+
+def commit_files(
+    settings: Settings,
+    engine: Engine,
+    resolved: Resolved,
+    progress: Progress,
+    toolchain: Callable[[], str],
+) -> Mapping[str, Path]:
+    """Return the files of a build context that hold commits of repositories; fetch missing ones."""
+    request = CommitRequest(
+        commits_of(resolved.pin.sources),
+        PackageStore(settings.state),
+        settings.state / "locks",
+        resolved.network,
+        proxies(),
+        GitAccess(settings.root, settings.state / "git-login"),
+    )
+    return have_commits(engine, toolchain, request, progress=progress)

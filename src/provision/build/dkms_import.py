@@ -1,0 +1,352 @@
+"""Writes a driver.toml from a package, folder or address with a dkms.conf."""
+
+from __future__ import annotations
+
+import lzma
+import re
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from provision.build.base_image import find_base, named_base
+from provision.build.dkms_inspection import MAX_BYTES, MAX_FILES, SourceToInspect, inspect_source
+from provision.build.driver_request import choose_distro, own_kernel
+from provision.build.package_store import PackageStore
+from provision.build.solving import base_request
+from provision.build.unpack_source import UnpackError, open_tar, unpack
+from provision.build.workspace import Settings
+from provision.distros.debian import ArchiveIndex, open_index, parse_depends
+from provision.distros.debian.distro_archive import layout_of, uses_archive
+from provision.engine.docker_api import Engine
+from provision.engine.scratch import scratch
+from provision.errors import NotFoundError, ProvisionError, UsageError, redact
+from provision.fetch import download_any
+from provision.files import sha256_file, write_atomic
+from provision.host.facts import read_facts
+from provision.pin import ArchiveSource, DistroPin, GitSource, KernelPin
+from provision.progress import Note, Progress, silent
+from provision.run import find_program, run
+from provision.sources.dkms_conf import DkmsConf, parse_variables, read_conf
+from provision.sources.dkms_recipe import Draft, Origin, draft_recipe
+
+_NO_ARCHIVE = (
+    UnpackError,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    lzma.LZMAError,
+    zlib.error,
+    EOFError,
+    OSError,
+    # For invalid or oversized numbers in its headers.
+    ValueError,
+    ArithmeticError,
+)
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+# Packages of DKMS itself, of every build's container, or of a host with DKMS.
+_NEEDLESS = re.compile(
+    r"dkms|debconf.*|kmod|make|patch|adduser|udev|systemd|init-system-helpers|linux-.*|gcc|.*-utils"
+)
+# A port of HTTP stays; a port of SSH has no meaning in an address for others.
+_REMOTE = re.compile(
+    r"(?:https?://(?:[^@/]*@)?(?P<host>[^/:@]+(?::[0-9]+)?)/(?P<path>.+)"
+    r"|(?:git@|ssh://git@)(?P<ssh>[^/:]+)(?::[0-9]+/|[/:])(?P<ssh_path>.+))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportRequest:
+    """A source that gets a recipe.
+
+    Attributes:
+        what: A package of the distro, a folder, or the address of an archive.
+        kernel: The kernel that the dkms.conf is evaluated for; None: the host's.
+        distro: ``debian:12``: the distro of the package and of the container; None: the host's.
+        output: The folder that gets the driver's folder; None: nothing is written.
+    """
+
+    what: str
+    kernel: str | None = None
+    distro: str | None = None
+    output: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A recipe that was made.
+
+    Attributes:
+        draft: The recipe, and what an author has to check.
+        conf: The dkms.conf, evaluated for the kernel.
+        kernel: That kernel.
+        file: The driver.toml that was written, if one was.
+    """
+
+    draft: Draft
+    conf: DkmsConf
+    kernel: str
+    file: Path | None
+
+
+def import_dkms(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    request: ImportRequest,
+    *,
+    progress: Progress = silent,
+) -> Imported:
+    """Write the recipe of a driver whose source has a dkms.conf.
+
+    Args:
+        settings: The host.
+        engine: Connects to the engine in whose container the dkms.conf is evaluated.
+        request: The source.
+        progress: Receives the progress.
+
+    Raises:
+        NotFoundError: There is no such package, folder or file, or no base image.
+        UsageError: The source has no valid dkms.conf, or the driver's folder exists already.
+        ProvisionError: The source can't be downloaded or unpacked, or the engine failed.
+    """
+    distro = choose_distro(settings, request.distro)
+    kernel = _kernel(settings, request)
+    with _source(settings, request, distro, progress) as (path, origin):
+        asked = base_request(settings, distro)
+        base = named_base(asked) or find_base(engine(), asked, progress=progress)
+        source = SourceToInspect(path, request.what, kernel.release, kernel.architecture)
+        found = inspect_source(engine(), base, source, state=settings.state, progress=progress)
+    conf = read_conf(parse_variables(found.variables))
+    draft = draft_recipe(
+        conf, origin(found.conf), licences=found.licences, pci=found.pci, unset=found.unset
+    )
+    file = None if request.output is None else _write(draft, request.output)
+    return Imported(draft, conf, kernel.release, file)
+
+
+def _kernel(settings: Settings, request: ImportRequest) -> KernelPin:
+    facts = read_facts(settings.root)
+    release = request.kernel or own_kernel(settings, facts)
+    try:
+        return KernelPin.model_validate({"release": release, "architecture": facts.arch})
+    except ValidationError as error:
+        raise UsageError(
+            f"'{release}' ({facts.arch}) is no kernel release.",
+            resolution="Give it as 'uname -r' prints it, such as 6.1.0-47-amd64.",
+        ) from error
+
+
+def _write(draft: Draft, output: Path) -> Path:
+    file = output / draft.name / "driver.toml"
+    if file.exists():
+        raise UsageError(
+            f"There is a driver already: '{file}'.",
+            resolution=f"Remove the folder (rm -r {file.parent}), or give another --output.",
+        )
+    write_atomic(file, draft.text)
+    return file
+
+
+Found = tuple[Path, Callable[[str], Origin]]
+
+
+@contextmanager
+def _source(
+    settings: Settings, request: ImportRequest, distro: DistroPin, progress: Progress
+) -> Iterator[Found]:
+    """Yield the path of a source, and a function that returns its origin, given its dkms.conf."""
+    what = request.what
+    if re.match(r"https?://", what):
+        with scratch(settings.state, "import", progress=progress) as folder:
+            yield _downloaded(what, folder, progress)
+    elif Path(what).is_dir():
+        with scratch(settings.state, "import", progress=progress) as folder:
+            yield _local(Path(what), folder)
+    elif _PACKAGE.fullmatch(what):
+        yield _packaged(settings, what, distro, progress)
+    else:
+        raise NotFoundError(
+            f"There is no folder '{what}', and it is neither an address nor a package's name.",
+            resolution="Give a package (v4l2loopback-dkms), a folder or an archive's address.",
+        )
+
+
+def _downloaded(url: str, folder: Path, progress: Progress) -> Found:
+    if url.endswith(".git"):
+        raise UsageError(
+            f"'{url}' is a repository, not an archive.",
+            resolution=f"Clone it and give the folder: git clone {url} source && provision import"
+            " dkms source.",
+        )
+    if redact(url) != url:
+        raise UsageError(
+            f"'{redact(url)}' holds a password or token, and every user may read a recipe.",
+            resolution="Download and unpack it, and give the folder: provision import dkms FOLDER",
+        )
+    progress(Note(f"Downloading {url}"))
+    archive, tree = folder / "archive", folder / "tree"
+    sha256 = download_any(url, destination=archive, limit=MAX_BYTES, progress=progress)
+    tree.mkdir()
+    _check_size(url, archive)
+    try:
+        unpack(archive, tree, 0)
+    except UnpackError as error:
+        raise ProvisionError(
+            f"'{url}' can't be unpacked: {error}.",
+            resolution="Give the address of a tar file, zip file or .deb, not of a page about it.",
+        ) from error
+    inside = list(tree.iterdir())
+    # The source of a package is below usr/src, where it is looked for.
+    has_top = len(inside) == 1 and inside[0].is_dir() and not (tree / "usr/src").is_dir()
+    release = ArchiveSource(url=url, sha256=sha256, strip=int(has_top))
+    return (inside[0] if has_top else tree), lambda conf: Origin(url, conf, release=release)
+
+
+def _check_size(url: str, archive: Path) -> None:
+    """Refuse an archive that is too large when unpacked, before a file of it is written.
+
+    Raises:
+        ProvisionError: It is too large.
+    """
+    size = 0
+    # The unpacker reports damaged files and files that are no archives.
+    with suppress(*_NO_ARCHIVE):
+        for count, of_file in enumerate(_sizes(archive)):
+            size += of_file
+            if size > MAX_BYTES or count > MAX_FILES:
+                raise ProvisionError(
+                    f"'{url}' is too large to be inspected: unpacked, it has more than"
+                    f" {MAX_BYTES >> 20} MiB or {MAX_FILES} files.",
+                    resolution="Unpack it, and give the folder with the driver's source.",
+                )
+
+
+def _sizes(archive: Path) -> Iterator[int]:
+    if zipfile.is_zipfile(archive):
+        # zipfile unpacks no more than this, whatever a file holds.
+        with zipfile.ZipFile(archive) as file:
+            yield from (member.file_size for member in file.infolist())
+    else:
+        with open_tar(archive) as tar:
+            yield from (member.size for member in tar)
+
+
+def _local(folder: Path, draft: Path) -> Found:
+    release, modules = _checkout(folder, draft)
+    homepage = release.url.removesuffix(".git") if release else None
+    return folder, lambda conf: Origin(
+        str(folder), conf, release=release, homepage=homepage, submodules=modules
+    )
+
+
+def _checkout(folder: Path, draft: Path) -> tuple[GitSource | None, tuple[str, ...]]:
+    """Return the commit of a git checkout, and the folders of its submodules.
+
+    There is no commit without an address that others can use. The settings in a checkout may name
+    programs that git runs (filters, monitors), so a copy with git's own settings is compared and
+    packed.
+    """
+    if find_program("git") is None or not (folder / ".git").exists():
+        return None, ()
+    ask = partial(run, why="pin the source", check=False)
+    here, copy = str(folder.resolve()), draft / "git"
+    head = ask(["git", "-C", here, "rev-parse", "HEAD"])
+    remote = ask(["git", "-C", here, "remote", "get-url", "origin"])
+    url = public_address(remote.stdout.strip())
+    # One commit without tags and branches, as in a build: git writes their names into some files
+    # of an archive.
+    made = ask(["git", "init", "--quiet", "--bare", "--", str(copy)])
+    git, commit = ["git", f"--git-dir={copy}"], head.stdout.strip()
+    copied = ask([*git, "fetch", "--quiet", "--depth=1", "--", Path(here).as_uri(), "HEAD"])
+    if head.returncode or url is None or made.returncode or copied.returncode:
+        return None, ()
+    read = ask([*git, "read-tree", commit])
+    compare = ["diff", "--name-only", "--no-ext-diff", "--ignore-submodules=all", commit]
+    changes = ask([*git, "-c", "core.bare=false", f"--work-tree={here}", *compare, "--"])
+    # A checkout with changed files is not the commit that was evaluated.
+    if read.returncode or changes.returncode or changes.stdout.strip():
+        return None, ()
+    tar = draft / "source.tar"
+    run([*git, "archive", "--format=tar", f"--output={tar}", commit], why="pin the source")
+    listed = ask([*git, "ls-tree", "-r", commit]).stdout.splitlines()
+    # MODE commit ID, a tab, and the path; submodules have the mode 160000.
+    modules = tuple(line.partition("\t")[2] for line in listed if line.startswith("160000 "))
+    return GitSource(url=url, commit=commit, sha256=sha256_file(tar)), modules
+
+
+def public_address(remote: str) -> str | None:
+    """Return the address at which others can clone a remote of git, if it has one."""
+    match = _REMOTE.fullmatch(remote)
+    if match is None:
+        return None
+    return f"https://{match['host'] or match['ssh']}/{match['path'] or match['ssh_path']}"
+
+
+def _packaged(settings: Settings, name: str, distro: DistroPin, progress: Progress) -> Found:
+    if not uses_archive(distro):
+        raise NotFoundError(
+            f"'{name}' can't be looked for: {distro.id} {distro.version} has no archive that apt"
+            " reads.",
+            resolution="Name the distro that has the package (--distro debian:12), or give a folder"
+            " or an address.",
+        )
+    with _index(settings, distro, progress) as index:
+        package = index.package(name)
+        if package is None:
+            raise _no_package(name, distro, index)
+        tools = tuple(_tools(index, package.depends))
+    file = PackageStore(settings.state).fetch(
+        package.sha256, [package.url], name=name, size=package.size, progress=progress
+    )
+    homepage = f"https://tracker.debian.org/pkg/{name}" if distro.id == "debian" else None
+    return file, lambda conf: Origin(
+        name,
+        conf,
+        package=name,
+        component=package.component,
+        packages=tools,
+        homepage=homepage,
+    )
+
+
+@contextmanager
+def _index(settings: Settings, distro: DistroPin, progress: Progress) -> Iterator[ArchiveIndex]:
+    layout = layout_of(distro)
+    index = open_index(
+        distro,
+        layout,
+        settings.archives(progress),
+        architecture=read_facts(settings.root).arch,
+        components=layout.components,
+    )
+    try:
+        yield index
+    finally:
+        index.close()
+
+
+def _no_package(name: str, distro: DistroPin, index: ArchiveIndex) -> NotFoundError:
+    stem = name.removesuffix("-dkms")
+    near = [p.name for p in index.packages_matching(stem[:4]) if p.name.endswith("-dkms")]
+    there = f" Packages with a similar name: {', '.join(near[:8])}." if near else ""
+    return NotFoundError(
+        f"{distro.id} {distro.version} has no package '{name}'.",
+        resolution=f"'apt-cache search dkms' lists such packages.{there}",
+        details="\n".join(["looked in:", *(f"  {place}" for place in index.addresses)]),
+    )
+
+
+def _tools(index: ArchiveIndex, depends: str) -> Iterator[str]:
+    """Yield the dependencies of a package that neither DKMS nor every build has."""
+    for alternatives in parse_depends(depends):
+        names = [one.name for one in alternatives]
+        if any(_NEEDLESS.fullmatch(name) for name in names):
+            continue
+        found = next((name for name in names if index.package(name)), None)
+        if found is not None:
+            yield found

@@ -1,0 +1,283 @@
+"""What a person or the agent asks for: a driver for a kernel, and what that kernel is built in.
+
+A ``DriverRequest`` may leave everything but the driver open. With what the host and the driver's
+vendor say, it becomes a ``KernelRequest``, from which a build is decided, or an ``ArtifactQuery``,
+with which registries and the store are searched. A ``TreeChoice`` is a kernel whose headers are not
+packages. This module loads nothing that builds.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import asdict, dataclass, field
+
+from pydantic import ValidationError
+
+from provision.build.workspace import Settings
+from provision.catalogue.upstream import DEFAULT_VERSION
+from provision.config import TreeConfig
+from provision.distros import find_distro
+from provision.distros.debian.distro_archive import uses_archive
+from provision.distros.kernel_tree import fedora_of_kernel
+from provision.errors import NotFoundError, UsageError
+from provision.host.facts import Facts, read_facts
+from provision.pin import DistroPin
+from provision.sources.market import VersionRequest
+
+_IMAGE = "image"
+_FLATCAR = "flatcar"
+_COS = "cos"
+# Flatcar's hosts have the build folder of their kernel here, since the first release with Linux 6.
+_FLATCAR_TREE = "/usr/lib/modules/{kernel}/build"
+# Debian's tools prepare the tree, because COS publishes only a compiler.
+_COS_TOOLCHAIN = "debian:12"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOptions:
+    """The options that choose a build of a driver on a command line.
+
+    Attributes:
+        kernel: The kernel's release; None: the one that runs.
+        distro: ``debian:12``; None: the host's.
+        version: The driver's version, a branch of it, a kind of branch (``lts``), or ``latest`` for
+            the newest that suits the kernel; None: that of provision.toml's default.
+        flavour: One of the driver's flavours; None: its default.
+        base: Base image; None: what provision.toml names, or the distro's own.
+        network: Network of the containers that download; None: what provision.toml says.
+        force: Whether to try a kernel that the driver is not known to build on.
+        refresh: Whether to solve for packages again although the store has a closure.
+    """
+
+    kernel: str | None = None
+    distro: str | None = None
+    version: str | None = None
+    flavour: str | None = None
+    base: str | None = None
+    network: str | None = None
+    force: bool = False
+    refresh: bool = False
+
+    def of(self, driver: str) -> DriverRequest:
+        """Return the request for a driver."""
+        return DriverRequest(driver, **asdict(self))
+
+    def given(self) -> list[str]:
+        """Return the options on the command line that choose a build."""
+        given = {name: value for name, value in asdict(self).items() if name != "network"}
+        return [f"--{name}" for name, value in given.items() if value not in {None, False}]
+
+
+@dataclass(frozen=True, slots=True)
+class DriverRequest(RequestOptions):
+    """A request for a driver, on a kernel of some host.
+
+    Attributes:
+        driver: Its name in the catalogue.
+        prefer: A version to keep as long as that is possible; None: the newest is taken.
+    """
+
+    driver: str
+    prefer: str | None = field(default=None, kw_only=True)
+
+    @property
+    def version_name(self) -> str | None:
+        """The version, branch or kind of branch; None: ``latest``, the newest."""
+        name = self.version or DEFAULT_VERSION
+        return None if name == "latest" else name
+
+    def version_request(self, branches: tuple[str, ...] | None) -> VersionRequest:
+        """Return the request for a version; ``branches`` are those of the kind that it names."""
+        name = self.version_name
+        # The default of a driver without kinds of branches is its newest version.
+        has_no_kinds = name == DEFAULT_VERSION and branches is None
+        return VersionRequest(None if has_no_kinds else name, branches, self.prefer)
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSettings:
+    """Settings of a build that do not change its result.
+
+    Attributes:
+        jobs: Compilers at once; None: what provision.toml says, or one a processor.
+        rebuild: Build although the image exists.
+    """
+
+    jobs: int | None = None
+    rebuild: bool = False
+
+
+def own_kernel(settings: Settings, facts: Facts) -> str:
+    """Return the kernel of the host.
+
+    Raises:
+        NotFoundError: It has none.
+    """
+    if facts.kernel is None:
+        raise NotFoundError(
+            f"There is no kernel under '{settings.root}'.",
+            resolution="Name the one to build for with --kernel.",
+        )
+    return facts.kernel
+
+
+def choose_distro(settings: Settings, name: str | None) -> DistroPin:
+    """Return the distro of a name, else that of provision.toml, else the host's.
+
+    Raises:
+        NotFoundError: It is not supported.
+    """
+    named = name or settings.config.kernel_distro
+    if named is None:
+        distro = read_facts(settings.root).distro
+        named = f"{distro.id}:{distro.version}"
+    return find_distro(named)
+
+
+def packaged_distro(settings: Settings, name: str | None, kernel: str) -> str | None:
+    """Return the distro that a kernel's headers come from; None: the host's own release.
+
+    On Fedora, CoreOS included, that is the release that the kernel's name says.
+    """
+    named = name or settings.config.kernel_distro
+    if named is None and read_facts(settings.root).distro.id == "fedora":
+        return fedora_of_kernel(kernel)
+    return named
+
+
+def distro_of_kernel(settings: Settings, kernel: str, name: str | None) -> DistroPin:
+    """Return the distro that a Pin for a kernel names.
+
+    Args:
+        settings: The host.
+        kernel: The kernel's release.
+        name: The distro; None: provision.toml or the host decides.
+
+    Raises:
+        NotFoundError: It is not supported.
+    """
+    choice = choose_tree(settings, kernel, name)
+    if choice is not None:
+        return choice.distro
+    return choose_distro(settings, packaged_distro(settings, name, kernel))
+
+
+def configured_tree(settings: Settings, kernel: str) -> TreeConfig | None:
+    """Return the first of ``[[trees]]`` in provision.toml that is for a kernel."""
+    return next(
+        (tree for tree in settings.config.trees if fnmatch.fnmatchcase(kernel, tree.kernels)), None
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TreeChoice:
+    """The tree in which modules for a kernel are built.
+
+    Attributes:
+        distro: The distro that the kernel comes from.
+        tree: The place of the tree; None: COS's files for the ``build_id``.
+        toolchain: The distro whose packages compile; None: the base image has everything.
+        image: The base image that has everything, unless another is named; None: that of the
+            toolchain, or one that has to be named.
+        build_id: ``BUILD_ID`` of the distro's os-release.
+    """
+
+    distro: DistroPin
+    tree: TreeConfig | None
+    toolchain: DistroPin | None
+    image: str | None = None
+    build_id: str = ""
+
+
+def choose_tree(settings: Settings, kernel: str, name: str | None) -> TreeChoice | None:
+    """Return the tree in which modules for a kernel are built; None: its headers are packages.
+
+    Args:
+        settings: The host.
+        kernel: The kernel's release.
+        name: The distro that was named, such as ``flatcar:3227.2.4``; None: the host's, or
+            what provision.toml says.
+
+    Raises:
+        NotFoundError: The toolchain that [[trees]] names is unknown.
+        UsageError: A distro with trees needs its version.
+    """
+    named = name or settings.config.kernel_distro
+    distro, build_id = _distro(settings, named)
+    configured = configured_tree(settings, kernel)
+    if configured is not None:
+        if configured.toolchain == _IMAGE:
+            return TreeChoice(distro, configured, None, image=_developer(distro))
+        return TreeChoice(distro, configured, _toolchain(configured.toolchain))
+    if distro.id == _FLATCAR:
+        tree = (
+            TreeConfig(kernels="*", kind="prepared", path=_FLATCAR_TREE, toolchain=_IMAGE)
+            if named is None
+            else TreeConfig(kernels="*", kind="image", toolchain=_IMAGE)
+        )
+        return TreeChoice(distro, tree, None, image=_developer(distro))
+    if distro.id == _COS:
+        return TreeChoice(distro, None, find_distro(_COS_TOOLCHAIN), build_id=build_id)
+    return None
+
+
+def _toolchain(name: str) -> DistroPin:
+    """Return the distro whose packages compile.
+
+    Raises:
+        NotFoundError: It is unknown, or its packages are not apt's.
+    """
+    distro = find_distro(name)
+    if not uses_archive(distro):
+        raise NotFoundError(
+            f"Packages of '{name}' can't compile in a kernel tree yet: only those of Debian and"
+            " Ubuntu can.",
+            resolution="Name such a distro under [[trees]] in /etc/provision/provision.toml:"
+            ' toolchain = "debian:12", or an image that has everything: toolchain = "image".',
+        )
+    return distro
+
+
+def _distro(settings: Settings, named: str | None) -> tuple[DistroPin, str]:
+    """Return the kernel's distro, and the id of its image's build.
+
+    Raises:
+        NotFoundError: It has a name that no distro has.
+        UsageError: It needs its version.
+    """
+    facts = read_facts(settings.root).distro
+    if named is None:
+        version = facts.version or "0"
+        codename = facts.codename or facts.id
+        return _pinned(f"{facts.id}:{version}", facts.id, version, codename), facts.build_id
+    name, _, version = named.partition(":")
+    if name not in {_FLATCAR, _COS}:
+        # Any distro will do, because only the tree counts: a vendor's kernel on any distro.
+        return _pinned(named, name, version or "0", name), ""
+    if not version:
+        raise UsageError(
+            f"'{named}' lacks a version.",
+            resolution=f"Give it as {name}:VERSION; os-release on such a host has it.",
+        )
+    return _pinned(named, name, version, name), version
+
+
+def _pinned(text: str, name: str, version: str, codename: str) -> DistroPin:
+    """Return a distro of which provision may have no data.
+
+    Raises:
+        NotFoundError: The name is not valid in a Pin, and no known distro has it.
+    """
+    try:
+        return DistroPin(id=name, version=version, codename=codename)
+    except ValidationError:
+        # Its error lists the known distros, and the one that was probably meant.
+        return find_distro(text)
+
+
+def _developer(distro: DistroPin) -> str | None:
+    """Return the name of Flatcar's developer container as ``provision base`` makes it.
+
+    None: the distro has no such image, so one has to be named.
+    """
+    return f"flatcar-developer:{distro.version}" if distro.id == _FLATCAR else None

@@ -1,0 +1,227 @@
+"""Builds the image of a Pin, and makes the base image of a distro."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from provision.build.artifact_image import BuildRequest, Built, build, find
+from provision.build.base_image import BaseRequest, find_base
+from provision.build.bootstrap import Mirror, make_apt_base, make_rpm_base
+from provision.build.context_files import commit_files, downloaded_files
+from provision.build.developer_container import developer_request, ensure_developer_image
+from provision.build.driver_request import BuildSettings, choose_distro
+from provision.build.network_access import proxies
+from provision.build.package_pins import Resolved, render_context
+from provision.build.solving import base_request, open_driver_index, rpm_origin
+from provision.build.workspace import Settings
+from provision.distros.debian.distro_archive import uses_archive
+from provision.engine.connection import connect
+from provision.engine.docker_api import Engine, Image
+from provision.engine.transfer import read_file
+from provision.errors import NotFoundError, ProvisionError
+from provision.files import write_atomic
+from provision.manifest import MANIFEST
+from provision.pin import BasePin, DistroPin, keyring_digest
+from provision.progress import Note, Progress, silent
+
+_SHOWN = 12
+
+
+def module_sums(settings: Settings, engine: Engine, image: Image) -> dict[str, str]:
+    """Return the sha256 of an artifact image's modules by path; empty if it can't be read."""
+    try:
+        manifest = json.loads(read_file(engine, image, str(MANIFEST), state=settings.state))
+        return {str(one["path"]): str(one["sha256"]) for one in manifest["modules"]}
+    except (ProvisionError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the modules that differ between two builds of one Pin, one line each.
+
+    Args:
+        before: Sums by path of the earlier build.
+        after: Sums by path of this build.
+    """
+    return tuple(
+        f"{path}: was {_shown(before.get(path))}, is {_shown(after.get(path))}"
+        for path in sorted({*before, *after})
+        if before.get(path) != after.get(path)
+    )
+
+
+def explanation(found: tuple[str, ...]) -> str:
+    """Return the explanation of modules that differ although every input is the same."""
+    return (
+        "The modules differ from those of the image that was replaced, although the Pin is the"
+        f" same: {'; '.join(found)}. So the driver's own build puts something into them that is"
+        " not pinned: the time (__DATE__, KBUILD_BUILD_TIMESTAMP), a random number, the order of"
+        " files. What to do: find it with 'diffoscope', and set it in the recipe's command."
+    )
+
+
+def _shown(sha256: str | None) -> str:
+    return "not there" if sha256 is None else f"{sha256[:_SHOWN]}…"
+
+
+def open_engine(settings: Settings) -> Engine:
+    """Connect to the container engine of a host.
+
+    Raises:
+        NotFoundError: None answers.
+        ProvisionError: It may not be used.
+    """
+    return connect(settings.config.engine.host)
+
+
+def build_image(
+    settings: Settings,
+    engine: Engine,
+    resolved: Resolved,
+    how: BuildSettings,
+    *,
+    progress: Progress = silent,
+) -> Built:
+    """Build the image of a Pin, unless it exists.
+
+    Raises:
+        BuildError: A step failed; says which source line, package or checksum.
+        ProvisionError: The engine failed.
+    """
+    context = render_context(resolved)
+    request = BuildRequest(
+        pin=resolved.pin,
+        files=context.files,
+        attach=lambda: downloaded_files(settings, resolved, context, progress=progress),
+        state=settings.state,
+        build_args=build_arguments(settings, jobs=how.jobs),
+        fetch=partial(commit_files, settings, engine, resolved, progress),
+        network="none",
+        rebuild=how.rebuild,
+    )
+    replaced = find(engine, resolved.pin) if how.rebuild else None
+    before = module_sums(settings, engine, replaced) if replaced else {}
+    built = build(engine, request, progress=progress)
+    image = engine.image(built.image_id) if before and built.built else None
+    if image is None:
+        return built
+    differing = differences(before, module_sums(settings, engine, image))
+    if differing:
+        progress(Note(explanation(differing)))
+    return replace(built, differing=differing)
+
+
+def base_of(settings: Settings, distro: str | None) -> BaseRequest:
+    """Return the base image on which a distro is built here; None: the host's distro.
+
+    Raises:
+        NotFoundError: The distro is not supported.
+    """
+    developer = developer_request(settings, distro)
+    return developer or base_request(settings, choose_distro(settings, distro))
+
+
+def ensure_base_image(
+    settings: Settings,
+    engine: Engine,
+    distro: str | None,
+    *,
+    replace: bool = False,
+    progress: Progress = silent,
+) -> tuple[BasePin, bool]:
+    """Return the base image of a distro; make it if it is missing.
+
+    Args:
+        settings: The host.
+        engine: The engine that gets the image.
+        distro: ``debian:12``; None: the host's.
+        replace: Make it again although it exists.
+        progress: Receives the progress.
+
+    Returns:
+        The image, and whether it was made.
+
+    Raises:
+        NotFoundError: The distro is not supported; or the program that makes the image, or the
+            repositories for it, are missing.
+        ProvisionError: It could not be made.
+    """
+    developer = developer_request(settings, distro)
+    if developer is not None:
+        return ensure_developer_image(
+            settings, engine, developer, replace=replace, progress=progress
+        )
+    chosen = choose_distro(settings, distro)
+    request = base_of(settings, distro)
+    if not replace:
+        try:
+            return find_base(engine, request, progress=progress), False
+        except NotFoundError:
+            progress(Note(f"There is no image {request.name}; making it"))
+    if not request.can_be_made:
+        return find_base(engine, request, progress=progress), False
+    return _made_base(settings, engine, chosen, request, progress), True
+
+
+def _made_base(
+    settings: Settings,
+    engine: Engine,
+    distro: DistroPin,
+    request: BaseRequest,
+    progress: Progress,
+) -> BasePin:
+    """Make a base image from the distro's packages; errors as ``ensure_base_image``."""
+    if not uses_archive(distro):
+        origin = rpm_origin(settings, distro)
+        return make_rpm_base(engine, request, origin, state=settings.state, progress=progress)
+    index = open_driver_index(settings, None, distro, at_once=False, progress=progress)
+    index.close()
+    mirror = Mirror(index.mirror, _keyring_file(settings, index.keyring))
+    return make_apt_base(engine, request, mirror, state=settings.state, progress=progress)
+
+
+def _keyring_file(settings: Settings, keyring: bytes | None) -> Path | None:
+    """Write the keys to a file for a program; return None if they are the distro's own."""
+    if keyring is None:
+        return None
+    path = settings.state / "archive/keys" / f"{keyring_digest(keyring)}.gpg"
+    write_atomic(path, keyring)
+    return path
+
+
+def build_arguments(
+    settings: Settings,
+    mirror: str | None = None,
+    security_mirror: str | None = None,
+    *,
+    is_snapshot: bool = False,
+    jobs: int | None = None,
+) -> dict[str, str]:
+    """Return the build arguments of our Dockerfiles; none of them changes the result.
+
+    Args:
+        settings: The host.
+        mirror: Address of the distro's archive; None: nothing is downloaded.
+        security_mirror: Address of its security updates, if there are any.
+        is_snapshot: Whether the archive counts although its validity has ended.
+        jobs: Compilers at once; None: what provision.toml says, or one a processor.
+    """
+    count = jobs or settings.config.engine.jobs or _processors()
+    args = {"JOBS": str(count)}
+    if mirror:
+        args["APT_MIRROR"] = mirror
+    if security_mirror:
+        args["APT_SECURITY_MIRROR"] = security_mirror
+    if is_snapshot:
+        args["APT_SNAPSHOT"] = "yes"
+    return args | proxies()
+
+
+def _processors() -> int:
+    """Return how many processors this process may use (an engine elsewhere may have others)."""
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,295 @@
+"""Decides a Pin whose packages a solver finds, and renders the build context of a Pin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from provision import distros
+from provision.build.base_image import find_base, named_base
+from provision.build.decision import Decision, SolvedPackages, decide
+from provision.build.dockerfile import RenderedContext, render
+from provision.build.driver_request import DriverRequest, choose_distro, own_kernel
+from provision.build.package_store import Closure, PackageStore
+from provision.build.solve import solve
+from provision.build.solve_request import SolveRequest
+from provision.build.solving import (
+    PackageNeeds,
+    archive_repositories,
+    base_request,
+    configured_repositories,
+    is_entitled,
+    open_driver_index,
+    solve_request,
+)
+from provision.build.templates import Templates, load_templates
+from provision.build.vendor_versions import follow, vendor_sums
+from provision.build.version_choice import BuildTarget, KernelRequest
+from provision.build.workspace import Settings
+from provision.catalogue import Entry
+from provision.distros.debian import ArchiveIndex
+from provision.distros.debian.apt_messages import superseded
+from provision.distros.debian.distro_archive import require_headers, uses_archive
+from provision.engine.docker_api import Engine, names_registry
+from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import UnreachableError
+from provision.host.facts import read_facts
+from provision.pin import PIN_LABEL, BasePin, DistroPin, Pin
+from provision.progress import Progress, silent
+from provision.shipped import templates_dir
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A Pin with everything that its build needs.
+
+    Attributes:
+        pin: The Pin.
+        entry: The driver's recipe and patches.
+        templates: The files that its Dockerfile is rendered from.
+        attached: Further large files of the build context (the kernel tree): the file by its path
+            in the context.
+        urls: Addresses of the packages of the Pin, by sha256.
+        network: Network of the containers that download; None: the engine's default.
+    """
+
+    pin: Pin
+    entry: Entry
+    templates: Templates
+    attached: Mapping[str, Path] = field(default_factory=dict)
+    urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    network: str | None = None
+
+
+def resolve_packaged(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    request: DriverRequest,
+    *,
+    progress: Progress = silent,
+) -> Resolved:
+    """Decide every input of a build whose headers are packages.
+
+    Args:
+        settings: The host.
+        engine: Connects to the engine; called last, and not at all if the base image is named by
+            its digest and the store has the closure.
+        request: The driver, and the options of its build.
+        progress: Receives the progress.
+
+    Raises:
+        NotFoundError: Driver, version, flavour, kernel, distro, headers, base image or the
+            certificate for signatures are unknown.
+        ProvisionError: The archive or the engine failed.
+    """
+    entry = settings.catalogue.entry(request.driver)
+    distro = choose_distro(settings, request.distro)
+    target = BuildTarget(entry, distro, load_templates(templates_dir(), distro.id))
+    return resolve_solved(settings, engine, request, target, progress=progress)
+
+
+def resolve_solved(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    request: DriverRequest,
+    target: BuildTarget,
+    *,
+    progress: Progress = silent,
+) -> Resolved:
+    """Decide every input of a build whose packages a distro's solver finds.
+
+    ``target`` has the driver, and the distro whose packages compile. Other arguments and errors as
+    ``resolve_packaged``.
+    """
+    kernel_request = request_of(settings, request, target.distro, progress=progress)
+    sums = vendor_sums(settings, again=request.refresh, progress=progress)
+    network = request.network or settings.config.engine.network
+    toolchain = target.tree.toolchain if target.tree else None
+    with _archive_of(settings, target, progress) as archive:
+        decision = decide(
+            kernel_request,
+            target,
+            index=archive.index,
+            is_complete=archive.knows_kernels,
+            published_sum=sums,
+        )
+        with archive.refusing(kernel_request.kernel):
+            asked = base_request(settings, target.distro, reference=request.base)
+            base = named_base(asked) or find_base(engine(), asked, progress=progress)
+            needs = PackageNeeds(
+                kernel_request.kernel, decision.tools, archive.repositories, network, toolchain
+            )
+            asked_for = solve_request(settings, target.distro, base, needs)
+            store = PackageStore(settings.state)
+            find = partial(
+                solve, engine, asked_for, store, update=request.refresh, progress=progress
+            )
+            pin, urls = _solved(find, engine, decision, base, may_reuse=not request.refresh)
+            archive.require(asked_for, pin)
+    return Resolved(
+        pin,
+        target.entry,
+        target.templates,
+        urls={**urls, **decision.urls},
+        network=network,
+    )
+
+
+def _solved(
+    find: Callable[[], Closure],
+    engine: Callable[[], Engine],
+    decision: Decision,
+    base: BasePin,
+    *,
+    may_reuse: bool,
+) -> tuple[Pin, Mapping[str, tuple[str, ...]]]:
+    """Return the Pin of a decision with what a solver finds, and the addresses of the packages."""
+    try:
+        closure = find()
+        return decision.pin(base, closure), closure.urls
+    except NotFoundError:
+        # A host that loaded only the artifact image has no base image to solve in, and needs none.
+        made = _made_before(engine(), decision, base) if may_reuse else None
+        if made is None:
+            raise
+        return made, {}
+
+
+def _made_before(engine: Engine, decision: Decision, base: BasePin) -> Pin | None:
+    """Return the Pin of an artifact image here that fits a decision, with any packages.
+
+    An image that has only a registry's name does not count, because its packages may be anything.
+    """
+    for image in engine.images_with_label(PIN_LABEL):
+        if all(map(names_registry, image.tags)):
+            continue
+        try:
+            pin = Pin.model_validate_json(image.labels[PIN_LABEL])
+        except ValidationError:
+            continue
+        solved = SolvedPackages(pin.compiler, pin.headers, pin.packages, pin.closure)
+        if pin.closure and decision.pin(base, solved).digest == pin.digest:
+            return pin
+    return None
+
+
+def request_of(
+    settings: Settings, request: DriverRequest, distro: DistroPin, *, progress: Progress = silent
+) -> KernelRequest:
+    """Return the kernel request of a driver request, with the host's kernel if it names none.
+
+    A kind of branch (``lts``) becomes its branches. For a source that takes any version, the vendor
+    is asked for its versions.
+
+    Raises:
+        NotFoundError: None is named, and the host has none; or the driver is unknown.
+    """
+    facts = read_facts(settings.root)
+    followed = follow(settings, request, distro, progress=progress)
+    return KernelRequest(
+        kernel=request.kernel or own_kernel(settings, facts),
+        architecture=facts.arch,
+        version=request.version_request(followed.branches),
+        published=followed.published,
+        flavour=request.flavour,
+        force=request.force,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Archive:
+    """The origin of the packages of a build.
+
+    Attributes:
+        repositories: The repositories for the solver; empty: those of the base image.
+        index: The index of an archive of Debian's kind; None: the archive is of another kind.
+        has_all_kernels: Whether the index has every kernel that the solver may find.
+    """
+
+    repositories: tuple[distros.Repository, ...]
+    index: ArchiveIndex | None = None
+    has_all_kernels: bool = False
+
+    @property
+    def knows_kernels(self) -> bool:
+        """Whether an unpackaged kernel can be refused before the solver runs.
+
+        Reading an index that is not cached would take as long as the solver.
+        """
+        return self.index is not None and self.index.is_read and self.has_all_kernels
+
+    def require(self, request: SolveRequest, pin: Pin) -> None:
+        """Refuse headers that apt found by a pattern: it takes an unknown name as a pattern.
+
+        Raises:
+            NotFoundError: The headers of a Pin are of another kernel.
+        """
+        found = {package.name for package in pin.headers}
+        if self.index is not None and not found.issuperset(s.text for s in request.query.specs):
+            raise NotFoundError(
+                f"No headers are packaged for the kernel {request.kernel} on {request.distro.id}"
+                f" {request.release.version}.",
+                resolution=superseded(request.distro),
+                details=f"apt found {', '.join(sorted(found)) or 'no headers'}",
+            )
+
+    @contextmanager
+    def refusing(self, kernel: str) -> Iterator[None]:
+        """Refuse an unpackaged kernel by name, if the solver finds no solution or no engine.
+
+        The solver only says that it has no such package; the index knows which kernels exist.
+
+        Raises:
+            NotFoundError: Its headers are not packaged; names the nearest that are.
+        """
+        try:
+            yield
+        except UnreachableError:
+            raise
+        except ProvisionError:
+            if self.index is not None and self.has_all_kernels:
+                with suppress(UnreachableError):
+                    require_headers(self.index, kernel)
+            raise
+
+
+@contextmanager
+def _archive_of(settings: Settings, target: BuildTarget, progress: Progress) -> Iterator[_Archive]:
+    """Open the archive of a distro.
+
+    Archives of Debian's kind are read here, for their kernels and for the versions of drivers whose
+    source is a package.
+    """
+    entry, distro = target.entry, target.distro
+    if not uses_archive(distro):
+        yield _Archive(configured_repositories(settings, distro))
+        return
+    index = open_driver_index(settings, entry, distro, at_once=False, progress=progress)
+    try:
+        yield _Archive(
+            archive_repositories(index.suites),
+            index,
+            has_all_kernels=target.tree is None and not is_entitled(settings, distro),
+        )
+    finally:
+        index.close()
+
+
+def render_context(resolved: Resolved) -> RenderedContext:
+    """Render the build context of a Pin; the same Pin gives the same bytes.
+
+    Raises:
+        UsageError: A value of the recipe can't go into a Dockerfile.
+    """
+    entry = resolved.entry
+    return render(
+        resolved.pin,
+        entry.recipe,
+        templates=resolved.templates,
+        patches=entry.patches,
+    )

@@ -1,0 +1,130 @@
+"""A Pin as a file, which ``resolve`` writes and any machine can build from at any later time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import Field
+
+from provision.build.decision import recipe_digest
+from provision.build.dockerfile import variant_of
+from provision.build.package_pins import Resolved
+from provision.build.templates import load_templates, load_tree_templates
+from provision.build.tree_files import kept_files
+from provision.build.workspace import Settings
+from provision.documents import load_json, parse_json
+from provision.errors import ConfigError, Mistake, ProvisionError, redact
+from provision.pin import ImageDigest, Pin, Sha256, Url
+from provision.shipped import templates_dir
+
+_BESIDE = ("digest", "image", "urls")
+
+
+class PinFile(Pin):
+    """A Pin with fields that are no inputs of the build.
+
+    Attributes:
+        digest_of_pin: The Pin's digest, as it was written.
+        image_of_pin: The name of the image, for people.
+        urls: Addresses of its packages, by sha256.
+    """
+
+    digest_of_pin: ImageDigest = Field(alias="digest")
+    image_of_pin: str = Field(alias="image")
+    urls: dict[Sha256, tuple[Url, ...]] = Field(default_factory=dict)
+
+
+def pin_document(pin: Pin, urls: Mapping[str, tuple[str, ...]] | None = None) -> dict[str, Any]:
+    """Return a Pin for ``json.dumps``: digest, image, every input, and addresses.
+
+    Addresses with a password or a token are left out, because the file is for other machines.
+    """
+    inputs: dict[str, Any] = json.loads(pin.canonical_json())
+    public = {
+        sha256: found
+        for sha256, known in (urls or {}).items()
+        if (found := [url for url in known if _is_public(url)])
+    }
+    beside = {"urls": public} if public else {}
+    return {"digest": pin.digest, "image": pin.image, **inputs, **beside}
+
+
+def _is_public(url: str) -> bool:
+    """Return whether an address has no secret; addresses of SUSE have a token in their query."""
+    parts = urlsplit(url)
+    return not (parts.username or parts.password or parts.query)
+
+
+def read_pin(settings: Settings, path: Path, *, network: str | None = None) -> Resolved:
+    """Return the Pin of a file with everything that its build needs here.
+
+    Args:
+        settings: The host that builds.
+        path: The file that ``resolve --output`` wrote.
+        network: Network of the containers that download; None: what provision.toml says.
+
+    Raises:
+        ConfigError: The file holds no Pin, or one that was edited, or one with a password.
+        NotFoundError: There is no such file, driver or distro, or the package store lacks the
+            kernel's tree.
+        ProvisionError: This version's recipe is not what the Pin was made from.
+    """
+    file = load_json(path, PinFile)
+    pin = _pin_of(file, path)
+    _refuse_secrets(pin, path)
+    entry = settings.catalogue.entry(pin.driver.name)
+    variant = variant_of(pin, entry.recipe)
+    if variant is None or recipe_digest(entry.recipe, variant) != pin.recipe:
+        raise ProvisionError(
+            f"The recipe of '{pin.driver.name}' ({entry.folder}) is not what the Pin in '{path}'"
+            " was made from.",
+            resolution="Use the catalogue that it was made from (--catalogue), or resolve again.",
+        )
+    network = network or settings.config.engine.network
+    if pin.tree is None:
+        templates = load_templates(templates_dir(), pin.distro.id)
+        return Resolved(pin, entry, templates, urls=file.urls, network=network)
+    templates = load_tree_templates(templates_dir(), pin.tree.toolchain)
+    kept = kept_files(settings, pin, pin.tree)
+    return Resolved(pin, entry, templates, attached=kept, urls=file.urls, network=network)
+
+
+def load_pin(path: Path) -> Pin:
+    """Return only the Pin of a file.
+
+    Raises:
+        ConfigError: The file holds no Pin, or one that was edited.
+        NotFoundError: There is no such file.
+    """
+    return _pin_of(load_json(path, PinFile), path)
+
+
+def _pin_of(file: PinFile, path: Path) -> Pin:
+    data = {k: v for k, v in _plain(file).items() if k not in _BESIDE}
+    pin = parse_json(json.dumps(data), Pin, name=str(path))
+    if pin.digest != file.digest_of_pin:
+        problem = f"it says {file.digest_of_pin}, and its content has {pin.digest}"
+        raise ConfigError(str(path), [Mistake("digest", f"{problem}: the file was changed")])
+    return pin
+
+
+def _refuse_secrets(pin: Pin, path: Path) -> None:
+    problem = "its address holds a password or token, which the artifact's labels would show"
+    found = [
+        Mistake(f"sources.{number}", f"{problem} to every user")
+        for number, source in enumerate(pin.sources)
+        if redact(source.text) != source.text
+    ]
+    if found:
+        raise ConfigError(
+            str(path), found, resolution="Leave it out of driver.toml, and resolve again."
+        )
+
+
+def _plain(file: PinFile) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(file.canonical_json())
+    return data

@@ -1,0 +1,275 @@
+"""Makes the archive of wheels from which a machine installs provision.
+
+Format, name and checksums are those of the Ansible module ``_provision_bundle``, which can't import
+this: it runs on controllers without provision. So a later playbook finds what it would install.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.errors import NotFoundError, UsageError
+from provision.export.ignition.pythons import HostPython, platforms, suits
+from provision.files import lock, sha256_file
+from provision.progress import Note, Progress
+from provision.run import LONG_LIMIT_S, run
+
+# The parts of a checkout that go into the wheel: pyproject.toml, setup.py.
+_PARTS = (
+    "pyproject.toml",
+    "setup.py",
+    "MANIFEST.in",
+    "README.md",
+    "LICENSE",
+    "constraints.txt",
+    "src",
+    "docs",
+    "driver_images",
+    "templates",
+)
+CONSTRAINTS = "constraints.txt"
+# Where setup.py installs it, relative to the root of the environment.
+_INSTALLED = f"share/provision/{CONSTRAINTS}"
+_FORMAT = b"2"
+# The earliest time that a wheel can have: the same files give the same wheel.
+# Source: https://reproducible-builds.org/specs/source-date-epoch/
+_EPOCH = {"SOURCE_DATE_EPOCH": "315532800"}
+_SHORT = 12
+_KEPT = 8
+_NEEDED = ("provision-*.whl", "pip-*.whl")
+
+
+@dataclass(frozen=True, slots=True)
+class BundleOrigin:
+    """The origin of an archive.
+
+    Attributes:
+        source: A checkout of the project, or a wheel of provision.
+        constraints: Text of the requirements file, with the sha256 of every package.
+        wheelhouse: A folder with these packages; None: the package index.
+        python: The Python that it is for.
+    """
+
+    source: Path
+    constraints: str
+    wheelhouse: Path | None
+    python: HostPython
+
+    @property
+    def digest(self) -> str:
+        """A checksum of all inputs, which is part of the archive's name."""
+        total = hashlib.sha256(_FORMAT)
+        libc = ["glibc", self.python.glibc]
+        total.update(repr([list(self.python.version), self.python.machine, libc]).encode())
+        total.update(hashlib.sha256(self.constraints.encode()).digest())
+        for path in _source_files(self.source):
+            is_source = path == self.source
+            name = path.name if is_source else str(path.relative_to(self.source))
+            total.update(f"{name}\0".encode())
+            total.update(hashlib.sha256(path.read_bytes()).digest())
+        for path in sorted(self.wheelhouse.glob("*.whl")) if self.wheelhouse else ():
+            total.update(f"{path.name}\0{sha256_file(path)}\0".encode())
+        return total.hexdigest()
+
+
+def origin(source: Path, wheelhouse: Path | None, python: HostPython) -> BundleOrigin:
+    """Return the origin of an archive.
+
+    Raises:
+        UsageError: The source is neither a checkout nor a wheel, has no constraints, or there is
+            no such wheelhouse.
+    """
+    source = source.resolve()
+    is_wheel = source.is_file() and source.name.startswith("provision-") and source.suffix == ".whl"
+    if not (is_wheel or (source / "pyproject.toml").is_file()):
+        raise UsageError(
+            f"'{source}' is neither a checkout of the project nor a wheel of provision.",
+            resolution="Name one (--source), or an archive that Ansible made (--bundle).",
+        )
+    if wheelhouse is not None and not wheelhouse.is_dir():
+        raise UsageError(
+            f"There is no folder '{wheelhouse}'.",
+            resolution="Name one with the wheels that provision depends on, and pip's own.",
+        )
+    return BundleOrigin(source, _constraints(source), wheelhouse, python)
+
+
+def _constraints(source: Path) -> str:
+    """Return the text of a source's constraints."""
+    if source.is_dir():
+        path = source / CONSTRAINTS
+        text = path.read_text() if path.is_file() else None
+    else:
+        text = _constraints_in(source)
+    if text is None:
+        raise UsageError(
+            f"'{source}' has no {CONSTRAINTS}.",
+            resolution="Name a checkout of this version, or a wheel made of it (--source).",
+        )
+    return text
+
+
+def _constraints_in(wheel: Path) -> str | None:
+    try:
+        with zipfile.ZipFile(wheel) as opened:
+            names = [name for name in opened.namelist() if name.endswith(f"/{_INSTALLED}")]
+            return opened.read(names[0]).decode() if names else None
+    except zipfile.BadZipFile as error:
+        raise UsageError(
+            f"'{wheel}' is not a wheel: {error}.", resolution="Name one of provision (--source)."
+        ) from error
+
+
+def bundles_folder(environ: Mapping[str, str]) -> Path:
+    """Return the folder of archives, which the Ansible role uses too."""
+    cache = environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "provision/bundles"
+
+
+def have_bundle(origin: BundleOrigin, folder: Path, *, progress: Progress) -> Path:
+    """Return the archive of an origin, making it if it is missing.
+
+    Args:
+        origin: The origin.
+        folder: The folder of archives.
+        progress: Receives waits.
+
+    Raises:
+        NotFoundError: The Python that runs this has no pip.
+        ProvisionError: pip could not get a package.
+        OSError: The folder can't be written.
+    """
+    target = folder / f"provision-{origin.digest[:_SHORT]}.tar"
+    with lock(folder / ".lock", on_wait=lambda: progress(Note("waiting for another run"))):
+        if not target.exists():
+            _make(origin, target)
+        target.touch()
+        _make_room(folder)
+    return target
+
+
+def _make(origin: BundleOrigin, target: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".bundle-") as name:
+        folder = Path(name)
+        wheels = folder / "wheels"
+        wheels.mkdir()
+        file = folder / CONSTRAINTS
+        file.write_text(origin.constraints)
+        shutil.copy(_wheel(origin.source, folder), wheels)
+        _pip(_download_words(origin, file, wheels))
+        draft = folder / target.name
+        with tarfile.open(draft, "w") as archive:
+            for path in sorted(wheels.glob("*.whl")):
+                archive.add(path, path.name)
+        draft.replace(target)
+
+
+def environment_name(bundle: Path, python: HostPython) -> str:
+    """Return the name of the virtual environment made from an archive, as Ansible names it.
+
+    Raises:
+        NotFoundError: There is no such file.
+        UsageError: It is no such archive, or one for another Python.
+    """
+    way_out = "Use an archive in ~/.cache/provision/bundles, where the Ansible role keeps them."
+    if not bundle.is_file():
+        raise NotFoundError(f"There is no file '{bundle}'.", resolution=way_out)
+    try:
+        checksums = _checksums(bundle)
+    except (tarfile.TarError, ValueError, EOFError, OSError) as error:
+        raise UsageError(f"'{bundle}' is not an archive: {error}.", resolution=way_out) from error
+    names = [Path(name) for name in checksums]
+    missing = [needed for needed in _NEEDED if not any(path.match(needed) for path in names)]
+    if missing:
+        raise UsageError(f"'{bundle}' has no '{missing[0]}'.", resolution=way_out)
+    if others := [path.name for path in names if not suits(path.name, python)]:
+        version = ".".join(map(str, python.version))
+        raise UsageError(
+            f"'{bundle}' has '{others[0]}', which is not for Python {version} on {python.machine}.",
+            resolution=way_out,
+        )
+    return f"venv-{contents_digest(checksums)[:_SHORT]}"
+
+
+def contents_digest(checksums: Mapping[str, str]) -> str:
+    """Return the checksum of an archive's contents, which is part of the environment's name.
+
+    Args:
+        checksums: The sha256 of each wheel, by its file name.
+    """
+    lines = [f"{name} {checksum}\n" for name, checksum in sorted(checksums.items())]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _checksums(bundle: Path) -> dict[str, str]:
+    found: dict[str, str] = {}
+    with tarfile.open(bundle, "r:") as archive:
+        for member in archive:
+            content = archive.extractfile(member)
+            if content is not None:
+                found[Path(member.name).name] = hashlib.sha256(content.read()).hexdigest()
+    return found
+
+
+def _make_room(folder: Path) -> None:
+    """Remove archives that were not used for a long time, as the role does."""
+    archives = sorted(folder.glob("provision-*.tar"), key=lambda path: path.stat().st_mtime)
+    for path in archives[:-_KEPT]:
+        path.unlink()
+
+
+def _download_words(origin: BundleOrigin, constraints: Path, wheels: Path) -> list[str]:
+    version = ".".join(map(str, origin.python.version))
+    words = ["download", "--require-hashes", "--no-deps", "--only-binary=:all:"]
+    words += [f"--python-version={version}", f"--dest={wheels}"]
+    words += [f"--platform={name}" for name in platforms(origin.python)]
+    if origin.wheelhouse is not None:
+        words += ["--no-index", f"--find-links={origin.wheelhouse}"]
+    return [*words, "--requirement", str(constraints)]
+
+
+def _wheel(source: Path, folder: Path) -> Path:
+    """Return provision's wheel, made from a copy because setuptools writes into its source."""
+    if source.is_file():
+        return source
+    copy = folder / "source"
+    for path in _source_files(source):
+        target = copy / path.relative_to(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+    _pip(["wheel", "--no-deps", f"--wheel-dir={folder}", str(copy)])
+    return next(folder.glob("provision-*.whl"))
+
+
+def _source_files(source: Path) -> list[Path]:
+    if source.is_file():
+        return [source]
+    found = [path for part in _PARTS for path in _below(source / part)]
+    return [
+        path for path in found if "__pycache__" not in path.parts and ".egg-info" not in str(path)
+    ]
+
+
+def _below(path: Path) -> list[Path]:
+    return [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+
+
+def _pip(words: list[str]) -> None:
+    why = "get the Python packages that provision needs"
+    pip = [sys.executable, "-m", "pip"]
+    if run([*pip, "--version"], why=why, check=False).returncode != 0:
+        raise NotFoundError(
+            f"'{sys.executable}' has no pip, which is needed to {why}.",
+            resolution="Run provision from an environment with pip, or name an archive that"
+            " Ansible made (--bundle).",
+        )
+    common = ["--quiet", "--disable-pip-version-check", "--no-input"]
+    run([*pip, words[0], *common, *words[1:]], why=why, env=_EPOCH, timeout=LONG_LIMIT_S)

@@ -1,0 +1,288 @@
+"""Gives a cell of a compatibility matrix its result: a known one, or that of a build.
+
+A result is a fact about its cell: a compiler's refusal, a missing header, a success. An error that
+says nothing about the cell, such as a full disk, is raised.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from provision.build.artifact_image import Built, find
+from provision.build.diagnosis import BuildError, kind_of
+from provision.build.driver_request import BuildSettings, DriverRequest
+from provision.build.engine_build import KERNEL_STAGE, TOOLS_STAGE, layers_of, remove_layers
+from provision.build.image_builds import build_image
+from provision.build.package_pins import Resolved
+from provision.build.resolving import resolve_pin
+from provision.build.workspace import Settings
+from provision.engine.docker_api import Engine, EngineError
+from provision.engine.stream import StepRecord
+from provision.errors import ExitCode, InUseError, ProvisionError, redact
+from provision.fetch import UnreachableError
+from provision.fleet.matrix.cells import Cell, Column, Planned
+from provision.fleet.matrix.results import FirstError, Result, Results, result_of
+from provision.fleet.matrix.work import RunOptions, SharedLayers
+from provision.host.kernels import find_kernels
+from provision.progress import Progress
+
+# Stands in place of a kernel: the layers that all kernels of a distro begin with.
+TOOLS = "tools"
+_FULL = "no space left on device"
+_LONGEST_TEXT = 16_000
+_LONGEST_LINE = 400
+_LINES_BEFORE, _LINES_AFTER, _LAST_LINES = 5, 25, 40
+
+
+def shared_by(column: Column) -> tuple[Column, Column]:
+    """Return the columns whose cells share layers with a cell: its kernel's and its distro's."""
+    return column, Column(column.distro, TOOLS)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The decision about a cell.
+
+    Attributes:
+        state: The state of the cell.
+        result: Its new result, which is not written yet; None: there is no new one.
+        is_unchanged: Whether a result from before still holds.
+    """
+
+    state: str
+    result: Result | None = None
+    is_unchanged: bool = False
+
+
+class CellBuilder:
+    """Decides about cells, and builds them.
+
+    Args:
+        settings: The host.
+        results: Where results are kept.
+        options: How the run goes about its cells.
+        layers: The record of shared layers.
+    """
+
+    def __init__(
+        self, settings: Settings, results: Results, options: RunOptions, layers: SharedLayers
+    ) -> None:
+        self._settings = settings
+        self._results = results
+        self._options = options
+        self._layers = layers
+        self._begun = int(time.time())
+        self._own = _own_images(settings)
+
+    def decide(self, planned: Planned, engine: Callable[[], Engine], progress: Progress) -> Decided:
+        """Decide about a cell, and build it if necessary; the caller holds its lock.
+
+        Args:
+            planned: The cell.
+            engine: Connects to the engine; called if the cell has to be resolved.
+            progress: Receives what is being done.
+
+        Raises:
+            ProvisionError: An error says nothing about the cell.
+        """
+        cell = planned.cell
+        known = self._results.read(cell)
+        if planned.refusal is not None:
+            return _refused(planned, known)
+        publisher = self._options.publisher
+        if publisher is not None and publisher.has(cell):
+            return Decided("built", is_unchanged=True)
+        if known is not None and known.finished > self._begun and not self._is_lacking(known):
+            # Another matrix has built it meanwhile.
+            return Decided(known.state, is_unchanged=True)
+        # Without an engine, nothing can be decided.
+        connected = engine()
+        try:
+            resolved = self._resolved(cell, connected, progress)
+        except ProvisionError as error:
+            refuse_trouble(error)
+            result = failed_result(cell, error, phase="resolve")
+            return Decided(result.state, result)
+        if known is not None and self._still_holds(known, resolved, connected):
+            return Decided(known.state, is_unchanged=True)
+        with ExitStack() as stack:
+            for column in shared_by(cell.column):
+                stack.enter_context(self._layers.using(column))
+            result = self._build(cell, resolved, connected, progress)
+        return Decided(result.state, result)
+
+    def _resolved(self, cell: Cell, engine: Engine, progress: Progress) -> Resolved:
+        row, column = cell.row, cell.column
+        request = DriverRequest(
+            row.driver,
+            kernel=column.kernel,
+            distro=column.distro,
+            version=row.version,
+            flavour=row.flavour,
+            network=self._options.network,
+            force=self._options.force,
+        )
+        return resolve_pin(self._settings, lambda: engine, request, progress=progress)
+
+    def _still_holds(self, known: Result, resolved: Resolved, engine: Engine) -> bool:
+        """Whether a known result still holds: the same Pin, and no option for a build."""
+        if known.digest != resolved.pin.digest or not known.is_final or self._is_lacking(known):
+            return False
+        retry = self._options.retry
+        if retry == "all" or (retry == "failed" and known.state == "failed"):
+            return False
+        needs_image = self._options.keep_images and known.state == "built"
+        return not needs_image or find(engine, resolved.pin) is not None
+
+    def _is_lacking(self, known: Result) -> bool:
+        """Whether a cell was built, but its image is not at the publisher."""
+        return self._options.publisher is not None and known.state == "built"
+
+    def _build(self, cell: Cell, resolved: Resolved, engine: Engine, progress: Progress) -> Result:
+        """Build a cell, and keep or remove its image and layers."""
+        options, pin = self._options, resolved.pin
+        how = BuildSettings(jobs=options.compilers, rebuild=options.retry == "all")
+        try:
+            built = build_image(self._settings, engine, resolved, how, progress=progress)
+        except ProvisionError as error:
+            if isinstance(error, BuildError) and not options.keep_images:
+                remove_layers(engine, layers_of(error.steps))
+                self._note_layers(cell, error.steps)
+            refuse_trouble(error)
+            return failed_result(cell, error, phase="build", digest=pin.digest)
+        if options.publisher is not None:
+            options.publisher.publish(cell, engine, built, pin, progress)
+        kept = self._is_kept(cell, built)
+        if not kept:
+            self._note_layers(cell, built.steps)
+            with suppress(ProvisionError):
+                engine.remove(built.image_id, with_parents=True)
+        return result_of(
+            cell,
+            "built",
+            digest=pin.digest,
+            size=built.size,
+            image=built.image if kept else None,
+            seconds={name: round(taken, 3) for name, taken in built.phases().items()},
+        )
+
+    def _is_kept(self, cell: Cell, built: Built) -> bool:
+        """Whether an image stays: it is older, an option keeps it, or this host may install it."""
+        is_own = (cell.row.driver, cell.column.kernel) in self._own
+        return self._options.keep_images or not built.built or is_own
+
+    def _note_layers(self, cell: Cell, steps: Sequence[StepRecord]) -> None:
+        stages = (KERNEL_STAGE, TOOLS_STAGE)
+        for column, stage in zip(shared_by(cell.column), stages, strict=True):
+            self._layers.note(column, layers_of(steps, stage=stage))
+
+
+def _refused(planned: Planned, known: Result | None) -> Decided:
+    """Return the decision about a cell that the recipe does not support."""
+    if known is not None and known.forced and known.state != "not-supported":
+        # A forced build says more than the recipe.
+        return Decided(known.state, is_unchanged=True)
+    if known is not None and (known.state, known.message) == ("not-supported", planned.refusal):
+        return Decided("not-supported")
+    said = result_of(
+        planned.cell, "not-supported", message=planned.refusal, resolution=planned.resolution
+    )
+    return Decided("not-supported", said)
+
+
+def _own_images(settings: Settings) -> frozenset[tuple[str, str]]:
+    """Return driver and kernel of images that this host may install; ``gc`` removes these."""
+    kernels = find_kernels(settings.root).bootable
+    return frozenset((driver, kernel) for driver in settings.config.drivers for kernel in kernels)
+
+
+def refuse_trouble(error: ProvisionError) -> None:
+    """Raise an error that says nothing about the cell.
+
+    Raises:
+        ProvisionError: The error, if other cells would fail in the same way.
+    """
+    is_outside = isinstance(error, BuildError) and error.is_outside
+    is_full = _FULL in f"{error.message}\n{error.details or ''}".lower()
+    alike = (UnreachableError, EngineError, InUseError)
+    if is_outside or is_full or isinstance(error, alike):
+        raise error
+
+
+def disk_error(cell: Cell, error: OSError) -> ProvisionError:
+    """Return the error of a cell that could not be built on a full or read-only disk."""
+    return ProvisionError(
+        f"{cell}: {error.filename or 'the disk'}: {error.strerror or error}.",
+        resolution="Free some space, or correct the permissions of the folder. Then run the command"
+        " again to continue.",
+    )
+
+
+def failed_result(
+    cell: Cell,
+    error: ProvisionError,
+    *,
+    phase: Literal["resolve", "build"],
+    digest: str | None = None,
+) -> Result:
+    """Return the result of a cell that ended with an error.
+
+    A driver that excludes the kernel itself, as a dkms.conf can, is unsupported; it has not failed.
+    """
+    said: dict[str, Any] = {
+        "digest": digest,
+        "message": error.message[:_LONGEST_TEXT],
+        "resolution": error.resolution,
+    }
+    if isinstance(error, BuildError) and error.exit_code is ExitCode.NOT_FOUND:
+        return result_of(cell, "not-supported", **said)
+    return result_of(
+        cell,
+        "failed",
+        **said,
+        reason=kind_of(error),
+        phase=phase,
+        details=error.details[:_LONGEST_TEXT] if error.details else None,
+        **(_of_build(error) if isinstance(error, BuildError) else {}),
+    )
+
+
+def _of_build(error: BuildError) -> dict[str, Any]:
+    """Return the further members of a result for a build that failed."""
+    lines = list(error.step.lines) if error.step else []
+    said: dict[str, Any] = {
+        "instruction": error.step.instruction if error.step else None,
+        "log": str(error.log) if error.log else None,
+        "errors": len(error.source_errors),
+        "excerpt": tuple(redact(line[:_LONGEST_LINE]) for line in _excerpt(error, lines)),
+    }
+    if error.source_errors:
+        first = error.source_errors[0]
+        said["first_error"] = FirstError(
+            file=first.file,
+            line=first.line,
+            text=redact(first.text[:_LONGEST_LINE]),
+            excerpt=tuple(line[:_LONGEST_LINE] for line in first.excerpt),
+        )
+    return said
+
+
+def _excerpt(error: BuildError, lines: Sequence[str]) -> Sequence[str]:
+    """Return the part of a step's output that shows why it failed.
+
+    Args:
+        error: The error of the build.
+        lines: The output of the step.
+    """
+    if not error.source_errors:
+        return lines[-_LAST_LINES:]
+    first = error.source_errors[0]
+    place = first.file if first.line is None else f"{first.file}:{first.line}:"
+    at = next((number for number, line in enumerate(lines) if place in line), None)
+    if at is None:
+        return lines[-_LAST_LINES:]
+    return lines[max(0, at - _LINES_BEFORE) : at + _LINES_AFTER]

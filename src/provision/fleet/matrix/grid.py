@@ -1,0 +1,235 @@
+"""The report of a compatibility matrix: a grid of drivers and kernels, and its HTML page."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from provision.catalogue.upstream import CHANNELS
+from provision.distros import find_distro
+from provision.distros.debian import version_key
+from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.fleet.html_page import PageFiles, render_html, shown_time
+from provision.fleet.matrix.cells import Cell, Column, Row, Selection
+from provision.fleet.matrix.offers import offers_of_results
+from provision.fleet.matrix.results import Result, Results
+from provision.fleet.matrix.selecting import choose_kernels, choose_rows
+
+NOT_BUILT = "not-built"
+# A symbol and words beside the colour, for print and for readers who see no colours.
+LOOKS = {
+    "built": ("✓", "built"),
+    "failed": ("✗", "failed"),
+    "not-supported": ("⊘", "not supported"),
+    NOT_BUILT: ("·", "not built yet"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixReport:
+    """A matrix as a grid.
+
+    Attributes:
+        rows: Drivers in their versions and flavours.
+        columns: Kernels of distros.
+        results: Results by cell; a cell without one was not built yet.
+    """
+
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+    results: Mapping[Cell, Result]
+
+    def result(self, row: Row, column: Column) -> Result | None:
+        """Return the result of a cell; None if it was not built yet."""
+        return self.results.get(Cell(row, column))
+
+    def state(self, row: Row, column: Column) -> str:
+        """Return the state of a cell: one that ``LOOKS`` has."""
+        result = self.result(row, column)
+        return result.state if result else NOT_BUILT
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of cells by state; every state is included."""
+        found = Counter(self.state(row, column) for row in self.rows for column in self.columns)
+        return {state: found[state] for state in LOOKS}
+
+    def failed(self) -> Iterator[Result]:
+        """Yield the cells that failed, by kernel."""
+        for column in self.columns:
+            for row in self.rows:
+                result = self.result(row, column)
+                if result is not None and result.state == "failed":
+                    yield result
+
+    def document(self) -> dict[str, Any]:
+        """Return the report as a JSON document."""
+        return {
+            "counts": self.counts,
+            "cells": [
+                self._cell(Cell(row, column)) for column in self.columns for row in self.rows
+            ],
+        }
+
+    def _cell(self, cell: Cell) -> dict[str, Any]:
+        result = self.results.get(cell)
+        if result is not None:
+            return result.model_dump(mode="json", by_alias=True)
+        return {
+            "driver": cell.row.driver,
+            "version": cell.row.version,
+            "flavour": cell.row.flavour,
+            "distro": cell.column.distro,
+            "kernel": cell.column.kernel,
+            "state": NOT_BUILT,
+        }
+
+
+def report_of_cells(cells: Iterable[Cell], results: Results) -> MatrixReport:
+    """Return the report of cells with their results."""
+    found: dict[Cell, Result] = {}
+    listed = list(cells)
+    for cell in listed:
+        result = results.read(cell)
+        if result is not None:
+            found[cell] = result
+    rows = tuple(dict.fromkeys(cell.row for cell in listed))
+    return MatrixReport(rows, tuple(dict.fromkeys(cell.column for cell in listed)), found)
+
+
+def report_of_results(results: Iterable[Result], selection: Selection) -> MatrixReport:
+    """Return the report of the results in a selection, without querying archives.
+
+    Args:
+        results: All known results.
+        selection: Without distros, it selects every distro that has results.
+
+    Raises:
+        NotFoundError: There is no result for the drivers and distros.
+        UsageError: Kernels, flavours or versions have no result; the error names them.
+    """
+    # The names in results: 'rocky:9' for 'rocky:9.5'.
+    distros = {*selection.distros, *map(_release, selection.distros)}
+    known = [
+        result
+        for result in results
+        if ("all" in selection.drivers or result.driver in selection.drivers)
+        and (not distros or result.distro in distros)
+    ]
+    if not known:
+        raise NotFoundError(
+            f"The matrix has no result for {_named(selection.drivers)}"
+            + (f" on {', '.join(selection.distros)}." if selection.distros else "."),
+            resolution="Build them: provision matrix --drivers all (without --only-report)",
+        )
+    kinds = [name for name in selection.versions if name in CHANNELS]
+    if kinds:
+        have = ", ".join(sorted({result.version for result in known}, key=version_key))
+        raise UsageError(
+            f"The vendor decides which versions {', '.join(kinds)} stands for, and"
+            " --only-report does not query vendors.",
+            resolution=f"Name versions or branches that have results ({have}), or leave out"
+            " --only-report.",
+        )
+    offers = offers_of_results(known)
+    columns = tuple(choose_kernels(selection.kernels, offers.kernels))
+    rows = tuple(choose_rows(selection, offers.offers, columns))
+    return MatrixReport(rows, columns, {result.cell: result for result in known})
+
+
+def _release(name: str) -> str:
+    try:
+        found = find_distro(name)
+    except ProvisionError:
+        return name
+    return f"{found.id}:{found.version}"
+
+
+def _named(drivers: Collection[str]) -> str:
+    return "any driver" if "all" in drivers else ", ".join(drivers)
+
+
+_FILES = PageFiles(
+    "matrix/page.html.j2",
+    styles=("matrix/page.css",),
+    scripts=("page/shared.js", "matrix/page.js"),
+)
+_REASONS = {
+    "compile": "does not compile",
+    "build": "a step of the build failed",
+    "missing": "something is missing",
+    "failed": "failed",
+}
+
+
+def render_page(report: MatrixReport, templates: Path, *, time: float) -> str:
+    """Return the page of a report.
+
+    Args:
+        report: The report.
+        templates: Folder of the templates.
+        time: Unix time of the page.
+
+    Raises:
+        NotFoundError: The folder lacks its templates.
+    """
+    values = {
+        "counts": [(state, *LOOKS[state], count) for state, count in report.counts.items()],
+        "distros": _distros(report),
+        "columns": report.columns,
+        "drivers": list(dict.fromkeys(row.driver for row in report.rows)),
+        "rows": [_row(report, row) for row in report.rows],
+        "details": [
+            _detail(result)
+            for column in report.columns
+            for row in report.rows
+            if (result := report.result(row, column))
+        ],
+    }
+    return render_html(templates, _FILES, time=time, values=values)
+
+
+def _distros(report: MatrixReport) -> list[tuple[str, int]]:
+    """Return each distro with its number of kernels, in the order of the columns."""
+    counts: dict[str, int] = {}
+    for column in report.columns:
+        counts[column.distro] = counts.get(column.distro, 0) + 1
+    return list(counts.items())
+
+
+def _row(report: MatrixReport, row: Row) -> dict[str, Any]:
+    return {"row": row, "cells": [_cell(report, row, column) for column in report.columns]}
+
+
+def _cell(report: MatrixReport, row: Row, column: Column) -> dict[str, Any]:
+    state = report.state(row, column)
+    symbol, words = LOOKS[state]
+    result = report.result(row, column)
+    return {
+        "id": _identity(Cell(row, column)) if result else None,
+        "state": state,
+        "symbol": symbol,
+        "words": words,
+        "column": column,
+        "hint": result.cause if result and result.state != "built" else "",
+    }
+
+
+def _detail(result: Result) -> dict[str, Any]:
+    symbol, words = LOOKS[result.state]
+    return {
+        "id": _identity(result.cell),
+        "symbol": symbol,
+        "words": words,
+        "why": _REASONS.get(result.reason or "", ""),
+        "made": shown_time(result.finished),
+        "result": result,
+    }
+
+
+def _identity(cell: Cell) -> str:
+    return f"cell-{hashlib.sha256(str(cell).encode()).hexdigest()[:16]}"

@@ -1,0 +1,253 @@
+"""Queries archives and vendors for the versions and kernels of a compatibility matrix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from provision.build.driver_request import DriverRequest, choose_distro
+from provision.build.image_builds import ensure_base_image
+from provision.build.solving import open_driver_index
+from provision.build.vendor_versions import Followed, follow
+from provision.build.workspace import Settings
+from provision.catalogue import Entry, Recipe, version_matches
+from provision.distros import distro_named, source_names
+from provision.distros.debian import ArchiveIndex
+from provision.distros.debian.distro_archive import uses_archive
+from provision.engine.docker_api import Engine
+from provision.errors import NotFoundError
+from provision.fleet.matrix.cells import Offer, Offers, Planned, Selection
+from provision.fleet.matrix.results import Result
+from provision.fleet.matrix.selecting import has_pattern, latest_count, newest_count
+from provision.host.kernels import kernel_order
+from provision.pin import DistroPin
+from provision.progress import Note, Progress, silent
+from provision.sources import Market, newest_first, offers, unlisted
+from provision.store.availability import distro_kernels
+
+# A version, and not only a branch.
+_WHOLE = re.compile(r"[0-9]+(\.[0-9]+)+")
+
+# Kinds of sources whose versions may be those of packages.
+_PACKAGED = frozenset({"deb", "dkms"})
+
+
+def find_offers(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    selection: Selection,
+    *,
+    progress: Progress = silent,
+) -> Offers:
+    """Query the archives of distros for their versions and kernels.
+
+    Args:
+        settings: The host.
+        engine: Connects to the engine; called for distros whose kernels only a container can list.
+        selection: The selection of cells.
+        progress: Receives what is being queried.
+
+    Raises:
+        NotFoundError: A driver or distro is unknown, or the kernels of a distro can't be listed and
+            are not named.
+        ConfigError: A recipe has mistakes.
+        ProvisionError: An archive or the engine failed.
+    """
+    entries = _entries(settings, selection.drivers)
+    names = selection.distros or (None,)
+    distros = list(dict.fromkeys(choose_distro(settings, name) for name in names))
+    found: list[Offer] = []
+    kernels: dict[str, tuple[str, ...] | None] = {}
+    for distro in distros:
+        name = distro_name(distro)
+        progress(Note(f"Querying what {name} offers"))
+        kernels[name] = _kernels(settings, engine, distro, selection.kernels, progress)
+        for entry in entries:
+            found += _offers(settings, entry, distro, selection.versions, progress)
+    # The offers of one driver follow each other.
+    order = {entry.recipe.name: number for number, entry in enumerate(entries)}
+    return Offers(tuple(sorted(found, key=lambda offer: order[offer.driver])), kernels)
+
+
+def ensure_base_images(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    planned: Iterable[Planned],
+    *,
+    progress: Progress = silent,
+) -> None:
+    """Make sure that the engine has the base image of every distro of the planned builds.
+
+    A missing base image is then a single error, and not a failure of every cell.
+
+    Raises:
+        ProvisionError: A base image can't be pulled or made.
+    """
+    for distro in dict.fromkeys(one.cell.column.distro for one in planned if one.refusal is None):
+        if not has_tree(distro):
+            ensure_base_image(settings, engine(), distro, progress=progress)
+
+
+def distro_name(distro: DistroPin) -> str:
+    """Return the name of a distro on the command line: ``debian:12``."""
+    return f"{distro.id}:{distro.version}"
+
+
+def has_tree(distro: str) -> bool:
+    """Return whether a distro, such as ``flatcar:3227.2.4``, has a tree in place of packages."""
+    data = distro_named(distro.partition(":")[0])
+    return data is not None and data.family == "tree"
+
+
+def _entries(settings: Settings, names: Iterable[str]) -> list[Entry]:
+    listed = list(dict.fromkeys(names))
+    if "all" in listed:
+        listed = settings.catalogue.names
+    return [settings.catalogue.entry(name) for name in listed]
+
+
+def _kernels(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    distro: DistroPin,
+    names: Iterable[str],
+    progress: Progress,
+) -> tuple[str, ...] | None:
+    if not has_tree(distro.id):
+        return distro_kernels(settings, engine, distro, progress=progress)
+    if any(map(has_pattern, names)):
+        raise NotFoundError(
+            f"{distro_name(distro)} has no packages of kernels that could be listed.",
+            resolution=f"Name the kernels: --distros {distro_name(distro)} --kernels RELEASE,…",
+        )
+    return None
+
+
+def _offers(
+    settings: Settings,
+    entry: Entry,
+    distro: DistroPin,
+    names: Iterable[str],
+    progress: Progress,
+) -> Iterator[Offer]:
+    recipe, name = entry.recipe, distro_name(distro)
+    default = recipe.default_flavour
+    requested = _followed(settings, recipe, distro, names, progress)
+    is_packaged = any(source.kind in _PACKAGED for source in recipe.sources)
+    if not is_packaged or has_tree(distro.id) or not uses_archive(distro):
+        for flavour in recipe.flavours:
+            versions, kinds = _versions(recipe, flavour, distro, None, requested)
+            made_from = f"no source of '{recipe.name}' serves {name}"
+            refusal = None if versions else made_from
+            is_default = flavour == default
+            yield Offer(recipe.name, flavour, name, versions, is_default, recipe, refusal, kinds)
+        return
+    try:
+        index = open_driver_index(settings, entry, distro, progress=progress)
+    except NotFoundError as error:
+        for flavour in recipe.flavours:
+            is_default = flavour == default
+            yield Offer(recipe.name, flavour, name, (), is_default, recipe, error.message)
+        return
+    try:
+        for flavour in recipe.flavours:
+            versions, kinds = _versions(recipe, flavour, distro, index, requested)
+            is_default = flavour == default
+            yield Offer(recipe.name, flavour, name, versions, is_default, recipe, None, kinds)
+    finally:
+        index.close()
+
+
+def _followed(
+    settings: Settings,
+    recipe: Recipe,
+    distro: DistroPin,
+    names: Iterable[str],
+    progress: Progress,
+) -> dict[str, Followed]:
+    """Return the versions of a vendor's branches, as a build would resolve them."""
+    return {
+        name: follow(
+            settings,
+            DriverRequest(recipe.name, version="latest" if latest_count(name) else name),
+            distro,
+            progress=progress,
+        )
+        for name in dict.fromkeys(names)
+        if name != "all"
+    }
+
+
+def _versions(
+    recipe: Recipe,
+    flavour: str,
+    distro: DistroPin,
+    index: ArchiveIndex | None,
+    requested: Mapping[str, Followed],
+) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+    """Return the versions of a flavour, and the versions of kinds of branches.
+
+    A vendor may have published hundreds of versions besides those of the recipe. Only those count
+    that a host would get for the requested names.
+    """
+    market = Market(distro_name(distro), source_names(distro), index)
+    kinds: dict[str, tuple[str, ...]] = {}
+    more: list[str] = []
+    for name, followed in requested.items():
+        there = replace(market, published=followed.published)
+        by_source: dict[str, list[str]] = {}
+        for offer in offers(recipe, flavour, there):
+            by_source.setdefault(offer.variant.label, []).append(offer.version)
+        every = [version for versions in by_source.values() for version in versions]
+        # Hosts get no versions for which the recipe names no kernels.
+        known = [version for version in every if _has_kernels(recipe, version)]
+        if followed.branches is not None:
+            newest = {branch: _of_branch(known, branch)[:1] for branch in followed.branches}
+            supported = [v for b, found in newest.items() if b not in followed.ended for v in found]
+            # Hosts take a version of an ended branch only if there is no other.
+            others = [version for found in newest.values() for version in found]
+            kinds[name] = tuple(supported or others[:1])
+            more += kinds[name]
+        elif count := newest_count(name):
+            # Which source a host takes depends on its kernel.
+            for versions in by_source.values():
+                more += [v for v in versions if _has_kernels(recipe, v)][:count]
+        elif found := _of_branch(every, name)[:1]:
+            more += found
+        elif _WHOLE.fullmatch(name) and unlisted(recipe, flavour, name, market):
+            more.append(name)
+    taken = offers(recipe, flavour, replace(market, published=tuple(more)))
+    return tuple(offer.version for offer in taken), kinds
+
+
+def _has_kernels(recipe: Recipe, version: str) -> bool:
+    # Without any rows, the source itself knows its kernels.
+    return not recipe.kernels or any(
+        version_matches(version, row.versions) for row in recipe.kernels
+    )
+
+
+def _of_branch(versions: Iterable[str], branch: str) -> list[str]:
+    return [version for version in versions if f"{version}.".startswith(f"{branch}.")]
+
+
+def offers_of_results(results: Iterable[Result]) -> Offers:
+    """Return the versions and kernels of results as offers."""
+    versions: dict[tuple[str, str, str], set[str]] = {}
+    kernels: dict[str, set[str]] = {}
+    for result in results:
+        key = (result.driver, result.flavour, result.distro)
+        versions.setdefault(key, set()).add(result.version)
+        kernels.setdefault(result.distro, set()).add(result.kernel)
+    offers = [
+        Offer(driver, flavour, distro, tuple(newest_first(found)))
+        for (driver, flavour, distro), found in sorted(versions.items())
+    ]
+    return Offers(
+        tuple(offers),
+        {
+            distro: tuple(sorted(found, key=kernel_order, reverse=True))
+            for distro, found in sorted(kernels.items())
+        },
+    )

@@ -1,0 +1,292 @@
+"""Loads and unloads the modules of drivers in a host's store; collects facts about their devices.
+
+Missing facts fail nothing: facts that can't be found out or written are a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from provision.build.workspace import Settings
+from provision.documents import load_json
+from provision.errors import NotFoundError, ProvisionError
+from provision.files import glob_in_root, in_root
+from provision.host.devices.reading import VENDORS, Recorded, record_facts
+from provision.host.devices.record import recording, remove_facts
+from provision.host.folders import STORE
+from provision.kmod.load import devices_of, load, loadable, require_kernel, unload
+from provision.kmod.loaded import loaded_modules
+from provision.kmod.unload import loaded_conflicts, removable
+from provision.kmod.verify import verify_modules
+from provision.manifest import MANIFEST, Manifest
+from provision.progress import Note, Progress, silent
+from provision.store.layout import VENDOR_CONFIGS, Layout
+from provision.store.locks import changing, switching
+
+_NVIDIA = "nvidia"
+_LIBRARY = "libnvidia-ml.so.1"
+# The prefix of the vendor files that are shipped with oci-decorator.
+_SHIPPED = "oci-"
+
+
+def record_loaded(
+    root: Path, entry: Path, manifest: Manifest, *, progress: Progress = silent
+) -> tuple[str, ...]:
+    """Collect the facts of a driver's devices, if its devices have any.
+
+    Args:
+        root: Root of the host.
+        entry: The artifact that is loaded.
+        manifest: Its manifest.
+        progress: Receives the facts that are missing.
+
+    Returns:
+        The facts that could not be found out or written, one line each.
+    """
+    if _NVIDIA not in (manifest.container.interfaces or ()):
+        return ()
+    name = manifest.pin.driver.name
+    try:
+        problems = record_facts(
+            root, name, source=_NVIDIA, libraries=_libraries(entry, manifest)
+        ).problems
+    except (OSError, ProvisionError) as error:
+        problems = (f"the facts of its devices could not be written: {error}",)
+    for problem in problems:
+        progress(Note(f"{name}: {problem}"))
+    return problems
+
+
+@contextmanager
+def unloading(root: Path, driver: str, *, progress: Progress = silent) -> Iterator[None]:
+    """Unload a driver within this block; its end removes the facts of the devices.
+
+    Meanwhile no process collects facts, because that would keep the driver in use.
+
+    Raises:
+        InUseError: Another process collects for too long.
+        OSError: /run can't be written.
+    """
+    with recording(root):
+        yield
+        try:
+            remove_facts(root, driver)
+        except OSError as error:
+            progress(Note(f"The facts of {driver}'s devices could not be removed: {error}"))
+
+
+def refresh(root: Path, vendor: str | None = None) -> list[Recorded]:
+    """Collect the facts of a host's devices, for drivers in its store and foreign drivers.
+
+    Args:
+        root: Root of the host.
+        vendor: The vendor; None: all vendors.
+
+    Returns:
+        The facts that exist now or existed until now.
+
+    Raises:
+        NotFoundError: No facts can be collected for that vendor.
+        InUseError: Another process collects for too long.
+        OSError: /run can't be written.
+    """
+    stored = dict(_stored(root))
+    # A driver of the store that serves NVIDIA's GPUs has another name where a site made its own.
+    others = {name: name for name in VENDORS if name != _NVIDIA or not stored} | _shipped(root)
+    known = [*stored, *(name for name in others if name not in stored)]
+    if vendor is not None and vendor not in known:
+        raise NotFoundError(
+            f"There are no facts about devices of '{vendor}'.",
+            resolution=f"Name one of {', '.join(known)}, or none for all.",
+        )
+    found = [
+        record_facts(root, name, source=_NVIDIA, libraries=stored[name])
+        if name in stored
+        else record_facts(root, name, source=others[name])
+        for name in known
+        if vendor in {None, name}
+    ]
+    return [one for one in found if one.facts is not None or one.changed or vendor]
+
+
+def _shipped(root: Path) -> dict[str, str]:
+    """Return the vendors of unchanged shipped vendor files, by the names of these files.
+
+    oci-decorator looks for facts by the name of the vendor file, such as ``oci-amd``.
+    """
+    names = [path.stem for path in glob_in_root(root, f"{VENDOR_CONFIGS}/{_SHIPPED}*.json")]
+    vendors = {name: name.removeprefix(_SHIPPED) for name in names}
+    return {name: vendor for name, vendor in vendors.items() if vendor in VENDORS}
+
+
+def _stored(root: Path) -> Iterator[tuple[str, tuple[Path, ...]]]:
+    """Yield the drivers in a host's store that serve NVIDIA's GPUs, with their libraries."""
+    for link in glob_in_root(root, f"{STORE}/*/current"):
+        layout = Layout(root, link.parent.name)
+        entries = [layout.linked(path) for path in (layout.current, layout.previous)]
+        found: list[Path] = []
+        serves = False
+        for entry in entries:
+            manifest = _manifest(entry)
+            if entry is not None and manifest is not None:
+                serves = serves or _NVIDIA in (manifest.container.interfaces or ())
+                found += _libraries(entry, manifest)
+        if serves:
+            yield layout.driver, tuple(found)
+
+
+def _manifest(entry: Path | None) -> Manifest | None:
+    """Return the manifest of an artifact; None: it is missing or damaged, which others report."""
+    try:
+        return load_json(entry / MANIFEST, Manifest) if entry is not None else None
+    except (OSError, ProvisionError):
+        return None
+
+
+def _libraries(entry: Path, manifest: Manifest) -> tuple[Path, ...]:
+    """Return the paths of NVML's library in an artifact."""
+    paths = [PurePosixPath(file.path) for file in manifest.files]
+    folder = in_root(entry, "driver")
+    return tuple(in_root(folder, path) for path in paths if path.name == _LIBRARY)
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The modules of a driver that were or would be loaded or unloaded.
+
+    Attributes:
+        manifest: The artifact's manifest.
+        entry: Its folder in the store.
+        modules: The modules that were loaded or unloaded, in their order.
+        conflicts: The kernel's own modules that were unloaded for them.
+        problems: The facts about its devices that are missing, one line each.
+    """
+
+    manifest: Manifest
+    entry: Path
+    modules: tuple[str, ...]
+    conflicts: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def stored_drivers(root: Path) -> list[str]:
+    """Return the drivers that have an artifact in use in a host's store."""
+    links = glob_in_root(root, f"{STORE}/*/current")
+    return [link.parent.name for link in links if in_root(root, link, follow=False).is_symlink()]
+
+
+def load_driver(
+    settings: Settings, driver: str, *, dry_run: bool = False, progress: Progress = silent
+) -> Moved:
+    """Load the modules of a driver's artifact for the running kernel.
+
+    Args:
+        settings: The host; its configuration has the module parameters.
+        driver: The driver.
+        dry_run: Only return what would be done.
+        progress: Receives the progress.
+
+    Raises:
+        NotFoundError: There is no artifact for this kernel, or no hardware.
+        InUseError: Another build, or a module in the way, is in use.
+        ProvisionError: The artifact is damaged, or the kernel refused a module.
+    """
+    layout = Layout(settings.root, driver)
+    if dry_run:
+        entry, manifest = _loadable(layout)
+        modules = loadable(entry, manifest, root=settings.root)
+        conflicts = loaded_conflicts(manifest, loaded_modules(settings.root))
+        return Moved(manifest, entry, tuple(module.name for module in modules), conflicts)
+    with switching(settings.root, progress), changing(layout, progress):
+        entry, manifest = _loadable(layout)
+        verify_modules(entry).require_whole(f"The store entry '{entry}'")
+        conflicts = loaded_conflicts(manifest, loaded_modules(settings.root))
+        configured = settings.config.drivers.get(driver)
+        loaded = load(
+            entry,
+            manifest,
+            options=configured.options if configured else {},
+            root=settings.root,
+            progress=progress,
+        )
+        problems = record_loaded(settings.root, entry, manifest, progress=progress)
+    return Moved(manifest, entry, loaded, conflicts, problems)
+
+
+def unload_driver(
+    settings: Settings, driver: str, *, dry_run: bool = False, progress: Progress = silent
+) -> Moved:
+    """Unload the modules of a driver, whichever build of it is loaded; never by force.
+
+    Args:
+        settings: The host.
+        driver: The driver.
+        dry_run: Only return what would be done.
+        progress: Receives the progress.
+
+    Raises:
+        NotFoundError: The driver is not in the store.
+        InUseError: A process or module uses a module; names the user.
+        ProvisionError: The kernel refused.
+    """
+    layout = Layout(settings.root, driver)
+    if dry_run:
+        entry, manifest = _artifact(layout)
+        names = [module.name for module in manifest.modules]
+        devices = devices_of(manifest)
+        return Moved(manifest, entry, removable(names, devices=devices, root=settings.root))
+    with switching(settings.root, progress), changing(layout, progress):
+        entry, manifest = _artifact(layout)
+        with unloading(settings.root, driver, progress=progress):
+            configured = settings.config.drivers.get(driver)
+            unloaded = unload(
+                entry,
+                manifest,
+                options=configured.options if configured else {},
+                root=settings.root,
+                progress=progress,
+            )
+    return Moved(manifest, entry, unloaded)
+
+
+def _loadable(layout: Layout) -> tuple[Path, Manifest]:
+    """Return the artifact for the running kernel, which must be for that very kernel."""
+    entry, manifest = _artifact(layout)
+    require_kernel(manifest, layout.root)
+    return entry, manifest
+
+
+def _artifact(layout: Layout) -> tuple[Path, Manifest]:
+    entry = _entry(layout)
+    return entry, load_json(entry / MANIFEST, Manifest)
+
+
+def _entry(layout: Layout) -> Path:
+    """Return the artifact for the running kernel: that of the kernel's link, else the one in use.
+
+    Raises:
+        NotFoundError: It is missing.
+        ProvisionError: A link leads nowhere.
+    """
+    try:
+        running = in_root(layout.root, "proc/sys/kernel/osrelease").read_text().strip()
+    except OSError:
+        running = ""
+    links = [layout.kernel_link(running)] if running else []
+    link = next((path for path in [*links, layout.current] if path.is_symlink()), None)
+    if link is None:
+        there = ", ".join(stored_drivers(layout.root)) or "none"
+        raise NotFoundError(
+            f"The driver '{layout.driver}' is not installed under '{layout.root}'.",
+            resolution=f"Install it: provision install {layout.driver}. Installed are: {there}.",
+        )
+    entry = layout.linked(link)
+    if entry is None:
+        raise ProvisionError(
+            f"'{link}' points to an artifact that is gone.",
+            resolution=f"Install it again: provision install {layout.driver}.",
+        )
+    return entry

@@ -1,0 +1,167 @@
+"""Artifact images in files: opened, signed and written, by the same rules as those of registries.
+
+The driver of the image decides which rules of [trust] count for a file. Rules for registries do not
+count, because a file has no reliable statement of its origin.
+"""
+
+from __future__ import annotations
+
+import tarfile
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from provision.build.workspace import Settings
+from provision.engine.scratch import scratch
+from provision.errors import NotFoundError, ProvisionError
+from provision.files import replacing
+from provision.host.kernels import kernel_release, machine
+from provision.progress import Note, Progress, silent
+from provision.registry.artifact_images import Found, facts_of, find
+from provision.registry.attached_signatures import sign
+from provision.registry.image_layout import LayoutWriter, open_layout
+from provision.registry.image_signing import EngineImage, SignedImage
+from provision.registry.manifests import Repository
+from provision.registry.names import Reference
+from provision.registry.registries import FOLDER, tag_of
+from provision.registry.storage import open_files
+from provision.run import run
+
+
+def is_archive_name(text: str) -> bool:
+    """Return whether a word of a command line names a file, and not an image."""
+    return text.startswith(("/", "./", "../")) or (text.endswith(".tar") and Path(text).is_file())
+
+
+def open_archive(settings: Settings, path: Path, *, progress: Progress = silent) -> Repository:
+    """Return the image for this host from an archive or an image layout, not verified yet.
+
+    Args:
+        settings: The host.
+        path: An OCI image layout: a tar archive, or a folder.
+        progress: Receives the images that are skipped.
+
+    Raises:
+        NotFoundError: There is no such file, or it has no image for this host's machine, or
+            several of which not exactly one is for the kernel.
+        ProvisionError: It is damaged, or no archive of artifact images.
+    """
+    if not path.exists():
+        raise NotFoundError(f"There is no '{path}'.", resolution="Check whether the name is right.")
+    files = open_files(path)
+    reference = Reference(f"{FOLDER}{path}", "unknown")
+    repository = open_layout(files, reference)
+    found = []
+    for name in repository.tags():
+        if name.endswith(".sig"):
+            continue
+        try:
+            found.append(find(_named(repository, name), machine(settings.root)).image)
+        except NotFoundError as error:
+            progress(Note(f"{path}: {error.message}"))
+    image = _chosen(settings, path, found)
+    pin, digest = image.pin, str(image.reference.digest)
+    named = Reference(reference.registry, pin.driver.name, tag_of(pin).text, digest)
+    return repository.at(named)
+
+
+def _named(repository: Repository, name: str) -> Repository:
+    reference = repository.reference
+    if name.startswith("sha256:"):
+        return repository.at(replace(reference, digest=name))
+    return repository.at(reference.with_tag(name))
+
+
+def _chosen(settings: Settings, path: Path, found: list[Found]) -> Found:
+    different = list({one.reference.digest: one for one in found}.values())
+    if len(different) > 1:
+        release = kernel_release(settings.root)
+        different = [one for one in different if one.pin.kernel.release == release]
+    if len(different) != 1:
+        listed = [f"{one.pin.driver.name}:{tag_of(one.pin).text}" for one in found]
+        raise NotFoundError(
+            f"'{path}' has {'no image' if not different else 'several images'} of an artifact for"
+            " this host's machine and kernel.",
+            resolution="Give an archive with one image: provision push IMAGE --output FILE.tar",
+            details="\n".join(sorted(set(listed))) or None,
+        )
+    return different[0]
+
+
+def save_image(
+    settings: Settings,
+    image: EngineImage,
+    output: Path,
+    *,
+    progress: Progress = silent,
+) -> tuple[str, SignedImage | None]:
+    """Write an artifact image of the engine as an OCI image layout in a tar archive.
+
+    Args:
+        settings: The host.
+        image: The image; the archive gets its signatures too.
+        output: The archive; it appears when it is complete.
+        progress: Receives the progress.
+
+    Returns:
+        The digest of its manifest, and the signed image if there is a signer.
+
+    Raises:
+        NotFoundError: skopeo is not installed.
+        ProvisionError: The engine failed, or its output is no image.
+        OSError: The disk is full.
+    """
+    pin, signer = image.pin, image.signer
+    progress(Note(f"Writing {output}"))
+    tag = tag_of(pin).text
+    reference = Reference(f"{FOLDER}{output}", pin.driver.name, tag)
+    with scratch(settings.state, "save", progress=progress) as folder:
+        saved, layout = folder / "saved.tar", folder / "layout"
+        with saved.open("wb") as stream:
+            for chunk in image.engine.save(image.image_id):
+                stream.write(chunk)
+        # No policy of this machine counts for what its own engine has.
+        copy = ("skopeo", "--insecure-policy", "copy", "--quiet")
+        run([*copy, f"docker-archive:{saved}", f"oci:{layout}:{tag}"], why="write image archives")
+        saved.unlink()
+        writer = LayoutWriter(layout, reference)
+        found = find(writer, pin.kernel.architecture).image
+        if found.pin != pin:
+            raise ProvisionError(
+                f"The engine saved another image than that of {pin.image}.",
+                resolution="Check the engine, and run the command again.",
+            )
+        digest = str(found.reference.digest)
+        signed = None
+        if signer is not None:
+            facts = facts_of(pin, int(time.time()))
+            name = sign(writer, digest, facts, signer)
+            signed = SignedImage(str(reference.with_digest(digest)), name, facts)
+        pack_folder(layout, output)
+    return digest, signed
+
+
+def pack_folder(folder: Path, target: Path, first: Iterable[str] = ()) -> None:
+    """Write a folder as a tar archive, which appears when it is complete.
+
+    Args:
+        folder: The folder; regular files only.
+        target: The archive.
+        first: Files that come first in it.
+
+    Raises:
+        OSError: The folder can't be written, or the disk is full.
+    """
+    paths = [folder / name for name in first]
+    paths += [p for p in sorted(folder.rglob("*")) if p.is_file() and p not in paths]
+    # As a stream, because the target may be a pipe.
+    with (
+        replacing(target) as stream,
+        tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for path in paths:
+            entry = tarfile.TarInfo(str(path.relative_to(folder)))
+            entry.size, entry.mode = path.stat().st_size, 0o644
+            with path.open("rb") as content:
+                archive.addfile(entry, content)

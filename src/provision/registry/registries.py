@@ -1,0 +1,276 @@
+"""The registries and bundles in which a host looks for artifact images, and which images it trusts.
+
+A name without a registry's host is local, and is looked for in no registry. Only signatures make
+the answers of a registry trusted: docs/decisions/16-registries.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from provision.build.workspace import Settings
+from provision.config import TrustRule
+from provision.errors import NotFoundError, ProvisionError
+from provision.files import in_root
+from provision.host.kernels import machine
+from provision.pin import Pin
+from provision.registry.artifact_images import Trusted, facts_of, find
+from provision.registry.attached_signatures import verify_signature
+from provision.registry.client import Client
+from provision.registry.credentials import Credentials, default_files, find_credentials
+from provision.registry.image_layout import open_layout
+from provision.registry.image_signature import PublicKey, UntrustedError, Verified, load_keys
+from provision.registry.manifests import Repository
+from provision.registry.names import (
+    HostTag,
+    Reference,
+    parse_reference,
+    pin_tag,
+    read_tag,
+)
+from provision.registry.skopeo import Registry
+from provision.registry.storage import FolderFiles
+from provision.registry.tokens import Access, DeniedError
+from provision.registry.transport import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """Exceptions from provision.toml that a caller allows.
+
+    Attributes:
+        public_key: A public key, or a folder of them, that counts; None: those of provision.toml.
+        insecure: Whether unsigned images are accepted.
+        allow_downgrade: Whether an artifact may be older than one that was pulled before.
+    """
+
+    public_key: Path | None = None
+    insecure: bool = False
+    allow_downgrade: bool = False
+
+
+# Makes the client of a repository.
+Connect = Callable[[Settings, Reference], Client]
+
+
+def connect(settings: Settings, reference: Reference) -> Client:
+    """Return the client of an image's repository; it sends no request yet."""
+    registry = settings.config.registry
+    ca = str(in_root(settings.root, registry.ca)) if registry.ca else None
+    own = any(f"{a}/".startswith(f"{reference.registry}/") for a in registry.addresses)
+    # Settings of the host's own registry are not for other registries.
+    access = Access(ca, registry.plain_http, registry.token_hosts) if own else Access()
+    access = replace(access, token_hosts=(*access.token_hosts, *reference.token_hosts))
+    return Client(
+        Transport(reference.api_host, access, lambda: registry_credentials(settings, reference)),
+        reference,
+    )
+
+
+def skopeo_registry(settings: Settings, reference: Reference) -> Registry:
+    """Return a repository for skopeo, reached as provision.toml says."""
+    registry = settings.config.registry
+    auth_file = in_root(settings.root, registry.auth_file) if registry.auth_file else None
+    # Settings of the host's own registry are not for other registries.
+    if not any(f"{a}/".startswith(f"{reference.registry}/") for a in registry.addresses):
+        return Registry(reference, auth_file=auth_file)
+    ca = in_root(settings.root, registry.ca) if registry.ca else None
+    return Registry(reference, ca, registry.plain_http, auth_file)
+
+
+def registry_credentials(settings: Settings, reference: Reference) -> Credentials | None:
+    """Return the credentials of this host for a repository, if it has any.
+
+    Raises:
+        DeniedError: A helper that a file names is not installed.
+        ConfigError, ProvisionError: As ``find_credentials``.
+    """
+    files = default_files(os.environ)
+    if settings.config.registry.auth_file:
+        files = (in_root(settings.root, settings.config.registry.auth_file),)
+    try:
+        return find_credentials(reference.registry, reference.repository, files)
+    except NotFoundError as error:
+        # A caller must not take a missing helper for a missing image.
+        raise DeniedError(error.message, resolution=error.resolution) from error
+
+
+def host_reference(settings: Settings, pin: Pin) -> str | None:
+    """Return the reference by which hosts find the artifact of a Pin, if there is a registry."""
+    if settings.config.registry.address is None:
+        return None
+    return f"{settings.config.registry.address}/{pin.driver.name}:{tag_of(pin).text}"
+
+
+def tag_of(pin: Pin) -> HostTag:
+    """Return the tag by which hosts find the artifact of a Pin."""
+    facts = facts_of(pin, 0)
+    return HostTag(facts.version, facts.flavour, facts.kernel, facts.distro)
+
+
+def examine(
+    settings: Settings,
+    client: Repository,
+    facts: Mapping[str, str],
+    consent: Consent,
+    *,
+    driver: str | None = None,
+) -> Trusted:
+    """Return an image of a registry that this host may install, without downloading a layer.
+
+    Args:
+        settings: The host.
+        client: The repository, and the name of the image.
+        facts: The facts that its signature must state.
+        consent: What the caller allows.
+        driver: The driver, whose image has the tag by which hosts find it; None: the image may have
+            any name, and the rules for the repository's last part count.
+
+    Raises:
+        NotFoundError: The registry does not have it.
+        UntrustedError: It has no signature that counts, or its name does not match its Pin.
+        ConfigError: There are no keys, or one of them can't be read.
+        UnreachableError: The registry kept failing.
+        ProvisionError: It is no artifact image, or provision.toml does not say whom to trust.
+    """
+    reference = client.reference
+    name = driver or reference.repository.rpartition("/")[2]
+    facts = {"architecture": machine(settings.root), **facts}
+    check = check_of(settings, client, facts, consent, name)
+    trusted = find(client, facts["architecture"], examine=check)
+    _same_rules(settings, trusted, consent, name)
+    wrong = _mismatches(trusted, reference, facts, is_host_tag=driver is not None)
+    if wrong:
+        raise _another(trusted, wrong)
+    return trusted
+
+
+def _another(trusted: Trusted, wrong: Mapping[str, str]) -> UntrustedError:
+    facts = facts_of(trusted.image.pin, 0)
+    text = ", ".join(f"{name} {value}" for name, value in wrong.items())
+    return UntrustedError(
+        f"'{trusted.image.reference}' is refused: it is not what was asked for ({text}), but"
+        f" {facts.driver} {facts.version} ({facts.flavour}) for {facts.kernel} of"
+        f" {facts.distro} on {facts.architecture}.",
+        resolution="Push the right image under that name, or ask for this one by its digest.",
+    )
+
+
+def _mismatches(
+    trusted: Trusted, reference: Reference, facts: Mapping[str, str], *, is_host_tag: bool
+) -> dict[str, str]:
+    """Return the requested facts that differ from an image's Pin, by name."""
+    found = facts_of(trusted.image.pin, 0)
+    wrong = {k: v for k, v in facts.items() if getattr(found, k) != v}
+    says = read_tag(reference.tag or "", [found.flavour])
+    own_tags = {tag_of(trusted.image.pin).text, pin_tag(found.pin)}
+    if (is_host_tag or says) and reference.tag not in own_tags:
+        wrong["tag"] = str(reference.tag)
+    return wrong
+
+
+def check_of(
+    settings: Settings, client: Repository, facts: Mapping[str, str], consent: Consent, driver: str
+) -> Callable[[str], Verified | None] | None:
+    """Return a function that verifies the signature of a digest; None: none is needed.
+
+    Arguments as ``examine``; errors as ``trusted_keys``.
+    """
+    reference = client.reference
+    keys = trusted_keys(settings, f"{reference.registry}/{reference.repository}", driver, consent)
+    if keys is None:
+        return None
+    oldest = trust_rule(settings, reference, driver).oldest
+    return lambda digest: verify_signature(client, digest, keys, facts, oldest=oldest)
+
+
+def trusted_keys(
+    settings: Settings, repository: str, driver: str, consent: Consent
+) -> tuple[PublicKey, ...] | None:
+    """Return the keys that count for a driver of a repository; None: no signature is needed.
+
+    Raises:
+        ConfigError: There are no keys, or one of them is invalid.
+        ProvisionError: provision.toml does not say whom to trust.
+    """
+    rule = settings.config.trust.rule(repository, driver)
+    if consent.insecure or (rule.insecure and consent.public_key is None):
+        return None
+    return load_keys(consent.public_key or _keys(settings, rule, repository))
+
+
+def trust_rule(settings: Settings, reference: Reference, driver: str) -> TrustRule:
+    """Return the rule of [trust] for the images of a driver in a repository."""
+    return settings.config.trust.rule(f"{reference.registry}/{reference.repository}", driver)
+
+
+def _same_rules(settings: Settings, trusted: Trusted, consent: Consent, driver: str) -> None:
+    """Check that an image was examined by the rules of its own driver.
+
+    Args:
+        settings: The host.
+        trusted: The image.
+        consent: What the caller allows.
+        driver: The driver by whose rules it was examined.
+
+    Raises:
+        UntrustedError: It is an image of another driver, for which other signatures count.
+    """
+    if consent.insecure or consent.public_key is not None:
+        return
+    reference, own = trusted.image.reference, trusted.image.pin.driver.name
+    repository = f"{reference.registry}/{reference.repository}"
+    trust = settings.config.trust
+    if trust.rule(repository, own) != trust.rule(repository, driver):
+        raise UntrustedError(
+            f"'{reference}' is refused: it is an image of {own}, and it was examined by the rules"
+            f" of '{driver}' in place of the rules of '{own}' in provision.toml.",
+            resolution=f"Have it pushed to a repository that is called '{own}'.",
+        )
+
+
+def _keys(settings: Settings, rule: TrustRule, repository: str) -> Path:
+    if rule.keys is None:
+        raise ProvisionError(
+            f"provision.toml does not say whose signatures count for '{repository}'.",
+            resolution="Put the public keys of those who sign your artifacts into a folder, and"
+            ' name it: [trust] keys = "/etc/provision/trust.d". To build here and never pull:'
+            ' [policy] build = "always". To install unsigned images: [trust] insecure = true.',
+        )
+    return in_root(settings.root, rule.keys)
+
+
+# The prefix of a folder in place of a registry's name. No registry and no rule of
+# [trust.registries] can have it, because a port is a number.
+FOLDER = "file:"
+# The folder of a bundle that has an image layout for each driver.
+BUNDLE_IMAGES = "images"
+
+
+def references(settings: Settings, driver: str) -> list[Reference]:
+    """Return the repositories in which a host looks for a driver, in this order."""
+    registry = settings.config.registry
+    folders = [Reference(f"{FOLDER}{folder}", driver) for folder in registry.folders]
+    return [*folders, *(parse_reference(f"{address}/{driver}") for address in registry.addresses)]
+
+
+def folder_at(settings: Settings, reference: Reference) -> Repository | None:
+    """Return the repository in a folder; None: the reference is a registry's.
+
+    Raises:
+        NotFoundError: The folder does not exist, or has no images of the driver.
+        ProvisionError: The folder is no image layout.
+    """
+    if not reference.registry.startswith(FOLDER):
+        return None
+    folder = in_root(settings.root, reference.registry.removeprefix(FOLDER))
+    layout = folder / BUNDLE_IMAGES / reference.repository
+    if not layout.is_dir():
+        raise NotFoundError(
+            f"'{folder}' has no images of {reference.repository}.",
+            resolution=f"See what the bundle has: provision bundle show {folder}",
+        )
+    return open_layout(FolderFiles(layout), reference)

@@ -1,0 +1,186 @@
+"""Looks for the artifact that a host needs: in its registries, or in its store if none answers.
+
+This module loads nothing that builds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from provision.build.driver_request import DriverRequest, distro_of_kernel, own_kernel
+from provision.build.vendor_versions import follow
+from provision.build.workspace import Settings
+from provision.catalogue import Recipe
+from provision.catalogue.upstream import CHANNELS
+from provision.documents import load_json
+from provision.errors import ConfigError, NotFoundError, ProvisionError
+from provision.fetch import UnreachableError
+from provision.host.facts import read_facts
+from provision.host.kernels import machine
+from provision.manifest import MANIFEST, Manifest
+from provision.pin import DistroPin, Pin
+from provision.progress import Progress, silent
+from provision.registry.artifact_images import Trusted
+from provision.registry.find import ArtifactQuery, Lookup, seek, seek_pin
+from provision.registry.names import parse_reference
+from provision.registry.registries import trust_rule
+from provision.registry.tokens import DeniedError
+from provision.sources.market import newest_first
+from provision.sources.upstream import known_branches, today
+from provision.store.entries import entries, unsigned_reference
+from provision.store.layout import Layout
+from provision.store.pulling import check_age
+
+
+class MissingArtifactError(NotFoundError):
+    """No registry has an artifact, and nothing is built here."""
+
+
+def look_for(settings: Settings, request: DriverRequest, lookup: Lookup) -> Trusted | None:
+    """Return the image of a registry that a host may install instead of building it.
+
+    Args:
+        settings: The host.
+        request: The driver, and the options of its build.
+        lookup: How registries are asked.
+
+    Returns:
+        The image; None: the artifact has to be built.
+
+    Raises:
+        MissingArtifactError: No registry has it, and nothing is built here.
+        NotFoundError: The driver or kernel is unknown.
+        UntrustedError: The image of a registry lacks a signature that counts.
+        ProvisionError: provision.toml does not say whom to trust, or a key can't be read.
+    """
+    registry = settings.config.registry
+    places = (*registry.folders, *registry.addresses)
+    found = None
+    if asks_registries(settings):
+        sought = artifact_query(settings, request, progress=lookup.progress)
+        found = seek(settings, sought, _refusing_old(settings, lookup))
+    if found is None and settings.config.policy.build == "never":
+        raise MissingArtifactError(
+            f"No registry has {request.driver} for {request.kernel or 'the kernel that runs'}"
+            f' ({", ".join(places) or "none is set"}), and [policy] build = "never".',
+            resolution="Build and push it elsewhere: provision build --push … --sign; or allow it"
+            ' here: [policy] build = "fallback" in /etc/provision/provision.toml.',
+        )
+    return found
+
+
+def look_for_pin(settings: Settings, pin: Pin, lookup: Lookup) -> Trusted | None:
+    """Return the image of a Pin from a registry; None: none has it, or none may be asked.
+
+    Arguments and errors as ``look_for``.
+    """
+    if not asks_registries(settings):
+        return None
+    return seek_pin(settings, pin, _refusing_old(settings, lookup))
+
+
+def _refusing_old(settings: Settings, lookup: Lookup) -> Lookup:
+    return replace(lookup, accept=lambda trusted: check_age(settings, trusted, lookup.consent))
+
+
+def asks_registries(settings: Settings) -> bool:
+    """Return whether an artifact may come from a registry."""
+    registry = settings.config.registry
+    is_set = bool(registry.addresses or registry.folders)
+    return is_set and settings.config.policy.build != "always"
+
+
+def artifact_query(
+    settings: Settings, request: DriverRequest, *, progress: Progress = silent
+) -> ArtifactQuery:
+    """Return the query to registries and the store for a request of a host.
+
+    Raises:
+        NotFoundError: The driver or kernel is unknown.
+    """
+    facts = read_facts(settings.root)
+    kernel = request.kernel or own_kernel(settings, facts)
+    recipe = settings.catalogue.entry(request.driver).recipe
+    distro = None
+    try:
+        distro = distro_of_kernel(settings, kernel, request.distro)
+        name = f"{distro.id}:{distro.version}"
+    except NotFoundError:
+        # Nothing can be built for this distro here, but others may have built for it.
+        name = request.distro or f"{facts.distro.id}:{facts.distro.version}"
+    return ArtifactQuery(
+        driver=request.driver,
+        version=request.version_request(_branches(settings, recipe, request, distro, progress)),
+        flavour=request.flavour or recipe.default_flavour,
+        kernel=kernel,
+        distro=name,
+        architecture=machine(settings.root),
+    )
+
+
+def _branches(
+    settings: Settings,
+    recipe: Recipe,
+    request: DriverRequest,
+    distro: DistroPin | None,
+    progress: Progress,
+) -> tuple[str, ...] | None:
+    """Return the branches of the requested kind (``lts``); None: no kind is requested.
+
+    A host that never builds asks no vendor, and takes the branches of the recipe.
+    """
+    name = request.version_name
+    if name is None or name not in CHANNELS:
+        return None
+    if distro is None or settings.config.policy.build == "never":
+        return known_branches(recipe.upstream, ()).followed(name, today())
+    return follow(settings, request, distro, progress=progress).branches
+
+
+def stored_for(settings: Settings, request: DriverRequest) -> Path | None:
+    """Return the entry of the store that fits a request; None: no entry does.
+
+    Of several versions the preferred one counts, or the newest. Entries from unsigned images count
+    only where the host accepts such images.
+
+    Raises:
+        NotFoundError: The driver or kernel is unknown.
+    """
+    sought = artifact_query(settings, request)
+    layout = Layout(settings.root, request.driver)
+    found: dict[str, Path] = {}
+    takes_unsigned = _takes_unsigned(settings, request.driver)
+    for digest in entries(layout):
+        if not takes_unsigned and unsigned_reference(layout.entry(digest)) is not None:
+            # Without its registry, a host must not go back to an unsigned artifact.
+            continue
+        try:
+            pin = load_json(layout.entry(digest) / MANIFEST, Manifest).pin
+        except (ConfigError, NotFoundError, OSError):
+            continue
+        if _is_of(pin, sought):
+            found[pin.driver.version] = layout.entry(digest)
+    order = [v for v in (sought.version.prefer, *newest_first(found)) if v in found]
+    return found[order[0]] if order else None
+
+
+def _takes_unsigned(settings: Settings, driver: str) -> bool:
+    address = settings.config.registry.address
+    if address is None:
+        return settings.config.trust.insecure
+    return trust_rule(settings, parse_reference(f"{address}/{driver}"), driver).insecure
+
+
+def _is_of(pin: Pin, sought: ArtifactQuery) -> bool:
+    if (pin.driver.flavour, pin.kernel.release) != (sought.flavour, sought.kernel):
+        return False
+    if pin.kernel.architecture != sought.architecture:
+        return False
+    return sought.version.accepts(pin.driver.version)
+
+
+def may_be_in_store(settings: Settings, error: ProvisionError) -> bool:
+    """Return whether a host that never builds falls back on its store: no registry answers."""
+    is_silent = isinstance(error, UnreachableError | DeniedError)
+    return is_silent and settings.config.policy.build == "never"

@@ -1,0 +1,354 @@
+"""What there is of a driver: versions, here and at its vendor; kernels that it builds on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import date
+from typing import Literal
+
+from provision import distros
+from provision.build.base_image import find_base, named_base
+from provision.build.driver_request import (
+    DriverRequest,
+    choose_distro,
+    choose_tree,
+    packaged_distro,
+)
+from provision.build.package_pins import request_of
+from provision.build.package_store import PackageStore
+from provision.build.solve import list_kernels as solver_kernels
+from provision.build.solving import (
+    PackageNeeds,
+    base_request,
+    configured_repositories,
+    open_driver_index,
+    open_market,
+    solve_request,
+)
+from provision.build.vendor_versions import files_of, read_upstream
+from provision.build.version_choice import (
+    KernelRequest,
+    check_kernel,
+    choose_offer,
+    chosen_flavour,
+    suitable_versions,
+)
+from provision.build.workspace import Settings
+from provision.catalogue import Recipe
+from provision.config import DriverConfig
+from provision.distros import source_names
+from provision.distros.debian import compare_versions
+from provision.distros.debian.distro_archive import packaged_kernels, uses_archive
+from provision.documents import load_json
+from provision.engine.docker_api import Engine
+from provision.errors import NotFoundError, ProvisionError
+from provision.host.facts import Facts, read_facts
+from provision.manifest import MANIFEST, Manifest
+from provision.pin import DistroPin
+from provision.progress import Progress, silent
+from provision.sources import Market, offers
+from provision.sources.upstream import (
+    Branches,
+    Ended,
+    Reading,
+    ended_branch,
+    known_branches,
+    today,
+)
+from provision.store.entries import linked_kernels
+from provision.store.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A version in the store, for a kernel."""
+
+    kernel: str
+    version: str
+    is_running: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Concern:
+    """A finding of ``versions --check``.
+
+    Attributes:
+        kind: ``newer``: a newer version than the installed one is offered for the setting;
+            ``ended``: the installed branch is past the end of its life; ``unknown``: the offers
+            can't be found out.
+        message: The finding in one line.
+        resolution: What to do.
+    """
+
+    kind: Literal["newer", "ended", "unknown"]
+    message: str
+    resolution: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """The versions of a driver.
+
+    Attributes:
+        driver: Its name.
+        flavour: The flavour.
+        asked_for: The version that provision.toml asks for, or its default.
+        distro: The distro that is built for.
+        installed: The versions in the store.
+        offered: The versions that can be built, the newest first.
+        chosen: The offered version that ``asked_for`` stands for now, if there is one.
+        trouble: Why the offers can't be found out, if they can't.
+        branches: The driver's branches.
+        readings: The answers of the vendor's sources.
+        day: The day that decides which branches have ended.
+    """
+
+    driver: str
+    flavour: str
+    asked_for: str
+    distro: DistroPin
+    installed: tuple[Installed, ...]
+    offered: tuple[str, ...]
+    chosen: str | None
+    trouble: ProvisionError | None
+    branches: Branches
+    readings: tuple[Reading, ...]
+    day: date
+
+    @property
+    def serving(self) -> str | None:
+        """The version for the running kernel, else the newest that is installed."""
+        running = next((i.version for i in self.installed if i.is_running), None)
+        return running or next((i.version for i in self.installed), None)
+
+    @property
+    def ended(self) -> Ended | None:
+        """That the installed version's branch is past the end of its life."""
+        if self.serving is None:
+            return None
+        return ended_branch(self.driver, self.serving, self.branches, self.day)
+
+    def concerns(self) -> Iterator[Concern]:
+        """Yield the findings of ``versions --check``."""
+        serving = self.serving
+        if self.trouble is not None:
+            why = self.trouble.message.removesuffix(".")
+            message = f"{self.driver}: what is offered can't be found out: {why}"
+            yield Concern("unknown", message, self.trouble.resolution)
+        if serving and self.chosen and compare_versions(self.chosen, serving) > 0:
+            yield Concern(
+                "newer",
+                f"{self.driver} {serving} is installed, and {self.chosen} is offered (asked for:"
+                f" {self.asked_for})",
+                "provision apply --update",
+            )
+        if self.ended is not None:
+            message = f"{self.driver} {self.ended.message}"
+            yield Concern("ended", message, self.ended.resolution)
+
+
+def list_offers(
+    settings: Settings,
+    request: DriverRequest,
+    *,
+    is_offline: bool = False,
+    progress: Progress = silent,
+) -> Offers:
+    """Return the installed and offered versions of a driver.
+
+    Args:
+        settings: The host.
+        request: The driver; and its distro and flavour, if they differ from those of the host and
+            of provision.toml.
+        is_offline: Whether to use only the kept answers of the vendor.
+        progress: Receives the progress.
+
+    Raises:
+        NotFoundError: The driver, flavour or distro is unknown.
+    """
+    driver = request.driver
+    recipe = settings.catalogue.entry(driver).recipe
+    configured = settings.config.drivers.get(driver) or DriverConfig()
+    flavour = chosen_flavour(recipe, request.flavour or configured.flavour)
+    distro = choose_distro(settings, request.distro)
+    name = f"{distro.id}:{distro.version}"
+    readings = read_upstream(settings, recipe, distro=name, max_age=math.inf if is_offline else 0.0)
+    branches = known_branches(recipe.upstream, readings)
+    published = files_of(readings)
+    market = Market(f"{distro.id} {distro.version}", source_names(distro), published=published)
+    opening = open_market(settings, driver, distro, market, progress=progress)
+    offered, trouble = _offered(recipe, flavour, opening)
+    facts = read_facts(settings.root)
+    asked_for = DriverRequest(driver, version=configured.version)
+    return Offers(
+        driver=driver,
+        flavour=flavour,
+        asked_for=configured.version,
+        distro=distro,
+        installed=_installed(settings, driver, facts.kernel),
+        offered=tuple(offered),
+        chosen=_suitable(recipe, offered, asked_for, branches, facts),
+        trouble=trouble,
+        branches=branches,
+        readings=readings,
+        day=today(),
+    )
+
+
+def version_to_build(
+    settings: Settings, request: DriverRequest, *, progress: Progress = silent
+) -> str:
+    """Return the version of a driver that a build for a kernel would take.
+
+    Raises:
+        NotFoundError: No version is offered, or none is known to build on the kernel.
+        ProvisionError: The archive or the vendor failed.
+    """
+    kernel = request.kernel or ""
+    recipe = settings.catalogue.entry(request.driver).recipe
+    tree = choose_tree(settings, kernel, request.distro)
+    if tree is None:
+        distro = choose_distro(settings, packaged_distro(settings, request.distro, kernel))
+    else:
+        distro = tree.toolchain or tree.distro
+    asked = request_of(settings, request, distro, progress=progress)
+    market = Market(
+        f"{distro.id} {distro.version}",
+        source_names(distro),
+        architecture=asked.architecture,
+        published=asked.published,
+    )
+    flavour = chosen_flavour(recipe, request.flavour)
+    with open_market(settings, recipe.name, distro, market, progress=progress) as opened:
+        version = choose_offer(recipe, flavour, asked, opened).version
+        check_kernel(recipe, version, asked, opened.index)
+    return version
+
+
+def _offered(
+    recipe: Recipe, flavour: str, opening: AbstractContextManager[Market]
+) -> tuple[list[str], ProvisionError | None]:
+    """Return the versions that can be built, or the reason why they can't be found out."""
+    try:
+        with opening as market:
+            return [offer.version for offer in offers(recipe, flavour, market)], None
+    except ProvisionError as error:
+        return [], error
+
+
+def _suitable(
+    recipe: Recipe, offered: list[str], request: DriverRequest, branches: Branches, facts: Facts
+) -> str | None:
+    """Return the version that ``provision apply`` would take now, if it is offered."""
+    name = request.version_name
+    kinds = branches.followed(name, today()) if name is not None else None
+    version = request.version_request(kinds)
+    kernel_request = KernelRequest(facts.kernel or "", facts.arch, version)
+    suitable, fitting = suitable_versions(recipe, offered, kernel_request)
+    return next(iter(fitting or suitable), None)
+
+
+def _installed(settings: Settings, driver: str, running: str | None) -> tuple[Installed, ...]:
+    layout = Layout(settings.root, driver)
+    found = []
+    for release, digest in sorted(linked_kernels(layout).items()):
+        try:
+            manifest = load_json(layout.entry(digest) / MANIFEST, Manifest)
+        except ProvisionError:
+            # 'provision status' reports damaged entries.
+            continue
+        found.append(Installed(release, manifest.pin.driver.version, release == running))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """A packaged kernel: its release, and the newest driver version known to build on it."""
+
+    release: str
+    version: str | None
+
+    @property
+    def builds(self) -> bool:
+        """Whether the driver is known to build on it."""
+        return self.version is not None
+
+
+def list_kernels(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    request: DriverRequest,
+    *,
+    progress: Progress = silent,
+) -> tuple[DistroPin, list[KernelRow]]:
+    """Return the distro and the kernels that it packages headers of, the newest first.
+
+    Only the driver, its flavour and the distro of the request count.
+
+    Raises:
+        NotFoundError: The driver, flavour or distro is unknown.
+        ProvisionError: The archive failed.
+    """
+    recipe = settings.catalogue.entry(request.driver).recipe
+    distro = choose_distro(settings, request.distro)
+    flavour = chosen_flavour(recipe, request.flavour)
+    market = Market(f"{distro.id} {distro.version}", distros.source_names(distro))
+    with open_market(settings, request.driver, distro, market, progress=progress) as opened:
+        versions = [offer.version for offer in offers(recipe, flavour, opened)]
+        if opened.index is None:
+            kernels = _listed_kernels(settings, engine, distro, progress)
+        else:
+            kernels = tuple(packaged_kernels(opened.index))
+    return distro, [_row(recipe, kernel, versions) for kernel in kernels]
+
+
+def distro_kernels(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    distro: DistroPin,
+    *,
+    progress: Progress = silent,
+) -> tuple[str, ...]:
+    """Return the kernels that a distro packages headers of, the newest first, for any driver.
+
+    Raises:
+        NotFoundError: They can't be listed.
+        ProvisionError: The archive or the engine failed.
+    """
+    if not uses_archive(distro):
+        return _listed_kernels(settings, engine, distro, progress)
+    index = open_driver_index(settings, None, distro, progress=progress)
+    try:
+        return tuple(packaged_kernels(index))
+    finally:
+        index.close()
+
+
+def _row(recipe: Recipe, kernel: str, versions: Iterable[str]) -> KernelRow:
+    fitting = (v for v in versions if recipe.builds_on(version=v, kernel_release=kernel))
+    return KernelRow(kernel, next(fitting, None))
+
+
+def _listed_kernels(
+    settings: Settings, engine: Callable[[], Engine], distro: DistroPin, progress: Progress
+) -> tuple[str, ...]:
+    """Ask the distro's own package manager for the kernels that it has headers of.
+
+    Raises:
+        NotFoundError: The distro has no such packages.
+    """
+    data = distros.distro_named(distro.id)
+    if data is not None and data.family == "tree":
+        raise NotFoundError(
+            f"{data.name} has no packages of kernels that could be listed.",
+            resolution="Any kernel whose tree is there can be built for: --kernel names it"
+            " (docs/how-to/kernel-trees.md).",
+        )
+    asked = base_request(settings, distro)
+    base = named_base(asked) or find_base(engine(), asked, progress=progress)
+    needs = PackageNeeds(repositories=configured_repositories(settings, distro))
+    asked_for = solve_request(settings, distro, base, needs)
+    return solver_kernels(engine, asked_for, PackageStore(settings.state), progress=progress)

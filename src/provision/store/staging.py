@@ -1,0 +1,176 @@
+"""Drafts of store entries: completed from the store, verified, signed and labelled.
+
+User space that the store has already is taken from there instead of being pulled.
+
+The manifest of an artifact names the sha256 of each file. It lies in the last layer of the image,
+with the modules. The store may have the other files that it names, because the artifacts of a
+driver version share their user space for all kernels. Files are linked and not copied, because
+entries never change. They are verified with the rest of the artifact before it becomes an entry.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.build.workspace import Settings
+from provision.documents import load_json
+from provision.errors import ProvisionError
+from provision.kmod.loader import link_modules
+from provision.kmod.module_signatures import sign_for_host
+from provision.kmod.verify import verify_artifact
+from provision.manifest import MANIFEST, DriverFile, Manifest
+from provision.progress import Note, Progress, Transfer, silent
+from provision.store.labels import label_entry
+from provision.store.layout import Layout
+from provision.store.locks import changing
+
+_ENTRY = re.compile(r"[0-9a-f]{12}")
+_USERSPACE = "driver"
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOrigin:
+    """The image that a draft was unpacked from.
+
+    Attributes:
+        name: Its name.
+        pin_digest: Digest of its Pin, from the image's label.
+        signs: Whether the host's key may sign its modules, because it was built here or its
+            signature was verified.
+    """
+
+    name: str
+    pin_digest: str
+    signs: bool = True
+
+
+def finish_draft(
+    settings: Settings, draft: Path, origin: DraftOrigin, *, progress: Progress = silent
+) -> Manifest:
+    """Verify, sign and label an unpacked image, before it becomes an entry of the store.
+
+    Args:
+        settings: The host.
+        draft: Its folder.
+        origin: The image that it comes from.
+        progress: Receives the progress.
+
+    Raises:
+        ProvisionError: It is damaged, or of another Pin; or it can't be signed.
+    """
+    report = verify_artifact(draft, pin_label=origin.pin_digest, on_bytes=verifying(progress))
+    manifest = report.require_whole(f"The image '{origin.name}'")
+    if origin.signs:
+        sign_for_host(
+            draft, manifest, settings.config.signing, root=settings.root, progress=progress
+        )
+    link_modules(draft)
+    label_entry(draft, manifest, Layout(settings.root, manifest.pin.driver.name))
+    return manifest
+
+
+def verifying(progress: Progress) -> Callable[[int], None]:
+    """Return a function that receives the number of bytes that are verified so far."""
+    return lambda done: progress(Transfer("Verifying", done))
+
+
+def complete_from_store(
+    layout: Layout, name: str, draft: Path, *, progress: Progress = silent
+) -> bool:
+    """Complete the user space of a draft from the store, if the store has all missing files.
+
+    Args:
+        layout: The driver's paths.
+        name: The entry that the draft becomes; no file is taken from it.
+        draft: The files that are unpacked so far.
+        progress: Receives the progress.
+
+    Returns:
+        Whether the draft has every file of its manifest now; if not, nothing was added.
+
+    Raises:
+        OSError: The store can't be written.
+    """
+    try:
+        manifest = load_json(draft / MANIFEST, Manifest)
+    except ProvisionError:
+        # It is in another layer, or damaged; the whole artifact is verified later.
+        return False
+    if not all((draft / module.path).is_file() for module in manifest.modules):
+        return False
+    lacking = [file for file in manifest.files if not os.path.lexists(_place(draft, file))]
+    if not lacking:
+        return True
+    with changing(layout, progress):
+        sources = _sources(layout, name, lacking)
+        if sources is None:
+            return False
+        for file in lacking:
+            target = _place(draft, file)
+            target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            _link(sources[file.path], target)
+    size = sum(file.size or 0 for file in lacking)
+    progress(Note(f"{len(lacking)} files ({size / 1e6:.1f} MB) are in the store, and not pulled"))
+    return True
+
+
+def _place(entry: Path, file: DriverFile) -> Path:
+    return entry / _USERSPACE / file.path.lstrip("/")
+
+
+def _sources(layout: Layout, name: str, lacking: list[DriverFile]) -> dict[str, Path] | None:
+    """Return the path of each file, links included; None: the store lacks one."""
+    found: dict[str, Path] = {}
+    for entry, manifest in _entries(layout, name):
+        theirs = {_identity(file) for file in manifest.files}
+        for file in lacking:
+            if file.path not in found and _identity(file) in theirs and _is_there(entry, file):
+                found[file.path] = _place(entry, file)
+        if len(found) == len(lacking):
+            return found
+    return None
+
+
+def _identity(file: DriverFile) -> tuple[str | None, ...]:
+    """Return the fields that a linked file must share; SELinux labels depend on the kind."""
+    return (file.path, file.kind, file.sha256, file.mode, file.link)
+
+
+def _is_there(entry: Path, file: DriverFile) -> bool:
+    """Return whether an entry has a file; damage is found when the artifact is verified."""
+    path = _place(entry, file)
+    try:
+        if file.link is not None:
+            return path.is_symlink() and str(path.readlink()) == file.link
+        return not path.is_symlink() and path.stat().st_size == file.size
+    except OSError:
+        return False
+
+
+def _entries(layout: Layout, name: str) -> Iterator[tuple[Path, Manifest]]:
+    """Yield a driver's entries with their manifests, the one that is in use first."""
+    current = layout.linked(layout.current)
+    paths = [path for path in sorted(layout.folder.iterdir()) if _ENTRY.fullmatch(path.name)]
+    for path in sorted(paths, key=lambda path: current is None or path.name != current.name):
+        if path.name == name or path.is_symlink():
+            continue
+        with suppress(ProvisionError):
+            yield path, load_json(path / MANIFEST, Manifest)
+
+
+def _link(source: Path, target: Path) -> None:
+    if source.is_symlink():
+        # Its target was checked when it was unpacked: it does not lead out of the artifact.
+        target.symlink_to(source.readlink())
+        return
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        # The file has too many links, or the file system has none.
+        shutil.copy2(source, target)

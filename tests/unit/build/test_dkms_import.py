@@ -1,0 +1,290 @@
+"""`provision import dkms` up to the container, which answers from here."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import random
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from kit.fileserver import served
+from kit.process import run, run_bytes
+from provision.build import dkms_import
+from provision.build.dkms_import import ImportRequest, import_dkms
+from provision.build.dkms_inspection import Inspected, SourceToInspect
+from provision.build.package_store import PackageStore
+from provision.build.workspace import Settings
+from provision.catalogue import Catalogue
+from provision.config import Config
+from provision.distros.debian import ArchiveIndex
+from provision.engine.docker_api import Engine
+from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.pin import BasePin
+from unit.deb_file import deb
+from unit.fake_archive import index_of, stanza
+
+KERNEL = "6.1.0-56-amd64"
+VARIABLES = b"".join(
+    part.encode() + b"\0"
+    for record in (
+        ("PACKAGE_NAME", "0", "tool"),
+        ("PACKAGE_VERSION", "0", "2.1"),
+        ("DEST_MODULE_LOCATION", "0", "/extra"),
+        (".", "0", ""),
+    )
+    for part in record
+)
+BASE = BasePin(image="debian:bookworm", digest=f"sha256:{'0' * 64}")
+
+
+def no_engine() -> NoReturn:
+    raise AssertionError("no engine is needed")
+
+
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[SourceToInspect]:
+    """What the container got; it always finds the same."""
+    got: list[SourceToInspect] = []
+
+    def inspect(
+        _engine: Engine, _base: BasePin, source: SourceToInspect, **_more: object
+    ) -> Inspected:
+        assert source.path.exists()
+        got.append(source)
+        return Inspected(VARIABLES, "dkms.conf", (), (), ())
+
+    monkeypatch.setattr(dkms_import, "inspect_source", inspect)
+    monkeypatch.setattr(dkms_import, "find_base", lambda *_args, **_more: BASE)
+    return got
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    root = tmp_path / "root"
+    (root / "etc").mkdir(parents=True)
+    (root / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\nVERSION_CODENAME=bookworm\n")
+    return Settings(root=root, config=Config(), catalogue=Catalogue([]), state=tmp_path / "state")
+
+
+def test_a_folder_becomes_a_driver_that_is_never_overwritten(
+    settings: Settings, looked_at: list[SourceToInspect], tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    request = ImportRequest(str(source), kernel=KERNEL, output=tmp_path / "drivers")
+    made = import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # the stand-ins ignore it
+    assert made.file == tmp_path / "drivers/tool/driver.toml"
+    assert made.file.read_text() == made.draft.text
+    assert looked_at == [SourceToInspect(source, str(source), KERNEL, "x86_64")]
+    with pytest.raises(UsageError, match="There is a driver already"):
+        import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # as above
+
+
+def test_a_checkout_is_pinned(
+    settings: Settings, looked_at: list[SourceToInspect], tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "Makefile").write_text("all:\n")
+
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=n", "-c", "user.email=n@example.org")
+        return run(["git", "-C", source, *who, *words]).stdout.strip()
+
+    git("init", "--quiet")
+    git("remote", "add", "origin", "git@example.org:maker/tool.git")
+    git("add", "Makefile")
+    git("update-index", "--add", "--cacheinfo", f"160000,{'c' * 40},src/common")
+    git("commit", "--quiet", "--message", "m")
+    # A checkout's settings may name programs: what compares and packs looks at a copy.
+    git("config", "core.fsmonitor", f"touch {tmp_path}/ran")
+    request = ImportRequest(str(source), kernel=KERNEL)
+    made = import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # as above
+    assert 'url = "https://example.org/maker/tool.git"' in made.draft.text
+    assert f'commit = "{git("rev-parse", "HEAD")}"' in made.draft.text
+    assert 'homepage = "https://example.org/maker/tool"' in made.draft.text
+    archived = hashlib.sha256(
+        run_bytes(["git", "-C", source, "archive", "HEAD"], stdin=b"")
+    ).hexdigest()
+    assert f'sha256 = "{archived}"' in made.draft.text
+    [modules] = [line for line in made.draft.unknown if "submodules" in line]
+    assert "src/common" in modules
+    assert "Makefile" not in modules
+    assert made.file is None
+    assert len(looked_at) == 1
+    assert not (tmp_path / "ran").exists()
+    # A checkout with changed files is not the commit that was evaluated.
+    (source / "Makefile").write_text("all: more\n")
+    made = import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # as above
+    assert "commit" not in made.draft.text
+
+
+@pytest.mark.parametrize(
+    ("remote", "url"),
+    [
+        ("https://example.org/a/b.git", "https://example.org/a/b.git"),
+        ("https://me:secret@git.example:8443/a/b.git", "https://git.example:8443/a/b.git"),
+        ("git@example.org:a/b.git", "https://example.org/a/b.git"),
+        ("ssh://git@example.org/a/b.git", "https://example.org/a/b.git"),
+        ("ssh://git@example.org:2222/a/b.git", "https://example.org/a/b.git"),
+        ("file:///srv/b.git", None),
+        ("https://[::1]:8/x", None),
+    ],
+)
+def test_a_remote_becomes_an_address_that_others_can_use(remote: str, url: str | None) -> None:
+    assert dkms_import.public_address(remote) == url
+
+
+@pytest.fixture
+def vendor(tmp_path: Path) -> Iterator[Vendor]:
+    (tmp_path / "vendor").mkdir()
+    with served(tmp_path / "vendor") as url:
+        yield Vendor(tmp_path / "vendor", url)
+
+
+@dataclass(frozen=True)
+class Vendor:
+    """A server with files that anyone may download."""
+
+    folder: Path
+    url: str
+
+    def tar(self, name: str, mode: str, **files: bytes) -> str:
+        """Offer a tar file; returns its address."""
+        with tarfile.open(self.folder / name, mode) as archive:  # type: ignore[call-overload]  # the mode varies
+            for place, content in files.items():
+                info = tarfile.TarInfo(place)
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+        return f"{self.url}/{name}"
+
+    def sha256(self, name: str) -> str:
+        return hashlib.sha256((self.folder / name).read_bytes()).hexdigest()
+
+
+def test_an_archive_is_unpacked_and_pinned_as_it_came(
+    settings: Settings, looked_at: list[SourceToInspect], vendor: Vendor
+) -> None:
+    request = ImportRequest(
+        vendor.tar("tool.tar.gz", "w:gz", **{"tool-2.1/dkms.conf": b""}), kernel=KERNEL
+    )
+    made = import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # as above
+    assert looked_at[0].path.name == "tool-2.1"
+    assert f'sha256 = "{vendor.sha256("tool.tar.gz")}"' in made.draft.text
+    assert "strip" not in made.draft.text
+    assert not (settings.state / "import").exists()
+
+
+def test_a_vendors_package_is_unpacked_as_it_would_be_installed(
+    settings: Settings, looked_at: list[SourceToInspect], vendor: Vendor
+) -> None:
+    vendor.tar("data", "w:xz", **{"./usr/src/tool-2.1/dkms.conf": b""})
+    package = deb(vendor.folder, (vendor.folder / "data").read_bytes())
+    request = ImportRequest(f"{vendor.url}/{package.name}", kernel=KERNEL)
+    made = import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # as above
+    # One folder at its top, and still nothing is dropped: its source is looked for in usr/src.
+    assert looked_at[0].path.name == "tree"
+    assert "strip = 0" in made.draft.text
+
+
+@pytest.mark.parametrize("kind", ["page", "damaged", "many bytes", "many files", "zip"])
+def test_an_archive_that_is_none_or_grows_is_refused_before_it_does(
+    settings: Settings, vendor: Vendor, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    noise = random.Random(0).randbytes(1 << 16).hex().encode()  # noqa: S311 - the same each time
+    url = vendor.tar("tool.tar.xz", "w:xz", **{"tool/a": noise, "tool/b": noise})
+    path = vendor.folder / "tool.tar.xz"
+    match kind:
+        case "page":
+            path.write_bytes(b"<html>")
+        case "damaged":
+            raw = bytearray(path.read_bytes())
+            raw[len(raw) // 4 : len(raw) // 4 + 40] = b"\xff" * 40
+            path.write_bytes(raw)
+        case "many bytes":
+            monkeypatch.setattr(dkms_import, "MAX_BYTES", 200_000)
+        case "many files":
+            monkeypatch.setattr(dkms_import, "MAX_FILES", 0)
+        case _:
+            with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+                file.writestr("tool/dkms.conf", "#" * 100_000)
+            monkeypatch.setattr(dkms_import, "MAX_BYTES", 99_999)
+    wrong = "can't be unpacked" if kind in {"page", "damaged"} else "too large"
+    with pytest.raises(ProvisionError, match=wrong):
+        import_dkms(settings, no_engine, ImportRequest(url, kernel=KERNEL))
+    assert not (settings.state / "import").exists()
+
+
+def test_an_address_with_a_secret_is_refused_without_showing_it(settings: Settings) -> None:
+    for url in ("https://me:hush@x.example/t.tar", "https://x.example/t.tar?token=hush"):
+        with pytest.raises(UsageError, match="password or token") as caught:
+            import_dkms(settings, no_engine, ImportRequest(url, kernel=KERNEL))
+        assert "hush" not in f"{caught.value.message}{caught.value.resolution}"
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    texts = {
+        ("bookworm", "main"): "\n".join(
+            stanza(name, "5-1") for name in ("dkms", "kmod", "libc6-dev", "perl")
+        ),
+        ("bookworm", "contrib"): stanza(
+            "tool-dkms", "2.1-3", depends="dkms (>= 3), perl:any | none, libc6-dev | libc-dev, kmod"
+        ),
+    }
+    made: list[ArchiveIndex] = []
+
+    def open_index(*_args: object, **_more: object) -> ArchiveIndex:
+        made.append(index_of(tmp_path / f"index-{len(made)}", texts))
+        return made[-1]
+
+    package = tmp_path / "tool.deb"
+    package.write_bytes(b"")
+    monkeypatch.setattr(dkms_import, "open_index", open_index)
+    monkeypatch.setattr(PackageStore, "fetch", lambda *_args, **_more: package)
+    yield
+    for index in made:
+        index.close()
+
+
+@pytest.mark.usefixtures("archive")
+def test_a_package_brings_its_component_and_tools(
+    settings: Settings, looked_at: list[SourceToInspect]
+) -> None:
+    request = ImportRequest("tool-dkms", kernel=KERNEL)
+    made = import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # as above
+    assert 'package = "tool-dkms"' in made.draft.text
+    assert 'components = ["contrib"]' in made.draft.text
+    assert 'packages = ["perl", "libc6-dev"]' in made.draft.text
+    assert looked_at[0].path.name == "tool.deb"
+
+
+@pytest.mark.usefixtures("archive", "looked_at")
+@pytest.mark.parametrize(
+    ("request_", "error", "message"),
+    [
+        (ImportRequest("no-dkms", kernel=KERNEL), NotFoundError, "no package 'no-dkms'"),
+        (ImportRequest("no/folder", kernel=KERNEL), NotFoundError, "no folder 'no/folder'"),
+        (ImportRequest("https://x/t.git", kernel=KERNEL), UsageError, "is a repository"),
+        (ImportRequest("tool-dkms", kernel="no kernel"), UsageError, "no kernel release"),
+        (ImportRequest("tool-dkms"), NotFoundError, "no kernel under"),
+        (
+            ImportRequest("tool-dkms", kernel=KERNEL, distro="rocky:9"),
+            NotFoundError,
+            "no archive that apt reads",
+        ),
+    ],
+)
+def test_what_is_not_there_is_said_with_a_way_out(
+    settings: Settings, request_: ImportRequest, error: type[ProvisionError], message: str
+) -> None:
+    with pytest.raises(error, match=message) as caught:
+        import_dkms(settings, no_engine, request_)
+    assert caught.value.resolution

@@ -1,0 +1,291 @@
+"""Where the packages of a Pin come from: the solver, the archive's lists, or an older image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provision.build import image_builds, package_pins, solving
+from provision.build.artifact_image import BuildRequest, Built
+from provision.build.bootstrap import Mirror
+from provision.build.driver_request import BuildSettings
+from provision.build.image_builds import (
+    build_image,
+    ensure_base_image,
+)
+from provision.build.package_store import Closure
+from provision.build.resolving import resolve_pin
+from provision.build.solve_request import SolveRequest
+from provision.build.workspace import Settings
+from provision.distros.debian import ArchiveIndex
+from provision.distros.debian.packages_file import PackageTable
+from provision.engine.docker_api import Engine, Image
+from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import UnreachableError
+from provision.pin import PIN_LABEL, BasePin, Pin
+from provision.progress import Progress
+from unit.build.debian_host import BASE_IMAGE, KERNEL, REQUEST
+from unit.build.debian_host import engine as engine  # noqa: PLC0414 - a fixture
+from unit.build.debian_host import index as index  # noqa: PLC0414 - a fixture
+from unit.build.debian_host import settings as settings  # noqa: PLC0414 - a fixture
+from unit.build.debian_host import solved as solved  # noqa: PLC0414 - a fixture
+from unit.engine.fake_engine import FakeEngine
+from unit.fake_archive import sample_index
+from unit.fake_solver import closure
+
+
+def count_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Have the archive's lists of packages not be cached; returns when they are read."""
+    read: list[str] = []
+    index = sample_index(tmp_path / "unread")
+
+    def tables() -> Sequence[PackageTable]:
+        read.append("read")
+        return sample_index(tmp_path / f"unread-{len(read)}").read()
+
+    def open_index(*_distro: object, **_options: object) -> ArchiveIndex:
+        return ArchiveIndex(
+            distro=index.distro,
+            architecture=index.architecture,
+            tables=tables,
+            suites=index.suites,
+        )
+
+    monkeypatch.setattr(solving, "open_index", open_index)
+    return read
+
+
+def test_the_solver_is_asked_before_lists_of_packages_are_downloaded(
+    settings: Settings,
+    engine: FakeEngine,
+    solved: list[SolveRequest],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    archived = replace(REQUEST, driver="onload", force=True)
+    before = resolve_pin(settings, lambda: engine, archived)
+    read = count_reads(tmp_path, monkeypatch)
+    assert resolve_pin(settings, lambda: engine, archived).pin == before.pin
+    assert read == []
+    assert solved[0].repositories == solved[1].repositories
+    # Which versions there are of what is packaged, only the lists say.
+    resolve_pin(settings, lambda: engine, REQUEST)
+    assert read == ["read"]
+
+
+@pytest.mark.parametrize(
+    "error", [NotFoundError("Unable to locate package"), ProvisionError("The connection broke.")]
+)
+def test_what_the_solver_does_not_find_is_explained_by_the_lists(
+    settings: Settings,
+    engine: FakeEngine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: ProvisionError,
+) -> None:
+    read = count_reads(tmp_path, monkeypatch)
+
+    def fail(*_request: object, **_more: object) -> Closure:
+        raise error
+
+    monkeypatch.setattr(package_pins, "solve", fail)
+    with pytest.raises(NotFoundError, match="No headers are packaged") as caught:
+        resolve_pin(
+            settings,
+            lambda: engine,
+            replace(REQUEST, driver="onload", kernel="6.1.0-1-amd64", force=True),
+        )
+    assert "6.1.0-47-amd64" in str(caught.value.details)
+    assert read == ["read"]
+    # Its headers are there: what went wrong is something else.
+    with pytest.raises(ProvisionError, match=error.message):
+        resolve_pin(settings, lambda: engine, REQUEST)
+
+
+def test_an_archive_that_cannot_be_reached_is_not_asked_again(
+    settings: Settings, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = count_reads(tmp_path, monkeypatch)
+
+    def fail(*_request: object, **_more: object) -> Closure:
+        raise UnreachableError("The archive can't be reached from the solving container.")
+
+    monkeypatch.setattr(package_pins, "solve", fail)
+    with pytest.raises(UnreachableError):
+        resolve_pin(
+            settings,
+            lambda: engine,
+            replace(REQUEST, driver="onload", kernel="6.1.0-1-amd64", force=True),
+        )
+    assert read == []
+
+
+def test_headers_that_apt_took_a_name_for_a_pattern_of_are_refused(
+    settings: Settings, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count_reads(tmp_path, monkeypatch)
+
+    def other(_engine: object, request: SolveRequest, _store: object, **_more: object) -> Closure:
+        return closure(replace(request, kernel=KERNEL))
+
+    monkeypatch.setattr(package_pins, "solve", other)
+    wanted = replace(REQUEST, driver="onload", kernel=KERNEL.removesuffix("4"), force=True)
+    with pytest.raises(NotFoundError, match="No headers are packaged"):
+        resolve_pin(settings, lambda: engine, wanted)
+
+
+def test_what_cannot_change_the_result_goes_beside_the_pin(
+    settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[BuildRequest] = []
+
+    def build(_engine: Engine, request: BuildRequest, *, progress: Progress) -> Built:
+        assert callable(progress)
+        asked.append(request)
+        return Built("i", "sha256:1", 1, built=False)
+
+    monkeypatch.setattr(image_builds, "build", build)
+    monkeypatch.setenv("https_proxy", "http://proxy:3128")
+    resolved = resolve_pin(settings, lambda: engine, REQUEST)
+    build_image(settings, engine, resolved, BuildSettings())
+    build_image(settings, engine, resolved, BuildSettings(jobs=1, rebuild=True))
+    first, second = asked
+    assert first.build_args == {
+        "JOBS": "3",
+        "https_proxy": "http://proxy:3128",
+    }
+    assert (first.network, first.rebuild) == ("none", False)
+    assert second.build_args["JOBS"] == "1"
+    assert (second.network, second.rebuild) == ("none", True)
+    assert first.pin == second.pin
+
+
+def test_the_solver_gets_the_archives_own_suites_and_the_drivers_tools(
+    settings: Settings, engine: FakeEngine, solved: list[SolveRequest]
+) -> None:
+    resolve_pin(settings, lambda: engine, replace(REQUEST, network="bridge"))
+    (asked,) = solved
+    assert {one.id for one in asked.repositories} == {"bookworm", "bookworm-security"}
+    assert {one.urls for one in asked.repositories} == {
+        ("http://mirror.example/debian",),
+        ("http://mirror.example/debian-security",),
+    }
+    assert asked.tools == ("kmod", "make", "patch", "python3", "xz-utils")
+    assert (asked.kernel, asked.network) == (KERNEL, "bridge")
+    resolve_pin(settings, lambda: engine, REQUEST)
+    assert solved[-1].network == "host"
+
+
+def test_a_subscribed_host_asks_the_solver_for_kernels_that_the_index_lacks(
+    settings: Settings, engine: FakeEngine, solved: list[SolveRequest]
+) -> None:
+    wanted = replace(REQUEST, kernel="5.15.0-1099-generic", distro="ubuntu:22.04", force=True)
+    with pytest.raises(NotFoundError, match="No headers are packaged"):
+        resolve_pin(settings, lambda: engine, wanted)
+    token = settings.root / "etc/apt/auth.conf.d/90ubuntu-advantage"
+    token.parent.mkdir(parents=True)
+    token.write_text("machine esm.example")
+    engine.have(replace(BASE_IMAGE, tags=("ubuntu:jammy",)))
+    resolve_pin(settings, lambda: engine, wanted)
+    assert [request.kernel for request in solved] == ["5.15.0-1099-generic"]
+
+
+def test_an_archive_of_ones_own_goes_to_the_solver_and_the_base_with_its_keys(
+    settings: Settings,
+    engine: FakeEngine,
+    solved: list[SolveRequest],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "site.gpg").write_bytes(b"\x99site")
+
+    def open_index(*_distro: object, **_options: object) -> ArchiveIndex:
+        index = sample_index(tmp_path / "own")
+        index.suites = tuple(
+            replace(
+                suite,
+                address=replace(
+                    suite.address,
+                    keyrings=(tmp_path / "site.gpg",),
+                    has_own_keys=True,
+                    snapshot=True,
+                ),
+            )
+            for suite in index.suites
+        )
+        return index
+
+    keyrings: list[bytes] = []
+
+    def make_apt_base(_engine: Engine, _asked: object, mirror: Mirror, **_more: object) -> BasePin:
+        assert mirror.keyring is not None
+        keyrings.append(mirror.keyring.read_bytes())
+        return BasePin(image="debian:bookworm", digest=BASE_IMAGE.id)
+
+    monkeypatch.setattr(image_builds, "make_apt_base", make_apt_base)
+    plain = resolve_pin(settings, lambda: engine, REQUEST)
+    monkeypatch.setattr(solving, "open_index", open_index)
+    resolved = resolve_pin(settings, lambda: engine, REQUEST)
+    ensure_base_image(settings, engine, None, replace=True)
+    assert [dict(one.keys) for one in solved[0].repositories] == [{}] * 5
+    assert all(dict(one.keys) == {"site.gpg": b"\x99site"} for one in solved[1].repositories)
+    assert all(one.is_snapshot for one in solved[1].repositories)
+    assert keyrings == [b"\x99site"]
+    assert resolved.pin.digest == plain.pin.digest, "what is installed is the same"
+
+
+@pytest.fixture
+def made(
+    settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Pin]:
+    """Resolve where nothing can be solved for, with an image of these names and labels here."""
+    pin = resolve_pin(settings, lambda: engine, REQUEST).pin
+
+    def solve(*_given: object, **_more: object) -> Closure:
+        raise NotFoundError("no base image to solve in")
+
+    def resolved(*tags: str, label: str = "", update: bool = False) -> Pin:
+        labels = {PIN_LABEL: label or pin.canonical_json()}
+        engine.have(Image(f"sha256:{'1' * 64}", tags or (pin.image,), labels=labels))
+        wanted = replace(REQUEST, refresh=update)
+        found = resolve_pin(settings, lambda: engine, wanted).pin
+        assert found == pin
+        return found
+
+    monkeypatch.setattr(package_pins, "solve", solve)
+    return resolved
+
+
+def test_the_packages_of_an_image_that_was_made_before_are_taken(
+    made: Callable[..., Pin],
+) -> None:
+    assert made().closure
+    assert made("localhost/provision/v4l2loopback:1")
+    assert made("registry.example:5000/v4l2loopback:1", "provision/v4l2loopback:1")
+
+
+def test_an_image_with_only_a_registrys_name_says_nothing_about_packages(
+    made: Callable[..., Pin],
+) -> None:
+    with pytest.raises(NotFoundError, match="no base image to solve in"):
+        made("registry.example:5000/v4l2loopback:1")
+
+
+@pytest.mark.parametrize("change", ["", '"0.12.7"', '"6.1.0-47-amd64"', '"closure"'])
+def test_an_image_of_another_decision_or_with_a_damaged_label_does_not_count(
+    made: Callable[..., Pin], change: str
+) -> None:
+    pin = made()
+    text = pin.canonical_json()
+    label = text.replace(change, f'{change[:-1]}x"') if change else "{"
+    assert label != text
+    with pytest.raises(NotFoundError, match="no base image to solve in"):
+        made(label=label)
+
+
+def test_what_is_to_be_solved_again_is_not_taken_from_an_image(made: Callable[..., Pin]) -> None:
+    with pytest.raises(NotFoundError, match="no base image to solve in"):
+        made(update=True)

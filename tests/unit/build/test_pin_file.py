@@ -1,0 +1,256 @@
+"""A Pin as a file: what comes out is what went in, and what was edited is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kit.fileserver import served
+from provision.build import context_files, image_builds
+from provision.build.artifact_image import BuildRequest, Built
+from provision.build.context_files import downloaded_files
+from provision.build.decision import recipe_digest
+from provision.build.driver_request import BuildSettings
+from provision.build.git_commits import CommitRequest
+from provision.build.package_pins import render_context
+from provision.build.pin_file import pin_document, read_pin
+from provision.build.templates import load_templates
+from provision.build.workspace import Settings
+from provision.catalogue import Catalogue, Recipe
+from provision.config import Config
+from provision.distros import find_distro
+from provision.errors import ConfigError, NotFoundError, ProvisionError
+from provision.pin import (
+    ArchiveSource,
+    BasePin,
+    ClosurePackage,
+    DriverPin,
+    KernelPin,
+    PackagePin,
+    Pin,
+)
+from provision.progress import Event, Note, Tally
+from provision.shipped import templates_dir
+from unit.engine.fake_engine import FakeEngine
+from unit.recipes import variant
+
+_SOURCE = b"a tarball"
+_PACKAGE = b"an rpm"
+_RECIPE = f"""\
+schema = 1
+name = "hello"
+summary = "A driver for tests"
+vendor = "Example"
+homepage = "https://example.org"
+[source]
+kind = "archive"
+[[source.releases]]
+version = "1.0"
+url = "https://example.org/hello-1.0.tar.xz"
+sha256 = "{hashlib.sha256(_SOURCE).hexdigest()}"
+[[kernels]]
+kernels = ">=5"
+[flavours.only]
+licences = ["GPL-2.0-only"]
+[flavours.only.build]
+command = ["make", "M={{source}}"]
+modules = ["hello.ko"]
+[container]
+activation_flag = "OCI_HELLO"
+driver_feature = ["hello"]
+[container.features.hello]
+devices = ["hello"]
+"""
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@dataclass
+class Case:
+    """A host with a driver, and a Pin of it."""
+
+    settings: Settings
+    pin: Pin
+    file: Path
+
+    def write(self, document: dict[str, Any]) -> None:
+        self.file.write_text(json.dumps(document))
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    folder = tmp_path / "catalogue/hello"
+    folder.mkdir(parents=True)
+    (folder / "driver.toml").write_text(_RECIPE)
+    settings = Settings(tmp_path, Config(), Catalogue([folder.parent]), tmp_path / "state")
+    recipe = settings.catalogue.entry("hello").recipe
+    package = ClosurePackage(
+        name="gcc",
+        version="11.4.1-3.el9",
+        arch="x86_64",
+        sha256=sha256(_PACKAGE),
+        size=len(_PACKAGE),
+        repository="appstream",
+        location="Packages/g/gcc-11.4.1-3.el9.x86_64.rpm",
+    )
+    pin = Pin(
+        driver=DriverPin(name="hello", version="1.0", flavour="only"),
+        kernel=KernelPin(release="5.14.0-427.el9.x86_64", architecture="x86_64"),
+        distro=find_distro("rocky:9"),
+        base=BasePin(image="rocky:9", digest=f"sha256:{'b' * 64}"),
+        compiler=PackagePin(name="gcc", version="11.4.1-3.el9"),
+        headers=(PackagePin(name="kernel-devel", version="5.14.0-427.el9"),),
+        packages=(),
+        closure=(package,),
+        sources=_sources(recipe),
+        recipe=recipe_digest(recipe, variant(recipe)),
+        template=load_templates(templates_dir(), "rocky").digest,
+    )
+    return Case(settings, pin, tmp_path / "pin.json")
+
+
+def _sources(recipe: Recipe) -> tuple[ArchiveSource, ...]:
+    (source,) = recipe.sources
+    assert source.kind == "archive"
+    return tuple(release.source() for release in source.releases)
+
+
+def test_what_was_written_is_what_is_read(case: Case) -> None:
+    urls = {sha256(_PACKAGE): ("http://one.example/gcc.rpm", "http://two.example/gcc.rpm")}
+    case.write(pin_document(case.pin, urls))
+    found = read_pin(case.settings, case.file)
+    assert found.pin == case.pin
+    assert found.pin.digest == case.pin.digest
+    assert found.urls == urls
+    # And it can be rendered here.
+    assert f"packages/{case.pin.closure[0].location.rpartition('/')[2]}" in (
+        render_context(found).downloads
+    )
+
+
+def test_a_password_or_a_token_goes_to_no_other_machine(case: Case) -> None:
+    public = "http://one.example/gcc.rpm"
+    secret = ("http://me:secret@one.example/gcc.rpm", "http://one.example/?secret/gcc.rpm")
+    text = json.dumps(pin_document(case.pin, {sha256(_PACKAGE): (*secret, public)}))
+    assert "secret" not in text
+    assert json.loads(text)["urls"] == {sha256(_PACKAGE): [public]}
+    assert "urls" not in pin_document(case.pin, {sha256(_PACKAGE): secret})
+
+
+def test_a_pin_whose_source_has_a_password_is_not_built(case: Case) -> None:
+    source = case.pin.sources[0].model_copy(update={"url": "https://me:hush@x.example/t.tar"})
+    case.write(pin_document(case.pin.model_copy(update={"sources": (source,)})))
+    with pytest.raises(ConfigError) as caught:
+        read_pin(case.settings, case.file)
+    assert [mistake.path for mistake in caught.value.mistakes] == ["sources.0"]
+    assert "hush" not in f"{caught.value.message} {caught.value.details}"
+
+
+def test_addresses_are_no_part_of_the_digest(case: Case) -> None:
+    case.write(pin_document(case.pin))
+    assert read_pin(case.settings, case.file).pin.digest == case.pin.digest
+    assert "urls" not in pin_document(case.pin)
+
+
+@pytest.mark.parametrize("key", ["kernel", "closure", "digest"])
+def test_a_file_that_was_edited_is_refused(case: Case, key: str) -> None:
+    document = pin_document(case.pin)
+    match key:
+        case "kernel":
+            document["kernel"]["release"] = "5.14.0-428.el9.x86_64"
+        case "closure":
+            document["closure"][0]["size"] += 1
+        case _:
+            document["digest"] = f"sha256:{'0' * 64}"
+    case.write(document)
+    with pytest.raises(ConfigError) as caught:
+        read_pin(case.settings, case.file)
+    assert "the file was changed" in str(caught.value.details)
+    assert str(case.file) in caught.value.message
+
+
+def test_what_is_no_pin_says_where_it_is_none(case: Case) -> None:
+    document = pin_document(case.pin)
+    del document["base"]
+    document["more"] = 1
+    case.write(document)
+    with pytest.raises(ConfigError) as caught:
+        read_pin(case.settings, case.file)
+    assert {"base", "more"} == {mistake.path for mistake in caught.value.mistakes}
+    with pytest.raises(NotFoundError):
+        read_pin(case.settings, case.file.with_name("missing.json"))
+
+
+def test_another_recipe_is_refused(case: Case) -> None:
+    case.write(pin_document(case.pin))
+    recipe = case.settings.catalogue.entry("hello").folder / "driver.toml"
+    recipe.write_text(_RECIPE.replace('"make"', '"make", "V=1"'))
+    with pytest.raises(ProvisionError, match="is not what the Pin"):
+        read_pin(case.settings, case.file)
+
+
+def test_the_files_of_a_build_come_from_the_package_store(case: Case) -> None:
+    case.write(pin_document(case.pin))
+    found = read_pin(case.settings, case.file)
+    context = render_context(found)
+    store = case.settings.state / "packages/sha256"
+    store.mkdir(parents=True)
+    (store / sha256(_PACKAGE)).write_bytes(_PACKAGE)
+    (store / sha256(_SOURCE)).write_bytes(_SOURCE)
+    files = downloaded_files(case.settings, found, context)
+    assert {path.read_bytes() for path in files.values()} == {_PACKAGE, _SOURCE}
+    (store / sha256(_PACKAGE)).unlink()
+    with pytest.raises(NotFoundError) as caught:
+        downloaded_files(case.settings, found, context)
+    assert "gcc-11.4.1-3.el9.x86_64.rpm" in caught.value.message
+    assert "no address of it is known" in caught.value.message
+
+
+def test_downloads_are_counted_and_have_names_for_people(case: Case, tmp_path: Path) -> None:
+    (tmp_path / "srv").mkdir()
+    (tmp_path / "srv/gcc.rpm").write_bytes(_PACKAGE)
+    events: list[Event] = []
+    with served(tmp_path / "srv") as url:
+        case.write(pin_document(case.pin, {sha256(_PACKAGE): (f"{url}/gcc.rpm",)}))
+        found = read_pin(case.settings, case.file)
+        store = case.settings.state / "packages/sha256"
+        store.mkdir(parents=True)
+        (store / sha256(_SOURCE)).write_bytes(_SOURCE)
+        downloaded_files(case.settings, found, render_context(found), progress=events.append)
+    # One line where lines stay, and a bar where a terminal can draw one.
+    assert [e.text for e in events if isinstance(e, Note)] == ["Downloading 1 file (0.0 MB)"]
+    first, last = [event for event in events if isinstance(event, Tally)]
+    assert (first.total, first.running) == (1, ("gcc.rpm (0.0 MB)",))
+    assert last.total == 0
+    assert sha256(_PACKAGE) not in "".join(map(str, events))
+
+
+def test_what_fetches_commits_is_given_this_machines_proxies(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[CommitRequest] = []
+
+    def have(_engine: object, _stage: object, request: CommitRequest, **_more: object) -> object:
+        asked.append(request)
+        return {}
+
+    def build(_engine: object, request: BuildRequest, **_more: object) -> Built:
+        assert request.fetch is not None
+        request.fetch(lambda: "sha256:tools")
+        return Built("demo:1", "sha256:1", 1, built=True)
+
+    monkeypatch.setattr(context_files, "have_commits", have)
+    monkeypatch.setattr(image_builds, "build", build)
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    case.write(pin_document(case.pin))
+    resolved = read_pin(case.settings, case.file, network="host")
+    image_builds.build_image(case.settings, FakeEngine(), resolved, BuildSettings())
+    assert asked[0].proxies["https_proxy"] == "http://proxy.example:3128"
+    assert asked[0].network == "host"

@@ -1,0 +1,185 @@
+"""From a request to a Pin, its context and its image, on real package indexes and a fake engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provision.build import image_builds
+from provision.build.artifact_image import DIGEST_LABEL
+from provision.build.bootstrap import Mirror
+from provision.build.context_files import downloaded_files
+from provision.build.driver_request import BuildSettings, DriverRequest, choose_distro
+from provision.build.image_builds import (
+    base_of,
+    build_image,
+    ensure_base_image,
+)
+from provision.build.package_pins import render_context
+from provision.build.resolving import resolve_pin
+from provision.build.workspace import Settings
+from provision.engine.docker_api import Engine, Image
+from provision.errors import NotFoundError
+from provision.fleet.matrix.cells import Selection
+from provision.fleet.matrix.offers import find_offers
+from provision.fleet.matrix.selecting import plan_cells
+from provision.pin import BasePin
+from provision.store.availability import list_kernels
+from unit.build.debian_host import (
+    BASE_IMAGE,
+    KERNEL,
+    REQUEST,
+    no_engine,
+)
+from unit.build.debian_host import engine as engine  # noqa: PLC0414 - a fixture
+from unit.build.debian_host import index as index  # noqa: PLC0414 - a fixture
+from unit.build.debian_host import settings as settings  # noqa: PLC0414 - a fixture
+from unit.build.debian_host import solved as solved  # noqa: PLC0414 - a fixture
+from unit.engine.fake_engine import FakeEngine
+
+
+def test_the_same_wish_gives_the_same_pin_and_context(
+    settings: Settings, engine: FakeEngine
+) -> None:
+    one, other = (resolve_pin(settings, lambda: engine, REQUEST) for _ in range(2))
+    assert one.pin == other.pin
+    assert one.pin.base == BasePin(image="debian:bookworm", digest=BASE_IMAGE.id)
+    assert render_context(one).files == render_context(other).files
+    assert BASE_IMAGE.id in render_context(one).dockerfile
+
+
+def test_kernels_are_listed_with_what_builds_on_them(settings: Settings) -> None:
+    distro, rows = list_kernels(
+        settings, no_engine, DriverRequest("v4l2loopback", distro="debian:12")
+    )
+    assert distro.codename == "bookworm"
+    by_release = {row.release: row for row in rows}
+    assert by_release[KERNEL].builds
+    assert by_release[KERNEL].version == "0.12.7"
+
+
+def test_a_matrix_chooses_from_what_the_archive_has(settings: Settings) -> None:
+    selection = Selection(("nvidia", "v4l2loopback"), ("debian:12",), flavours=("all",))
+    offers = find_offers(settings, no_engine, selection)
+    kernels = offers.kernels["debian:12"]
+    assert kernels
+    assert KERNEL in kernels
+    found = {(offer.driver, offer.flavour): offer for offer in offers.offers}
+    assert found["v4l2loopback", "dkms"].versions == ("0.12.7",)
+    assert {name for name, _ in found} == {"nvidia", "v4l2loopback"}
+    cells = [one.cell for one in plan_cells(selection, offers)]
+    assert len(cells) == len(set(cells))
+    with pytest.raises(NotFoundError, match="no driver"):
+        find_offers(settings, no_engine, Selection(("none",)))
+    with pytest.raises(NotFoundError, match="debian:1"):
+        find_offers(settings, no_engine, Selection(("v4l2loopback",), ("debian:1",)))
+
+
+def test_kernels_that_can_not_be_listed_have_to_be_named(settings: Settings) -> None:
+    named = Selection(
+        ("v4l2loopback", "onload"), ("flatcar:3227.2.4",), kernels=("5.15.63-flatcar",)
+    )
+    offers = find_offers(settings, no_engine, named)
+    assert offers.kernels == {"flatcar:3227.2.4": None}
+    assert all(offer.refusal for offer in offers.offers if offer.driver == "v4l2loopback")
+    with pytest.raises(NotFoundError, match="could be listed"):
+        find_offers(settings, no_engine, replace(named, kernels=("latest",)))
+
+
+def test_wrong_names_are_not_found(settings: Settings, engine: FakeEngine) -> None:
+    for wanted in (
+        DriverRequest("v4l2loopbak", kernel=KERNEL),
+        DriverRequest("v4l2loopback", kernel=KERNEL, flavour="none"),
+        DriverRequest("v4l2loopback", kernel=KERNEL, distro="debian:1"),
+        DriverRequest("v4l2loopback", kernel="6.1.0-1-amd64"),
+    ):
+        with pytest.raises(NotFoundError):
+            resolve_pin(settings, lambda: engine, wanted)
+    with pytest.raises(NotFoundError):
+        list_kernels(settings, no_engine, DriverRequest("v4l2loopback", flavour="none"))
+
+
+def test_what_does_not_exist_is_said_without_an_engine(settings: Settings) -> None:
+    with pytest.raises(NotFoundError, match=r"6\.1\.0-1-amd64"):
+        resolve_pin(settings, no_engine, DriverRequest("v4l2loopback", kernel="6.1.0-1-amd64"))
+    named = f"debian:bookworm@sha256:{'0' * 64}"
+    pin = resolve_pin(settings, no_engine, replace(REQUEST, base=named)).pin
+    assert f"{pin.base.image}@{pin.base.digest}" == named
+
+
+def test_an_image_that_is_there_takes_no_download(
+    settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolved = resolve_pin(settings, lambda: engine, REQUEST)
+    monkeypatch.setattr(image_builds, "downloaded_files", no_download)
+    with pytest.raises(AssertionError):
+        build_image(settings, engine, resolved, BuildSettings())
+    labels = {DIGEST_LABEL: resolved.pin.digest}
+    engine.have(Image(f"sha256:{'1' * 64}", (resolved.pin.image,), labels=labels))
+    assert not build_image(settings, engine, resolved, BuildSettings()).built
+
+
+def no_download(*_given: object, **_more: object) -> dict[str, Path]:
+    raise AssertionError
+
+
+def test_the_context_has_the_packages_and_the_drivers_source_from_the_store(
+    settings: Settings, engine: FakeEngine
+) -> None:
+    resolved = resolve_pin(settings, lambda: engine, REQUEST)
+    files = downloaded_files(settings, resolved, render_context(resolved))
+    gcc = files["packages/gcc-12_12.2.0-14+deb12u1_amd64.deb"]
+    assert gcc.read_text() == "http://mirror.example/debian/gcc-12.deb"
+    (source, userspace) = (s for s in resolved.pin.sources if s.kind == "deb")
+    for deb in (source, userspace):
+        path = files[f"sources/{deb.sha256}"]
+        assert path.read_text().startswith("http://mirror.example/debian/pool/")
+
+
+def test_a_base_image_that_is_there_stays(settings: Settings, engine: FakeEngine) -> None:
+    pin, made = ensure_base_image(settings, engine, "debian:12")
+    assert (pin.digest, made) == (BASE_IMAGE.id, False)
+    assert engine.calls == []
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_base_image_is_made_where_it_is_wanted(
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    replace: bool,
+) -> None:
+    mirrors: list[object] = []
+
+    def make_apt_base(_engine: Engine, _asked: object, mirror: Mirror, **_more: object) -> BasePin:
+        mirrors.append(mirror.url)
+        return BasePin(image="debian:bookworm", digest=BASE_IMAGE.id)
+
+    monkeypatch.setattr(image_builds, "make_apt_base", make_apt_base)
+    engine = FakeEngine()
+    if replace:
+        engine.have(BASE_IMAGE)
+    _pin, made = ensure_base_image(settings, engine, None, replace=replace)
+    assert made
+    assert mirrors == ["http://mirror.example/debian"]
+
+
+def test_the_base_image_that_the_config_names_is_wanted(settings: Settings) -> None:
+    assert base_of(settings, "debian:13").name == "mine/trixie:1"
+    ubuntu = base_of(settings, "ubuntu:26.04")
+    assert (ubuntu.name, ubuntu.script) == ("ubuntu:resolute", "gutsy")
+    assert base_of(settings, None).name == "debian:bookworm"
+
+
+def test_provision_toml_says_whose_kernels_a_host_runs(settings: Settings) -> None:
+    """As on stand-ins of hosts that are not supported; what the caller names goes before."""
+    (settings.root / "etc/os-release").write_text("ID=plan9\nVERSION_ID=4\n")
+    config = settings.config.model_copy(update={"kernel_distro": "debian:12"})
+    chosen = choose_distro(replace(settings, config=config), None)
+    assert (chosen.id, chosen.codename) == ("debian", "bookworm")
+    named = choose_distro(replace(settings, config=config), "debian:13")
+    assert named.codename == "trixie"
+    with pytest.raises(NotFoundError, match="plan9:4"):
+        choose_distro(settings, None)

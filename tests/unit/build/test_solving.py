@@ -1,0 +1,167 @@
+"""What provision.toml and the host say about the repositories of a distro."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from provision.build import image_builds as images
+from provision.build.bootstrap import RpmOrigin
+from provision.build.image_builds import ensure_base_image
+from provision.build.solving import (
+    base_request,
+    configured_repositories,
+    open_driver_index,
+    rpm_origin,
+)
+from provision.build.workspace import Settings, load_settings
+from provision.distros import find_distro
+from provision.engine.docker_api import Image
+from provision.errors import ConfigError, NotFoundError, UsageError
+from provision.pin import BasePin
+from unit.engine.fake_engine import FakeEngine
+
+_REPOSITORY = """
+[[distros.{id}.repositories]]
+id = "own"
+urls = ["https://m.example/os"]
+"""
+_KEYS = 'keys = ["/etc/pki/own.asc"]\n'
+
+
+def _host(
+    root: Path, text: str = "", *, os_release: str = "ID=debian\nVERSION_ID=12\n"
+) -> Settings:
+    for name in ("etc/provision", "etc/pki", "etc/yum.repos.d", "etc/zypp/repos.d"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    (root / "etc/os-release").write_text(os_release)
+    (root / "etc/pki/own.asc").write_bytes(b"KEY")
+    (root / "etc/provision/provision.toml").write_text(text)
+    return load_settings(root)
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "signed"),
+    [
+        ("rocky:9", "", False),
+        ("rocky:9", "signed = true\n", True),
+        ("opensuse-leap:15.6", "", True),
+        ("sles:15.6", "", True),
+        ("opensuse-leap:15.6", "signed = false\n", False),
+    ],
+)
+def test_an_index_has_to_be_signed_as_the_distro_does_it_or_as_is_said(
+    tmp_path: Path, name: str, more: str, *, signed: bool
+) -> None:
+    distro = find_distro(name)
+    settings = _host(tmp_path, f"{_REPOSITORY.format(id=distro.id)}{_KEYS}{more}")
+    (found,) = configured_repositories(settings, distro)
+    assert found.is_signed == signed
+    assert dict(found.keys) == {"own.asc": b"KEY"}
+
+
+def test_a_minor_release_is_one_of_its_release(tmp_path: Path) -> None:
+    """People write what os-release has."""
+    tables = "".join(
+        f'{_REPOSITORY.format(id="rocky")}version = "{version}"\n' for version in ("9.4", "8.10")
+    )
+    images = '[distros.rocky.base_images]\n"9.4" = "mine:9.4"\n"8.10" = "mine:8.10"\n'
+    settings = _host(tmp_path, tables + images)
+    (found,) = configured_repositories(settings, find_distro("rocky:9.4"))
+    assert found.id == "own"
+    assert base_request(settings, find_distro("rocky:9")).name == "mine:9.4"
+    assert base_request(settings, find_distro("rocky:10")).name == "rockylinux/rockylinux:10"
+    assert not configured_repositories(settings, find_distro("rocky:10"))
+
+
+def test_two_repositories_of_one_id_are_refused(tmp_path: Path) -> None:
+    """The second would take the first one's place, without a word."""
+    with pytest.raises(ConfigError) as caught:
+        _host(tmp_path, _REPOSITORY.format(id="rocky") * 2)
+    assert "distros.rocky" in str(caught.value.details)
+    assert "two repositories have the id 'own'" in str(caught.value.details)
+
+
+def test_keys_of_one_name_are_two_keys(tmp_path: Path) -> None:
+    names = ["/etc/pki/own.asc", "/etc/pki/other/own.asc", "/etc/pki/my own.asc"]
+    settings = _host(tmp_path, f"{_REPOSITORY.format(id='rocky')}keys = {names}\n")
+    (tmp_path / "etc/pki/other").mkdir()
+    for name in names[1:]:
+        (tmp_path / name.lstrip("/")).write_bytes(name.encode())
+    (found,) = configured_repositories(settings, find_distro("rocky:9"))
+    assert sorted(found.keys.values()) == [
+        b"/etc/pki/my own.asc",
+        b"/etc/pki/other/own.asc",
+        b"KEY",
+    ]
+    assert {"own.asc", "my_own.asc"} < set(found.keys)
+    assert not any(" " in name for name in found.keys)
+
+
+def test_a_base_image_is_made_from_the_repositories_that_are_named(tmp_path: Path) -> None:
+    settings = _host(tmp_path, f"{_REPOSITORY.format(id='rocky')}{_KEYS}")
+    origin = rpm_origin(settings, find_distro("rocky:9"))
+    assert (origin.version, origin.configured) == ("9", None)
+    assert [one.id for one in origin.repositories] == ["own"]
+
+
+def test_the_distros_key_has_to_be_named_where_no_image_has_it_yet(tmp_path: Path) -> None:
+    settings = _host(tmp_path, _REPOSITORY.format(id="rocky"))
+    with pytest.raises(UsageError, match=r"repositories own of .* name no key") as caught:
+        rpm_origin(settings, find_distro("rocky:9"))
+    assert "keys = [" in str(caught.value.resolution)
+
+
+def test_a_host_of_the_distro_takes_its_own_repositories(tmp_path: Path) -> None:
+    settings = _host(tmp_path, os_release="ID=rocky\nVERSION_ID=9.6\n")
+    origin = rpm_origin(settings, find_distro("rocky:9"))
+    assert (origin.version, origin.configured) == ("9.6", tmp_path / "etc/yum.repos.d")
+    leap = _host(tmp_path, os_release="ID=opensuse-leap\nVERSION_ID=15.6\n")
+    origin = rpm_origin(leap, find_distro("opensuse-leap:15.6"))
+    assert origin.configured == tmp_path / "etc/zypp/repos.d"
+
+
+@pytest.mark.parametrize("name", ["rocky:8", "almalinux:9", "fedora:43"])
+def test_another_host_says_what_to_name(tmp_path: Path, name: str) -> None:
+    settings = _host(tmp_path, os_release="ID=rocky\nVERSION_ID=9.6\n")
+    distro = find_distro(name)
+    with pytest.raises(NotFoundError, match="not known from which repositories") as caught:
+        rpm_origin(settings, distro)
+    assert f"[distros.{distro.id}] repositories" in str(caught.value.resolution)
+    assert "docker load" in str(caught.value.resolution)
+
+
+def test_a_base_image_that_cannot_be_pulled_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[RpmOrigin] = []
+
+    def make(_engine: object, request: object, origin: RpmOrigin, **_more: object) -> BasePin:
+        assert request == base_request(settings, find_distro("rocky:9"))
+        made.append(origin)
+        return BasePin(image="rockylinux/rockylinux:9", digest=f"sha256:{'a' * 64}")
+
+    settings = _host(tmp_path, f"{_REPOSITORY.format(id='rocky')}{_KEYS}")
+    monkeypatch.setattr(images, "make_rpm_base", make)
+    engine = FakeEngine()
+    engine.conversation = [{"error": "no such host"}]
+    assert ensure_base_image(settings, engine, "rocky:9")[1]
+    assert len(made) == 1
+    name = "rockylinux/rockylinux:9"
+    engine.have(Image(f"sha256:{'b' * 64}", (name,), architecture="amd64"))
+    assert not ensure_base_image(settings, engine, "rocky:9")[1]
+    assert len(made) == 1
+
+
+def test_repositories_of_an_archive_are_refused_with_file_and_key(tmp_path: Path) -> None:
+    """They were passed over in silence: packages came from elsewhere than was said."""
+    settings = _host(tmp_path, _REPOSITORY.format(id="debian"))
+    with pytest.raises(UsageError) as caught:
+        open_driver_index(settings, None, find_distro("debian:12"))
+    path = tmp_path / "etc/provision/provision.toml"
+    assert caught.value.message.startswith(f"{path}: distros.debian.repositories: ")
+    assert '[distros.debian.archive] mirror = "https://m.example/os"' in str(
+        caught.value.resolution
+    )
+    assert "own" in str(caught.value.details)

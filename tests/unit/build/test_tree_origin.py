@@ -1,0 +1,314 @@
+"""Trees of which nothing has changed: neither packed nor downloaded again, and never by mistake."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provision.build import tree_files, trees
+from provision.build.context_files import downloaded_files
+from provision.build.dockerfile import RenderedContext
+from provision.build.package_pins import Resolved
+from provision.build.package_store import PackageStore
+from provision.build.tree_files import TreeStore, fingerprint
+from provision.build.trees import Tree, have_cos_tree, have_tree
+from provision.build.workspace import Settings, load_settings
+from provision.config import TreeConfig
+from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.pin import DriverPin, KernelPin, Pin
+from provision.progress import Progress
+
+_KERNEL = "6.6.74-mine"
+_CONFIG = "CONFIG_64BIT=y\nCONFIG_MODULES=y\n"
+_FOLDER = TreeConfig(kernels="*", kind="prepared", path="/srv/{kernel}/build")
+_BUILD = "18613.164.68"
+
+
+@dataclass(frozen=True)
+class Tar:
+    """The real tar, behind a program on PATH that counts, and may do something afterwards."""
+
+    folder: Path
+
+    @classmethod
+    def make(cls, folder: Path) -> Tar:
+        program = folder / "tar"
+        folder.mkdir()
+        real = shutil.which("tar")
+        text = f'#!/bin/sh\necho >>{folder}/calls\n{real} "$@" || exit\n. {folder}/then\n'
+        program.write_text(text)
+        program.chmod(0o755)
+        tar = cls(folder)
+        tar.then("")
+        return tar
+
+    @property
+    def calls(self) -> int:
+        path = self.folder / "calls"
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
+    def then(self, script: str) -> None:
+        (self.folder / "then").write_text(f"{script}\n")
+
+
+def _tree(text: str) -> bytes:
+    """A tree as others pack it: a configuration, and something that differs."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, content in {".config": _CONFIG, "Makefile": text}.items():
+            info = tarfile.TarInfo(f"./{name}")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content.encode()))
+    return buffer.getvalue()
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(_tree(text)).hexdigest()
+
+
+def _packed(tree: Tree, name: str = "./Makefile") -> bytes:
+    with tarfile.open(tree.files["tree.tar"]) as archive:
+        file = archive.extractfile(name)
+        assert file is not None
+        return file.read()
+
+
+@pytest.fixture
+def tar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tar:
+    monkeypatch.setenv("PATH", f"{tmp_path}/programs:/usr/bin:/bin")
+    return Tar.make(tmp_path / "programs")
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """A host with a folder that a kernel's build left."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    root = tmp_path / "host"
+    build = root / "srv" / _KERNEL / "build"
+    (build / "scripts").mkdir(parents=True)
+    (build / "Makefile").write_text("all:")
+    (build / ".config").write_text(_CONFIG)
+    (build / "scripts/modpost").write_text("a program")
+    return load_settings(root)
+
+
+@pytest.fixture
+def makefile(settings: Settings) -> Path:
+    return settings.root / "srv" / _KERNEL / "build/Makefile"
+
+
+def test_a_folder_that_has_not_changed_is_not_packed_again(settings: Settings, tar: Tar) -> None:
+    first = have_tree(settings, _FOLDER, _KERNEL)
+    asked = tar.calls
+    assert have_tree(settings, _FOLDER, _KERNEL) == first
+    assert tar.calls == asked
+    assert first.config == {"CONFIG_64BIT": "y", "CONFIG_MODULES": "y"}
+
+
+def test_a_change_of_content_is_seen_although_size_and_date_are_the_same(
+    settings: Settings, makefile: Path
+) -> None:
+    first = have_tree(settings, _FOLDER, _KERNEL)
+    status = makefile.stat()
+    makefile.write_text("ALL:")
+    os.utime(makefile, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert makefile.stat().st_size == status.st_size
+    assert makefile.stat().st_mtime_ns == status.st_mtime_ns
+    second = have_tree(settings, _FOLDER, _KERNEL)
+    assert (_packed(first), _packed(second)) == (b"all:", b"ALL:")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: (folder / "scripts/more").touch(),
+        lambda folder: (folder / "scripts/modpost").unlink(),
+        lambda folder: (folder / "scripts/modpost").rename(folder / "scripts/other"),
+        lambda folder: (folder / "scripts/modpost").chmod(0o755),
+        lambda folder: (folder / "scripts/empty").mkdir(),
+        lambda folder: (folder / "link").symlink_to("Makefile"),
+    ],
+)
+def test_every_change_of_a_folder_changes_its_fingerprint(makefile: Path, change: object) -> None:
+    before = fingerprint(makefile.parent)
+    assert fingerprint(makefile.parent) == before
+    assert callable(change)
+    change(makefile.parent)
+    assert fingerprint(makefile.parent) != before
+
+
+def test_a_fingerprint_is_of_what_a_link_leads_to(makefile: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(makefile.parent)
+    before = fingerprint(tmp_path / "link")
+    makefile.write_text("all: more")
+    assert fingerprint(tmp_path / "link") != before
+
+
+def test_what_changes_while_it_is_packed_is_packed_again(
+    settings: Settings, tar: Tar, makefile: Path
+) -> None:
+    tar.then(f"printf 'all: changed' >{makefile}")
+    have_tree(settings, _FOLDER, _KERNEL)
+    tar.then("")
+    assert _packed(have_tree(settings, _FOLDER, _KERNEL)) == b"all: changed"
+
+
+def test_a_tree_that_the_store_lost_or_that_is_wanted_again_is_packed_again(
+    settings: Settings, tar: Tar
+) -> None:
+    first = have_tree(settings, _FOLDER, _KERNEL)
+    file = first.files["tree.tar"]
+    file.write_bytes(b"cut")
+    asked = tar.calls
+    assert have_tree(settings, _FOLDER, _KERNEL) == first
+    file.unlink()
+    assert have_tree(settings, _FOLDER, _KERNEL) == first
+    assert tar.calls == 3 * asked
+    have_tree(settings, _FOLDER, _KERNEL, update=True)
+    assert tar.calls == 4 * asked
+
+
+def test_the_configuration_is_the_trees_own(settings: Settings, makefile: Path) -> None:
+    folder = makefile.parent
+    others = ("kernel/configs/hardening.config", "scripts/kconfig/tests/.config", ".config.old")
+    for name in others:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("CONFIG_MODULES=n\n")
+    found = have_tree(settings, _FOLDER, _KERNEL)
+    assert found.config == {"CONFIG_64BIT": "y", "CONFIG_MODULES": "y"}
+    # As Debian packs headers: below folders.
+    (folder / "usr/src").mkdir(parents=True)
+    (folder / ".config").rename(folder / "usr/src/.config")
+    (folder / "scripts/kconfig/tests/.config").rename(folder / "usr/src/configs")
+    found = have_tree(settings, _FOLDER, _KERNEL)
+    assert found.config == {"CONFIG_64BIT": "y", "CONFIG_MODULES": "y"}
+    (folder / "usr/src/.config").unlink()
+    with pytest.raises(ProvisionError):
+        have_tree(settings, _FOLDER, _KERNEL)
+
+
+def test_the_other_slot_is_packed_when_its_tree_has_changed(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states, known_states = ["one", "one", "two"], []
+
+    def pack(_root: Path, inside: str, draft: Path, _options: object, *, known: str | None) -> str:
+        assert inside == f"lib/modules/{_KERNEL}/build"
+        known_states.append(known)
+        state = states.pop(0)
+        if state != known:
+            draft.write_bytes(_tree(state))
+        return state
+
+    monkeypatch.setattr(trees, "pack_from_slot", pack)
+    wanted = TreeConfig(kernels="*", kind="prepared", path="/usr/lib/modules/{kernel}/build")
+    first, again, changed = (have_tree(settings, wanted, _KERNEL) for _ in range(3))
+    assert known_states == [None, "one", "one"]
+    assert first == again
+    assert changed.pin.tree == _sha256("two")
+
+
+@pytest.fixture
+def downloads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The addresses that files were downloaded from; each has its name as its content."""
+    asked: list[str] = []
+
+    def summed(url: str, *, destination: Path, progress: Progress) -> None:
+        assert callable(progress)
+        asked.append(url)
+        if not url.startswith("https:"):
+            raise UsageError(f"'{url}' is not asked without HTTPS")
+        destination.write_bytes(_tree(url.rpartition("/")[2]))
+
+    def download(url: str, *, sha256: str, destination: Path, progress: Progress) -> None:
+        assert callable(progress)
+        asked.append(url)
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        destination.write_bytes(_tree(url.rpartition("/")[2]))
+        assert hashlib.sha256(destination.read_bytes()).hexdigest() == sha256
+
+    monkeypatch.setattr(tree_files, "download_summed", summed)
+    monkeypatch.setattr(tree_files, "download", download)
+    return asked
+
+
+def test_files_of_cos_are_downloaded_once(settings: Settings, downloads: list[str]) -> None:
+    first = have_cos_tree(settings, _BUILD, "x86_64")
+    place = f"https://storage.googleapis.com/cos-tools/{_BUILD}"
+    assert downloads == [f"{place}/kernel-headers.tgz", f"{place}/toolchain.tar.xz"]
+    assert have_cos_tree(settings, _BUILD, "x86_64") == first
+    assert len(downloads) == 2
+    have_cos_tree(settings, _BUILD, "x86_64", update=True)
+    assert len(downloads) == 4
+
+
+def test_a_mirror_without_https_takes_the_files_checksums(
+    settings: Settings, downloads: list[str]
+) -> None:
+    path = settings.root / "etc/provision/provision.toml"
+    path.parent.mkdir(parents=True)
+    plain = '[distros.cos.archive]\nmirror = "http://mirror.example/cos"\n'
+    path.write_text(plain)
+    with pytest.raises(UsageError, match="without HTTPS") as caught:
+        have_cos_tree(load_settings(settings.root), _BUILD, "x86_64")
+    assert f'sha256 = {{ "{_BUILD}/kernel-headers.tgz"' in str(caught.value.resolution)
+    sums = [
+        f'"{_BUILD}/{name}" = "{_sha256(name)}"'
+        for name in ("kernel-headers.tgz", "toolchain.tar.xz")
+    ]
+    path.write_text(f"{plain}sha256 = {{ {', '.join(sums)} }}\n")
+    found = have_cos_tree(load_settings(settings.root), _BUILD, "x86_64")
+    assert found.pin.tree == _sha256("kernel-headers.tgz")
+    assert downloads[-1] == f"http://mirror.example/cos/{_BUILD}/toolchain.tar.xz"
+
+
+def test_a_checksum_that_is_named_later_counts(settings: Settings, downloads: list[str]) -> None:
+    have_cos_tree(settings, _BUILD, "x86_64")
+    path = settings.root / "etc/provision/provision.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        f'[distros.cos.archive]\nsha256 = {{ "{_BUILD}/toolchain.tar.xz" = "{"0" * 64}" }}\n'
+    )
+    with pytest.raises(AssertionError):
+        have_cos_tree(load_settings(settings.root), _BUILD, "x86_64")
+    assert len(downloads) == 3
+
+
+def test_a_tree_that_was_damaged_in_the_store_goes_into_no_build(settings: Settings) -> None:
+    tree = have_tree(settings, _FOLDER, _KERNEL)
+    # Of a Pin, the message names the kernel and the driver, and nothing else is read.
+    said: dict[str, Any] = {
+        "kernel": KernelPin(release=_KERNEL, architecture="x86_64"),
+        "driver": DriverPin(name="made-up", version="1", flavour="open"),
+        "closure": (),
+        "sources": (),
+    }
+    pin: Pin = Pin.model_construct(**said)
+    resolved = Resolved(pin, None, None, attached=tree.files)  # type: ignore[arg-type] # not read
+    context = RenderedContext({}, {})
+    assert downloaded_files(settings, resolved, context) == tree.files
+    tree.files["tree.tar"].write_text("ALL:")
+    with pytest.raises(NotFoundError, match="is damaged in the package store") as caught:
+        downloaded_files(settings, resolved, context)
+    assert "provision resolve made-up" in str(caught.value.resolution)
+
+
+def test_what_is_known_of_a_tree_goes_when_it_was_of_no_use_for_long(settings: Settings) -> None:
+    have_tree(settings, _FOLDER, _KERNEL)
+    store = PackageStore(settings.state)
+    assert store.collect([], days=30) == []
+    (record,) = store.trees.iterdir()
+    # Of a kernel's tree: an address may hold a password.
+    assert record.stat().st_mode & 0o777 == 0o600
+    assert TreeStore(settings).seen(str(settings.root / "srv" / _KERNEL / "build")) is not None
+    gone = {name for name, _size in store.collect([], days=-1)}
+    assert record.name in gone
+    assert not record.exists()

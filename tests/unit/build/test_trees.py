@@ -1,0 +1,379 @@
+"""Kernels that are built for in a tree: which tree, what of it is pinned, what is refused."""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provision.build import developer_container, package_pins, solving, tree_files
+from provision.build.driver_request import DriverRequest, choose_tree
+from provision.build.package_pins import Resolved, render_context
+from provision.build.package_store import Closure, PackageStore
+from provision.build.pin_file import pin_document, read_pin
+from provision.build.resolving import resolve_pin
+from provision.build.solve_request import SolveRequest
+from provision.build.tree_files import TreeStore
+from provision.build.workspace import Settings, load_settings
+from provision.config import TreeConfig
+from provision.distros.debian import ArchiveIndex
+from provision.engine.docker_api import Image
+from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
+from provision.pin import BasePin, DistroPin, Pin
+from unit.engine.fake_engine import FakeEngine
+from unit.fake_archive import index_of, sample
+from unit.fake_solver import closure
+
+_KERNEL = "6.1.192-flatcar"
+_BASE = Image("sha256:" + "a" * 64, ("debian:bookworm",), architecture="amd64")
+_CONFIG = """\
+CONFIG_CC_VERSION_TEXT="gcc (Debian 12.2.0-14+deb12u1) 12.2.0"
+CONFIG_64BIT=y
+CONFIG_MODULES=y
+CONFIG_MODVERSIONS=y
+"""
+_TREES = """\
+[[trees]]
+kernels = "6.1.192-*"
+path = "/srv/linux-6.1.192.tar.xz"
+config = "/srv/config-{kernel}"
+symvers = "/srv/Module.symvers"
+"""
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A Flatcar host."""
+    root = tmp_path / "host"
+    for name in ("etc/provision", "srv", "proc/sys/kernel", "boot"):
+        (root / name).mkdir(parents=True)
+    (root / "etc/os-release").write_text('ID=flatcar\nVERSION_ID=3227.2.4\nBUILD_ID="b1"\n')
+    (root / "etc/provision/provision.toml").write_text(_TREES)
+    (root / "srv/linux-6.1.192.tar.xz").write_bytes(b"the source")
+    (root / f"srv/config-{_KERNEL}").write_text(_CONFIG)
+    (root / "srv/Module.symvers").write_text("0x12345678\tprintk\tvmlinux\tEXPORT_SYMBOL\n")
+    return root
+
+
+@pytest.fixture
+def settings(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Settings:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return load_settings(root)
+
+
+@pytest.fixture(autouse=True)
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have every archive be a sample of Debian 12's, and every solver find one package."""
+    opened: list[ArchiveIndex] = []
+
+    texts = {
+        ("bookworm", "main"): sample("bookworm", "main"),
+        ("bookworm", "contrib"): sample("bookworm", "contrib"),
+    }
+
+    def open_index(*_distro: object, **_options: object) -> ArchiveIndex:
+        opened.append(index_of(tmp_path / "index", texts))
+        return opened[-1]
+
+    def solve(_engine: object, request: SolveRequest, _store: object, **_more: object) -> Closure:
+        return closure(request)
+
+    monkeypatch.setattr(solving, "open_index", open_index)
+    monkeypatch.setattr(package_pins, "solve", solve)
+    yield
+    for made in opened:
+        made.close()
+
+
+def _resolved(settings: Settings, *, kernel: str = _KERNEL, distro: str | None = None) -> Resolved:
+    engine = FakeEngine()
+    engine.have(_BASE)
+    wanted = DriverRequest("v4l2loopback", kernel=kernel, distro=distro)
+    return resolve_pin(settings, lambda: engine, wanted)
+
+
+def _pin(settings: Settings) -> Pin:
+    return _resolved(settings).pin
+
+
+def test_source_config_and_symvers_are_pinned_by_content(settings: Settings, root: Path) -> None:
+    resolved = _resolved(settings)
+    tree = resolved.pin.tree
+    assert tree is not None
+    assert tree.tree == _sha256(b"the source")
+    assert tree.config == _sha256(_CONFIG.encode())
+    assert tree.symvers == _sha256((root / "srv/Module.symvers").read_bytes())
+    assert tree.toolchain == DistroPin(id="debian", version="12", codename="bookworm")
+    assert resolved.pin.distro == DistroPin(id="flatcar", version="3227.2.4", codename="flatcar")
+    assert resolved.pin.compiler is not None
+    assert resolved.pin.compiler.name == "gcc-12"
+    assert resolved.pin.headers == ()
+    assert {package.name for package in resolved.pin.packages} >= {"bc", "flex", "libelf-dev"}
+    contents = {name: path.read_bytes() for name, path in resolved.attached.items()}
+    assert contents["kernel/tree.tar"] == b"the source"
+    assert contents["kernel/config"] == _CONFIG.encode()
+    files = render_context(resolved).files
+    assert b"prepare_tree.py /provision/kernel" in files["Dockerfile"]
+    assert b'"cc": "gcc-12"' in files["kernel/tree.json"]
+
+
+def test_where_the_files_lie_changes_nothing_and_their_content_does(
+    settings: Settings, root: Path
+) -> None:
+    before = _pin(settings)
+    (root / "srv/Module.symvers").rename(root / f"boot/symvers-{_KERNEL}")
+    packed = gzip.compress((root / f"boot/symvers-{_KERNEL}").read_bytes())
+    (root / f"boot/symvers-{_KERNEL}.gz").write_bytes(packed)
+    (root / "etc/provision/provision.toml").write_text(
+        "\n".join(line for line in _TREES.splitlines() if not line.startswith("symvers"))
+    )
+    moved = load_settings(root)
+    assert _pin(moved) == before
+    (root / "srv/linux-6.1.192.tar.xz").write_bytes(b"another source")
+    assert _pin(moved).digest != before.digest
+
+
+def test_the_running_kernels_configuration_is_its_own(settings: Settings, root: Path) -> None:
+    before = _pin(settings)
+    (root / "proc/config.gz").write_bytes(gzip.compress(_CONFIG.encode()))
+    (root / "proc/sys/kernel/osrelease").write_text(f"{_KERNEL}\n")
+    text = "\n".join(line for line in _TREES.splitlines() if not line.startswith("config"))
+    (root / "etc/provision/provision.toml").write_text(text)
+    (root / f"srv/config-{_KERNEL}").unlink()
+    assert _pin(load_settings(root)) == before
+    (root / "proc/sys/kernel/osrelease").write_text("6.1.191-flatcar\n")
+    with pytest.raises(NotFoundError, match="configuration of the kernel") as caught:
+        _pin(load_settings(root))
+    assert f"/boot/config-{_KERNEL}" in str(caught.value.details)
+
+
+def test_modversions_without_symvers_are_refused(settings: Settings, root: Path) -> None:
+    text = "\n".join(line for line in _TREES.splitlines() if not line.startswith("symvers"))
+    (root / "etc/provision/provision.toml").write_text(text)
+    with pytest.raises(NotFoundError, match=r"CONFIG_MODVERSIONS=y.*Module\.symvers is not there"):
+        _pin(load_settings(root))
+    config = root / f"srv/config-{_KERNEL}"
+    config.write_text(_CONFIG.replace("CONFIG_MODVERSIONS=y", "# CONFIG_MODVERSIONS is not set"))
+    tree = _pin(load_settings(root)).tree
+    assert tree is not None
+    assert tree.symvers is None
+    del settings
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (_CONFIG.replace("CONFIG_CC", "CONFIG_CD"), "does not say which compiler built it"),
+        ("<html>Not found</html>", "is not the configuration of a kernel"),
+    ],
+)
+def test_a_configuration_that_cannot_be_had_is_refused(
+    settings: Settings, root: Path, config: str, message: str
+) -> None:
+    (root / f"srv/config-{_KERNEL}").write_text(config)
+    with pytest.raises(ProvisionError, match=message):
+        _pin(settings)
+
+
+def test_a_damaged_or_endless_file_is_refused(
+    settings: Settings, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = gzip.compress(bytes(range(256)) * 4)
+    # In its head, in its content, and cut off.
+    for packed in (whole[:2] + b"\xff" + whole[3:], whole[:14] + b"\xff" * 9, whole[:-9]):
+        (root / "srv/Module.symvers").write_bytes(packed)
+        with pytest.raises(ProvisionError, match="is a damaged gzip file"):
+            _pin(settings)
+    monkeypatch.setattr(tree_files, "_LARGEST", 1 << 20)
+    (root / "srv/Module.symvers").write_bytes(gzip.compress(bytes((1 << 20) + 1)))
+    with pytest.raises(ProvisionError, match="more than 1 MiB"):
+        _pin(settings)
+
+
+def test_files_that_are_named_have_to_be_there(settings: Settings, root: Path) -> None:
+    (root / "srv/Module.symvers").unlink()
+    with pytest.raises(NotFoundError, match="which \\[\\[trees\\]\\] names"):
+        _pin(settings)
+    (root / "srv/linux-6.1.192.tar.xz").unlink()
+    with pytest.raises(NotFoundError, match="is missing, on this system and in the slot"):
+        _pin(settings)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ('path = "/a"\nurl = "https://e.org/a"\nsha256 = "' + "0" * 64 + '"', "either url"),
+        ("", "either url"),
+        ('url = "https://e.org/a"', "belong together"),
+        ('kind = "image"\npath = "/a"', "neither url, path"),
+        ('kind = "image"', "toolchain = 'image'"),
+        ('path = "a"', "pattern"),
+        ('path = "/a"\ntoolchain = "debian"', "pattern"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(root: Path, lines: str, message: str) -> None:
+    path = root / "etc/provision/provision.toml"
+    path.write_text(f'[[trees]]\nkernels = "*"\n{lines}\n')
+    with pytest.raises(ConfigError) as caught:
+        load_settings(root)
+    assert message in str(caught.value.details or caught.value)
+
+
+def test_flatcar_is_built_for_in_its_own_tree(settings: Settings, root: Path) -> None:
+    choice = choose_tree(settings, "6.6.74-flatcar", None)
+    assert choice is not None
+    assert choice.toolchain is None
+    assert choice.image == "flatcar-developer:3227.2.4"
+    assert choice.tree == TreeConfig(
+        kernels="*",
+        kind="prepared",
+        path="/usr/lib/modules/{kernel}/build",
+        toolchain="image",
+    )
+    (root / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\n")
+    assert choose_tree(settings, "6.1.0-47-amd64", None) is None
+    elsewhere = choose_tree(settings, "6.6.74-flatcar", "flatcar:4081.2.0")
+    assert elsewhere is not None
+    assert elsewhere.tree is not None
+    assert elsewhere.tree.kind == "image"
+    assert elsewhere.image == "flatcar-developer:4081.2.0"
+    with pytest.raises(UsageError, match="lacks a version"):
+        choose_tree(settings, "6.6.74-flatcar", "flatcar")
+
+
+def test_debians_packages_are_no_source_in_a_developer_container(settings: Settings) -> None:
+    with pytest.raises(NotFoundError, match="source of 'v4l2loopback' is packages of Debian"):
+        _resolved(settings, kernel="6.6.74-flatcar", distro="flatcar:4081.2.0")
+
+
+def _in_developer(settings: Settings, engine: FakeEngine, *, base: str | None = None) -> Pin:
+    wanted = DriverRequest("onload", kernel="6.6.74-flatcar", distro="flatcar:4081.2.0", base=base)
+    return resolve_pin(settings, lambda: engine, wanted).pin
+
+
+def test_a_release_that_is_known_is_built_in_the_image_that_base_makes(settings: Settings) -> None:
+    """Of 4081.2.0, and not of 4081, which is in the data of the distro."""
+    wish = developer_container.developer_request(settings, "flatcar:4081.2.0")
+    assert wish is not None
+    engine = FakeEngine()
+    with pytest.raises(NotFoundError, match="no base image 'flatcar-developer:4081") as caught:
+        _in_developer(settings, engine)
+    assert "provision base flatcar:4081.2.0" in str(caught.value.resolution)
+    # No registry has it: who gave it that name there is unknown.
+    assert not [call for call in engine.calls if call.startswith("pull")]
+    engine.have(replace(_BASE, tags=(wish.name, "mine:1")))
+    assert _in_developer(settings, engine).base.image == "flatcar-developer:4081.2.0"
+    assert _in_developer(settings, engine, base="mine:1").base.image == "mine:1"
+
+
+@pytest.mark.parametrize("version", ["", "../../etc", "4081/2", "4081.2.0 ", "latest"])
+def test_a_version_that_is_none_goes_into_no_path(settings: Settings, version: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        developer_container.developer_request(settings, f"flatcar:{version}")
+    assert "provision base flatcar:4081.2.0" in str(caught.value.resolution)
+
+
+def test_a_vendors_kernel_is_built_in_an_image_that_is_named(root: Path) -> None:
+    """With ``toolchain = "image"`` on a distro that is not Flatcar."""
+    tree = '[[trees]]\nkernels = "*"\nkind = "image"\ntoolchain = "image"\n'
+    path = root / "etc/provision/provision.toml"
+    path.write_text(tree)
+    (root / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\n")
+    engine = FakeEngine()
+    engine.have(replace(_BASE, tags=("mine:1", "debian:bookworm")))
+    wanted = DriverRequest("onload", kernel="6.6.74-vendor")
+    with pytest.raises(NotFoundError, match="no image that has everything") as caught:
+        resolve_pin(load_settings(root), lambda: engine, wanted)
+    assert '[distros.debian] base_images = { "12" =' in str(caught.value.resolution)
+    by_option = resolve_pin(load_settings(root), lambda: engine, replace(wanted, base="mine:1"))
+    path.write_text(f'{tree}[distros.debian]\nbase_images = {{ "12" = "mine:1" }}\n')
+    by_setting = resolve_pin(load_settings(root), lambda: engine, wanted)
+    assert by_option.pin == by_setting.pin
+    assert by_setting.pin.base.image == "mine:1"
+
+
+def test_a_base_image_needs_no_data_of_the_distro(settings: Settings) -> None:
+    """Such as an old release of Flatcar, or the distro of a vendor's kernel."""
+    for name in ("flatcar", "vendor"):
+        distro = DistroPin(id=name, version="3227.2.4", codename=name)
+        assert solving.base_request(settings, distro).reference is None
+        named = solving.base_request(settings, distro, reference="mine:1")
+        assert (named.name, named.can_be_made) == ("mine:1", False)
+
+
+def test_cos_is_found_by_its_build(root: Path) -> None:
+    (root / "etc/provision/provision.toml").write_text("")
+    (root / "etc/os-release").write_text("ID=cos\nVERSION_ID=117\nBUILD_ID=18613.164.68\n")
+    choice = choose_tree(load_settings(root), "6.6.74+", None)
+    assert choice is not None
+    assert (choice.tree, choice.build_id) == (None, "18613.164.68")
+
+
+def test_a_pin_is_built_from_the_store(settings: Settings, root: Path, tmp_path: Path) -> None:
+    resolved = _resolved(settings)
+    path = tmp_path / "pin.json"
+    path.write_text(json.dumps(pin_document(resolved.pin)))
+    (root / "srv/linux-6.1.192.tar.xz").unlink()
+    again = read_pin(settings, path)
+    assert again.pin == resolved.pin
+    assert render_context(again).files == render_context(resolved).files
+    assert again.attached == resolved.attached
+    store = TreeStore(settings)
+    assert store.add(b"the source") == resolved.pin.tree.tree if resolved.pin.tree else None
+    # Where garbage collection looks, and not beside it.
+    assert {p.parent for p in again.attached.values()} == {PackageStore(settings.state).files}
+    again.attached["kernel/tree.tar"].write_bytes(b"another source")
+    with pytest.raises(NotFoundError, match="damaged there"):
+        read_pin(settings, path)
+    again.attached["kernel/tree.tar"].unlink()
+    with pytest.raises(NotFoundError, match="is not in the package store"):
+        read_pin(settings, path)
+
+
+@pytest.mark.parametrize("name", ["Debian:12", "debian:12 ", "-:1", "flatcar:3227 2"])
+def test_a_name_that_no_distro_has_is_said(root: Path, name: str) -> None:
+    with pytest.raises(NotFoundError, match="is not supported") as caught:
+        choose_tree(load_settings(root), _KERNEL, name)
+    assert "debian:12" in str(caught.value.resolution)
+
+
+def test_one_process_at_a_time_downloads_a_developer_container(
+    settings: Settings, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its signature is checked under the name that the download has."""
+    path = settings.state / "locks/developer-containers"
+    done: list[str] = []
+
+    def download(_url: str, *, destination: Path, **_more: object) -> None:
+        with path.open("ab") as stream, pytest.raises(BlockingIOError):
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        destination.parent.mkdir(parents=True)
+        destination.write_bytes(b"packed")
+        done.append("download")
+
+    def make(*_given: object, **_more: object) -> BasePin:
+        done.append("make")
+        return BasePin(image="flatcar-developer:1", digest=_BASE.id)
+
+    (root / "key").touch()
+    monkeypatch.setattr(developer_container, "_keyring", lambda *_given: root / "key")
+    monkeypatch.setattr(developer_container, "download_signed", download)
+    monkeypatch.setattr(developer_container, "make_developer_image", make)
+    engine = FakeEngine()
+    wish = developer_container.developer_request(settings, "flatcar:1")
+    assert wish is not None
+    assert developer_container.ensure_developer_image(settings, engine, wish)[1]
+    assert done == ["download", "make"]
+    assert not list(settings.state.glob("developer-containers/*"))
+    engine.have(replace(_BASE, tags=(wish.name,)))
+    assert not developer_container.ensure_developer_image(settings, engine, wish)[1]

@@ -1,0 +1,150 @@
+"""What a matrix can choose from: the recipe's versions, and those that a host would get."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from provision.build import vendor_versions
+from provision.build.workspace import Settings, load_settings
+from provision.catalogue.upstream import LatestText
+from provision.fleet.matrix import host_report
+from provision.fleet.matrix import offers as matrix_offers
+from provision.fleet.matrix.cells import Cell, Column, Planned, Row, Selection
+from provision.fleet.matrix.host_report import failures_ahead
+from provision.fleet.matrix.offers import ensure_base_images, find_offers
+from provision.fleet.matrix.results import Results, matrix_folder, result_of
+from provision.fleet.matrix.selecting import choose_rows
+from provision.host.kernels import Kernels
+from provision.sources.upstream import Reading, Release
+from provision.sources.upstream.queries import Answer
+from unit.engine.fake_engine import FakeEngine
+from unit.kmod.artifact import write
+
+KERNELS = ("5.14.0-503.el9.x86_64",)
+RECIPE = b"""
+schema = 1
+name = "demo"
+summary = "A driver for tests"
+vendor = "Vendor"
+homepage = "https://example.org"
+
+[source]
+kind = "runfile"
+url = "https://vendor.example/{version}.run"
+checksums = "https://vendor.example/{version}.run.sha256sum"
+releases = [{ version = "580.95.05" }, { version = "535.261.03" }]
+
+[[kernels]]
+versions = "<600"
+kernels = ">=5.14"
+
+[flavours.open]
+licences = ["MIT"]
+[flavours.open.build]
+directory = "kernel-open"
+command = ["make"]
+modules = ["demo.ko"]
+
+[container]
+activation_flag = "OCI_DEMO"
+driver_feature = ["compute"]
+[container.features.compute]
+
+[upstream.branches]
+535 = { maturity = "lts", end_of_life = "2026-06" }
+580 = { maturity = "lts", end_of_life = "2028-06" }
+595 = { maturity = "production" }
+"""
+# The first is newer than what the recipe knows of kernels.
+PUBLISHED = ("610.43", "595.84", "595.71", "580.126.09", "580.95.05", "470.1")
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    root = tmp_path / "host"
+    write(tmp_path / "catalogue/demo/driver.toml", RECIPE)
+    write(root / "etc/os-release", b'ID=rocky\nVERSION_ID="9.5"\n')
+    write(root / "etc/provision/provision.toml", b'[drivers.demo]\nversion = "lts"\n')
+    source = LatestText(kind="latest-txt", url="https://vendor.example/latest.txt", files=True)
+    releases = tuple(Release(version=version) for version in PUBLISHED)
+    reading = Reading(source, source.url, Answer(url=source.url, read=1, releases=releases))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(vendor_versions, "read_upstream", lambda *_given, **_more: (reading,))
+    monkeypatch.setattr(vendor_versions, "today", lambda: date(2026, 11, 22))
+    monkeypatch.setattr(matrix_offers, "distro_kernels", lambda *_given, **_more: KERNELS)
+    return load_settings(root, catalogues=[tmp_path / "catalogue"])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "rows"),
+    [
+        (("latest",), ["595.84"]),
+        (("latest-2",), ["595.84", "595.71"]),
+        # A branch stands for what the recipe has of it, and for the newest that is published.
+        (("580",), ["580.126.09", "580.95.05"]),
+        # Of an ended branch, hosts take nothing while there is another.
+        (("lts",), ["580.126.09"]),
+        (("production", "535"), ["595.84", "580.126.09", "535.261.03"]),
+        # Whatever else is published is not built by 'all'.
+        (("all",), ["580.95.05", "535.261.03"]),
+        (("590.48.01",), ["590.48.01"]),
+        (("610",), ["610.43"]),
+    ],
+)
+def test_a_matrix_has_what_hosts_would_get(
+    settings: Settings, wanted: tuple[str, ...], rows: list[str]
+) -> None:
+    selection = Selection(("demo",), ("rocky:9.5",), ("all",), versions=wanted)
+    offers = find_offers(settings, lambda: None, selection)  # type: ignore[arg-type, return-value]  # not called
+    assert [row.version for row in choose_rows(selection, offers.offers)] == rows
+
+
+def test_a_recipe_that_leaves_kernels_to_its_dkms_conf_has_kinds_of_branches(
+    settings: Settings, tmp_path: Path
+) -> None:
+    head, _, rest = RECIPE.partition(b"[source]")
+    releases = b"".join(
+        b'[[source.releases]]\nversion = "%s"\nurl = "https://x.example/a.tar"\nsha256 = "%s"\n'
+        % (version, b"0" * 64)
+        for version in (b"595.84", b"535.261.03")
+    )
+    end = rest[rest.index(b"[container]") :]
+    flavours = b'[flavours.open]\nlicences = ["MIT"]\n'
+    text = b'%s[source]\nkind = "dkms"\n%s%s%s' % (head, releases, flavours, end)
+    write(tmp_path / "other/demo/driver.toml", text)
+    host = load_settings(settings.root, catalogues=[tmp_path / "other"])
+    selection = Selection(("demo",), ("rocky:9",), ("all",), versions=("lts",))
+    offers = find_offers(host, lambda: None, selection)  # type: ignore[arg-type, return-value]  # not called
+    assert [row.version for row in choose_rows(selection, offers.offers)] == ["535.261.03"]
+
+
+def test_a_host_that_follows_a_kind_of_branch_is_warned_of_its_versions(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        host_report, "catalogue_folders", lambda *_a, **_k: [tmp_path / "catalogue"]
+    )
+    root, kernel = settings.root, "5.14.0-570.el9.x86_64"
+    results = Results(matrix_folder(root))
+    for version in ("580.95.05", "595.84"):
+        cell = Cell(Row("demo", version, "open"), Column("rocky:9", kernel))
+        results.write(result_of(cell, "failed", message="it does not compile"))
+    kernels = Kernels(running=KERNELS[0], installed=KERNELS)
+    found = failures_ahead(root, settings.config, kernels, "demo")
+    assert [result.version for result in found] == ["580.95.05"]
+
+
+def test_each_base_image_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(
+        matrix_offers, "ensure_base_image", lambda _s, _e, distro, **_: made.append(distro)
+    )
+    row = Row("demo", "1.0", "open")
+    distros = ("debian:12", "debian:12", "flatcar:3227.2.4", "rocky:9")
+    planned = [Planned(Cell(row, Column(distro, "6.1.0"))) for distro in distros]
+    planned.append(Planned(Cell(row, Column("fedora:40", "6.1.0")), "not supported"))
+    ensure_base_images(load_settings(tmp_path), FakeEngine, planned)
+    assert made == ["debian:12", "rocky:9"]

@@ -1,0 +1,397 @@
+"""Which cells a matrix has, what is kept of them, and what a report says of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.fleet.matrix.cells import Cell, Column, Offer, Offers, Planned, Row, Selection
+from provision.fleet.matrix.grid import report_of_cells, report_of_results
+from provision.fleet.matrix.host_report import Subject, failures_for, later_kernels
+from provision.fleet.matrix.results import BusyError, FirstError, Result, Results, result_of
+from provision.fleet.matrix.selecting import choose_kernels, plan_cells
+from provision.fleet.matrix.work import SharedLayers
+from unit.engine.fake_engine import FakeEngine
+from unit.recipes import recipe
+
+SCHEMA = Path(__file__).parents[3] / "docs/reference/matrix-cell.schema.json"
+DEBIAN, NEXT = "debian:12", "debian:13"
+KERNELS = ("6.12.9-amd64", "6.1.0-47-amd64", "6.1.0-40-amd64")
+# Its versions 1.* build on 6.1, those from 2 on up to 6.12.
+MADE_UP = recipe()
+
+
+def offer(flavour: str, distro: str, *versions: str, refusal: str | None = None) -> Offer:
+    is_default = flavour == MADE_UP.default_flavour
+    return Offer("made-up", flavour, distro, versions, is_default, MADE_UP, refusal)
+
+
+OFFERS = Offers(
+    (
+        offer("plain", DEBIAN, "2.1", "1.9", "1.8"),
+        offer("plain", NEXT, "3.0"),
+        offer("other", DEBIAN, "2.1"),
+        offer("other", NEXT, refusal="it is not packaged there."),
+    ),
+    {DEBIAN: KERNELS, NEXT: ("6.13.1-amd64",)},
+)
+
+
+def cell(version: str = "1.9", kernel: str = KERNELS[1], distro: str = DEBIAN) -> Cell:
+    return Cell(Row("made-up", version, "plain"), Column(distro, kernel))
+
+
+def named(planned: list[Planned]) -> list[str]:
+    return [f"{p.cell.row.version} {p.cell.column.kernel}" for p in planned]
+
+
+def test_each_row_is_in_each_column_and_a_kernels_cells_follow_each_other() -> None:
+    planned = plan_cells(Selection(("made-up",), kernels=("latest",)), OFFERS)
+    assert named(planned) == [
+        "3.0 6.12.9-amd64",
+        "2.1 6.12.9-amd64",
+        "3.0 6.1.0-47-amd64",
+        "2.1 6.1.0-47-amd64",
+        "3.0 6.13.1-amd64",
+        "2.1 6.13.1-amd64",
+    ]
+
+
+def test_latest_kernels_are_those_of_each_series_so_that_backports_hide_none() -> None:
+    kernels = ("6.12.9-amd64", "6.12.8-amd64", "6.1.0-47-amd64", "6.1.0-40-amd64", "6.1.0-9-amd64")
+    for name, found in (("latest", (0, 2)), ("latest-2", (0, 1, 2, 3)), ("latest-9", range(5))):
+        columns = choose_kernels([name], {DEBIAN: kernels})
+        assert columns == [Column(DEBIAN, kernels[number]) for number in found]
+
+
+def test_the_latest_version_is_what_hosts_with_each_of_the_kernels_install() -> None:
+    # As NVIDIA's recipe on Debian: the distro's package comes first, and serves its own series.
+    mixed = Offers((offer("plain", DEBIAN, "1.9", "1.8", "2.1", "2.0"),), {DEBIAN: KERNELS})
+    for kernel, name, found in (
+        ("6.1.0-47-amd64", "latest", ["1.9"]),
+        ("6.12.9-amd64", "latest", ["2.1"]),
+        ("latest", "latest", ["2.1", "1.9"]),
+        ("latest", "latest-2", ["2.1", "2.0", "1.9", "1.8"]),
+    ):
+        selection = Selection(("made-up",), kernels=(kernel,), versions=(name,))
+        rows = [one.cell.row.version for one in plan_cells(selection, mixed)]
+        assert list(dict.fromkeys(rows)) == found, (kernel, name)
+
+
+def test_what_the_recipe_or_the_distro_lacks_is_not_supported_and_says_why() -> None:
+    selection = Selection(("made-up",), kernels=("all",), versions=("all",), flavours=("all",))
+    refusals = {str(one.cell): one.refusal for one in plan_cells(selection, OFFERS)}
+    assert refusals["made-up 1.9 (plain) on debian:12 6.1.0-47-amd64"] is None
+    too_new = refusals["made-up 1.9 (plain) on debian:12 6.12.9-amd64"]
+    assert too_new
+    assert ">=6.1,<6.2" in too_new
+    absent = refusals["made-up 3.0 (plain) on debian:12 6.1.0-47-amd64"]
+    assert absent == "debian:12 has no made-up 3.0: it has 2.1, 1.9, 1.8"
+    other = refusals["made-up 2.1 (other) on debian:13 6.13.1-amd64"]
+    assert other == "it is not packaged there"
+
+
+def test_forced_cells_are_built_where_there_is_a_source_for_them() -> None:
+    selection = Selection(("made-up",), kernels=("all",), versions=("all",), force=True)
+    built = {str(one.cell.column) for one in plan_cells(selection, OFFERS) if not one.refusal}
+    assert built == {f"{DEBIAN} {kernel}" for kernel in KERNELS} | {f"{NEXT} 6.13.1-amd64"}
+
+
+@pytest.mark.parametrize(
+    ("versions", "found"),
+    [
+        (("latest",), ["3.0", "2.1"]),
+        (("latest-2",), ["3.0", "2.1", "1.9"]),
+        (("1",), ["1.9", "1.8"]),
+        (("1.8", "2.1"), ["2.1", "1.8"]),
+    ],
+)
+def test_versions_are_named_by_branch_number_or_age(
+    versions: tuple[str, ...], found: list[str]
+) -> None:
+    planned = plan_cells(Selection(("made-up",), versions=versions, kernels=("latest",)), OFFERS)
+    assert list(dict.fromkeys(one.cell.row.version for one in planned)) == found
+
+
+def test_a_driver_without_the_flavour_is_taken_in_its_default_one() -> None:
+    more = Offer("small", "only", DEBIAN, ("1",), recipe=MADE_UP)
+    no = Offer("small", "only", NEXT, ("1",), recipe=MADE_UP)
+    offers = Offers((*OFFERS.offers, more, no), OFFERS.kernels)
+    planned = plan_cells(Selection(("all",), flavours=("other",), kernels=("latest",)), offers)
+    rows = {(one.cell.row.driver, one.cell.row.flavour) for one in planned}
+    assert rows == {("made-up", "other"), ("small", "only")}
+
+
+@pytest.mark.parametrize(
+    ("selection", "words"),
+    [
+        (Selection(("made-up",), kernels=("5.10.*", "6.1.0-47-amd64", "no")), ("5.10.*, no",)),
+        (Selection(("made-up",), versions=("7", "1", "8")), ("7, 8", "2.1, 1.9, 1.8")),
+        (Selection(("made-up",), flavours=("none",)), ("none", "(plain)", "(other)")),
+    ],
+)
+def test_what_is_nowhere_is_refused_with_what_there_is(
+    selection: Selection, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        plan_cells(selection, OFFERS)
+    said = f"{raised.value.message} {raised.value.details}"
+    assert all(word in said for word in words), said
+    assert raised.value.resolution
+
+
+def test_drivers_that_no_distro_offers_are_not_found() -> None:
+    offers = Offers((offer("plain", DEBIAN, refusal="not there"),), {DEBIAN: KERNELS})
+    with pytest.raises(NotFoundError, match="No driver is offered"):
+        plan_cells(Selection(("made-up",)), offers)
+
+
+def test_a_kernel_that_no_index_lists_needs_a_single_distro() -> None:
+    unlisted = "5.15.200-flatcar"
+    assert choose_kernels([unlisted], {"flatcar:1": None}) == [Column("flatcar:1", unlisted)]
+    assert choose_kernels([unlisted], {DEBIAN: KERNELS}) == [Column(DEBIAN, unlisted)]
+    both = {DEBIAN: KERNELS, "flatcar:1": None}
+    assert choose_kernels([unlisted], both) == [Column("flatcar:1", unlisted)]
+    for listed, name in (
+        ({DEBIAN: KERNELS, NEXT: KERNELS}, unlisted),
+        ({"flatcar:1": None}, "latest"),
+        ({DEBIAN: KERNELS}, "../../etc"),
+    ):
+        with pytest.raises(UsageError):
+            choose_kernels([name], listed)
+
+
+@given(
+    st.lists(
+        st.sampled_from(["all", "latest", "latest-2", "latest-9", "6.1.0-*", *KERNELS]), min_size=1
+    )
+)
+def test_kernels_are_taken_once_and_the_newest_first(wanted: list[str]) -> None:
+    found = [column.kernel for column in choose_kernels(wanted, {DEBIAN: KERNELS})]
+    assert found == [kernel for kernel in KERNELS if kernel in found]
+    assert found
+
+
+def failed(where: Cell, *, message: str = "it does not compile") -> Result:
+    error = FirstError(file="a.c", line=3, text="no member named 'x'", excerpt=(" 3 | x",))
+    return result_of(
+        where,
+        "failed",
+        digest="sha256:" + "1" * 64,
+        reason="compile",
+        phase="build",
+        message=message,
+        first_error=error,
+        errors=1,
+    )
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    return Results(tmp_path / "matrix")
+
+
+def test_a_result_is_read_as_it_was_written(results: Results) -> None:
+    assert results.read(cell()) is None
+    results.write(failed(cell()))
+    assert results.read(cell()) == failed(cell()).model_copy(
+        update={"finished": results.load()[0][0].finished}
+    )
+    assert results.load("made-up")[0] == results.load()[0]
+    assert results.load("other")[0] == []
+
+
+@given(
+    st.text("abcz019.+~_-", min_size=1, max_size=20).filter(lambda text: text[0] not in ".+~_-"),
+    st.text("abcz019._-", min_size=1, max_size=20).filter(lambda text: text[0].isalnum()),
+)
+def test_every_cell_has_a_file_of_its_own(version: str, flavour: str) -> None:
+    results = Results(Path("/m"))
+    kernel = f"6.{'1' if version[0].isdigit() else '2'}"
+    one = Cell(Row("d", version, flavour), Column("a:1", kernel))
+    path = results.path(one)
+    assert path.is_relative_to("/m/cells/d/a@1")
+    assert ".." not in path.parts
+    assert path.name.count("@") == 1
+
+
+def test_what_cannot_be_read_is_named_and_built_again(results: Results) -> None:
+    results.write(failed(cell()))
+    path = results.path(cell())
+    path.write_text("{")
+    assert results.read(cell()) is None
+    found, problems = results.load()
+    assert found == []
+    assert len(problems) == 1
+    assert str(path) in problems[0]
+    results.write(failed(cell()))
+    moved = path.with_name("9@plain.json")
+    path.rename(moved)
+    assert "another cell" in results.load()[1][0]
+
+
+def test_a_result_does_nothing_to_a_terminal() -> None:
+    hostile = FirstError(file="a.c", line=7, text="\x1b]0;title\x07no\u202e")
+    assert result_of(cell(), "failed", first_error=hostile).cause == "a.c:7: ?]0;title?no?"
+    assert result_of(cell(), "failed", message="a\x1bb").cause == "a?b"
+
+
+@pytest.mark.parametrize("seconds", ["NaN", "Infinity", "-1"])
+def test_times_that_no_json_has_are_refused(results: Results, seconds: str) -> None:
+    results.write(failed(cell()))
+    path = results.path(cell())
+    document = json.loads(path.read_text()) | {"seconds": {"build": float(seconds)}}
+    path.write_text(json.dumps(document))
+    assert results.load()[0] == []
+
+
+def test_the_result_of_a_newer_provision_is_not_touched(results: Results) -> None:
+    results.write(failed(cell()))
+    path = results.path(cell())
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps(document | {"schema": 2, "more": True}))
+    with pytest.raises(ProvisionError, match="newer provision") as raised:
+        results.read(cell())
+    assert "--state" in (raised.value.resolution or "")
+    assert "newer provision" in results.load()[1][0]
+
+
+def test_of_two_that_want_a_cell_one_has_it(results: Results) -> None:
+    with results.claimed(cell()):
+        with pytest.raises(BusyError), results.claimed(cell()):
+            pass
+        with results.claimed(cell("1.8")):
+            pass
+    with results.claimed(cell()):
+        pass
+
+
+def test_layers_are_cleared_when_no_build_uses_them(tmp_path: Path) -> None:
+    layers, engine, column = SharedLayers(tmp_path), FakeEngine(), cell().column
+    layers.note(column, ["a", "b"])
+    with layers.using(column), layers.using(column):
+        assert not layers.clear(column, lambda: engine)
+    assert engine.calls == []
+    assert layers.clear(column, lambda: engine)
+    assert engine.calls == ["remove b", "remove a"]
+    assert layers.noted(column) == []
+
+
+def test_old_results_go_except_those_of_this_hosts_kernels(results: Results) -> None:
+    old = {"finished": 1_000_000}
+    kept, gone = cell(kernel=KERNELS[0]), cell(kernel=KERNELS[1])
+    for one in (kept, gone):
+        results.write(failed(one).model_copy(update=old))
+    results.write(failed(cell(kernel=KERNELS[2])))
+    planned = results.collect([KERNELS[0]], dry_run=True)
+    assert [name for name, _size in planned] == [str(gone)]
+    assert results.read(gone) is not None
+    assert results.collect([KERNELS[0]]) == planned
+    assert results.read(gone) is None
+    assert results.read(kept) is not None
+    assert results.collect([KERNELS[0]]) == []
+
+
+def test_a_report_knows_what_was_not_built_yet(results: Results) -> None:
+    results.write(failed(cell()))
+    results.write(result_of(cell("1.8"), "built"))
+    report = report_of_cells([cell(), cell("1.8"), cell("1.7")], results)
+    assert report.counts == {"built": 1, "failed": 1, "not-supported": 0, "not-built": 1}
+    document = report.document()
+    assert [one["state"] for one in document["cells"]] == ["failed", "built", "not-built"]
+    assert document["cells"][0]["first_error"]["line"] == 3
+    assert [result.cause for result in report.failed()] == ["a.c:3: no member named 'x'"]
+
+
+def test_a_report_of_what_is_known_takes_the_same_words() -> None:
+    cells = [cell(v, k) for v in ("1.8", "1.9") for k in KERNELS]
+    known = [failed(one) for one in [*cells, cell("3.0", "6.13.1-amd64", NEXT)]]
+    everything = Selection(("all",), kernels=("all",), versions=("all",), flavours=("all",))
+    assert len(report_of_results(known, everything).columns) == 4
+    few = Selection(("made-up",), (DEBIAN,), ("latest",), ("all",), ("latest",))
+    report = report_of_results(known, few)
+    assert [row.version for row in report.rows] == ["1.9"]
+    assert [column.kernel for column in report.columns] == list(KERNELS[:2])
+    # Results are of the release, however a host's os-release calls it.
+    pointed = Selection(("all",), ("debian:12.11",), ("all",), ("all",), ("all",))
+    assert {column.distro for column in report_of_results(known, pointed).columns} == {DEBIAN}
+    with pytest.raises(NotFoundError, match="has no result for nvidia on debian:13"):
+        report_of_results(known, Selection(("nvidia",), (NEXT,)))
+
+
+def test_a_host_is_warned_of_the_newest_version_that_failed() -> None:
+    subject = Subject("made-up", DEBIAN, "plain")
+    kernel = KERNELS[0]
+    older, newer = failed(cell("1.8", kernel)), failed(cell("1.9", kernel))
+    assert failures_for(subject, [kernel], [older, newer]) == [newer]
+    built = result_of(cell("1.9", kernel), "built")
+    assert failures_for(subject, [kernel], [older, built]) == []
+    refused = result_of(cell("1.9", kernel), "not-supported", message="no")
+    assert failures_for(subject, [kernel], [older, refused]) == [older]
+    for stays, found in (("1.8", [older]), ("1", [newer]), ("latest", [newer]), ("2", [])):
+        fixed = Subject("made-up", DEBIAN, "plain", stays)
+        assert failures_for(fixed, [kernel], [older, newer]) == found
+    for other in (Subject("made-up", NEXT), Subject("made-up", DEBIAN, "other")):
+        assert failures_for(other, [kernel], [older, newer]) == []
+    assert failures_for(subject, [KERNELS[1]], [older, newer]) == []
+
+
+def test_later_kernels_are_those_of_the_hosts_kind() -> None:
+    names = (
+        "6.1.0-50-amd64",
+        "6.1.0-40-amd64",
+        "6.1.0-60-cloud-amd64",
+        "6.1.0-60-rt-amd64",
+        "6.12.9+deb12-amd64",
+    )
+    known = [failed(cell(kernel=name)) for name in names]
+    assert later_kernels([KERNELS[1], "6.1.0-47-rt-amd64"], known) == {
+        "6.1.0-50-amd64",
+        "6.1.0-60-rt-amd64",
+    }
+    # Where a release moves on to another series, that counts too.
+    fedora = [failed(cell(kernel="6.12.9-200.fc41.x86_64", distro="fedora:41"))]
+    assert later_kernels(["6.11.4-301.fc41.x86_64"], fedora) == {"6.12.9-200.fc41.x86_64"}
+
+
+def test_the_schema_in_the_documentation_is_the_codes() -> None:
+    assert json.loads(SCHEMA.read_text()) == Result.model_json_schema()
+
+
+@pytest.mark.parametrize("text", ["5", "null", "{", '{"a": 1'])
+def test_a_damaged_note_of_layers_costs_no_run(tmp_path: Path, text: str) -> None:
+    layers, column = SharedLayers(tmp_path), Column(DEBIAN, KERNELS[0])
+    with layers.using(column):
+        layers.note(column, ["sha256:1", "sha256:2"])
+    (note,) = tmp_path.glob("layers/*/*.json")
+    (note.parent / "damaged.json").write_text(text)
+    assert layers.noted(column) == [["sha256:1", "sha256:2"]]
+
+
+@pytest.mark.parametrize("member", ["size", "errors", "finished"])
+def test_a_number_that_no_page_can_show_is_a_damaged_result(tmp_path: Path, member: str) -> None:
+    results = Results(tmp_path)
+    results.write(result_of(cell(), "built"))
+    path = results.path(cell())
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps(document | {member: 10**400}))
+    known, problems = results.load()
+    assert known == []
+    assert len(problems) == 1
+    assert member in problems[0]
+
+
+def test_a_report_says_why_it_knows_no_kinds_of_branches() -> None:
+    known = [
+        result_of(cell("1.9", KERNELS[0]), "built"),
+        result_of(cell("1.8", KERNELS[0]), "built"),
+    ]
+    wish = Selection(("all",), (), ("all",), versions=("lts",), flavours=("all",))
+    with pytest.raises(UsageError, match="which versions lts stands for") as caught:
+        report_of_results(known, wish)
+    assert "(1.8, 1.9)" in str(caught.value.resolution)

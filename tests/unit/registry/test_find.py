@@ -1,0 +1,281 @@
+"""Which image a host takes: by version, by name, and from which mirror."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from provision.build.driver_request import DriverRequest
+from provision.build.workspace import Settings
+from provision.catalogue import Catalogue
+from provision.catalogue.upstream import BranchFacts, Upstream
+from provision.config import RegistryConfig
+from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import UnreachableError
+from provision.progress import Note
+from provision.registry.artifact_images import Trusted
+from provision.registry.attached_signatures import signature_tag
+from provision.registry.find import ArtifactQuery, Lookup, seek
+from provision.registry.image_signature import UntrustedError
+from provision.registry.names import parse_reference
+from provision.registry.registries import Consent, examine, tag_of
+from provision.registry.tokens import DeniedError
+from provision.sources.market import VersionRequest
+from provision.store.artifact_lookup import look_for
+from provision.store.entries import note_serial
+from provision.store.layout import Layout
+from provision.store.pulling import DowngradeError
+from unit.kmod.artifact import KERNEL, make_pin
+from unit.registry.memory import (
+    Answer,
+    Asked,
+    MemoryRegistry,
+    digest_of,
+)
+from unit.registry.trusting_host import (
+    ADDRESS,
+    DEFAULT,
+    SERIAL,
+    SOUGHT,
+    configured,
+    connected,
+    found,
+    have,
+)
+from unit.registry.trusting_host import registry as registry  # noqa: PLC0414 - a fixture
+from unit.registry.trusting_host import settings as settings  # noqa: PLC0414 - a fixture
+
+# Which image
+
+
+def test_the_newest_version_is_taken_or_one_of_a_branch(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    for version in ("1.9", "1.10", "2.0~rc1"):
+        have(registry, tmp_path, make_pin(version=version))
+    # Of others, or none at all.
+    for tag in ("latest", "9-open-6.1.0-1-amd64.debian12", f"_-open-{KERNEL}.debian12"):
+        registry.have_manifest({}, tag)
+
+    def taken(wanted: str | None, prefer: str | None = None) -> str:
+        sought = replace(SOUGHT, version=VersionRequest(wanted, prefer=prefer))
+        return found(settings, registry, sought).image.pin.driver.version
+
+    assert taken(None) == "2.0~rc1"
+    assert taken("1") == "1.10"
+    assert taken("1.9") == "1.9"
+    assert taken(None, "1.9") == "1.9"
+    assert taken("1", "1.8") == "1.10"
+    with pytest.raises(AssertionError):
+        taken("3")
+
+
+def test_a_name_that_is_known_needs_no_list(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    have(registry, tmp_path)
+    registry.asked.clear()
+    found(settings, registry, replace(SOUGHT, version=VersionRequest("1.2")))
+    assert not any("tags/list" in asked.url for asked in registry.asked)
+    # Manifest, signatures, payload and configuration.
+    assert len(registry.asked) == 4
+
+
+@pytest.mark.parametrize(
+    "sought",
+    [
+        replace(SOUGHT, kernel="6.1.0-1-amd64"),
+        replace(SOUGHT, flavour="closed"),
+        replace(SOUGHT, distro="debian:13"),
+        replace(SOUGHT, version=VersionRequest("1.3")),
+    ],
+)
+def test_a_tag_that_leads_to_another_image_is_refused(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path, sought: ArtifactQuery
+) -> None:
+    """Everything is signed, and only the name lies: who may push can do that."""
+    have(registry, tmp_path, tag=sought.tag(sought.version.name or "1.2").text)
+    with pytest.raises(UntrustedError):
+        found(settings, registry, sought)
+    with pytest.raises(UntrustedError):
+        found(settings, registry, sought, Consent(insecure=True))
+    reference = parse_reference(f"{ADDRESS}/demo:{sought.tag(sought.version.name or '1.2').text}")
+    with pytest.raises(UntrustedError):
+        examine(settings, connected(registry)(settings, reference), {}, DEFAULT)
+
+
+def test_a_name_of_ones_own_may_be_any(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    have(registry, tmp_path, tag="tested")
+    reference = parse_reference(f"{ADDRESS}/demo:tested")
+    trusted = examine(settings, connected(registry)(settings, reference), {}, DEFAULT)
+    assert trusted.image.pin == make_pin()
+
+
+def test_an_image_for_another_machine_is_refused(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    pin = make_pin()
+    kernel = pin.kernel.model_copy(update={"architecture": "aarch64"})
+    have(registry, tmp_path, pin.model_copy(update={"kernel": kernel}), tag="tested")
+    reference = parse_reference(f"{ADDRESS}/demo:tested")
+    for consent in (DEFAULT, Consent(insecure=True)):
+        with pytest.raises(UntrustedError, match=r"refused"):
+            examine(settings, connected(registry)(settings, reference), {}, consent)
+
+
+# Several registries
+
+
+def test_mirrors_are_asked_first_and_stand_in(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    have(registry, tmp_path)
+    mirrors = ("mirror.example/drivers", "other.example/drivers")
+    host = configured(tmp_path, None, RegistryConfig(address=ADDRESS, mirrors=mirrors))
+    notes: list[str] = []
+    trusted = seek(
+        host,
+        SOUGHT,
+        Lookup(
+            DEFAULT,
+            connected=connected(registry),
+            progress=lambda event: notes.append(event.text) if isinstance(event, Note) else None,
+        ),
+    )
+    assert trusted is not None
+    assert trusted.image.reference.registry == "registry.example"
+    assert [note.split(" ", 1)[0] for note in notes] == list(mirrors)
+    del settings
+
+
+@pytest.mark.parametrize("status", [401, 403, 418])
+def test_a_mirror_in_trouble_does_not_keep_hosts_from_the_registry(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path, status: int
+) -> None:
+    have(registry, tmp_path)
+    host = configured(tmp_path, None, RegistryConfig(address=ADDRESS, mirrors=("m.example/d",)))
+
+    def mirror(asked: Asked) -> Answer | None:
+        return Answer(status) if asked.host == "m.example" else None
+
+    registry.handlers.append(mirror)
+    assert found(host, registry).image.reference.registry == "registry.example"
+    del settings
+
+
+def test_a_mirror_that_lags_behind_does_not_keep_hosts_from_the_registry(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    have(registry, tmp_path, serial=SERIAL + 60)
+    host = configured(tmp_path, None, RegistryConfig(address=ADDRESS, mirrors=("m.example/d",)))
+    registries: list[str] = []
+
+    def accept(trusted: Trusted) -> None:
+        registries.append(trusted.image.reference.registry)
+        if len(registries) == 1:
+            raise DowngradeError("older")
+
+    def alike(asked: Asked) -> Answer | None:
+        if asked.host != "m.example":
+            return None
+        path = asked.url.replace("m.example/v2/d/", "registry.example/v2/drivers/")
+        return registry.answer(replace(asked, url=path))
+
+    registry.handlers.append(alike)
+    trusted = seek(host, SOUGHT, Lookup(DEFAULT, accept=accept, connected=connected(registry)))
+    assert trusted is not None
+    assert registries == ["m.example", "registry.example"]
+    del settings
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [(401, DeniedError), (403, DeniedError), (503, UnreachableError)]
+)
+def test_a_registry_that_does_not_answer_is_built_for_or_named(
+    settings: Settings, registry: MemoryRegistry, status: int, error: type[ProvisionError]
+) -> None:
+    """Many registries answer 401 or 403 for what is not there."""
+    registry.handlers.append(lambda _: Answer(status))
+    wanted = DriverRequest("demo", kernel=KERNEL)
+    host = with_recipe(settings, "fallback")
+    assert look_for(host, wanted, Lookup(DEFAULT, connected=connected(registry))) is None
+    with pytest.raises(error):
+        look_for(
+            with_recipe(settings, "never"), wanted, Lookup(DEFAULT, connected=connected(registry))
+        )
+
+
+def test_what_no_registry_has_is_none(settings: Settings, registry: MemoryRegistry) -> None:
+    assert seek(settings, SOUGHT, Lookup(DEFAULT, connected=connected(registry))) is None
+
+
+def with_recipe(settings: Settings, build: str) -> Settings:
+    branches = {"1": BranchFacts(maturity="lts"), "2": BranchFacts(maturity="production")}
+    recipe = SimpleNamespace(
+        default_flavour="open", sources=(), upstream=Upstream(branches=branches)
+    )
+    catalogue = SimpleNamespace(entry=lambda _name: SimpleNamespace(recipe=recipe))
+    policy = settings.config.policy.model_copy(update={"build": build})
+    config = settings.config.model_copy(update={"policy": policy, "kernel_distro": "debian:12"})
+    return replace(settings, config=config, catalogue=cast("Catalogue", catalogue))
+
+
+@pytest.mark.parametrize("build", ["never", "fallback", "always"])
+def test_the_policy_says_whether_a_host_builds(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path, build: str
+) -> None:
+    host = with_recipe(settings, build)
+    wanted = DriverRequest("demo", kernel=KERNEL)
+
+    def look() -> Trusted | None:
+        return look_for(host, wanted, Lookup(DEFAULT, connected=connected(registry)))
+
+    if build == "never":
+        with pytest.raises(NotFoundError, match=r'\[policy\] build = "never"'):
+            look()
+    else:
+        assert look() is None
+    have(registry, tmp_path)
+    trusted = look()
+    assert (trusted is None) == (build == "always")
+    registry.manifests.pop(signature_tag(digest_of(registry.manifests[tag_of(make_pin()).text])))
+    if build == "always":
+        assert look() is None
+    else:
+        # Nothing is built in place of what was put there.
+        with pytest.raises(UntrustedError):
+            look()
+
+
+def test_a_kind_of_branch_is_looked_for_by_its_branches(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    for version in ("1.9", "1.10", "2.4", "3.1"):
+        have(registry, tmp_path, make_pin(version=version))
+    host = with_recipe(settings, "never")
+    wishes = {"lts": "1.10", "production": "2.4", "latest": "3.1", "1": "1.10", None: "2.4"}
+    for wish, version in wishes.items():
+        wanted = DriverRequest("demo", kernel=KERNEL, version=wish)
+        trusted = look_for(host, wanted, Lookup(DEFAULT, connected=connected(registry)))
+        assert trusted is not None
+        assert trusted.image.pin.driver.version == version
+
+
+def test_an_old_image_is_refused_before_it_is_chosen(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    host, wanted = with_recipe(settings, "never"), DriverRequest("demo", kernel=KERNEL)
+    layout = Layout(settings.root, "demo")
+    layout.folder.mkdir(parents=True)
+    note_serial(layout, f"debian:12 {KERNEL} x86_64 open 1.3", SERIAL + 1)
+    have(registry, tmp_path)
+    with pytest.raises(DowngradeError):
+        look_for(host, wanted, Lookup(DEFAULT, connected=connected(registry)))
+    allowed = Consent(allow_downgrade=True)
+    assert look_for(host, wanted, Lookup(allowed, connected=connected(registry))) is not None

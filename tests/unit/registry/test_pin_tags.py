@@ -1,0 +1,128 @@
+"""The tag of a Pin: it leads to one image, and hosts pull by it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from provision.build.package_pins import Resolved
+from provision.build.workspace import Settings
+from provision.engine.docker_api import Engine
+from provision.errors import NotFoundError, ProvisionError
+from provision.registry.find import Lookup, seek_pin
+from provision.registry.image_signature import UntrustedError
+from provision.registry.names import pin_tag
+from provision.registry.publishing import TakenError, pushed_before, set_pin_tag, tag_again
+from provision.store import obtaining
+from provision.store.obtaining import obtain
+from unit.engine.fake_engine import FakeEngine
+from unit.kmod.artifact import make_pin
+from unit.registry.memory import Answer, Asked, MemoryRegistry
+from unit.registry.trusting_host import ADDRESS, DEFAULT, connected, have
+from unit.registry.trusting_host import registry as registry  # noqa: PLC0414 - a fixture
+from unit.registry.trusting_host import settings as settings  # noqa: PLC0414 - a fixture
+
+
+def test_a_pin_leads_to_its_image_whatever_that_is_called(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    pin = make_pin()
+    have(registry, tmp_path, pin, tag=pin_tag(pin.digest))
+    trusted = seek_pin(settings, pin, Lookup(DEFAULT, connected=connected(registry)))
+    assert trusted is not None
+    assert trusted.image.pin == pin
+    assert (
+        seek_pin(settings, make_pin(version="9"), Lookup(DEFAULT, connected=connected(registry)))
+        is None
+    )
+
+
+def test_the_tag_of_a_pin_that_leads_to_another_image_is_refused(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    pin, other = make_pin(), make_pin(version="9")
+    have(registry, tmp_path, other, tag=pin_tag(pin.digest))
+    with pytest.raises(UntrustedError):
+        seek_pin(settings, pin, Lookup(DEFAULT, connected=connected(registry)))
+
+
+def test_the_tag_of_a_pin_is_never_moved(registry: MemoryRegistry, tmp_path: Path) -> None:
+    pin = make_pin()
+    have(registry, tmp_path, pin, tag="first")
+    have(registry, tmp_path, make_pin(version="9"), tag="second")
+    client = registry.client(f"{ADDRESS}/demo:again")
+    first, second = client.manifest("first"), client.manifest("second")
+    tag = set_pin_tag(client, pin, first)
+    assert set_pin_tag(client, pin, first) == tag == pin_tag(pin.digest)
+    with pytest.raises(TakenError, match="never moved"):
+        set_pin_tag(client, pin, second)
+    assert client.manifest(tag).digest == first.digest
+    # What is there is pushed by a name only; another build of the same Pin is not pushed at all.
+    config = str(json.loads(first.data)["config"]["digest"])
+    for known in (config, first.digest):
+        assert pushed_before(client, pin, known) == first
+    with pytest.raises(TakenError, match="never moved"):
+        pushed_before(client, pin, "sha256:other")
+    assert pushed_before(client, make_pin(version="10"), "sha256:other") is None
+    tag_again(client, first)
+    assert client.manifest("again").digest == first.digest
+
+
+def test_a_tag_that_another_sets_at_the_same_time_is_an_error(
+    registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    pin = make_pin()
+    have(registry, tmp_path, pin, tag="first")
+    have(registry, tmp_path, make_pin(version="9"), tag="second")
+    client = registry.client(f"{ADDRESS}/demo:x")
+    first, second = client.manifest("first"), client.manifest("second")
+    tag = pin_tag(pin.digest)
+
+    def overwrites(asked: Asked) -> Answer | None:
+        if asked.method != "PUT":
+            return None
+        registry.answer(asked)
+        registry.manifests[tag] = second.data
+        return Answer(201)
+
+    registry.handlers.append(overwrites)
+    with pytest.raises(TakenError):
+        set_pin_tag(client, pin, first)
+
+
+def test_what_would_be_built_is_pulled_by_its_pin(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pin = make_pin()
+    have(registry, tmp_path, pin, tag=pin_tag(pin.digest))
+    resolved = cast("Resolved", SimpleNamespace(pin=pin))
+    monkeypatch.setattr(
+        obtaining,
+        "look_for_pin",
+        lambda settings, pin, lookup: seek_pin(
+            settings, pin, replace(lookup, connected=connected(registry))
+        ),
+    )
+
+    def no_engine() -> Engine:
+        raise NotFoundError("no engine")
+
+    done = obtain(settings, no_engine, resolved)
+    assert (done.origin, done.entry.name) == ("registry", pin.short_digest)
+    assert obtain(settings, no_engine, resolved).origin == "store"
+    # With an image in the engine, no registry is asked.
+    monkeypatch.setattr(obtaining, "look_for_pin", None)
+    monkeypatch.setattr(obtaining, "find", lambda *_: object())
+    monkeypatch.setattr(obtaining, "build_image", _fails)
+    other = cast("Resolved", SimpleNamespace(pin=make_pin(version="9")))
+    with pytest.raises(ProvisionError, match="built"):
+        obtain(settings, FakeEngine, other)
+
+
+def _fails(*_given: object, **_more: object) -> object:
+    raise ProvisionError("built")

@@ -1,0 +1,184 @@
+"""The registry of a host: its name, its settings, and the keys that count for a driver."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from provision.build.workspace import Settings
+from provision.config import PolicyConfig, RegistryConfig, TrustConfig, TrustRule
+from provision.engine.docker_api import names_registry
+from provision.errors import ConfigError, NotFoundError, ProvisionError
+from provision.registry import registries
+from provision.registry.artifact_images import facts_of
+from provision.registry.client import Client
+from provision.registry.find import Lookup, seek
+from provision.registry.image_signature import UntrustedError
+from provision.registry.names import Reference, parse_reference
+from provision.registry.registries import Consent, connect, examine, host_reference, tag_of
+from provision.registry.tokens import DeniedError
+from unit.kmod.artifact import KERNEL, make_pin
+from unit.registry.memory import (
+    Answer,
+    Asked,
+    MemoryRegistry,
+    public_pem,
+)
+from unit.registry.trusting_host import (
+    ADDRESS,
+    DEFAULT,
+    KEY,
+    OTHER,
+    SOUGHT,
+    configured,
+    connected,
+    found,
+    have,
+)
+from unit.registry.trusting_host import registry as registry  # noqa: PLC0414 - a fixture
+from unit.registry.trusting_host import settings as settings  # noqa: PLC0414 - a fixture
+
+
+@pytest.mark.parametrize(
+    ("reference", "is_registry"),
+    [
+        ("provision/demo:1", False),
+        ("demo:1", False),
+        ("debian", False),
+        ("sha256:" + "0" * 64, False),
+        ("localhost/provision/demo:1", False),
+        ("docker.io/provision/demo:1", True),
+        ("localhost:5000/demo", True),
+        ("127.0.0.1:5000/demo@sha256:" + "0" * 64, True),
+        ("registry.example/a/b:1", True),
+    ],
+)
+def test_a_name_with_a_host_is_a_registrys(reference: str, *, is_registry: bool) -> None:
+    assert names_registry(reference) is is_registry
+
+
+# Whose signatures count
+
+
+def test_rules_for_a_registry_or_driver_come_first(tmp_path: Path) -> None:
+    trust = TrustConfig(
+        keys="/all",
+        registries={
+            "registry.example": TrustRule(keys="/registry"),
+            "registry.example/drivers": TrustRule(keys="/drivers"),
+        },
+        drivers={"other": TrustRule(insecure=True)},
+    )
+    del tmp_path
+    rules = {
+        ("registry.example/drivers/demo", "demo"): "/drivers",
+        ("registry.example/driversx/demo", "demo"): "/registry",
+        ("registry.example:5000/demo", "demo"): "/all",
+        ("registry.example/drivers/other", "other"): None,
+    }
+    for (repository, driver), keys in rules.items():
+        assert trust.rule(repository, driver).keys == keys
+
+
+@pytest.mark.parametrize("name", ["toy", "demo"])
+def test_the_rules_of_another_driver_do_not_count(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path, name: str
+) -> None:
+    """By its repository's name, the image is of a driver that everybody may sign for."""
+    have(registry, tmp_path, tag="tested", signed=False)
+    (tmp_path / "host/etc/provision/trust.d/demo.pub").write_bytes(public_pem(OTHER))
+    trust = TrustConfig(
+        keys="/etc/provision/trust.d",
+        drivers={"toy": TrustRule(insecure=True), "demo": TrustRule(keys="/etc/demo.pub")},
+    )
+    host = configured(tmp_path, trust)
+    (tmp_path / "host/etc/demo.pub").write_bytes(public_pem(OTHER))
+
+    def alike(asked: Asked) -> Answer | None:
+        return registry.answer(replace(asked, url=asked.url.replace("drivers/toy", "drivers/demo")))
+
+    registry.handlers.append(alike)
+    client = connected(registry)(host, parse_reference(f"{ADDRESS}/{name}:tested"))
+    with pytest.raises(UntrustedError) as caught:
+        examine(host, client, {}, DEFAULT)
+    assert ("rules of 'demo'" in caught.value.message) == (name == "toy")
+    if name == "toy":
+        # Who says so himself decides.
+        assert examine(host, client, {}, Consent(insecure=True)).verified is None
+    del settings
+
+
+def test_a_registry_without_keys_is_an_error(registry: MemoryRegistry, tmp_path: Path) -> None:
+    have(registry, tmp_path)
+    host = configured(tmp_path, TrustConfig())
+    with pytest.raises(ProvisionError, match="does not say whose signatures count") as caught:
+        found(host, registry)
+    for way in ("[trust] keys", 'build = "always"', "insecure = true"):
+        assert way in (caught.value.resolution or "")
+    assert registry.asked == []
+
+
+def test_keys_that_are_missing_are_an_error(registry: MemoryRegistry, tmp_path: Path) -> None:
+    (tmp_path / "host").mkdir()
+    with pytest.raises(ConfigError):
+        found(configured(tmp_path, TrustConfig(keys="/none")), registry)
+    assert registry.asked == []
+
+
+def test_a_key_can_be_given(registry: MemoryRegistry, tmp_path: Path, settings: Settings) -> None:
+    have(registry, tmp_path)
+    (tmp_path / "other.pub").write_bytes(public_pem(OTHER))
+    (tmp_path / "own.pub").write_bytes(public_pem(KEY))
+    host = configured(tmp_path, TrustConfig(insecure=True))
+    found(host, registry, consent=Consent(public_key=tmp_path / "own.pub"))
+    with pytest.raises(UntrustedError):
+        found(host, registry, consent=Consent(public_key=tmp_path / "other.pub"))
+    del settings
+
+
+def test_settings_of_a_registry_are_no_other_ones(tmp_path: Path) -> None:
+    registry = RegistryConfig(
+        address="registry.example/drivers", plain_http=True, token_hosts=("auth.example",)
+    )
+    host = configured(tmp_path, None, registry)
+    own = connect(host, parse_reference("registry.example/other:1")).transport
+    assert own.base == "http://registry.example"
+    assert own.access.token_hosts == ("auth.example",)
+    for name in ("evil.example/demo:1", "registry.example:5000/demo:1"):
+        other = connect(host, parse_reference(name)).transport
+        assert other.base.startswith("https://")
+        assert other.access.token_hosts == ()
+
+
+def test_hosts_look_for_what_is_pushed(settings: Settings, tmp_path: Path) -> None:
+    pin = make_pin()
+    reference = f"{ADDRESS}/demo:1.2-open-{KERNEL}.debian12"
+    assert host_reference(settings, pin) == reference
+    assert SOUGHT.tag("1.2").text == tag_of(pin).text
+    assert {**SOUGHT.facts(), "version": "1.2"}.items() <= asdict(facts_of(pin, 0)).items()
+    assert host_reference(configured(tmp_path, None, RegistryConfig()), pin) is None
+
+
+def test_a_helper_that_is_missing_is_no_missing_image(
+    settings: Settings, registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be said that no registry has the driver, and the builder would be notified."""
+
+    def refuse(*_given: object) -> None:
+        raise NotFoundError("no 'docker-credential-x'", resolution="Install it")
+
+    def connect_to(settings: Settings, reference: Reference) -> Client:
+        client = connect(settings, reference)
+        client.transport.session = registry.session()
+        return client
+
+    monkeypatch.setattr(registries, "find_credentials", refuse)
+    registry.handlers.append(
+        lambda _asked: Answer(401, headers={"WWW-Authenticate": 'Basic realm="x"'})
+    )
+    policy = PolicyConfig(build="never")
+    host = replace(settings, config=settings.config.model_copy(update={"policy": policy}))
+    with pytest.raises(DeniedError, match="docker-credential-x"):
+        seek(host, SOUGHT, Lookup(DEFAULT, connected=connect_to))

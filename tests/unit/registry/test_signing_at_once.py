@@ -1,0 +1,138 @@
+"""Two who push or sign the same at the same moment: what each leaves is what hosts can use.
+
+The other one acts between two requests of ours.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from provision.build.workspace import Settings
+from provision.engine.docker_api import Image, Message
+from provision.registry.artifact_images import facts_of
+from provision.registry.attached_signatures import signature_tag, verify_signature
+from provision.registry.client import Client
+from provision.registry.image_signing import EngineImage, SignedImage, publish, sign_image
+from provision.registry.names import Reference, parse_reference, pin_tag
+from provision.registry.private_key import FileSigner
+from provision.registry.publishing import TakenError
+from provision.registry.registries import tag_of
+from unit.engine.fake_engine import FakeEngine
+from unit.kmod.artifact import make_pin
+from unit.registry.memory import Answer, Asked, MemoryRegistry, public
+from unit.registry.trusting_host import ADDRESS, KEY, OTHER, SERIAL, connected, have
+from unit.registry.trusting_host import registry as registry  # noqa: PLC0414 - a fixture
+from unit.registry.trusting_host import settings as settings  # noqa: PLC0414 - a fixture
+
+PIN = make_pin()
+NAME = f"{ADDRESS}/demo:{tag_of(PIN).text}"
+SIGNER = FileSigner(KEY, public(KEY))
+
+
+def sign(settings: Settings, registry: MemoryRegistry) -> SignedImage:
+    return sign_image(settings, parse_reference(NAME), SIGNER, connected=connected(registry))
+
+
+def after_put(registry: MemoryRegistry, name: str, act: Callable[[], object]) -> None:
+    """Have something done once, as soon as a manifest of that name was written."""
+    left = [act]
+
+    def handler(asked: Asked) -> Answer | None:
+        if asked.method != "PUT" or not asked.path.endswith(f"/manifests/{name}") or not left:
+            return None
+        answer = registry.answer(asked)
+        left.pop()()
+        return answer
+
+    registry.handlers.append(handler)
+
+
+def test_who_signs_with_another_key_at_the_same_moment_takes_nothing_away(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    """It read that there is no signature before we wrote ours, and writes its own after that."""
+    digest = have(registry, tmp_path, PIN, signed=False)
+    tag = signature_tag(digest)
+
+    def theirs() -> None:
+        del registry.manifests[tag]
+        registry.sign(digest, facts_of(PIN, SERIAL), OTHER)
+
+    after_put(registry, tag, theirs)
+    sign(settings, registry)
+    client = registry.client(NAME)
+    for key in (KEY, OTHER):
+        assert verify_signature(client, digest, [public(key)], {"pin": PIN.digest}).facts
+    assert len(json.loads(registry.manifests[tag])["layers"]) == 2
+
+
+def test_a_signature_that_stays_is_written_once(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    digest = have(registry, tmp_path, PIN, signed=False)
+    assert sign(settings, registry).signature == f"{ADDRESS}/demo:{signature_tag(digest)}"
+    puts = [one.path for one in registry.asked if one.method == "PUT"]
+    assert sum(path.endswith(signature_tag(digest)) for path in puts) == 1
+
+
+def another_build(registry: MemoryRegistry) -> str:
+    """Another build of the Pin, which its own tag leads to."""
+    return registry.have_image(PIN, [b"theirs"], pin_tag(PIN.digest))
+
+
+def test_the_tag_of_a_pin_that_moves_while_its_image_is_signed_is_said(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    digest = have(registry, tmp_path, PIN, signed=False)
+    after_put(registry, signature_tag(digest), lambda: another_build(registry))
+    with pytest.raises(TakenError, match="never moved"):
+        sign(settings, registry)
+
+
+class SlowPush(FakeEngine):
+    """An engine whose push takes so long that another has pushed the same Pin meanwhile."""
+
+    def __init__(self, registry: MemoryRegistry, meanwhile: Callable[[], object]) -> None:
+        super().__init__()
+        self.registry, self.meanwhile = registry, meanwhile
+
+    def push(self, reference: str) -> Iterator[Message]:
+        self.meanwhile()
+        tag = reference.rpartition(":")[2]
+        yield {"aux": {"Digest": self.registry.have_image(PIN, [b"ours"], tag)}}
+
+
+@pytest.mark.parametrize("rounds", [0, 2], ids=["signed before", "signed a little later"])
+def test_a_name_does_not_stay_with_an_image_that_no_one_signed(
+    settings: Settings, registry: MemoryRegistry, rounds: int
+) -> None:
+    theirs: list[str] = []
+    waits: list[float] = []
+
+    def meanwhile() -> None:
+        theirs.append(another_build(registry))
+        # Else it gives way: it is taken for one that its builder never signed.
+        registry.sign(theirs[0], facts_of(PIN, SERIAL), KEY if not rounds else OTHER)
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == rounds:
+            registry.sign(theirs[0], facts_of(PIN, SERIAL), KEY)
+
+    def connect_to(given: Settings, reference: Reference) -> Client:
+        client = connected(registry)(given, reference)
+        client.transport.sleep = sleep
+        return client
+
+    engine = SlowPush(registry, meanwhile)
+    engine.have(Image("sha256:ours", (), (), {}, 1))
+    image = EngineImage(engine, "sha256:ours", PIN, SIGNER)
+    with pytest.raises(TakenError):
+        publish(settings, image, NAME, connected=connect_to)
+    client = registry.client(NAME)
+    assert client.head(tag_of(PIN).text) == theirs[0] == client.head(pin_tag(PIN.digest))
+    assert waits == [2.0] * rounds

@@ -1,0 +1,109 @@
+"""A host that trusts one key, and a registry with artifacts that this key has signed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from provision.build.workspace import Settings
+from provision.catalogue import Catalogue
+from provision.config import Config, RegistryConfig, TrustConfig
+from provision.pin import Pin
+from provision.registry.artifact_images import Trusted, facts_of
+from provision.registry.client import Client
+from provision.registry.find import ArtifactQuery, Lookup, seek
+from provision.registry.names import Reference
+from provision.registry.registries import Consent, connect, tag_of
+from provision.sources.market import VersionRequest
+from unit.kmod.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
+from unit.registry.memory import (
+    MemoryRegistry,
+    layer_of,
+    new_key,
+    public_pem,
+)
+
+ADDRESS = "registry.example/drivers"
+
+
+KEY, OTHER = new_key(), new_key()
+
+
+SERIAL = 1_790_000_000
+
+
+SOUGHT = ArtifactQuery("demo", VersionRequest(), "open", KERNEL, "debian:12", "x86_64")
+
+
+DEFAULT = Consent()
+
+
+@pytest.fixture
+def registry() -> MemoryRegistry:
+    return MemoryRegistry()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """A host that trusts one key."""
+    keys = tmp_path / "host/etc/provision/trust.d"
+    keys.mkdir(parents=True)
+    (keys / "fleet.pub").write_bytes(public_pem(KEY))
+    (tmp_path / "host/etc/os-release").write_text('ID=debian\nVERSION_ID="12"\n')
+    return configured(tmp_path)
+
+
+def configured(
+    tmp_path: Path, trust: TrustConfig | None = None, registry: RegistryConfig | None = None
+) -> Settings:
+    config = Config(
+        registry=registry or RegistryConfig(address=ADDRESS),
+        trust=trust or TrustConfig(keys="/etc/provision/trust.d"),
+    )
+    return Settings(tmp_path / "host", config, Catalogue([]), tmp_path / "state")
+
+
+def have(
+    registry: MemoryRegistry,
+    folder: Path,
+    pin: Pin | None = None,
+    *,
+    serial: int = SERIAL,
+    tag: str | None = None,
+    signed: bool = True,
+) -> str:
+    """Have the artifact of a Pin in the registry, as 'provision build --push --sign' leaves it."""
+    pin = pin or make_pin()
+    content = folder / f"content-{pin.short_digest}"
+    if not content.exists():
+        vermagic = VERMAGIC.replace(KERNEL, pin.kernel.release)
+        make_artifact(content, pin=pin, module=make_module(vermagic))
+    digest = registry.have_image(pin, [layer_of(content)], tag or tag_of(pin).text)
+    if signed:
+        registry.sign(digest, facts_of(pin, serial), KEY)
+    registry.asked.clear()
+    return digest
+
+
+def connected(registry: MemoryRegistry) -> Callable[[Settings, Reference], Client]:
+    def connect_to(settings: Settings, reference: Reference) -> Client:
+        client = connect(settings, reference)
+        client.transport.session = registry.session()
+        client.transport.sleep = registry.slept.append
+        client.transport.credentials = lambda: None
+        return client
+
+    return connect_to
+
+
+def found(
+    settings: Settings,
+    registry: MemoryRegistry,
+    sought: ArtifactQuery = SOUGHT,
+    consent: Consent = DEFAULT,
+) -> Trusted:
+    trusted = seek(settings, sought, Lookup(consent, connected=connected(registry)))
+    assert trusted is not None
+    return trusted

@@ -1,0 +1,111 @@
+"""An installation that is killed leaves nothing half-done, and the next run finishes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from provision.build.artifact_image import DIGEST_LABEL
+from provision.build.workspace import Settings
+from provision.catalogue import Catalogue
+from provision.config import Config
+from provision.engine.docker_api import Image
+from provision.kmod.verify import verify_artifact
+from provision.store.artifacts import install_image
+from provision.store.layout import Layout
+from unit.engine.fake_engine import FakeEngine
+from unit.killing import KILLER
+from unit.kmod.artifact import make_artifact, make_pin
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_sync() -> Iterator[None]:
+    """No one pulls a plug here, and waiting for the disk is most of these tests' time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda _descriptor: None)
+        yield
+
+
+class _World:
+    """A host, an engine with two versions of a driver, and the next run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.engine = FakeEngine()
+        self.pins = [make_pin(version=version) for version in ("1.2", "1.3")]
+        for pin in self.pins:
+            content = folder / f"content-{pin.driver.version}"
+            make_artifact(content, pin=pin)
+            label = {DIGEST_LABEL: pin.digest}
+            image = Image(f"sha256:{pin.short_digest}", (pin.image,), labels=label)
+            self.engine.have(image, content)
+        self.root = folder / "host"
+        self.root.mkdir(parents=True)
+        self.layout = Layout(self.root, "demo")
+        self.settings = Settings(self.root, Config(), Catalogue([]), folder / "state")
+
+    def install(self, number: int) -> None:
+        install_image(self.settings, self.engine, self.pins[number].image)
+
+    def check_consistent(self) -> None:
+        """Everything that has its final name is whole."""
+        entries = [p for p in self.layout.folder.glob("[!.]*") if p.is_dir() and not p.is_symlink()]
+        for entry in entries:
+            assert verify_artifact(entry).findings == ()
+        for link in (self.layout.current, self.layout.previous):
+            assert not link.is_symlink() or link.resolve() in entries
+
+    def check_installed(self, number: int, *, before: int | None) -> None:
+        pin = self.pins[number]
+        assert str(self.layout.current.readlink()) == pin.short_digest
+        assert f'"version": "{pin.driver.version}"' in self.layout.vendor_config.read_text()
+        if before is not None:
+            assert str(self.layout.previous.readlink()) == self.pins[before].short_digest
+        hidden = [path for path in self.root.rglob(".*") if path.name != ".lock"]
+        assert hidden == []
+        self.check_consistent()
+
+
+def _operations(tmp_path: Path, *, update: bool) -> int:
+    world = _World(tmp_path)
+    if update:
+        world.install(0)
+    with KILLER.at(None):
+        world.install(int(update))
+    return KILLER.count
+
+
+@pytest.mark.parametrize("update", [False, True])
+def test_every_single_operation_may_be_the_last(
+    tmp_path: Path,
+    *,
+    update: bool,
+) -> None:
+    count = _operations(tmp_path / "count", update=update)
+    assert count > 20
+    for number in range(count):
+        world = _World(tmp_path / str(number))
+        if update:
+            world.install(0)
+        with KILLER.at(number):
+            world.install(int(update))
+        world.check_consistent()
+        world.install(int(update))
+        world.check_installed(int(update), before=0 if update else None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 1)), max_size=4))
+def test_any_series_of_killed_runs_is_finished_by_the_next(runs: list[tuple[int, int]]) -> None:
+    with TemporaryDirectory() as folder:
+        world = _World(Path(folder))
+        for number, version in runs:
+            with KILLER.at(number):
+                world.install(version)
+            world.check_consistent()
+        world.install(1)
+        world.check_installed(1, before=None)

@@ -1,0 +1,217 @@
+"""Where an artifact comes from: the store, the engine, a registry, a build."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from provision.build.artifact_image import DIGEST_LABEL, Built, find
+from provision.build.package_pins import Resolved
+from provision.build.workspace import Settings
+from provision.catalogue import Catalogue
+from provision.config import Config, RegistryConfig, SigningConfig
+from provision.documents import load_json
+from provision.engine.docker_api import Engine, Image
+from provision.engine.transfer import Pushed
+from provision.errors import ProvisionError
+from provision.kmod import module_signatures
+from provision.kmod.verify import Finding, verify_artifact
+from provision.manifest import MANIFEST, Manifest
+from provision.pin import ClosurePackage
+from provision.progress import Event, Note
+from provision.registry.image_signing import EngineImage
+from provision.store import obtaining
+from provision.store.artifacts import activate_entry, deactivate
+from provision.store.layout import Layout
+from provision.store.obtaining import obtain
+from unit.engine.fake_engine import FakeEngine
+from unit.kmod.artifact import KERNEL, make_artifact, make_pin
+
+PIN = make_pin()
+RESOLVED = cast("Resolved", SimpleNamespace(pin=PIN))
+ADDRESS = "registry.example:5000/drivers"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    registry = RegistryConfig(address=ADDRESS, push=True)
+    config = Config(registry=registry)
+    return Settings(tmp_path / "host", config, Catalogue([]), tmp_path / "state")
+
+
+def _engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    make_artifact(tmp_path / "content", pin=PIN)
+    engine = FakeEngine()
+
+    def build_image(*_given: object, **_more: object) -> Built:
+        is_new = PIN.image not in engine.images and not engine.images_with_label(
+            f"{DIGEST_LABEL}={PIN.digest}"
+        )
+        engine.calls.append("build" if is_new else "name")
+        image = Image("sha256:1", (PIN.image,), labels={DIGEST_LABEL: PIN.digest})
+        engine.have(image, tmp_path / "content")
+        return Built(PIN.image, "sha256:1", 1, built=is_new, seconds=3.0)
+
+    def publish(
+        _settings: object, image: EngineImage, name: str, **_more: object
+    ) -> tuple[Pushed, SimpleNamespace | None]:
+        assert image.pin == PIN
+        signs = "" if image.signer is None else f" {image.signer(b'x').decode()}"
+        engine.calls.append(f"push {image.image_id} {name}{signs}")
+        return Pushed(name, "sha256:2"), SimpleNamespace(reference=name) if image.signer else None
+
+    monkeypatch.setattr(obtaining, "build_image", build_image)
+    monkeypatch.setattr(obtaining, "publish", publish)
+    monkeypatch.setattr(obtaining, "look_for_pin", lambda *_given, **_more: None)
+    return engine
+
+
+def _no_engine() -> Engine:
+    raise AssertionError("the engine was asked for")
+
+
+def _reference() -> str:
+    return f"{ADDRESS}/demo:1.2-open-{KERNEL}.debian12"
+
+
+def test_what_is_nowhere_is_built_pushed_and_stored(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = _engine(tmp_path, monkeypatch)
+    found = obtain(settings, lambda: engine, RESOLVED)
+    assert found.origin == "build"
+    assert engine.calls == ["build", f"push sha256:1 {_reference()}"]
+    assert verify_artifact(found.entry).findings == ()
+    assert found.seconds["build"] == 3.0
+    # The store has it now.
+    assert obtain(settings, _no_engine, RESOLVED).origin == "store"
+
+
+def test_an_image_that_was_pulled_is_not_taken_for_one_that_was_built_here() -> None:
+    engine = FakeEngine()
+    labels = {DIGEST_LABEL: PIN.digest}
+    engine.have(Image("sha256:3", ("docker.example/provision/demo:x",), labels=labels))
+    assert find(engine, PIN) is None
+    engine.have(Image("sha256:4", ("docker.example/demo:x", "localhost/demo:x"), labels=labels))
+    local = find(engine, PIN)
+    assert local is not None
+    assert local.id == "sha256:4"
+
+
+def test_a_registry_that_fails_stops_no_build(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = _engine(tmp_path, monkeypatch)
+
+    def publish(*_given: object, **_more: object) -> None:
+        raise ProvisionError("could not be pushed", details="denied")
+
+    monkeypatch.setattr(obtaining, "publish", publish)
+    notes: list[Event] = []
+    assert obtain(settings, lambda: engine, RESOLVED, progress=notes.append).origin == "build"
+    said = " ".join(note.text for note in notes if isinstance(note, Note))
+    assert "denied" in said
+
+
+def test_what_is_pushed_is_signed_where_there_is_a_key(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = _engine(tmp_path, monkeypatch)
+    monkeypatch.setattr(obtaining, "configured_signer", lambda _settings: b"signed ".__add__)
+    registry = settings.config.registry.model_copy(update={"sign_key": "/etc/provision/fleet.key"})
+    config = settings.config.model_copy(update={"registry": registry})
+    obtain(replace(settings, config=config), lambda: engine, RESOLVED)
+    assert engine.calls == ["build", f"push sha256:1 {_reference()} signed x"]
+
+
+def test_an_image_that_is_there_is_taken(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = _engine(tmp_path, monkeypatch)
+    image = Image("sha256:1", (PIN.image,), labels={DIGEST_LABEL: PIN.digest})
+    engine.have(image, tmp_path / "content")
+    assert obtain(settings, lambda: engine, RESOLVED).origin == "engine"
+    assert engine.calls == ["name"]
+
+
+def test_a_damaged_entry_is_made_again(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = _engine(tmp_path, monkeypatch)
+    entry = obtain(settings, lambda: engine, RESOLVED).entry
+    (entry / f"lib/modules/{KERNEL}/demo.ko").write_bytes(b"broken")
+    found = obtain(settings, lambda: engine, RESOLVED)
+    assert found.origin == "engine"
+    assert verify_artifact(entry).findings == ()
+
+
+def test_a_retired_driver_leaves_other_peoples_files(tmp_path: Path) -> None:
+    layout = Layout(tmp_path, "demo")
+    entry = layout.entry(PIN.short_digest)
+    make_artifact(entry, pin=PIN)
+    activate_entry(layout, entry)
+    layout.loader_config.write_text("mine")
+    deactivate(layout)
+    assert not layout.vendor_config.exists()
+    assert not layout.current.is_symlink()
+    assert layout.loader_config.read_text() == "mine"
+    assert entry.is_dir()
+
+
+def test_an_entry_that_another_key_signed_is_signed_again_and_not_built(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = _engine(tmp_path, monkeypatch)
+    obtain(settings, lambda: engine, RESOLVED)
+    asked: list[Path] = []
+
+    def is_signed_for_host(entry: Path, *_: object, **_more: object) -> bool:
+        asked.append(entry)
+        return False
+
+    monkeypatch.setattr(obtaining, "is_signed_for_host", is_signed_for_host)
+    engine.calls.clear()
+    found = obtain(settings, lambda: engine, RESOLVED)
+    assert asked == [found.entry]
+    # The image is there: it only gets its name again.
+    assert found.origin == "engine"
+    assert engine.calls == ["name"]
+
+
+def test_the_key_counts_where_the_pin_names_none(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = ClosurePackage(
+        name="gcc",
+        version="12-1",
+        arch="x86_64",
+        sha256="0" * 64,
+        size=1,
+        repository="baseos",
+        location="gcc.rpm",
+    )
+    make_artifact(tmp_path / "plain", pin=PIN)
+    closed = PIN.model_copy(update={"closure": (package,)})
+    make_artifact(tmp_path / "closed", pin=closed)
+    plain, with_closure = (
+        load_json(tmp_path / name / MANIFEST, Manifest) for name in ("plain", "closed")
+    )
+    signing_config = SigningConfig(key="/key", certificate="/certificate")
+    signs = replace(settings, config=settings.config.model_copy(update={"signing": signing_config}))
+    wrong = (Finding("demo.ko", "signature", "is another's"),)
+    monkeypatch.setattr(module_signatures, "verify_signatures", lambda *_given: wrong)
+    assert not module_signatures.is_signed_for_host(
+        tmp_path / "closed", with_closure, signs.config.signing
+    )
+    assert module_signatures.is_signed_for_host(tmp_path / "plain", plain, signs.config.signing)
+    assert module_signatures.is_signed_for_host(
+        tmp_path / "closed", with_closure, settings.config.signing
+    )
+    monkeypatch.setattr(module_signatures, "verify_signatures", lambda *_given: ())
+    assert module_signatures.is_signed_for_host(
+        tmp_path / "closed", with_closure, signs.config.signing
+    )

@@ -1,0 +1,304 @@
+"""Pulled artifacts: verified, stored, and never older than the newest one that was accepted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provision.build.workspace import Settings
+from provision.config import TrustConfig
+from provision.errors import ProvisionError
+from provision.kmod.verify import verify_artifact
+from provision.pin import Pin
+from provision.progress import Progress
+from provision.registry.image_signature import UntrustedError
+from provision.registry.registries import Consent
+from provision.sources.market import VersionRequest
+from provision.store import pulling, staging
+from provision.store.entries import (
+    known_serials,
+    note_serial,
+    remove,
+    unsigned_reference,
+)
+from provision.store.layout import Layout
+from provision.store.locks import changing
+from provision.store.pulling import DowngradeError, obtain_pulled, store_pulled, verify_pulled
+from unit.kmod.artifact import KERNEL, make_artifact, make_pin
+from unit.registry.memory import (
+    MemoryRegistry,
+)
+from unit.registry.trusting_host import (
+    DEFAULT,
+    SERIAL,
+    SOUGHT,
+    configured,
+    found,
+    have,
+)
+from unit.registry.trusting_host import registry as registry  # noqa: PLC0414 - a fixture
+from unit.registry.trusting_host import settings as settings  # noqa: PLC0414 - a fixture
+
+# From a registry into the store
+
+
+def test_what_is_signed_gets_into_the_store(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    have(registry, tmp_path)
+    trusted = found(settings, registry)
+    obtained = obtain_pulled(settings, trusted, DEFAULT)
+    assert obtained.origin == "registry"
+    assert verify_artifact(obtained.entry).findings == ()
+    assert unsigned_reference(obtained.entry) is None
+    # What is there is not pulled again.
+    registry.asked.clear()
+    assert obtain_pulled(settings, trusted, DEFAULT).origin == "store"
+    assert registry.asked == []
+    assert obtain_pulled(settings, trusted, DEFAULT, replace=True).origin == "registry"
+
+
+def test_a_damaged_entry_is_pulled_again(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    have(registry, tmp_path)
+    trusted = found(settings, registry)
+    entry = store_pulled(settings, trusted, DEFAULT).stored.entry
+    (entry / f"lib/modules/{KERNEL}/demo.ko").write_bytes(b"broken")
+    assert store_pulled(settings, trusted, DEFAULT).stored.added
+    assert verify_artifact(entry).findings == ()
+
+
+def test_an_entry_that_is_collected_at_once_is_no_failure_of_the_pull(
+    settings: Settings,
+    registry: MemoryRegistry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing says that it is needed until it is linked; who links it looks, and pulls again."""
+    have(registry, tmp_path)
+
+    @contextmanager
+    def changing_and_collecting(layout: Layout, progress: Progress) -> Iterator[None]:
+        with changing(layout, progress):
+            yield
+        remove(layout, make_pin().short_digest)
+
+    monkeypatch.setattr(pulling, "changing", changing_and_collecting)
+    pulled = store_pulled(settings, found(settings, registry), DEFAULT)
+    assert (pulled.stored.manifest.pin, pulled.stored.added) == (make_pin(), True)
+    assert not pulled.stored.entry.exists()
+
+
+def test_what_is_unsigned_is_marked_where_it_is_allowed(
+    registry: MemoryRegistry, tmp_path: Path, settings: Settings
+) -> None:
+    have(registry, tmp_path, signed=False)
+    with pytest.raises(UntrustedError):
+        found(settings, registry)
+    open_host = configured(tmp_path, TrustConfig(insecure=True))
+    for host, consent in ((open_host, DEFAULT), (settings, Consent(insecure=True))):
+        trusted = found(host, registry, consent=consent)
+        entry = store_pulled(host, trusted, consent).stored.entry
+        assert unsigned_reference(entry) == str(trusted.image.reference)
+    # Once it is signed, it is pulled again, and the mark goes.
+    have(registry, tmp_path)
+    assert store_pulled(settings, found(settings, registry), DEFAULT).stored.added
+    assert unsigned_reference(entry) is None
+
+
+def test_the_hosts_key_signs_nothing_that_is_unsigned(
+    registry: MemoryRegistry, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signed: list[Path] = []
+    monkeypatch.setattr(staging, "sign_for_host", lambda entry, *_1, **_2: signed.append(entry))
+    have(registry, tmp_path, signed=False)
+    consent = Consent(insecure=True)
+    store_pulled(settings, found(settings, registry, consent=consent), consent)
+    assert signed == []
+    # Nor is it pulled again for the lack of a signature that it does not get.
+    monkeypatch.setattr(pulling, "is_signed_for_host", lambda *_, **_more: False)
+    assert not store_pulled(
+        settings, found(settings, registry, consent=consent), consent
+    ).stored.added
+    have(registry, tmp_path)
+    store_pulled(settings, found(settings, registry), DEFAULT)
+    assert len(signed) == 1
+
+
+def test_a_damaged_artifact_leaves_nothing(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    pin = make_pin()
+    content = tmp_path / f"content-{pin.short_digest}"
+    make_artifact(content, pin=pin)
+    (content / f"lib/modules/{KERNEL}/demo.ko").write_bytes(b"another module")
+    have(registry, tmp_path)
+    trusted = found(settings, registry)
+    with pytest.raises(ProvisionError, match=r"The image 'registry\.example"):
+        store_pulled(settings, trusted, DEFAULT)
+    layout = Layout(settings.root, "demo")
+    assert [path.name for path in layout.folder.iterdir() if path.name != ".lock"] == []
+    assert known_serials(layout) == {}
+    report = verify_pulled(settings, trusted)
+    assert report.findings
+
+
+def test_an_artifact_of_another_pin_than_is_signed_is_refused(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    """The label that is signed for is one Pin's, and the manifest inside another's."""
+    pin = make_pin()
+    make_artifact(tmp_path / f"content-{pin.short_digest}", pin=make_pin(version="9"))
+    have(registry, tmp_path)
+    with pytest.raises(ProvisionError):
+        store_pulled(settings, found(settings, registry), DEFAULT)
+    assert not Layout(settings.root, "demo").entry(pin.short_digest).exists()
+
+
+def test_a_signed_image_that_calls_itself_unsigned_is_refused(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    pin = make_pin()
+    content = tmp_path / f"content-{pin.short_digest}"
+    make_artifact(content, pin=pin)
+    (content / "unsigned").write_text("registry.example/drivers/demo:1\n")
+    have(registry, tmp_path, pin)
+    with pytest.raises(ProvisionError, match="the mark of an unsigned artifact"):
+        store_pulled(settings, found(settings, registry), DEFAULT)
+    assert not Layout(settings.root, "demo").entry(pin.short_digest).exists()
+
+
+# Replay
+
+
+def test_an_older_artifact_is_refused_unless_it_is_allowed(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    old, new = make_pin(version="1.2"), make_pin(version="1.3")
+    have(registry, tmp_path, old, serial=SERIAL)
+    before = found(settings, registry)
+    have(registry, tmp_path, new, serial=SERIAL + 60)
+    store_pulled(settings, found(settings, registry), DEFAULT)
+    with pytest.raises(DowngradeError, match="was signed before the artifact of demo") as caught:
+        store_pulled(settings, before, DEFAULT)
+    assert "--allow-downgrade" in (caught.value.resolution or "")
+    assert not Layout(settings.root, "demo").entry(old.short_digest).exists()
+    store_pulled(settings, before, Consent(allow_downgrade=True))
+    # Who went back on purpose may do so again, without being asked.
+    store_pulled(settings, before, DEFAULT, must_replace=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "pin", "is_taken"),
+    [
+        ("1.2", make_pin(version="1.2"), True),
+        ("1", make_pin(version="1.2"), True),
+        (None, make_pin(version="1.2", flavour="closed"), True),
+        (None, make_pin(version="1.2"), False),
+        ("2", make_pin(version="2.0"), False),
+        ("2.1", make_pin(version="2.1", recipe="5" * 64), False),
+    ],
+    ids=["version", "branch", "flavour", "latest", "branch-of-both", "same-version"],
+)
+def test_what_is_named_is_compared_with_what_the_name_gave_before(
+    settings: Settings,
+    registry: MemoryRegistry,
+    tmp_path: Path,
+    name: str | None,
+    pin: Pin,
+    *,
+    is_taken: bool,
+) -> None:
+    """A host that had the newest is pointed to something that was signed earlier."""
+    have(registry, tmp_path, make_pin(version="2.1"), serial=SERIAL + 60)
+    store_pulled(settings, found(settings, registry), DEFAULT)
+    registry.manifests.clear()
+    have(registry, tmp_path, pin, serial=SERIAL)
+    sought = replace(SOUGHT, version=VersionRequest(name), flavour=pin.driver.flavour)
+    trusted = found(settings, registry, sought)
+    if is_taken:
+        assert store_pulled(settings, trusted, DEFAULT).stored.added
+        # That was consent to this name, and to nothing else.
+        sought = replace(SOUGHT, version=VersionRequest())
+        registry.manifests.clear()
+        have(registry, tmp_path, make_pin(version="1.2"), serial=SERIAL)
+        trusted = found(settings, registry, sought)
+    with pytest.raises(DowngradeError):
+        store_pulled(settings, trusted, DEFAULT)
+
+
+def test_a_slower_pull_does_not_forget_the_newer_one(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    have(registry, tmp_path, serial=SERIAL)
+    trusted = found(settings, registry)
+    store_pulled(settings, trusted, DEFAULT)
+    layout, target = Layout(settings.root, "demo"), f"debian:12 {KERNEL} x86_64 open 1.2"
+
+    def meanwhile(*_: object, **__: object) -> bool:
+        # While an entry is looked at, another command takes a newer artifact.
+        note_serial(layout, target, SERIAL + 60)
+        return True
+
+    monkeypatch.setattr(pulling, "is_signed_for_host", meanwhile)
+    with pytest.raises(DowngradeError):
+        store_pulled(settings, trusted, DEFAULT)
+    assert known_serials(layout) == {target: SERIAL + 60}
+
+
+def test_what_is_for_another_kernel_is_no_downgrade(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    other = make_pin(kernel="6.1.0-99-amd64")
+    have(registry, tmp_path, serial=SERIAL + 60)
+    store_pulled(settings, found(settings, registry), DEFAULT)
+    have(registry, tmp_path, other, serial=SERIAL)
+    sought = replace(SOUGHT, kernel="6.1.0-99-amd64")
+    store_pulled(settings, found(settings, registry, sought), DEFAULT)
+
+
+def test_serials_outlive_the_entries(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    have(registry, tmp_path, serial=SERIAL)
+    before = found(settings, registry)
+    have(registry, tmp_path, serial=SERIAL + 60)
+    shutil.rmtree(store_pulled(settings, found(settings, registry), DEFAULT).stored.entry)
+    with pytest.raises(DowngradeError):
+        store_pulled(settings, before, DEFAULT)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"x": "1"}', '{"x": true}', "[" * 100_000])
+def test_serials_that_can_not_be_read_stop_pulls(
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path, text: str
+) -> None:
+    have(registry, tmp_path)
+    layout = Layout(settings.root, "demo")
+    layout.folder.mkdir(parents=True)
+    layout.serials.write_text(text)
+    with pytest.raises(ProvisionError, match="can't be read") as caught:
+        store_pulled(settings, found(settings, registry), DEFAULT)
+    assert "mv " in (caught.value.resolution or "")
+
+
+def test_a_fresh_host_can_refuse_old_signatures(
+    registry: MemoryRegistry, tmp_path: Path, settings: Settings
+) -> None:
+    have(registry, tmp_path)
+    for day, is_good in (("2026-01-01", True), ("2030-01-01", False)):
+        text = json.dumps({"keys": "/etc/provision/trust.d", "not_before": day})
+        host = configured(tmp_path, TrustConfig.model_validate_json(text))
+        if is_good:
+            found(host, registry)
+            continue
+        with pytest.raises(UntrustedError) as caught:
+            found(host, registry)
+        assert "not_before" in (caught.value.details or "")
+    del settings

@@ -1,0 +1,233 @@
+"""The second kernel of a driver: its user space is in the store, and only modules are pulled."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from provision.build.workspace import Settings
+from provision.catalogue import Catalogue
+from provision.config import Config, RegistryConfig, TrustConfig
+from provision.errors import ProvisionError
+from provision.kmod.verify import verify_artifact
+from provision.progress import Note
+from provision.registry.artifact_images import Trusted, find
+from provision.registry.registries import Consent
+from provision.store import staging
+from provision.store.entries import remove
+from provision.store.layout import Layout
+from provision.store.pulling import Pulled, store_pulled
+from unit.kmod.artifact import KERNEL as OLD
+from unit.kmod.artifact import (
+    LIBRARY,
+    VERMAGIC,
+    make_artifact,
+    make_module,
+    make_pin,
+    write_manifest,
+)
+from unit.registry.memory import MemoryRegistry, digest_of
+
+NEW = "6.1.0-50-amd64"
+LARGE = os.urandom(200_000)
+
+
+def folders(content: Path) -> tuple[bytes, bytes]:
+    """An artifact as an image has it: user space, and modules with the manifest."""
+
+    def is_userspace(name: str) -> bool:
+        return "driver/" in name and not name.endswith("manifest.json")
+
+    return _layer(content, is_userspace), _layer(content, lambda name: not is_userspace(name))
+
+
+def _layer(content: Path, is_wanted: Callable[[str], bool]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for path in sorted(content.rglob("*")):
+            name = f"opt/{path.relative_to(content)}"
+            if (path.is_symlink() or path.is_file()) and is_wanted(name):
+                archive.add(path, arcname=name, filter=_timeless)
+    return buffer.getvalue()
+
+
+def _timeless(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.mtime = 0
+    return member
+
+
+class Site:
+    """A registry with a driver for two kernels, and a host."""
+
+    def __init__(self, folder: Path) -> None:
+        self.registry = MemoryRegistry()
+        config = Config(
+            registry=RegistryConfig(address="registry.example/drivers"),
+            trust=TrustConfig(insecure=True),
+        )
+        self.settings = Settings(folder / "host", config, Catalogue([]), folder / "state")
+        self.folder = folder
+        self.userspace: dict[str, bytes] = {}
+        self.said: list[str] = []
+
+    def have(self, kernel: str, *, library: bytes = LARGE, **manifest: object) -> None:
+        content = self.folder / f"content-{kernel}"
+        module = make_module(VERMAGIC.replace(OLD, kernel))
+        pin = make_pin(kernel=kernel)
+        made = make_artifact(content, pin=pin, module=module, library=library)
+        write_manifest(content, made, **manifest)
+        userspace, modules = folders(content)
+        self.registry.have_image(pin, [userspace, modules], kernel)
+        self.userspace[kernel] = userspace
+
+    def pull(self, kernel: str, *, replace: bool = False) -> Pulled:
+        client = self.registry.client(f"registry.example/drivers/demo:{kernel}")
+        image = find(client, "x86_64").image
+        self.registry.asked.clear()
+        return store_pulled(
+            self.settings,
+            Trusted(image, None),
+            Consent(insecure=True),
+            must_replace=replace,
+            progress=lambda event: (
+                self.said.append(str(event)) if isinstance(event, Note) else None
+            ),
+        )
+
+    def blobs(self) -> int:
+        """How many layers were asked for since the last pull began."""
+        return sum("/blobs/" in asked.path for asked in self.registry.asked)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """Two kernels with the same user space."""
+    site = Site(tmp_path)
+    site.have(OLD)
+    site.have(NEW)
+    assert digest_of(site.userspace[OLD]) == digest_of(site.userspace[NEW])
+    return site
+
+
+def test_the_second_kernel_pulls_its_modules_only(site: Site) -> None:
+    first = site.pull(OLD)
+    assert first.received > len(LARGE)
+    assert site.blobs() == 2
+    second = site.pull(NEW)
+    assert site.blobs() == 1
+    assert second.received < 20_000
+    assert "are in the store, and not pulled" in " ".join(site.said)
+    entry = second.stored.entry
+    assert verify_artifact(entry).findings == ()
+    assert (entry / "driver/usr/lib64/demo/libdemo.so.1").is_symlink()
+    library = f"driver{LIBRARY}"
+    assert (entry / library).stat().st_ino == (first.stored.entry / library).stat().st_ino
+    # Its modules are its own: hosts sign them.
+    assert (entry / f"lib/modules/{NEW}/demo.ko").stat().st_nlink == 1
+
+
+def test_either_entry_outlives_the_other(site: Site) -> None:
+    first = site.pull(OLD).stored.entry
+    second = site.pull(NEW).stored.entry
+    layout = Layout(site.settings.root, "demo")
+    freed = remove(layout, first.name)
+    assert freed < len(LARGE), "the library is still there"
+    assert verify_artifact(second).findings == ()
+    assert remove(layout, second.name) > len(LARGE)
+
+
+def test_what_is_damaged_in_the_store_is_pulled(site: Site) -> None:
+    first = site.pull(OLD).stored.entry
+    library = first / f"driver{LIBRARY}"
+    library.write_bytes(b"x" * len(LARGE))
+    second = site.pull(NEW)
+    assert "What the store has of it is damaged; pulling all of it" in " ".join(site.said)
+    assert verify_artifact(second.stored.entry).findings == ()
+    assert second.received > len(LARGE)
+    # The damaged one is repaired by itself, and not from itself.
+    site.said.clear()
+    site.pull(OLD, replace=True)
+    assert verify_artifact(first).findings == ()
+    assert not any("damaged" in text for text in site.said)
+
+
+@pytest.mark.parametrize("change", ["size", "gone", "link", "manifest"])
+def test_what_the_store_lacks_is_pulled(site: Site, change: str) -> None:
+    first = site.pull(OLD).stored.entry
+    library = first / f"driver{LIBRARY}"
+    link = library.with_name("libdemo.so.1")
+    match change:
+        case "size":
+            library.write_bytes(b"short")
+        case "gone":
+            library.unlink()
+        case "link":
+            link.unlink()
+            link.symlink_to("/etc/hostname")
+        case "manifest":
+            (first / "driver/manifest.json").write_bytes(b"{}")
+    second = site.pull(NEW)
+    assert site.blobs() == 2
+    assert verify_artifact(second.stored.entry).findings == ()
+
+
+def test_other_content_is_pulled(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.have(OLD)
+    site.have(NEW, library=os.urandom(len(LARGE)))
+    site.pull(OLD)
+    second = site.pull(NEW)
+    assert site.blobs() == 2
+    assert verify_artifact(second.stored.entry).findings == ()
+
+
+def test_what_has_another_kind_now_is_pulled(site: Site) -> None:
+    """Its kind decides its label under SELinux, and a linked file has one label for both."""
+    entry = site.pull(OLD).stored.entry
+    manifest = entry / "driver/manifest.json"
+    text = manifest.read_text()
+    assert '"library"' in text
+    manifest.write_text(text.replace('"library"', '"binary"'))
+    site.pull(NEW)
+    assert site.blobs() == 2
+
+
+def test_an_image_whose_manifest_is_damaged_is_refused(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.have(OLD)
+    site.have(NEW, pin_digest="sha256:" + "0" * 64)
+    site.pull(OLD)
+    with pytest.raises(ProvisionError, match="damaged"):
+        site.pull(NEW)
+    assert len(list((tmp_path / "host/var/lib/provision/demo").glob("[0-9a-f]*"))) == 1
+
+
+def test_a_file_system_without_links_has_copies(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("none here")
+
+    site.pull(OLD)
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    second = site.pull(NEW)
+    assert site.blobs() == 1
+    assert verify_artifact(second.stored.entry).findings == ()
+    assert (second.stored.entry / f"driver{LIBRARY}").stat().st_nlink == 1
+
+
+def test_nothing_is_added_unless_all_is_there(site: Site, tmp_path: Path) -> None:
+    draft = tmp_path / "draft"
+    layout = Layout(site.settings.root, "demo")
+    assert not staging.complete_from_store(layout, "0" * 12, draft), "no manifest yet"
+    make_artifact(draft)
+    assert staging.complete_from_store(layout, "0" * 12, draft), "nothing is missing"
+    (draft / f"driver{LIBRARY}").unlink()
+    layout.folder.mkdir(parents=True)
+    assert not staging.complete_from_store(layout, "0" * 12, draft)
+    assert not (draft / f"driver{LIBRARY}").exists()
