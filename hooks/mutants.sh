@@ -3,7 +3,7 @@
 # line at a time, and the tests have to notice. Options are cargo-mutants' own:
 #
 #   hooks/mutants.sh                            all (hours on two cores)
-#   hooks/mutants.sh --re src/rootfs.rs         one module
+#   hooks/mutants.sh --re src/host/rootfs.rs         one module
 #   hooks/mutants.sh --in-diff changes.patch    what a patch touches (git diff main > changes.patch)
 #   hooks/mutants.sh --iterate                  what the last run left; also continues an interrupted run
 #   hooks/mutants.sh --shard 0/4                a quarter of it

@@ -14,14 +14,14 @@ use std::time::Instant;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use oci_decorator::config::{settings, vendor_dir};
-use oci_decorator::decide::decide;
-use oci_decorator::discover::host::Host;
-use oci_decorator::discover::inventory::collect;
-use oci_decorator::edits::Edits;
-use oci_decorator::ldcache;
-use oci_decorator::policy::Policy;
-use oci_decorator::request::Request;
-use oci_decorator::rootfs::Root;
+use oci_decorator::host::inventory::collect;
+use oci_decorator::host::ldcache;
+use oci_decorator::host::rootfs::Root;
+use oci_decorator::host::Host;
+use oci_decorator::model::decide::decide;
+use oci_decorator::model::edits::Edits;
+use oci_decorator::model::policy::Policy;
+use oci_decorator::model::request::Request;
 
 const ROUNDS: usize = 60;
 

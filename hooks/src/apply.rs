@@ -7,10 +7,10 @@ pub mod spec;
 
 use rustix::io::Errno;
 
-use crate::edits::Settled;
+use crate::host::rootfs::Rootfs;
 use crate::log::level::Level;
 use crate::log::{Log, Note};
-use crate::rootfs::Rootfs;
+use crate::model::edits::Settled;
 
 /// Writes what a spec can't describe: empty folders, links, and the library caches. What the image
 /// prevents is logged.

@@ -1,10 +1,8 @@
-//! The configuration of a host: settings, vendor files and CDI specifications, and which files are
-//! trusted.
+//! The configuration of a host: settings, vendor files and CDI specifications.
 
 pub mod cdi;
 pub mod nvidia;
 pub mod policy;
 pub mod settings;
-pub mod trust;
 pub mod vendor;
 pub mod vendor_dir;

@@ -1,26 +1,19 @@
 //! Puts accelerator drivers into containers when they start.
 //!
-//! Each of the [`frontends`] fills in a [`request`]. The [`policy`] says which parts of it count,
-//! [`decide`] chooses the features, [`discover`] looks them up on the host, and [`apply`] puts the
-//! resulting [`edits`] into the container.
+//! Each of the [`frontends`] fills in a [`model::request`]. The [`model::policy`] says which parts of
+//! it count, [`model::decide`] chooses the features, [`host`] looks them up, and [`apply`] puts the
+//! resulting [`model::edits`] into the container.
 
 pub mod apply;
 pub mod cli;
 pub mod config;
-pub mod configure;
-pub mod decide;
-pub mod discover;
-pub mod edits;
+pub mod engines;
 pub mod error;
 pub mod frontends;
-pub mod ldcache;
+pub mod host;
 pub mod log;
-pub mod oci;
-pub mod policy;
-mod publish;
-pub mod request;
-pub mod rootfs;
-mod syscalls;
+pub mod model;
+pub mod spec;
 
 #[cfg(test)]
 #[path = "../tests/support/need.rs"]

@@ -151,7 +151,7 @@ fn newer_libraries_of_the_image_come_first_and_only_where_they_are_newer() {
     assert!(drop_in.exists());
     // The order matters, because the loader takes the first entry.
     let bytes = std::fs::read(tree.path("bundle/rootfs/etc/ld.so.cache")).unwrap();
-    let cache = oci_decorator::ldcache::parse(&bytes).unwrap();
+    let cache = oci_decorator::host::ldcache::parse(&bytes).unwrap();
     let first = cache
         .entries
         .iter()

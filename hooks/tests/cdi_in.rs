@@ -5,10 +5,10 @@ use std::process::Command;
 
 use oci_decorator::apply::spec::Spec;
 use oci_decorator::apply::write_files;
-use oci_decorator::discover::host::Host;
 use oci_decorator::frontends::{self, cdi};
+use oci_decorator::host::rootfs::Rootfs;
+use oci_decorator::host::Host;
 use oci_decorator::log::{level::Level, Log};
-use oci_decorator::rootfs::Rootfs;
 use serde_json::{json, Value};
 
 use crate::support::{code, runtime, stderr, stdout, Tree};

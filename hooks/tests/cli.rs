@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use crate::support::{code, in_users, install_copy, need, run, stderr, stdout, Tree};
-use oci_decorator::configure::links::NAMES;
+use oci_decorator::engines::links::NAMES;
 use oci_decorator::frontends::cdi_hook::VERBS;
 
 const GOOD: &str = r#"{"version":"1","activation_flag":"OCI_X","driver_feature":["a"],

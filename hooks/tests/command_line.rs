@@ -11,7 +11,7 @@ use std::process::Command;
 
 use crate::support::runtime::{find, finish};
 use crate::support::Tree;
-use oci_decorator::oci::command_line::Arguments;
+use oci_decorator::spec::command_line::Arguments;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::scene::{setup, shim, CONFIG_DIR, SPEC, VENDOR};
 use crate::support::{code, need, stderr, Tree};
-use oci_decorator::ldcache;
+use oci_decorator::host::ldcache;
 
 /// A container that was committed to an image keeps what the runtime left in place of
 /// mounted files: empty ones. The loader must not find those of a driver that is gone.

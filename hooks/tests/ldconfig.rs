@@ -5,9 +5,9 @@ use std::fs;
 use std::process::Command;
 
 use crate::support::{install_copy, need, Tree};
-use oci_decorator::edits::Library;
-use oci_decorator::ldcache;
-use oci_decorator::rootfs::Root;
+use oci_decorator::host::ldcache;
+use oci_decorator::host::rootfs::Root;
+use oci_decorator::model::edits::Library;
 
 const DROP_IN: &str = "etc/ld.so.conf.d/00-oci-decorator.conf";
 const CACHE: &str = "etc/ld.so.cache";
@@ -98,17 +98,17 @@ fn libraries(host: &Tree) -> Vec<Library> {
         r#"{{"activation_flag":"X","driver_feature":[],"inventory":{{"all-of-it":{{"libraries":[{}]}}}}}}"#,
         names.join(",")
     );
-    let host_root = oci_decorator::discover::host::Host::open(host.0.path()).unwrap();
-    let file = oci_decorator::decide::VendorFile {
+    let host_root = oci_decorator::host::Host::open(host.0.path()).unwrap();
+    let file = oci_decorator::model::decide::VendorFile {
         name: "x".into(),
         path: "x.json".into(),
         content: Ok(oci_decorator::config::vendor::parse(&config).unwrap()),
     };
     let files = [file];
-    let request = oci_decorator::request::Request::of_environment(["X=all"]);
-    let policy = oci_decorator::policy::Policy::default();
-    let (choices, _) = oci_decorator::decide::decide(&files, &request, &policy).unwrap();
-    let (edits, _) = oci_decorator::discover::inventory::collect(&host_root, &choices).unwrap();
+    let request = oci_decorator::model::request::Request::of_environment(["X=all"]);
+    let policy = oci_decorator::model::policy::Policy::default();
+    let (choices, _) = oci_decorator::model::decide::decide(&files, &request, &policy).unwrap();
+    let (edits, _) = oci_decorator::host::inventory::collect(&host_root, &choices).unwrap();
     assert_eq!(edits.libraries.len(), names.len());
     edits.libraries
 }

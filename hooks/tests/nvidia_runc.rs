@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use oci_decorator::ldcache;
+use oci_decorator::host::ldcache;
 use rustix::fs::{makedev, mknodat, FileType, Mode, CWD};
 use serde_json::{json, Value};
 

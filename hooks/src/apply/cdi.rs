@@ -6,10 +6,10 @@ use serde_json::json;
 use crate::config::settings::Settings;
 use crate::config::vendor::Vendor;
 use crate::config::vendor_dir;
-use crate::decide::VendorFile;
-use crate::discover::host::Host;
-use crate::edits::Edits;
 use crate::error::{Error, Result};
+use crate::host::Host;
+use crate::model::decide::VendorFile;
+use crate::model::edits::Edits;
 use devices::{Devices, Hook};
 
 pub use files::{write, write_each};

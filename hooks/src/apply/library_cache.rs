@@ -10,14 +10,14 @@ use std::fs::File;
 use rustix::fs::{fstat, OFlags};
 
 use super::cannot_list;
-use crate::discover::{elf, libraries};
-use crate::edits::{Compat, Library, Settled};
-use crate::ldcache::{self, compare_names};
+use crate::host::ldcache::{self, compare_names};
+use crate::host::rootfs::listing::names_in;
+use crate::host::rootfs::{is_same, open_regular, Root, Rootfs};
+use crate::host::{elf, libraries};
 use crate::log::level::Level;
 use crate::log::Note;
-use crate::oci::json::Json;
-use crate::rootfs::listing::names_in;
-use crate::rootfs::{is_same, open_regular, Root, Rootfs};
+use crate::model::edits::{Compat, Library, Settled};
+use crate::spec::json::Json;
 
 /// The section in which NVIDIA names the hosts that a library of an image suits.
 const NOTE: &str = ".note.cuda.fwd_compatibility";

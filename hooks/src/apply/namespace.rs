@@ -10,11 +10,11 @@ use rustc_hash::FxHashMap;
 use rustix::fs::{makedev, mknodat, AtFlags, FileType, Gid, Mode, Uid};
 use rustix::io::Errno;
 
-use crate::edits::{variable_name, DescribedMount, Device, Edits, Settled};
 use crate::error::{Error, Result};
+use crate::host::rootfs::{split, Rootfs};
 use crate::log::level::Level;
 use crate::log::Note;
-use crate::rootfs::{split, Rootfs};
+use crate::model::edits::{variable_name, DescribedMount, Device, Edits, Settled};
 
 use mounts::Opened;
 use process::Process;

@@ -10,10 +10,12 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
-use crate::edits::{Attribute, DescribedMount, Mount, Mounted, Present, Settled, FILE_MOUNT};
 use crate::error::{Error, Result};
-use crate::oci::json::{quote, RawObject};
-use crate::oci::keys;
+use crate::model::edits::{
+    Attribute, DescribedMount, Mount, Mounted, Present, Settled, FILE_MOUNT,
+};
+use crate::spec::json::{quote, RawObject};
+use crate::spec::keys;
 use splice::{apply, extend, Additions, Splice};
 
 /// Largest spec that is read, in bytes.

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use crate::config::cdi::folder::SpecFile;
-use crate::discover::host::Host;
 use crate::error::{exit, Result};
 use crate::frontends::cdi::{read, Registry};
+use crate::host::Host;
 use crate::log::printable;
 
 /// The devices in the folders of a host.

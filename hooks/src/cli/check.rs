@@ -10,14 +10,14 @@ use std::path::Path;
 use crate::config::settings::Loaded;
 use crate::config::vendor::Mistake;
 use crate::config::vendor_dir;
-use crate::decide::{decide, Choice, VendorFile};
-use crate::discover::host::Host;
-use crate::discover::inventory::{collect_whole, Item, Report};
 use crate::error::{exit, Error, Result};
 use crate::frontends::scheduled::{self, Scheduled};
+use crate::host::inventory::{collect_whole, Item, Report};
+use crate::host::Host;
 use crate::log::level::Level;
-use crate::policy::Policy;
-use crate::request::{asked, Asked, Request};
+use crate::model::decide::{decide, Choice, VendorFile};
+use crate::model::policy::Policy;
+use crate::model::request::{asked, Asked, Request};
 
 pub use interfaces::Said;
 

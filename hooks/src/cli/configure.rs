@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use super::go_flags::{Known, Takes, Words};
 use super::print;
-use crate::configure::hooks_d::{self, Hook};
-use crate::configure::plan::{self, Done, Job};
-use crate::configure::{containerd, crio, files, record, Engine, Wanted};
+use crate::engines::hooks_d::{self, Hook};
+use crate::engines::plan::{self, Done, Job};
+use crate::engines::{containerd, crio, files, record, Engine, Wanted};
 use crate::error::{exit, Error, Result};
 
 const HELP: &str = include_str!("configure.txt");

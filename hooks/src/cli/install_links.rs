@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use super::configure::record_path;
 use super::go_flags::{Known, Takes, Words};
 use super::print;
-use crate::configure::links::{Done, Links, RECORD};
-use crate::configure::owner::owner;
+use crate::engines::links::{Done, Links, RECORD};
+use crate::engines::owner::owner;
 use crate::error::{Error, Result};
-use crate::oci::json::quote;
+use crate::spec::json::quote;
 
 const KNOWN: &[Known] = &[
     (&["remove"], Takes::Nothing),

@@ -138,7 +138,7 @@ fn help(command: &str) -> Result<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::configure::links::NAMES;
+    use crate::engines::links::NAMES;
     use crate::frontends::cdi_hook::VERBS;
     use std::fs;
     use std::path::Path;

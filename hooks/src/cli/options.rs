@@ -11,7 +11,7 @@ use super::usage;
 use crate::config::settings::{self, Loaded};
 use crate::error::{Error, Result};
 use crate::frontends::hook;
-use crate::request::ANNOTATION_PREFIX;
+use crate::model::request::ANNOTATION_PREFIX;
 
 /// The options of a command line.
 #[derive(Default)]

@@ -2,7 +2,7 @@
 
 use toml::Value;
 
-use crate::policy::{Allowed, OnRefusal, Policy, Who, Writer};
+use crate::model::policy::{Allowed, OnRefusal, Policy, Who, Writer};
 
 /// Every key of the table.
 pub const KEYS: [&str; 7] = [

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use toml::Value;
 
-use crate::config::{policy, trust};
+use crate::config::policy;
 use crate::error::{Error, Result};
+use crate::host::rootfs::{open_regular, read_whole};
+use crate::host::trust;
 use crate::log::level::Level;
-use crate::policy::Policy;
-use crate::request::Interface;
-use crate::rootfs::{open_regular, read_whole};
+use crate::model::policy::Policy;
+use crate::model::request::Interface;
 
 /// The default path of the settings.
 pub const DEFAULT_PATH: &str = "/etc/oci-decorator/config.toml";

@@ -8,10 +8,10 @@ mod reader;
 
 use rustc_hash::FxHashMap;
 
-use crate::discover::glob;
+use crate::host::glob;
 use crate::log::level::Level;
-use crate::oci::json::Json;
-use crate::request::Interface;
+use crate::model::request::Interface;
+use crate::spec::json::Json;
 
 pub use check::{check_kind, is_flag};
 use reader::Reader;

@@ -8,14 +8,14 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::config::trust::{self, untrusted, Distrust};
 use crate::config::vendor::{is_flag, parse, Mistake, Vendor};
-use crate::decide::{Broken, VendorFile};
 use crate::error::{Error, Result};
-use crate::oci::json::Json;
-use crate::request::Interface;
-use crate::rootfs::listing::names_in;
-use crate::rootfs::{open_regular, read_whole};
+use crate::host::rootfs::listing::names_in;
+use crate::host::rootfs::{open_regular, read_whole};
+use crate::host::trust::{self, untrusted, Distrust};
+use crate::model::decide::{Broken, VendorFile};
+use crate::model::request::Interface;
+use crate::spec::json::Json;
 
 /// Largest vendor file that is read, in bytes.
 pub const MAX_SIZE: u64 = 1 << 20;

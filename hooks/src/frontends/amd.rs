@@ -1,8 +1,8 @@
 //! AMD's interface: `ROCR_VISIBLE_DEVICES`, read as Sarus's hook does.
 
 use crate::config::settings::Scheduler;
-use crate::policy::{Policy, Who};
-use crate::request::{Ask, Details, Interface, Request, Source, Units, Way};
+use crate::model::policy::{Policy, Who};
+use crate::model::request::{Ask, Details, Interface, Request, Source, Units, Way};
 
 use super::nvidia::Words;
 use super::sarus::{Given, ROCR};

@@ -13,11 +13,11 @@ use std::path::PathBuf;
 
 use crate::config::cdi::folder::{self, SpecFile};
 use crate::config::cdi::name::qualified;
-use crate::discover::host::Host;
-use crate::edits::Edits;
 use crate::error::{Error, Result};
+use crate::host::Host;
 use crate::log::level::Level;
 use crate::log::Note;
+use crate::model::edits::Edits;
 
 pub use crate::config::cdi::folder::DEFAULT as DEFAULT_FOLDERS;
 pub use registry::{Listed, Registry};

@@ -16,16 +16,16 @@ use crate::apply::library_cache;
 use crate::apply::namespace::params;
 use crate::apply::spec::Spec;
 use crate::apply::{cannot_link, cannot_list};
-use crate::edits::paths::clean;
-use crate::edits::{Compat, Link};
 use crate::error::{Error, Result};
 use crate::frontends::text_of;
-use crate::ldcache::drop_in;
+use crate::host::ldcache::drop_in;
+use crate::host::rootfs::Rootfs;
 use crate::log::level::Level;
 use crate::log::Note;
-use crate::oci::bundle::read_config;
-use crate::oci::state;
-use crate::rootfs::Rootfs;
+use crate::model::edits::paths::clean;
+use crate::model::edits::{Compat, Link};
+use crate::spec::bundle::read_config;
+use crate::spec::state;
 
 pub use call::{Call, Verb, VERBS};
 
@@ -115,7 +115,7 @@ fn enable_compat(rootfs: &Rootfs, compat: &Compat) -> Result<Vec<Note>> {
         ))
     })?;
     if !found.is_empty() {
-        notes.extend(crate::ldcache::update(&rootfs.files, &found));
+        notes.extend(crate::host::ldcache::update(&rootfs.files, &found));
     }
     Ok(notes)
 }

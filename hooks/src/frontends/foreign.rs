@@ -6,14 +6,14 @@ use std::sync::LazyLock;
 
 use crate::config::nvidia::{Config, Mode};
 use crate::config::settings::{Scheduler, Settings};
-use crate::discover::host::Host;
-use crate::discover::related;
-use crate::edits::Edits;
 use crate::error::Result;
+use crate::host::related;
+use crate::host::Host;
 use crate::log::Note;
-use crate::oci::spec::{hooks_at, request_with, HOOK_STAGES};
-use crate::policy::Policy;
-use crate::request::{Ask, Interface, Request, Source, Units, Way};
+use crate::model::edits::Edits;
+use crate::model::policy::Policy;
+use crate::model::request::{Ask, Interface, Request, Source, Units, Way};
+use crate::spec::config::{hooks_at, request_with, HOOK_STAGES};
 
 use super::nvidia::{csv, legacy, HostOf, Nvidia, Reader, DEVICES, HOOKS};
 use super::sarus::{self, Given};

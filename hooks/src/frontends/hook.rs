@@ -10,17 +10,17 @@ use crate::apply::namespace::{cgroup, params, Hosts};
 use crate::apply::spec::Spec;
 use crate::apply::write_files;
 use crate::config::settings::Loaded;
-use crate::edits::paths::clean;
-use crate::edits::{Edits, Mount, Present};
 use crate::error::{Error, Result};
 use crate::frontends::nvidia::Reader;
 use crate::frontends::{self, text_of, FrontEnd};
 use crate::log::level::Level;
 use crate::log::{Log, Note};
-use crate::oci::bundle::read_config;
-use crate::oci::state::State;
-use crate::policy::Policy;
-use crate::request::Request;
+use crate::model::edits::paths::clean;
+use crate::model::edits::{Edits, Mount, Present};
+use crate::model::policy::Policy;
+use crate::model::request::Request;
+use crate::spec::bundle::read_config;
+use crate::spec::state::State;
 
 /// Stages at which the container's namespaces exist and its root is not yet entered.
 pub const STAGES: [&str; 2] = ["prestart", "createRuntime"];

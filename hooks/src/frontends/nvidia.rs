@@ -14,14 +14,14 @@ mod requirements;
 use std::path::Path;
 
 use crate::config::nvidia::{Config, Mode};
-use crate::decide::not_scheduled;
-use crate::discover::host::Host;
-use crate::edits::Edits;
 use crate::error::{Error, Result};
 use crate::frontends::cdi::params_edit;
-use crate::oci::spec::{hooks_at, Wanted, HOOK_STAGES};
-use crate::policy::{Policy, Who};
-use crate::request::{Request, Source, Way};
+use crate::host::Host;
+use crate::model::decide::not_scheduled;
+use crate::model::edits::Edits;
+use crate::model::policy::{Policy, Who};
+use crate::model::request::{Request, Source, Way};
+use crate::spec::config::{hooks_at, Wanted, HOOK_STAGES};
 
 pub use devices::Words;
 

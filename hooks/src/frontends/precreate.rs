@@ -8,9 +8,9 @@ use crate::config::settings::Loaded;
 use crate::error::{exit, Result};
 use crate::frontends::nvidia::Reader;
 use crate::frontends::{self, text_of, FrontEnd};
+use crate::host::rootfs::Rootfs;
 use crate::log::level::Level;
 use crate::log::{Log, Note};
-use crate::rootfs::Rootfs;
 
 /// The edited spec. `None`: nothing applies, and every byte of the spec stays.
 /// Errors: the start is refused.

@@ -21,9 +21,9 @@ use crate::frontends::{self, text_of, FrontEnd};
 use crate::log::clock;
 use crate::log::level::Level;
 use crate::log::{append, printable, Log, Note};
-use crate::oci::bundle;
-use crate::oci::command_line::{Arguments, Create, LogFormat};
-use crate::oci::json::quote;
+use crate::spec::bundle;
+use crate::spec::command_line::{Arguments, Create, LogFormat};
+use crate::spec::json::quote;
 
 /// The program's name as a runtime.
 pub const NAME: &str = "oci-decorator-runtime";

@@ -11,8 +11,8 @@
 //! device that the container was given.
 
 use crate::config::settings::Scheduler;
-use crate::discover::facts::Facts;
-use crate::request::Request;
+use crate::host::facts::Facts;
+use crate::model::request::Request;
 
 use super::nvidia::{CAPABILITIES, CUDA_VERSION, DEVICES};
 

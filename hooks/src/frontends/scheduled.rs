@@ -2,15 +2,15 @@
 //! container names and whatever hooks its spec has.
 
 use crate::config::settings::Settings;
-use crate::decide::{not_scheduled, refuse, Choice, VendorFile};
-use crate::discover::host::Host;
-use crate::discover::reserved::Reserved;
-use crate::edits::Edits;
 use crate::error::Result;
+use crate::host::reserved::Reserved;
+use crate::host::Host;
 use crate::log::level::Level;
 use crate::log::Note;
-use crate::policy::Policy;
-use crate::request::Request;
+use crate::model::decide::{not_scheduled, refuse, Choice, VendorFile};
+use crate::model::edits::Edits;
+use crate::model::policy::Policy;
+use crate::model::request::Request;
 
 use super::foreign::Foreign;
 use super::nvidia::{Reader, HOOKS};

@@ -7,13 +7,13 @@ use std::io::{Seek, Write};
 use oci_decorator::apply::spec::Spec;
 use oci_decorator::config::cdi::{self, Syntax};
 use oci_decorator::config::{nvidia, vendor};
-use oci_decorator::discover::elf;
-use oci_decorator::edits::paths::Unseen;
-use oci_decorator::edits::{Device, Edits, Mount};
 use oci_decorator::error::Result;
-use oci_decorator::ldcache::{merge, parse, write, Addition};
-use oci_decorator::oci::state::State;
-use oci_decorator::request::{asked, Environment, Known, Outcome, Requirement, Source};
+use oci_decorator::host::elf;
+use oci_decorator::host::ldcache::{merge, parse, write, Addition};
+use oci_decorator::model::edits::paths::Unseen;
+use oci_decorator::model::edits::{Device, Edits, Mount};
+use oci_decorator::model::request::{asked, Environment, Known, Outcome, Requirement, Source};
+use oci_decorator::spec::state::State;
 
 /// What is tried: a name, samples to damage, and what must hold for any bytes.
 pub struct Target {
@@ -207,7 +207,7 @@ fn edits() -> Edits {
         mode: 0o666,
         uid: Some(0),
         gid: Some(0),
-        access: oci_decorator::edits::Access::ALL,
+        access: oci_decorator::model::edits::Access::ALL,
     };
     Edits {
         devices: vec![device("/dev/n0"), device("/dev/n1")],
@@ -226,7 +226,7 @@ fn edited(spec: &Spec) -> Result<String> {
 
 /// What was there stays, in its order; what is added makes a valid spec; twice is once.
 fn check_spec(bytes: &[u8]) {
-    let request = oci_decorator::oci::spec::request(bytes);
+    let request = oci_decorator::spec::config::request(bytes);
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };

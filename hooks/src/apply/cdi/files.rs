@@ -8,10 +8,10 @@ use rustix::fs::{Mode, OFlags};
 use super::{generate, gpu, yaml, Request, OWN_VENDOR};
 use crate::config::cdi::folder::{self as cdi_folder, SpecFile};
 use crate::config::vendor_dir;
-use crate::decide::VendorFile;
-use crate::discover::host::Host;
 use crate::error::{exit, Error, Result};
-use crate::publish::{publish, write_through};
+use crate::host::publish::{publish, write_through};
+use crate::host::Host;
+use crate::model::decide::VendorFile;
 
 /// The name that the service of NVIDIA's package uses. If that service still runs, both write the
 /// same file, and no device exists twice.

@@ -13,14 +13,14 @@ use units::{Chosen, Given};
 use crate::config::settings::Settings;
 use crate::config::vendor::Vendor;
 use crate::config::vendor_dir;
-use crate::decide::units::{Part, Unit};
-use crate::decide::{Choice, VendorFile};
-use crate::discover::facts::{Facts, Found, WRITE_AGAIN};
-use crate::discover::host::Host;
-use crate::discover::inventory::{collect_one, Report};
-use crate::discover::nodes::Nodes;
 use crate::error::{Error, Result};
-use crate::request::Interface;
+use crate::host::facts::{Facts, Found, WRITE_AGAIN};
+use crate::host::inventory::{collect_one, Report};
+use crate::host::nodes::Nodes;
+use crate::host::Host;
+use crate::model::decide::units::{Part, Unit};
+use crate::model::decide::{Choice, VendorFile};
+use crate::model::request::Interface;
 
 /// The kind that NVIDIA's users name.
 pub const KIND: (&str, &str) = ("nvidia.com", "gpu");

@@ -1,7 +1,7 @@
 use super::*;
 use crate::config::vendor::{parse, Mistake};
-use crate::decide::Broken;
 use crate::error::exit;
+use crate::model::decide::Broken;
 
 fn file(name: &str, kind: Option<&str>) -> VendorFile {
     let mut text = parse(r#"{"activation_flag":"A","driver_feature":[],"inventory":{}}"#);

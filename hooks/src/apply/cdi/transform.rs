@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use crate::config::cdi::{Node, Syntax};
-use crate::edits::lies_in;
 use crate::error::{Error, Result};
+use crate::model::edits::lies_in;
 
 /// What to change.
 #[derive(Debug, Clone)]

@@ -38,7 +38,7 @@ fn write_member(key: &str, value: &Value, depth: usize, out: &mut String) {
     if plain {
         out.push_str(key);
     } else {
-        out.push_str(&crate::oci::json::quote(key));
+        out.push_str(&crate::spec::json::quote(key));
     }
     out.push(':');
     if is_nested(value) {

@@ -14,9 +14,9 @@ use rustix::io::Errno;
 
 use super::device_filter;
 use super::process::Process;
-use crate::edits::Device;
 use crate::error::{Error, Result};
-use crate::syscalls::forbidden_in;
+use crate::host::syscalls::forbidden_in;
+use crate::model::edits::Device;
 
 /// Lets the process and its container, which has this id, use the devices.
 /// Errors: the cgroup can't be found or changed, or one above it forbids a device.
@@ -206,7 +206,7 @@ mod tests {
             mode: 0o666,
             uid: Some(0),
             gid: Some(0),
-            access: crate::edits::Access::ALL,
+            access: crate::model::edits::Access::ALL,
         };
         // A missing file is not made, as the folder would not be a cgroup.
         let one = [device('c', 195, 255)];
@@ -245,7 +245,7 @@ mod tests {
             mode: 0o666,
             uid: None,
             gid: None,
-            access: crate::edits::Access::ALL,
+            access: crate::model::edits::Access::ALL,
         };
         assert_eq!(allow(&[], &process, "c"), Ok(()));
         assert_eq!(allow(std::slice::from_ref(&device), &process, "c"), Ok(()));

@@ -10,8 +10,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::io::Errno;
 
-use crate::edits::{Access, Device};
-use crate::syscalls::bpf;
+use crate::host::syscalls::bpf;
+use crate::model::edits::{Access, Device};
 
 /// The numbers of `linux/bpf.h`.
 mod number {

@@ -6,12 +6,12 @@ use rustix::fs::{fstat, FileType, OFlags, Stat, CWD};
 use rustix::io::Errno;
 use rustix::mount::{move_mount, open_tree, MoveMountFlags, OpenTreeFlags};
 
-use crate::edits::{Attribute, DescribedMount, Device, Mount, DEVICE_MOUNT, FILE_MOUNT};
 use crate::error::{Error, Result};
+use crate::host::rootfs::{is_same, Root, Rootfs};
+use crate::host::syscalls::restrict_mount;
 use crate::log::level::Level;
 use crate::log::Note;
-use crate::rootfs::{is_same, Root, Rootfs};
-use crate::syscalls::restrict_mount;
+use crate::model::edits::{Attribute, DescribedMount, Device, Mount, DEVICE_MOUNT, FILE_MOUNT};
 
 /// File systems of the kernel. No file of a driver belongs there.
 const KERNELS: [rustix::fs::FsWord; 4] = [0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270];

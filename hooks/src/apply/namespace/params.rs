@@ -16,10 +16,10 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
 };
 
-use crate::edits::FILE_MOUNT;
 use crate::error::{Error, Result};
-use crate::rootfs::{open_regular, Rootfs};
-use crate::syscalls::restrict_mount;
+use crate::host::rootfs::{open_regular, Rootfs};
+use crate::host::syscalls::restrict_mount;
+use crate::model::edits::FILE_MOUNT;
 
 /// The file in which the driver shows its settings.
 pub const PATH: &str = "/proc/driver/nvidia/params";

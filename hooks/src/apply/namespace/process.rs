@@ -8,7 +8,7 @@ use rustix::process::{Pid, PidfdFlags};
 use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
 
 use crate::error::{Error, Result};
-use crate::syscalls::use_files_as;
+use crate::host::syscalls::use_files_as;
 
 /// The inode of the user namespace that a host starts with: linux/nsfs.h, `USER_NS_INIT_INO`.
 const HOSTS_USERS: u64 = 0xEFFF_FFFD;

@@ -1,7 +1,7 @@
 use super::process::tests::{apart, Sleeper};
 use super::*;
-use crate::edits::paths::Unseen;
-use crate::edits::{Access, Hook, Mount, NetDevice, Present};
+use crate::model::edits::paths::Unseen;
+use crate::model::edits::{Access, Hook, Mount, NetDevice, Present};
 use std::fs;
 use std::os::unix::fs::{symlink, FileTypeExt, MetadataExt};
 use std::path::Path;

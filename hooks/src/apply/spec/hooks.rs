@@ -4,10 +4,10 @@ use serde_json::value::RawValue;
 
 use super::splice::{apply, extend, Additions, Splice};
 use super::{items, object, present, strings_json, text, Spec};
-use crate::edits::{Hook, Link, Settled};
 use crate::error::{Error, Result};
-use crate::oci::json::{quote, Json};
-use crate::oci::spec::HOOK_STAGES;
+use crate::model::edits::{Hook, Link, Settled};
+use crate::spec::config::HOOK_STAGES;
+use crate::spec::json::{quote, Json};
 
 /// At this stage new file systems are mounted, and the root is not entered yet.
 const LATE_STAGE: &str = "createContainer";

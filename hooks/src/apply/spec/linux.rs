@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use super::process::user;
 use super::splice::{apply, extend, Additions, Splice};
 use super::{items, object, present, Spec};
-use crate::edits::{Device, Settled};
 use crate::error::Result;
-use crate::oci::json::{quote, RawObject};
+use crate::model::edits::{Device, Settled};
+use crate::spec::json::{quote, RawObject};
 
 /// Adds the devices, rules and interfaces of the edits.
 pub(super) fn edit<'a>(

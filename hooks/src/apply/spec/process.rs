@@ -7,9 +7,9 @@ use serde_json::value::RawValue;
 
 use super::splice::{apply, extend, Additions, Splice};
 use super::{invalid, items, object, present, text, Spec};
-use crate::edits::{variable_name, Edits, Settled};
 use crate::error::Result;
-use crate::oci::json::{quote, Json, RawObject};
+use crate::model::edits::{variable_name, Edits, Settled};
+use crate::spec::json::{quote, Json, RawObject};
 
 /// Applies the edits. A spec without a process stays as it is.
 pub(super) fn edit<'a>(

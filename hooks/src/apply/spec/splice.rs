@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::list;
 use crate::error::Result;
-use crate::oci::json::{quote, RawObject};
+use crate::spec::json::{quote, RawObject};
 
 /// A new text for a part of the old text.
 pub(super) struct Splice<'a> {

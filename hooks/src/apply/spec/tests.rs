@@ -1,6 +1,6 @@
 use super::*;
-use crate::edits::paths::Unseen;
-use crate::edits::{Device, Edits, Hook, Link, NetDevice};
+use crate::model::edits::paths::Unseen;
+use crate::model::edits::{Device, Edits, Hook, Link, NetDevice};
 use proptest::prelude::*;
 
 fn edits() -> Edits {
@@ -13,7 +13,7 @@ fn edits() -> Edits {
         mode: 0o666,
         uid: Some(0),
         gid: Some(44),
-        access: crate::edits::Access::ALL,
+        access: crate::model::edits::Access::ALL,
     };
     Edits {
         devices: vec![device("/dev/n0", 0), device("/dev/n1", 1)],
@@ -35,7 +35,7 @@ fn edited(text: &str) -> String {
     try_edited(text).unwrap()
 }
 
-fn tree(text: &str) -> crate::oci::json::Json<'_> {
+fn tree(text: &str) -> crate::spec::json::Json<'_> {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
@@ -282,7 +282,7 @@ fn variables_are_replaced_where_they_stand_and_taken_out() {
     let mut edits = edits();
     edits.devices[0].uid = None;
     edits.devices[0].gid = None;
-    edits.devices[1].access = crate::edits::Access::NONE;
+    edits.devices[1].access = crate::model::edits::Access::NONE;
     let spec = Spec::parse(text).unwrap();
     let (settled, _) = edits.settle(&spec.present().unwrap(), &Unseen);
     let edited = spec.edited(&settled).unwrap();
@@ -385,7 +385,7 @@ proptest! {
         tree(&once);
         prop_assert_eq!(all(&once), once.clone());
         let kept = environment.iter().filter(|e| {
-            let name = crate::edits::variable_name(e);
+            let name = crate::model::edits::variable_name(e);
             !matches!(name, "A" | "N" | "GONE")
         });
         for entry in kept {

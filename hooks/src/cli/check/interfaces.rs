@@ -10,7 +10,6 @@ use serde_json::{json, Value};
 
 use crate::config::nvidia::{self, Place};
 use crate::config::settings::Loaded;
-use crate::edits::Edits;
 use crate::error::{exit, Error};
 use crate::frontends::foreign::Foreign;
 use crate::frontends::nvidia::programs::{Settings, NAMES};
@@ -18,7 +17,8 @@ use crate::frontends::nvidia::{Reader, HOOKS};
 use crate::frontends::{runtime, FrontEnd};
 use crate::log::level::Level;
 use crate::log::{Log, Note};
-use crate::request::{Ask, Request, Units, Way};
+use crate::model::edits::Edits;
+use crate::model::request::{Ask, Request, Units, Way};
 
 /// The container that the command line describes.
 #[derive(Debug, Default)]

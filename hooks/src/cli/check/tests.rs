@@ -1,6 +1,6 @@
 use super::*;
 use crate::config::settings::Settings;
-use crate::policy::{OnRefusal, Who};
+use crate::model::policy::{OnRefusal, Who};
 
 const GOOD: &str = r#"{"version":"1","activation_flag":"X","driver_feature":["a"],"inventory":
     {"a":{"libraries":["/lib/there.so","/lib/absent.so"]},"b":{"directories":["/d"]}}}"#;

@@ -1,8 +1,8 @@
 //! Reports what was done to an engine's files.
 
 use super::Order;
-use crate::configure::plan::Done;
-use crate::oci::json::quote;
+use crate::engines::plan::Done;
+use crate::spec::json::quote;
 
 fn is_change(done: &[Done]) -> bool {
     done.iter().any(Done::is_change)

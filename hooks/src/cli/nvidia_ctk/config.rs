@@ -8,8 +8,8 @@ use super::{help, no_more, parse, usage, Said};
 use crate::cli::go_flags::{Known, Takes, Words};
 use crate::cli::print;
 use crate::config::nvidia::{self, Place};
-use crate::configure::files;
-use crate::configure::lock::{self, Lock};
+use crate::engines::files;
+use crate::engines::lock::{self, Lock};
 use crate::error::{exit, Error, Result};
 
 const KNOWN: &[Known] = &[

@@ -3,7 +3,7 @@
 use toml_edit::{Array, Value};
 
 use crate::config::nvidia;
-use crate::configure::toml_text;
+use crate::engines::toml_text;
 
 const TEMPLATE: &str = include_str!("../../../config/nvidia-container-runtime.toml");
 

@@ -10,11 +10,11 @@ use crate::cli::install_links::own_program;
 use crate::cli::print;
 use crate::config::nvidia::{self, Loaded, Mode, Place};
 use crate::config::settings;
-use crate::configure::links::NAMES;
-use crate::discover::facts::MAX_SIZE;
-use crate::discover::host::Host;
+use crate::engines::links::NAMES;
 use crate::error::{exit, Result};
-use crate::oci::json::{quote, Json};
+use crate::host::facts::MAX_SIZE;
+use crate::host::Host;
+use crate::spec::json::{quote, Json};
 
 const KNOWN: &[Known] = &[
     (&["json"], Takes::Nothing),

@@ -8,8 +8,8 @@ use crate::cli::configure::{
     beside_us, carry_out, engine_of, is_hook_mode, record_path, wanted, Order,
 };
 use crate::cli::go_flags::{Known, Takes, Words};
-use crate::configure::hooks_d::{self, Hook};
-use crate::configure::Engine;
+use crate::engines::hooks_d::{self, Hook};
+use crate::engines::Engine;
 use crate::error::Result;
 
 const KNOWN: &[Known] = &[

@@ -11,8 +11,8 @@ use rustix::io::Errno;
 use super::system_nodes::{minor_of, Majors, Node};
 use super::{help, no_more, parse, sub, usage, Said};
 use crate::cli::go_flags::{Known, Takes, Words};
-use crate::discover::host::Host;
 use crate::error::{exit, Error, Result};
+use crate::host::Host;
 
 const KNOWN: &[Known] = &[
     (&["dev-char-path"], Takes::Value),

@@ -24,11 +24,11 @@ pub struct NamedDevice {
 pub struct ContainerEdits {
     pub env: Vec<String>,
     pub nodes: Vec<DeviceNode>,
-    pub mounts: Vec<crate::edits::DescribedMount>,
-    pub hooks: Vec<crate::edits::Hook>,
+    pub mounts: Vec<crate::model::edits::DescribedMount>,
+    pub hooks: Vec<crate::model::edits::Hook>,
     pub groups: Vec<u32>,
     pub rdt: Option<Rdt>,
-    pub net_devices: Vec<crate::edits::NetDevice>,
+    pub net_devices: Vec<crate::model::edits::NetDevice>,
 }
 
 impl ContainerEdits {

@@ -7,11 +7,11 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{name, parse, Document, Node, Syntax};
-use crate::config::trust::{self, Distrust};
 use crate::config::vendor::{summary, Mistake};
 use crate::error::{Error, Result};
-use crate::rootfs::listing::names_in;
-use crate::rootfs::{open_regular, read_whole};
+use crate::host::rootfs::listing::names_in;
+use crate::host::rootfs::{open_regular, read_whole};
+use crate::host::trust::{self, Distrust};
 
 /// The folders that engines read, in ascending priority.
 pub const DEFAULT: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];

@@ -1,7 +1,7 @@
 //! The values of a specification, read from JSON or YAML.
 
 use super::yaml;
-use crate::oci::json::Json;
+use crate::spec::json::Json;
 
 /// The syntax of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::policy::Who;
+use crate::model::policy::Who;
 
 /// A file without mistakes.
 fn sound(text: &str) -> Settings {

@@ -1,7 +1,7 @@
 //! Checks the values of a vendor file. `None`: nothing is wrong.
 
 use super::RESERVED_FEATURES;
-use crate::discover::glob;
+use crate::host::glob;
 
 /// True if the text can be the name of an environment variable.
 pub fn is_flag(text: &str) -> bool {
@@ -71,7 +71,7 @@ pub(super) fn check_target(path: &str) -> Option<String> {
     check_path(path).or_else(|| {
         ["/dev", "/proc", "/sys"]
             .iter()
-            .find(|folder| crate::edits::lies_in(path, folder))
+            .find(|folder| crate::model::edits::lies_in(path, folder))
             .map(|folder| format!("{path:?} is in {folder}, which the runtime makes"))
     })
 }

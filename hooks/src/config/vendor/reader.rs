@@ -8,8 +8,8 @@ use super::check::{
 };
 use super::{Inventory, Mistake, Vendor, FIELDS, INVENTORY_FIELDS, REQUIRED};
 use crate::log::level::Level;
-use crate::oci::json::Json;
-use crate::request::Interface;
+use crate::model::request::Interface;
+use crate::spec::json::Json;
 
 /// Reads the values and collects mistakes. The result only counts if there are none.
 #[derive(Default)]

@@ -10,11 +10,11 @@ use super::registry::Found;
 use super::translate::translate;
 use crate::config::cdi::folder::SpecFile;
 use crate::config::cdi::{ContainerEdits, DeviceNode};
-use crate::discover::host::Host;
-use crate::edits::paths::clean;
-use crate::edits::{Access, DescribedMount, Device, Edits, Link, NetDevice};
 use crate::error::{Error, Result};
+use crate::host::Host;
 use crate::log::Note;
+use crate::model::edits::paths::clean;
+use crate::model::edits::{Access, DescribedMount, Device, Edits, Link, NetDevice};
 
 /// The mode of a node whose specification does not have one, as runtimes set it.
 const DEFAULT_MODE: u32 = 0o666;

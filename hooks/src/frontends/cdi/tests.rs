@@ -1,5 +1,5 @@
 use super::*;
-use crate::edits::Access;
+use crate::model::edits::Access;
 use std::path::Path;
 
 /// A host with two folders of specifications.

@@ -11,12 +11,12 @@
 
 use crate::apply::namespace::params::{changed, PATH as PARAMS};
 use crate::apply::spec::hooks::own_hook;
-use crate::discover::host::Host;
-use crate::edits::paths::{clean, is_plain};
-use crate::edits::{Compat, Edits, Hook, Link};
 use crate::error::Result;
 use crate::frontends::cdi_hook::{Call, Verb};
 use crate::frontends::program::PATH;
+use crate::host::Host;
+use crate::model::edits::paths::{clean, is_plain};
+use crate::model::edits::{Compat, Edits, Hook, Link};
 
 /// The stage of these hooks.
 const STAGE: &str = "createContainer";

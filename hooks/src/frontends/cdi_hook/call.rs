@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use lexopt::Arg::{Long, Short, Value};
 use lexopt::ValueExt;
 
-use crate::edits::{Compat, Link};
 use crate::error::{Error, Result};
+use crate::model::edits::{Compat, Link};
 
 /// The commands, for error messages.
 pub const VERBS: [&str; 6] = [

@@ -1,7 +1,7 @@
 use super::*;
 use crate::apply::namespace::process::tests::apart;
-use crate::discover::elf::tests::sample;
-use crate::ldcache::{merge, parse, write, Addition, Cache};
+use crate::host::elf::tests::sample;
+use crate::host::ldcache::{merge, parse, write, Addition, Cache};
 use std::fs;
 use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::PathBuf;

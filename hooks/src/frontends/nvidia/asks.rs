@@ -3,11 +3,11 @@
 use super::devices::{Candidate, AUTOMATIC};
 use super::{capabilities, devices, imex, requirements, Nvidia, Reader, Words};
 use crate::config::nvidia::Compat;
-use crate::decide::not_scheduled;
 use crate::error::{Error, Result};
 use crate::log::brief;
-use crate::policy::Policy;
-use crate::request::{Ask, Details, Interface, Request, Source, Units, Way};
+use crate::model::decide::not_scheduled;
+use crate::model::policy::Policy;
+use crate::model::request::{Ask, Details, Interface, Request, Source, Units, Way};
 
 impl Nvidia<'_> {
     /// What a candidate asks for. The parts that do not count are added to `refused`.

@@ -3,7 +3,7 @@
 use super::CAPABILITIES;
 use crate::error::{Error, Result};
 use crate::log::brief;
-use crate::request::Environment;
+use crate::model::request::Environment;
 
 /// The capabilities of images that name none.
 const DEFAULT: [&str; 2] = ["compute", "utility"];

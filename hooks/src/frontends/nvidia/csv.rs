@@ -5,20 +5,20 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::DEVICES;
 use crate::config::nvidia::Config;
-use crate::config::trust::{untrusted, Distrust};
 use crate::config::vendor::{Inventory, Vendor};
-use crate::decide::{Choice, VendorFile};
-use crate::discover::answer::groups;
-use crate::discover::host::Host;
-use crate::discover::inventory::collect;
-use crate::discover::requirements::check_one;
-use crate::edits::paths::{clean, is_plain};
-use crate::edits::{Edits, Link, Mount};
 use crate::error::{Error, Result};
+use crate::host::answer::groups;
+use crate::host::inventory::collect;
+use crate::host::requirements::check_one;
+use crate::host::rootfs::split;
+use crate::host::trust::{untrusted, Distrust};
+use crate::host::Host;
 use crate::log::level::Level;
 use crate::log::{brief, Note};
-use crate::request::{Ask, Details, Interface, Known};
-use crate::rootfs::split;
+use crate::model::decide::{Choice, VendorFile};
+use crate::model::edits::paths::{clean, is_plain};
+use crate::model::edits::{Edits, Link, Mount};
+use crate::model::request::{Ask, Details, Interface, Known};
 
 /// The base lists. The others only count for images that ask for all lists.
 const BASE: [&str; 3] = ["devices.csv", "drivers.csv", "l4t.csv"];

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use super::{requirements, DEVICES, MOUNTS};
 use crate::config::nvidia::Config;
-use crate::edits::paths::clean;
 use crate::frontends::cdi::is_name;
 use crate::frontends::sarus::CUDA;
 use crate::log::brief;
-use crate::request::{Request, Source};
+use crate::model::edits::paths::clean;
+use crate::model::request::{Request, Source};
 
 /// The meaning of a list of words.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -231,7 +231,7 @@ pub fn bare<'n>(name: &'n str, kind: &str) -> &'n str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::AskingMount;
+    use crate::model::request::AskingMount;
 
     #[test]
     fn only_mounts_of_the_null_device_below_the_folder_ask() {

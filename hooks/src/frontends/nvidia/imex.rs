@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use super::devices::below;
 use super::MOUNTS;
 use crate::config::nvidia::Config;
-use crate::discover::related::RELATED;
 use crate::error::{Error, Result};
+use crate::host::related::RELATED;
 use crate::log::brief;
-use crate::request::{Channels, MigRight, Request, Source};
+use crate::model::request::{Channels, MigRight, Request, Source};
 
 const CHANNELS: &str = "NVIDIA_IMEX_CHANNELS";
 const RIGHTS: [MigRight; 2] = [MigRight::Config, MigRight::Monitor];
@@ -132,7 +132,7 @@ pub fn related(request: &Request, config: &Config, judged: &mut Judged) -> Vec<&
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::AskingMount;
+    use crate::model::request::AskingMount;
 
     /// Reads channels while every source counts.
     fn channels(request: &Request, config: &Config) -> Result<Channels> {

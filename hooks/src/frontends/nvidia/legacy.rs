@@ -6,9 +6,9 @@ use std::path::Path;
 
 use super::{Nvidia, HOOKS};
 use crate::config::settings;
-use crate::edits::Hook;
 use crate::error::{Error, Result};
 use crate::frontends::program::{candidates, is_executable, PATH};
+use crate::model::edits::Hook;
 
 const STAGE: &str = "prestart";
 /// The option with which our own hook gets our settings.

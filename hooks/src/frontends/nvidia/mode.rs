@@ -3,8 +3,8 @@
 use super::devices::{is_automatic, is_qualified};
 use super::Reader;
 use crate::config::nvidia::Mode;
-use crate::discover::host::Host;
-use crate::request::Way;
+use crate::host::Host;
+use crate::model::request::Way;
 
 /// The way that a mode selects for these names. A hook acts in every mode, because with
 /// `docker run --gpus` no other program gives the devices.

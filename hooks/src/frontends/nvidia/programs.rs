@@ -17,7 +17,7 @@ use crate::frontends::hook::{act, Task};
 use crate::frontends::runtime::{run_as, Guise};
 use crate::frontends::FrontEnd;
 use crate::log::Log;
-use crate::oci::state::State;
+use crate::spec::state::State;
 
 /// The names of NVIDIA's runtime, and the mode that each selects.
 pub const NAMES: [(&str, Option<Mode>); 3] = [

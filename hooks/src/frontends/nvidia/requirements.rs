@@ -3,7 +3,7 @@
 use super::{CUDA_VERSION, REQUIRE_CUDA};
 use crate::error::{Error, Result};
 use crate::log::brief;
-use crate::request::{Environment, Requirement};
+use crate::model::request::{Environment, Requirement};
 
 const PREFIX: &str = "NVIDIA_REQUIRE_";
 /// Not a requirement: it selects the file lists of a board.

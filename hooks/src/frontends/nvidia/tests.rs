@@ -3,15 +3,15 @@ use crate::config::settings::Loaded;
 use crate::frontends::foreign::Foreign;
 use crate::frontends::FrontEnd;
 use crate::log::Log;
-use crate::oci::spec::request_with;
-use crate::policy::{OnRefusal, Writer};
-use crate::request::{Channels, Units};
+use crate::model::policy::{OnRefusal, Writer};
+use crate::model::request::{Channels, Units};
+use crate::spec::config::request_with;
 
 /// A container's config.
 fn spec(environment: &[&str], more: &str) -> String {
     let entries: Vec<String> = environment
         .iter()
-        .map(|entry| crate::oci::json::quote(entry))
+        .map(|entry| crate::spec::json::quote(entry))
         .collect();
     let entries = entries.join(",");
     format!(r#"{{"process":{{"env":[{entries}]{more}}}}}"#)
@@ -229,7 +229,10 @@ fn rights_and_channels() {
     );
     let details = request.asks[0].details.as_ref().unwrap();
     assert_eq!(details.channels, Channels::These(vec![0, 1]));
-    assert_eq!(details.mig_rights, [crate::request::MigRight::Monitor]);
+    assert_eq!(
+        details.mig_rights,
+        [crate::model::request::MigRight::Monitor]
+    );
     assert!(details.groups);
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::discover::facts::Gpu;
+use crate::host::facts::Gpu;
 use proptest::prelude::*;
 
 /// The container's variables afterwards.

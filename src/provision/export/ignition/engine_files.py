@@ -4,7 +4,7 @@
 
 The role keeps records of the files that it wrote and of their originals; files without a record are
 foreign to it. Formats and paths are those of its modules ``_provision_managed_files`` and
-``provision_config``, and of ``oci-decorator configure`` (``hooks/src/configure/record.rs``).
+``provision_config``, and of ``oci-decorator configure`` (``hooks/src/engines/record.rs``).
 """
 
 from __future__ import annotations

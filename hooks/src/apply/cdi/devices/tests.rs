@@ -11,7 +11,7 @@ fn device(name: &str) -> Device {
         mode: 0o600,
         uid: Some(3),
         gid: Some(4),
-        access: crate::edits::Access::ALL,
+        access: crate::model::edits::Access::ALL,
     }
 }
 

@@ -8,10 +8,10 @@ use super::{Request, VOID};
 use crate::apply::cdi::devices::{device_node, hook, mount};
 use crate::apply::spec::hooks::own_hook;
 use crate::config::cdi::name::is_device;
-use crate::discover::facts::Facts;
-use crate::edits::{Device, Edits, Hook};
 use crate::error::Result;
-use crate::rootfs::split;
+use crate::host::facts::Facts;
+use crate::host::rootfs::split;
+use crate::model::edits::{Device, Edits, Hook};
 
 pub(super) fn devices(given: &Given, chosen: &Chosen, request: &Request) -> Vec<Value> {
     let mut devices = Vec::new();

@@ -9,10 +9,10 @@ use serde_json::{json, Value};
 use super::super::devices::{device_node, mount};
 use super::super::VERSION;
 use super::Request;
-use crate::discover::host::Host;
-use crate::discover::related::{Related, RELATED};
-use crate::edits::Device;
 use crate::error::{Error, Result};
+use crate::host::related::{Related, RELATED};
+use crate::host::Host;
+use crate::model::edits::Device;
 
 /// The meaning of a word of `--mode`.
 #[derive(Debug, Clone, Copy)]

@@ -1,11 +1,11 @@
 //! The nodes that a specification has, and the chosen units and parts.
 
 use super::Naming;
-use crate::decide::units::{self, Part, Unit};
-use crate::discover::nodes::{Class, Nodes};
-use crate::edits::Device;
 use crate::error::{Error, Result};
+use crate::host::nodes::{Class, Nodes};
 use crate::log::brief;
+use crate::model::decide::units::{self, Part, Unit};
+use crate::model::edits::Device;
 
 /// What every container with a device of the specification may get.
 pub(super) struct Given<'a> {

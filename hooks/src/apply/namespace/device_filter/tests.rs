@@ -119,7 +119,7 @@ fn device(name: &str) -> Device {
         mode: 0o666,
         uid: Some(0),
         gid: Some(0),
-        access: crate::edits::Access::ALL,
+        access: crate::model::edits::Access::ALL,
     }
 }
 

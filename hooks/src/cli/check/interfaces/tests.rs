@@ -1,6 +1,6 @@
 use super::*;
 use crate::config::settings::Settings as Own;
-use crate::request::Interface;
+use crate::model::request::Interface;
 
 const VENDOR: &str = r#"{"version":"1","activation_flag":"OCI_NVIDIA","driver_feature":["compute"],
     "interfaces":["nvidia"],"inventory":{"compute":{"libraries":["/lib/there.so"]}}}"#;

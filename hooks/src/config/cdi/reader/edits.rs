@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::values::{get, Members};
 use super::Reader;
 use crate::config::cdi::{ContainerEdits, DeviceNode, Node, Rdt};
-use crate::edits::{Access, DescribedMount, Hook, NetDevice};
-use crate::oci::json::quote;
+use crate::model::edits::{Access, DescribedMount, Hook, NetDevice};
+use crate::spec::json::quote;
 
 /// Stages of hooks.
 const STAGES: [&str; 6] = [

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Reader;
 use crate::config::cdi::Node;
-use crate::edits::is_variable;
+use crate::model::edits::is_variable;
 
 pub(super) type Members<'a> = &'a [(String, Node)];
 

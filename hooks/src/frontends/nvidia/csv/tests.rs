@@ -1,5 +1,5 @@
 use super::*;
-use crate::request::{Source, Units, Way};
+use crate::model::request::{Source, Units, Way};
 use proptest::prelude::*;
 use std::fs;
 use std::os::unix::fs::{symlink, PermissionsExt};

@@ -1,0 +1,320 @@
+//! What the host has: the one way into a container's root, trust of files, device nodes, files and
+//! libraries of an inventory, below the folder that is the host's root.
+
+pub mod answer;
+pub mod capabilities;
+pub mod elf;
+pub mod facts;
+pub mod glob;
+pub mod inventory;
+pub mod ldcache;
+pub mod libraries;
+pub mod nodes;
+pub(crate) mod publish;
+pub mod related;
+pub mod requirements;
+pub mod reserved;
+pub mod rootfs;
+pub(crate) mod syscalls;
+mod tree;
+pub mod trust;
+pub mod units;
+
+use std::cell::OnceCell;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, OFlags, Stat};
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+use crate::host::rootfs::listing::names_in;
+use crate::host::rootfs::{cannot_open, open_regular, path_of, Root};
+use crate::model::edits::{lies_in, Access, Device};
+pub use tree::{Found, Tree};
+use trust::Distrust;
+
+/// More than the kernel writes into any file that is read here.
+const MAX_KERNEL_TEXT: u64 = 64 << 10;
+
+/// The host's file tree.
+#[derive(Debug)]
+pub struct Host {
+    pub(super) root: Root,
+    /// The root as the caller wrote it, without a slash at the end.
+    written: String,
+    /// The root's path in the kernel, also without a slash at the end.
+    real: String,
+    /// The host's `/dev`, opened when the first device is looked up.
+    dev: OnceCell<Option<OwnedFd>>,
+}
+
+impl Host {
+    /// Errors: the root is not a folder, or can't be opened.
+    pub fn open(root: &Path) -> Result<Self> {
+        let opened = Root::open(root).map_err(|e| {
+            let error = cannot_open("the host's root", root, e);
+            match e {
+                Errno::NOENT | Errno::NOTDIR => error.resolve(
+                    "name a folder that exists, with --root or with \"root\" in config.toml",
+                ),
+                _ => error,
+            }
+        })?;
+        let real = path_of(&opened).ok_or_else(|| {
+            Error::failed(format!(
+                "can't find the path of {}: /proc is missing, or the path is not UTF-8",
+                root.display()
+            ))
+        })?;
+        Ok(Self {
+            root: opened,
+            written: root.to_string_lossy().trim_end_matches('/').to_owned(),
+            real: real.trim_end_matches('/').to_owned(),
+            dev: OnceCell::new(),
+        })
+    }
+
+    /// The tree with a vendor's files: a folder of the host, or the host's root.
+    /// Errors: the driver is not installed.
+    pub fn tree(&self, folder: Option<&str>) -> Result<Tree<'_>> {
+        let Some(folder) = folder else {
+            return Ok(Tree::new(self, None, self.written.clone()));
+        };
+        let sub = self.root.sub(folder).map_err(|error| {
+            Error::not_found(format!(
+                "the driver is not installed: can't open {}{folder}: {error}",
+                self.written
+            ))
+            .resolve("install it (provision apply), or correct \"root\" in the vendor file")
+        })?;
+        let written = self.source(&sub).ok_or_else(|| {
+            Error::failed(format!("can't find the path of {}{folder}", self.written))
+        })?;
+        Ok(Tree::new(self, Some(sub), written))
+    }
+
+    /// A path of the host with the root in front, unless it begins with the root already.
+    pub fn on_host(&self, path: &str) -> String {
+        if self.written.is_empty() || lies_in(path, &self.written) {
+            path.to_owned()
+        } else {
+            format!("{}{path}", self.written)
+        }
+    }
+
+    /// The status of a path of the host, which may begin with the root. Links are followed within
+    /// the root.
+    pub fn stat(&self, path: &str) -> rustix::io::Result<Stat> {
+        rustix::fs::fstat(self.root.open_in(self.within(path), OFlags::PATH)?)
+    }
+
+    /// The real path of a file of the host; `path` may begin with the root. For a root other than
+    /// `/`, links are followed here and within that root, so that no link leads out of it when the
+    /// result is opened.
+    pub fn real(&self, path: &str) -> rustix::io::Result<String> {
+        if self.written.is_empty() {
+            return Ok(path.to_owned());
+        }
+        let opened = self.root.open_in(self.within(path), OFlags::PATH)?;
+        self.source(opened).ok_or(Errno::NOENT)
+    }
+
+    /// True if something exists at the path, even a link to nothing.
+    pub fn is_there(&self, path: &str) -> bool {
+        let itself = OFlags::PATH | OFlags::NOFOLLOW;
+        self.root.open_in(self.within(path), itself).is_ok()
+    }
+
+    /// The path below the root, of a path that may begin with the root.
+    pub(super) fn within<'p>(&self, path: &'p str) -> &'p str {
+        if !self.written.is_empty() && lies_in(path, &self.written) {
+            &path[self.written.len()..]
+        } else {
+            path
+        }
+    }
+
+    /// The real path of a folder of the host. For a root other than `/`, no link leads out of it.
+    /// `None`: the folder does not exist.
+    pub fn folder(&self, path: &Path) -> Option<PathBuf> {
+        if self.written.is_empty() {
+            return Some(path.to_owned());
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let opened = self.root.open_in(self.within(path.to_str()?), flags).ok()?;
+        self.source(opened).map(PathBuf::from)
+    }
+
+    /// Reads a regular file of the host, of at most `limit` bytes.
+    pub fn read(&self, path: &str, limit: u64) -> rustix::io::Result<Vec<u8>> {
+        self.root.read(path, limit).map(|(bytes, _)| bytes)
+    }
+
+    /// Reads a regular file of at most `limit` bytes.
+    /// Errors: `INVAL` for what is no regular file, `FBIG` for a larger one.
+    pub fn read_file(&self, path: &str, limit: u64) -> rustix::io::Result<(Vec<u8>, Stat)> {
+        self.root.read(path, limit)
+    }
+
+    /// Why a user other than root may have written the file at a path. Every folder and link in the
+    /// path counts. `None`: only root can have written it.
+    pub fn distrust(&self, path: &str) -> rustix::io::Result<Option<Distrust>> {
+        let shown = self.shown(path);
+        if self.shown("").is_empty() {
+            return trust::open(Path::new(&shown)).map(|found| found.problem);
+        }
+        // Links are followed within the root.
+        let found = self.root.open_in(path, OFlags::PATH)?;
+        let place = self.source(found).ok_or(Errno::NOENT)?;
+        trust::open(Path::new(&place)).map(|found| found.problem)
+    }
+
+    /// Reads a file of the kernel, such as one of `/proc`, which does not report its size.
+    pub fn text_of_kernel(&self, path: &str) -> Option<Vec<u8>> {
+        let found = self.root.open_in(path, OFlags::PATH).ok()?;
+        let (fd, _) = open_regular(found).ok()?;
+        let mut text = Vec::new();
+        let mut file = File::from(fd).take(MAX_KERNEL_TEXT);
+        file.read_to_end(&mut text).ok()?;
+        Some(text)
+    }
+
+    /// The names in a folder, sorted.
+    pub fn names_in(&self, folder: &str) -> rustix::io::Result<Vec<String>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let opened = self.root.open_in(folder, flags)?;
+        let mut names = crate::host::rootfs::listing::names_in(opened)?;
+        names.sort();
+        Ok(names)
+    }
+
+    /// The target of the link at a path. `None`: it is not a link.
+    pub fn link(&self, path: &str) -> Option<String> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW;
+        let fd = self.root.open_in(path, flags).ok()?;
+        let target = rustix::fs::readlinkat(fd, "", Vec::new()).ok()?;
+        let target = target.into_string().ok()?;
+        Some(target).filter(|target| !target.is_empty())
+    }
+
+    /// The path of an open file, with the root as the caller wrote it.
+    pub(super) fn source(&self, fd: impl AsFd) -> Option<String> {
+        let path = path_of(fd)?;
+        let rest = path.strip_prefix(&self.real)?;
+        Some(format!("{}{rest}", self.written))
+    }
+
+    /// A path of the host, with the root as the caller wrote it.
+    pub fn shown(&self, path: &str) -> String {
+        format!("{}{path}", self.written)
+    }
+
+    /// The nodes that a device name, path or pattern stands for, with their paths in a container.
+    pub fn devices(&self, wanted: &str) -> Vec<(String, DeviceFound)> {
+        let name = wanted.strip_prefix("/dev/").unwrap_or(wanted);
+        let names = if glob::is_pattern(name) {
+            self.expand(name)
+        } else {
+            vec![name.to_owned()]
+        };
+        names
+            .into_iter()
+            .map(|name| format!("/dev/{name}"))
+            .map(|path| {
+                let found = self.device(&path);
+                (path, found)
+            })
+            .collect()
+    }
+
+    fn device(&self, path: &str) -> DeviceFound {
+        let stat = match self.stat_device(path) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return DeviceFound::Missing,
+            Err(error) => return DeviceFound::Unusable(error.to_string()),
+        };
+        let kind = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::CharacterDevice => 'c',
+            FileType::BlockDevice => 'b',
+            FileType::Directory => {
+                return DeviceFound::Unusable(format!("is a folder; \"{path}/*\" names its nodes"))
+            }
+            _ => return DeviceFound::Unusable("is not a device node".to_owned()),
+        };
+        DeviceFound::Node(Device {
+            source: format!("{}{path}", self.written),
+            path: path.to_owned(),
+            kind,
+            major: rustix::fs::major(stat.st_rdev),
+            minor: rustix::fs::minor(stat.st_rdev),
+            mode: stat.st_mode & 0o777,
+            uid: Some(stat.st_uid),
+            gid: Some(stat.st_gid),
+            access: Access::ALL,
+        })
+    }
+
+    fn stat_device(&self, path: &str) -> rustix::io::Result<Stat> {
+        let name = path.trim_start_matches("/dev/");
+        if let (Some(dev), false) = (self.dev(), name.contains('/')) {
+            let stat = rustix::fs::statat(dev, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+                return Ok(stat);
+            }
+        }
+        let fd = self.root.open_in(path, OFlags::PATH)?;
+        rustix::fs::fstat(fd)
+    }
+
+    fn dev(&self) -> Option<&OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let open = || self.root.open_in("dev", flags).ok();
+        self.dev.get_or_init(open).as_ref()
+    }
+
+    /// The names under `/dev` that match a pattern, sorted.
+    fn expand(&self, pattern: &str) -> Vec<String> {
+        let mut names = vec![String::new()];
+        for part in pattern.split('/') {
+            names = names
+                .iter()
+                .flat_map(|folder| self.expand_part(folder, part))
+                .collect();
+        }
+        names
+    }
+
+    fn expand_part(&self, folder: &str, part: &str) -> Vec<String> {
+        let join =
+            |name: &str| format!("{folder}{}{name}", if folder.is_empty() { "" } else { "/" });
+        if !glob::is_pattern(part) {
+            return vec![join(part)];
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let Ok(opened) = self.root.open_in(&format!("dev/{folder}"), flags) else {
+            return Vec::new();
+        };
+        let mut names: Vec<String> = names_in(&opened)
+            .unwrap_or_default()
+            .into_iter()
+            .filter(|name| !name.starts_with('.') && glob::matches(part, name))
+            .map(|name| join(&name))
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+/// What the host has at the path of a device.
+#[derive(Debug, PartialEq, Eq)]
+pub enum DeviceFound {
+    Node(Device),
+    Missing,
+    Unusable(String),
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,247 @@
+//! Turns an answer into edits: the files of its features, and the chosen devices.
+
+use std::collections::BTreeSet;
+
+use super::capabilities::{channels, right_node};
+use super::facts::{Facts, Found, WRITE_AGAIN};
+use super::inventory::{collect_one, missing, summary, Report};
+use super::nodes::{add, Nodes};
+use super::requirements::check_requirements;
+use super::units::{is_drm, number};
+use super::{DeviceFound, Host};
+use crate::error::{Error, Result};
+use crate::log::level::Level;
+use crate::log::{brief, Note};
+use crate::model::decide::answers::Answer;
+use crate::model::decide::units::{choose, Asker, Chosen};
+use crate::model::edits::{Compat, Device, Edits};
+use crate::model::request::{Interface, Subject, Units};
+
+/// Where images of CUDA have newer user space parts of the driver.
+const COMPAT: &str = "/usr/local/cuda/compat";
+/// The control node of AMD's compute driver. A host without it has no such driver.
+const AMD_CONTROL: &str = "/dev/kfd";
+
+/// An answer, with the units of the host and the chosen ones.
+struct Resolved<'a> {
+    host: &'a Host,
+    answer: &'a Answer<'a>,
+    facts: Option<&'a Facts>,
+    /// The vendor's nodes on this host.
+    nodes: &'a Nodes<'a>,
+    chosen: &'a Chosen,
+}
+
+/// Looks up what an answer gives a container. Notes: what the host lacks.
+/// Errors: a device that is missing, or a requirement that is not met.
+pub fn collect_answer(host: &Host, answer: &Answer) -> Result<(Edits, Vec<Note>)> {
+    let Answer {
+        choice,
+        ask,
+        details,
+    } = answer;
+    let mut notes = Vec::new();
+    let (mut edits, items) = collect_one(host, choice, Report::Missing)?;
+    notes.extend(items.iter().filter_map(|item| missing(choice, item)));
+    let is_there = |path: &str| edits.devices.iter().any(|device| device.path == path);
+    if ask.interface == Interface::Amd && !is_there(AMD_CONTROL) {
+        let message = format!("{} has no effect: the host has no {AMD_CONTROL}", ask.by);
+        return Ok((Edits::default(), vec![Note::new(Level::Notice, message)]));
+    }
+    let found = usable(host.facts(&choice.file.name), answer, &mut notes)?;
+    let facts = found.facts();
+    let known = all_nodes(host, answer, &edits.devices, facts);
+    let asker = Asker {
+        interface: ask.interface,
+        by: &ask.by,
+        known: facts.is_some(),
+    };
+    let resolved = Resolved {
+        host,
+        answer,
+        facts,
+        nodes: &known,
+        chosen: &choose(&ask.units, &known.units, asker)?,
+    };
+    resolved.check_nodes(&edits.devices)?;
+    notes.extend(no_device(host, answer));
+    check_requirements(answer, facts, resolved.chosen, &mut notes)?;
+    resolved.give_nodes(&mut edits.devices, &mut notes)?;
+    if details.compat {
+        edits.compat.push(resolved.compat());
+    }
+    if details.groups {
+        edits.groups = groups(&edits.devices);
+    }
+    notes.push(summary(choice, &edits));
+    Ok((edits, notes))
+}
+
+/// The vendor's nodes. Features without nodes do not mean that the host has no device.
+fn all_nodes<'a>(
+    host: &'a Host,
+    answer: &Answer<'a>,
+    devices: &[Device],
+    facts: Option<&Facts>,
+) -> Nodes<'a> {
+    let vendor = answer.choice.vendor;
+    if devices.is_empty() {
+        Nodes::of(host, vendor, &nodes_of_units(host, answer), facts)
+    } else {
+        Nodes::of(host, vendor, devices, facts)
+    }
+}
+
+/// Facts that are broken or out of date refuse only a container that needs them, such as one that
+/// names a device: a guess could give another container's.
+fn usable(found: Found, answer: &Answer, notes: &mut Vec<Note>) -> Result<Found> {
+    let Found::Broken(problem) = &found else {
+        return Ok(found);
+    };
+    let by = &answer.ask.by;
+    let resolve = |message: String| Err(Error::usage(message).resolve(WRITE_AGAIN));
+    if let Units::These(names) = &answer.ask.units {
+        let names = names.join(",");
+        return resolve(format!(
+            "{by} asks for the devices {:?}, and {problem}",
+            brief(&names)
+        ));
+    }
+    // The vendor file has the driver's version too, so that one needs no facts.
+    let needs = [Subject::Cuda, Subject::Arch, Subject::Brand];
+    let mut requirements = answer.details.requirements.iter();
+    let needing = requirements.find(|r| needs.into_iter().any(|subject| r.is_about(subject)));
+    if let Some(requirement) = needing {
+        return resolve(format!("{requirement}, and {problem}"));
+    }
+    let message = format!("{problem}; devices are known by the numbers of their nodes");
+    notes.push(Note::new(Level::Warning, message).vendor(&answer.choice.file.name));
+    Ok(Found::Absent)
+}
+
+impl Resolved<'_> {
+    /// Errors: a chosen device has no node on this host, or the chosen features do not list it.
+    fn check_nodes(&self, devices: &[Device]) -> Result<()> {
+        // A feature without nodes has nothing to choose from.
+        if self.chosen.is_all || devices.is_empty() {
+            return Ok(());
+        }
+        let has_node = |at: &usize| {
+            let nodes = &self.nodes.units[*at].nodes;
+            let own = nodes.iter().find(|node| !is_drm(node)).or(nodes.first());
+            own.is_some_and(|own| devices.iter().any(|device| device.path == *own))
+        };
+        match self.chosen.units.iter().find(|at| !has_node(at)) {
+            Some(at) => Err(self.without_node(*at)),
+            None => Ok(()),
+        }
+    }
+
+    /// Why a chosen device has no node.
+    fn without_node(&self, at: usize) -> Error {
+        let (by, choice) = (&self.answer.ask.by, &self.answer.choice);
+        let index = self.nodes.units[at].index;
+        let minor = self
+            .facts
+            .and_then(|facts| Some(facts.devices.get(at)?.minor));
+        let is_own = |node: &&Device| number(&node.path) == minor && minor.is_some();
+        if let Some(node) = nodes_of_units(self.host, self.answer).iter().find(is_own) {
+            let path = &node.path;
+            let features = choice.features.join(", ");
+            let message = format!("{by} asks for the device {index}, whose node {path} is not in the inventory of the features {features}");
+            return Error::usage(message).resolve(format!(
+                "ask for a feature that has the node, or add it to \"devices\" in {}",
+                choice.file.path
+            ));
+        }
+        let message = format!("{by} asks for the device {index}, and the host has no node for it");
+        Error::not_found(message)
+            .resolve("load the driver: `provision load`; `oci-decorator check` lists the nodes")
+    }
+
+    /// Leaves the nodes of the chosen devices, and adds those of parts, channels and rights.
+    fn give_nodes(&self, devices: &mut Vec<Device>, notes: &mut Vec<Note>) -> Result<()> {
+        let details = self.answer.details;
+        let mut named = channels(self.host, &details.channels, &details.channels_by)?;
+        for right in &details.mig_rights {
+            named.push(right_node(self.host, *right)?);
+        }
+        if devices.is_empty() {
+            // What belongs to devices is of no use without their nodes.
+            notes.extend(without_nodes(self.answer));
+            return Ok(());
+        }
+        let mut missing = self.nodes.limit(devices, self.chosen);
+        missing.extend(add(self.host, devices, named.iter()));
+        notes.extend(missing.into_iter().map(|(path, problem)| {
+            let message = format!("{path} is left out: {problem}");
+            Note::new(Level::Warning, message)
+        }));
+        Ok(())
+    }
+
+    fn compat(&self) -> Compat {
+        let driver = self.facts.and_then(|facts| facts.driver_version.clone());
+        Compat {
+            folder: COMPAT.to_owned(),
+            driver: driver.or_else(|| self.answer.choice.vendor.version.clone()),
+            cuda: self.facts.and_then(|facts| facts.cuda_version.clone()),
+        }
+    }
+}
+
+/// The host's nodes of devices that can be chosen, whether or not a feature lists them.
+fn nodes_of_units(host: &Host, answer: &Answer) -> Vec<Device> {
+    let units = answer.choice.vendor.units.iter();
+    let found = units.flat_map(|units| host.devices(units));
+    let nodes = found.filter_map(|(_, found)| match found {
+        DeviceFound::Node(device) => Some(device),
+        _ => None,
+    });
+    nodes.collect()
+}
+
+/// A warning if a container asks for every device and the host has none. The container still gets
+/// the driver's files, as with NVIDIA's tools.
+fn no_device(host: &Host, answer: &Answer) -> Option<Note> {
+    let is_known = answer.choice.vendor.units.is_some();
+    if answer.ask.units != Units::All || !is_known || !nodes_of_units(host, answer).is_empty() {
+        return None;
+    }
+    let message = format!(
+        "{} asks for every device, and the host has none: the container gets the driver's files only; load the driver: `provision load`",
+        answer.ask.by
+    );
+    Some(Note::new(Level::Warning, message).vendor(&answer.choice.file.name))
+}
+
+/// A notice if none of the features has a node.
+fn without_nodes(answer: &Answer) -> Option<Note> {
+    if answer.ask.units == Units::None
+        || answer.choice.features.is_empty() && answer.details.capabilities.is_empty()
+    {
+        return None;
+    }
+    let message = format!(
+        "{} gets no device: the features that it asks for have none in {}",
+        answer.ask.by, answer.choice.file.path
+    );
+    Some(Note::new(Level::Notice, message).vendor(&answer.choice.file.name))
+}
+
+/// Groups that a process must join to use nodes that are not open to everyone.
+pub fn groups(devices: &[Device]) -> Vec<u32> {
+    let needed = |device: &&Device| {
+        let (group, others) = (device.mode >> 3 & 0o6, device.mode & 0o6);
+        device.gid != Some(0) && group & !others != 0
+    };
+    let groups: BTreeSet<u32> = devices
+        .iter()
+        .filter(needed)
+        .filter_map(|d| d.gid)
+        .collect();
+    groups.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests;

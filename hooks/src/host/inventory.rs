@@ -1,0 +1,315 @@
+//! Turns a choice into edits: looks every device and file up on the host.
+
+use std::fs::File;
+
+use rustc_hash::FxHashMap;
+use rustix::fs::FileType;
+use rustix::io::Errno;
+
+use crate::config::vendor::Inventory;
+use crate::error::{Error, Result};
+use crate::host::elf::{self, Elf};
+use crate::host::libraries::is_library;
+use crate::host::nodes::{Class, Nodes};
+use crate::host::rootfs::split;
+use crate::host::tree::whole_folders;
+use crate::host::{DeviceFound, Found, Host, Tree};
+use crate::log::level::Level;
+use crate::log::Note;
+use crate::model::decide::units::Chosen;
+use crate::model::decide::Choice;
+use crate::model::edits::{Edits, Library, Mount};
+
+/// One line of an inventory, and what the host has for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Item {
+    pub feature: String,
+    pub kind: Kind,
+    /// The path in the inventory; for a pattern, the path that matches.
+    pub path: String,
+    /// What the container gets, or why it gets nothing.
+    pub found: std::result::Result<String, String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Device,
+    Directory,
+    File,
+}
+
+impl Kind {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Device => "device",
+            Self::Directory => "directory",
+            Self::File => "file",
+        }
+    }
+}
+
+/// Collects the edits of every choice. Notes: what the host lacks.
+/// Errors: a vendor's `root` does not exist, so its driver is not installed.
+pub fn collect(host: &Host, choices: &[Choice]) -> Result<(Edits, Vec<Note>)> {
+    let mut edits = Edits::default();
+    let mut notes = Vec::new();
+    for choice in choices {
+        let (own, items) = collect_whole(host, choice, Report::Missing)?;
+        let missing = items.iter().filter_map(|item| missing(choice, item));
+        notes.extend(missing.chain([summary(choice, &own)]));
+        edits.append(own);
+    }
+    edits.sort();
+    Ok((edits, notes))
+}
+
+/// Which lines of an inventory are reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Report {
+    Missing,
+    /// All lines, and the sonames of the vendor file are checked against the files.
+    All,
+}
+
+/// Collects the edits of one choice for a container that chooses no devices: it gets every unit.
+/// Reports on the lines of the inventory. Errors: as [`collect_one`].
+pub fn collect_whole(host: &Host, choice: &Choice, report: Report) -> Result<(Edits, Vec<Item>)> {
+    let (mut edits, mut items) = collect_one(host, choice, report)?;
+    let (vendor, name) = (choice.vendor, &choice.file.name);
+    let (nodes, problem) = Nodes::by_facts(host, vendor, name, &edits.devices);
+    let item = |path: String, problem: String| Item {
+        feature: choice.features.join(", "),
+        kind: Kind::Device,
+        path,
+        found: Err(problem),
+    };
+    if report == Report::All {
+        for it in &mut items {
+            let class = nodes.class(&it.path);
+            if let (Kind::Device, Ok(_), Some(reason)) = (it.kind, &it.found, class.left_out()) {
+                it.found = Err(reason.to_owned());
+            }
+        }
+    }
+    if let Some(problem) = problem {
+        let rights = edits.devices.iter();
+        let rights = rights.filter(|it| nodes.class(&it.path) == Class::Right);
+        items.extend(rights.map(|it| item(it.path.clone(), problem.clone())));
+    }
+    let missing = nodes.limit(&mut edits.devices, &Chosen::all(&nodes.units));
+    items.extend(missing.into_iter().map(|(path, why)| item(path, why)));
+    Ok((edits, items))
+}
+
+/// Collects the edits of one choice with the nodes of every class, and reports on the lines of its
+/// inventory. Errors: the driver is not installed, or a path can't be given to a container.
+pub fn collect_one(host: &Host, choice: &Choice, report: Report) -> Result<(Edits, Vec<Item>)> {
+    let tree = host
+        .tree(choice.vendor.root.as_deref())
+        .map_err(|error| Error {
+            message: format!(
+                "{} is set ({}): {}",
+                choice.vendor.activation_flag, choice.file.path, error.message
+            ),
+            ..error
+        })?;
+    let mut collector = Collector {
+        host,
+        tree: &tree,
+        sonames: &choice.vendor.sonames,
+        report,
+        feature: "",
+        edits: Edits::default(),
+        items: Vec::new(),
+        devices: FxHashMap::default(),
+        files: FxHashMap::default(),
+        read: FxHashMap::default(),
+    };
+    for feature in &choice.features {
+        if let Some(inventory) = choice.vendor.feature(feature) {
+            collector.feature = feature;
+            collector.inventory(inventory);
+        }
+    }
+    let mut edits = Edits::default();
+    edits.append(collector.edits);
+    // Outside of a store, the files of a folder may change.
+    if choice.vendor.root.is_some() {
+        edits.folders = whole_folders(&tree, &edits.mounts);
+    }
+    edits.validate()?;
+    Ok((edits, collector.items))
+}
+
+pub(super) fn missing(choice: &Choice, item: &Item) -> Option<Note> {
+    let problem = item.found.as_ref().err()?;
+    let message = format!("{} is left out: {problem}", item.path);
+    let note = Note::new(Level::Warning, message).feature(&item.feature);
+    Some(
+        note.vendor(&choice.file.name)
+            .limit(choice.vendor.log_level),
+    )
+}
+
+pub(super) fn summary(choice: &Choice, edits: &Edits) -> Note {
+    let message = format!(
+        "{} gives {}: {} devices, {} files, {} directories",
+        choice.vendor.activation_flag,
+        choice.features.join(", "),
+        edits.devices.len(),
+        edits.mounts.len(),
+        edits.directories.len(),
+    );
+    let note = Note::new(Level::Info, message).vendor(&choice.file.name);
+    note.limit(choice.vendor.log_level)
+}
+
+/// Looks each line up once, however many features have it.
+struct Collector<'a> {
+    host: &'a Host,
+    tree: &'a Tree<'a>,
+    sonames: &'a FxHashMap<String, String>,
+    report: Report,
+    feature: &'a str,
+    edits: Edits,
+    items: Vec<Item>,
+    devices: FxHashMap<&'a str, Vec<(String, Outcome)>>,
+    /// Positions in the list of mounts.
+    files: FxHashMap<&'a str, std::result::Result<usize, String>>,
+    /// Libraries by their sources, as several names may lead to one file.
+    read: FxHashMap<String, Option<Elf>>,
+}
+
+/// What a line gives, or why it gives nothing.
+type Outcome = std::result::Result<String, String>;
+
+impl<'a> Collector<'a> {
+    fn inventory(&mut self, inventory: &'a Inventory) {
+        for device in &inventory.devices {
+            if !self.devices.contains_key(device.as_str()) {
+                let outcomes = self.device(device);
+                self.devices.insert(device, outcomes);
+            }
+            for (path, found) in &self.devices[device.as_str()] {
+                self.items.extend(self.item(Kind::Device, path, found));
+            }
+        }
+        for path in &inventory.directories {
+            self.edits.directories.push(path.clone());
+            let item = self.item(Kind::Directory, path, &Ok(String::new()));
+            self.items.extend(item);
+        }
+        for path in inventory.files() {
+            if !self.files.contains_key(path) {
+                let outcome = self.file(path);
+                self.files.insert(path, outcome);
+            }
+            let outcome = &self.files[path];
+            if self.report == Report::All || outcome.is_err() {
+                let found = outcome
+                    .clone()
+                    .map(|at| self.edits.mounts[at].source.clone());
+                self.items.extend(self.item(Kind::File, path, &found));
+            }
+        }
+    }
+
+    /// `None`: this line is not reported.
+    fn item(&self, kind: Kind, path: &str, found: &Outcome) -> Option<Item> {
+        (self.report == Report::All || found.is_err()).then(|| Item {
+            feature: self.feature.to_owned(),
+            kind,
+            path: path.to_owned(),
+            found: found.clone(),
+        })
+    }
+
+    /// Adds the nodes that a device's line stands for.
+    fn device(&mut self, wanted: &str) -> Vec<(String, Outcome)> {
+        let nodes = self.host.devices(wanted);
+        if nodes.is_empty() {
+            let problem = "no device of this host matches".to_owned();
+            return vec![(wanted.to_owned(), Err(problem))];
+        }
+        let mut outcomes = Vec::with_capacity(nodes.len());
+        for (path, node) in nodes {
+            let outcome = match node {
+                DeviceFound::Node(device) => {
+                    let shown = format!("{} {}:{}", device.kind, device.major, device.minor);
+                    self.edits.devices.push(device);
+                    Ok(shown)
+                }
+                DeviceFound::Missing => Err("the host has no such device".to_owned()),
+                DeviceFound::Unusable(problem) => Err(problem),
+            };
+            outcomes.push((path, outcome));
+        }
+        outcomes
+    }
+
+    /// Adds a mount, and returns its position.
+    fn file(&mut self, path: &str) -> std::result::Result<usize, String> {
+        let mut found = self.tree.find(path).map_err(|error| match error {
+            Errno::NOENT => "the host has no such file".to_owned(),
+            other => other.to_string(),
+        })?;
+        if !matches!(
+            found.kind,
+            FileType::RegularFile | FileType::Directory | FileType::Socket
+        ) {
+            return Err("neither a file, a folder nor a socket".to_owned());
+        }
+        if found.kind == FileType::RegularFile && is_library(path) {
+            let library = self.library(&found, path)?;
+            self.edits.libraries.extend(library);
+        }
+        let source = found.source.take();
+        self.edits.mounts.push(Mount {
+            source: source.ok_or("the path that it leads to is not UTF-8, or outside the root")?,
+            target: path.to_owned(),
+        });
+        Ok(self.edits.mounts.len() - 1)
+    }
+
+    /// What the loader's cache records about a library. `None`: the file is not a library.
+    /// Errors: the file differs from what the vendor file says.
+    fn library(
+        &mut self,
+        found: &Found,
+        path: &str,
+    ) -> std::result::Result<Option<Library>, String> {
+        let library = |soname: &str, flags| Library {
+            soname: soname.to_owned(),
+            flags,
+            is_link: found.is_link,
+            path: path.to_owned(),
+        };
+        let Some(source) = found.source.as_deref() else {
+            return Ok(None); // The file can't be mounted either.
+        };
+        let own_path = self.tree.path_of(source).unwrap_or(path);
+        let stated = self.sonames.get(own_path);
+        if let (Some(soname), Report::Missing) = (stated, self.report) {
+            return Ok(Some(library(soname, elf::NATIVE_FLAGS)));
+        }
+        if !self.read.contains_key(source) {
+            let elf = found.open().ok().and_then(|fd| elf::read(&File::from(fd)));
+            self.read.insert(source.to_owned(), elf);
+        }
+        let (_, name) = split(path).unwrap_or_default();
+        let read = self.read[source].as_ref();
+        let read = read.map(|elf| (elf.soname.as_deref().unwrap_or(name), elf.flags));
+        match (stated, read) {
+            (Some(soname), read) if read != Some((soname, elf::NATIVE_FLAGS)) => Err(format!(
+                "\"sonames\" calls it {soname}, and the file is {}",
+                read.map_or("not a library".to_owned(), |(name, flags)| format!(
+                    "{name} with the flags {flags:#x}"
+                ))
+            )),
+            _ => Ok(read.map(|(name, flags)| library(name, flags))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

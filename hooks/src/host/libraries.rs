@@ -1,0 +1,308 @@
+//! The libraries in folders of a container, with what the loader's cache records about each.
+//!
+//! CDI and NVIDIA's interfaces name folders, and the cache has entries for files. Before a
+//! container exists, the files are found through the sources of the mounts that will lie in those
+//! folders. Once it exists, they are found in the container's own root.
+
+use std::fs::File;
+
+use rustc_hash::FxHashSet;
+use rustix::fs::OFlags;
+
+use crate::error::Result;
+use crate::host::elf;
+use crate::host::rootfs::listing::names_in;
+use crate::host::rootfs::{open_regular, split, Root};
+use crate::host::Host;
+use crate::model::edits::{lies_in, Edits, Library, Link};
+
+/// More files than any driver has in one folder.
+const MAX_FILES: usize = 4096;
+
+/// True for the names that `ldconfig` looks at.
+pub fn is_library(path: &str) -> bool {
+    split(path).is_some_and(|(_, name)| {
+        (name.starts_with("lib") || name.starts_with("ld-")) && name.contains(".so")
+    })
+}
+
+/// Turns `library_folders` into libraries: those that mounts of the edits put there. Each gets the
+/// soname link that `ldconfig` would make. The host is opened only if there are such folders.
+pub fn find(edits: &mut Edits, host: impl FnOnce() -> Result<Host>) -> Result<()> {
+    if edits.library_folders.is_empty() {
+        return Ok(());
+    }
+    let host = host()?;
+    let folders = std::mem::take(&mut edits.library_folders);
+    let files = files_in(edits, &host, &folders);
+    let known: FxHashSet<String> = edits.libraries.iter().map(|l| l.path.clone()).collect();
+    let mut found: Vec<Library> = files
+        .iter()
+        .filter(|(_, path)| !known.contains(path))
+        .filter_map(|(source, path)| library_at(&host.root, host.within(source), path))
+        .collect();
+    let linked = linked(&edits.links, &folders, &found);
+    let taken = |path: &String| {
+        files.iter().any(|(_, p)| p == path) || edits.links.iter().any(|l| l.path == *path)
+    };
+    let missing: Vec<Link> = found
+        .iter()
+        .filter_map(soname_link)
+        .filter(|l| !taken(&l.path))
+        .collect();
+    found.extend(linked);
+    for link in missing {
+        if !edits.links.iter().any(|l| l.path == link.path) {
+            edits.links.push(link);
+        }
+    }
+    edits.libraries.extend(found);
+    Ok(())
+}
+
+/// The files that mounts of the edits put into the folders, with their sources and paths.
+fn files_in(edits: &Edits, host: &Host, folders: &[String]) -> Vec<(String, String)> {
+    let own = edits.mounts.iter().map(|m| (&m.source, &m.target));
+    let binds = edits
+        .described
+        .iter()
+        .filter(|m| matches!(m.kind.as_str(), "" | "bind"));
+    let all = own.chain(binds.map(|m| (&m.source, &m.target)));
+    let mut files: Vec<(String, String)> = Vec::new();
+    for (source, target) in all {
+        for folder in folders {
+            in_mount(host, folder, source, target, &mut files);
+        }
+    }
+    files
+}
+
+/// Adds the files that a mount puts into a folder: the mount itself, or the files of the host's
+/// folder.
+fn in_mount(
+    host: &Host,
+    folder: &str,
+    source: &str,
+    target: &str,
+    files: &mut Vec<(String, String)>,
+) {
+    let parent = split(target).map(|(parent, _)| parent.trim_end_matches('/'));
+    let mut add = |source: String, path: String| {
+        if is_library(&path) && !files.iter().any(|(_, there)| *there == path) {
+            files.push((source, path));
+        }
+    };
+    if parent == Some(folder) {
+        add(source.to_owned(), target.to_owned());
+    } else if lies_in(folder, target) {
+        let on_host = format!("{source}{}", &folder[target.len()..]);
+        let names = host.names_in(host.within(&on_host));
+        let names = names.unwrap_or_default().into_iter().take(MAX_FILES);
+        for name in names {
+            add(format!("{on_host}/{name}"), format!("{folder}/{name}"));
+        }
+    }
+}
+
+/// Reads a file in a container's root. `None`: it is not a library.
+pub fn in_root(root: &Root, path: &str) -> Option<Library> {
+    library_at(root, path, path)
+}
+
+/// Reads a file of a root that has the given path in the container. Links are followed within the
+/// root, and only regular files are opened, because opening a device can have an effect.
+fn library_at(root: &Root, file: &str, path: &str) -> Option<Library> {
+    let (fd, _) = open_regular(root.open_in(file, OFlags::PATH).ok()?).ok()?;
+    let itself = OFlags::PATH | OFlags::NOFOLLOW;
+    let stat = rustix::fs::fstat(root.open_in(file, itself).ok()?).ok()?;
+    let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
+    library(&File::from(fd), path, kind == rustix::fs::FileType::Symlink)
+}
+
+/// The libraries in a folder of a container's root, sorted by name. What is no folder has none.
+/// Errors: the folder can't be listed, for example because it has too many files.
+pub fn in_folder(root: &Root, folder: &str) -> rustix::io::Result<Vec<Library>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let Ok(opened) = root.open_in(folder, flags) else {
+        return Ok(Vec::new());
+    };
+    let mut names = names_in(opened)?;
+    names.retain(|name| is_library(name));
+    names.sort();
+    let paths = names.iter().take(MAX_FILES);
+    let paths = paths.map(|name| format!("{folder}/{name}"));
+    Ok(paths.filter_map(|path| in_root(root, &path)).collect())
+}
+
+fn library(file: &File, path: &str, is_link: bool) -> Option<Library> {
+    let elf = elf::read(file)?;
+    let (_, name) = split(path)?;
+    Some(Library {
+        path: path.to_owned(),
+        soname: elf.soname.unwrap_or_else(|| name.to_owned()),
+        flags: elf.flags,
+        is_link,
+    })
+}
+
+/// The soname link, through which the loader and programs that use the path find the file.
+pub fn soname_link(library: &Library) -> Option<Link> {
+    let (folder, name) = split(&library.path)?;
+    (library.soname != name && !library.is_link).then(|| Link {
+        path: format!("{folder}{}", library.soname),
+        target: name.to_owned(),
+    })
+}
+
+/// The links to these libraries. The loader finds each under its own name.
+fn linked(links: &[Link], folders: &[String], libraries: &[Library]) -> Vec<Library> {
+    let one = |link: &Link| {
+        let (folder, _) = split(&link.path)?;
+        let is_listed = folders.iter().any(|f| f == folder.trim_end_matches('/'));
+        if !is_listed || !is_library(&link.path) {
+            return None;
+        }
+        let target = if link.target.starts_with('/') {
+            link.target.clone()
+        } else {
+            format!("{folder}{}", link.target)
+        };
+        let to = libraries.iter().find(|l| l.path == target)?;
+        Some(Library {
+            path: link.path.clone(),
+            is_link: true,
+            ..to.clone()
+        })
+    };
+    links.iter().filter_map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::elf::tests::sample;
+    use crate::model::edits::{DescribedMount, Mount};
+
+    /// A library with the soname libx.so.1.
+    fn elf_bytes() -> Vec<u8> {
+        sample(62, true, "libm.so.6")
+    }
+
+    fn bind(source: &str, target: &str) -> DescribedMount {
+        DescribedMount {
+            source: source.to_owned(),
+            target: target.to_owned(),
+            kind: String::new(),
+            options: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn libraries_of_mounts_are_found_by_their_sources() {
+        let host = tempfile::tempdir().unwrap();
+        let at = |name: &str| host.path().join(name).display().to_string();
+        for name in ["libx.so.5", "libother.so.1", "folder-file", "libbad.so"] {
+            std::fs::write(at(name), elf_bytes()).unwrap();
+        }
+        std::fs::write(at("libbad.so"), "text").unwrap();
+        std::fs::create_dir(at("store")).unwrap();
+        std::fs::write(at("store/libx.so.1"), elf_bytes()).unwrap();
+        let mut edits = Edits {
+            mounts: vec![Mount {
+                source: at("libx.so.5"),
+                target: "/usr/lib/libx.so.5".to_owned(),
+            }],
+            described: vec![
+                bind(&at("libother.so.1"), "/elsewhere/libother.so.1"),
+                bind(&at("folder-file"), "/usr/lib/program"),
+                bind(&at("libbad.so"), "/usr/lib/libbad.so"),
+                bind(&at("store"), "/opt/driver"),
+            ],
+            links: vec![Link {
+                path: "/usr/lib/libx.so".to_owned(),
+                target: "libx.so.5".to_owned(),
+            }],
+            library_folders: vec!["/usr/lib".to_owned(), "/opt/driver".to_owned()],
+            ..Edits::default()
+        };
+        find(&mut edits, || Host::open(host.path())).unwrap();
+        let found: Vec<_> = edits
+            .libraries
+            .iter()
+            .map(|l| (&*l.path, &*l.soname, l.is_link))
+            .collect();
+        let expected = [
+            ("/usr/lib/libx.so.5", "libx.so.1", false),
+            ("/opt/driver/libx.so.1", "libx.so.1", false),
+            ("/usr/lib/libx.so", "libx.so.1", true),
+        ];
+        assert_eq!(found, expected);
+        let links: Vec<_> = edits.links.iter().map(|l| (&*l.path, &*l.target)).collect();
+        let expected = [
+            ("/usr/lib/libx.so", "libx.so.5"),
+            ("/usr/lib/libx.so.1", "libx.so.5"),
+        ];
+        assert_eq!(links, expected);
+        let once = edits.clone();
+        find(&mut edits, || panic!("no folder is left")).unwrap();
+        assert_eq!(edits, once);
+    }
+
+    /// A file behind a link out of the host's root does not belong to this host.
+    #[test]
+    fn links_in_folders_lead_within_the_root() {
+        use std::os::unix::fs::symlink;
+        let (host, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::write(outside.path().join("libout.so.1"), elf_bytes()).unwrap();
+        let at = |name: &str| host.path().join(name);
+        std::fs::create_dir_all(at("store/lib")).unwrap();
+        std::fs::write(at("store/lib/libin.so.1"), elf_bytes()).unwrap();
+        symlink("/store/lib/libin.so.1", at("store/lib/libabsolute.so")).unwrap();
+        symlink(
+            outside.path().join("libout.so.1"),
+            at("store/lib/libout.so"),
+        )
+        .unwrap();
+        symlink(outside.path(), at("store/out")).unwrap();
+        let mut edits = Edits {
+            described: vec![bind(&at("store").display().to_string(), "/opt/driver")],
+            library_folders: vec!["/opt/driver/lib".to_owned(), "/opt/driver/out".to_owned()],
+            ..Edits::default()
+        };
+        find(&mut edits, || Host::open(host.path())).unwrap();
+        let found: Vec<_> = edits
+            .libraries
+            .iter()
+            .map(|l| (&*l.path, l.is_link))
+            .collect();
+        let expected = [
+            ("/opt/driver/lib/libabsolute.so", true),
+            ("/opt/driver/lib/libin.so.1", false),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_root_is_looked_at_from_within() {
+        let tree = tempfile::tempdir().unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        let secret = outside.path().join("libs.so");
+        std::fs::write(&secret, elf_bytes()).unwrap();
+        std::fs::create_dir(tree.path().join("lib")).unwrap();
+        std::fs::write(tree.path().join("lib/libx.so.5"), elf_bytes()).unwrap();
+        std::os::unix::fs::symlink("libx.so.5", tree.path().join("lib/libx.so")).unwrap();
+        std::os::unix::fs::symlink(secret, tree.path().join("lib/libs.so")).unwrap();
+        let root = Root::open(tree.path()).unwrap();
+        let found: Vec<_> = in_folder(&root, "/lib")
+            .unwrap()
+            .into_iter()
+            .map(|l| (l.path, l.is_link))
+            .collect();
+        let expected = [
+            ("/lib/libx.so".to_owned(), true),
+            ("/lib/libx.so.5".to_owned(), false),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(in_folder(&root, "/none").unwrap(), []);
+    }
+}

@@ -1,0 +1,121 @@
+//! Nodes of drivers that work together with NVIDIA's, and belong to no GPU. A container gets them by
+//! a variable beside its GPUs, or by a specification of CDI for them alone.
+//!
+//! Source:
+//! <https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html>
+
+use super::answer::groups;
+use super::{DeviceFound, Host};
+use crate::log::level::Level;
+use crate::log::Note;
+use crate::model::edits::{Device, Edits, Mount};
+use crate::model::request::Details;
+
+#[derive(Debug)]
+pub struct Related {
+    /// The word of `nvidia-ctk cdi generate --mode`.
+    pub word: &'static str,
+    /// The variable with which a container asks for every node, by the value `enabled`.
+    pub variable: Option<&'static str>,
+    /// Their names below `/dev`.
+    pub patterns: &'static [&'static str],
+    /// Files that go with them, if the host has them.
+    files: &'static [&'static str],
+    /// The kernel module that makes them.
+    pub module: &'static str,
+    /// If set, each node is a device, named by the number that follows this in the node's name.
+    pub number_behind: Option<&'static str>,
+}
+
+pub static RELATED: [Related; 5] = [
+    Related {
+        word: "gds",
+        variable: Some("NVIDIA_GDS"),
+        patterns: &["nvidia-fs*"],
+        files: &["/run/udev", "/etc/cufile.json"],
+        module: "nvidia-fs",
+        number_behind: None,
+    },
+    Related {
+        word: "mofed",
+        variable: Some("NVIDIA_MOFED"),
+        patterns: &["infiniband/uverbs*", "infiniband/rdma_cm"],
+        files: &[],
+        module: "ib_uverbs",
+        number_behind: None,
+    },
+    Related {
+        word: "gdrcopy",
+        variable: Some("NVIDIA_GDRCOPY"),
+        patterns: &["gdrdrv"],
+        files: &[],
+        module: "gdrdrv",
+        number_behind: None,
+    },
+    Related {
+        word: "nvswitch",
+        variable: Some("NVIDIA_NVSWITCH"),
+        patterns: &["nvidia-nvswitch*"],
+        files: &[],
+        module: "nvidia",
+        number_behind: None,
+    },
+    Related {
+        word: "imex",
+        variable: None,
+        patterns: &["nvidia-caps-imex-channels/channel*"],
+        files: &[],
+        module: "nvidia",
+        number_behind: Some("channel"),
+    },
+];
+
+impl Related {
+    pub fn devices(&self, host: &Host) -> Vec<Device> {
+        let found = self.patterns.iter().flat_map(|it| host.devices(it));
+        let nodes = found.filter_map(|(_, found)| match found {
+            DeviceFound::Node(device) => Some(device),
+            DeviceFound::Missing | DeviceFound::Unusable(_) => None,
+        });
+        nodes.collect()
+    }
+
+    pub fn mounts(&self, host: &Host) -> Vec<Mount> {
+        let Ok(tree) = host.tree(None) else {
+            return Vec::new();
+        };
+        let files = self.files.iter().filter_map(|path| {
+            Some(Mount {
+                source: tree.find(path).ok()?.source?,
+                target: (*path).to_owned(),
+            })
+        });
+        files.collect()
+    }
+}
+
+/// What a container gets by the variables. Notes: what the host lacks.
+pub fn edits(host: &Host, details: &Details) -> (Edits, Vec<Note>) {
+    let mut edits = Edits::default();
+    let mut notes = Vec::new();
+    let asked = |it: &&Related| {
+        it.variable
+            .is_some_and(|name| details.related.contains(&name))
+    };
+    for related in RELATED.iter().filter(asked) {
+        let devices = related.devices(host);
+        if devices.is_empty() {
+            let (by, module) = (related.variable.unwrap_or_default(), related.module);
+            let patterns = related.patterns.join(" and no ");
+            let message = format!("{by} has no effect: the host has no {patterns} in /dev; load the driver: modprobe {module}");
+            notes.push(Note::new(Level::Warning, message));
+            continue;
+        }
+        edits.devices.extend(devices);
+        edits.mounts.extend(related.mounts(host));
+    }
+    if details.groups {
+        edits.groups = groups(&edits.devices);
+    }
+    (edits, notes)
+}

@@ -1,0 +1,193 @@
+//! The nodes of GPUs that only a scheduler gives. They are known by the host's nodes of these
+//! names, by the units of vendor files that answer a scheduler's interface, and by the major number
+//! of NVIDIA's driver.
+
+use rustc_hash::FxHashSet;
+use rustix::fs::FileType;
+
+use super::capabilities::is_right;
+use super::{DeviceFound, Host};
+use crate::config::vendor::Vendor;
+use crate::model::edits::{lies_in, Device};
+
+/// Nodes of GPUs, on any host. Graphics nodes also depend on their vendor.
+const NAMES: [&str; 2] = ["nvidia[0-9]*", "nvidia-caps/*"];
+const GRAPHICS: [&str; 2] = ["dri/card*", "dri/renderD*"];
+/// The nodes of NVIDIA's GPUs; the minors 254 and 255 are control nodes.
+/// <https://www.kernel.org/doc/Documentation/admin-guide/devices.txt>
+const NVIDIA_MAJOR: u32 = 195;
+const NVIDIA_GPUS: u32 = 254;
+
+type Numbers = (char, u32, u32);
+
+/// The nodes that only a scheduler gives.
+#[derive(Debug)]
+pub struct Reserved {
+    numbers: FxHashSet<Numbers>,
+    paths: Vec<String>,
+}
+
+impl Reserved {
+    /// The reserved nodes of a host with these vendor files.
+    pub fn of<'v>(host: &Host, vendors: impl Iterator<Item = &'v Vendor>) -> Self {
+        let answering = vendors.filter(|vendor| !vendor.interfaces.is_empty());
+        let units = answering.filter_map(|vendor| vendor.units.as_deref());
+        let named = NAMES
+            .into_iter()
+            .chain(units.filter(|it| !it.contains("dri/")));
+        let named = named.flat_map(|pattern| host.devices(pattern));
+        let graphics = GRAPHICS.iter().flat_map(|pattern| host.devices(pattern));
+        let graphics = graphics.filter(|(path, _)| host.may_be_scheduled(path));
+        let mut found = Self {
+            numbers: FxHashSet::default(),
+            paths: Vec::new(),
+        };
+        for (path, device) in named.chain(graphics) {
+            if let DeviceFound::Node(device) = device {
+                found.numbers.insert(numbers(&device));
+                found.paths.push(path);
+            }
+        }
+        found
+    }
+
+    /// True for the node of a GPU, under any name in the container.
+    pub fn has(&self, device: &Device) -> bool {
+        let Device {
+            kind, major, minor, ..
+        } = device;
+        self.numbers.contains(&numbers(device))
+            || *kind == 'c' && *major == NVIDIA_MAJOR && *minor < NVIDIA_GPUS
+            || is_right(&device.path)
+            || is_gpu(&device.path)
+    }
+
+    /// True if a mount of this source gives the container a GPU's node, by itself or in a folder.
+    pub fn is_in(&self, host: &Host, source: &str) -> bool {
+        let within = host.within(source);
+        if self.paths.iter().any(|path| lies_in(path, within)) {
+            return true;
+        }
+        host.stat(source).is_ok_and(|stat| {
+            let device = (
+                match FileType::from_raw_mode(stat.st_mode) {
+                    FileType::CharacterDevice => 'c',
+                    FileType::BlockDevice => 'b',
+                    _ => return false,
+                },
+                rustix::fs::major(stat.st_rdev),
+                rustix::fs::minor(stat.st_rdev),
+            );
+            self.numbers.contains(&device)
+        })
+    }
+}
+
+fn numbers(device: &Device) -> Numbers {
+    (device.kind, device.major, device.minor)
+}
+
+/// True for the names under which NVIDIA's programs make nodes in a container.
+fn is_gpu(path: &str) -> bool {
+    let number = path.strip_prefix("/dev/nvidia").unwrap_or_default();
+    !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::edits::Access;
+
+    fn device(path: &str, major: u32, minor: u32) -> Device {
+        Device {
+            source: path.to_owned(),
+            path: path.to_owned(),
+            kind: 'c',
+            major,
+            minor,
+            mode: 0o666,
+            uid: None,
+            gid: None,
+            access: Access::ALL,
+        }
+    }
+
+    #[test]
+    fn a_gpu_is_known_by_its_name_and_by_its_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::open(dir.path()).unwrap();
+        let reserved = Reserved::of(&host, std::iter::empty());
+        for (path, major, minor, is) in [
+            ("/dev/nvidia0", 240, 1, true),
+            ("/dev/nvidia12", 240, 1, true),
+            ("/dev/nvidia-caps/nvidia-cap1", 240, 1, true),
+            ("/dev/any", 195, 0, true),
+            ("/dev/any", 195, 253, true),
+            ("/dev/nvidiactl", 195, 255, false),
+            ("/dev/nvidia-modeset", 195, 254, false),
+            ("/dev/nvidia", 240, 1, false),
+            ("/dev/nvidia0x", 240, 1, false),
+            ("/dev/nvidia-uvm", 240, 1, false),
+            ("/dev/any", 240, 0, false),
+        ] {
+            assert_eq!(
+                reserved.has(&device(path, major, minor)),
+                is,
+                "{path} {major}:{minor}"
+            );
+        }
+        let block = Device {
+            kind: 'b',
+            ..device("/dev/any", 195, 0)
+        };
+        assert!(!reserved.has(&block));
+    }
+
+    #[test]
+    fn the_hosts_nodes_are_known_under_any_name() {
+        use rustix::fs::{makedev, mknodat, Mode, CWD};
+        if !crate::need::root("mknod") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::create_dir_all(path("dev/dri")).unwrap();
+        let names = ["nvidia3", "x7", "dri/card0", "dri/card1", "nic"];
+        for (minor, name) in (0..).zip(names) {
+            let mode = Mode::from_raw_mode(0o666);
+            let kind = FileType::CharacterDevice;
+            mknodat(CWD, path("dev").join(name), kind, mode, makedev(240, minor)).unwrap();
+        }
+        // The kernel reports Intel as the vendor of this node.
+        std::fs::create_dir_all(path("sys/class/drm/card1/device")).unwrap();
+        std::fs::write(path("sys/class/drm/card1/device/vendor"), "0x8086\n").unwrap();
+        let vendor = |interfaces: &str| {
+            let text = format!(
+                r#"{{"activation_flag":"X","driver_feature":[],"units":"x[0-9]*",{interfaces}
+                    "inventory":{{"a":{{"devices":["x[0-9]*"]}}}}}}"#
+            );
+            crate::config::vendor::parse(&text).unwrap()
+        };
+        let host = Host::open(dir.path()).unwrap();
+        for (vendor, expected) in [
+            (
+                vendor(r#""interfaces":["nvidia"],"#),
+                [true, true, true, false, false],
+            ),
+            (vendor(""), [true, false, true, false, false]),
+        ] {
+            let reserved = Reserved::of(&host, [&vendor].into_iter());
+            let found = [0, 1, 2, 3, 4].map(|minor| reserved.has(&device("/dev/y", 240, minor)));
+            assert_eq!(found, expected);
+            for (name, is) in [
+                ("dev/nvidia3", true),
+                ("dev", true),
+                ("dev/nic", false),
+                ("dev/dri/card1", false),
+            ] {
+                let source = path(name).display().to_string();
+                assert_eq!(reserved.is_in(&host, &source), is, "{name}");
+            }
+        }
+    }
+}

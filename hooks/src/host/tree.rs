@@ -1,0 +1,279 @@
+//! Looks up the files of one vendor on the host.
+//!
+//! Most paths name a file, or a link to another name, in a folder whose path has no links. Such a
+//! folder is opened once for all its files. A file then costs one system call, or none after the
+//! folder was listed, which happens to a folder of the vendor's own tree with many files. Every
+//! other path takes longer: openat2 opens it, and /proc tells the result's path.
+
+use std::borrow::Cow;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use rustc_hash::FxHashMap;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::Host;
+use crate::host::rootfs::listing::entries_in;
+use crate::host::rootfs::{open_regular, split, Root};
+use crate::model::edits::Mount;
+
+/// Links within one folder that are followed without openat2.
+const MAX_LINKS: u32 = 8;
+/// Longer than any name: limits.h, `NAME_MAX`.
+const MAX_NAME: usize = 256;
+/// Lookups in a folder after which it is listed. A listing takes as long as five lookups.
+const PATIENCE: u32 = 5;
+/// Bytes of names up to which a listing is kept: some 150 names.
+const MAX_LISTING: usize = 8192;
+
+/// With fewer files, a mount of the whole folder saves less than it costs.
+const MIN_FILES: usize = 8;
+
+/// The file tree of one vendor.
+#[derive(Debug)]
+pub struct Tree<'a> {
+    host: &'a Host,
+    sub: Option<Root>,
+    /// Its path, without links below the host's root, which is as the caller wrote it.
+    written: String,
+    /// Folders that are open already, by their paths in the inventory.
+    folders: RefCell<Vec<(String, Rc<Folder>)>>,
+}
+
+#[derive(Debug)]
+struct Folder {
+    fd: OwnedFd,
+    lookups: Cell<u32>,
+    /// It belongs to a vendor's own tree, which is small and never changes.
+    is_own: bool,
+    /// Every name in it, unless the listing is too large.
+    names: OnceCell<Option<FxHashMap<String, FileType>>>,
+}
+
+impl Folder {
+    fn names(&self) -> Option<&FxHashMap<String, FileType>> {
+        let list = || {
+            let entries = entries_in(&self.fd, MAX_LISTING).ok()??;
+            Some(entries.into_iter().collect())
+        };
+        let names = if self.is_own {
+            self.names.get_or_init(list)
+        } else {
+            &None
+        };
+        names.as_ref()
+    }
+
+    /// The type of the file with this name. A link is not followed.
+    fn kind(&self, name: &str) -> rustix::io::Result<FileType> {
+        self.lookups.set(self.lookups.get() + 1);
+        let names = if self.lookups.get() > PATIENCE {
+            self.names()
+        } else {
+            None
+        };
+        match names.map(|names| names.get(name)) {
+            Some(None) => Err(Errno::NOENT),
+            Some(Some(kind)) if *kind != FileType::Unknown => Ok(*kind),
+            _ => {
+                let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?;
+                Ok(FileType::from_raw_mode(stat.st_mode))
+            }
+        }
+    }
+}
+
+/// A file of the host.
+#[derive(Debug)]
+pub struct Found {
+    pub kind: FileType,
+    /// The path to mount it from: without links, and beginning with the host's root as the caller
+    /// wrote it. `None`: not valid UTF-8.
+    pub source: Option<String>,
+    /// The path itself is a symbolic link.
+    pub is_link: bool,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// In this folder; the last part of the source is its name.
+    Named(Rc<Folder>),
+    /// By a descriptor with `O_PATH`.
+    Open(OwnedFd),
+}
+
+impl Found {
+    /// Opens it for reading. Errors: `INVAL` if it is not a regular file.
+    pub fn open(&self) -> rustix::io::Result<OwnedFd> {
+        match &self.place {
+            Place::Open(fd) => open_regular(fd).map(|(fd, _)| fd),
+            Place::Named(_) if self.kind != FileType::RegularFile => Err(Errno::INVAL),
+            Place::Named(folder) => {
+                let (_, name) = self.source.as_deref().and_then(split).ok_or(Errno::NOENT)?;
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+                rustix::fs::openat(&folder.fd, name, flags | OFlags::CLOEXEC, Mode::empty())
+            }
+        }
+    }
+}
+
+impl<'a> Tree<'a> {
+    pub(super) fn new(host: &'a Host, sub: Option<Root>, written: String) -> Self {
+        Self {
+            host,
+            sub,
+            written,
+            folders: RefCell::default(),
+        }
+    }
+
+    /// Looks a path up without opening the file.
+    pub fn find(&self, path: &str) -> rustix::io::Result<Found> {
+        match self.find_in_folder(path) {
+            Ok(Some(found)) => Ok(found),
+            Ok(None) | Err(Errno::LOOP) => self.find_through_links(path),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The source path of a folder of the tree, if its path has no link.
+    pub fn source_of(&self, folder: &str) -> String {
+        format!("{}{folder}", self.written)
+    }
+
+    /// The path in the inventory that a source path has.
+    pub fn path_of<'p>(&self, source: &'p str) -> Option<&'p str> {
+        source.strip_prefix(&self.written)
+    }
+
+    /// True if `known` is true for every name in a folder. Errors: `LOOP` if its path has a link.
+    pub fn holds_only(
+        &self,
+        folder: &str,
+        known: impl Fn(&str) -> bool,
+    ) -> rustix::io::Result<bool> {
+        let opened = self.folder(&format!("{folder}/"))?;
+        if let Some(names) = opened.names() {
+            return Ok(names.keys().all(|name| known(name)));
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let entries = entries_in(self.root().open_plain(folder, flags)?, usize::MAX)?;
+        Ok(entries.is_some_and(|entries| entries.iter().all(|(name, _)| known(name))))
+    }
+
+    /// Looks a path up in its open folder. `None`, or `LOOP`: the path needs openat2.
+    fn find_in_folder(&self, path: &str) -> rustix::io::Result<Option<Found>> {
+        let Some((folder, name)) = split(path) else {
+            return Ok(None);
+        };
+        let opened = self.folder(folder)?;
+        let mut name = Cow::Borrowed(name);
+        let mut buffer = [MaybeUninit::uninit(); MAX_NAME];
+        for links in 0..MAX_LINKS {
+            let kind = opened.kind(&name)?;
+            if kind != FileType::Symlink {
+                return Ok(Some(Found {
+                    kind,
+                    source: Some([&*self.written, folder, &*name].concat()),
+                    is_link: links > 0,
+                    place: Place::Named(opened),
+                }));
+            }
+            let (target, _) = rustix::fs::readlinkat_raw(&opened.fd, &*name, &mut buffer)?;
+            match std::str::from_utf8(target) {
+                // A target that fills the buffer may be longer.
+                Ok(target)
+                    if target.len() < MAX_NAME
+                        && !target.contains('/')
+                        && !matches!(target, "." | "..") =>
+                {
+                    name = Cow::Owned(target.to_owned());
+                }
+                _ => break,
+            }
+        }
+        Ok(None)
+    }
+
+    /// Opens a folder. Errors: `LOOP` if its path has a link.
+    fn folder(&self, path: &str) -> rustix::io::Result<Rc<Folder>> {
+        let mut known = self.folders.borrow_mut();
+        if let Some((_, folder)) = known.iter().find(|(name, _)| name == path) {
+            return Ok(Rc::clone(folder));
+        }
+        let folder = Rc::new(self.open_folder(path)?);
+        known.push((path.to_owned(), Rc::clone(&folder)));
+        Ok(folder)
+    }
+
+    fn open_folder(&self, path: &str) -> rustix::io::Result<Folder> {
+        let is_own = self.sub.is_some();
+        let access = if is_own { OFlags::RDONLY } else { OFlags::PATH };
+        Ok(Folder {
+            fd: self.root().open_plain(path, access | OFlags::DIRECTORY)?,
+            lookups: Cell::new(0),
+            is_own,
+            names: OnceCell::new(),
+        })
+    }
+
+    fn find_through_links(&self, path: &str) -> rustix::io::Result<Found> {
+        let fd = self.root().open_in(path, OFlags::PATH)?;
+        let stat = rustix::fs::fstat(&fd)?;
+        Ok(Found {
+            kind: FileType::from_raw_mode(stat.st_mode),
+            source: self.host.source(&fd),
+            is_link: self.is_link(path),
+            place: Place::Open(fd),
+        })
+    }
+
+    fn is_link(&self, path: &str) -> bool {
+        self.root()
+            .open_in(path, OFlags::PATH | OFlags::NOFOLLOW)
+            .and_then(rustix::fs::fstat)
+            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
+    }
+
+    fn root(&self) -> &Root {
+        self.sub.as_ref().unwrap_or(&self.host.root)
+    }
+}
+
+/// Folders of a vendor's tree that could be mounted whole: every name in them is the target of one
+/// of these mounts, whose source lies in the same folder.
+pub fn whole_folders(tree: &Tree, mounts: &[Mount]) -> Vec<Mount> {
+    let mut by_folder: BTreeMap<&str, Vec<(&str, &Mount)>> = BTreeMap::new();
+    for mount in mounts {
+        if let Some((folder, name)) = split(&mount.target) {
+            let folder = folder.trim_end_matches('/');
+            by_folder.entry(folder).or_default().push((name, mount));
+        }
+    }
+    by_folder
+        .into_iter()
+        .filter(|(folder, files)| !folder.is_empty() && files.len() >= MIN_FILES)
+        .filter_map(|(folder, mut files)| {
+            let source = tree.source_of(folder);
+            let from_here = |m: &Mount| {
+                split(&m.source).is_some_and(|(f, _)| f.trim_end_matches('/') == source)
+            };
+            files.sort_unstable_by_key(|(name, _)| *name);
+            let known = |name: &str| files.binary_search_by_key(&name, |f| f.0).is_ok();
+            let whole = files.iter().all(|(_, m)| from_here(m))
+                && tree.holds_only(folder, known).is_ok_and(|only| only);
+            whole.then(|| Mount {
+                source: source.clone(),
+                target: folder.to_owned(),
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+//! Decides which vendor file answers a request through another program's interface, and with which
+//! features. Pure.
+
+use super::{none_allowed, other_ways, refuse_broken, Choice, Refusals, VendorFile};
+use crate::config::vendor::Vendor;
+use crate::error::{Error, Result};
+use crate::log::level::Level;
+use crate::log::{brief, Note};
+use crate::model::policy::Policy;
+use crate::model::request::{Ask, Details, Request, Way};
+
+/// A vendor file and what it gives for one request.
+#[derive(Debug)]
+pub struct Answer<'a> {
+    pub choice: Choice<'a>,
+    pub ask: &'a Ask,
+    pub details: &'a Details,
+}
+
+/// The requests that count.
+#[derive(Debug, Default)]
+pub struct Answers<'a> {
+    pub by_files: Vec<Answer<'a>>,
+    /// Requests that are answered in other ways than by a vendor file.
+    pub otherwise: Vec<Ask>,
+    pub notes: Vec<Note>,
+}
+
+/// Finds the answers. Errors: why the start is refused, on one line.
+/// Notes: what the policy leaves out, and features that the vendor file lacks.
+pub fn answers<'a>(
+    files: &'a [VendorFile],
+    request: &'a Request,
+    policy: &Policy,
+    folder: &str,
+) -> Result<Answers<'a>> {
+    let mut finder = Finder {
+        files,
+        request,
+        folder,
+        refusals: Refusals::new(policy),
+        found: Answers::default(),
+    };
+    for reason in &request.refused {
+        finder.refusals.add_for(None, reason.clone())?;
+    }
+    for ask in &request.asks {
+        if ask.way == Way::VendorFile {
+            finder.add_file(ask)?;
+        } else {
+            finder.add_other_way(ask)?;
+        }
+    }
+    let mut found = finder.found;
+    found.notes.extend(finder.refusals.notes);
+    Ok(found)
+}
+
+/// Answers as they are found.
+struct Finder<'a, 'p> {
+    files: &'a [VendorFile],
+    request: &'a Request<'a>,
+    /// The folder of vendor files, for messages.
+    folder: &'p str,
+    refusals: Refusals<'p>,
+    found: Answers<'a>,
+}
+
+impl<'a> Finder<'a, '_> {
+    fn add_other_way(&mut self, ask: &'a Ask) -> Result<()> {
+        let counting = other_ways::counting(self.files, self.request, ask, &mut self.refusals)?;
+        if let Some(ask) = counting {
+            ask.details.as_ref().map_err(Clone::clone)?;
+            self.found.otherwise.push(ask);
+        }
+        Ok(())
+    }
+
+    fn add_file(&mut self, ask: &'a Ask) -> Result<()> {
+        let (file, vendor) = match usable(self.files, ask, self.folder) {
+            Err(error) if ask.is_implied() => {
+                let note = Note::new(Level::Warning, error.to_string());
+                self.found.notes.push(note);
+                return Ok(());
+            }
+            other => other?,
+        };
+        if let Err(reason) = self.refusals.policy.judge_vendor(&file.name, &ask.by) {
+            return self.refuse(ask, file, reason);
+        }
+        let details = ask.details.as_ref().map_err(Clone::clone)?;
+        let mut choice = Choice {
+            file,
+            vendor,
+            features: Vec::new(),
+        };
+        self.add_features(&mut choice, ask, details)?;
+        self.found.by_files.push(Answer {
+            choice,
+            ask,
+            details,
+        });
+        Ok(())
+    }
+
+    /// What no container asked for is left out with a notice. Errors: the policy refuses the start.
+    fn refuse(&mut self, ask: &Ask, file: &VendorFile, reason: String) -> Result<()> {
+        if ask.is_implied() {
+            let note = Note::new(Level::Notice, reason).vendor(&file.name);
+            self.found.notes.push(note);
+            return Ok(());
+        }
+        self.refusals.add(file, reason)
+    }
+
+    /// Adds the features with which the vendor file answers. A feature that the file lacks is left
+    /// out.
+    fn add_features(
+        &mut self,
+        choice: &mut Choice<'a>,
+        ask: &Ask,
+        details: &Details,
+    ) -> Result<()> {
+        let file = choice.file;
+        let asked = self.features_of(choice, ask, details);
+        let has_features = !asked.is_empty();
+        for feature in asked {
+            if !self.refusals.policy.allows(&file.name, feature) {
+                if details.by_name {
+                    let (by, vendor) = (&ask.by, &file.name);
+                    let reason = format!("{by} asks for the feature {feature:?}, and \"policy.allow\" has none of that name for {vendor}");
+                    self.refusals.add(file, reason)?;
+                }
+            } else if !choice.features.contains(&feature) {
+                choice.features.push(feature);
+            }
+        }
+        if has_features && !details.by_name && choice.features.is_empty() {
+            let reason = none_allowed(file, choice.vendor, &ask.by);
+            self.refuse(ask, file, reason)?;
+        }
+        Ok(())
+    }
+
+    /// The features that the capabilities stand for, with duplicates.
+    fn features_of(&mut self, choice: &Choice<'a>, ask: &Ask, details: &Details) -> Vec<&'a str> {
+        let (file, vendor) = (choice.file, choice.vendor);
+        let mut asked: Vec<&'a str> = Vec::new();
+        if details.capabilities.is_empty() {
+            asked.extend(vendor.driver_feature.iter().map(String::as_str));
+        }
+        for capability in &details.capabilities {
+            let features = vendor.features_for(capability);
+            if features.is_empty() {
+                let message = format!(
+                    "{} asks for {:?}, which {} does not have: left out",
+                    ask.by,
+                    brief(capability),
+                    file.path
+                );
+                let level = if details.by_name {
+                    Level::Notice
+                } else {
+                    Level::Debug
+                };
+                let note = Note::new(level, message).vendor(&file.name);
+                self.found.notes.push(note);
+            }
+            asked.extend(features);
+        }
+        asked
+    }
+}
+
+/// The one file that answers. Errors: as [`responsible`], or the file has mistakes.
+fn usable<'a>(
+    files: &'a [VendorFile],
+    ask: &Ask,
+    folder: &str,
+) -> Result<(&'a VendorFile, &'a Vendor)> {
+    let file = responsible(files, ask, folder)?;
+    match &file.content {
+        Ok(vendor) => Ok((file, vendor)),
+        Err(broken) => Err(refuse_broken(file, broken, &ask.by)),
+    }
+}
+
+/// The one file that answers. Errors: no file answers, or several do.
+fn responsible<'a>(files: &'a [VendorFile], ask: &Ask, folder: &str) -> Result<&'a VendorFile> {
+    let word = ask.interface.word();
+    let answers = |file: &&VendorFile| match &file.content {
+        Ok(vendor) => vendor.interfaces.contains(&ask.interface),
+        Err(broken) => broken.interfaces.contains(&ask.interface),
+    };
+    let mut found = files.iter().filter(answers);
+    match (found.next(), found.next()) {
+        (Some(one), None) => Ok(one),
+        (Some(one), Some(other)) => Err(Error::usage(format!(
+            "{} asks for a device, and both {} and {} answer {word:?}",
+            ask.by, one.path, other.path
+        ))
+        .resolve("remove one of the files, or remove the word from its \"interfaces\"")),
+        (None, _) => Err(Error::not_found(format!(
+            "{} asks for a device, and no vendor file in {folder} answers {word:?}",
+            ask.by
+        ))
+        .resolve(format!(
+            "install the driver (`provision apply`), or add \"interfaces\": [\"{word}\"] to its vendor file"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

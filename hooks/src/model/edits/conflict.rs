@@ -1,0 +1,305 @@
+//! The rule for conflicts with what a container already has: what the user mounted stays.
+//!
+//! One of our mounts or nodes is left out if the container's own configuration has something at its
+//! path, in it (our mount would hide that), or around it (the mount point would be made in the
+//! user's volume). The container still gets the right to use a requested device. File systems that
+//! are made new for the container (a tmpfs, /proc) contain no files of the user, so our files may
+//! lie there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem::take;
+
+use rustc_hash::FxHashSet;
+
+use super::coalesce::fold;
+use super::paths::{clean, Image};
+use super::present::{Container, Present, Standing};
+use super::{sort_mounts, DescribedMount, Device, Edits, Library, Link, Mount};
+use crate::host::rootfs::split;
+use crate::log::level::Level;
+use crate::log::Note;
+
+/// The path of the library cache.
+const CACHE: &str = "/etc/ld.so.cache";
+
+/// Edits that hide nothing of the container's own. Appliers take only these. No path in the
+/// container has a link of the image in it.
+#[derive(Debug, Default)]
+pub struct Settled {
+    devices: Vec<Device>,
+    allowed: Vec<Device>,
+    mounts: Vec<Mount>,
+    directories: Vec<String>,
+    libraries: Vec<Library>,
+    new_file_systems: Vec<String>,
+    described: Vec<DescribedMount>,
+    links: Vec<Link>,
+    late_links: Vec<Link>,
+    rest: Edits,
+}
+
+impl Settled {
+    /// The nodes to make, which are also allowed.
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// Every device that the container may use: the nodes to make, and devices whose nodes are in
+    /// one of the container's own mounts.
+    pub fn allowed(&self) -> impl Iterator<Item = &Device> {
+        self.devices.iter().chain(&self.allowed)
+    }
+
+    pub fn mounts(&self) -> &[Mount] {
+        &self.mounts
+    }
+
+    /// Folders to make; no mount creates them.
+    pub fn directories(&self) -> &[String] {
+        &self.directories
+    }
+
+    pub fn libraries(&self) -> &[Library] {
+        &self.libraries
+    }
+
+    /// Mounts that a CDI specification or an engine's configuration describes.
+    pub fn described(&self) -> &[DescribedMount] {
+        &self.described
+    }
+
+    /// Links among the image's own files.
+    pub fn links(&self) -> &[Link] {
+        &self.links
+    }
+
+    /// Links in file systems that the runtime makes new. They can only be made after that.
+    pub fn late_links(&self) -> &[Link] {
+        &self.late_links
+    }
+
+    /// Edits that can't hide anything: the process's environment and groups, hooks, network
+    /// devices. The lists of paths are empty here.
+    pub fn rest(&self) -> &Edits {
+        &self.rest
+    }
+
+    /// The paths of file systems that are made new for the container.
+    pub fn new_file_systems(&self) -> &[String] {
+        &self.new_file_systems
+    }
+}
+
+impl Edits {
+    /// Leaves out the devices that the container's own configuration lists, which keep the rights
+    /// that it gives them.
+    pub fn leave_listed(&mut self, present: &Present) {
+        if self.devices.is_empty() {
+            return;
+        }
+        let listed: BTreeSet<_> = present.devices.iter().map(|path| clean(path)).collect();
+        let is_listed = |device: &Device| listed.contains(device.path.as_str());
+        self.devices.retain(|device| !is_listed(device));
+    }
+
+    /// Applies the rule, and replaces files with their whole folder where that hides nothing.
+    /// Notes: what is left out.
+    pub fn settle(mut self, present: &Present, image: &dyn Image) -> (Settled, Vec<Note>) {
+        let bare: Vec<String> = self.bare_directories().map(str::to_owned).collect();
+        self.leave_listed(present);
+        let mut container = Container::new(present, image);
+        fold(&mut self, &mut container);
+        let mut kept = Kept::default();
+        let mut settled = Settled {
+            new_file_systems: container.new_file_systems(),
+            ..Settled::default()
+        };
+        let mut hidden = settled.add_mounts(take(&mut self.mounts), &mut container, &mut kept);
+        let described = take(&mut self.described);
+        settled.add_described(described, &mut container, &mut kept, &mut hidden);
+        settled.add_devices(take(&mut self.devices), present, &mut container);
+        settled.add_directories(bare, &mut container, &mut kept);
+        settled.add_links(take(&mut self.links), &mut container, &mut kept);
+        settled.libraries = take(&mut self.libraries);
+        settled.libraries.retain(|l| !hidden.contains(&l.path));
+        self.directories.clear();
+        settled.rest = self;
+        let mut notes = kept.notes(&container);
+        notes.extend(settled.keep_cache(&mut container));
+        (settled, notes)
+    }
+}
+
+impl Settled {
+    /// Returns the targets at which the container sees no file at all.
+    fn add_mounts(
+        &mut self,
+        mounts: Vec<Mount>,
+        container: &mut Container,
+        kept: &mut Kept,
+    ) -> FxHashSet<String> {
+        let mut hidden = FxHashSet::default();
+        self.mounts = mounts;
+        self.mounts.retain_mut(|mount| {
+            let (moved, standing) = container.stand(&mount.target, &mount.source);
+            match standing {
+                Standing::Free => mount.target = moved.unwrap_or(take(&mut mount.target)),
+                Standing::Ours => {}
+                Standing::At(other) => kept.add(other, take(&mut mount.target)),
+                Standing::Around(other) | Standing::Within(other) => {
+                    kept.add(other, mount.target.clone());
+                    hidden.insert(take(&mut mount.target));
+                }
+            }
+            standing == Standing::Free
+        });
+        // Links may lead two mounts to one path, or put a folder behind a mount that lies in it.
+        sort_mounts(&mut self.mounts);
+        self.mounts.dedup_by(|b, a| a.target == b.target);
+        hidden
+    }
+
+    /// Adds to `hidden` the targets at which the container sees no file at all.
+    fn add_described(
+        &mut self,
+        mounts: Vec<DescribedMount>,
+        container: &mut Container,
+        kept: &mut Kept,
+        hidden: &mut FxHashSet<String>,
+    ) {
+        if mounts.is_empty() {
+            return;
+        }
+        let mut there: FxHashSet<String> = self.mounts.iter().map(|m| m.target.clone()).collect();
+        for mut mount in mounts {
+            let (moved, standing) = container.stand(&mount.target, &mount.source);
+            match standing {
+                Standing::Free => {
+                    mount.target = moved.unwrap_or(mount.target);
+                    if there.insert(mount.target.clone()) {
+                        self.described.push(mount);
+                    }
+                }
+                Standing::Ours => {}
+                Standing::At(place) if container.is_made_as(place, &mount) => {}
+                Standing::At(other) => kept.add(other, mount.target),
+                Standing::Around(other) | Standing::Within(other) => {
+                    kept.add(other, mount.target.clone());
+                    hidden.insert(mount.target);
+                }
+            }
+        }
+        // Parents come before what lies in them. Otherwise the author's order stays.
+        let depth = |mount: &DescribedMount| mount.target.matches('/').count();
+        self.described.sort_by_cached_key(depth);
+    }
+
+    /// A link replaces an older link of its name; the older one is not followed.
+    fn add_links(&mut self, links: Vec<Link>, container: &mut Container, kept: &mut Kept) {
+        for mut link in links {
+            if let Some((folder, name)) = split(&link.path) {
+                let folder = container.resolve(folder);
+                link.path = format!("{}/{name}", folder.trim_end_matches('/'));
+            }
+            match container.standing(&link.path, "") {
+                Standing::Free if container.new_around(&link.path).is_some() => {
+                    self.late_links.push(link);
+                }
+                Standing::Free | Standing::Ours => self.links.push(link),
+                Standing::At(other) | Standing::Within(other) | Standing::Around(other) => {
+                    kept.add(other, link.path);
+                }
+            }
+        }
+    }
+
+    fn add_devices(&mut self, devices: Vec<Device>, present: &Present, container: &mut Container) {
+        if devices.is_empty() {
+            return;
+        }
+        let listed = present.devices.iter();
+        let listed: BTreeSet<String> = listed.map(|p| container.resolve(p)).collect();
+        self.devices = devices;
+        self.devices.retain_mut(|device| {
+            let (moved, standing) = container.stand(&device.path, &device.source);
+            device.path = moved.unwrap_or(take(&mut device.path));
+            if listed.contains(&device.path) {
+                return false;
+            }
+            if standing != Standing::Free {
+                self.allowed.push(device.clone());
+            }
+            standing == Standing::Free
+        });
+    }
+
+    fn add_directories(
+        &mut self,
+        directories: Vec<String>,
+        container: &mut Container,
+        kept: &mut Kept,
+    ) {
+        for directory in directories {
+            let (moved, standing) = container.stand(&directory, "");
+            match standing {
+                Standing::Around(place) => kept.add(place, directory),
+                Standing::At(_) => {}
+                _ => self.directories.push(moved.unwrap_or(directory)),
+            }
+        }
+    }
+
+    /// Leaves the libraries out if the user mounted the library cache or its folder: our cache
+    /// could only be made beneath that mount.
+    fn keep_cache(&mut self, container: &mut Container) -> Option<Note> {
+        if self.libraries.is_empty() && self.rest.compat.is_empty() {
+            return None;
+        }
+        let (moved, standing) = container.stand(CACHE, "");
+        let (Standing::At(place) | Standing::Around(place)) = standing else {
+            // The cache is made in the image, where this container does not see it.
+            let path = container.new_around(moved.as_deref().unwrap_or(CACHE))?;
+            let message = format!(
+                "the container's own file system {path} is new and hides the library cache: the driver's libraries are found in the loader's default folders only"
+            );
+            return Some(Note::new(Level::Warning, message));
+        };
+        self.libraries.clear();
+        self.rest.compat.clear();
+        let path = container.path(place);
+        let message = format!(
+            "the container's own mount {path} stays as it is, and has the library cache: the driver's libraries are found in the loader's default folders only"
+        );
+        Some(Note::new(Level::Warning, message))
+    }
+}
+
+/// The mounts that stay, and the edits that are left out for each.
+#[derive(Default)]
+struct Kept(BTreeMap<usize, Vec<String>>);
+
+impl Kept {
+    fn add(&mut self, place: usize, ours: String) {
+        self.0.entry(place).or_default().push(ours);
+    }
+
+    /// One note for each mount that stays, however many files are left out.
+    fn notes(self, container: &Container) -> Vec<Note> {
+        let note = |(place, ours): (usize, Vec<String>)| {
+            let more = match ours.len() {
+                1 => String::new(),
+                count => format!(" and {} more", count - 1),
+            };
+            let message = format!(
+                "the container's own mount {} stays as it is: {}{more} left out",
+                container.path(place),
+                ours[0]
+            );
+            Note::new(Level::Warning, message)
+        };
+        self.0.into_iter().map(note).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

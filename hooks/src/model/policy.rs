@@ -1,0 +1,266 @@
+//! Whether a container may have what it asks for: which sources of a request count, and which
+//! vendors and features may be asked for at all. The settings have it under `[policy]`. The default
+//! suits a single host, where everyone who may start a container may use its devices.
+
+use std::fmt;
+
+use crate::model::request::{asked, Asked, Request, Source};
+
+/// The containers whose requests from one source count, from the widest to the narrowest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Who {
+    #[default]
+    All,
+    /// Containers with `CAP_SYS_ADMIN` in their bounding set, which could take the devices
+    /// without asking. NVIDIA's hook uses the same rule.
+    Privileged,
+    None,
+}
+
+/// Who may have written the annotations of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Writer {
+    /// The image or the user: some engines copy an image's labels or annotations. Annotations then
+    /// count only where the environment does, and the environment overrides them.
+    #[default]
+    Image,
+    /// Only the user. Annotations then override the environment, which an image may have set.
+    User,
+}
+
+/// What happens to a container that asks for something that it may not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnRefusal {
+    /// It starts without it, and the log has a notice.
+    #[default]
+    Ignore,
+    Fail,
+}
+
+/// What a container may ask of a vendor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Allowed {
+    All,
+    Features(Vec<String>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Policy {
+    pub annotations: Who,
+    pub annotations_from: Writer,
+    pub environment: Who,
+    /// Mounts that stand for devices.
+    pub mounts: Who,
+    /// Names of CDI devices.
+    pub cdi: Who,
+    pub on_refusal: OnRefusal,
+    /// Vendors by the names of their files, without `.json`. `None`: every vendor.
+    pub allow: Option<Vec<(String, Allowed)>>,
+}
+
+/// The part of a request to one vendor that counts.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Verdict<'r> {
+    pub value: Option<&'r str>,
+    /// What does not count, and why.
+    pub refused: Vec<String>,
+}
+
+impl Who {
+    pub const WORDS: [(&'static str, Self); 3] = [
+        ("all", Self::All),
+        ("privileged", Self::Privileged),
+        ("none", Self::None),
+    ];
+
+    pub fn word(self) -> &'static str {
+        let mut words = Self::WORDS.into_iter();
+        words
+            .find(|(_, who)| *who == self)
+            .map_or("", |(word, _)| word)
+    }
+}
+
+impl Who {
+    fn containers(self) -> &'static str {
+        match self {
+            Self::All => "all containers",
+            Self::Privileged => "privileged containers",
+            Self::None => "no container",
+        }
+    }
+}
+
+impl Writer {
+    pub const WORDS: [(&'static str, Self); 2] = [("image", Self::Image), ("user", Self::User)];
+}
+
+impl OnRefusal {
+    pub const WORDS: [(&'static str, Self); 2] = [("ignore", Self::Ignore), ("fail", Self::Fail)];
+}
+
+impl Policy {
+    pub fn who(&self, source: Source) -> Who {
+        match source {
+            Source::Annotations if self.images_may_annotate() => {
+                self.annotations.max(self.environment)
+            }
+            Source::Annotations => self.annotations,
+            Source::Environment => self.environment,
+            Source::Mounts => self.mounts,
+            Source::Cdi => self.cdi,
+            Source::Scheduler => Who::All,
+        }
+    }
+
+    /// True if an annotation may be the image's and must not override what a user may have set.
+    pub fn images_may_annotate(&self) -> bool {
+        self.annotations_from == Writer::Image
+    }
+
+    /// Judges what a container asks for by this flag of a vendor. The source that only the user
+    /// writes overrides the other, even with `none`; if there is none, the environment does, which
+    /// a user can always set. A value that is overridden never refuses the container, because the
+    /// image may have set it.
+    pub fn judge<'r>(&self, request: &'r Request, vendor: &str, flag: &str) -> Verdict<'r> {
+        let mut verdict = Verdict::default();
+        let mut sources = Source::OF_FLAGS;
+        if self.images_may_annotate() {
+            sources.reverse();
+        }
+        for source in sources {
+            let Some(value) = request.get(source, flag) else {
+                continue;
+            };
+            if self.counts(source, request.privileged) {
+                verdict.value = Some(value);
+                break;
+            }
+            if asked(Some(value)) != Asked::Nothing {
+                verdict.refused.push(self.not_counted(source, flag));
+            }
+        }
+        let asks = asked(verdict.value) != Asked::Nothing;
+        if let (true, Err(reason)) = (asks, self.judge_vendor(vendor, flag)) {
+            verdict.value = None;
+            verdict.refused.push(reason);
+        }
+        verdict
+    }
+
+    /// Whether requests from a source count. Errors: why `by`, which asks, does not count.
+    pub fn judge_source(&self, source: Source, privileged: bool, by: &str) -> Result<(), String> {
+        if self.counts(source, privileged) {
+            return Ok(());
+        }
+        Err(self.not_counted(source, by))
+    }
+
+    /// Whether the vendor may be asked for anything. Errors: why not.
+    pub fn judge_vendor(&self, vendor: &str, by: &str) -> Result<(), String> {
+        match self.allowed(vendor) {
+            Some(_) => Ok(()),
+            None => Err(format!(
+                "{by} asks for the vendor {vendor:?}, and \"policy.allow\" has no such vendor"
+            )),
+        }
+    }
+
+    /// Whether the vendor may be asked for whole devices. These are not given by features, so a
+    /// list of features cannot limit them. Errors: why not.
+    pub fn judge_whole(&self, vendor: &str, by: &str) -> Result<(), String> {
+        self.judge_vendor(vendor, by)?;
+        match self.allowed(vendor) {
+            Some(Allowed::Features(_)) => Err(format!(
+                "{by} asks for whole devices of the vendor {vendor:?}, and \"policy.allow\" has only features of it"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether this flag may ask for something that counts, in any reading of the request and for
+    /// any kind of container.
+    pub fn may_count(&self, request: &Request, vendor: &str, flag: &str) -> bool {
+        self.allowed(vendor).is_some()
+            && Source::OF_FLAGS
+                .into_iter()
+                .any(|source| self.who(source) != Who::None && request.may_ask(source, flag))
+    }
+
+    /// Whether a feature may be asked for.
+    pub fn allows(&self, vendor: &str, feature: &str) -> bool {
+        match self.allowed(vendor) {
+            None => false,
+            Some(Allowed::All) => true,
+            Some(Allowed::Features(features)) => features.iter().any(|name| name == feature),
+        }
+    }
+
+    fn allowed(&self, vendor: &str) -> Option<&Allowed> {
+        let Some(allow) = &self.allow else {
+            return Some(&Allowed::All);
+        };
+        let mut entries = allow.iter();
+        entries
+            .find(|(name, _)| name == vendor)
+            .map(|(_, what)| what)
+    }
+
+    fn counts(&self, source: Source, privileged: bool) -> bool {
+        match self.who(source) {
+            Who::All => true,
+            Who::Privileged => privileged,
+            Who::None => false,
+        }
+    }
+
+    fn not_counted(&self, source: Source, flag: &str) -> String {
+        let word = source.word();
+        let who = self.who(source).word();
+        let key = match source {
+            Source::Annotations if self.who(source) != self.annotations => {
+                "annotations-from\" is \"image\" and \"policy.environment"
+            }
+            _ => word,
+        };
+        format!("{flag} of the container's {word} does not count: \"policy.{key}\" is {who:?}")
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The other sources are shown only if they are limited.
+        let others = [Source::Mounts, Source::Cdi].into_iter();
+        let others = others.filter(|source| self.who(*source) != Who::All);
+        for source in Source::OF_FLAGS.into_iter().chain(others) {
+            write!(
+                f,
+                "{} of {}, ",
+                source.word(),
+                self.who(source).containers()
+            )?;
+        }
+        match &self.allow {
+            None => f.write_str("every vendor")?,
+            Some(vendors) if vendors.is_empty() => f.write_str("no vendor")?,
+            Some(vendors) => {
+                let names: Vec<String> = vendors.iter().map(shown).collect();
+                write!(f, "the vendors {}", names.join(", "))?;
+            }
+        }
+        f.write_str(match self.on_refusal {
+            OnRefusal::Ignore => "; anything else is ignored",
+            OnRefusal::Fail => "; anything else refuses the start",
+        })
+    }
+}
+
+fn shown((vendor, allowed): &(String, Allowed)) -> String {
+    match allowed {
+        Allowed::All => vendor.clone(),
+        Allowed::Features(features) => format!("{vendor} ({})", features.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,300 @@
+use super::*;
+use crate::model::request::Annotations;
+use proptest::prelude::*;
+
+const SOURCES: [Who; 3] = [Who::All, Who::Privileged, Who::None];
+
+fn request<'a>(
+    environment: Option<&'a str>,
+    annotation: Option<&'a str>,
+    privileged: bool,
+) -> Request<'a> {
+    let mut annotations = Annotations::default();
+    if let Some(value) = annotation {
+        annotations.push("oci-decorator.d/X", value.into());
+    }
+    Request {
+        environment: environment.map(|v| format!("X={v}")).into_iter().collect(),
+        annotations,
+        privileged,
+        ..Request::default()
+    }
+}
+
+/// A policy on a host where only users write annotations.
+fn policy(environment: Who, annotations: Who) -> Policy {
+    Policy {
+        annotations,
+        annotations_from: Writer::User,
+        environment,
+        ..Policy::default()
+    }
+}
+
+/// Tries every policy of one source with both kinds of container.
+#[test]
+fn each_source_counts_for_whom_the_policy_says() {
+    for (who, privileged, counts) in [
+        (Who::All, false, true),
+        (Who::All, true, true),
+        (Who::Privileged, false, false),
+        (Who::Privileged, true, true),
+        (Who::None, false, false),
+        (Who::None, true, false),
+    ] {
+        let expected = counts.then_some("a");
+        for (asking, policy, word) in [
+            (
+                request(Some("a"), None, privileged),
+                policy(who, Who::None),
+                "environment",
+            ),
+            (
+                request(None, Some("a"), privileged),
+                policy(Who::None, who),
+                "annotations",
+            ),
+        ] {
+            let verdict = policy.judge(&asking, "v", "X");
+            assert_eq!(verdict.value, expected, "{who:?} {privileged} {word}");
+            let reasons = usize::from(!counts);
+            assert_eq!(verdict.refused.len(), reasons, "{verdict:?}");
+            if let Some(reason) = verdict.refused.first() {
+                let key = format!("\"policy.{word}\" is {:?}", who.word());
+                assert!(reason.starts_with("X of the container's "), "{reason}");
+                assert!(reason.ends_with(&key), "{reason}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_annotation_of_the_user_overrides_the_environment() {
+    let all = policy(Who::All, Who::All);
+    let no_annotations = policy(Who::All, Who::None);
+    let no_environment = policy(Who::None, Who::All);
+    for (policy, environment, annotation, value, refused) in [
+        (&all, Some("a"), Some("b"), Some("b"), 0),
+        (&all, Some("a"), Some("none"), Some("none"), 0),
+        (&all, Some("a"), None, Some("a"), 0),
+        (&all, None, None, None, 0),
+        (&no_annotations, Some("a"), Some("b"), Some("a"), 1),
+        (&no_annotations, Some("a"), Some("none"), Some("a"), 0),
+        (&no_annotations, None, Some("void"), None, 0),
+        // A variable of the image takes nothing from a pod whose annotation counts.
+        (&no_environment, Some("a"), Some("b"), Some("b"), 0),
+        (&no_environment, Some("a"), Some("none"), Some("none"), 0),
+        (&no_environment, Some("a"), None, None, 1),
+    ] {
+        let request = request(environment, annotation, false);
+        let verdict = policy.judge(&request, "v", "X");
+        assert_eq!((verdict.value, verdict.refused.len()), (value, refused));
+    }
+}
+
+/// An engine may copy an image's labels into annotations. They then pass no rule about the
+/// environment, and take nothing from a user who sets a variable.
+#[test]
+fn an_annotation_that_an_image_may_have_written_is_worth_a_variable() {
+    use Who::{All, None as Nobody, Privileged};
+    let none = Option::<&str>::None;
+    for (environments, annotations, environment, annotation, privileged, value, refused) in [
+        (All, All, none, Some("b"), false, Some("b"), 0),
+        (All, All, Some("a"), Some("b"), false, Some("a"), 0),
+        (All, All, Some("none"), Some("b"), false, Some("none"), 0),
+        (All, All, Some("void"), Some("b"), false, Some("void"), 0),
+        (All, All, Some("a"), Some("none"), false, Some("a"), 0),
+        (All, Nobody, none, Some("b"), false, none, 1),
+        (Nobody, All, none, Some("b"), true, none, 1),
+        (Nobody, All, Some("a"), Some("b"), true, none, 2),
+        (Nobody, All, Some("none"), Some("b"), true, none, 1),
+        (Privileged, All, none, Some("b"), false, none, 1),
+        (Privileged, All, none, Some("b"), true, Some("b"), 0),
+        (All, Privileged, none, Some("b"), false, none, 1),
+    ] {
+        let policy = Policy {
+            annotations_from: Writer::Image,
+            ..policy(environments, annotations)
+        };
+        let request = request(environment, annotation, privileged);
+        let verdict = policy.judge(&request, "v", "X");
+        let found = (verdict.value, verdict.refused.len());
+        assert_eq!(found, (value, refused), "{policy:?} {request:?}");
+        let may = environments != Nobody && (environment, annotations) != (none, Nobody);
+        assert_eq!(policy.may_count(&request, "v", "X"), may, "{policy:?}");
+    }
+    let verdict = Policy {
+        environment: Nobody,
+        ..Policy::default()
+    };
+    let asking = request(None, Some("b"), true);
+    let reason = verdict.judge(&asking, "v", "X").refused.remove(0);
+    assert!(
+        reason.contains("\"policy.annotations-from\" is \"image\" and \"policy.environment\""),
+        "{reason}"
+    );
+}
+
+#[test]
+fn the_allow_list_names_vendors_and_features() {
+    let features = Allowed::Features(vec!["a".to_owned(), "b".to_owned()]);
+    let policy = Policy {
+        allow: Some(vec![
+            ("v".to_owned(), features),
+            ("w".to_owned(), Allowed::All),
+        ]),
+        ..Policy::default()
+    };
+    let asking = request(Some("all"), None, true);
+    for (vendor, value) in [("v", Some("all")), ("w", Some("all")), ("u", None)] {
+        let verdict = policy.judge(&asking, vendor, "X");
+        assert_eq!(verdict.value, value);
+        assert_eq!(verdict.refused.is_empty(), value.is_some(), "{verdict:?}");
+        assert_eq!(policy.may_count(&asking, vendor, "X"), value.is_some());
+    }
+    let quiet = request(Some("none"), None, true);
+    assert!(policy.judge(&quiet, "u", "X").refused.is_empty());
+    for (vendor, feature, allows) in [
+        ("v", "a", true),
+        ("v", "c", false),
+        ("w", "c", true),
+        ("u", "a", false),
+    ] {
+        assert_eq!(policy.allows(vendor, feature), allows, "{vendor} {feature}");
+        assert!(Policy::default().allows(vendor, feature));
+    }
+}
+
+/// A list of features cannot limit whole devices.
+#[test]
+fn whole_devices_need_a_vendor_that_is_allowed_whole() {
+    let features = Allowed::Features(vec!["a".to_owned()]);
+    let policy = Policy {
+        allow: Some(vec![
+            ("v".to_owned(), features),
+            ("w".to_owned(), Allowed::All),
+        ]),
+        ..Policy::default()
+    };
+    for (vendor, reason) in [
+        (
+            "v",
+            Some("X asks for whole devices of the vendor \"v\", and \"policy.allow\" has only features of it"),
+        ),
+        ("w", None),
+        (
+            "u",
+            Some("X asks for the vendor \"u\", and \"policy.allow\" has no such vendor"),
+        ),
+    ] {
+        let judged = policy.judge_whole(vendor, "X");
+        assert_eq!(judged.err().as_deref(), reason);
+        assert_eq!(Policy::default().judge_whole(vendor, "X"), Ok(()));
+    }
+}
+
+#[test]
+fn a_request_in_doubt_may_count_wherever_its_source_does() {
+    for (who, may) in [
+        (Who::All, true),
+        (Who::Privileged, true),
+        (Who::None, false),
+    ] {
+        let twice = Request::of_environment(["X=a", "X=none"]);
+        assert_eq!(policy(who, Who::All).may_count(&twice, "v", "X"), may);
+        assert!(!policy(who, Who::All).may_count(&twice, "v", "Y"));
+    }
+}
+
+#[test]
+fn mounts_and_cdi_are_sources_of_their_own() {
+    let policy = Policy {
+        mounts: Who::Privileged,
+        cdi: Who::None,
+        environment: Who::None,
+        ..Policy::default()
+    };
+    for (source, privileged, reason) in [
+        (Source::Mounts, true, None),
+        (
+            Source::Mounts,
+            false,
+            Some("V of the container's mounts does not count: \"policy.mounts\" is \"privileged\""),
+        ),
+        (
+            Source::Cdi,
+            true,
+            Some("V of the container's cdi does not count: \"policy.cdi\" is \"none\""),
+        ),
+        (Source::Scheduler, false, None),
+    ] {
+        let judged = policy.judge_source(source, privileged, "V");
+        assert_eq!(judged.err().as_deref(), reason);
+    }
+}
+
+#[test]
+fn a_policy_is_one_line() {
+    for (policy, line) in [
+        (
+            Policy::default(),
+            "annotations of all containers, environment of all containers, every vendor; anything else is ignored",
+        ),
+        (
+            Policy {
+                allow: Some(Vec::new()),
+                ..Policy::default()
+            },
+            "annotations of all containers, environment of all containers, no vendor; anything else is ignored",
+        ),
+        (
+            Policy {
+                annotations: Who::None,
+                annotations_from: Writer::User,
+                environment: Who::Privileged,
+                mounts: Who::None,
+                cdi: Who::Privileged,
+                on_refusal: OnRefusal::Fail,
+                allow: Some(vec![
+                    ("v".to_owned(), Allowed::All),
+                    ("w".to_owned(), Allowed::Features(vec!["a".to_owned(), "b".to_owned()])),
+                ]),
+            },
+            "annotations of no container, environment of privileged containers, mounts of no container, cdi of privileged containers, the vendors v, w (a, b); anything else refuses the start",
+        ),
+    ] {
+        assert_eq!(policy.to_string(), line);
+    }
+}
+
+proptest! {
+    /// The value that counts is one of the given ones, and a stricter policy never gives more.
+    #[test]
+    fn a_stricter_policy_never_gives_more(
+        environment in prop::option::of("a|b|none|"),
+        annotation in prop::option::of("a|b|none|"),
+        privileged in any::<bool>(),
+        annotations in 0..3_usize,
+        from_user in any::<bool>(),
+        one in 0..3_usize,
+        other in 0..3_usize,
+    ) {
+        let request = request(environment.as_deref(), annotation.as_deref(), privileged);
+        let (lax, strict) = (one.min(other), one.max(other));
+        let value = |who: usize| {
+            let writers = [Writer::Image, Writer::User];
+            let policy = Policy {
+                annotations_from: writers[usize::from(from_user)],
+                ..policy(SOURCES[who], SOURCES[annotations])
+            };
+            let verdict = policy.judge(&request, "v", "X");
+            prop_assert!(
+                asked(verdict.value) == Asked::Nothing || policy.may_count(&request, "v", "X")
+            );
+            Ok(verdict.value)
+        };
+        let (lax, strict) = (value(lax)?, value(strict)?);
+        prop_assert!(strict.is_none() || strict == lax);
+        prop_assert!(lax.is_none() || lax == environment.as_deref() || lax == annotation.as_deref());
+    }
+}

@@ -1,0 +1,278 @@
+//! What a container asks for, and what kind of container it is: everything that a front end knows
+//! about it. The [`policy`](crate::model::policy) says whether the request counts, and
+//! [`decide`](crate::model::decide) what the container gets.
+
+mod ask;
+mod requirement;
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use crate::error::Error;
+
+pub use ask::{Ask, Channels, Details, Interface, MigRight, Units, Way};
+pub use requirement::{is_version, Known, Outcome, Requirement, Subject};
+
+/// Annotations that ask: `oci-decorator.d/FLAG`, with the same values as the variable `FLAG`.
+pub const ANNOTATION_PREFIX: &str = "oci-decorator.d/";
+
+/// What one container asks for.
+#[derive(Debug, Default)]
+pub struct Request<'a> {
+    pub environment: Environment<'a>,
+    pub annotations: Annotations<'a>,
+    /// Its bounding set has `CAP_SYS_ADMIN`, so it could take the devices without asking.
+    pub privileged: bool,
+    /// Why the runtime may see another request than this one.
+    pub doubt: Option<Error>,
+    /// Mounts, for front ends that need them: some mounts ask by their destinations.
+    pub mounts: Vec<AskingMount<'a>>,
+    /// Annotations that name CDI devices, with their keys; also only for front ends that need them.
+    pub cdi: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+    /// What it asks for through NVIDIA's and AMD's interfaces.
+    pub asks: Vec<Ask>,
+    /// The variable or annotation that may ask through these interfaces, in any reading of the
+    /// request.
+    pub suspect: Option<String>,
+    /// What it asks for through them that does not count, and why.
+    pub refused: Vec<String>,
+    /// The host's scheduler set the variables that ask.
+    pub is_scheduled: bool,
+    /// Vendors (the first part of a CDI name) whose devices only the host's scheduler gives.
+    /// Empty: no scheduler counts.
+    pub reserved: Vec<String>,
+    /// Hooks that the spec has at the stage `prestart`, for front ends that need them.
+    pub hooks: Vec<String>,
+    /// Variables that the container gets in any case.
+    pub set: Vec<String>,
+    /// Variables that the container must not keep.
+    pub unset: Vec<String>,
+}
+
+/// A mount of the container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AskingMount<'a> {
+    pub source: Cow<'a, str>,
+    pub destination: Cow<'a, str>,
+}
+
+/// The part of a container's configuration that asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    Annotations,
+    Environment,
+    /// Mounts below a folder that stands for devices.
+    Mounts,
+    /// CDI names, in annotations or in a variable.
+    Cdi,
+    /// The host's own scheduler, which the policy does not judge.
+    Scheduler,
+}
+
+impl Source {
+    /// The sources of a flag.
+    pub const OF_FLAGS: [Self; 2] = [Self::Annotations, Self::Environment];
+
+    /// Its key in the policy's settings, which messages use too.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Annotations => "annotations",
+            Self::Environment => "environment",
+            Self::Mounts => "mounts",
+            Self::Cdi => "cdi",
+            Self::Scheduler => "scheduler",
+        }
+    }
+}
+
+impl<'a> Request<'a> {
+    /// A request that consists of variables only: `NAME=value`.
+    pub fn of_environment<T: Into<Cow<'a, str>>>(entries: impl IntoIterator<Item = T>) -> Self {
+        Self {
+            environment: entries.into_iter().collect(),
+            ..Self::default()
+        }
+    }
+
+    /// True for a CDI kind (`vendor.com/class`) that only the host's scheduler gives. A vendor's
+    /// subdomains are reserved too, such as `management.nvidia.com/gpu`.
+    pub fn reserves(&self, kind: &str) -> bool {
+        let vendor = kind.split_once('/').map_or(kind, |(vendor, _)| vendor);
+        let vendor = vendor.to_ascii_lowercase();
+        self.reserved.iter().any(|own| {
+            let rest = vendor.strip_suffix(own.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        })
+    }
+
+    /// The value that a source gives to a flag.
+    pub fn get(&self, source: Source, flag: &str) -> Option<&str> {
+        match source {
+            Source::Annotations => self.annotations.get(flag),
+            Source::Environment => self.environment.get(flag),
+            Source::Mounts | Source::Cdi | Source::Scheduler => None,
+        }
+    }
+
+    /// Whether any value that a source gives to a flag asks for something. Values that a later one
+    /// in the same source overrides count too.
+    pub fn may_ask(&self, source: Source, flag: &str) -> bool {
+        let asks = |value: &str| asked(Some(value)) != Asked::Nothing;
+        match source {
+            Source::Annotations => self.annotations.of(flag).any(asks),
+            Source::Environment => self.environment.of(flag).any(asks),
+            Source::Mounts | Source::Cdi | Source::Scheduler => false,
+        }
+    }
+}
+
+/// The entries as the container has them: `NAME=value`, or only `NAME`.
+#[derive(Debug, Default)]
+pub struct Environment<'a>(Vec<Cow<'a, str>>);
+
+impl<'a> Environment<'a> {
+    /// The value of a variable; empty where there is only `NAME`. The last entry counts,
+    /// as it does for the runtimes.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.of(name).next()
+    }
+
+    /// Every value, the last first.
+    pub fn of<'b, 'n>(&'b self, name: &'n str) -> impl Iterator<Item = &'b str> + use<'a, 'b, 'n> {
+        self.0.iter().rev().filter_map(move |entry| {
+            let rest = entry.strip_prefix(name)?;
+            if rest.is_empty() {
+                Some(rest)
+            } else {
+                rest.strip_prefix('=')
+            }
+        })
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|entry| entry_name(entry))
+    }
+
+    pub fn push(&mut self, entry: Cow<'a, str>) {
+        self.0.push(entry);
+    }
+
+    /// Removes every entry of a variable. True: there was one.
+    pub fn remove(&mut self, name: &str) -> bool {
+        let before = self.0.len();
+        self.0.retain(|entry| entry_name(entry) != name);
+        self.0.len() < before
+    }
+
+    /// Every variable with its value, each once.
+    pub fn variables(&self) -> Vec<(&str, &str)> {
+        let mut found: Vec<(&str, &str)> = Vec::new();
+        let mut known: BTreeSet<&str> = BTreeSet::new();
+        for entry in self.0.iter().rev() {
+            let name = entry_name(entry);
+            if known.insert(name) {
+                let value = entry.get(name.len() + 1..).unwrap_or_default();
+                found.push((name, value));
+            }
+        }
+        found.reverse();
+        found
+    }
+
+    /// True if an entry consists of this name only.
+    pub fn bare_of(&self, name: &str) -> bool {
+        self.0.iter().any(|entry| entry == name)
+    }
+
+    /// An entry without a `=`, if there is one.
+    pub fn bare(&self) -> Option<&str> {
+        let mut entries = self.0.iter();
+        entries
+            .find(|entry| !entry.contains('='))
+            .map(|entry| &**entry)
+    }
+
+    /// The same, without borrowing from the text that it was read from.
+    pub fn into_owned(self) -> Environment<'static> {
+        let owned = |entry: Cow<str>| Cow::Owned(entry.into_owned());
+        Environment(self.0.into_iter().map(owned).collect())
+    }
+}
+
+fn entry_name(entry: &str) -> &str {
+    entry.split_once('=').map_or(entry, |(name, _)| name)
+}
+
+impl<'a, T: Into<Cow<'a, str>>> FromIterator<T> for Environment<'a> {
+    fn from_iter<I: IntoIterator<Item = T>>(entries: I) -> Self {
+        Self(entries.into_iter().map(Into::into).collect())
+    }
+}
+
+/// Flags with their values, from annotations of [`ANNOTATION_PREFIX`].
+#[derive(Debug, Default)]
+pub struct Annotations<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl<'a> Annotations<'a> {
+    pub fn get(&self, flag: &str) -> Option<&str> {
+        self.of(flag).next()
+    }
+
+    fn of<'b, 'n>(&'b self, flag: &'n str) -> impl Iterator<Item = &'b str> + use<'a, 'b, 'n> {
+        let named = self.0.iter().rev().filter(move |(name, _)| name == flag);
+        named.map(|(_, value)| &**value)
+    }
+
+    /// Adds an annotation if its key has the prefix.
+    pub fn push(&mut self, key: &str, value: Cow<'a, str>) {
+        if let Some(flag) = key.strip_prefix(ANNOTATION_PREFIX) {
+            self.0.push((Cow::Owned(flag.to_owned()), value));
+        }
+    }
+
+    pub fn extend(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
+    /// The flags that ask for something.
+    pub fn asking(&self) -> impl Iterator<Item = &str> {
+        let asks = |value| asked(Some(value)) != Asked::Nothing;
+        self.0
+            .iter()
+            .filter(move |(_, value)| asks(value))
+            .map(|(flag, _)| &**flag)
+    }
+
+    /// The same, without borrowing from the text that they were read from.
+    pub fn into_owned(self) -> Annotations<'static> {
+        let owned = |text: Cow<str>| Cow::Owned(text.into_owned());
+        let pairs = self.0.into_iter();
+        Annotations(
+            pairs
+                .map(|(flag, value)| (owned(flag), owned(value)))
+                .collect(),
+        )
+    }
+}
+
+/// What the value of a flag asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Asked<'a> {
+    Nothing,
+    Defaults,
+    All,
+    Features(Vec<&'a str>),
+}
+
+/// What a value means. `docs/reference/oci-decorator.md` has the same table.
+pub fn asked(value: Option<&str>) -> Asked<'_> {
+    match value.map(str::trim) {
+        None | Some("none" | "void") => Asked::Nothing,
+        Some("") => Asked::Defaults,
+        Some("all") => Asked::All,
+        Some(list) => Asked::Features(list.split(',').map(str::trim).collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

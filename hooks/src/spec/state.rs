@@ -1,0 +1,181 @@
+//! The state that a runtime writes to a hook's standard input.
+//! <https://github.com/opencontainers/runtime-spec/blob/v1.2.0/runtime.md#state>
+
+use std::path::PathBuf;
+
+use rustix::process::Pid;
+use serde_json::value::RawValue;
+
+use crate::error::{Error, Result};
+use crate::spec::json::{lossy_text, Json, RawObject};
+
+/// Keys that are read. The rest, annotations too, may hold anything.
+const KEYS: [&str; 4] = ["id", "pid", "bundle", "bundlePath"];
+
+/// The parts of a state that matter to this program.
+#[derive(Debug, PartialEq, Eq)]
+pub struct State {
+    pub id: String,
+    pub pid: Pid,
+    pub bundle: PathBuf,
+}
+
+/// The bundle that a state names. Its other members are ignored: at the stage
+/// createContainer, runtimes write 0 or 1 for the process.
+/// Errors: not a state, or one without a bundle.
+pub fn bundle(text: &str) -> Result<PathBuf> {
+    bundle_of(&members(text)?)
+}
+
+fn members(text: &str) -> Result<RawObject<'_>> {
+    let members: RawObject =
+        serde_json::from_str(text).map_err(|e| invalid(&format!("it is not valid JSON: {e}")))?;
+    // Of two members with one name, some readers take the first and some the last.
+    if let Some((key, known)) = members.misspelt(&KEYS) {
+        return Err(invalid(&format!("some read its {key:?} as {known:?}")));
+    }
+    if let Some(key) = members.duplicate_of(&KEYS) {
+        return Err(invalid(&format!("{key:?} is given twice")));
+    }
+    Ok(members)
+}
+
+fn bundle_of(members: &RawObject) -> Result<PathBuf> {
+    // Runtimes wrote "bundlePath" before version 1.0.0 of the specification.
+    let bundle = members.get("bundle").or_else(|| members.get("bundlePath"));
+    let bundle = bundle
+        .and_then(lossy_text)
+        .filter(|path| path.starts_with('/') && !path.contains('\0'))
+        .ok_or_else(|| invalid("\"bundle\" is not an absolute path"))?;
+    Ok(bundle.into_owned().into())
+}
+
+impl State {
+    /// Errors: not a state, or one without a bundle or a process.
+    pub fn parse(text: &str) -> Result<Self> {
+        let members = members(text)?;
+        let bundle = bundle_of(&members)?;
+        let id = members.get("id").and_then(lossy_text).unwrap_or_default();
+        Ok(Self {
+            id: id.into_owned(),
+            pid: pid(members.get("pid"))?,
+            bundle,
+        })
+    }
+}
+
+fn pid(value: Option<&RawValue>) -> Result<Pid> {
+    let Some(value) = value else {
+        return Err(invalid(
+            "it has no \"pid\": the container has no process yet",
+        ));
+    };
+    let number = match serde_json::from_str(value.get()) {
+        Ok(Json::Number(number)) => number,
+        Ok(other) => {
+            let kind = other.kind();
+            let problem = format!("\"pid\": expected a number, found {kind}");
+            return Err(invalid(&problem));
+        }
+        Err(error) => return Err(invalid(&format!("\"pid\": {error}"))),
+    };
+    // A hook within the container sees 1, which is the init process on the host.
+    let valid = number.fract() == 0.0 && number > 1.0 && number <= f64::from(i32::MAX);
+    #[allow(clippy::cast_possible_truncation)] // It was just compared.
+    let whole = if valid { number as i32 } else { 0 };
+    Pid::from_raw(whole)
+        .ok_or_else(|| invalid(&format!("\"pid\": {number} is not the container's process")))
+}
+
+fn invalid(problem: &str) -> Error {
+    Error::failed(format!(
+        "the state on standard input can't be used: {problem}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn both_names_of_the_bundle() {
+        for key in ["bundle", "bundlePath"] {
+            let text = format!(r#"{{"ociVersion":"1.0","id":"c","pid":42,"{key}":"/b","x":[]}}"#);
+            let state = State::parse(&text).unwrap();
+            assert_eq!((state.id.as_str(), state.pid.as_raw_pid()), ("c", 42));
+            assert_eq!(state.bundle, PathBuf::from("/b"));
+        }
+    }
+
+    #[test]
+    fn what_is_not_ours_may_be_anything() {
+        let text = r#"{"bundle":"/b","pid":42,"annotations":{"a":"\ud800","a":1},"\udfff":0,"status":[],"status":{}}"#;
+        assert_eq!(State::parse(text).unwrap().bundle, PathBuf::from("/b"));
+    }
+
+    #[test]
+    fn a_text_that_is_not_a_state_is_refused_with_a_reason() {
+        for (text, reason) in [
+            ("", "not valid JSON"),
+            ("[]", "expected an object"),
+            (
+                r#"{"pid":42,"bundle":"/b","Bundle":"/c"}"#,
+                "some read its \"Bundle\" as \"bundle\"",
+            ),
+            (
+                r#"{"PID":43,"bundle":"/b"}"#,
+                "some read its \"PID\" as \"pid\"",
+            ),
+            ("{", "not valid JSON"),
+            (r#"{"pid":42}"#, "\"bundle\" is not an absolute path"),
+            (
+                r#"{"pid":42,"bundle":"b"}"#,
+                "\"bundle\" is not an absolute path",
+            ),
+            (
+                r#"{"pid":42,"bundle":"/b\u0000c"}"#,
+                "\"bundle\" is not an absolute path",
+            ),
+            (r#"{"bundle":"/b"}"#, "no \"pid\""),
+            (
+                r#"{"bundle":"/b","pid":0}"#,
+                "0 is not the container's process",
+            ),
+            (
+                r#"{"bundle":"/b","pid":1}"#,
+                "1 is not the container's process",
+            ),
+            (r#"{"bundle":"/b","pid":-3}"#, "-3 is not"),
+            (r#"{"bundle":"/b","pid":2.5}"#, "2.5 is not"),
+            (
+                r#"{"bundle":"/b","pid":1e99}"#,
+                "is not the container's process",
+            ),
+            (
+                r#"{"bundle":"/b","pid":"42"}"#,
+                "expected a number, found a string",
+            ),
+            (
+                r#"{"bundle":"/b","pid":42,"pid":43}"#,
+                "\"pid\" is given twice",
+            ),
+            (
+                r#"{"annotations":{},"bundle":"/b","pid":42,"annotations":{},"pid":43}"#,
+                "\"pid\" is given twice",
+            ),
+        ] {
+            let error = State::parse(text).unwrap_err().to_string();
+            assert!(error.contains(reason), "{text}\n{error}");
+        }
+        assert!(State::parse(&"[".repeat(100_000)).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "[\\[\\]{}\":,a-z0-9/.\\\\-]{0,80}") {
+            let _ = State::parse(&text);
+            let _ = State::parse(&format!("{{\"bundle\":\"/b\",\"pid\":{text}}}"));
+        }
+    }
+}
