@@ -13,6 +13,7 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.health impor
 )
 
 from provision.agent import preparing
+from provision.agent.boot import boot
 from provision.build.diagnosis import BuildError, BuildFailure, SourceError
 from provision.build.driver_request import DriverRequest
 from provision.build.package_store import PackageGoneError
@@ -222,6 +223,24 @@ def test_a_conflicting_module_in_use_at_the_first_apply_asks_for_a_reboot(
     result = host.apply()
     assert (result.status.state, result.status.exit_code) == ("ready", 0)
     assert list(host.kernel.loaded) == [DRIVER]
+
+
+def test_a_conflicting_module_in_use_at_a_boot_is_no_reason_to_go_back(ready: Host) -> None:
+    ready.needs = HostNeeds(conflicts=("nouveau",))
+    ready.use()
+    ready.ask_for(NEWEST)
+    ready.apply()
+    ready.reboot()
+    ready.kernel.references["nouveau"] = 1
+    ready.kernel.have("nouveau")
+    assert boot(ready.root).status.state == "reboot-required"
+    assert ready.current() == NEWEST
+
+
+def test_a_module_that_someone_else_has_loaded_is_replaced(host: Host) -> None:
+    host.kernel.have(DRIVER, version=OLDER)
+    assert host.apply().status.state == "ready"
+    assert (host.root / f"sys/module/{DRIVER}/version").read_text().strip() == NEWEST
 
 
 def test_a_build_that_fails_for_another_reason_is_tried_again_after_a_pause(ready: Host) -> None:

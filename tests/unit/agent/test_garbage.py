@@ -22,7 +22,7 @@ from provision.store.state import DriverState, KernelState, load_state, store_st
 from unit.engine.fake_engine import FakeEngine
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
 
-NEXT, GONE = "6.1.0-56-amd64", "6.1.0-9-amd64"
+NEXT, GONE, UNKNOWN = "6.1.0-56-amd64", "6.1.0-9-amd64", "6.1.0-8-amd64"
 KERNELS = (KERNEL, NEXT)
 
 
@@ -44,9 +44,9 @@ def test_a_kernel_without_a_link_keeps_its_newest() -> None:
 
 
 def test_in_doubt_what_other_kernels_use_stays() -> None:
-    entries = {"a": KERNEL, "b": NEXT, "c": GONE, "d": None, "e": GONE}
+    entries = {"a": KERNEL, "b": NEXT, "c": GONE, "d": None, "e": GONE, "f": UNKNOWN}
     stock = Stock(entries, {KERNEL: "a", GONE: "c"}, "a")
-    assert set(unneeded(stock, KERNELS, keep=0)) == {"c", "d", "e"}
+    assert set(unneeded(stock, KERNELS, keep=0)) == {"c", "d", "e", "f"}
     assert set(unneeded(stock, KERNELS, keep=0, is_sure=False)) == {"d", "e"}
 
 

@@ -108,6 +108,10 @@ def test_metrics_have_what_is_watched() -> None:
     failed = metrics_text(_failed())
     assert f'kernel="{NEXT}",role="next",reason="compile"}} 2\n' in failed
     assert f'provision_driver_ready{{driver="demo",kernel="{NEXT}",role="next"}} 0\n' in failed
+    assert "\nprovision_reboot_required 0\n" in text
+    # Those for the next kernel need none.
+    waiting = metrics_text(_status(loaded="other", users=("demo is used by x",), current="b"))
+    assert "\nprovision_reboot_required 1\n" in waiting
 
 
 def test_big_numbers_are_written_in_full() -> None:

@@ -41,3 +41,22 @@ def test_an_entry_that_is_replaced_is_never_lost(
         if KILLER.count <= number:
             break
     assert found == {"old", "new"}
+
+
+def test_an_entry_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, synced = Layout(tmp_path, "demo"), []
+
+    def fill(folder: Path) -> None:
+        folder.mkdir()
+        (folder / "file").write_text("content")
+
+    def note(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+    monkeypatch.setattr("os.fsync", note)
+    add(layout, "0123456789ab", fill)
+    *content, folder = synced
+    assert [path.name for path in content] == ["file", content[0].parent.name]
+    assert folder == layout.folder
