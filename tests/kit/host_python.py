@@ -1,4 +1,4 @@
-"""The Python for hosts that have none, from the cache: compiling it takes minutes."""
+"""The Python for hosts that have none, from the cache: it needs an engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["host_python"]
 
 # What of this project the result is made from; the distro's security updates are let pass.
-_PARTS = (REPOSITORY / "templates/python", REPOSITORY / "src/provision/hostpython")
+_PARTS = (
+    REPOSITORY / "templates/python",
+    REPOSITORY / "src/provision/export/host_python.py",
+    REPOSITORY / "src/provision/export/python_tree.py",
+)
 
 
 def host_python(engine: Engine | None = None) -> Path:

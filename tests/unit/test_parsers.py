@@ -41,7 +41,7 @@ from provision.sources.upstream.vendor_sums import parse_sums
 from provision.store.state import parse_state
 from unit.distros.test_apt import LISTING
 from unit.distros.test_release_file import TEXT as RELEASE
-from unit.export.host_python.elf_files import elf_file
+from unit.elf_files import elf_file
 from unit.fake_archive import stanza
 from unit.kmod.artifact import make_artifact, make_pin
 from unit.recipes import RECIPE

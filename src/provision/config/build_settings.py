@@ -39,9 +39,8 @@ class EngineConfig(Frozen):
 
     Attributes:
         host: Address of the engine's socket. Without it: ``DOCKER_HOST``, or the usual sockets.
-        network: Network of the containers that download, and of the build of ``provision
-            host-python``, as ``docker run --network`` takes it. Drivers are built without a
-            network. Without it: the engine's default.
+        network: Network of the containers that download, as ``docker run --network`` takes it.
+            Drivers are built without a network. Without it: the engine's default.
         jobs: Number of compilers that run in parallel. Without it: one for each processor.
     """
 

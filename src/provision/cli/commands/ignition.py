@@ -16,8 +16,9 @@ from provision.export.host_python import (
     DEFAULT_PREFIX,
     PythonPin,
     PythonRequest,
+    find_image,
     make_python,
-    plan_python,
+    resolve_python,
 )
 from provision.export.ignition.engine_files import Engine
 from provision.export.ignition.machine import Variant
@@ -46,7 +47,7 @@ _DISTRO = "debian:12"
     metavar="ID:VERSION",
     default=_DISTRO,
     show_default=True,
-    help="Distro of the source and the libraries; hosts may run any other.",
+    help="Distro of the packages; hosts may run any other.",
 )
 @click.option(
     "--prefix",
@@ -55,7 +56,11 @@ _DISTRO = "debian:12"
     show_default=True,
     help="Folder of this Python on hosts; it runs nowhere else.",
 )
-@click.option("--network", metavar="MODE", help="Network of the build, as 'docker build' takes it.")
+@click.option(
+    "--network",
+    metavar="MODE",
+    help="Network of the container that downloads, as 'docker run' takes it.",
+)
 @options.root
 @options.dry_run
 @options.as_json
@@ -71,17 +76,18 @@ def host_python_command(
 ) -> None:
     """Make a Python for hosts that have none, such as Fedora CoreOS and Flatcar.
 
-    The command compiles the distro's source, which is pinned by checksum, and packs the result with
-    the C library and everything else that it needs into one archive. Unpack it at /.
+    The command takes Python from the distro's packages and packs it with the C library and
+    everything else that it needs into one archive. Unpack it at /.
     """
     request = PythonRequest(distro, prefix, output, network)
     with job(root) as work:
         if dry_run:
-            planned = plan_python(
+            pin = resolve_python(
                 work.settings, lambda: work.engine, request, progress=work.progress
             )
-            what = {"path": str(planned.path), "dry_run": True, "would_build": planned.would_build}
-            _print_python({**_python_document(planned.pin), **what}, as_json=as_json)
+            would_build = find_image(work.engine, pin) is None
+            what = {"path": str(request.path(pin)), "dry_run": True, "would_build": would_build}
+            _print_python({**_python_document(pin), **what}, as_json=as_json)
             return
         made = make_python(work.settings, lambda: work.engine, request, progress=work.progress)
     done = {"path": str(made.path), "sha256": made.sha256, "size": made.size, "built": made.built}

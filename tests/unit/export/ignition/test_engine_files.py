@@ -13,7 +13,7 @@ from provision.errors import ConfigError, NotFoundError
 from provision.export.ignition.engine_files import PROGRAM, RUNTIME, docker_with_runtime, hook_texts
 
 _ROLE = (
-    Path(__file__).parents[3]
+    Path(__file__).parents[4]
     / "ansible/ansible_collections/oci_decorator/drivers/roles/provision_hook/templates"
 )
 _HOOK = "/etc/containers/oci/hooks.d/10-oci-decorator-precreate.json"

@@ -19,7 +19,7 @@ from provision.fleet.matrix.work import SharedLayers
 from unit.engine.fake_engine import FakeEngine
 from unit.recipes import recipe
 
-SCHEMA = Path(__file__).parents[3] / "docs/reference/matrix-cell.schema.json"
+SCHEMA = Path(__file__).parents[4] / "docs/reference/matrix-cell.schema.json"
 DEBIAN, NEXT = "debian:12", "debian:13"
 KERNELS = ("6.12.9-amd64", "6.1.0-47-amd64", "6.1.0-40-amd64")
 # Its versions 1.* build on 6.1, those from 2 on up to 6.12.

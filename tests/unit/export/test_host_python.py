@@ -6,7 +6,7 @@ import os
 import tarfile
 from pathlib import Path
 
-from provision.export.host_python.make import pack_tree
+from provision.export.host_python import pack_tree
 
 
 def _tree(folder: Path, *, time: int) -> Path:
