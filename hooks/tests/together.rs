@@ -3,7 +3,9 @@
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
-use crate::support::{code, is_quick, program, run, stderr, Tree};
+use rustix::fs::XattrFlags;
+
+use crate::support::{code, is_quick, need, program, run, stderr, Tree};
 
 const DAEMON: &str = "{\n\t\"log-driver\":   \"json-file\",\n \"x\": [1,2 , 3]   }";
 
@@ -150,4 +152,30 @@ fn what_a_killed_run_left_goes() {
     ];
     assert_eq!(code(&run(&fixed, "")), 0);
     assert_eq!(tree.listing(), ["daemon.json", "rec.json"]);
+}
+
+/// Docker could not read its file with the label of the folder.
+#[test]
+fn a_changed_file_keeps_its_label() {
+    if !need::root("security labels") {
+        return;
+    }
+    let tree = Tree::new();
+    let file = tree.file("daemon.json", DAEMON).display().to_string();
+    let (name, label) = ("security.selinux", b"system_u:object_r:etc_t:s0\0");
+    rustix::fs::setxattr(&*file, name, label, XattrFlags::empty()).unwrap();
+    let record = tree.path("rec.json").display().to_string();
+    let words = [
+        "configure",
+        "docker",
+        "--config",
+        &file,
+        "--record",
+        &record,
+    ];
+    assert_eq!(code(&run(&words, "")), 0);
+    assert_ne!(tree.text("daemon.json"), DAEMON);
+    let mut kept = [0; 64];
+    let length = rustix::fs::getxattr(&*file, name, &mut kept[..]).unwrap();
+    assert_eq!(&kept[..length], label);
 }

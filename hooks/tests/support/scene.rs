@@ -44,10 +44,11 @@ pub fn setup() -> Tree {
         "bundle/rootfs/etc/ld.so.conf",
         "include /etc/ld.so.conf.d/*.conf\n",
     );
+    // It has the variables of the engine, too.
     tree.script(
         "bin/low",
         &format!(
-            "echo \"low: $*\"; printf '%s' \"$0\" > {}/ran",
+            ": \"${{OCI_DECORATOR_CONFIG:?}}\"; echo \"low: $*\"; printf '%s' \"$0\" > {}/ran",
             tree.shown()
         ),
     );
