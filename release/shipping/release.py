@@ -122,12 +122,18 @@ def debian_packages(source: Source, wheels: list[Path], machine: str) -> list[de
             description=_PROVISION,
             tree=provision,
             relations={
-                "Depends": ["python3 (>= 3.11)", "python3 (<< 3.15)", *python, "kmod", *_LIBRARIES],
+                "Depends": [
+                    "python3 (>= 3.11)",
+                    "python3 (<< 3.15)",
+                    *python,
+                    "kmod",
+                    "skopeo",
+                    *_LIBRARIES,
+                ],
                 "Recommends": [
                     "docker.io | docker-ce | podman",
                     "gpgv | sqv",
                     "oci-decorator",
-                    "skopeo",
                 ],
                 "Suggests": ["debootstrap"],
             },

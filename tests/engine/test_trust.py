@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
-import time
-from contextlib import suppress
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import requests
 
-from kit.fileserver import serving
 from kit.foreign import foreign_program
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need, need_programs
@@ -23,14 +18,9 @@ from kit.process import run
 from kit.product import Provision
 from kit.signed_fleet import PASSWORD, Fleet, signed_fleet
 from provision.errors import ProvisionError
-from provision.fetch import UnreachableError
-from provision.registry import transport
-from provision.registry.client import Client
 from provision.registry.image_signature import load_keys
-from provision.registry.manifests import OCI_MANIFEST, Descriptor
-from provision.registry.names import parse_reference
+from provision.registry.manifests import OCI_MANIFEST
 from provision.registry.private_key import generate_key, open_signer
-from provision.registry.tokens import Access
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,65 +125,6 @@ def test_a_key_in_a_token_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ProvisionError, match="could not sign") as caught:
         open_signer(uri, lambda: b"0000")(b"hello")
     assert _PIN not in f"{caught.value.message} {caught.value.details}"
-
-
-class _Unreliable(BaseHTTPRequestHandler):
-    """Cuts each transfer off after a part of it, or lets it trickle, on real sockets."""
-
-    content = bytes(range(256)) * 8192
-    part = 700_000
-    trickles = False
-
-    def do_GET(self) -> None:
-        wanted = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-")
-        rest = self.content[int(wanted) :]
-        self.send_response(206 if int(wanted) else 200)
-        self.send_header("Content-Length", str(len(rest)))
-        self.send_header("Content-Range", f"bytes {wanted}-{len(self.content) - 1}/*")
-        self.end_headers()
-        with suppress(OSError):
-            if self.trickles:
-                for at in range(len(rest)):
-                    self.wfile.write(rest[at : at + 1])
-                    time.sleep(0.05)
-            self.wfile.write(rest[: self.part])
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def unreliable(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    """The client of a registry that is `_Unreliable`."""
-    monkeypatch.setattr(transport, "_PAUSE", 0.01)
-    with serving(_Unreliable) as url:
-        reference = parse_reference(f"{url.removeprefix('http://')}/demo:1")
-        yield Client(transport.Transport(reference.api_host, Access(), lambda: None), reference)
-
-
-def _descriptor() -> Descriptor:
-    digest = hashlib.sha256(_Unreliable.content).hexdigest()
-    size = len(_Unreliable.content)
-    return Descriptor(mediaType="x/y", digest=f"sha256:{digest}", size=size)
-
-
-def test_a_connection_that_is_cut_off_is_taken_up_again(unreliable: Client, tmp_path: Path) -> None:
-    unreliable.download(_descriptor(), tmp_path / "blob")
-    assert (tmp_path / "blob").read_bytes() == _Unreliable.content
-
-
-def test_a_connection_that_trickles_is_given_up(
-    unreliable: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_Unreliable, "trickles", True)
-    monkeypatch.setattr(transport, "_BODY_SECONDS", 0.3)
-    monkeypatch.setattr(transport, "_SLOWEST", 1 << 30)
-    begun = time.monotonic()
-    with pytest.raises(UnreachableError) as caught:
-        unreliable.download(_descriptor(), tmp_path / "blob")
-    assert "takes too long" in (caught.value.details or "")
-    assert time.monotonic() - begun < 30
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_openssl_reads_ours(fleet: Fleet, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from kit.product import Provision
 from kit.registry import serving_registry
 from provision.build.workspace import load_settings
 from provision.registry.image_layout import LayoutWriter
-from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST
+from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, content_digest
 from provision.registry.names import parse_reference
 from provision.registry.registries import skopeo_registry, tag_of
 from provision.registry.skopeo import Layout, copy
@@ -109,7 +109,7 @@ def _push(root: Path, address: str, folder: Path) -> str:
     name = parse_reference(f"{address}/{SMALL_DRIVER}")
     writer = LayoutWriter(folder / "layout", name)
     described = {
-        kind: writer.put_blob(data).model_dump(include={"digest", "size"}) | {"mediaType": kind}
+        kind: {"mediaType": kind, "digest": content_digest(data), "size": len(data)}
         for kind, data in ((OCI_CONFIG, config), (GZIP_LAYER, packed))
     }
     manifest = {
@@ -118,7 +118,7 @@ def _push(root: Path, address: str, folder: Path) -> str:
         "config": described[OCI_CONFIG],
         "layers": [described[GZIP_LAYER]],
     }
-    digest = writer.put_manifest(TAG, json.dumps(manifest).encode(), OCI_MANIFEST)
+    digest = writer.put_image(TAG, json.dumps(manifest).encode(), [config, packed])
     target = skopeo_registry(load_settings(root), name)
     for tag in (TAG, f"{TAG}-{PIN.short_digest}"):
         copy(Layout(writer.folder), TAG, target, tag)

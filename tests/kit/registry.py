@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import secrets
 import socket
@@ -10,21 +12,23 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import requests
-
-from kit.process import Daemon
+from kit.process import Daemon, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["RegistryServer", "free_port", "serving_registry"]
+__all__ = ["Guarded", "RegistryServer", "free_port", "serving_registry"]
 
 _CONFIG = """\
 version: 0.1
 storage: {{filesystem: {{rootdirectory: {folder}}}}}
-http: {{addr: "{address}"}}
-"""
+http: {{addr: "{address}"{tls}}}
+{auth}"""
+_USER = "fleet"
+PASSWORD = "of a test"  # noqa: S105 - of no one
+# By bcrypt, as htpasswd(1) writes it.
+_HASH = "$2b$04$fleetfleetfleetfleetfewIIugcN2ezd.KnlMVoFNr3W5fX35VTW"
 # Below Linux' own, which begin with 32768: ip_local_port_range in ip(7).
 _PORTS = (20_000, 32_000)
 # A line of its access log, in the combined format.
@@ -43,10 +47,50 @@ class Sent:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A registry with TLS, for those who have a password.
+
+    Attributes:
+        folder: For its files; `ca.crt` is what its certificate is issued by.
+    """
+
+    folder: Path
+
+    @property
+    def ca(self) -> Path:
+        """The authority."""
+        return self.folder / "ca.crt"
+
+    def log_in(self, address: str, password: str = PASSWORD) -> str:
+        """The file of credentials that `docker login` would leave."""
+        pair = f"{_USER}:{password}"
+        auth = base64.b64encode(pair.encode()).decode()
+        return json.dumps({"auths": {address: {"auth": auth}}})
+
+    def make(self) -> dict[str, str]:
+        """Make its certificate and passwords; what its configuration says of them."""
+        key, request = self.folder / "server.key", self.folder / "server.csr"
+        names = self.folder / "names"
+        names.write_text("subjectAltName=IP:127.0.0.1\n")
+        ca = self.folder / "ca.key"
+        new = ("openssl", "req", "-newkey", "rsa:2048", "-nodes", "-subj")
+        run([*new, "/CN=authority", "-x509", "-days", "2", "-keyout", ca, "-out", self.ca])
+        run([*new, "/CN=127.0.0.1", "-keyout", key, "-out", request])
+        by = ("-CA", self.ca, "-CAkey", ca, "-CAcreateserial", "-days", "2", "-extfile", names)
+        server = self.folder / "server.crt"
+        run(["openssl", "x509", "-req", "-in", request, *by, "-out", server])
+        (self.folder / "htpasswd").write_text(f"{_USER}:{_HASH}\n")
+        return {
+            "tls": f', tls: {{certificate: "{server}", key: "{key}"}}',
+            "auth": f"auth: {{htpasswd: {{realm: test, path: {self.folder / 'htpasswd'}}}}}\n",
+        }
+
+
 @contextmanager
-def serving_registry(folder: Path) -> Iterator[str]:
+def serving_registry(folder: Path, guarded: Guarded | None = None) -> Iterator[str]:
     """Serve what is in a folder, as `docker-registry` does; the registry's address."""
-    server = RegistryServer(folder)
+    server = RegistryServer(folder, guarded)
     try:
         yield server.address
     finally:
@@ -56,12 +100,14 @@ def serving_registry(folder: Path) -> Iterator[str]:
 class RegistryServer:
     """A `docker-registry` that can be killed and started again, and counts what it sends."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, guarded: Guarded | None = None) -> None:
         """Start it, with what the folder has."""
-        self._folder = folder
+        self.folder = folder
         self.address = f"127.0.0.1:{free_port()}"
         self._config = folder / "config.yml"
-        self._config.write_text(_CONFIG.format(folder=folder / "data", address=self.address))
+        more = guarded.make() if guarded else {"tls": "", "auth": ""}
+        text = _CONFIG.format(folder=folder / "data", address=self.address, **more)
+        self._config.write_text(text)
         self.starts = 0
         self._daemon = self._started()
 
@@ -74,7 +120,7 @@ class RegistryServer:
         )
 
     def _log(self, number: int) -> Path:
-        return self._folder / f"log-{number}"
+        return self.folder / f"log-{number}"
 
     def restart(self, *, after_s: float) -> None:
         """End it, whatever it is doing, and start it again after some seconds."""
@@ -112,7 +158,7 @@ def free_port() -> int:
 
 
 def _answers(address: str) -> bool:
-    try:
-        return requests.get(f"http://{address}/v2/", timeout=5).ok
-    except (requests.ConnectionError, requests.Timeout):
-        return False
+    host, _, port = address.partition(":")
+    with suppress(OSError), socket.create_connection((host, int(port)), timeout=5):
+        return True
+    return False

@@ -2,7 +2,7 @@
 
 What is real: docker-registry and its restarts; each host's `provision apply` (the agent's run with
 its look-ups, retries, signatures, unpacking, store and status), on a root of its own; the builder's
-uploads and signatures by our client. What is simulated: the clock, which only orders the runs;
+uploads and signatures by skopeo. What is simulated: the clock, which only orders the runs;
 builds, which push an artifact that was made beforehand; kernels, which are names, so that nothing
 is loaded. The builder learns of a missing artifact by the host's status, as a notice would say it.
 """
@@ -30,13 +30,12 @@ from provision.agent.reconcile import apply
 from provision.pin import PIN_LABEL, Pin
 from provision.registry.artifact_images import facts_of
 from provision.registry.attached_signatures import sign, signature_tag
-from provision.registry.client import Client
-from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST
+from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, content_digest
 from provision.registry.names import parse_reference
 from provision.registry.private_key import generate_key, open_private_key
 from provision.registry.registries import tag_of
-from provision.registry.tokens import Access
-from provision.registry.transport import Transport, content_digest
+from provision.registry.repository import RegistryRepository
+from provision.registry.skopeo import Registry
 from unit.kmod.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
 
 if TYPE_CHECKING:
@@ -46,8 +45,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AGENT", "Figures", "Rollout"]
 
-# What hosts call themselves; the builder is another one.
-AGENT = "provision/"
+# What hosts and the builder call themselves.
+AGENT = "skopeo/"
 DRIVER, FLAVOUR, VERSION = "v4l2loopback", "dkms", "0.12.7"
 KERNELS = tuple(f"6.1.0-{number}-amd64" for number in range(50, 55))
 # Bytes that no compression makes smaller: a module of tens of KB, and user space that all share.
@@ -145,6 +144,7 @@ class Rollout:
         self._signer = open_private_key(private, lambda: b"")
         self._artifacts = {kernel: self._made(kernel) for kernel in KERNELS}
         self._needed: dict[str, int] = {}
+        self._builders: list[Sent] = []
         self.roots = [self._host(number) for number in range(hosts)]
         self.figures = Figures(hosts)
 
@@ -161,12 +161,11 @@ class Rollout:
                 figures.runs += 1
                 if said["state"] != "ready" or said["changed"]:
                     figures.failed.append(f"{said['root']}: {said}")
-        after = figures.sent = self._registry.sent(AGENT)
-        figures.idle = type(after)(
-            after.requests - before.requests,
-            after.missing - before.missing,
-            after.size - before.size,
-        )
+        after = self._registry.sent(AGENT)
+        figures.idle = _less(after, before)
+        for builder in self._builders:
+            after = _less(after, builder)
+        figures.sent = after
         figures.each.sort()
         return figures
 
@@ -175,20 +174,21 @@ class Rollout:
         artifact = self._artifacts[kernel]
         name = f"{self._registry.address}/drivers/{DRIVER}:{tag_of(artifact.pin).text}"
         reference = parse_reference(name)
-        client = Client(_BuilderTransport(reference.api_host, Access(), lambda: None), reference)
+        repository = RegistryRepository(Registry(reference), reference)
+        before = self._registry.sent(AGENT)
         config = _config(artifact)
         packed = [gzip.compress(layer, mtime=0) for layer in artifact.layers]
         manifest = _manifest(config, packed)
-        for blob in (config, *packed):
-            client.put_blob(blob)
-        digest = client.put_manifest(reference.tag or "", manifest, OCI_MANIFEST)
+        digest = repository.put_image(reference.tag or "", manifest, [config, *packed])
         facts = facts_of(artifact.pin, int(time.time()))
-        sign(client, digest, facts, self._signer)
-        signature = client.manifest(signature_tag(digest)).data
+        sign(repository, digest, facts, self._signer)
+        signature = repository.manifest(signature_tag(digest)).data
         payloads = [layer["size"] for layer in json.loads(signature)["layers"]]
         parts = (manifest, config, signature, *packed)
         self._needed[kernel] = sum(map(len, parts)) + sum(payloads)
         self.figures.builds += 1
+        # No host is at work meanwhile.
+        self._builders.append(_less(self._registry.sent(AGENT), before))
 
     def needed(self, kernel: str) -> int:
         """Bytes that a host has to read to have, and to trust, the artifact of a kernel."""
@@ -243,11 +243,10 @@ class Rollout:
         )
 
 
-class _BuilderTransport(Transport):
-    """Calls itself otherwise than hosts do, so that the registry's log tells them apart."""
-
-    def _send(self, method: str, url: str, headers: Any, body: Any) -> Any:  # noqa: ANN401 - as there
-        return super()._send(method, url, {**headers, "User-Agent": "builder"}, body)
+def _less(sent: Sent, other: Sent) -> Sent:
+    return type(sent)(
+        sent.requests - other.requests, sent.missing - other.missing, sent.size - other.size
+    )
 
 
 def _layer(folder: Path, *names: str, without: Sequence[str] = ()) -> bytes:

@@ -118,7 +118,6 @@ RegistryAddress = Annotated[
     StringConstraints(pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$"),
     AfterValidator(_with_host),
 ]
-HostName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?$")]
 
 
 class RegistryConfig(Frozen):
@@ -142,8 +141,6 @@ class RegistryConfig(Frozen):
             of the system.
         plain_http: Whether the registry is reached without TLS. A registry on this machine
             (``localhost``, ``127.…``) always is, unless ``ca`` is set.
-        token_hosts: Further hosts that may receive the registry's credentials, to issue tokens;
-            GitLab's registry needs it. Without it: none; for ``docker.io``, its own.
         auth_file: File with credentials, in the format of Docker and podman. Without it: the files
             of root's ``docker login`` and ``podman login``.
     """
@@ -156,7 +153,6 @@ class RegistryConfig(Frozen):
     sign_password_file: AbsolutePath | None = None
     ca: AbsolutePath | None = None
     plain_http: bool = False
-    token_hosts: tuple[HostName, ...] = ()
     auth_file: AbsolutePath | None = None
 
     @model_validator(mode="after")

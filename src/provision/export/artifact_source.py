@@ -22,8 +22,8 @@ from provision.kmod.verify import verify_artifact
 from provision.manifest import MANIFEST, Manifest
 from provision.progress import Progress, silent
 from provision.registry.artifact_images import Trusted
-from provision.registry.client import Client
 from provision.registry.find import Lookup
+from provision.registry.manifests import Repository
 from provision.registry.names import HostTag, Reference, parse_reference, read_tag
 from provision.registry.registries import Connect, Consent, connect, examine
 from provision.sources import newest_first
@@ -217,7 +217,7 @@ class _Chosen:
     image: str
 
 
-def _tags(client: Client, flavours: Iterable[str]) -> list[HostTag]:
+def _tags(client: Repository, flavours: Iterable[str]) -> list[HostTag]:
     found = (read_tag(tag, flavours) for tag in client.tags())
     return sorted((tag for tag in found if tag), key=lambda tag: (tag.kernel, tag.text))
 

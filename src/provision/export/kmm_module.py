@@ -17,7 +17,6 @@ from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.export.yaml_files import Value
 from provision.kmod.load import load_order
 from provision.manifest import Manifest
-from provision.registry.credentials import Credentials
 from provision.registry.names import KMM_SIGNED, HostTag, Reference
 
 # KMM replaces it with the kernel's release, escaped as in a tag.
@@ -134,14 +133,14 @@ def _container(
 
 
 def secret_document(
-    name: str, namespace: str, registry: str, credentials: Credentials | None
+    name: str, namespace: str, registry: str, login: str | None
 ) -> dict[str, Value]:
-    """Return the ``Secret`` for pulling images.
+    """Return the ``Secret`` for pulling images, with a login as ``stored_login`` returns it.
 
     Raises:
-        NotFoundError: This machine has no credentials that Kubernetes can use.
+        NotFoundError: This machine has no login that Kubernetes can use.
     """
-    if credentials is None or credentials.refresh_token is not None:
+    if login is None:
         raise NotFoundError(
             f"There is no name and password for '{registry}' here, so there is nothing to put into"
             f" the secret '{name}'.",
@@ -149,8 +148,7 @@ def secret_document(
             f" secret yourself and leave out --with-credentials: kubectl create secret"
             f" docker-registry {name} --docker-server={registry} …",
         )
-    entry = base64.b64encode(f"{credentials.username}:{credentials.password}".encode()).decode()
-    text = json.dumps({"auths": {registry: {"auth": entry}}})
+    text = json.dumps({"auths": {registry: {"auth": login}}})
     return {
         "apiVersion": "v1",
         "kind": "Secret",

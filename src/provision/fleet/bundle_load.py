@@ -30,6 +30,7 @@ from provision.host.kernels import find_kernels, machine
 from provision.progress import Note, Progress, Step
 from provision.registry.artifact_images import Trusted
 from provision.registry.image_layout import open_layout
+from provision.registry.manifests import find_digest
 from provision.registry.names import Reference
 from provision.registry.registries import BUNDLE_IMAGES, FOLDER, skopeo_registry
 from provision.registry.skopeo import Layout, copy
@@ -101,7 +102,7 @@ def push_bundle(
             text = f"{one.driver} {', '.join(one.tags)}"
             access.progress(Step(number, len(artifacts), text))
             client = access.client(f"{address}/{one.driver}")
-            missing = [tag for tag in one.tags if client.head(tag) != one.content.digest]
+            missing = [tag for tag in one.tags if find_digest(client, tag) != one.content.digest]
             target = skopeo_registry(access.settings, client.reference)
             # Signatures first: no host sees an unsigned image.
             for tag in (*(one.signature_tags if missing else ()), *missing):

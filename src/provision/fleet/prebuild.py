@@ -26,9 +26,9 @@ from provision.host.folders import STORE
 from provision.pin import Pin
 from provision.progress import Note, Progress
 from provision.registry.attached_signatures import signature_tag
-from provision.registry.client import Client
 from provision.registry.image_signature import Signer
 from provision.registry.image_signing import EngineImage, publish, pushed_reference
+from provision.registry.manifests import Writable, find_digest
 from provision.registry.names import HostTag, Reference, parse_reference
 from provision.registry.publishing import TakenError, name_theirs
 from provision.registry.registries import Connect, connect, tag_of
@@ -78,9 +78,9 @@ class FleetRegistry:
             ProvisionError: The registry does not answer.
         """
         client = self._client(cell)
-        digest = client.head(str(client.reference.tag))
+        digest = find_digest(client, str(client.reference.tag))
         is_there = digest is not None and (
-            not self.is_signed or client.head(signature_tag(digest)) is not None
+            not self.is_signed or find_digest(client, signature_tag(digest)) is not None
         )
         if is_there:
             with self._lock:
@@ -133,7 +133,7 @@ class FleetRegistry:
             self.present.add(cell)
         return True
 
-    def _client(self, cell: Cell) -> Client:
+    def _client(self, cell: Cell) -> Writable:
         return self.connected(self.settings, self.reference(cell))
 
 

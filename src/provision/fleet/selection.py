@@ -12,9 +12,8 @@ from provision.errors import NotFoundError
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Found, Trusted, facts_of, find
 from provision.registry.attached_signatures import signature_tag
-from provision.registry.client import Client
 from provision.registry.image_signature import UntrustedError, Verified
-from provision.registry.manifests import Content, Index, Repository, parse_manifest
+from provision.registry.manifests import Content, Index, Repository, Writable, parse_manifest
 from provision.registry.names import parse_reference, read_tag
 from provision.registry.registries import Connect, Consent, check_of, connect, tag_of
 
@@ -37,7 +36,7 @@ class RegistryAccess:
     connected: Connect = connect
     progress: Progress = silent
 
-    def client(self, name: str) -> Client:
+    def client(self, name: str) -> Writable:
         """Return the client of a repository, such as ``registry.example/drivers/nvidia``."""
         return self.connected(self.settings, parse_reference(name))
 

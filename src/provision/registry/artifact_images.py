@@ -18,18 +18,21 @@ from typing import IO, cast
 
 from provision.documents import parse_json
 from provision.errors import ConfigError, ProvisionError
+from provision.fetch import WrongContentError
 from provision.pin import PIN_LABEL, Pin
 from provision.progress import Note, Progress, silent
 from provision.registry.image_signature import Facts, UntrustedError, Verified
 from provision.registry.layers import LARGEST_CONTENT, LayerContent, damaged, too_much
 from provision.registry.manifests import (
-    LONGEST_MANIFEST,
     Content,
+    Descriptor,
     ImageConfig,
     Index,
     Manifest,
     Repository,
+    blob_path,
     check_image,
+    content_digest,
     parse_config,
     parse_manifest,
 )
@@ -105,7 +108,7 @@ def find(
     reference = client.reference.with_digest(content.digest)
     verified = examine(content.digest) if examine else None
     check_image(manifest, name)
-    config = parse_config(client.blob(manifest.config, LONGEST_MANIFEST), manifest, name)
+    config = parse_config(_config(client, content.digest, manifest), manifest, name)
     image = Found(client, reference, manifest, config, _pin(config, name))
     if verified is not None and verified.facts is not None:
         _same(verified.facts, image)
@@ -126,6 +129,17 @@ def _manifest(client: Repository, architecture: str) -> tuple[Content, Manifest]
             resolution="Push the image itself: provision push IMAGE",
         )
     return content, found
+
+
+def _config(client: Repository, digest: str, manifest: Manifest) -> bytes:
+    data = client.config(digest, manifest)
+    if content_digest(data) != manifest.config.digest:
+        raise WrongContentError(
+            f"'{client.reference.name}@{digest}' is damaged: its configuration is another one than"
+            " its manifest names.",
+            resolution="Have it pushed again by those who build it: provision push IMAGE",
+        )
+    return data
 
 
 def _pin(config: ImageConfig, name: str) -> Pin:
@@ -180,10 +194,10 @@ def unpack_layers(
 
     Args:
         image: The image.
-        folder: Folder for one layer at a time; nothing stays in it.
+        folder: Folder for the layers; nothing stays in it.
         unpack: Unpacks a tar stream; it is called once a layer.
-        is_complete: Whether the content of the remaining layers is there already; called between
-            two layers.
+        is_complete: Whether the content of the other layers is there already; called once the last
+            one is unpacked.
         progress: Receives the bytes received.
 
     Returns:
@@ -197,23 +211,29 @@ def unpack_layers(
         OSError: The disk is full.
     """
     progress(Note(f"Pulling {image.reference}"))
+    digest, manifest = str(image.reference.digest), image.manifest
+    *others, last = manifest.layers
     received = 0
-    for layer in reversed(image.manifest.layers):
-        if received and is_complete():
-            break
-        received += layer.size
-        with tempfile.TemporaryDirectory(prefix=".layer-", dir=folder) as name:
-            file = Path(name, "layer")
-            image.client.download(layer, file, progress=progress)
-            if layer.is_zstd:
-                file = _unzstd(file, str(image.reference))
-            with (
-                file.open("rb") as stored,
-                LayerContent(stored, is_gzip=layer.is_gzip) as content,
-            ):
-                unpack(cast("IO[bytes]", content))
-                content.finish()
+    with tempfile.TemporaryDirectory(prefix=".layers-", dir=folder) as name:
+        for layers in ([last], others[::-1]):
+            if not layers or (received and is_complete()):
+                break
+            image.client.fetch(digest, manifest, layers, Path(name), progress=progress)
+            for layer in layers:
+                received += layer.size
+                _unpack_layer(layer, blob_path(Path(name), layer), unpack, str(image.reference))
     return received
+
+
+def _unpack_layer(
+    layer: Descriptor, file: Path, unpack: Callable[[IO[bytes]], None], name: str
+) -> None:
+    plain = _unzstd(file, name) if layer.is_zstd else file
+    with plain.open("rb") as stored, LayerContent(stored, is_gzip=layer.is_gzip) as content:
+        unpack(cast("IO[bytes]", content))
+        content.finish()
+    if plain != file:
+        plain.unlink()
 
 
 def _unzstd(file: Path, name: str) -> Path:
@@ -232,5 +252,4 @@ def _unzstd(file: Path, name: str) -> Path:
         if not shutil.disk_usage(file.parent).free:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         raise damaged(done.stderr.strip())
-    file.unlink()
     return target

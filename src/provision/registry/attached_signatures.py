@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import base64
 import json
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from provision.errors import NotFoundError, ProvisionError
-from provision.fetch import UnreachableError
 from provision.registry.image_signature import (
     ANNOTATION,
     LONGEST_PAYLOAD,
@@ -30,12 +33,14 @@ from provision.registry.manifests import (
     OCI_MANIFEST,
     Descriptor,
     Index,
+    Manifest,
     Repository,
     Writable,
+    blob_path,
+    content_digest,
     parse_manifest,
 )
 from provision.registry.private_key import FileSigner
-from provision.registry.transport import content_digest
 
 MOST_SIGNATURES = 64
 _DO_NOT_USE = (
@@ -120,11 +125,34 @@ def _signatures(client: Repository, digest: str, complaints: list[str]) -> list[
     if isinstance(manifest, Index) or len(manifest.layers) > MOST_SIGNATURES:
         complaints.append(f"there are no signatures, or more than {MOST_SIGNATURES}")
         return []
-    return [
-        (client.blob(layer, LONGEST_PAYLOAD), layer.annotations[ANNOTATION])
+    layers = [
+        layer
         for layer in manifest.layers
         if layer.media_type == PAYLOAD and ANNOTATION in layer.annotations
     ]
+    payloads = _payloads(client, content.digest, manifest, layers)
+    return [(payloads[one.digest], one.annotations[ANNOTATION]) for one in layers]
+
+
+def _payloads(
+    client: Repository, digest: str, manifest: Manifest, layers: Sequence[Descriptor]
+) -> dict[str, bytes]:
+    """Return the payloads of signatures by their digests.
+
+    Raises:
+        ProvisionError: One is larger than a payload is.
+    """
+    if any(layer.size > LONGEST_PAYLOAD for layer in layers):
+        raise ProvisionError(
+            f"The signatures of '{client.reference.name}' are refused: one is larger than"
+            f" {LONGEST_PAYLOAD} bytes.",
+            resolution=_DO_NOT_USE,
+        )
+    if not layers:
+        return {}
+    with tempfile.TemporaryDirectory(prefix="provision-") as folder:
+        client.fetch(digest, manifest, layers, Path(folder))
+        return {layer.digest: blob_path(Path(folder), layer).read_bytes() for layer in layers}
 
 
 def signature_tag(digest: str) -> str:
@@ -177,24 +205,31 @@ def sign(client: Writable, digest: str, facts: Facts, signer: Signer) -> str:
     return signatures_name(client, digest)
 
 
-def make_signature(client: Writable, digest: str, facts: Facts, signer: Signer) -> dict[str, Any]:
-    """Upload the payload of an image's signature; return the signature for ``add_signature``.
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A signature of an image: what was signed, and the signature in base64."""
 
-    Arguments and errors as ``sign``.
-    """
-    name = client.reference.name
-    payload = payload_of(digest, facts, name)
-    stored = client.put_blob(payload)
-    annotations = {ANNOTATION: base64.b64encode(signer(payload)).decode()}
-    return {
-        "mediaType": PAYLOAD,
-        "digest": stored.digest,
-        "size": stored.size,
-        "annotations": annotations,
-    }
+    payload: bytes
+    text: str
+
+    @property
+    def layer(self) -> dict[str, Any]:
+        """The layer in the image of signatures."""
+        return {
+            "mediaType": PAYLOAD,
+            "digest": content_digest(self.payload),
+            "size": len(self.payload),
+            "annotations": {ANNOTATION: self.text},
+        }
 
 
-def add_signature(client: Writable, digest: str, made: dict[str, Any], signer: Signer) -> bool:
+def make_signature(client: Repository, digest: str, facts: Facts, signer: Signer) -> Signature:
+    """Return a signature of an image for ``add_signature``; arguments as ``sign``."""
+    payload = payload_of(digest, facts, client.reference.name)
+    return Signature(payload, base64.b64encode(signer(payload)).decode())
+
+
+def add_signature(client: Writable, digest: str, made: Signature, signer: Signer) -> bool:
     """Add a signature to those of an image; return False if it is among them.
 
     A registry can't write a tag conditionally: of two signers at the same moment, the second may
@@ -204,11 +239,14 @@ def add_signature(client: Writable, digest: str, made: dict[str, Any], signer: S
         As ``sign``.
     """
     layers = signature_layers(client, digest)
-    if any(_is_same(one, made) for one in layers):
+    if any(_is_same(one, made.layer) for one in layers):
         return False
     if len(layers) >= MOST_SIGNATURES and isinstance(signer, FileSigner):
         # Earlier signatures by this key have the same facts, with an older serial.
-        layers = [one for one in layers if not _is_own(client, one, digest, signer.public)]
+        own = _own_signatures(client, digest, signer.public)
+        layers = [
+            one for one in layers if (one.get("annotations") or {}).get(ANNOTATION) not in own
+        ]
     if len(layers) >= MOST_SIGNATURES:
         repository, _, tag = signatures_name(client, digest).rpartition(":")
         raise ProvisionError(
@@ -217,7 +255,7 @@ def add_signature(client: Writable, digest: str, made: dict[str, Any], signer: S
             resolution=f"Remove the tag '{tag}' from the registry, and sign again with each key"
             " that is in use.",
         )
-    put_signatures(client, digest, [*layers, made])
+    put_signatures(client, digest, [*layers, made.layer], [made.payload])
     return True
 
 
@@ -227,14 +265,21 @@ def _is_same(layer: Mapping[str, Any], made: Mapping[str, Any]) -> bool:
     return bool(layer.get("digest") == made["digest"] and said.get(ANNOTATION) == mine)
 
 
-def put_signatures(client: Writable, digest: str, layers: Sequence[dict[str, Any]]) -> None:
-    """Write the signatures of an image; their payloads must be in the registry.
+def put_signatures(
+    client: Writable, digest: str, layers: Sequence[dict[str, Any]], payloads: Sequence[bytes]
+) -> None:
+    """Write the signatures of an image.
+
+    Args:
+        client: The image's repository.
+        digest: Digest of its manifest.
+        layers: The signatures.
+        payloads: Those of their payloads that the repository lacks.
 
     Raises:
         ProvisionError: The registry refuses.
     """
     config = json.dumps(_signature_config([str(layer["digest"]) for layer in layers])).encode()
-    client.put_blob(config)
     manifest = {
         "schemaVersion": 2,
         "mediaType": OCI_MANIFEST,
@@ -245,21 +290,17 @@ def put_signatures(client: Writable, digest: str, layers: Sequence[dict[str, Any
         },
         "layers": list(layers),
     }
-    client.put_manifest(signature_tag(digest), json.dumps(manifest).encode(), OCI_MANIFEST)
+    client.put_image(signature_tag(digest), json.dumps(manifest).encode(), [config, *payloads])
 
 
-def _is_own(client: Repository, layer: Mapping[str, Any], digest: str, key: PublicKey) -> bool:
-    """Return whether a key made one of an image's signatures; False if that is unclear."""
-    described = Descriptor.model_validate(layer)
-    signature = described.annotations.get(ANNOTATION, "")
-    try:
-        payload = client.blob(described, LONGEST_PAYLOAD)
-        verify_payload(payload, signature, digest=digest, keys=(key,))
-    except UnreachableError:
-        raise
-    except ProvisionError:
-        return False
-    return True
+def _own_signatures(client: Repository, digest: str, key: PublicKey) -> set[str]:
+    """Return the signatures of an image that a key made."""
+    own = set()
+    for payload, signature in _signatures(client, digest, []):
+        with suppress(UntrustedError):
+            verify_payload(payload, signature, digest=digest, keys=(key,))
+            own.add(signature)
+    return own
 
 
 def _signature_config(payloads: Sequence[str]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from provision.registry.registries import (
     references,
     trusted_keys,
 )
-from provision.registry.tokens import DeniedError
+from provision.registry.skopeo import DeniedError
 from provision.sources.market import VersionRequest, newest_first
 
 

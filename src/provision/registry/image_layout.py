@@ -10,7 +10,7 @@ https://github.com/opencontainers/image-spec/blob/v1.1.0/image-layout.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -19,12 +19,16 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.files import write_atomic
 from provision.progress import Progress, silent
 from provision.registry.manifests import (
+    BLOBS,
     LONGEST_MANIFEST,
     OCI_INDEX,
+    OCI_MANIFEST,
     Content,
     Descriptor,
     Index,
     Manifest,
+    blob_path,
+    content_digest,
     parse_manifest,
 )
 from provision.registry.names import DIGEST, Reference
@@ -36,7 +40,6 @@ from provision.registry.storage import (
     read_small,
     refused,
 )
-from provision.registry.transport import content_digest
 
 INDEX = "index.json"
 MARKER = "oci-layout"
@@ -87,18 +90,27 @@ class ImageLayout:
         compare_digest(self.files.name, digest, content_digest(data))
         return Content(data, digest)
 
-    def blob(self, descriptor: Descriptor, limit: int) -> bytes:
-        """Return a small blob; errors as ``manifest``."""
-        data = read_small(self.files, self._path(descriptor.digest), min(limit, descriptor.size))
-        compare_digest(self.files.name, descriptor.digest, content_digest(data))
-        return data
+    def config(self, digest: str, manifest: Manifest) -> bytes:
+        """Return the configuration of an image; errors as ``manifest``."""
+        del digest
+        return read_small(self.files, self._path(manifest.config.digest), LONGEST_MANIFEST)
 
-    def download(
-        self, descriptor: Descriptor, destination: Path, *, progress: Progress = silent
+    def fetch(
+        self,
+        digest: str,
+        manifest: Manifest,
+        layers: Collection[Descriptor],
+        folder: Path,
+        *,
+        progress: Progress = silent,
     ) -> None:
-        """Write a blob to a new file; errors as ``manifest``, and OSError: the disk is full."""
-        path = self._path(descriptor.digest)
-        copy_blob(self.files, path, descriptor, destination, progress)
+        """As ``Repository.fetch``; errors as ``manifest``, and OSError: the disk is full."""
+        del digest, manifest
+        (folder / BLOBS).mkdir(exist_ok=True)
+        for layer in layers:
+            path, target = self._path(layer.digest), blob_path(folder, layer)
+            if not target.exists():
+                copy_blob(self.files, path, layer, target, progress)
 
     def tags(self) -> tuple[str, ...]:
         """Return the names in the index."""
@@ -198,57 +210,56 @@ class LayoutWriter:
         return replace(self, reference=reference)
 
     def manifest(self, name: str) -> Content:
-        """Return a manifest by tag or digest.
-
-        Raises:
-            NotFoundError: It is missing.
-        """
-        if name.startswith("sha256:") and not self.has_blob(name):
-            raise NotFoundError(
-                f"'{self.folder}' has no {name}.",
-                resolution="Copy the folder again: it is not complete.",
-            )
+        """Return a manifest by tag or digest; errors as ``ImageLayout.manifest``."""
         return self.images.manifest(name)
 
-    def blob(self, descriptor: Descriptor, limit: int) -> bytes:
-        """Return a small blob."""
-        return self.images.blob(descriptor, limit)
+    def config(self, digest: str, manifest: Manifest) -> bytes:
+        """Return the configuration of an image."""
+        return self.images.config(digest, manifest)
 
-    def download(
-        self, descriptor: Descriptor, destination: Path, *, progress: Progress = silent
+    def fetch(
+        self,
+        digest: str,
+        manifest: Manifest,
+        layers: Collection[Descriptor],
+        folder: Path,
+        *,
+        progress: Progress = silent,
     ) -> None:
-        """Write a blob to a new file."""
-        self.images.download(descriptor, destination, progress=progress)
+        """As ``Repository.fetch``."""
+        self.images.fetch(digest, manifest, layers, folder, progress=progress)
 
     def tags(self) -> tuple[str, ...]:
         """Return the tags."""
         return self.images.tags()
 
-    def has_blob(self, digest: str) -> bool:
-        """Return whether there is a blob, which is complete because it appears by a rename."""
-        return (self._blobs / digest.removeprefix("sha256:")).is_file()
+    def put_image(self, tag: str, manifest: bytes, blobs: Sequence[bytes]) -> str:
+        """Add an image under a tag; return its digest."""
+        for blob in blobs:
+            self._put_blob(blob)
+        digest = self._put_blob(manifest)
+        self._set_tag(tag, digest, manifest)
+        return digest
 
-    def put_blob(self, data: bytes) -> Descriptor:
-        """Add a small blob."""
+    def tag(self, digest: str, tag: str) -> None:
+        """Make a tag lead to an image that it has."""
+        self._set_tag(tag, digest, self.manifest(digest).data)
+
+    def _put_blob(self, data: bytes) -> str:
         digest = content_digest(data)
         write_atomic(self._blobs / digest.removeprefix("sha256:"), data)
-        return Descriptor(mediaType="", digest=digest, size=len(data))
+        return digest
 
-    def put_manifest(self, tag: str, data: bytes, media_type: str) -> str:
-        """Add a manifest under a tag; under its own digest, it is not added to the index."""
-        stored = self.put_blob(data)
-        if tag == stored.digest:
-            return tag
+    def _set_tag(self, tag: str, digest: str, manifest: bytes) -> None:
         index = json.loads((self.folder / INDEX).read_text())
         kept = [one for one in index["manifests"] if one["annotations"].get(REF_NAME) != tag]
         entry = {
-            "mediaType": media_type,
-            "digest": stored.digest,
-            "size": stored.size,
+            "mediaType": json.loads(manifest).get("mediaType") or OCI_MANIFEST,
+            "digest": digest,
+            "size": len(manifest),
             "annotations": {REF_NAME: tag},
         }
         self._write_index([*kept, entry])
-        return stored.digest
 
     def _write_index(self, manifests: Sequence[object]) -> None:
         document = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": list(manifests)}

@@ -16,8 +16,8 @@ from provision.pin import Pin
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import Found, facts_of, find
 from provision.registry.attached_signatures import add_signature, make_signature, signatures_name
-from provision.registry.client import Client
 from provision.registry.image_signature import Facts, Signer
+from provision.registry.manifests import Writable, find_digest
 from provision.registry.names import Reference, parse_reference
 from provision.registry.private_key import URI_SCHEME, Password, open_signer
 from provision.registry.publishing import (
@@ -30,7 +30,7 @@ from provision.registry.publishing import (
 )
 from provision.registry.registries import Connect, connect
 from provision.registry.signing_key import read_password
-from provision.registry.tokens import DeniedError
+from provision.registry.skopeo import DeniedError
 
 # Attempts to write a signature again that others have overwritten.
 _MOST_ROUNDS = 5
@@ -108,7 +108,7 @@ def sign_image(
     return _sign(client, image, signer)
 
 
-def _sign(client: Client, image: Found, signer: Signer) -> SignedImage:
+def _sign(client: Writable, image: Found, signer: Signer) -> SignedImage:
     """Sign an image that was found; errors as ``sign_image``."""
     facts = facts_of(image.pin, int(time.time()))
     digest = str(image.reference.digest)
@@ -119,7 +119,7 @@ def _sign(client: Client, image: Found, signer: Signer) -> SignedImage:
         # Again: another signer may have overwritten this one meanwhile.
         if not add_signature(client, digest, made, signer):
             break
-    if (found := client.head(tag)) != digest:
+    if (found := find_digest(client, tag)) != digest:
         # Another image was pushed at the same moment.
         raise taken(client, image.pin, found or "another")
     name = signatures_name(client, digest)
@@ -171,7 +171,7 @@ def publish(
 
 
 def _pushed(
-    client: Client, image: EngineImage, name: str, progress: Progress
+    client: Writable, image: EngineImage, name: str, progress: Progress
 ) -> tuple[Pushed, bool]:
     """Push an image unless the registry has it; return it, and whether it was pushed now."""
     is_signed = image.signer is not None
@@ -185,15 +185,15 @@ def _pushed(
     return Pushed(name, before.digest), False
 
 
-def _give_name_back(settings: Settings, client: Client, pin: Pin, signer: Signer) -> None:
+def _give_name_back(settings: Settings, client: Writable, pin: Pin, signer: Signer) -> None:
     """Make a name lead to the other image of its Pin, which may be about to be signed."""
     for _ in range(_MOST_ROUNDS):
         if name_theirs(settings, client, pin, signer) is not None:
             return
-        client.transport.sleep(_PAUSE_S)
+        time.sleep(_PAUSE_S)
 
 
-def _tag_unsigned(client: Client, pin: Pin, pushed: Pushed, progress: Progress) -> None:
+def _tag_unsigned(client: Writable, pin: Pin, pushed: Pushed, progress: Progress) -> None:
     """Set the tag of a Pin; report a failure only as a note: perhaps only the engine has access."""
     try:
         set_pin_tag(client, pin, client.manifest(pushed.digest))

@@ -1,12 +1,11 @@
-"""Reads layers: threads decompress them ahead and hash them, beside the code that uses them.
+"""Reads layers: a thread decompresses them ahead, beside the code that unpacks them.
 
-zlib, OpenSSL and the kernel let other threads run while they work, so two processors share the
-work. The callers compare the digests.
+zlib and the kernel let other threads run while they work, so two processors share the work. The
+layers' digests were compared before.
 """
 
 from __future__ import annotations
 
-import hashlib
 import zlib
 from collections import deque
 from collections.abc import Iterator
@@ -23,38 +22,6 @@ _CHUNK = 256 << 10
 _GZIP = 16 + zlib.MAX_WBITS
 # Chunks that lie between two threads.
 _MOST_AHEAD = 8
-
-
-class Hashing:
-    """The sha256 of bytes, computed in a separate thread."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-        self._worker = ThreadPoolExecutor(1)
-        self._waiting: deque[Future[None]] = deque()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._worker.shutdown(cancel_futures=True)
-
-    def update(self, data: bytes) -> None:
-        """Hash further bytes; wait only if many chunks are not hashed yet."""
-        self._waiting.append(self._worker.submit(self._hash.update, data))
-        if len(self._waiting) > _MOST_AHEAD:
-            self._waiting.popleft().result()
-
-    def digest(self) -> str:
-        """Return the digest of all bytes so far, as registries write it."""
-        while self._waiting:
-            self._waiting.popleft().result()
-        return f"sha256:{self._hash.hexdigest()}"
-
-    def restart(self) -> None:
-        """Begin again without the bytes so far."""
-        self.digest()
-        self._hash = hashlib.sha256()
 
 
 class LayerContent:

@@ -8,8 +8,9 @@ and config.md), https://distribution.github.io/distribution/spec/manifest-v2-2/.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
@@ -30,8 +31,6 @@ DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
 DOCKER_CONFIG = "application/vnd.docker.container.image.v1+json"
 MANIFESTS = (OCI_MANIFEST, DOCKER_MANIFEST)
 INDEXES = (OCI_INDEX, DOCKER_LIST)
-# The header "Accept" of requests for any of them.
-ACCEPTED = ", ".join((*MANIFESTS, *INDEXES))
 _GZIP = (
     "application/vnd.oci.image.layer.v1.tar+gzip",
     "application/vnd.docker.image.rootfs.diff.tar.gzip",
@@ -48,6 +47,8 @@ _ZSTD = (
 # Registries refuse larger manifests: distribution-spec 1.1, "Pushing manifests".
 LONGEST_MANIFEST = 4 << 20
 LARGEST_LAYER = 4 << 30
+# Where skopeo puts blobs below a folder that layouts share.
+BLOBS = "sha256"
 _MOST_LAYERS = 128
 _MOST_MANIFESTS = 1024
 # `uname -m`'s names of architectures by Go's, which images use.
@@ -259,23 +260,61 @@ class Repository(Protocol):
     def manifest(self, name: str) -> Content:
         """Return a manifest by tag or digest."""
 
-    def blob(self, descriptor: Descriptor, limit: int) -> bytes:
-        """Return a small blob."""
+    def config(self, digest: str, manifest: Manifest) -> bytes:
+        """Return the configuration of an image; the digest is of its manifest."""
 
-    def download(
-        self, descriptor: Descriptor, destination: Path, *, progress: Progress = silent
+    def fetch(
+        self,
+        digest: str,
+        manifest: Manifest,
+        layers: Collection[Descriptor],
+        folder: Path,
+        *,
+        progress: Progress = silent,
     ) -> None:
-        """Write a verified blob to a new file; on an error there is no file."""
+        """Put some layers of an image into a folder, at ``blob_path``, compared with their digests.
+
+        Args:
+            digest: Digest of the image's manifest.
+            manifest: Its manifest.
+            layers: Which layers.
+            folder: An empty folder, or the one of an earlier call.
+            progress: Receives the bytes so far.
+        """
 
     def tags(self) -> tuple[str, ...]:
         """Return the tags."""
 
 
 class Writable(Repository, Protocol):
-    """A repository that signatures can be added to."""
+    """A repository that images are written to."""
 
-    def put_blob(self, data: bytes) -> Descriptor:
-        """Add a small blob; returns its descriptor without a media type."""
+    def put_image(self, tag: str, manifest: bytes, blobs: Sequence[bytes]) -> str:
+        """Write an image under a tag; return its digest.
 
-    def put_manifest(self, tag: str, data: bytes, media_type: str) -> str:
-        """Add a manifest under a tag or its own digest; returns its digest."""
+        Args:
+            tag: The tag.
+            manifest: Its manifest.
+            blobs: Those of its blobs that the repository may lack.
+        """
+
+    def tag(self, digest: str, tag: str) -> None:
+        """Make a tag lead to an image that the repository has."""
+
+
+def content_digest(data: bytes) -> str:
+    """Return the digest of content, as registries write it."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def blob_path(folder: Path, descriptor: Descriptor) -> Path:
+    """Return the file of a layer that was fetched into a folder."""
+    return folder / BLOBS / descriptor.digest.removeprefix("sha256:")
+
+
+def find_digest(repository: Repository, name: str) -> str | None:
+    """Return the digest of a manifest; None if it is missing."""
+    try:
+        return repository.manifest(name).digest
+    except NotFoundError:
+        return None

@@ -22,11 +22,7 @@ _DIGITS = 12
 KMM_SIGNED = ".signed"
 # The underscore before the name of a pre-release, which sorts before the release, as "~" does.
 _BEFORE_RELEASE = re.compile(r"_(?=(?:alpha|beta|dev|git|pre|preview|rc)(?![a-z]))")
-# The API of Docker's own hub has another host name than its images:
-# https://docs.docker.com/reference/cli/docker/image/tag/#description
 _HUB = "docker.io"
-_HUB_API = "registry-1.docker.io"
-_HUB_TOKENS = "auth.docker.io"
 _LOOPBACK = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|\[::1\]")
 # The kernel begins with a digit and the flavour with a letter, in every recipe there is.
 _TAG_OF_HOSTS = re.compile(
@@ -60,16 +56,6 @@ class Reference:
     def name(self) -> str:
         """The repository with its registry: ``host[:port]/drivers/nvidia``."""
         return f"{self.registry}/{self.repository}"
-
-    @property
-    def api_host(self) -> str:
-        """The host and port of the registry's API."""
-        return _HUB_API if self.registry == _HUB else self.registry
-
-    @property
-    def token_hosts(self) -> tuple[str, ...]:
-        """Further hosts that may receive the registry's credentials."""
-        return (_HUB_TOKENS,) if self.registry == _HUB else ()
 
     @property
     def is_loopback(self) -> bool:

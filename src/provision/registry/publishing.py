@@ -6,7 +6,6 @@ without a signature.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 from provision.build.workspace import Settings
@@ -17,13 +16,12 @@ from provision.pin import Pin
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import facts_of
 from provision.registry.attached_signatures import signature_tag, verify_signature
-from provision.registry.client import Client
 from provision.registry.image_signature import PublicKey, Signer, UntrustedError, load_keys
-from provision.registry.manifests import OCI_MANIFEST, Content, Index, parse_manifest
+from provision.registry.manifests import Content, Index, Writable, find_digest, parse_manifest
 from provision.registry.names import pin_tag
 from provision.registry.private_key import FileSigner
 from provision.registry.registries import trust_rule
-from provision.registry.tokens import DeniedError
+from provision.registry.skopeo import DeniedError
 
 
 class TakenError(ProvisionError):
@@ -31,7 +29,7 @@ class TakenError(ProvisionError):
 
 
 def pushed_before(
-    client: Client,
+    client: Writable,
     pin: Pin,
     image_id: str,
     *,
@@ -65,12 +63,12 @@ def pushed_before(
     raise taken(client, pin, content.digest)
 
 
-def _has_signature(client: Client, digest: str) -> bool:
+def _has_signature(client: Writable, digest: str) -> bool:
     """Return whether an image has signatures, made by any key."""
-    return client.head(signature_tag(digest)) is not None
+    return find_digest(client, signature_tag(digest)) is not None
 
 
-def _identities(content: Content, client: Client) -> set[str]:
+def _identities(content: Content, client: Writable) -> set[str]:
     """Return the ids that engines give to the image of a manifest: its digest, or its config's."""
     manifest = parse_manifest(content.data, str(client.reference))
     if isinstance(manifest, Index):
@@ -78,7 +76,7 @@ def _identities(content: Content, client: Client) -> set[str]:
     return {content.digest, manifest.config.digest}
 
 
-def tag_again(client: Client, content: Content) -> None:
+def tag_again(client: Writable, content: Content) -> None:
     """Make the tag of a client's reference lead to a manifest that the repository has.
 
     Raises:
@@ -86,10 +84,10 @@ def tag_again(client: Client, content: Content) -> None:
     """
     tag = client.reference.tag
     if tag is not None:
-        client.put_manifest(tag, content.data, media_type_of(content))
+        client.tag(content.digest, tag)
 
 
-def set_pin_tag(client: Client, pin: Pin, content: Content, *, is_signed: bool = False) -> str:
+def set_pin_tag(client: Writable, pin: Pin, content: Content, *, is_signed: bool = False) -> str:
     """Make the tag of a Pin lead to a manifest; return the tag.
 
     Args:
@@ -104,30 +102,18 @@ def set_pin_tag(client: Client, pin: Pin, content: Content, *, is_signed: bool =
         ProvisionError: The registry refuses or can't be reached.
     """
     tag = pin_tag(pin.digest)
-    found = _digest_of(client, tag)
+    found = find_digest(client, tag)
     gives_way = is_signed and found not in {None, content.digest}
     if found is None or (gives_way and not _has_signature(client, found)):
-        client.put_manifest(tag, content.data, media_type_of(content))
+        client.tag(content.digest, tag)
         # Another builder may have been first, or last: then both report it.
-        found = _digest_of(client, tag)
+        found = find_digest(client, tag)
     if found != content.digest:
         raise taken(client, pin, found or "another")
     return tag
 
 
-def _digest_of(client: Client, tag: str) -> str | None:
-    try:
-        return client.manifest(tag).digest
-    except NotFoundError:
-        return None
-
-
-def media_type_of(content: Content) -> str:
-    """Return the media type of a manifest, which its registry requires."""
-    return str(json.loads(content.data).get("mediaType") or OCI_MANIFEST)
-
-
-def taken(client: Client, pin: Pin, digest: str) -> TakenError:
+def taken(client: Writable, pin: Pin, digest: str) -> TakenError:
     """Return the error for a tag of a Pin that leads to another image."""
     repository = f"{client.reference.registry}/{client.reference.repository}"
     return TakenError(
@@ -139,7 +125,9 @@ def taken(client: Client, pin: Pin, digest: str) -> TakenError:
     )
 
 
-def name_theirs(settings: Settings, client: Client, pin: Pin, signer: Signer | None) -> str | None:
+def name_theirs(
+    settings: Settings, client: Writable, pin: Pin, signer: Signer | None
+) -> str | None:
     """Make the tag of a client's reference lead to the registry's image of a Pin.
 
     Args:
@@ -171,7 +159,9 @@ def name_theirs(settings: Settings, client: Client, pin: Pin, signer: Signer | N
     return content.digest
 
 
-def _keys(settings: Settings, client: Client, driver: str, signer: Signer) -> tuple[PublicKey, ...]:
+def _keys(
+    settings: Settings, client: Writable, driver: str, signer: Signer
+) -> tuple[PublicKey, ...]:
     rule = trust_rule(settings, client.reference, driver)
     configured = load_keys(in_root(settings.root, rule.keys)) if rule.keys else ()
     return (*configured, signer.public) if isinstance(signer, FileSigner) else configured

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from provision.build.workspace import Settings
@@ -19,11 +19,10 @@ from provision.host.kernels import machine
 from provision.pin import Pin
 from provision.registry.artifact_images import Trusted, facts_of, find
 from provision.registry.attached_signatures import verify_signature
-from provision.registry.client import Client
-from provision.registry.credentials import Credentials, default_files, find_credentials
+from provision.registry.credentials import default_files, stored_login
 from provision.registry.image_layout import open_layout
 from provision.registry.image_signature import PublicKey, UntrustedError, Verified, load_keys
-from provision.registry.manifests import Repository
+from provision.registry.manifests import Repository, Writable
 from provision.registry.names import (
     HostTag,
     Reference,
@@ -31,10 +30,9 @@ from provision.registry.names import (
     pin_tag,
     read_tag,
 )
+from provision.registry.repository import RegistryRepository
 from provision.registry.skopeo import Registry
 from provision.registry.storage import FolderFiles
-from provision.registry.tokens import Access, DeniedError
-from provision.registry.transport import Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +50,13 @@ class Consent:
     allow_downgrade: bool = False
 
 
-# Makes the client of a repository.
-Connect = Callable[[Settings, Reference], Client]
+# Returns a repository.
+Connect = Callable[[Settings, Reference], Writable]
 
 
-def connect(settings: Settings, reference: Reference) -> Client:
-    """Return the client of an image's repository; it sends no request yet."""
-    registry = settings.config.registry
-    ca = str(in_root(settings.root, registry.ca)) if registry.ca else None
-    own = any(f"{a}/".startswith(f"{reference.registry}/") for a in registry.addresses)
-    # Settings of the host's own registry are not for other registries.
-    access = Access(ca, registry.plain_http, registry.token_hosts) if own else Access()
-    access = replace(access, token_hosts=(*access.token_hosts, *reference.token_hosts))
-    return Client(
-        Transport(reference.api_host, access, lambda: registry_credentials(settings, reference)),
-        reference,
-    )
+def connect(settings: Settings, reference: Reference) -> Writable:
+    """Return an image's repository; nothing is asked yet."""
+    return RegistryRepository(skopeo_registry(settings, reference), reference)
 
 
 def skopeo_registry(settings: Settings, reference: Reference) -> Registry:
@@ -81,21 +70,12 @@ def skopeo_registry(settings: Settings, reference: Reference) -> Registry:
     return Registry(reference, ca, registry.plain_http, auth_file)
 
 
-def registry_credentials(settings: Settings, reference: Reference) -> Credentials | None:
-    """Return the credentials of this host for a repository, if it has any.
-
-    Raises:
-        DeniedError: A helper that a file names is not installed.
-        ConfigError, ProvisionError: As ``find_credentials``.
-    """
+def registry_login(settings: Settings, reference: Reference) -> str | None:
+    """Return this host's login for a registry, as ``stored_login``."""
     files = default_files(os.environ)
     if settings.config.registry.auth_file:
         files = (in_root(settings.root, settings.config.registry.auth_file),)
-    try:
-        return find_credentials(reference.registry, reference.repository, files)
-    except NotFoundError as error:
-        # A caller must not take a missing helper for a missing image.
-        raise DeniedError(error.message, resolution=error.resolution) from error
+    return stored_login(reference.registry, files)
 
 
 def host_reference(settings: Settings, pin: Pin) -> str | None:

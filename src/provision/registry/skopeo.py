@@ -1,15 +1,18 @@
-"""Copies images between registries and OCI image layouts, by skopeo.
+"""Runs skopeo, which reads and writes registries and OCI image layouts.
 
-skopeo compares each content with its digest, mounts what a registry has already, retries, and knows
-what admins have set up for their registries: ``registries.conf``, ``certs.d``, ``auth.json``.
-Digests stay the same, so signatures do. Source: skopeo-copy(1).
+skopeo logs in, follows redirects, retries, compares each content with its digest, and knows what
+admins have set up for their registries: ``auth.json``, ``registries.conf``, ``certs.d``. Digests
+stay the same, so signatures do. Source: skopeo(1), containers-auth.json(5).
 """
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,32 +20,116 @@ from pathlib import Path
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError, WrongContentError
 from provision.registry.names import Reference
-from provision.registry.tokens import DeniedError
-from provision.run import LONG_LIMIT_S, run
+from provision.run import Completed, find_program, run
 
-# Variables that say where skopeo finds credentials.
-_CREDENTIALS = ("REGISTRY_AUTH_FILE", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "DOCKER_CONFIG")
+# Variables that say where skopeo finds credentials and settings.
+_SETTINGS = (
+    "REGISTRY_AUTH_FILE",
+    "XDG_RUNTIME_DIR",
+    "XDG_CONFIG_HOME",
+    "DOCKER_CONFIG",
+    "CONTAINERS_REGISTRIES_CONF",
+)
+# For requests of some kB, and what a copy may take for each byte on a slow line.
+_REQUEST_S = 120.0
+_END_S = 10.0
+_SECONDS_A_BYTE = 1 / (64 << 10)
+_RETRIES = 3
+_LOOK_S = 0.5
+_SPARE_BYTES = 1 << 20
+
+
+class DeniedError(ProvisionError):
+    """A registry denies this host access.
+
+    Many give the same answer for missing repositories, so as not to reveal which exist.
+    """
+
+
 # What skopeo prints, by what it means; the first that is found counts.
 _CAUSES: tuple[tuple[type[ProvisionError], tuple[str, ...]], ...] = (
-    (WrongContentError, ("Digest did not match", "does not match provided manifest digest")),
-    (NotFoundError, ("manifest unknown", "name unknown", "repository name not known", "no image")),
-    (DeniedError, ("unauthorized", "authentication required", "denied", "403 (Forbidden)")),
+    (
+        WrongContentError,
+        (
+            "Digest did not match",
+            "does not match provided manifest digest",
+            "does not match expected sha256",
+            "file too large",
+        ),
+    ),
+    (
+        NotFoundError,
+        ("manifest unknown", "name unknown", "repository name not known", "404 (Not Found)"),
+    ),
+    (
+        DeniedError,
+        (
+            "unauthorized",
+            "authentication required",
+            "access to the resource is denied",
+            ": denied",
+            "401 (Unauthorized)",
+            "403 (Forbidden)",
+            "unable to retrieve auth token",
+            # A credential helper that a file names is missing or failed.
+            "docker-credential-",
+        ),
+    ),
     (
         UnreachableError,
-        ("connection refused", "no such host", "timeout", "x509:", "pinging container registry"),
+        (
+            "connection refused",
+            "connection reset",
+            "no such host",
+            "no route to host",
+            "network is unreachable",
+            "server misbehaving",
+            "timeout",
+            "deadline exceeded",
+            "x509:",
+            "pinging container registry",
+            "received unexpected HTTP status: 5",
+            "too many requests",
+            "toomanyrequests",
+            "EOF",
+        ),
     ),
 )
-_RESOLUTION = (
-    "Run the command that failed by hand. skopeo uses 'docker login' and 'podman login', and"
-    " [registry] of /etc/provision/provision.toml."
-)
+_RESOLUTIONS: dict[type[ProvisionError], str] = {
+    WrongContentError: "Don't use it. The registry or a proxy before it is damaged or was altered;"
+    " try a mirror of it, or push the image again.",
+    NotFoundError: "Check whether the name is right: provision search DRIVER.",
+    DeniedError: "Log in: docker login {host}, or podman login {host}; for the agent, as root."
+    " If the repository is new, push its first image.",
+    UnreachableError: "Check that this machine reaches the registry. Behind a proxy, name it:"
+    " [network] proxy; for a registry with a certificate of its own, name its authority:"
+    " [registry] ca in /etc/provision/provision.toml; for one without TLS: [registry]"
+    " plain_http = true.",
+    ProvisionError: "Look into the registry's log, or try the command by hand: {command}",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """An OCI image layout in a folder; its images have tags."""
+    """An OCI image layout in a folder; its images have tags.
+
+    Attributes:
+        folder: The folder.
+        blobs: Folder of blobs that several layouts share; None: its own. What is there already is
+            not copied.
+    """
 
     folder: Path
+    blobs: Path | None = None
+
+    @contextmanager
+    def options(self, side: str) -> Iterator[list[str]]:
+        """As ``Registry.options``."""
+        yield [f"--{side}-shared-blob-dir={self.blobs}"] if self.blobs else []
+
+    def name(self, tag: str) -> str:
+        """Return an image's name for skopeo."""
+        return f"oci:{self.folder}:{tag}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +150,67 @@ class Registry:
 
     @contextmanager
     def options(self, side: str) -> Iterator[list[str]]:
-        """Yield the options that reach it as the source (``src``) or the target (``dest``)."""
-        found = [f"--{side}-authfile={self.auth_file}"] if self.auth_file else []
+        """Yield the options that reach it as the source (``src``) or target (``dest``) of a copy.
+
+        Args:
+            side: One of these, or empty for other commands.
+        """
+        prefix = f"--{side}-" if side else "--"
+        found = [f"{prefix}authfile={self.auth_file}"] if self.auth_file else []
         is_local = self.reference.is_loopback and self.ca is None
         if self.plain_http or is_local:
-            found.append(f"--{side}-tls-verify=false")
-        with tempfile.TemporaryDirectory(prefix="provision-ca-") as folder:
-            if self.ca is not None:
-                Path(folder, "registry.crt").symlink_to(self.ca)
-                found.append(f"--{side}-cert-dir={folder}")
+            found.append(f"{prefix}tls-verify=false")
+        if self.ca is None:
             yield found
+            return
+        with tempfile.TemporaryDirectory(prefix="provision-ca-") as folder:
+            Path(folder, "registry.crt").symlink_to(self.ca)
+            yield [*found, f"{prefix}cert-dir={folder}"]
+
+    def name(self, name: str) -> str:
+        """Return the name for skopeo of an image, given by its tag or digest."""
+        separator = "@" if name.startswith("sha256:") else ":"
+        return f"docker://{self.reference.name}{separator}{name}"
 
 
-def copy(source: Registry | Layout, name: str, target: Registry | Layout, tag: str) -> None:
+def inspect(registry: Registry, name: str) -> bytes:
+    """Return the bytes of a manifest.
+
+    Args:
+        registry: The repository.
+        name: Its tag or digest.
+
+    Raises:
+        NotFoundError: It is missing.
+        WrongContentError: It is not what the digest says.
+        DeniedError: The registry denies this host access.
+        UnreachableError: The registry kept failing.
+        ProvisionError: It answers in another way, or skopeo is not installed.
+    """
+    return _output(registry, ("inspect", "--raw"), registry.name(name)).encode()
+
+
+def inspect_config(registry: Registry, name: str) -> bytes:
+    """Return the configuration of an image; arguments and errors as ``inspect``."""
+    return _output(registry, ("inspect", "--config", "--raw"), registry.name(name)).encode()
+
+
+def list_tags(registry: Registry) -> tuple[str, ...]:
+    """Return the tags of a repository; errors as ``inspect``."""
+    name = f"docker://{registry.reference.name}"
+    found = json.loads(_output(registry, ("list-tags",), name))["Tags"]
+    return tuple(found or ())
+
+
+def copy(
+    source: Registry | Layout,
+    name: str,
+    target: Registry | Layout,
+    tag: str,
+    *,
+    size: int = 0,
+    on_bytes: Callable[[int], None] | None = None,
+) -> None:
     """Copy an image, or all images of an index, to a tag.
 
     Args:
@@ -83,35 +218,91 @@ def copy(source: Registry | Layout, name: str, target: Registry | Layout, tag: s
         name: Its tag there, or, in a registry, its digest.
         target: Where it goes.
         tag: Its tag there.
+        size: How many bytes it has: no file that skopeo writes gets larger, and a slow line gets
+            the time that it needs; 0: not known.
+        on_bytes: Called now and then with the bytes that a layout's folder has.
 
     Raises:
-        NotFoundError: The source does not have it, or skopeo is not installed.
-        WrongContentError: A content is not what its digest says.
-        DeniedError: A registry denies this host access.
-        UnreachableError: A registry kept failing.
-        ProvisionError: skopeo failed for another reason, such as a full disk.
+        As ``inspect``; OSError: The disk is full.
     """
-    argv = ["skopeo", "--insecure-policy", "copy", "--quiet", "--all", "--preserve-digests"]
-    argv.append("--retry-times=3")
+    argv = ["copy", "--quiet", "--all", "--preserve-digests", f"--retry-times={_RETRIES}"]
     with ExitStack() as stack:
         for side, place in (("src", source), ("dest", target)):
-            if isinstance(place, Registry):
-                argv += stack.enter_context(place.options(side))
-        argv += [_name(source, name), _name(target, tag)]
-        known = {key: os.environ[key] for key in _CREDENTIALS if key in os.environ}
-        done = run(argv, why="copy images", check=False, env=known, timeout=LONG_LIMIT_S)
+            argv += stack.enter_context(place.options(side))
+        argv += [source.name(name), target.name(tag)]
+        if isinstance(target, Layout) and on_bytes is not None:
+            stack.enter_context(_watched(target.folder.parent, on_bytes))
+        limit = _REQUEST_S + size * _SECONDS_A_BYTE if size else _REQUEST_S * 30
+        done = _run(argv, why="copy images", timeout=limit, largest=size)
     if done.returncode:
-        raise _error(f"{argv[-2]} could not be copied to {argv[-1]}.", done.stderr)
+        registry = source if isinstance(source, Registry) else target
+        raise _error(f"Could not copy {argv[-2]} to {argv[-1]}.", done, registry)
 
 
-def _name(place: Registry | Layout, name: str) -> str:
-    if isinstance(place, Layout):
-        return f"oci:{place.folder}:{name}"
-    return f"docker://{place.reference.name}{'@' if name.startswith('sha256:') else ':'}{name}"
+def _output(registry: Registry, command: tuple[str, ...], name: str) -> str:
+    with registry.options("") as options:
+        argv = [*command, f"--retry-times={_RETRIES}", *options, name]
+        done = _run(argv, why="read registries", timeout=_REQUEST_S)
+    if done.returncode:
+        raise _error(f"Could not read {name.removeprefix('docker://')}.", done, registry)
+    return done.stdout
 
 
-def _error(message: str, stderr: str) -> ProvisionError:
-    for kind, texts in _CAUSES:
-        if any(text in stderr for text in texts):
-            return kind(message, resolution=_RESOLUTION, details=stderr.strip())
-    return ProvisionError(message, resolution=_RESOLUTION, details=stderr.strip())
+def _run(argv: list[str], *, why: str, timeout: float, largest: int = 0) -> Completed:
+    if find_program("skopeo") is None:
+        # No NotFoundError: a caller must not take this for a missing image.
+        raise ProvisionError(
+            f"The program 'skopeo' is not installed, which is needed to {why}.",
+            resolution="Install it: apt-get install skopeo (dnf, zypper: the same name). On a host"
+            " without packages, the DaemonSet's image has it: provision export daemonset",
+        )
+    # What this machine's policy.json demands is not what we verify.
+    argv = ["skopeo", "--insecure-policy", f"--command-timeout={timeout:.0f}s", *argv]
+    if largest and find_program("prlimit"):
+        argv = ["prlimit", f"--fsize={largest + _SPARE_BYTES}", *argv]
+    known = {key: os.environ[key] for key in _SETTINGS if key in os.environ}
+    return run(argv, why=why, check=False, env=known, timeout=timeout + _END_S)
+
+
+@contextmanager
+def _watched(folder: Path, on_bytes: Callable[[int], None]) -> Iterator[None]:
+    """Report the bytes below a folder while something is written there."""
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(_LOOK_S):
+            on_bytes(sum(path.stat().st_blocks * 512 for path in folder.rglob("*")))
+
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def _error(message: str, done: Completed, place: Registry | Layout) -> ProvisionError:
+    said = done.stderr.strip()
+    if os.strerror(errno.ENOSPC).lower() in said:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    kind = next(
+        (kind for kind, texts in _CAUSES if any(text in said for text in texts)), ProvisionError
+    )
+    host = place.reference.registry if isinstance(place, Registry) else ""
+    if kind is DeniedError:
+        message = f"Access to the registry {host} denied."
+    if kind is UnreachableError:
+        message = f"The registry {host} can't be reached."
+    command = " ".join(done.argv)
+    resolution = _RESOLUTIONS[kind].format(host=host, command=command)
+    return kind(message, resolution=resolution, details=_essence(said) or None)
+
+
+def _essence(stderr: str) -> str:
+    """Return what skopeo says, without time and level."""
+    lines = []
+    for line in stderr.splitlines():
+        _, marker, text = line.partition(' msg="')
+        lines.append(text.removesuffix('"').replace('\\"', '"') if marker else line)
+    return "\n".join(lines)

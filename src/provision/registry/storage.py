@@ -7,6 +7,7 @@ compare contents with their digests.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import re
@@ -20,7 +21,6 @@ from provision.engine.tar_streams import BAD_TAR, BoundedTarInfo
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import WrongContentError
 from provision.progress import Progress, Transfer
-from provision.registry.layers import Hashing
 from provision.registry.manifests import (
     Descriptor,
 )
@@ -265,17 +265,13 @@ def copy_blob(
             f"'{files.name}' is damaged: '{path}' in it has a different size than its index says."
         )
     try:
-        with (
-            files.open(path) as source,
-            destination.open("xb") as target,
-            Hashing() as hashing,
-        ):
+        sha256 = hashlib.sha256()
+        with files.open(path) as source, destination.open("xb") as target:
             while chunk := source.read(_CHUNK):
                 target.write(chunk)
-                hashing.update(chunk)
+                sha256.update(chunk)
                 progress(Transfer(f"Reading {path[-71:-45]}", target.tell(), descriptor.size))
-            digest = hashing.digest()
-        compare_digest(files.name, descriptor.digest, digest)
+        compare_digest(files.name, descriptor.digest, f"sha256:{sha256.hexdigest()}")
     except BaseException:
         destination.unlink(missing_ok=True)
         raise

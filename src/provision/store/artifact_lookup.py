@@ -25,7 +25,7 @@ from provision.registry.artifact_images import Trusted
 from provision.registry.find import ArtifactQuery, Lookup, seek, seek_pin
 from provision.registry.names import parse_reference
 from provision.registry.registries import trust_rule
-from provision.registry.tokens import DeniedError
+from provision.registry.skopeo import DeniedError
 from provision.sources.market import newest_first
 from provision.sources.upstream import known_branches, today
 from provision.store.entries import entries, unsigned_reference

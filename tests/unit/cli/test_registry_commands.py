@@ -12,21 +12,20 @@ from typing import Any
 
 import pytest
 
-from provision.build.workspace import Settings
 from provision.cli.commands import install, pull
 from provision.engine.docker_api import Image
 from provision.pin import PIN_LABEL
-from provision.registry import image_signing, private_key, registries
+from provision.registry import image_signing, private_key
 from provision.registry.artifact_images import facts_of
-from provision.registry.client import Client
 from provision.registry.image_signature import load_keys
-from provision.registry.names import Reference, pin_tag
+from provision.registry.names import pin_tag
 from provision.registry.registries import tag_of
 from provision.run import Completed
 from unit.cli.outcome import Outcome
 from unit.engine.fake_engine import FakeEngine
 from unit.kmod.artifact import make_artifact, make_pin, write
 from unit.registry.memory import MemoryRegistry, layer_of, new_key, public_pem
+from unit.registry.trusting_host import connected
 
 Call = Callable[..., Outcome]
 KEY = new_key()
@@ -41,15 +40,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryRegistry:
     registry = MemoryRegistry()
     make_artifact(tmp_path / "artifact", pin=PIN)
     registry.have_image(PIN, [layer_of(tmp_path / "artifact")], tag_of(PIN).text)
-    real = registries.connect
-
-    def connect(settings: Settings, reference: Reference) -> Client:
-        client = real(settings, reference)
-        client.transport.session = registry.session()
-        client.transport.credentials = lambda: None
-        client.transport.sleep = registry.slept.append
-        return client
-
+    connect = connected(registry)
     for module in (install, pull):
         monkeypatch.setattr(module, "connect", connect)
     for done in (image_signing.sign_image, image_signing.publish):

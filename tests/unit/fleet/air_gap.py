@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,13 +13,12 @@ from provision.config import Config
 from provision.fleet.bundle import seal
 from provision.fleet.selection import RegistryAccess
 from provision.registry.image_layout import LayoutWriter
-from provision.registry.manifests import OCI_MANIFEST
 from provision.registry.names import Reference
 from provision.registry.registries import Consent
 from unit.fleet.registries import Registries
 from unit.fleet.test_selection import KEY, OLD, PIN, have
 from unit.kmod.artifact import KERNEL, write
-from unit.registry.memory import ECDSA, public_pem
+from unit.registry.memory import ECDSA, copy_to_layout, public_pem
 
 DEFAULT = Consent()
 
@@ -40,11 +38,7 @@ def make(registries: Registries, settings: Settings, tmp_path: Path) -> Make:
     def made(folder: Path = tmp_path / "bundle", *, key: bool = True) -> Path:
         stored = registries.stored[f"{OLD}/demo"]
         writer = LayoutWriter(folder / "images/demo", Reference(OLD, "demo"))
-        for data in stored.blobs.values():
-            writer.put_blob(data)
-        for tag, data in stored.manifests.items():
-            kind = json.loads(data).get("mediaType", OCI_MANIFEST)
-            writer.put_manifest(tag, data, kind)
+        copy_to_layout(stored, writer)
         seal(folder, signer if key else None)
         return folder
 

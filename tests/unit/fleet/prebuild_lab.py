@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,7 @@ from provision.fleet.matrix.runner import MatrixRun
 from provision.fleet.matrix.work import Outcome as RunOutcome
 from provision.fleet.matrix.work import RunOptions
 from provision.fleet.prebuild import FleetRegistry
-from provision.registry.client import Client
-from provision.registry.names import Reference
-from provision.registry.registries import connect, tag_of
+from provision.registry.registries import tag_of
 from unit.engine.fake_engine import FakeEngine
 from unit.fleet.matrix.test_runner import KERNELS, Lab, cells
 from unit.kmod.artifact import make_pin
@@ -30,6 +28,7 @@ from unit.registry.memory import (
     MemoryRegistry,
     new_key,
 )
+from unit.registry.trusting_host import connected
 
 ADDRESS = "registry.example/drivers"
 
@@ -77,17 +76,6 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: MemoryRegistr
     monkeypatch.setattr(cell_builds, "resolve_pin", lab.resolve)
     monkeypatch.setattr(cell_builds, "build_image", lab.build)
     return lab
-
-
-def connected(registry: MemoryRegistry) -> Callable[[Settings, Reference], Client]:
-    def connect_to(settings: Settings, reference: Reference) -> Client:
-        client = connect(settings, reference)
-        client.transport.session = registry.session()
-        client.transport.sleep = registry.slept.append
-        client.transport.credentials = lambda: None
-        return client
-
-    return connect_to
 
 
 def publisher(lab: Lab, registry: MemoryRegistry, **more: Any) -> FleetRegistry:  # noqa: ANN401 - its own fields

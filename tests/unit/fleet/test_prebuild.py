@@ -21,6 +21,7 @@ from provision.progress import silent
 from provision.registry import image_signing
 from provision.registry.artifact_images import facts_of
 from provision.registry.attached_signatures import signature_tag, verify_signature
+from provision.registry.manifests import find_digest
 from provision.registry.names import pin_tag
 from provision.registry.registries import tag_of
 from unit.fleet.matrix.test_runner import KERNELS, Lab, cell, cells, compile_error
@@ -52,7 +53,7 @@ def test_what_is_lacking_is_pushed_and_signed(
     assert set(place.pushed) == {one.cell for one in cells()}
     for pin in PINS.values():
         client = registry.client(f"{ADDRESS}/demo:{tag_of(pin).text}")
-        digest = client.head(tag_of(pin).text)
+        digest = find_digest(client, tag_of(pin).text)
         assert digest
         assert verify_signature(client, digest, [public(KEY)], wanted_of(pin))
     # Neither images nor names are left in the engine.
@@ -67,7 +68,7 @@ def test_a_second_run_asks_and_builds_nothing(lab: Lab, registry: MemoryRegistry
     registry.asked.clear()
     again = run(lab, publisher(lab, registry))
     assert (lab.builds, len(again.unchanged)) == ([], 6)
-    assert {asked.method for asked in registry.asked} <= {"HEAD", "GET"}
+    assert not any(asked.startswith("put") for asked in registry.asked)
 
 
 def test_an_image_without_a_signature_is_made_again(lab: Lab, registry: MemoryRegistry) -> None:
@@ -104,7 +105,7 @@ def test_an_unsigned_build_of_the_same_pin_gives_way(lab: Lab, registry: MemoryR
     done = run(lab, place, Planned(one))
     assert (done.troubles, place.has(one)) == ([], True)
     client = registry.client(f"{ADDRESS}/demo:{tag_of(pin).text}")
-    digests = {client.head(tag) for tag in (pin_tag(pin.digest), tag_of(pin).text)}
+    digests = {find_digest(client, tag) for tag in (pin_tag(pin.digest), tag_of(pin).text)}
     assert digests == {place.pushed[one].rpartition("@")[2]}
     assert digests != {theirs}
 
@@ -123,7 +124,7 @@ def test_what_another_machine_pushed_meanwhile_stays(lab: Lab, registry: MemoryR
     place = publisher(lab, registry)
     done = run(lab, place, Planned(one))
     assert (done.troubles, place.pushed) == ([], {})
-    assert registry.client(f"{ADDRESS}/demo:x").head(tag_of(pin).text) == theirs[0]
+    assert find_digest(registry.client(f"{ADDRESS}/demo:x"), tag_of(pin).text) == theirs[0]
 
 
 @pytest.mark.parametrize("signs", [True, False])
@@ -143,7 +144,7 @@ def test_a_build_of_the_same_pin_that_is_called_otherwise_gets_the_name(
     done = run(lab, place, Planned(one))
     assert (done.troubles, place.pushed) == ([], {})
     assert PrebuildReport(place, [one], [], done, lab.results).rows()[0]["state"] == "present"
-    assert registry.client(f"{ADDRESS}/demo:x").head(tag_of(pin).text) == theirs
+    assert find_digest(registry.client(f"{ADDRESS}/demo:x"), tag_of(pin).text) == theirs
 
 
 def test_a_build_of_the_same_pin_that_a_stranger_signed_is_trouble(
@@ -154,7 +155,7 @@ def test_a_build_of_the_same_pin_that_a_stranger_signed_is_trouble(
     registry.sign(theirs, facts_of(pin, 1), new_key())
     done = run(lab, publisher(lab, registry), Planned(cell("2.0", KERNELS[0])))
     assert "has another image of the Pin" in done.troubles[0][1].message
-    assert registry.client(f"{ADDRESS}/demo:x").head(tag_of(pin).text) is None
+    assert find_digest(registry.client(f"{ADDRESS}/demo:x"), tag_of(pin).text) is None
 
 
 def test_what_another_registry_lacks_is_built_although_it_was_built_here(

@@ -15,16 +15,15 @@ from provision.fleet.fleet_file import cell_id
 from provision.fleet.matrix.cells import Offer, Offers
 from provision.fleet.prebuild import FleetRegistry
 from provision.registry import image_signing
-from provision.registry.registries import connect
+from provision.registry.registries import skopeo_registry
 from unit.cli.outcome import Outcome
 from unit.fleet.matrix.test_runner import KERNELS, Lab, cell, compile_error
-from unit.fleet.prebuild_lab import ADDRESS, connected
+from unit.fleet.prebuild_lab import ADDRESS
 from unit.fleet.prebuild_lab import lab as lab  # noqa: PLC0414 - a fixture
 from unit.fleet.prebuild_lab import registry as registry  # noqa: PLC0414 - a fixture
 from unit.recipes import recipe
-from unit.registry.memory import (
-    MemoryRegistry,
-)
+from unit.registry.memory import MemoryRegistry
+from unit.registry.trusting_host import connected
 
 Call = Callable[..., Outcome]
 
@@ -124,13 +123,11 @@ def test_the_fleets_registry_is_the_builders_own_unless_it_has_another(
     expected: str | None,
 ) -> None:
     """Else the file of authorities that an error asks for would change nothing."""
-    given: list[str | None] = []
+    given: list[Path | None] = []
 
     def made(settings: Settings, address: str, signer: object, **_more: object) -> FleetRegistry:
         place = FleetRegistry(settings, address, signer)  # type: ignore[arg-type] # as given
-        given.append(
-            connect(settings, place.reference(cell("2.0", KERNELS[0]))).transport.access.ca
-        )
+        given.append(skopeo_registry(settings, place.reference(cell("2.0", KERNELS[0]))).ca)
         return place
 
     monkeypatch.setattr(prebuild, "FleetRegistry", made)
@@ -138,4 +135,4 @@ def test_the_fleets_registry_is_the_builders_own_unless_it_has_another(
     toml.parent.mkdir(parents=True)
     toml.write_text(f'[registry]\n{address}ca = "/etc/ca.pem"\n')
     call(*words(lab, fleet, "--list"))
-    assert given == [str(lab.settings.root / "etc/ca.pem") if expected else None]
+    assert given == [lab.settings.root / "etc/ca.pem" if expected else None]

@@ -1,7 +1,4 @@
-"""A registry in memory, by hand after the OCI specification, so that it can be hostile.
-
-docker-registry, skopeo and cosign are in the engine tests.
-"""
+"""A repository in memory, which can have what no program pushes; skopeo's is in test_skopeo.py."""
 
 from __future__ import annotations
 
@@ -9,157 +6,63 @@ import gzip
 import hashlib
 import io
 import json
-import re
 import tarfile
-import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
-import requests
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from requests.adapters import BaseAdapter
-from urllib3 import HTTPResponse
 
+from provision.errors import NotFoundError
 from provision.pin import PIN_LABEL, Pin
+from provision.progress import Progress, silent
 from provision.registry.artifact_images import facts_of
 from provision.registry.attached_signatures import sign
-from provision.registry.client import Client
-from provision.registry.credentials import Credentials
+from provision.registry.image_layout import LayoutWriter
 from provision.registry.image_signature import Facts, PublicKey
-from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST
+from provision.registry.manifests import (
+    BLOBS,
+    OCI_CONFIG,
+    OCI_MANIFEST,
+    Content,
+    Descriptor,
+    Manifest,
+    blob_path,
+)
 from provision.registry.names import Reference, parse_reference
-from provision.registry.tokens import Access
-from provision.registry.transport import Transport
 
 HOST = "registry.example"
 REPOSITORY = "drivers/demo"
 GZIP_LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a server says."""
-
-    status: int
-    body: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a server was asked."""
-
-    method: str
-    url: str
-    headers: Mapping[str, str]
-    body: bytes = b""
-
-    @property
-    def path(self) -> str:
-        return urlsplit(self.url).path
-
-    @property
-    def host(self) -> str:
-        return urlsplit(self.url).netloc
-
-
-# Answers in place of the registry; None: the registry does.
-Handler = Callable[[Asked], Answer | None]
-
-
 def digest_of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-class MemoryRegistry(BaseAdapter):
-    """One repository, as an adapter of ``requests``.
+class MemoryRegistry:
+    """What one repository of a registry has.
 
     Attributes:
         blobs: Contents by digest.
         manifests: Contents by tag or digest.
-        asked: All requests, in their order.
-        handlers: Tried before the registry itself answers, the last first.
-        slept: For how long the client waited, each time.
-        proxies: The proxies by scheme that each request would have gone through.
+        asked: What it was asked for, in order: ``manifest NAME``, ``config``, ``fetch``, ``tags``,
+            ``put NAME``.
+        hooks: Called before each answer with the host and what is asked; they may raise.
+        after: Called with each tag that was written.
+        hosts: The hosts at which it is.
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self.blobs: dict[str, bytes] = {}
         self.manifests: dict[str, bytes] = {}
-        self.asked: list[Asked] = []
-        self.handlers: list[Handler] = []
-        self.slept: list[float] = []
-        self.proxies: list[object] = []
-        self.now = 0.0
-        # Cells of a matrix ask it at once, each in a thread of its own.
-        self._answering = threading.Lock()
-
-    def send(
-        self, request: requests.PreparedRequest, *_: object, **options: object
-    ) -> requests.Response:
-        self.proxies.append(options.get("proxies"))
-        body = request.body if isinstance(request.body, bytes) else b""
-        asked = Asked(request.method or "", request.url or "", dict(request.headers), body)
-        self.asked.append(asked)
-        found = (handler(asked) for handler in reversed(self.handlers))
-        answer = next((one for one in found if one is not None), None)
-        if answer is None:
-            with self._answering:
-                answer = self.answer(asked)
-        response = requests.Response()
-        response.status_code = answer.status
-        response.headers.update(answer.headers)
-        response.raw = HTTPResponse(io.BytesIO(answer.body), preload_content=False)
-        response.url = asked.url
-        response.request = request
-        return response
-
-    def close(self) -> None:
-        pass
-
-    def answer(self, asked: Asked) -> Answer:
-        """Answer as a registry does."""
-        start = f"/v2/{REPOSITORY}/"
-        if not asked.path.startswith(start) or asked.host != HOST:
-            return self._root(asked)
-        kind, _, name = asked.path.removeprefix(start).partition("/")
-        if asked.method == "POST" and name == "uploads/":
-            return Answer(202, headers={"Location": f"{start}blobs/uploads/1?state=x"})
-        if asked.method == "PUT":
-            return self._put(kind, name, asked)
-        if kind == "tags":
-            tags = [name for name in self.manifests if ":" not in name]
-            return Answer(200, json.dumps({"name": REPOSITORY, "tags": tags}).encode())
-        stored = (self.manifests if kind == "manifests" else self.blobs).get(name)
-        if stored is None:
-            return Answer(404)
-        return self._stored(stored, asked)
-
-    def _stored(self, stored: bytes, asked: Asked) -> Answer:
-        wanted = re.fullmatch(r"bytes=([0-9]+)-", asked.headers.get("Range", ""))
-        if wanted is None:
-            return Answer(200, stored, {"Content-Length": str(len(stored))})
-        start = int(wanted[1])
-        place = f"bytes {start}-{len(stored) - 1}/{len(stored)}"
-        return Answer(206, stored[start:], {"Content-Range": place})
-
-    def _root(self, asked: Asked) -> Answer:
-        if asked.path != "/v2/" or asked.host != HOST:
-            return Answer(404)
-        return Answer(200)
-
-    def _put(self, kind: str, name: str, asked: Asked) -> Answer:
-        if kind == "manifests":
-            self.manifests[name] = self.manifests[digest_of(asked.body)] = asked.body
-        else:
-            self.blobs[parse_qs(urlsplit(asked.url).query)["digest"][0]] = asked.body
-        return Answer(201)
+        self.asked: list[str] = []
+        self.hooks: list[Callable[[str, str], object]] = []
+        self.after: list[Callable[[str], object]] = []
+        self.hosts = {HOST}
 
     # What a test puts there.
 
@@ -210,46 +113,90 @@ class MemoryRegistry(BaseAdapter):
 
     # How a test looks at it.
 
-    def client(
-        self,
-        reference: str = f"{HOST}/{REPOSITORY}:1",
-        *,
-        access: Access | None = None,
-        credentials: Credentials | None = None,
-    ) -> Client:
-        return Client(self.transport(reference, access, credentials), parse_reference(reference))
-
-    def transport(
-        self, reference: str, access: Access | None, credentials: Credentials | None
-    ) -> Transport:
-        parsed: Reference = parse_reference(reference)
-        return Transport(
-            parsed.api_host,
-            access or Access(),
-            lambda: credentials,
-            session=self.session(),
-            clock=self.clock,
-            sleep=self.slept.append,
-        )
-
-    def session(self) -> requests.Session:
-        session = requests.Session()
-        session.trust_env = False
-        session.mount("https://", self)
-        session.mount("http://", self)
-        return session
-
-    def clock(self) -> float:
-        return self.now
+    def client(self, reference: str = f"{HOST}/{REPOSITORY}:1") -> MemoryRepository:
+        return MemoryRepository(self, parse_reference(reference))
 
     def sign(
         self,
         digest: str,
         facts: Facts,
         key: ec.EllipticCurvePrivateKey,
-        client: Client | None = None,
     ) -> None:
-        sign(client or self.client(), digest, facts, lambda data: key.sign(data, ECDSA))
+        sign(self.client(), digest, facts, lambda data: key.sign(data, ECDSA))
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRepository:
+    """The repository, as those that ``provision.registry`` reads and writes."""
+
+    stored: MemoryRegistry
+    reference: Reference
+
+    def at(self, reference: Reference) -> MemoryRepository:
+        return replace(self, reference=reference)
+
+    def manifest(self, name: str) -> Content:
+        self._ask(f"manifest {name}")
+        data = self.stored.manifests.get(name)
+        if data is None:
+            raise NotFoundError(f"no {name}")
+        return Content(data, digest_of(data))
+
+    def config(self, digest: str, manifest: Manifest) -> bytes:
+        self._ask("config")
+        del digest
+        return self.stored.blobs[manifest.config.digest]
+
+    def fetch(
+        self,
+        digest: str,
+        manifest: Manifest,
+        layers: Collection[Descriptor],
+        folder: Path,
+        *,
+        progress: Progress = silent,
+    ) -> None:
+        del digest, manifest, progress
+        (folder / BLOBS).mkdir(exist_ok=True)
+        for layer in layers:
+            self._ask(f"fetch {layer.digest}")
+            blob_path(folder, layer).write_bytes(self.stored.blobs[layer.digest])
+
+    def tags(self) -> tuple[str, ...]:
+        self._ask("tags")
+        if not self.stored.manifests:
+            raise NotFoundError("there is no such repository")
+        return tuple(name for name in self.stored.manifests if ":" not in name)
+
+    def put_image(self, tag: str, manifest: bytes, blobs: Sequence[bytes]) -> str:
+        for blob in blobs:
+            self.stored.have_blob(blob)
+        self._put(tag, manifest)
+        return digest_of(manifest)
+
+    def tag(self, digest: str, tag: str) -> None:
+        self._put(tag, self.stored.manifests[digest])
+
+    def _put(self, tag: str, manifest: bytes) -> None:
+        self._ask(f"put {tag}")
+        self.stored.manifests[tag] = self.stored.manifests[digest_of(manifest)] = manifest
+        for hook in list(self.stored.after):
+            hook(tag)
+
+    def _ask(self, what: str) -> None:
+        for hook in self.stored.hooks:
+            hook(self.reference.registry, what)
+        if self.reference.registry not in self.stored.hosts:
+            raise NotFoundError("there is no such registry")
+        self.stored.asked.append(what)
+
+
+def copy_to_layout(registry: MemoryRegistry, writer: LayoutWriter) -> None:
+    """Copy all images, as skopeo does."""
+    blobs = list(registry.blobs.values())
+    for tag, data in registry.manifests.items():
+        if ":" not in tag:
+            writer.put_image(tag, data, blobs)
 
 
 ECDSA = ec.ECDSA(SHA256())

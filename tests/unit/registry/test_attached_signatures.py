@@ -20,8 +20,6 @@ from provision.registry.private_key import FileSigner
 from unit.kmod.artifact import make_pin
 from unit.registry.memory import (
     ECDSA,
-    Answer,
-    Asked,
     MemoryRegistry,
     digest_of,
     layer_of,
@@ -190,12 +188,11 @@ def another_image_by_that_digest(registry: MemoryRegistry) -> None:
     answers = iter([registry.manifests["1"]])
     other = registry.have_image(PIN, [], tag="2")
 
-    def handler(asked: Asked) -> Answer | None:
-        if asked.path.endswith("/manifests/1"):
-            return Answer(200, next(answers, registry.manifests[other]))
-        return None
+    def move(_host: str, what: str) -> None:
+        if what == "manifest 1":
+            registry.manifests["1"] = next(answers, registry.manifests[other])
 
-    registry.handlers.append(handler)
+    registry.hooks.append(move)
     registry.manifests[signature_tag(other)] = registry.manifests.pop(signature_tag(first))
 
 
@@ -251,7 +248,7 @@ def test_what_is_not_trusted_is_refused_before_a_layer_is_asked_for(
     assert caught.value.resolution
     assert list(tmp_path.iterdir()) == []
     layers = {one["digest"] for one in json.loads(registry.manifests["1"])["layers"]}
-    assert not any(asked.path.endswith(tuple(layers)) for asked in registry.asked)
+    assert not any(asked.endswith(tuple(layers)) for asked in registry.asked)
 
 
 def test_where_nothing_is_asked_for_nothing_is_verified(

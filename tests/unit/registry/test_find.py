@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from provision.registry.find import ArtifactQuery, Lookup, seek
 from provision.registry.image_signature import UntrustedError
 from provision.registry.names import parse_reference
 from provision.registry.registries import Consent, examine, tag_of
-from provision.registry.tokens import DeniedError
+from provision.registry.skopeo import DeniedError
 from provision.sources.market import VersionRequest
 from provision.store.artifact_lookup import look_for
 from provision.store.entries import note_serial
@@ -31,8 +32,6 @@ from provision.store.layout import Layout
 from provision.store.pulling import DowngradeError
 from unit.kmod.artifact import KERNEL, make_pin
 from unit.registry.memory import (
-    Answer,
-    Asked,
     MemoryRegistry,
     digest_of,
 )
@@ -80,9 +79,13 @@ def test_a_name_that_is_known_needs_no_list(
     have(registry, tmp_path)
     registry.asked.clear()
     found(settings, registry, replace(SOUGHT, version=VersionRequest("1.2")))
-    assert not any("tags/list" in asked.url for asked in registry.asked)
     # Manifest, signatures, payload and configuration.
-    assert len(registry.asked) == 4
+    assert [asked.split()[0] for asked in registry.asked] == [
+        "manifest",
+        "manifest",
+        "fetch",
+        "config",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -154,17 +157,14 @@ def test_mirrors_are_asked_first_and_stand_in(
     del settings
 
 
-@pytest.mark.parametrize("status", [401, 403, 418])
+@pytest.mark.parametrize("error", [DeniedError, UnreachableError, ProvisionError])
 def test_a_mirror_in_trouble_does_not_keep_hosts_from_the_registry(
-    settings: Settings, registry: MemoryRegistry, tmp_path: Path, status: int
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path, error: type[ProvisionError]
 ) -> None:
     have(registry, tmp_path)
     host = configured(tmp_path, None, RegistryConfig(address=ADDRESS, mirrors=("m.example/d",)))
 
-    def mirror(asked: Asked) -> Answer | None:
-        return Answer(status) if asked.host == "m.example" else None
-
-    registry.handlers.append(mirror)
+    registry.hooks.append(failing(error, "m.example"))
     assert found(host, registry).image.reference.registry == "registry.example"
     del settings
 
@@ -181,27 +181,27 @@ def test_a_mirror_that_lags_behind_does_not_keep_hosts_from_the_registry(
         if len(registries) == 1:
             raise DowngradeError("older")
 
-    def alike(asked: Asked) -> Answer | None:
-        if asked.host != "m.example":
-            return None
-        path = asked.url.replace("m.example/v2/d/", "registry.example/v2/drivers/")
-        return registry.answer(replace(asked, url=path))
-
-    registry.handlers.append(alike)
+    registry.hosts.add("m.example")
     trusted = seek(host, SOUGHT, Lookup(DEFAULT, accept=accept, connected=connected(registry)))
     assert trusted is not None
     assert registries == ["m.example", "registry.example"]
     del settings
 
 
-@pytest.mark.parametrize(
-    ("status", "error"), [(401, DeniedError), (403, DeniedError), (503, UnreachableError)]
-)
+def failing(error: type[ProvisionError], host: str) -> Callable[[str, str], None]:
+    def hook(asked: str, _what: str) -> None:
+        if asked == host:
+            raise error("trouble")
+
+    return hook
+
+
+@pytest.mark.parametrize("error", [DeniedError, UnreachableError])
 def test_a_registry_that_does_not_answer_is_built_for_or_named(
-    settings: Settings, registry: MemoryRegistry, status: int, error: type[ProvisionError]
+    settings: Settings, registry: MemoryRegistry, error: type[ProvisionError]
 ) -> None:
-    """Many registries answer 401 or 403 for what is not there."""
-    registry.handlers.append(lambda _: Answer(status))
+    """Many registries deny access to what is not there."""
+    registry.hooks.append(failing(error, "registry.example"))
     wanted = DriverRequest("demo", kernel=KERNEL)
     host = with_recipe(settings, "fallback")
     assert look_for(host, wanted, Lookup(DEFAULT, connected=connected(registry))) is None

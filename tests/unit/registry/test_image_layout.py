@@ -21,12 +21,19 @@ from provision.progress import silent
 from provision.registry.artifact_images import Trusted, facts_of, find, unpack_layers
 from provision.registry.attached_signatures import verify_signature
 from provision.registry.image_layout import REF_NAME, LayoutWriter, open_layout
-from provision.registry.manifests import OCI_MANIFEST, Repository
+from provision.registry.manifests import Repository
 from provision.registry.names import Reference
 from provision.registry.storage import open_files
 from unit.kmod.artifact import make_artifact, make_pin
 from unit.registry.media import files_in, tar_of, tar_with
-from unit.registry.memory import ECDSA, MemoryRegistry, layer_of, new_key, public
+from unit.registry.memory import (
+    ECDSA,
+    MemoryRegistry,
+    copy_to_layout,
+    layer_of,
+    new_key,
+    public,
+)
 
 PIN = make_pin()
 KEY, OTHER = new_key(), new_key()
@@ -53,10 +60,7 @@ def layout(layer: bytes, tmp_path: Path) -> Path:
     registry = MemoryRegistry()
     registry.sign(registry.have_image(PIN, [layer]), FACTS, KEY)
     writer = LayoutWriter(tmp_path / "layout", REFERENCE)
-    for data in registry.blobs.values():
-        writer.put_blob(data)
-    for tag, data in registry.manifests.items():
-        writer.put_manifest(tag, data, OCI_MANIFEST)
+    copy_to_layout(registry, writer)
     return writer.folder
 
 

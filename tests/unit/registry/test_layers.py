@@ -14,14 +14,10 @@ from hypothesis import strategies as st
 
 from provision.errors import ProvisionError
 from provision.registry import layers
-from provision.registry.layers import Hashing, LayerContent
+from provision.registry.layers import LayerContent
 
 CONTENTS = st.lists(st.binary(max_size=3000), max_size=6)
 SIZES = st.lists(st.integers(1, 5000), min_size=1, max_size=5)
-
-
-def digest_of(data: bytes) -> str:
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 @pytest.mark.parametrize("is_gzip", [True, False])
@@ -44,20 +40,6 @@ def test_what_is_read_is_what_was_packed(
                 if not data:
                     break
     assert read == whole
-
-
-@given(CONTENTS, CONTENTS)
-def test_a_digest_that_begins_again_has_nothing_of_before(
-    before: list[bytes], after: list[bytes]
-) -> None:
-    with Hashing() as hashing:
-        for data in before:
-            hashing.update(data)
-        assert hashing.digest() == digest_of(b"".join(before))
-        hashing.restart()
-        for data in after:
-            hashing.update(data)
-        assert hashing.digest() == digest_of(b"".join(after))
 
 
 def _packed(size: int) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import stat
@@ -15,16 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
-from provision.registry.credentials import (
-    Credentials,
-    RunHelper,
-    default_files,
-    find_credentials,
-)
+from provision.registry.credentials import default_files, stored_login
 from provision.registry.image_signature import load_keys
 from provision.registry.names import HostTag, is_loopback, parse_reference, read_tag
 from provision.registry.private_key import generate_key, open_private_key
-from provision.run import Completed
 from unit.registry.memory import new_key, public_pem
 
 DIGEST = "sha256:" + "0" * 64
@@ -154,108 +147,21 @@ def test_tags_that_are_too_long_stay_apart() -> None:
 # Credentials
 
 
-def auth(text: str) -> dict[str, str]:
-    return {"auth": base64.b64encode(text.encode()).decode()}
-
-
-def no_helper(program: str, key: str) -> Completed:
-    raise AssertionError(f"{program} was asked for {key}")
-
-
-def look(tmp_path: Path, document: object, run_helper: RunHelper = no_helper) -> Credentials | None:
-    file = tmp_path / "config.json"
-    file.write_text(document if isinstance(document, str) else json.dumps(document))
-    files = [tmp_path / "none", file]
-    return find_credentials("r.example:5000", "team/demo", files, run_helper=run_helper)
-
-
-@pytest.mark.parametrize(
-    "key", ["r.example:5000", "https://r.example:5000", "https://r.example:5000/v2/"]
-)
-def test_credentials_are_found_by_every_name(tmp_path: Path, key: str) -> None:
-    assert look(tmp_path, {"auths": {key: auth("me:a:b")}}) == Credentials("me", "a:b")
-
-
-def test_the_most_specific_credentials_count(tmp_path: Path) -> None:
-    auths = {
-        "r.example:5000": auth("all:x"),
-        "r.example:5000/team": auth("team:x"),
-        "r.example:5000/team/other": auth("other:x"),
-    }
-    found = look(tmp_path, {"auths": auths})
-    assert found is not None
-    assert found.username == "team"
-
-
-@pytest.mark.parametrize("key", ["r.example", "r.example:5001", "evil.example", "example:5000"])
-def test_credentials_of_another_host_are_not_taken(tmp_path: Path, key: str) -> None:
-    assert look(tmp_path, {"auths": {key: auth("me:secret")}}) is None
-
-
-def test_the_public_hub_has_its_own_name(tmp_path: Path) -> None:
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps({"auths": {"https://index.docker.io/v1/": auth("me:x")}}))
-    found = find_credentials("docker.io", "library/nginx", [file], run_helper=no_helper)
-    assert found == Credentials("me", "x")
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        {"credHelpers": {"r.example:5000": "pass"}},
-        {"auths": {"r.example:5000": {}}, "credsStore": "pass"},
-    ],
-)
-def test_a_helper_is_asked(tmp_path: Path, document: object) -> None:
-    def helper(program: str, key: str) -> Completed:
-        assert (program, key) == ("docker-credential-pass", "r.example:5000")
-        return Completed((), 0, '{"Username": "me", "Secret": "x"}', "")
-
-    assert look(tmp_path, document, run_helper=helper) == Credentials("me", "x")
-
-
-def test_a_helper_may_have_a_token_or_nothing(tmp_path: Path) -> None:
-    document = {"credHelpers": {"r.example:5000": "x"}}
-    token = Completed((), 0, '{"Username": "<token>", "Secret": "t"}', "")
-    found = look(tmp_path, document, run_helper=lambda *_: token)
-    assert found is not None
-    assert (found.username, found.refresh_token) == ("", "t")
-    nothing = Completed((), 1, "credentials not found in native keychain", "")
-    assert look(tmp_path, document, run_helper=lambda *_: nothing) is None
-    broken = Completed((), 1, "", "no keyring")
-    with pytest.raises(ProvisionError, match="docker-credential-x' failed") as caught:
-        look(tmp_path, document, run_helper=lambda *_: broken)
-    assert caught.value.details == "no keyring"
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        "",
-        "{",
-        "[]",
-        "[" * 100_000,
-        {"auths": []},
-        {"auths": {"r.example:5000": 5}},
-        {"auths": {"r.example:5000": {"auth": "%"}}},
-        {"auths": {"r.example:5000": auth("no colon")}},
-        {"credHelpers": {"r.example:5000": "../../bin/sh"}},
-        {"credHelpers": {"r.example:5000": 5}},
-    ],
-)
-def test_a_broken_file_is_named(tmp_path: Path, document: object) -> None:
-    if document == "":
-        assert look(tmp_path, "") is None
-        return
-    with pytest.raises(ConfigError, match=r"config\.json: 1 mistake"):
-        look(tmp_path, document)
-
-
-def test_a_named_pipe_of_credentials_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "auth.json")
-    with pytest.raises(ConfigError) as caught:
-        find_credentials("r.example:5000", "team/demo", [tmp_path / "auth.json"])
-    assert "not a regular file" in (caught.value.details or "")
+@pytest.mark.parametrize("key", ["r.example:5000", "https://r.example:5000"])
+def test_a_login_is_found_by_every_name(tmp_path: Path, key: str) -> None:
+    files = [tmp_path / "none", tmp_path / "auth.json"]
+    for text, login in (
+        (json.dumps({"auths": {key: {"auth": "bWU6eA=="}}, "credsStore": "x"}), "bWU6eA=="),
+        (json.dumps({"auths": {"r.example": {"auth": "bWU6eA=="}}}), None),
+        (json.dumps({"auths": {key: {}}}), None),
+        ("", None),
+    ):
+        files[1].write_text(text)
+        assert stored_login("r.example:5000", files) == login
+    for broken in ("{", "[]", '{"auths": {"r.example:5000": 5}}'):
+        files[1].write_text(broken)
+        with pytest.raises(ProvisionError, match=r"auth\.json"):
+            stored_login("r.example:5000", files)
 
 
 def test_where_credentials_lie() -> None:
@@ -266,10 +172,6 @@ def test_where_credentials_lie() -> None:
         "/home/me/.docker/config.json",
     ]
     assert default_files({"REGISTRY_AUTH_FILE": "/x"}) == (Path("/x"),)
-
-
-def test_credentials_are_not_shown() -> None:
-    assert "hunter2" not in repr(Credentials("me", "hunter2", "hunter2"))
 
 
 # Keys

@@ -22,7 +22,7 @@ from provision.store import obtaining
 from provision.store.obtaining import obtain
 from unit.engine.fake_engine import FakeEngine
 from unit.kmod.artifact import make_pin
-from unit.registry.memory import Answer, Asked, MemoryRegistry
+from unit.registry.memory import MemoryRegistry
 from unit.registry.trusting_host import ADDRESS, DEFAULT, connected, have
 from unit.registry.trusting_host import registry as registry  # noqa: PLC0414 - a fixture
 from unit.registry.trusting_host import settings as settings  # noqa: PLC0414 - a fixture
@@ -83,14 +83,7 @@ def test_a_tag_that_another_sets_at_the_same_time_is_an_error(
     first, second = client.manifest("first"), client.manifest("second")
     tag = pin_tag(pin.digest)
 
-    def overwrites(asked: Asked) -> Answer | None:
-        if asked.method != "PUT":
-            return None
-        registry.answer(asked)
-        registry.manifests[tag] = second.data
-        return Answer(201)
-
-    registry.handlers.append(overwrites)
+    registry.after.append(lambda _tag: registry.manifests.update({tag: second.data}))
     with pytest.raises(TakenError):
         set_pin_tag(client, pin, first)
 

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from provision.build.workspace import Settings
-from provision.config import PolicyConfig, RegistryConfig, TrustConfig, TrustRule
+from provision.config import RegistryConfig, TrustConfig, TrustRule
 from provision.engine.docker_api import names_registry
-from provision.errors import ConfigError, NotFoundError, ProvisionError
-from provision.registry import registries
+from provision.errors import ConfigError, ProvisionError
 from provision.registry.artifact_images import facts_of
-from provision.registry.client import Client
-from provision.registry.find import Lookup, seek
 from provision.registry.image_signature import UntrustedError
-from provision.registry.names import Reference, parse_reference
-from provision.registry.registries import Consent, connect, examine, host_reference, tag_of
-from provision.registry.tokens import DeniedError
+from provision.registry.names import parse_reference
+from provision.registry.registries import (
+    Consent,
+    examine,
+    host_reference,
+    skopeo_registry,
+    tag_of,
+)
 from unit.kmod.artifact import KERNEL, make_pin
 from unit.registry.memory import (
-    Answer,
-    Asked,
     MemoryRegistry,
     public_pem,
 )
@@ -96,10 +96,6 @@ def test_the_rules_of_another_driver_do_not_count(
     host = configured(tmp_path, trust)
     (tmp_path / "host/etc/demo.pub").write_bytes(public_pem(OTHER))
 
-    def alike(asked: Asked) -> Answer | None:
-        return registry.answer(replace(asked, url=asked.url.replace("drivers/toy", "drivers/demo")))
-
-    registry.handlers.append(alike)
     client = connected(registry)(host, parse_reference(f"{ADDRESS}/{name}:tested"))
     with pytest.raises(UntrustedError) as caught:
         examine(host, client, {}, DEFAULT)
@@ -139,17 +135,13 @@ def test_a_key_can_be_given(registry: MemoryRegistry, tmp_path: Path, settings: 
 
 
 def test_settings_of_a_registry_are_no_other_ones(tmp_path: Path) -> None:
-    registry = RegistryConfig(
-        address="registry.example/drivers", plain_http=True, token_hosts=("auth.example",)
-    )
+    registry = RegistryConfig(address="registry.example/drivers", plain_http=True, ca="/etc/ca.pem")
     host = configured(tmp_path, None, registry)
-    own = connect(host, parse_reference("registry.example/other:1")).transport
-    assert own.base == "http://registry.example"
-    assert own.access.token_hosts == ("auth.example",)
+    own = skopeo_registry(host, parse_reference("registry.example/other:1"))
+    assert (own.plain_http, own.ca) == (True, tmp_path / "host/etc/ca.pem")
     for name in ("evil.example/demo:1", "registry.example:5000/demo:1"):
-        other = connect(host, parse_reference(name)).transport
-        assert other.base.startswith("https://")
-        assert other.access.token_hosts == ()
+        other = skopeo_registry(host, parse_reference(name))
+        assert (other.plain_http, other.ca) == (False, None)
 
 
 def test_hosts_look_for_what_is_pushed(settings: Settings, tmp_path: Path) -> None:
@@ -159,26 +151,3 @@ def test_hosts_look_for_what_is_pushed(settings: Settings, tmp_path: Path) -> No
     assert SOUGHT.tag("1.2").text == tag_of(pin).text
     assert {**SOUGHT.facts(), "version": "1.2"}.items() <= asdict(facts_of(pin, 0)).items()
     assert host_reference(configured(tmp_path, None, RegistryConfig()), pin) is None
-
-
-def test_a_helper_that_is_missing_is_no_missing_image(
-    settings: Settings, registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else it would be said that no registry has the driver, and the builder would be notified."""
-
-    def refuse(*_given: object) -> None:
-        raise NotFoundError("no 'docker-credential-x'", resolution="Install it")
-
-    def connect_to(settings: Settings, reference: Reference) -> Client:
-        client = connect(settings, reference)
-        client.transport.session = registry.session()
-        return client
-
-    monkeypatch.setattr(registries, "find_credentials", refuse)
-    registry.handlers.append(
-        lambda _asked: Answer(401, headers={"WWW-Authenticate": 'Basic realm="x"'})
-    )
-    policy = PolicyConfig(build="never")
-    host = replace(settings, config=settings.config.model_copy(update={"policy": policy}))
-    with pytest.raises(DeniedError, match="docker-credential-x"):
-        seek(host, SOUGHT, Lookup(DEFAULT, connected=connect_to))

@@ -15,15 +15,15 @@ from provision.build.workspace import Settings
 from provision.engine.docker_api import Image, Message
 from provision.registry.artifact_images import facts_of
 from provision.registry.attached_signatures import signature_tag, verify_signature
-from provision.registry.client import Client
 from provision.registry.image_signing import EngineImage, SignedImage, publish, sign_image
-from provision.registry.names import Reference, parse_reference, pin_tag
+from provision.registry.manifests import find_digest
+from provision.registry.names import parse_reference, pin_tag
 from provision.registry.private_key import FileSigner
 from provision.registry.publishing import TakenError
 from provision.registry.registries import tag_of
 from unit.engine.fake_engine import FakeEngine
 from unit.kmod.artifact import make_pin
-from unit.registry.memory import Answer, Asked, MemoryRegistry, public
+from unit.registry.memory import MemoryRegistry, public
 from unit.registry.trusting_host import ADDRESS, KEY, OTHER, SERIAL, connected, have
 from unit.registry.trusting_host import registry as registry  # noqa: PLC0414 - a fixture
 from unit.registry.trusting_host import settings as settings  # noqa: PLC0414 - a fixture
@@ -41,14 +41,11 @@ def after_put(registry: MemoryRegistry, name: str, act: Callable[[], object]) ->
     """Have something done once, as soon as a manifest of that name was written."""
     left = [act]
 
-    def handler(asked: Asked) -> Answer | None:
-        if asked.method != "PUT" or not asked.path.endswith(f"/manifests/{name}") or not left:
-            return None
-        answer = registry.answer(asked)
-        left.pop()()
-        return answer
+    def hook(tag: str) -> None:
+        if tag == name and left:
+            left.pop()()
 
-    registry.handlers.append(handler)
+    registry.after.append(hook)
 
 
 def test_who_signs_with_another_key_at_the_same_moment_takes_nothing_away(
@@ -75,8 +72,7 @@ def test_a_signature_that_stays_is_written_once(
 ) -> None:
     digest = have(registry, tmp_path, PIN, signed=False)
     assert sign(settings, registry).signature == f"{ADDRESS}/demo:{signature_tag(digest)}"
-    puts = [one.path for one in registry.asked if one.method == "PUT"]
-    assert sum(path.endswith(signature_tag(digest)) for path in puts) == 1
+    assert registry.asked.count(f"put {signature_tag(digest)}") == 1
 
 
 def another_build(registry: MemoryRegistry) -> str:
@@ -108,7 +104,7 @@ class SlowPush(FakeEngine):
 
 @pytest.mark.parametrize("rounds", [0, 2], ids=["signed before", "signed a little later"])
 def test_a_name_does_not_stay_with_an_image_that_no_one_signed(
-    settings: Settings, registry: MemoryRegistry, rounds: int
+    settings: Settings, registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
     theirs: list[str] = []
     waits: list[float] = []
@@ -123,16 +119,13 @@ def test_a_name_does_not_stay_with_an_image_that_no_one_signed(
         if len(waits) == rounds:
             registry.sign(theirs[0], facts_of(PIN, SERIAL), KEY)
 
-    def connect_to(given: Settings, reference: Reference) -> Client:
-        client = connected(registry)(given, reference)
-        client.transport.sleep = sleep
-        return client
-
+    monkeypatch.setattr("provision.registry.image_signing.time.sleep", sleep)
     engine = SlowPush(registry, meanwhile)
     engine.have(Image("sha256:ours", (), (), {}, 1))
     image = EngineImage(engine, "sha256:ours", PIN, SIGNER)
     with pytest.raises(TakenError):
-        publish(settings, image, NAME, connected=connect_to)
+        publish(settings, image, NAME, connected=connected(registry))
     client = registry.client(NAME)
-    assert client.head(tag_of(PIN).text) == theirs[0] == client.head(pin_tag(PIN.digest))
+    assert find_digest(client, tag_of(PIN).text) == theirs[0]
+    assert find_digest(client, pin_tag(PIN.digest)) == theirs[0]
     assert waits == [2.0] * rounds

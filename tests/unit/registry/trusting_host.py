@@ -12,14 +12,14 @@ from provision.catalogue import Catalogue
 from provision.config import Config, RegistryConfig, TrustConfig
 from provision.pin import Pin
 from provision.registry.artifact_images import Trusted, facts_of
-from provision.registry.client import Client
 from provision.registry.find import ArtifactQuery, Lookup, seek
 from provision.registry.names import Reference
-from provision.registry.registries import Consent, connect, tag_of
+from provision.registry.registries import Consent, tag_of
 from provision.sources.market import VersionRequest
 from unit.kmod.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
 from unit.registry.memory import (
     MemoryRegistry,
+    MemoryRepository,
     layer_of,
     new_key,
     public_pem,
@@ -87,15 +87,8 @@ def have(
     return digest
 
 
-def connected(registry: MemoryRegistry) -> Callable[[Settings, Reference], Client]:
-    def connect_to(settings: Settings, reference: Reference) -> Client:
-        client = connect(settings, reference)
-        client.transport.session = registry.session()
-        client.transport.sleep = registry.slept.append
-        client.transport.credentials = lambda: None
-        return client
-
-    return connect_to
+def connected(registry: MemoryRegistry) -> Callable[[Settings, Reference], MemoryRepository]:
+    return lambda _settings, reference: MemoryRepository(registry, reference)
 
 
 def found(

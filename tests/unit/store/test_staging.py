@@ -101,7 +101,7 @@ class Site:
 
     def blobs(self) -> int:
         """How many layers were asked for since the last pull began."""
-        return sum("/blobs/" in asked.path for asked in self.registry.asked)
+        return sum(asked.startswith("fetch") for asked in self.registry.asked)
 
 
 @pytest.fixture

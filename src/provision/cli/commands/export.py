@@ -27,7 +27,7 @@ from provision.export.kmm_module import (
 from provision.export.yaml_files import Value, check_output, to_yaml, write_files
 from provision.kmod.load import parameters_of
 from provision.manifest import Manifest
-from provision.registry.registries import Consent, registry_credentials
+from provision.registry.registries import Consent, registry_login
 
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
@@ -213,7 +213,7 @@ def kmm(
                 cluster.pull_secret,
                 cluster.namespace,
                 repository.registry,
-                registry_credentials(work.settings, repository),
+                registry_login(work.settings, repository),
             )
     _write_documents(driver, found, output, as_json=as_json)
 

@@ -16,7 +16,6 @@ from provision.cli.options import print_fields, print_json
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import Pin
 from provision.registry.artifact_images import Trusted
-from provision.registry.client import Client
 from provision.registry.find import Lookup, seek_pin
 from provision.registry.image_archives import is_archive_name, open_archive
 from provision.registry.manifests import Repository
@@ -96,7 +95,7 @@ def search_command(
         _print_found(rows, verifies=verifies)
 
 
-def _tagged(work: Job, client: Client, driver: str) -> list[_Row]:
+def _tagged(work: Job, client: Repository, driver: str) -> list[_Row]:
     try:
         flavours = tuple(work.settings.catalogue.entry(driver).recipe.flavours)
     except NotFoundError:
@@ -120,9 +119,9 @@ def _in_order(rows: Sequence[_Row]) -> list[_Row]:
     )
 
 
-def _verified(work: Job, client: Client, row: _Row, consent: Consent) -> _Row:
+def _verified(work: Job, client: Repository, row: _Row, consent: Consent) -> _Row:
     try:
-        trusted = examine(work.settings, Client(client.transport, row.reference), {}, consent)
+        trusted = examine(work.settings, client.at(row.reference), {}, consent)
     except ProvisionError as error:
         return replace(row, refused=error.details or error.message)
     pin = trusted.image.pin

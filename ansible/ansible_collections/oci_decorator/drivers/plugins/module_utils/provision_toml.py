@@ -36,7 +36,6 @@ SECTIONS: Spec = {
         "sign_password_file": _TEXT,
         "ca": _TEXT,
         "plain_http": {"type": "bool"},
-        "token_hosts": _TEXTS,
         "auth_file": _TEXT,
     },
     "trust": {

@@ -79,10 +79,6 @@ options:
           plain_http:
             description: Whether the registry is reached by HTTP without TLS.
             type: bool
-          token_hosts:
-            description: Further hosts to which the registry's credentials may be sent for a token.
-            type: list
-            elements: str
           auth_file:
             description: A file of credentials on the host, in the format of Docker and podman.
             type: str

@@ -1,0 +1,256 @@
+"""skopeo and a real registry: what is read and written, who gets in, and what is altered."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from kit.fileserver import serving
+from kit.probe import need_programs
+from kit.registry import Guarded, RegistryServer, free_port
+from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import UnreachableError, WrongContentError
+from provision.registry import skopeo
+from provision.registry.artifact_images import Found, facts_of, find, unpack_layers
+from provision.registry.attached_signatures import sign, signature_tag, verify_signature
+from provision.registry.image_signing import sign_image
+from provision.registry.manifests import (
+    OCI_CONFIG,
+    OCI_MANIFEST,
+    Manifest,
+    content_digest,
+    find_digest,
+    parse_manifest,
+)
+from provision.registry.names import parse_reference, pin_tag
+from provision.registry.private_key import FileSigner
+from provision.registry.registries import tag_of
+from provision.registry.repository import RegistryRepository
+from provision.registry.skopeo import DeniedError, Registry
+from unit.kmod.artifact import make_pin
+from unit.registry.media import config_of, tar_of
+from unit.registry.memory import GZIP_LAYER, new_key, public
+from unit.registry.trusting_host import configured
+
+PIN = make_pin()
+TAG = tag_of(PIN).text
+KEY, OTHER = new_key(), new_key()
+USERSPACE = tar_of({"opt/driver/library": os.urandom(200_000)})
+MODULES = tar_of({"opt/lib/modules/x/demo.ko": b"module"})
+
+
+@dataclass
+class Site:
+    """A registry with one image of two layers.
+
+    Attributes:
+        server: The registry.
+        repository: Its repository.
+    """
+
+    server: RegistryServer
+    repository: RegistryRepository
+
+    def have(self, tag: str = TAG) -> str:
+        packed = [gzip.compress(layer, mtime=0) for layer in (USERSPACE, MODULES)]
+        config = json.loads(config_of(PIN, USERSPACE))
+        config["rootfs"]["diff_ids"] = [content_digest(one) for one in (USERSPACE, MODULES)]
+        blobs = [json.dumps(config).encode(), *packed]
+        kinds = [OCI_CONFIG, GZIP_LAYER, GZIP_LAYER]
+        described = [
+            {"mediaType": kind, "digest": content_digest(data), "size": len(data)}
+            for kind, data in zip(kinds, blobs, strict=True)
+        ]
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": OCI_MANIFEST,
+            "config": described[0],
+            "layers": described[1:],
+        }
+        return self.repository.put_image(tag, json.dumps(manifest).encode(), blobs)
+
+    def stored(self, digest: str) -> Path:
+        """The file in which the registry keeps a blob."""
+        number = digest.removeprefix("sha256:")
+        blobs = "data/docker/registry/v2/blobs/sha256"
+        return self.server.folder / blobs / number[:2] / number / "data"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    need_programs("docker-registry", "skopeo")
+    (tmp_path / "registry").mkdir()
+    with closing(RegistryServer(tmp_path / "registry")) as server:
+        reference = parse_reference(f"{server.address}/drivers/demo:{TAG}")
+        yield Site(server, RegistryRepository(Registry(reference), reference))
+
+
+def unpacked(image: Found, folder: Path, *, is_complete: bool = False) -> tuple[int, list[bytes]]:
+    folder.mkdir(exist_ok=True)
+    content: list[bytes] = []
+    received = unpack_layers(
+        image,
+        folder,
+        lambda stream: content.append(b"".join(iter(lambda: stream.read(1 << 16), b""))),
+        is_complete=lambda: is_complete,
+    )
+    assert list(folder.iterdir()) == []
+    return received, content
+
+
+def test_what_was_written_is_read(site: Site) -> None:
+    digest = site.have()
+    repository = site.repository
+    assert repository.tags() == (TAG,)
+    assert repository.manifest(TAG) == repository.manifest(digest)
+    image = find(repository, "x86_64").image
+    assert (image.pin, image.reference.digest) == (PIN, digest)
+    repository.tag(digest, "other")
+    assert find_digest(repository, "other") == digest
+    assert find_digest(repository, "none") is None
+
+
+def test_a_layer_that_the_host_has_is_not_transferred(site: Site, tmp_path: Path) -> None:
+    site.have()
+    image = find(site.repository, "x86_64").image
+    for is_complete, layers in ((True, 1), (False, 2)):
+        before = site.server.sent("skopeo/").size
+        received, content = unpacked(image, tmp_path / "layers", is_complete=is_complete)
+        sizes = [layer.size for layer in image.manifest.layers[::-1]]
+        assert received == sum(sizes[:layers])
+        assert content == [MODULES, USERSPACE][:layers]
+        assert received <= site.server.sent("skopeo/").size - before < received + 5000
+
+
+def test_what_is_not_there_is_not_found(site: Site) -> None:
+    with pytest.raises(NotFoundError):
+        site.repository.tags()
+    with pytest.raises(NotFoundError):
+        site.repository.manifest("none")
+    site.have()
+    with pytest.raises(NotFoundError):
+        site.repository.manifest("sha256:" + "0" * 64)
+
+
+@pytest.mark.parametrize("part", ["config", "layer"])
+def test_what_was_altered_is_refused(site: Site, tmp_path: Path, part: str) -> None:
+    """As someone does who may write to the registry's disk."""
+    site.have()
+    image = find(site.repository, "x86_64").image
+    manifest = image.manifest
+    path = site.stored((manifest.config if part == "config" else manifest.layers[-1]).digest)
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    if part == "config":
+        with pytest.raises(WrongContentError):
+            find(site.repository, "x86_64")
+    else:
+        with pytest.raises(WrongContentError):
+            unpacked(image, tmp_path / "layers")
+        assert list((tmp_path / "layers").iterdir()) == []
+
+
+def test_signatures_are_kept_beside_the_image(site: Site) -> None:
+    digest = site.have()
+    facts = facts_of(PIN, 1_790_000_000)
+    for key in (KEY, OTHER):
+        sign(site.repository, digest, facts, FileSigner(key, public(key)))
+    for key in (KEY, OTHER):
+        verified = verify_signature(site.repository, digest, [public(key)], {"pin": PIN.digest})
+        assert verified.facts == facts
+
+
+def test_two_who_sign_at_once_take_nothing_away(site: Site, tmp_path: Path) -> None:
+    digest = site.have()
+    settings = configured(tmp_path)
+    reference = site.repository.reference
+    signers = [FileSigner(key, public(key)) for key in (KEY, OTHER)]
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(lambda signer: sign_image(settings, reference, signer), signers))
+    assert {one.pin_tag for one in done} == {pin_tag(PIN.digest)}
+    assert find_digest(site.repository, pin_tag(PIN.digest)) == digest
+    for key in (KEY, OTHER):
+        assert verify_signature(site.repository, digest, [public(key)], {"pin": PIN.digest}).facts
+    signatures = parse_manifest(site.repository.manifest(signature_tag(digest)).data, "x")
+    assert isinstance(signatures, Manifest)
+    assert len(signatures.layers) == 2
+
+
+def test_who_has_no_password_does_not_get_in(tmp_path: Path) -> None:
+    need_programs("docker-registry", "skopeo")
+    (tmp_path / "registry").mkdir()
+    guarded = Guarded(tmp_path / "registry")
+    with closing(RegistryServer(tmp_path / "registry", guarded)) as server:
+        reference = parse_reference(f"{server.address}/drivers/demo:{TAG}")
+
+        def site(ca: Path | None, password: str | None) -> Site:
+            file = tmp_path / "auth.json"
+            file.write_text(guarded.log_in(server.address, password) if password else "{}")
+            return Site(
+                server, RegistryRepository(Registry(reference, ca, auth_file=file), reference)
+            )
+
+        digest = site(guarded.ca, "of a test").have()
+        assert site(guarded.ca, "of a test").repository.manifest(TAG).digest == digest
+        for password in (None, "wrong"):
+            with pytest.raises(DeniedError, match="Access to the registry"):
+                site(guarded.ca, password).repository.manifest(TAG)
+        # Neither is an authority that the system does not know taken for a good one.
+        (tmp_path / "empty").mkdir()
+        other = Guarded(tmp_path / "empty")
+        other.make()
+        with pytest.raises(UnreachableError, match="can't be reached"):
+            site(other.ca, "of a test").repository.manifest(TAG)
+
+
+def test_a_registry_that_does_not_answer_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    need_programs("skopeo")
+    monkeypatch.setattr(skopeo, "_REQUEST_S", 2.0)
+
+    def repository(port: int) -> RegistryRepository:
+        reference = parse_reference(f"127.0.0.1:{port}/demo:1")
+        return RegistryRepository(Registry(reference), reference)
+
+    with pytest.raises(UnreachableError):
+        repository(free_port()).manifest("1")
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(UnreachableError):
+        repository(silent.getsockname()[1]).manifest("1")
+
+
+def test_without_skopeo_it_is_named(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setattr(skopeo, "find_program", lambda _name: None)
+    with pytest.raises(ProvisionError, match="'skopeo' is not installed") as caught:
+        site.repository.manifest(TAG)
+    assert not isinstance(caught.value, NotFoundError)
+
+
+def test_a_registry_does_not_write_on_the_terminal() -> None:
+    need_programs("skopeo")
+
+    class Writer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"errors": [{"code": "X", "message": "\x1b[2Jgone"}]}).encode()
+            self.send_response(200 if self.path == "/v2/" else 418)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with serving(Writer) as url:
+        reference = parse_reference(f"{url.removeprefix('http://')}/demo:1")
+        with pytest.raises(ProvisionError) as caught:
+            RegistryRepository(Registry(reference), reference).manifest("1")
+    assert "gone" in (caught.value.details or "")
+    assert "\x1b" not in f"{caught.value} {caught.value.details}"
