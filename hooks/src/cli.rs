@@ -3,43 +3,136 @@
 pub mod cdi_list;
 pub mod check;
 mod configure;
-mod go_flags;
 mod help;
 mod install_links;
 pub mod nvidia_cdi_hook;
 pub mod nvidia_ctk;
 pub mod nvidia_hook;
-mod options;
+mod program;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
-use std::path::PathBuf;
-
-use lexopt::Arg::{Long, Short, Value};
+use std::path::{Path, PathBuf};
 
 use crate::apply::cdi;
 use crate::apply::spec::MAX_SIZE;
 use crate::cli::cdi_list::Listing;
-use crate::cli::check::{Question, Said};
+use crate::cli::check::SampleContainer;
+use crate::config::settings::Loaded;
 use crate::config::{nvidia, settings};
 use crate::error::{exit, Error, Result};
 use crate::frontends::cdi::DEFAULT_FOLDERS;
 use crate::frontends::{hook, precreate, read_input};
 use crate::log::printable;
+use crate::model::request::ANNOTATION_PREFIX;
 
-use options::Options;
+use crate::spec::options::{flag, value, Opt, Words};
+use program::{Command, Program, Takes};
 
-const HELP: &str = include_str!("cli/help.txt");
-const VERSION: &str = concat!("oci-decorator ", env!("CARGO_PKG_VERSION"), "\n");
+/// The settings; `configure` has another `--config`.
+const CONFIG: Opt = value(&["config"]).keyed("settings");
+const CONFIG_DIR: Opt = value(&["config-dir"]);
+const ROOT: Opt = value(&["root"]);
+const JSON: Opt = flag(&["json"]);
+const RECORD: Opt = value(&["record"]);
+
+const HOOK: &[Opt] = &[CONFIG, CONFIG_DIR, ROOT, value(&["library-cache"])];
+
+const fn stage(name: &'static str, run: fn(&Words) -> Result<u8>) -> Command {
+    Command {
+        name,
+        options: HOOK,
+        takes: Takes::Nothing,
+        run,
+    }
+}
+
+const PROGRAM: Program = Program {
+    name: "oci-decorator",
+    version: concat!("oci-decorator ", env!("CARGO_PKG_VERSION"), "\n"),
+    options: &[CONFIG, flag(&["version", "V"])],
+    helps: &[
+        ("", include_str!("cli/help.txt")),
+        ("configure", include_str!("cli/configure.txt")),
+    ],
+    commands: &[
+        Command {
+            name: "check",
+            options: &[
+                CONFIG,
+                CONFIG_DIR,
+                ROOT,
+                JSON,
+                value(&["env"]),
+                value(&["annotation"]),
+                flag(&["privileged"]),
+            ],
+            takes: Takes::Nothing,
+            run: check,
+        },
+        Command {
+            name: "precreate",
+            options: &[CONFIG, CONFIG_DIR, ROOT],
+            takes: Takes::Nothing,
+            run: filter,
+        },
+        Command {
+            name: "cdi generate",
+            options: &[
+                CONFIG,
+                CONFIG_DIR,
+                ROOT,
+                value(&["vendor"]),
+                value(&["output"]),
+                value(&["output-dir"]),
+            ],
+            takes: Takes::Nothing,
+            run: generate,
+        },
+        Command {
+            name: "cdi list",
+            options: &[CONFIG, CONFIG_DIR, ROOT, JSON],
+            takes: Takes::Nothing,
+            run: list,
+        },
+        Command {
+            name: "configure",
+            options: configure::OPTIONS,
+            takes: Takes::One,
+            run: configure::run,
+        },
+        Command {
+            name: "install-links",
+            options: &[flag(&["remove"]), JSON],
+            takes: Takes::One,
+            run: install_links::run,
+        },
+        stage("prestart", run_hook),
+        stage("createRuntime", run_hook),
+        stage("createContainer", idle),
+        stage("startContainer", idle),
+        stage("poststart", idle),
+        stage("poststop", idle),
+    ],
+};
 
 /// Runs a command line, without the program's name.
-pub fn run(words: Vec<OsString>) -> u8 {
-    let is_engines = words.iter().any(|word| is_called_by_engines(word));
-    match dispatch(words) {
-        Ok(code) => code,
-        Err(error) if is_engines => complain("oci-decorator", &error.on_one_line()),
-        Err(error) => complain("oci-decorator", &error),
-    }
+pub fn run(line: &[OsString]) -> u8 {
+    let done = PROGRAM.run(line).and_then(|done| {
+        done.ok_or_else(|| {
+            let hint = "see its commands and options: oci-decorator --help";
+            Error::usage("no command given").resolve(hint)
+        })
+    });
+    done.unwrap_or_else(|error| {
+        let is_engines = line.iter().any(|word| is_called_by_engines(word));
+        let error = if is_engines {
+            error.on_one_line()
+        } else {
+            error
+        };
+        complain(PROGRAM.name, &error)
+    })
 }
 
 /// True for the commands that engines start: they show the last line of an error, or its first
@@ -55,59 +148,6 @@ fn complain(program: &str, error: &Error) -> u8 {
     error.code
 }
 
-fn dispatch(words: Vec<OsString>) -> Result<u8> {
-    // The options of these commands have other forms.
-    match words.split_first() {
-        Some((verb, rest)) if verb == "configure" => return configure::run(rest),
-        Some((verb, rest)) if verb == "install-links" => return install_links::run(rest),
-        _ => {}
-    }
-    let mut parser = lexopt::Parser::from_args(options::normal(words));
-    let mut config = None;
-    loop {
-        let argument = parser.next().map_err(|e| usage(&e))?;
-        let verb = match argument {
-            Some(Short('h') | Long("help")) => return print(HELP),
-            Some(Short('V') | Long("version")) => return print(VERSION),
-            Some(Long("config")) => {
-                config = Some(options::value(&mut parser)?.into());
-                continue;
-            }
-            Some(Value(verb)) => verb.to_string_lossy().into_owned(),
-            Some(other) => return Err(usage(&other.unexpected())),
-            None => return Err(usage(&"no command given")),
-        };
-        return run_verb(&verb, parser, config);
-    }
-}
-
-fn run_verb(verb: &str, parser: lexopt::Parser, config: Option<PathBuf>) -> Result<u8> {
-    let run: fn(&Options) -> Result<u8> = match verb {
-        "help" => return print(HELP),
-        "check" => check,
-        "precreate" => filter,
-        "cdi" => generate,
-        stage if hook::STAGES.contains(&stage) => run_hook,
-        stage if hook::IDLE_STAGES.contains(&stage) => idle,
-        other => {
-            let known =
-                "check, precreate, cdi, configure, install-links and the stages of OCI hooks";
-            return Err(usage(&format!(
-                "unknown command {other:?}; known are {known}"
-            )));
-        }
-    };
-    let options = Options::parse(parser, verb, config)?;
-    if options.help {
-        return print(&help::of(HELP, &options.command(verb)));
-    }
-    run(&options)
-}
-
-fn usage(problem: &dyn std::fmt::Display) -> Error {
-    Error::usage(problem.to_string()).resolve("see its commands and options: oci-decorator --help")
-}
-
 fn print(text: &str) -> Result<u8> {
     print_bytes(text.as_bytes())
 }
@@ -121,10 +161,31 @@ fn print_bytes(bytes: &[u8]) -> Result<u8> {
     Ok(exit::DONE)
 }
 
-fn check(options: &Options) -> Result<u8> {
-    let loaded = options.settings();
+/// `--root`. Mounts begin with it, and engines resolve these somewhere else.
+fn root_of(words: &Words) -> Result<Option<PathBuf>> {
+    let root = words.path("root")?.map(std::path::absolute).transpose();
+    root.map_err(|e| words.wrong(&format!("--root: {e}")))
+}
+
+/// The settings, with the values of the command line. `OCI_DECORATOR_CONFIG` is not read,
+/// because the environment may be the container's.
+fn settings_of(words: &Words) -> Result<Loaded> {
+    let mut loaded = settings::load(words.value("settings").map(Path::new));
+    if let Some(root) = root_of(words)? {
+        loaded.settings.config_dir = settings::beneath(&root, settings::DEFAULT_CONFIG_DIR);
+        loaded.settings.root = root;
+    }
+    if let Some(folder) = words.value("config-dir") {
+        loaded.settings.config_dir = folder.into();
+        loaded.suspected.clear();
+    }
+    Ok(loaded)
+}
+
+fn check(words: &Words) -> Result<u8> {
+    let loaded = settings_of(words)?;
     let config_dir = &loaded.settings.config_dir;
-    if options.config_dir.is_some() && !config_dir.is_dir() {
+    if words.value("config-dir").is_some() && !config_dir.is_dir() {
         let shown = config_dir.display();
         return Err(
             Error::not_found(format!("{shown} is not a folder")).resolve(format!(
@@ -132,42 +193,59 @@ fn check(options: &Options) -> Result<u8> {
             )),
         );
     }
-    let nvidia = match &options.root {
-        Some(root) => settings::beneath(root, nvidia::DEFAULT_PATH),
+    let nvidia = match root_of(words)? {
+        Some(root) => settings::beneath(&root, nvidia::DEFAULT_PATH),
         None => nvidia::DEFAULT_PATH.into(),
     };
-    let question = Question {
-        said: Said {
-            environment: &options.environment,
-            annotations: &options.annotations,
-            privileged: options.privileged,
-        },
-        loaded: &loaded,
-        nvidia: &nvidia,
+    let environment = words.each("env").map(|given| given.value.clone()).collect();
+    let annotations = words
+        .each("annotation")
+        .map(|given| annotation(words, &given.value));
+    let container = SampleContainer {
+        environment,
+        annotations: annotations.collect::<Result<_>>()?,
+        privileged: words.is_set("privileged"),
     };
-    let answer = check::answer(&question)?;
-    if options.json {
-        print(&answer.json())?;
+    let report = check::run(&container, &loaded, &nvidia)?;
+    print(&if words.is_set("json") {
+        report.json()
     } else {
-        print(&answer.text())?;
-    }
-    Ok(answer.code())
+        report.text()
+    })?;
+    Ok(report.code())
 }
 
-fn filter(options: &Options) -> Result<u8> {
+/// Reads `oci-decorator.d/FLAG=VALUE` or `cdi.k8s.io/NAME=DEVICE`. Errors: another annotation.
+fn annotation(words: &Words, word: &str) -> Result<(String, String)> {
+    let is_known = |key: &str| key.starts_with(ANNOTATION_PREFIX) || key.starts_with("cdi.k8s.io/");
+    match word.split_once('=') {
+        Some((key, value)) if is_known(key) => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(words.wrong(&format!(
+            "--annotation {word:?}: expected {ANNOTATION_PREFIX}FLAG=VALUE or cdi.k8s.io/NAME=DEVICE"
+        ))),
+    }
+}
+
+fn filter(words: &Words) -> Result<u8> {
+    let settings = settings_of(words)?;
     let config = read_input("the spec", MAX_SIZE)?;
-    match precreate::run(&options.settings(), &config)? {
+    match precreate::run(&settings, &config)? {
         Some(edited) => print(&edited),
         None => print_bytes(&config),
     }
 }
 
 /// Runs the hook at a stage at which a container's mount namespace can be joined.
-fn run_hook(options: &Options) -> Result<u8> {
+fn run_hook(words: &Words) -> Result<u8> {
+    let settings = settings_of(words)?;
+    let library_cache: Vec<_> = words
+        .each("library-cache")
+        .map(|given| given.value.clone())
+        .collect();
     let state = read_input("the state", hook::MAX_STATE)?;
     let call = hook::Call {
-        loaded: &options.settings(),
-        library_cache: &options.library_cache,
+        loaded: &settings,
+        library_cache: &library_cache,
         input: std::str::from_utf8(&state)
             .map_err(|_| Error::failed("the state on standard input is not UTF-8"))?,
     };
@@ -178,46 +256,60 @@ fn run_hook(options: &Options) -> Result<u8> {
 /// Does nothing, at a stage without work. The input is not read.
 // The signature is that of the other commands.
 #[allow(clippy::unnecessary_wraps)]
-fn idle(_options: &Options) -> Result<u8> {
+fn idle(_words: &Words) -> Result<u8> {
     Ok(exit::DONE)
 }
 
 /// Lists the devices of every specification on this host.
-fn list(options: &Options) -> Result<u8> {
-    let settings = options.settings().sound()?;
+fn list(words: &Words) -> Result<u8> {
+    let settings = settings_of(words)?.sound()?;
     let folders = DEFAULT_FOLDERS.map(PathBuf::from);
     let listing = Listing::read(&settings.root, &folders)?;
-    if options.json {
-        print(listing.json())?;
-        return Ok(listing.code());
+    if !words.is_set("json") {
+        listing.complain(PROGRAM.name);
     }
-    listing.complain("oci-decorator");
-    print(listing.text())?;
-    Ok(listing.code())
+    listing.print(words.is_set("json"))
 }
 
-fn generate(options: &Options) -> Result<u8> {
-    if options.task == Some("list") {
-        return list(options);
+fn generate(words: &Words) -> Result<u8> {
+    let (output, folder) = (words.path("output")?, words.path("output-dir")?);
+    let vendor = words.value("vendor");
+    if folder.is_some() && (output.is_some() || vendor.is_some()) {
+        return Err(words.wrong("--output-dir is for all vendors, without --output and --vendor"));
     }
-    let settings = options.settings().sound()?;
+    let settings = settings_of(words)?.sound()?;
     let request = cdi::Request {
         settings: &settings,
-        vendor: options.vendor.as_deref(),
-        hook_words: options.words_for_hook()?,
+        vendor,
+        hook_words: words_for_hook(words)?,
     };
-    if let Some(folder) = &options.output_dir {
+    if let Some(folder) = &folder {
         for note in cdi::write_each(folder, &request)? {
             let _ = writeln!(std::io::stderr(), "note: {}", printable(&note));
         }
         return Ok(exit::DONE);
     }
     let spec = cdi::generate(&request)?;
-    match &options.output {
+    match &output {
         None => print(&spec),
-        Some(file) => {
-            cdi::write(file, &spec)?;
-            Ok(exit::DONE)
+        Some(file) => cdi::write(file, &spec).map(|()| exit::DONE),
+    }
+}
+
+/// The options with which a hook uses the same host and vendor files.
+/// Errors: the working folder is needed and unknown.
+fn words_for_hook(words: &Words) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for (key, option) in [
+        ("settings", "config"),
+        ("config-dir", "config-dir"),
+        ("root", "root"),
+    ] {
+        if let Some(path) = words.value(key) {
+            let absolute = std::path::absolute(path);
+            let absolute = absolute.map_err(|e| Error::failed(format!("{path}: {e}")))?;
+            found.extend([format!("--{option}"), absolute.display().to_string()]);
         }
     }
+    Ok(found)
 }

@@ -2,17 +2,14 @@
 //! other programs, and removes it again.
 //!
 //! The module of each engine turns a text into a text, without files. [`plan`] decides what a file
-//! becomes, with the help of a [`record`]. Only [`files`] writes.
+//! becomes, with the help of a [`record`], and writes it.
 
 pub mod containerd;
 pub mod crio;
 pub mod docker;
-pub mod files;
 pub mod hooks_d;
 pub mod json_text;
 pub mod links;
-pub mod lock;
-pub mod owner;
 pub mod plan;
 pub mod podman;
 pub mod record;
@@ -78,22 +75,22 @@ impl Engine {
     }
 
     /// The text with the runtime. Errors: the text can't be changed.
-    pub fn with(self, text: &str, wanted: &Wanted, beside: &Beside) -> Result<String> {
+    pub fn with(self, text: &str, runtime: &RuntimeEntry, history: &FileHistory) -> Result<String> {
         match self {
-            Self::Docker => docker::with(text, wanted, beside),
-            Self::Containerd => containerd::with(text, wanted, beside),
-            Self::Crio => crio::with(text, wanted, beside),
-            Self::Podman => podman::with(text, wanted, beside),
+            Self::Docker => docker::with(text, runtime, history),
+            Self::Containerd => containerd::with(text, runtime, history),
+            Self::Crio => crio::with(text, runtime, history),
+            Self::Podman => podman::with(text, runtime, history),
         }
     }
 
     /// The text without the runtime, and with the earlier settings. Errors: the text can't be read.
-    pub fn without(self, text: &str, name: &str, beside: &Beside) -> Result<String> {
+    pub fn without(self, text: &str, name: &str, history: &FileHistory) -> Result<String> {
         match self {
-            Self::Docker => docker::without(text, name, beside),
-            Self::Containerd => containerd::without(text, name, beside),
-            Self::Crio => crio::without(text, name, beside),
-            Self::Podman => podman::without(text, name, beside),
+            Self::Docker => docker::without(text, name, history),
+            Self::Containerd => containerd::without(text, name, history),
+            Self::Crio => crio::without(text, name, history),
+            Self::Podman => podman::without(text, name, history),
         }
     }
 
@@ -110,10 +107,7 @@ impl Engine {
     /// True for a text without settings and comments.
     pub fn is_empty(self, text: &str) -> bool {
         match self {
-            Self::Docker => {
-                json_text::parse(text).is_ok_and(|root| root.members().is_empty())
-                    && !text.contains(['/', '#'])
-            }
+            Self::Docker => json_text::parse(text).is_ok_and(|root| root == serde_json::json!({})),
             _ => toml_text::is_empty(text),
         }
     }
@@ -121,7 +115,7 @@ impl Engine {
 
 /// The runtime to add to an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct RuntimeEntry {
     /// Its name in the engine.
     pub name: String,
     /// An absolute path, or a name that the engine looks up.
@@ -134,7 +128,7 @@ pub struct Wanted {
 
 /// Other texts that the edit of a file needs.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Beside<'a> {
+pub struct FileHistory<'a> {
     /// The file before we first wrote it.
     pub original: Option<&'a str>,
     /// The file as we wrote it last.

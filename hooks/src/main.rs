@@ -21,6 +21,6 @@ fn main() -> ExitCode {
         "nvidia-ctk" => nvidia_ctk::run(&words),
         nvidia_cdi_hook::NAME => nvidia_cdi_hook::run(&words),
         name if nvidia_hook::is_name(name) => nvidia_hook::run(&words),
-        _ => cli::run(words),
+        _ => cli::run(&words),
     })
 }

@@ -187,29 +187,13 @@ fn links_make_the_program_answer_by_nvidias_names() {
 
 /// What `apt-get remove` leaves of NVIDIA's package.
 #[test]
-fn a_link_that_a_package_left_is_replaced_and_put_back() {
+fn a_link_that_a_package_left_is_replaced() {
     let tree = Tree::new();
     let folder = tree.folder("bin").display().to_string();
-    let record = tree.path("state/links.json").display().to_string();
-    let name = "bin/nvidia-container-toolkit";
     let old = tree.path("bin/nvidia-container-runtime-hook");
-    tree.link(name, old.to_str().unwrap());
-    let install = |words: &[&str]| {
-        let fixed = ["install-links", &folder, "--record", &record];
-        ok(&run(&[&fixed, words].concat(), ""))
-    };
-    let said: serde_json::Value = serde_json::from_str(&install(&["--json"])).unwrap();
-    assert_eq!(said["changed"].as_array().unwrap().len(), 7);
-    assert_eq!(said["notes"].as_array().unwrap().len(), 1);
-    assert_ne!(std::fs::read_link(tree.path(name)).unwrap(), old);
-    assert!(tree
-        .text("state/links.json")
-        .contains(old.to_str().unwrap()));
-    let said = install(&["--remove"]);
-    assert!(
-        said.contains("is a link to") && said.lines().count() == 8,
-        "{said}"
-    );
-    assert_eq!(std::fs::read_link(tree.path(name)).unwrap(), old);
-    assert_eq!(tree.listing(), ["bin", name]);
+    tree.link("bin/nvidia-container-toolkit", old.to_str().unwrap());
+    let install = |words: &[&str]| ok(&run(&[&["install-links", &folder], words].concat(), ""));
+    assert_eq!(install(&[]).lines().count(), 7);
+    assert_eq!(install(&["--remove"]).lines().count(), 7);
+    assert_eq!(tree.listing(), ["bin"]);
 }

@@ -135,25 +135,6 @@ fn no_setting_is_lost() {
     }
 }
 
-/// A run that was killed leaves its draft, which the next one removes.
-#[test]
-fn what_a_killed_run_left_goes() {
-    let tree = Tree::new();
-    let file = tree.file("daemon.json", DAEMON).display().to_string();
-    tree.file(".daemon.json.oci-decorator.77.0", "half");
-    let record = tree.path("rec.json").display().to_string();
-    let fixed = [
-        "configure",
-        "docker",
-        "--config",
-        &file,
-        "--record",
-        &record,
-    ];
-    assert_eq!(code(&run(&fixed, "")), 0);
-    assert_eq!(tree.listing(), ["daemon.json", "rec.json"]);
-}
-
 /// Docker could not read its file with the label of the folder.
 #[test]
 fn a_changed_file_keeps_its_label() {

@@ -159,10 +159,8 @@ def _switch(docker: DockerInTree) -> None:
     # Debian's package makes it, and forgets it until it is purged.
     hook, old = (f"/usr/bin/nvidia-container-{name}" for name in ("runtime-hook", "toolkit"))
     docker.run("ln", "-s", hook, old)
-    assert (
-        f"{old} was a link to {hook}"
-        in docker.run("oci-decorator", "install-links", "/usr/bin").stdout
-    )
+    made = docker.run("oci-decorator", "install-links", "/usr/bin").stdout
+    assert f"{old} was made" in made
 
 
 @pytest.fixture(scope="module")

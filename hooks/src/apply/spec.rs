@@ -4,7 +4,7 @@
 pub mod hooks;
 mod linux;
 mod process;
-mod splice;
+pub(crate) mod splice;
 
 use std::borrow::Cow;
 

@@ -1,11 +1,11 @@
 //! Lists the CDI devices that containers can name.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde_json::json;
+use serde_json::{json, Value};
 
-use crate::config::cdi::folder::SpecFile;
+use super::print;
 use crate::error::{exit, Result};
 use crate::frontends::cdi::{read, Registry};
 use crate::host::Host;
@@ -14,55 +14,60 @@ use crate::log::printable;
 /// The devices in the folders of a host.
 #[derive(Debug)]
 pub struct Listing {
-    text: String,
-    json: String,
+    devices: Vec<Value>,
     /// Files that can't be used, one for each line.
-    pub problems: Vec<String>,
+    problems: Vec<String>,
 }
 
 impl Listing {
     /// Reads the folders. Errors: the host's root or one of them can't be read.
-    pub fn read(root: &std::path::Path, folders: &[PathBuf]) -> Result<Self> {
+    pub fn read(root: &Path, folders: &[PathBuf]) -> Result<Self> {
         let host = Host::open(root)?;
         let files = read(folders, &host)?;
-        let listed = Registry::new(&files, folders).list();
-        let mut text = String::new();
-        let mut devices = Vec::new();
-        let mut problems: Vec<String> = files.iter().filter_map(problem).collect();
-        for device in &listed {
-            devices.push(json!({
-                "name": device.name,
-                "file": device.file.display().to_string(),
-                "conflicts": device.conflicts.iter().map(|p| p.display().to_string()).collect::<Vec<_>>(),
-            }));
-            if device.conflicts.is_empty() {
-                text.push_str(&device.name);
-                text.push('\n');
-            } else {
-                let others = device.conflicts.iter().map(|p| p.display().to_string());
-                let others: Vec<_> = others.collect();
-                let file = device.file.display();
-                let others = others.join(", ");
-                problems.push(format!(
-                    "{}: {file} has it and so has {others}: neither counts",
-                    device.name
-                ));
+        let (mut devices, mut problems) = (Vec::new(), Vec::new());
+        for file in &files {
+            if let Err(broken) = &file.content {
+                let mistakes: Vec<_> = broken.mistakes.iter().map(ToString::to_string).collect();
+                problems.push(format!("{}: {}", file.path.display(), mistakes.join("; ")));
             }
         }
-        let document = json!({"devices": devices, "problems": problems});
-        Ok(Self {
-            text,
-            json: format!("{document:#}\n"),
-            problems,
+        for device in Registry::new(&files, folders).list() {
+            let (name, file) = (device.name, device.file.display().to_string());
+            let conflicts = device
+                .conflicts
+                .iter()
+                .map(|path| path.display().to_string());
+            let conflicts: Vec<_> = conflicts.collect();
+            if !conflicts.is_empty() {
+                let others = conflicts.join(", ");
+                problems.push(format!(
+                    "{name}: {file} has it and so has {others}: neither counts"
+                ));
+            }
+            devices.push(json!({"name": name, "file": file, "conflicts": conflicts}));
+        }
+        Ok(Self { devices, problems })
+    }
+
+    /// Prints the devices, and returns the exit code: a file that can't be used is wrong
+    /// configuration.
+    pub fn print(&self, is_json: bool) -> Result<u8> {
+        print(&if is_json {
+            let document = json!({"devices": self.devices, "problems": self.problems});
+            format!("{document:#}\n")
+        } else {
+            let usable = self
+                .devices
+                .iter()
+                .filter(|device| device["conflicts"] == json!([]));
+            let names = usable.filter_map(|device| device["name"].as_str());
+            names.flat_map(|name| [name, "\n"]).collect()
+        })?;
+        Ok(if self.problems.is_empty() {
+            exit::DONE
+        } else {
+            exit::USAGE
         })
-    }
-
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-
-    pub fn json(&self) -> &str {
-        &self.json
     }
 
     /// Prints the files that can't be used, and what to do about them.
@@ -78,19 +83,4 @@ impl Listing {
             );
         }
     }
-
-    /// A file that can't be used is wrong configuration.
-    pub fn code(&self) -> u8 {
-        if self.problems.is_empty() {
-            exit::DONE
-        } else {
-            exit::USAGE
-        }
-    }
-}
-
-fn problem(file: &SpecFile) -> Option<String> {
-    let broken = file.content.as_ref().err()?;
-    let mistakes: Vec<_> = broken.mistakes.iter().map(ToString::to_string).collect();
-    Some(format!("{}: {}", file.path.display(), mistakes.join("; ")))
 }

@@ -19,23 +19,13 @@ use crate::model::decide::{decide, Choice, VendorFile};
 use crate::model::policy::Policy;
 use crate::model::request::{asked, Asked, Request};
 
-pub use interfaces::Said;
+pub use interfaces::SampleContainer;
 
-use interfaces::Answers;
-
-/// What to check.
-#[derive(Debug)]
-pub struct Question<'a> {
-    pub loaded: &'a Loaded,
-    /// The container. Without variables and annotations, every feature of every vendor is checked.
-    pub said: Said<'a>,
-    /// The path of NVIDIA's `config.toml`, which may not exist.
-    pub nvidia: &'a Path,
-}
+use interfaces::NameResults;
 
 /// The result of a check.
 #[derive(Debug)]
-pub struct Answer {
+pub struct Findings {
     config_dir: String,
     root: String,
     settings_problem: Option<Error>,
@@ -49,7 +39,7 @@ pub struct Answer {
     /// Flags that no vendor file has, so that the container starts without what it asks for.
     unanswered: Option<Error>,
     /// What the container gets through other programs' interfaces.
-    foreign: Answers,
+    names: NameResults,
 }
 
 #[derive(Debug)]
@@ -69,17 +59,18 @@ struct VendorReport {
     problem: Option<Error>,
 }
 
-/// Runs the check. Errors: the folder of vendor files or the root can't be read.
-pub fn answer(question: &Question) -> Result<Answer> {
-    let settings = &question.loaded.settings;
+/// Runs the check. Without variables and annotations of the container, every feature of every vendor
+/// is checked. NVIDIA's settings are those of the file `nvidia`, if it exists.
+/// Errors: the folder of vendor files or the root can't be read.
+pub fn run(container: &SampleContainer, loaded: &Loaded, nvidia: &Path) -> Result<Findings> {
+    let settings = &loaded.settings;
     let files = vendor_dir::read(&settings.config_dir)?;
     let host = Host::open(&settings.root)?;
     let mut ignored = Vec::new();
     let mut refused = None;
-    let said = &question.said;
-    let mut request = said.request();
+    let mut request = container.request();
     scheduled::reserve(&mut request, settings);
-    let asks = !said.environment.is_empty() || !said.annotations.is_empty();
+    let asks = !container.environment.is_empty() || !container.annotations.is_empty();
     let choices = if asks {
         let decided = decide(&files, &request, &settings.policy);
         let (choices, notes) = decided.unwrap_or_else(|error| {
@@ -101,19 +92,19 @@ pub fn answer(question: &Question) -> Result<Answer> {
     if let Some(scheduled) = scheduled.filter(|_| asks && refused.is_none()) {
         refused = limit(&scheduled, &host, &choices, &mut vendors, &mut ignored).err();
     }
-    let foreign = Answers::of(said, question.loaded, question.nvidia);
-    let is_alone = files.is_empty() && foreign.given.is_empty();
-    Ok(Answer {
+    let names = NameResults::of(container, loaded, nvidia);
+    let is_alone = files.is_empty() && names.all.is_empty();
+    Ok(Findings {
         unanswered: unanswered(&request, &files, is_alone, &settings.config_dir),
         config_dir: settings.config_dir.display().to_string(),
         root: settings.root.display().to_string(),
-        settings_problem: question.loaded.problem.clone(),
+        settings_problem: loaded.problem.clone(),
         files: file_reports(&files),
         vendors,
         policy: settings.policy.clone(),
         ignored,
         refused,
-        foreign,
+        names,
     })
 }
 
@@ -229,17 +220,14 @@ fn vendor_report(host: &Host, choice: &Choice) -> VendorReport {
     }
 }
 
-impl Answer {
+impl Findings {
     pub fn code(&self) -> u8 {
         let wrong = self.files.iter().any(|file| !file.mistakes.is_empty());
         if wrong || self.settings_problem.is_some() {
             exit::USAGE
         } else {
             let error = self.refused.as_ref().or(self.unanswered.as_ref());
-            error.map_or_else(|| self.foreign.code(), |error| error.code)
+            error.map_or_else(|| self.names.code(), |error| error.code)
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 
-use super::go_flags::{Known, Takes, Words};
 use super::print;
 use crate::config::nvidia::{self, Place};
 use crate::config::settings;
@@ -16,19 +15,19 @@ use crate::frontends::nvidia::programs::{run_hook, HookCall, Settings};
 use crate::frontends::nvidia::HOOKS;
 use crate::frontends::read_input;
 use crate::log::printable;
+use crate::spec::options::{flag, value, Opt, Words};
 
 /// True for a name of this hook. Sarus's hook files append a version to the second name.
 pub fn is_name(name: &str) -> bool {
     HOOKS.contains(&name) || name.starts_with("nvidia-container-toolkit-")
 }
 
-const KNOWN: &[Known] = &[
-    (&["config"], Takes::Value),
-    (&[SETTINGS_OPTION], Takes::Value),
-    (&["debug"], Takes::Nothing),
-    (&["version"], Takes::Nothing),
-    (&["force"], Takes::Nothing),
-    (&["h", "help"], Takes::Nothing),
+const OPTIONS: &[Opt] = &[
+    value(&["config"]),
+    value(&[SETTINGS_OPTION]),
+    flag(&["debug"]),
+    flag(&["version"]),
+    flag(&["force"]),
 ];
 
 const USAGE: &str = "\
@@ -56,12 +55,12 @@ const VERSION: &str = concat!(
 /// Runs the hook. The variables that name a settings file are not read, because the environment may
 /// be the container's.
 pub fn run(words: &[OsString]) -> u8 {
-    let words = match Words::parse(words, KNOWN) {
+    let words = match Words::default().leading(words, OPTIONS) {
         Ok(words) => words,
-        Err(problem) => return wrong(&format!("{problem}\n{USAGE}")),
+        Err(error) => return wrong(&format!("{}\n{USAGE}", error.message)),
     };
     let place = nvidia::place(words.value("config").map(Path::new), None, None);
-    let done = match words.rest.first().and_then(|word| word.to_str()) {
+    let done = match words.operands.first().and_then(|word| word.to_str()) {
         _ if words.is_set("version") => print(VERSION),
         _ if words.is_set("help") => return wrong(USAGE),
         Some("prestart") => prestart(
@@ -106,27 +105,4 @@ fn prestart(place: &Place, own: Option<&Path>, is_debug: bool) -> Result<u8> {
     };
     run_hook(&call)?;
     Ok(exit::DONE)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_names_of_the_hook() {
-        for name in [
-            "nvidia-container-runtime-hook",
-            "nvidia-container-toolkit",
-            "nvidia-container-toolkit-3.1.4",
-        ] {
-            assert!(is_name(name), "{name}");
-        }
-        for name in [
-            "nvidia-container-runtime",
-            "nvidia-container-toolkits",
-            "nvidia-ctk",
-        ] {
-            assert!(!is_name(name), "{name}");
-        }
-    }
 }

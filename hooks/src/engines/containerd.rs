@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use toml_edit::{DocumentMut, Item, Table, TableLike};
 
 use super::toml_text::{self, get, get_table, get_text, parse, table};
-use super::{Beside, Result, Wanted};
+use super::{FileHistory, Result, RuntimeEntry};
 
 /// The name of containerd's CRI plugin, by the version of the configuration.
 const PLUGINS: [(i64, &str); 3] = [
@@ -26,45 +26,45 @@ const DEFAULT: &str = "default_runtime_name";
 const CDI: &str = "enable_cdi";
 
 /// The text with the runtime.
-pub fn with(text: &str, wanted: &Wanted, beside: &Beside) -> Result<String> {
+pub fn with(text: &str, runtime: &RuntimeEntry, history: &FileHistory) -> Result<String> {
     let mut document = parse(text)?;
-    let main = beside.others.last().map(|text| parse(text)).transpose()?;
+    let main = history.others.last().map(|text| parse(text)).transpose()?;
     let version = version_of(&document, main.as_ref());
     let plugin = plugin_of(version)?;
     if document.get("version").is_none() && (main.is_some() || document.is_empty()) {
         document.insert("version", toml_edit::value(version));
     }
-    add_runtime(&mut document, main.as_ref(), plugin, wanted)?;
+    add_runtime(&mut document, main.as_ref(), plugin, runtime)?;
     let containerd = &["plugins", plugin, "containerd"];
-    match wanted.is_default {
-        Some(true) => toml_text::set(table(&mut document, containerd)?, DEFAULT, &wanted.name),
-        Some(false) => own_default(&mut document, plugin, &wanted.name, beside)?,
+    match runtime.is_default {
+        Some(true) => toml_text::set(table(&mut document, containerd)?, DEFAULT, &runtime.name),
+        Some(false) => own_default(&mut document, plugin, &runtime.name, history)?,
         None => {}
     }
-    match wanted.cdi {
+    match runtime.cdi {
         Some(true) if version == 1 => {
             return Err(format!(
                 "its version is {version}, and CDI needs 2 or newer; `containerd config migrate` converts it"
             ))
         }
         Some(true) => toml_text::set(table(&mut document, &["plugins", plugin])?, CDI, true),
-        Some(false) => own_cdi(&mut document, plugin, beside)?,
+        Some(false) => own_cdi(&mut document, plugin, history)?,
         None => {}
     }
     Ok(toml_text::text_of(&document))
 }
 
 /// The text without the runtime.
-pub fn without(text: &str, name: &str, beside: &Beside) -> Result<String> {
+pub fn without(text: &str, name: &str, history: &FileHistory) -> Result<String> {
     let mut document = parse(text)?;
-    let before = parse(beside.original.unwrap_or_default())?;
+    let before = parse(history.original.unwrap_or_default())?;
     let plugin = plugin_of(version_of(&document, None))?;
-    own_default(&mut document, plugin, name, beside)?;
-    own_cdi(&mut document, plugin, beside)?;
+    own_default(&mut document, plugin, name, history)?;
+    own_cdi(&mut document, plugin, history)?;
     let runtimes = ["plugins", plugin, "containerd", "runtimes"];
     toml_text::remove(&mut document, &[&runtimes[..], &[name]].concat());
     let is_ours = get_table(&before, &runtimes).is_none()
-        && beside.written.is_some()
+        && history.written.is_some()
         && is_bare(&document, plugin);
     if is_ours {
         toml_text::remove(&mut document, &[&runtimes[..], &[BUILT_IN]].concat());
@@ -90,45 +90,48 @@ pub fn program(text: &str, name: &str) -> Result<Option<String>> {
     Ok(Some(program.unwrap_or_default().to_owned()))
 }
 
-/// Why the runtime may not be used although the file has it.
-pub fn notes(text: &str) -> Result<Vec<String>> {
+/// What a text of containerd's own file says about where the runtime goes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Outlook {
+    /// Why the runtime may not be used although the file has it.
+    pub notes: Vec<String>,
+    pub has_runtime: bool,
+    /// The folder of imported files, if containerd merges them key by key, as it does from version 3
+    /// on. Before that, a file's section replaces the whole section of the other files:
+    /// <https://github.com/containerd/containerd/pull/9982>.
+    pub import_folder: Option<PathBuf>,
+}
+
+pub fn look(text: &str, name: &str) -> Result<Outlook> {
     let document = parse(text)?;
-    let has = |key: &str, wanted: &[&str]| {
+    let list = |key: &str| {
         let list = document.get(key).and_then(Item::as_array);
-        list.is_some_and(|list| {
-            let mut words = list.iter().filter_map(toml_edit::Value::as_str);
-            words.any(|word| wanted.is_empty() || wanted.contains(&word))
-        })
+        list.into_iter()
+            .flatten()
+            .filter_map(toml_edit::Value::as_str)
     };
-    let mut notes = Vec::new();
-    if has("disabled_plugins", &PLUGINS.map(|(_, plugin)| plugin)) {
-        notes.push(
+    let mut found = Outlook {
+        has_runtime: program(text, name)?.is_some(),
+        ..Outlook::default()
+    };
+    if list("disabled_plugins").any(|word| PLUGINS.iter().any(|(_, plugin)| word == *plugin)) {
+        found.notes.push(
             "disabled_plugins names CRI, so that Kubernetes' containers are not made at all"
                 .to_owned(),
         );
     }
-    if version_of(&document, None) == 2 && has("imports", &[]) {
-        notes.push(
+    match version_of(&document, None) {
+        2 if list("imports").next().is_some() => found.notes.push(
             "containerd 1 takes the whole section of CRI from the last file of `imports` that has one".to_owned(),
-        );
+        ),
+        3 => {
+            let folders = list("imports").filter_map(|pattern| pattern.strip_suffix("/*.toml"));
+            let mut folders = folders.filter(|folder| folder.starts_with('/'));
+            found.import_folder = folders.next().map(PathBuf::from);
+        }
+        _ => {}
     }
-    Ok(notes)
-}
-
-/// The folder of imported files, if containerd merges them key by key, as it does from version 3
-/// on. Before that, a file's section replaces the whole section of the other files:
-/// <https://github.com/containerd/containerd/pull/9982>.
-pub fn import_folder(text: &str) -> Result<Option<PathBuf>> {
-    let document = parse(text)?;
-    if version_of(&document, None) < 3 {
-        return Ok(None);
-    }
-    let imports = document.get("imports").and_then(Item::as_array);
-    let patterns = imports.into_iter().flatten().filter_map(|p| p.as_str());
-    let mut folders = patterns.filter_map(|pattern| pattern.strip_suffix("/*.toml"));
-    Ok(folders
-        .find(|folder| folder.starts_with('/'))
-        .map(PathBuf::from))
+    Ok(found)
 }
 
 fn version_of(document: &DocumentMut, main: Option<&DocumentMut>) -> i64 {
@@ -151,7 +154,7 @@ fn add_runtime(
     document: &mut DocumentMut,
     main: Option<&DocumentMut>,
     plugin: &str,
-    wanted: &Wanted,
+    runtime: &RuntimeEntry,
 ) -> Result<()> {
     let path = ["plugins", plugin, "containerd", "runtimes"];
     let count = |document: &DocumentMut| get_table(document, &path).map_or(0, TableLike::len);
@@ -164,18 +167,18 @@ fn add_runtime(
         built_in.insert("runtime_type", toml_edit::value(RUNC));
         runtimes.insert(BUILT_IN, Item::Table(built_in));
     }
-    if runtimes.get(&wanted.name).is_none() {
-        runtimes.insert(&wanted.name, Item::Table(model.unwrap_or_else(plain)));
+    if runtimes.get(&runtime.name).is_none() {
+        runtimes.insert(&runtime.name, Item::Table(model.unwrap_or_else(plain)));
     }
-    let ours = table(document, &[&path[..], &[&wanted.name]].concat())?;
+    let ours = table(document, &[&path[..], &[&runtime.name]].concat())?;
     let kind = ours.get("runtime_type").and_then(Item::as_str);
     let key = if kind == Some(OLD) {
         "Runtime"
     } else {
         "BinaryName"
     };
-    let options = table(document, &[&path[..], &[&wanted.name, "options"]].concat())?;
-    toml_text::set(options, key, &wanted.program);
+    let options = table(document, &[&path[..], &[&runtime.name, "options"]].concat())?;
+    toml_text::set(options, key, &runtime.program);
     Ok(())
 }
 
@@ -230,10 +233,10 @@ fn own_default(
     document: &mut DocumentMut,
     plugin: &str,
     name: &str,
-    beside: &Beside,
+    history: &FileHistory,
 ) -> Result<()> {
     let path = ["plugins", plugin, "containerd", DEFAULT];
-    let before = parse(beside.original.unwrap_or_default())?;
+    let before = parse(history.original.unwrap_or_default())?;
     if toml_text::put_default_back(document, &before, &path, name)? {
         toml_text::as_before(document, &before, &path[..3]);
     }
@@ -241,12 +244,12 @@ fn own_default(
 }
 
 /// Puts the setting for CDI back, if we changed it.
-fn own_cdi(document: &mut DocumentMut, plugin: &str, beside: &Beside) -> Result<()> {
+fn own_cdi(document: &mut DocumentMut, plugin: &str, history: &FileHistory) -> Result<()> {
     let path = ["plugins", plugin, CDI];
     let flag = |document: &DocumentMut| get(document, &path).and_then(Item::as_bool);
-    let original = parse(beside.original.unwrap_or_default())?;
+    let original = parse(history.original.unwrap_or_default())?;
     let before = flag(&original);
-    let ours = flag(&parse(beside.written.unwrap_or_default())?);
+    let ours = flag(&parse(history.written.unwrap_or_default())?);
     if flag(document) != Some(true) || ours != Some(true) || before == Some(true) {
         return Ok(());
     }

@@ -6,7 +6,7 @@ use toml_edit::{DocumentMut, Item, Table};
 
 use super::containerd::copy;
 use super::toml_text::{self, get, get_text, parse, table};
-use super::{Beside, Result, Wanted};
+use super::{FileHistory, Result, RuntimeEntry};
 
 const RUNTIME: &[&str] = &["crio", "runtime"];
 const DEFAULT: &str = "default_runtime";
@@ -14,29 +14,29 @@ const DEFAULT: &str = "default_runtime";
 const BUILT_IN: [&str; 2] = ["crun", "runc"];
 
 /// The text with the runtime. CDI needs no setting: CRI-O reads the specifications.
-pub fn with(text: &str, wanted: &Wanted, beside: &Beside) -> Result<String> {
+pub fn with(text: &str, runtime: &RuntimeEntry, history: &FileHistory) -> Result<String> {
     let mut document = parse(text)?;
-    let name = wanted.name.as_str();
+    let name = runtime.name.as_str();
     let path = [RUNTIME, &["runtimes"]].concat();
     if get(&document, &[&path[..], &[name]].concat()).is_none() {
-        let model = model(&document, beside, name)?;
+        let model = model(&document, history, name)?;
         table(&mut document, &path)?.insert(name, Item::Table(model));
     }
     let ours = table(&mut document, &[&path[..], &[name]].concat())?;
-    toml_text::set(ours, "runtime_path", &wanted.program);
+    toml_text::set(ours, "runtime_path", &runtime.program);
     toml_text::set(ours, "runtime_type", "oci");
-    match wanted.is_default {
+    match runtime.is_default {
         Some(true) => toml_text::set(table(&mut document, RUNTIME)?, DEFAULT, name),
-        Some(false) => own_default(&mut document, name, beside)?,
+        Some(false) => own_default(&mut document, name, history)?,
         None => {}
     }
     Ok(toml_text::text_of(&document))
 }
 
 /// The text without the runtime.
-pub fn without(text: &str, name: &str, beside: &Beside) -> Result<String> {
+pub fn without(text: &str, name: &str, history: &FileHistory) -> Result<String> {
     let mut document = parse(text)?;
-    own_default(&mut document, name, beside)?;
+    own_default(&mut document, name, history)?;
     toml_text::remove(&mut document, &[RUNTIME, &["runtimes", name]].concat());
     Ok(toml_text::text_of(&document))
 }
@@ -60,9 +60,9 @@ pub fn check(text: Option<&str>) -> Result<()> {
 
 /// A copy of the default runtime of all the files, because the path of its monitor and its allowed
 /// annotations apply to our runtime too.
-fn model(document: &DocumentMut, beside: &Beside, name: &str) -> Result<Table> {
+fn model(document: &DocumentMut, history: &FileHistory, name: &str) -> Result<Table> {
     let mut files = Vec::new();
-    for text in beside.others {
+    for text in history.others {
         files.push(parse(text)?);
     }
     let files: Vec<&DocumentMut> = files.iter().chain([document]).collect();
@@ -81,9 +81,9 @@ fn model(document: &DocumentMut, beside: &Beside, name: &str) -> Result<Table> {
     Ok(Table::new())
 }
 
-fn own_default(document: &mut DocumentMut, name: &str, beside: &Beside) -> Result<()> {
+fn own_default(document: &mut DocumentMut, name: &str, history: &FileHistory) -> Result<()> {
     let path = [RUNTIME, &[DEFAULT]].concat();
-    let before = parse(beside.original.unwrap_or_default())?;
+    let before = parse(history.original.unwrap_or_default())?;
     if toml_text::put_default_back(document, &before, &path, name)? {
         toml_text::as_before(document, &before, RUNTIME);
     }

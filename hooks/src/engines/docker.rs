@@ -2,82 +2,79 @@
 //!
 //! Source: <https://docs.docker.com/reference/cli/dockerd/#daemon-configuration-file>
 
-use super::json_text::{parse, remove_member, set_member, Kind, Node, Value};
-use super::{Beside, Result, Wanted};
+use serde_json::{json, Value};
+
+use super::json_text::{parse, remove_member, set_member};
+use super::{FileHistory, Result, RuntimeEntry};
 
 const RUNTIMES: &str = "runtimes";
-const DEFAULT: &str = "default-runtime";
-const FEATURES: &str = "features";
-const CDI: &str = "cdi";
+const DEFAULT: &[&str] = &["default-runtime"];
+const CDI: &[&str] = &["features", "cdi"];
 
 /// The text with the runtime.
-pub fn with(text: &str, wanted: &Wanted, beside: &Beside) -> Result<String> {
+pub fn with(text: &str, runtime: &RuntimeEntry, history: &FileHistory) -> Result<String> {
     let root = parse(text)?;
-    let name = wanted.name.as_str();
-    let mut text = text.to_owned();
-    if runtime(&root, name).and_then(path) != Some(&wanted.program) {
-        let program = Value::Text(wanted.program.clone());
+    let name = runtime.name.as_str();
+    let entry = &root[RUNTIMES][name];
+    let mut text = if entry["path"] == runtime.program {
+        text.to_owned()
+    } else if entry.is_null() {
+        set_member(text, &[RUNTIMES, name], &json!({"path": runtime.program}))?
+    } else {
         // Arguments that an admin added stay.
-        text = if runtime(&root, name).is_some() {
-            set_member(&text, &[RUNTIMES, name, "path"], &program)?
-        } else {
-            let entry = Value::Object(vec![("path".to_owned(), program)]);
-            set_member(&text, &[RUNTIMES, name], &entry)?
-        };
-    }
-    match wanted.is_default {
-        Some(true) => text = set_member(&text, &[DEFAULT], &Value::Text(name.to_owned()))?,
-        Some(false) => text = own_default(&text, name, beside)?,
+        set_member(text, &[RUNTIMES, name, "path"], &json!(runtime.program))?
+    };
+    match runtime.is_default {
+        Some(true) => text = set_member(&text, DEFAULT, &json!(name))?,
+        Some(false) => text = without_default(&text, name, history)?,
         None => {}
     }
-    match wanted.cdi {
-        Some(true) => set_member(&text, &[FEATURES, CDI], &Value::Flag(true)),
-        Some(false) => own_cdi(&text, beside),
+    match runtime.cdi {
+        Some(true) => set_member(&text, CDI, &json!(true)),
+        Some(false) => without_cdi(&text, history),
         None => Ok(text),
     }
 }
 
 /// The text without the runtime. The earlier default runtime and the earlier setting for CDI come
 /// back.
-pub fn without(text: &str, name: &str, beside: &Beside) -> Result<String> {
-    let mut text = own_default(text, name, beside)?;
-    text = own_cdi(&text, beside)?;
-    text = remove_member(&text, &[RUNTIMES, name])?;
-    without_empty(text, RUNTIMES, beside)
+pub fn without(text: &str, name: &str, history: &FileHistory) -> Result<String> {
+    let text = without_default(text, name, history)?;
+    let text = without_cdi(&text, history)?;
+    let text = remove_member(&text, &[RUNTIMES, name])?;
+    without_empty(text, RUNTIMES, history)
 }
 
 /// The text with the default runtime from before ours became the default.
-fn own_default(text: &str, name: &str, beside: &Beside) -> Result<String> {
-    if default(text)?.as_deref() != Some(name) {
+fn without_default(text: &str, name: &str, history: &FileHistory) -> Result<String> {
+    if at(&parse(text)?, DEFAULT) != name {
         return Ok(text.to_owned());
     }
-    let other = default(beside.original.unwrap_or_default())?;
-    match other.filter(|other| other != name) {
-        Some(other) => set_member(text, &[DEFAULT], &Value::Text(other)),
-        None => remove_member(text, &[DEFAULT]),
+    let original = parse(history.original.unwrap_or_default())?;
+    match at(&original, DEFAULT) {
+        before if before.is_string() && before != name => set_member(text, DEFAULT, before),
+        _ => remove_member(text, DEFAULT),
     }
 }
 
 /// The text with the earlier setting for CDI, if we changed it.
-fn own_cdi(text: &str, beside: &Beside) -> Result<String> {
-    let ours = cdi(beside.written.unwrap_or_default())?;
-    let before = cdi(beside.original.unwrap_or_default())?;
-    if cdi(text)? != Some(true) || ours != Some(true) || before == Some(true) {
+fn without_cdi(text: &str, history: &FileHistory) -> Result<String> {
+    let written = parse(history.written.unwrap_or_default())?;
+    let original = parse(history.original.unwrap_or_default())?;
+    let before = at(&original, CDI);
+    if at(&parse(text)?, CDI) != true || at(&written, CDI) != true || before == true {
         return Ok(text.to_owned());
     }
-    if let Some(before) = before {
-        return set_member(text, &[FEATURES, CDI], &Value::Flag(before));
+    if before.is_boolean() {
+        return set_member(text, CDI, before);
     }
-    let text = remove_member(text, &[FEATURES, CDI])?;
-    without_empty(text, FEATURES, beside)
+    without_empty(remove_member(text, CDI)?, CDI[0], history)
 }
 
 /// The text without an object that is empty now and did not exist before.
-fn without_empty(text: String, name: &str, beside: &Beside) -> Result<String> {
-    let before = parse(beside.original.unwrap_or_default())?;
-    let root = parse(&text)?;
-    let left = root.member(name).map(Node::members);
-    if left.is_some_and(<[_]>::is_empty) && before.member(name).is_none() {
+fn without_empty(text: String, name: &str, history: &FileHistory) -> Result<String> {
+    let original = parse(history.original.unwrap_or_default())?;
+    if parse(&text)?[name] == json!({}) && original.get(name).is_none() {
         return remove_member(&text, &[name]);
     }
     Ok(text)
@@ -86,35 +83,17 @@ fn without_empty(text: String, name: &str, beside: &Beside) -> Result<String> {
 /// The program of a runtime.
 pub fn program(text: &str, name: &str) -> Result<Option<String>> {
     let root = parse(text)?;
-    let runtime = runtime(&root, name);
+    let entry = root[RUNTIMES].get(name);
     // A containerd runtime has a type and no path, and is not ours.
-    Ok(runtime.map(|runtime| path(runtime).unwrap_or_default().to_owned()))
+    Ok(entry.map(|entry| entry["path"].as_str().unwrap_or_default().to_owned()))
 }
 
 /// The setting for CDI in a file. `None`: it has none.
 pub fn reads_cdi(text: Option<&str>) -> Option<bool> {
-    cdi(text?).ok()?
+    at(&parse(text?).ok()?, CDI).as_bool()
 }
 
-fn default(text: &str) -> Result<Option<String>> {
-    let root = parse(text)?;
-    let name = root.member(DEFAULT).and_then(Node::text);
-    Ok(name.map(str::to_owned))
-}
-
-fn cdi(text: &str) -> Result<Option<bool>> {
-    let root = parse(text)?;
-    let cdi = root.member(FEATURES).and_then(|all| all.member(CDI));
-    Ok(cdi.and_then(|node| match node.kind {
-        Kind::Flag(flag) => Some(flag),
-        _ => None,
-    }))
-}
-
-fn runtime<'a>(root: &'a Node, name: &str) -> Option<&'a Node> {
-    root.member(RUNTIMES)?.member(name)
-}
-
-fn path(runtime: &Node) -> Option<&str> {
-    runtime.member("path")?.text()
+/// The value at a path; null if there is none.
+fn at<'a>(root: &'a Value, path: &[&str]) -> &'a Value {
+    path.iter().fold(root, |value, name| &value[*name])
 }

@@ -1,266 +1,172 @@
-//! Changes single members of a JSON text, and leaves every other byte as it is.
-//!
-//! People write files such as Docker's daemon.json by hand. Their order, indentation and comments
-//! (`//`, `#` and `/* */`, which some tools accept) stay.
-//!
-//! Grammar: <https://www.rfc-editor.org/rfc/rfc8259>, with those comments and trailing commas.
+//! Changes single members of a JSON text, and leaves every other byte as it is: order and
+//! indentation are those of the people who wrote it.
 
-mod parser;
+use serde_json::ser::PrettyFormatter;
+use serde_json::Value;
 
-use std::ops::Range;
-
-use self::parser::{skip_blanks, Parser};
-use crate::spec::json::quote;
+use super::Result;
+use crate::apply::spec::splice::{apply, Splice};
+use crate::spec::json::{quote, RawObject};
 
 /// The byte-order mark, which dockerd skips at the start of the file.
 const MARK: char = '\u{feff}';
 /// The indentation for a text that has none.
 const STEP: &str = "    ";
-/// Errors have the line and column of a mistake.
-pub type Result<T> = std::result::Result<T, String>;
 
-/// A value to put into a text.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Value {
-    Flag(bool),
-    Text(String),
-    Object(Vec<(String, Value)>),
+/// An object in a text.
+struct Object<'a> {
+    text: &'a str,
+    members: RawObject<'a>,
 }
 
-/// A value in a text: its position, and its kind as far as that matters.
-#[derive(Debug, Clone)]
-pub struct Node {
-    at: Range<usize>,
-    pub kind: Kind,
-}
-
-#[derive(Debug, Clone)]
-pub enum Kind {
-    Flag(bool),
-    Text(String),
-    Object(Vec<Member>),
-    /// Null, a number or a list.
-    Other,
-}
-
-#[derive(Debug, Clone)]
-pub struct Member {
-    pub name: String,
-    /// The position of its name.
-    start: usize,
-    pub value: Node,
-}
-
-impl Node {
-    /// The last member with the name, which is the one that engines use.
-    pub fn member(&self, name: &str) -> Option<&Node> {
-        self.position(name)
-            .map(|found| &self.members()[found].value)
+impl<'a> Object<'a> {
+    fn parse(text: &'a str) -> Result<Self> {
+        let text = text.trim_start_matches(MARK);
+        let members = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let text = text.trim();
+        Ok(Self { text, members })
     }
 
-    pub fn members(&self) -> &[Member] {
-        match &self.kind {
-            Kind::Object(members) => members,
-            _ => &[],
-        }
-    }
-
-    pub fn text(&self) -> Option<&str> {
-        match &self.kind {
-            Kind::Text(text) => Some(text),
-            _ => None,
-        }
-    }
-
+    /// The position of the last member with the name, which is the one that engines use.
     fn position(&self, name: &str) -> Option<usize> {
-        self.members()
-            .iter()
-            .rposition(|member| member.name == name)
+        self.members.0.iter().rposition(|(key, _)| key == name)
     }
 
-    fn is(&self, value: &Value) -> bool {
-        match (&self.kind, value) {
-            (Kind::Flag(one), Value::Flag(other)) => one == other,
-            (Kind::Text(one), Value::Text(other)) => one == other,
-            (Kind::Object(members), Value::Object(wanted)) => {
-                let same = |(member, (name, value)): (&Member, &(String, Value))| {
-                    member.name == *name && member.value.is(value)
-                };
-                members.len() == wanted.len() && members.iter().zip(wanted).all(same)
-            }
-            _ => false,
-        }
+    fn value(&self, at: usize) -> &'a str {
+        self.members.0[at].1.get()
     }
+
+    /// The text between the member before, or the brace, and the value of this one.
+    fn before(&self, at: usize) -> &'a str {
+        let from = match at.checked_sub(1) {
+            Some(last) => self.end(last),
+            None => 1,
+        };
+        &self.text[from..offset(self.text, self.value(at))]
+    }
+
+    /// The end of a member.
+    fn end(&self, at: usize) -> usize {
+        offset(self.text, self.value(at)) + self.value(at).len()
+    }
+
+    /// The start of a member's name.
+    fn start(&self, at: usize) -> usize {
+        let before = self.before(at);
+        let blank = |c: char| c.is_ascii_whitespace() || c == ',';
+        offset(self.text, before.trim_start_matches(blank))
+    }
+}
+
+fn offset(text: &str, part: &str) -> usize {
+    part.as_ptr() as usize - text.as_ptr() as usize
 }
 
 fn is_blank(text: &str) -> bool {
     text.trim_start_matches(MARK).trim().is_empty()
 }
 
-/// Parses the object of a text. An empty text is an empty object. Errors: it is not an object.
-pub fn parse(text: &str) -> Result<Node> {
-    if is_blank(text) {
-        return Ok(Node {
-            at: 0..text.len(),
-            kind: Kind::Object(Vec::new()),
-        });
-    }
-    let parser = Parser { text };
-    let start = text.len() - text.trim_start_matches(MARK).len();
-    let node = parser.value(parser.skip(start)?, 0)?;
-    if !matches!(node.kind, Kind::Object(_)) {
-        return Err(parser.mistake(node.at.start, "an object"));
-    }
-    let end = parser.skip(node.at.end)?;
-    if end != text.len() {
-        return Err(parser.mistake(end, "the end of the file"));
-    }
-    Ok(node)
+/// Reads the object of a text. An empty text is an empty object. Errors: it is no object of JSON,
+/// such as one with comments, which dockerd refuses too.
+pub fn parse(text: &str) -> Result<Value> {
+    let text = if is_blank(text) { "{}" } else { text };
+    Object::parse(text)?;
+    serde_json::from_str(text.trim_start_matches(MARK)).map_err(|error| error.to_string())
 }
 
 /// The text with a value at the path. Missing objects are made.
 /// Errors: the text, or a value in the path, is not an object.
 pub fn set_member(text: &str, path: &[&str], value: &Value) -> Result<String> {
     let text = if is_blank(text) { "{}\n" } else { text };
-    let mut node = parse(text)?;
+    let mut object = Object::parse(text)?;
     for (depth, name) in path.iter().enumerate() {
-        if !matches!(node.kind, Kind::Object(_)) {
-            return Err(format!("{} is not an object", path[..depth].join(".")));
-        }
-        let Some(found) = node.member(name) else {
-            let value = nested(&path[depth + 1..], value);
-            return inserted(text, &node, name, &value);
+        let Some(at) = object.position(name) else {
+            let wrap = |inner, name: &&str| serde_json::json!({ *name: inner });
+            let value = path[depth + 1..].iter().rev().fold(value.clone(), wrap);
+            return Ok(inserted(text, &object, name, &value));
         };
-        node = found.clone();
+        let found = object.value(at);
+        if depth + 1 < path.len() {
+            object = Object::parse(found)
+                .map_err(|_| format!("{} is not an object", path[..=depth].join(".")))?;
+        } else if serde_json::from_str::<Value>(found).is_ok_and(|found| found == *value) {
+            return Ok(text.to_owned());
+        } else {
+            let indent = indent_at(text, offset(text, found));
+            return Ok(spliced(text, found, dumped(value, Some(indent), STEP)));
+        }
     }
-    if node.is(value) {
-        return Ok(text.to_owned());
-    }
-    let written = dumped(value, Some(indent_at(text, node.at.start)), STEP);
-    Ok(replaced(text, node.at, &written))
+    Ok(text.to_owned())
 }
 
 /// The text without the member at the path, which may be missing.
 /// Errors: the text is not an object.
 pub fn remove_member(text: &str, path: &[&str]) -> Result<String> {
-    let root = parse(text)?;
-    let Some((name, above)) = path.split_last() else {
-        return Ok(text.to_owned());
-    };
-    let found = above.iter().try_fold(&root, |node, name| node.member(name));
-    let Some((node, number)) = found.and_then(|node| Some((node, node.position(name)?))) else {
-        return Ok(text.to_owned());
-    };
-    let members = node.members();
-    let gone = members[number].start..members[number].value.at.end;
-    if let Some(next) = members.get(number + 1) {
-        // Removes the text up to the next name, which gets our indentation. Comments between the
-        // two stay.
-        let parser = Parser { text };
-        let comma = parser.skip(gone.end)?;
-        let kept = text[gone.end..comma].trim();
-        let after = skip_blanks(text, comma + 1, next.start);
-        return Ok(replaced(text, gone.start..after, kept));
+    let mut object = Object::parse(text)?;
+    for (depth, name) in path.iter().enumerate() {
+        let Some(at) = object.position(name) else {
+            break;
+        };
+        if depth + 1 < path.len() {
+            match Object::parse(object.value(at)) {
+                Ok(inner) => object = inner,
+                Err(_) => break,
+            }
+            continue;
+        }
+        let last = object.members.0.len() - 1;
+        let gone = match at {
+            _ if last == 0 => 1..object.text.len() - 1,
+            at if at == last => object.end(at - 1)..object.end(at),
+            at => object.start(at)..object.start(at + 1),
+        };
+        return Ok(spliced(text, &object.text[gone], String::new()));
     }
-    if number == 0 {
-        return Ok(without_only(text, node, gone));
-    }
-    let before = members[number - 1].value.at.end;
-    // The comma goes too; a comment between the two stays.
-    let between = without_comma(&text[before..gone.start]);
-    Ok(replaced(text, before..gone.end, between.trim_end()))
-}
-
-/// The text without the only member of an object.
-fn without_only(text: &str, node: &Node, gone: Range<usize>) -> String {
-    let inner = node.at.start + 1..node.at.end - 1;
-    let before = text[inner.start..gone.start].trim_end();
-    let inside = format!("{before}{}", &text[gone.end..inner.end]);
-    let blank = |c: char| c.is_ascii_whitespace() || c == ',';
-    let kept = if inside.chars().all(blank) {
-        ""
-    } else {
-        &inside
-    };
-    replaced(text, inner, kept)
-}
-
-/// The text without the first comma outside of comments.
-fn without_comma(between: &str) -> String {
-    let parser = Parser { text: between };
-    let at = parser.skip(0).unwrap_or_default();
-    match between.get(at..).and_then(|rest| rest.strip_prefix(',')) {
-        Some(rest) => format!("{}{rest}", &between[..at]),
-        None => between.to_owned(),
-    }
-}
-
-fn nested(path: &[&str], value: &Value) -> Value {
-    let wrap = |inner: Value, name: &&str| Value::Object(vec![((*name).to_owned(), inner)]);
-    path.iter().rev().fold(value.clone(), wrap)
+    Ok(text.to_owned())
 }
 
 /// The text with a new last member in an object.
-fn inserted(text: &str, node: &Node, name: &str, value: &Value) -> Result<String> {
-    let outer = indent_at(text, node.at.start);
-    let members = node.members();
-    let (Some(first), Some(last)) = (members.first(), members.last()) else {
+fn inserted(text: &str, object: &Object, name: &str, value: &Value) -> String {
+    let outer = indent_at(text, offset(text, object.text));
+    let Some(last) = object.members.0.len().checked_sub(1) else {
         let inner = format!("{outer}{STEP}");
-        let member = format!("{}: {}", quote(name), dumped(value, Some(&inner), STEP));
-        let inside = node.at.start + 1..node.at.end - 1;
-        let kept = text[inside.clone()].trim_end();
-        return Ok(replaced(
+        let value = dumped(value, Some(&inner), STEP);
+        let inside = &object.text[1..object.text.len() - 1];
+        return spliced(
             text,
             inside,
-            &format!("{kept}\n{inner}{member}\n{outer}"),
-        ));
+            format!("\n{inner}{}: {value}\n{outer}", quote(name)),
+        );
     };
-    let is_on_lines = text[node.at.start..first.start].contains('\n');
-    let inner = indent_at(text, first.start);
+    let first = object.start(0);
+    let is_on_lines = object.text[..first].contains('\n');
+    let inner = indent_at(text, offset(text, object.text) + first);
     let step = inner.strip_prefix(outer).filter(|step| !step.is_empty());
-    let written = dumped(value, is_on_lines.then_some(inner), step.unwrap_or(STEP));
-    let lead = if is_on_lines {
+    let value = dumped(value, is_on_lines.then_some(inner), step.unwrap_or(STEP));
+    let gap = if is_on_lines {
         format!("\n{inner}")
     } else {
         " ".to_owned()
     };
-    let member = format!("{lead}{}: {written}", quote(name));
-    let parser = Parser { text };
-    let end = last.value.at.end;
-    let comma = parser.skip(end)?;
-    if text[comma..].starts_with(',') {
-        return Ok(replaced(text, comma + 1..comma + 1, &member));
-    }
-    // A comment after the last value stays on the line of that value.
-    let line_end = text[end..node.at.end - 1].find('\n').unwrap_or_default();
-    let at = if is_on_lines { end + line_end } else { end };
-    let beside = &text[end..at];
-    Ok(replaced(text, end..at, &format!(",{beside}{member}")))
+    let end = object.end(last);
+    let new = format!(",{gap}{}: {value}", quote(name));
+    spliced(text, &object.text[end..end], new)
 }
 
-fn replaced(text: &str, at: Range<usize>, by: &str) -> String {
-    [&text[..at.start], by, &text[at.end..]].concat()
+fn spliced(text: &str, old: &str, new: String) -> String {
+    apply(text, vec![Splice { old, new }])
 }
 
 /// A value as text. It has several lines if the indentation of its line is given.
 fn dumped(value: &Value, indent: Option<&str>, step: &str) -> String {
-    let members = match value {
-        Value::Flag(flag) => return flag.to_string(),
-        Value::Text(text) => return quote(text),
-        Value::Object(members) => members,
+    let Some(indent) = indent else {
+        return value.to_string();
     };
-    let inner = indent.map(|indent| format!("{indent}{step}"));
-    let member = |(name, value): &(String, Value)| {
-        format!("{}: {}", quote(name), dumped(value, inner.as_deref(), step))
-    };
-    let written: Vec<_> = members.iter().map(member).collect();
-    match (&inner, indent) {
-        (Some(inner), Some(indent)) if !written.is_empty() => {
-            let lines = written.join(&format!(",\n{inner}"));
-            format!("{{\n{inner}{lines}\n{indent}}}")
-        }
-        _ => format!("{{{}}}", written.join(", ")),
-    }
+    let mut lines = Vec::new();
+    let formatter = PrettyFormatter::with_indent(step.as_bytes());
+    let mut writer = serde_json::Serializer::with_formatter(&mut lines, formatter);
+    let _ = serde::Serialize::serialize(value, &mut writer);
+    String::from_utf8_lossy(&lines).replace('\n', &format!("\n{indent}"))
 }
 
 /// The indentation of the line that a byte is on.
@@ -270,4 +176,127 @@ fn indent_at(text: &str, at: usize) -> &str {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    const OURS: &[&str] = &["runtimes", "ours"];
+
+    #[test]
+    fn what_was_added_can_be_taken_away_again() {
+        for text in [
+            "{\n  \"log-driver\": \"journald\",\n  \"runtimes\": {\n    \"kata\": {\"path\": \"/k\"}\n  },\n  \"storage-driver\": \"overlay2\"\n}\n",
+            "{\"a\": 1}\n",
+            "{\n\t\"a\": [1, {\"b\": null}]\n}",
+            "{\"runtimes\": {\"kata\": {\"path\": \"x\"}}, \"z\": true}",
+            "{\"a\": \"quoted \\\" }\", \"\\u0061b\" : {} }",
+            "{\"runtimes\": {\"a\": 1, \"b\": 2}}",
+            // dockerd skips the mark, and an editor that wrote it wants it back.
+            "\u{feff}{\"a\": 1}\n",
+        ] {
+            let added = set_member(text, OURS, &json!({"path": "/usr/bin/ours"})).unwrap();
+            assert_eq!(parse(&added).unwrap()["runtimes"]["ours"]["path"], "/usr/bin/ours");
+            assert_eq!(set_member(&added, OURS, &json!({"path": "/usr/bin/ours"})).unwrap(), added);
+            let mut taken = remove_member(&added, OURS).unwrap();
+            if parse(text).unwrap()["runtimes"].is_null() {
+                taken = remove_member(&taken, &["runtimes"]).unwrap();
+            }
+            assert_eq!(taken, text);
+        }
+    }
+
+    #[test]
+    fn members_are_set_and_removed() {
+        let lines = "{\n    \"a\": 1,\n    \"b\": 2,\n    \"c\": 3\n}\n";
+        for (text, path, value, expected) in [
+            (
+                "",
+                &["f", "cdi"][..],
+                Some(true),
+                "{\n    \"f\": {\n        \"cdi\": true\n    }\n}\n",
+            ),
+            (
+                "{\"f\": {\"cdi\": false}}",
+                &["f", "cdi"],
+                Some(true),
+                "{\"f\": {\"cdi\": true}}",
+            ),
+            (
+                "{\"f\": {\"a\": 1}}",
+                &["f", "cdi"],
+                Some(true),
+                "{\"f\": {\"a\": 1, \"cdi\": true}}",
+            ),
+            (
+                "{\"x\": 1}",
+                &["f", "cdi"],
+                Some(true),
+                "{\"x\": 1, \"f\": {\"cdi\":true}}",
+            ),
+            // Of two members with one name, engines use the last.
+            (
+                "{\"f\": 1, \"f\": {\"a\": 1}}",
+                &["f", "a"],
+                Some(true),
+                "{\"f\": 1, \"f\": {\"a\": true}}",
+            ),
+            (lines, &["a"], None, "{\n    \"b\": 2,\n    \"c\": 3\n}\n"),
+            (lines, &["b"], None, "{\n    \"a\": 1,\n    \"c\": 3\n}\n"),
+            (lines, &["c"], None, "{\n    \"a\": 1,\n    \"b\": 2\n}\n"),
+            (lines, &["d"], None, lines),
+            (lines, &["a", "x"], None, lines),
+            ("{ \"a\": 1 }", &["a"], None, "{}"),
+        ] {
+            let done = match value {
+                Some(value) => set_member(text, path, &json!(value)),
+                None => remove_member(text, path),
+            };
+            assert_eq!(done.unwrap(), expected, "{text}");
+        }
+    }
+
+    /// dockerd does not start with such a file.
+    #[test]
+    fn what_is_no_json_is_refused() {
+        for (text, expected) in [
+            ("{\n \"a\": 1\n \"b\": 2}", "at line 3 column 2"),
+            ("{\"a\": 1 // why\n}", "at line 1 column 9"),
+            ("{\"a\": 1,}", "at line 1 column 9"),
+            ("[1]", "expected an object"),
+            ("{\"a\": 1} x", "at line 1 column 10"),
+        ] {
+            for done in [
+                parse(text).map(drop),
+                set_member(text, OURS, &json!(1)).map(drop),
+                remove_member(text, OURS).map(drop),
+            ] {
+                let problem = done.unwrap_err();
+                assert!(problem.contains(expected), "{problem}");
+            }
+        }
+        let inner = set_member("{\"runtimes\": []}", OURS, &json!(1)).unwrap_err();
+        assert_eq!(inner, "runtimes is not an object");
+    }
+
+    proptest! {
+        #[test]
+        fn only_the_member_changes(
+            members in prop::collection::btree_map("[a-c]{1,2}", "\\PC*", 0..5),
+            name in "[a-d]{1,2}",
+            text in ".*",
+            pretty: bool,
+        ) {
+            let document = json!(members);
+            let before = if pretty { format!("{document:#}") } else { document.to_string() };
+            let changed = set_member(&before, &[&name], &json!(text)).unwrap();
+            let mut expected = document.clone();
+            expected[&name] = text.into();
+            prop_assert_eq!(parse(&changed).unwrap(), expected);
+            let taken = remove_member(&changed, &[&name]).unwrap();
+            let mut left = document;
+            left.as_object_mut().unwrap().remove(&name);
+            prop_assert_eq!(parse(&taken).unwrap(), left);
+        }
+    }
+}

@@ -2,11 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::files::{draft_of, remove_drafts};
-use super::lock::{self, Lock};
-use super::owner::Owner;
-use super::record::{Entry, Record};
 use crate::error::{Error, Result};
+use crate::host::lock;
 
 /// The names of the links.
 pub const NAMES: [&str; 7] = [
@@ -18,11 +15,6 @@ pub const NAMES: [&str; 7] = [
     "nvidia-ctk",
     "nvidia-cdi-hook",
 ];
-/// The name of the record, which lies beside the record of engines' files.
-pub const RECORD: &str = "links.json";
-/// errno(3): a link leads nowhere, or in a circle.
-const NO_ENTRY: i32 = libc::ENOENT;
-const LINK_LOOP: i32 = libc::ELOOP;
 /// This program's own names.
 const OWN: [&str; 2] = ["oci-decorator", "oci-decorator-runtime"];
 
@@ -34,277 +26,200 @@ pub fn is_name_of_ours(program: &str) -> bool {
     name.is_some_and(|name| NAMES.contains(&name) || OWN.contains(&name))
 }
 
-/// The result for the links in a folder.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Done {
-    /// The target of the links.
-    pub target: PathBuf,
-    /// The paths of links that were made or removed.
-    pub changed: Vec<PathBuf>,
-    /// Notes about old links that were replaced, come back, or do not come back.
-    pub notes: Vec<String>,
-}
-
-/// A link that a package left behind, and its target.
-type Left = (PathBuf, PathBuf);
-
-/// A folder for the links.
-#[derive(Clone, Copy)]
+/// The links in a folder.
 pub struct Links<'a> {
-    pub folder: &'a Path,
+    folder: &'a Path,
+    program: &'a Path,
     /// Where the links lead.
-    pub program: &'a Path,
-    /// The record of the targets of old links that ours replace.
-    pub record: &'a Path,
-    /// Finds the owner of a file of the host.
-    pub owner: fn(&Path) -> Owner,
+    pub target: PathBuf,
 }
 
-impl Links<'_> {
-    /// Makes all links, or none. A link that a package left behind is replaced and recorded.
+#[derive(Debug, PartialEq, Eq)]
+enum LinkState {
+    Missing,
+    /// It leads to this program, or to an earlier installation of it.
+    Ours,
+    /// A link that leads nowhere, or to another of the names, such as the one that NVIDIA's package
+    /// leaves until it is purged.
+    Left,
+    Foreign,
+}
+
+impl<'a> Links<'a> {
+    /// In the program's folder the target is only a name, which also works if the folder is mounted
+    /// elsewhere.
+    pub fn new(folder: &'a Path, program: &'a Path) -> Self {
+        let own = program.parent().map(std::fs::canonicalize);
+        let is_beside = match (own, std::fs::canonicalize(folder)) {
+            (Some(Ok(own)), Ok(folder)) => own == folder,
+            _ => false,
+        };
+        let name = program.file_name().filter(|_| is_beside);
+        Self {
+            folder,
+            program,
+            target: name.map_or(program.to_owned(), PathBuf::from),
+        }
+    }
+
+    /// Makes all links, or none. Returns those that were made.
     /// Errors: foreign files have the names; all of them are listed.
-    pub fn install(&self) -> Result<Done> {
+    pub fn install(&self) -> Result<Vec<PathBuf>> {
         let shown = self.folder.display();
         if !self.folder.is_dir() {
             return Err(Error::not_found(format!("{shown} is not a folder"))
                 .resolve(format!("make it: mkdir -p {shown}")));
         }
-        let held = self.hold(true)?;
-        let target = target(self.folder, self.program);
-        let (wanted, left) = self.look(&target)?;
-        let mut record = Record::load(self.record)?;
-        for (path, said) in &left {
-            let entry = Entry {
-                original: Some(said.display().to_string()),
-                ..Entry::default()
-            };
-            record.put(&held, path, Some(entry))?;
-        }
-        make(&held, &target, &wanted).inspect_err(|_| {
-            for (path, _) in &left {
-                let _ = record.put(&held, path, None);
+        let _held = lock::take()?;
+        let is_foreign = |path: &PathBuf| self.state_of(path) == LinkState::Foreign;
+        refuse(
+            &self
+                .paths()
+                .into_iter()
+                .filter(is_foreign)
+                .collect::<Vec<_>>(),
+        )?;
+        let mut made = Vec::new();
+        for path in self.paths() {
+            match std::fs::read_link(&path) {
+                Ok(target) if target == self.target => continue,
+                Ok(_) => std::fs::remove_file(&path),
+                Err(_) => Ok(()),
             }
-        })?;
-        let note = |(path, said): &Left| {
-            let (path, said) = (path.display(), said.display());
-            format!("{path} was a link to {said} that no package owns; `--remove` puts it back")
-        };
-        Ok(Done {
-            target,
-            changed: wanted,
-            notes: left.iter().map(note).collect(),
-        })
+            .and_then(|()| std::os::unix::fs::symlink(&self.target, &path))
+            .map_err(|error| Error::of_file("make the link", &path, &error))?;
+            made.push(path);
+        }
+        Ok(made)
     }
 
-    /// The links to make, and the targets of links that a package left behind.
-    /// Errors: foreign files have the names.
-    fn look(&self, target: &Path) -> Result<(Vec<PathBuf>, Vec<Left>)> {
-        let (mut wanted, mut left, mut conflicts) = (Vec::new(), Vec::new(), Vec::new());
-        for path in self.paths() {
-            match self.what_is(&path) {
-                Found::Others(hint) => conflicts.push((path, hint)),
-                Found::Left(said) => {
-                    left.push((path.clone(), said));
-                    wanted.push(path);
-                }
-                Found::Ours(said) if said == target => {}
-                Found::Ours(_) | Found::Nothing => wanted.push(path),
-            }
+    /// Removes the links that lead to this program, and returns them. Other files stay.
+    pub fn remove(&self) -> Result<Vec<PathBuf>> {
+        let _held = lock::take()?;
+        let is_ours = |path: &PathBuf| self.state_of(path) == LinkState::Ours;
+        let ours: Vec<_> = self.paths().into_iter().filter(is_ours).collect();
+        for path in &ours {
+            let removed = std::fs::remove_file(path);
+            removed.map_err(|error| Error::of_file("remove the link", path, &error))?;
         }
-        refuse(&conflicts)?;
-        Ok((wanted, left))
-    }
-
-    /// Removes the links that lead to this program, and restores the links that they replaced.
-    /// Other files stay.
-    pub fn remove(&self) -> Result<Done> {
-        let held = self.hold(false)?;
-        let mut record = Record::load(self.record)?;
-        let (mut changed, mut notes) = (Vec::new(), Vec::new());
-        for path in self.paths() {
-            remove_drafts(&held, &path);
-            let before = record.get(&path).and_then(|entry| entry.original.clone());
-            let found = self.what_is(&path);
-            notes.extend(
-                before
-                    .as_ref()
-                    .and_then(|old| what_becomes(&path, old, &found)),
-            );
-            if matches!(found, Found::Ours(_)) {
-                let done = match &before {
-                    Some(old) => replace(&path, Path::new(old)),
-                    None => std::fs::remove_file(&path),
-                };
-                done.map_err(|error| failed("remove", &path, &error))?;
-                changed.push(path.clone());
-            }
-            if before.is_some() {
-                record.put(&held, &path, None)?;
-            }
-        }
-        Ok(Done {
-            target: target(self.folder, self.program),
-            changed,
-            notes,
-        })
+        Ok(ours)
     }
 
     fn paths(&self) -> [PathBuf; 7] {
         NAMES.map(|name| self.folder.join(name))
     }
 
-    /// Locks the folder. Locks the record's folder only if there is or will be a record, because
-    /// the host's state may be read-only.
-    fn hold(&self, makes: bool) -> Result<Lock> {
-        let is_left = |path: &PathBuf| matches!(self.what_is(path), Found::Left(_));
-        let link = self.folder.join(NAMES[0]);
-        if self.record.exists() || makes && self.paths().iter().any(is_left) {
-            lock::take(&[&link, self.record], makes)
-        } else {
-            lock::take(&[&link], makes)
-        }
-    }
-
-    fn what_is(&self, path: &Path) -> Found {
+    fn state_of(&self, path: &Path) -> LinkState {
         if std::fs::symlink_metadata(path).is_err() {
-            return Found::Nothing;
+            return LinkState::Missing;
         }
-        let Ok(said) = std::fs::read_link(path) else {
-            return Found::Others(None);
+        let Ok(target) = std::fs::read_link(path) else {
+            return LinkState::Foreign;
         };
-        let to = std::fs::canonicalize(path);
-        let is_program = to
-            .as_ref()
-            .is_ok_and(|to| Some(to) == std::fs::canonicalize(self.program).ok().as_ref());
-        let is_lost = to
-            .as_ref()
-            .is_err_and(|error| matches!(error.raw_os_error(), Some(NO_ENTRY | LINK_LOOP)));
-        // A link to a removed installation leads nowhere.
-        let is_old = is_lost && said.file_name().is_some_and(|name| name == OWN[0]);
-        if is_program || is_old {
-            return Found::Ours(said);
-        }
-        if !is_lost && !self.is_one_of_them(&said) {
-            return Found::Others(None);
-        }
-        match (self.owner)(path) {
-            Owner::Nothing => Found::Left(said),
-            Owner::Package(package) => Found::Others(Some(format!(
-                "remove the package {package}, which owns {}",
-                path.display()
-            ))),
-            Owner::Alternatives(name) => Found::Others(Some(format!(
-                "take it out of the alternatives: update-alternatives --remove-all {name}"
-            ))),
-            Owner::Unknown(problem) => Found::Others(Some(format!(
-                "it is not known whether a package owns {0} ({problem}); if none does, rm {0}",
-                path.display()
-            ))),
+        let name = target.file_name().and_then(|name| name.to_str());
+        let is_name = |names: &[&str]| name.is_some_and(|name| names.contains(&name));
+        match std::fs::canonicalize(path) {
+            Ok(to) if std::fs::canonicalize(self.program).is_ok_and(|own| own == to) => {
+                LinkState::Ours
+            }
+            Err(_) if is_name(&OWN[..1]) => LinkState::Ours,
+            Err(_) => LinkState::Left,
+            // What becomes of that name becomes of this one.
+            Ok(_) if is_name(&NAMES) && self.is_here(&target) => LinkState::Left,
+            Ok(_) => LinkState::Foreign,
         }
     }
 
-    /// True for a link to another of the names in this folder, which becomes ours too or is refused
-    /// separately.
-    fn is_one_of_them(&self, said: &Path) -> bool {
-        let to = self.folder.join(said);
-        let name = to.file_name().and_then(|name| name.to_str());
-        let own = |folder: &Path| std::fs::canonicalize(folder).ok();
-        name.is_some_and(|name| NAMES.contains(&name))
-            && to.parent().and_then(own) == own(self.folder)
+    /// True for a target in the folder of the links.
+    fn is_here(&self, target: &Path) -> bool {
+        let real = |folder: &Path| std::fs::canonicalize(folder).ok();
+        let folder = self.folder.join(target).parent().and_then(real);
+        folder.is_some() && folder == real(self.folder)
     }
 }
 
-/// Refuses conflicts. Errors: there are some.
-fn refuse(conflicts: &[(PathBuf, Option<String>)]) -> Result<()> {
-    let Some((first, _)) = conflicts.first() else {
+/// Errors: there are foreign files.
+fn refuse(foreign: &[PathBuf]) -> Result<()> {
+    let Some(first) = foreign.first() else {
         return Ok(());
     };
-    let shown: Vec<_> = conflicts
+    let shown: Vec<_> = foreign
         .iter()
-        .map(|(path, _)| path.display().to_string())
+        .map(|path| path.display().to_string())
         .collect();
-    let mut hints = conflicts.iter().filter_map(|(_, hint)| hint.clone());
-    let hint = hints.next().unwrap_or_else(|| {
-        let first = first.display();
-        format!("remove the package that brought them, which one of these names: dpkg -S {first}; rpm -qf {first}")
-    });
+    let first = first.display();
     Err(Error::failed(format!(
         "nothing was changed, because these files belong to other programs: {}",
         shown.join(", ")
     ))
     .resolve(format!(
-        "{hint}; or choose another folder: oci-decorator install-links /usr/local/bin"
+        "remove the package that brought them, which one of these names: dpkg -S {first}; rpm -qf {first}; or choose another folder: oci-decorator install-links /usr/local/bin"
     )))
 }
 
-/// The note about an old link that ours replaced.
-fn what_becomes(path: &Path, old: &str, found: &Found) -> Option<String> {
-    let path = path.display();
-    match found {
-        Found::Ours(_) => Some(format!("{path} is a link to {old} again")),
-        Found::Left(said) if said == Path::new(old) => None,
-        Found::Nothing => Some(format!(
-            "{path} was removed by another program: its old link to {old} is not restored"
-        )),
-        Found::Left(_) | Found::Others(_) => Some(format!(
-            "{path} belongs to another program now: its old link to {old} is not restored"
-        )),
-    }
-}
-
-fn make(held: &Lock, target: &Path, paths: &[PathBuf]) -> Result<()> {
-    let mut made: Vec<(&PathBuf, Option<PathBuf>)> = Vec::new();
-    for path in paths {
-        remove_drafts(held, path);
-        let old = std::fs::read_link(path).ok();
-        if let Err(error) = replace(path, target) {
-            for (path, old) in made {
-                let _ = match old {
-                    Some(old) => replace(path, &old),
-                    None => std::fs::remove_file(path),
-                };
-            }
-            return Err(failed("make", path, &error));
-        }
-        made.push((path, old));
-    }
-    Ok(())
-}
-
-/// Replaces a link by one rename.
-fn replace(path: &Path, target: &Path) -> std::io::Result<()> {
-    let draft = draft_of(path);
-    std::os::unix::fs::symlink(target, &draft)?;
-    std::fs::rename(&draft, path).inspect_err(|_| _ = std::fs::remove_file(&draft))
-}
-
-fn failed(verb: &str, path: &Path, error: &std::io::Error) -> Error {
-    Error::of_file(&format!("{verb} the link"), path, error)
-}
-
-enum Found {
-    Nothing,
-    /// A link to this program, with its target.
-    Ours(PathBuf),
-    /// A link that a package left behind, with its target.
-    Left(PathBuf),
-    /// A foreign file, with a special hint about what to do.
-    Others(Option<String>),
-}
-
-/// The target of the links. In the program's folder it is only a name, which also works if the
-/// folder is mounted elsewhere.
-fn target(folder: &Path, program: &Path) -> PathBuf {
-    let own = program.parent().map(std::fs::canonicalize);
-    let is_beside = match (own, std::fs::canonicalize(folder)) {
-        (Some(Ok(own)), Ok(folder)) => own == folder,
-        _ => false,
-    };
-    match program.file_name() {
-        Some(name) if is_beside => name.into(),
-        _ => program.to_owned(),
-    }
-}
-
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// What becomes of a file that has the name of one of the links.
+    #[test]
+    fn links_replace_what_is_ours_or_dead_and_nothing_else() {
+        let names = &NAMES;
+        for (there, is_replaced) in [
+            (None, true),
+            (Some("/gone/oci-decorator"), true),
+            (Some("/usr/bin/no-such-nvidia-container-runtime-hook"), true),
+            // The postinst of NVIDIA's package makes these two, and its postrm keeps them.
+            (Some("nvidia-container-runtime-hook"), true),
+            (Some("nvidia-container-toolkit"), true),
+            (Some("../theirs"), false),
+            (Some(""), false),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = |name: &str| dir.path().join(name);
+            std::fs::create_dir(path("bin")).unwrap();
+            std::fs::create_dir(path("other")).unwrap();
+            std::fs::write(path("bin/oci-decorator"), "x").unwrap();
+            std::fs::write(path("theirs"), "theirs").unwrap();
+            let link = path("other/nvidia-container-toolkit");
+            match there {
+                None => {}
+                Some("") => std::fs::write(&link, "theirs").unwrap(),
+                Some(target) => symlink(target, &link).unwrap(),
+            }
+            let (folder, program) = (path("other"), path("bin/oci-decorator"));
+            let links = Links::new(&folder, &program);
+            let count = || std::fs::read_dir(&folder).unwrap().count();
+            if is_replaced {
+                assert_eq!(links.install().unwrap().len(), names.len(), "{there:?}");
+                assert_eq!(std::fs::read_link(&link).unwrap(), program);
+                assert_eq!(links.install().unwrap().len(), 0);
+                assert_eq!(links.remove().unwrap().len(), names.len());
+                assert_eq!(count(), 0);
+            } else {
+                let error = links.install().unwrap_err();
+                assert!(
+                    error.message.ends_with("/nvidia-container-toolkit"),
+                    "{error}"
+                );
+                assert!(error.resolution.unwrap().contains("dpkg -S"));
+                assert_eq!((links.remove().unwrap().len(), count()), (0, 1));
+            }
+        }
+    }
+
+    #[test]
+    fn links_beside_the_program_are_relative() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("oci-decorator");
+        std::fs::write(&program, "x").unwrap();
+        let links = Links::new(dir.path(), &program);
+        links.install().unwrap();
+        let target = std::fs::read_link(dir.path().join("nvidia-ctk")).unwrap();
+        assert_eq!(target, Path::new("oci-decorator"));
+        let none = dir.path().join("none");
+        let error = Links::new(&none, &program).install().unwrap_err();
+        assert!(error.message.ends_with("is not a folder"), "{error}");
+    }
+}

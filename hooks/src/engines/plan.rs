@@ -1,19 +1,18 @@
-//! Decides what an engine's file becomes. Pure, except for [`Job`], which reads, decides and
-//! writes.
+//! Decides what an engine's file becomes, and carries it out.
 
 use std::path::{Path, PathBuf};
 
-use super::lock::{self, Lock};
 use super::record::{Entry, Record};
-use super::{files, links, Beside, Engine, Wanted};
+use super::{links, Engine, FileHistory, RuntimeEntry};
 use crate::error::{Error, Result};
+use crate::host::{files, lock};
 
 /// A file to change.
 #[derive(Debug)]
 pub struct Job {
     pub engine: Engine,
     pub file: PathBuf,
-    /// Other files that the engine reads, see [`Beside`].
+    /// Other files that the engine reads, see [`FileHistory`].
     pub others: Vec<String>,
     pub record: PathBuf,
     /// Only report what would be done.
@@ -36,73 +35,76 @@ impl Done {
     }
 }
 
+/// The new text of a file, and its entry in the record.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Plan {
+    pub after: Option<String>,
+    pub entry: Option<Entry>,
+}
+
 impl Job {
-    /// Adds the runtime.
-    pub fn enter(&self, wanted: &Wanted) -> Result<Done> {
-        self.run(true, |text, entry| {
-            entered(self.engine, text, entry, wanted, &self.others)
+    pub fn add(&self, runtime: &RuntimeEntry) -> Result<Done> {
+        change(&self.file, &self.record, self.is_dry, |text, entry| {
+            added(self.engine, text, entry, runtime, &self.others)
+                .map_err(|problem| refused(&self.file, &problem))
         })
     }
 
-    /// Removes a runtime.
-    pub fn take_out(&self, name: &str) -> Result<Done> {
-        self.run(false, |text, entry| {
-            taken_out(self.engine, text, entry, name)
+    pub fn remove(&self, name: &str) -> Result<Done> {
+        change(&self.file, &self.record, self.is_dry, |text, entry| {
+            removed(self.engine, text, entry, name).map_err(|problem| refused(&self.file, &problem))
         })
     }
+}
 
-    /// Reads, decides and writes while other processes wait.
-    fn run(
-        &self,
-        makes_folders: bool,
-        decide: impl Fn(Option<&str>, Option<&Entry>) -> super::Result<Plan>,
-    ) -> Result<Done> {
-        let lock = || lock::take(&[&self.record, &self.file], makes_folders);
-        let held = (!self.is_dry).then(lock).transpose()?;
-        let before = files::read(&self.file)?;
-        let mut record = Record::load(&self.record)?;
-        let entry = record.get(&self.file).cloned();
-        let plan = decide(before.as_deref(), entry.as_ref());
-        let mut plan = plan.map_err(|problem| refused(&self.file, &problem))?;
-        if let Some(held) = &held {
-            if let Some(new) = &mut plan.entry {
-                new.folders = record.folders_for(held, &self.file);
-            }
-            self.make(held, &mut record, before.as_deref(), &plan, entry.as_ref())?;
-        }
-        Ok(Done {
-            file: self.file.clone(),
-            before,
-            after: plan.after,
-        })
+/// Reads a file, decides with its text and its entry in the record, and writes, while other
+/// processes wait.
+pub fn change(
+    file: &Path,
+    record: &Path,
+    is_dry: bool,
+    decide: impl FnOnce(Option<&str>, Option<&Entry>) -> Result<Plan>,
+) -> Result<Done> {
+    // The record's keys are absolute paths.
+    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    let _held = (!is_dry).then(lock::take).transpose()?;
+    let before = files::read(&file)?;
+    let mut record = Record::load(record)?;
+    let old = record.get(&file).cloned();
+    let Plan { after, mut entry } = decide(before.as_deref(), old.as_ref())?;
+    let done = Done {
+        file,
+        before,
+        after,
+    };
+    if is_dry {
+        return Ok(done);
     }
-
-    /// Writes the record first, so that the next run understands a run that was killed in between.
-    fn make(
-        &self,
-        held: &Lock,
-        record: &mut Record,
-        before: Option<&str>,
-        plan: &Plan,
-        old: Option<&Entry>,
-    ) -> Result<()> {
-        let keeps = plan.entry.is_some();
-        if keeps && plan.entry.as_ref() != old {
-            record.put(held, &self.file, plan.entry.clone())?;
-        }
-        match &plan.after {
-            after if after.as_deref() == before => {}
-            Some(text) => files::write(held, &self.file, text, None)?,
-            None => {
-                files::remove(held, &self.file)?;
-                files::remove_folders(old.map_or(&[][..], |old| &old.folders));
+    let file = &done.file;
+    if let Some(new) = &mut entry {
+        new.folders = record.folders_for(file);
+    }
+    let entry = entry.filter(|entry| *entry != Entry::default());
+    let is_kept = entry.is_some();
+    // The record comes first, so that the next run understands a run that was killed in between.
+    if is_kept && entry != old {
+        record.put(file, entry)?;
+    }
+    match &done.after {
+        _ if !done.is_change() => {}
+        Some(text) => files::write(file, text, None)?,
+        None => {
+            files::remove(file)?;
+            for folder in old.iter().flat_map(|old| old.folders.iter().rev()) {
+                // It stays if it has other files.
+                let _ = std::fs::remove_dir(folder);
             }
         }
-        if !keeps && old.is_some() {
-            record.put(held, &self.file, None)?;
-        }
-        Ok(())
     }
+    if !is_kept && old.is_some() {
+        record.put(file, None)?;
+    }
+    Ok(done)
 }
 
 fn refused(file: &Path, problem: &str) -> Error {
@@ -121,37 +123,30 @@ pub fn by_hand(file: &Path) -> String {
     )
 }
 
-/// The new text of a file, and its entry in the record.
-#[derive(Debug, PartialEq, Eq)]
-struct Plan {
-    after: Option<String>,
-    entry: Option<Entry>,
-}
-
 /// The plan that adds a runtime. Errors: the text can't be changed, or has a foreign runtime of
 /// that name.
-fn entered(
+fn added(
     engine: Engine,
     current: Option<&str>,
     entry: Option<&Entry>,
-    wanted: &Wanted,
+    runtime: &RuntimeEntry,
     others: &[String],
 ) -> super::Result<Plan> {
     let text = current.unwrap_or_default();
-    let is_remembered = entry.is_some_and(|entry| entry.runtimes.contains(&wanted.name));
-    let found = engine.program(text, &wanted.name)?;
+    let is_remembered = entry.is_some_and(|entry| entry.runtimes.contains(&runtime.name));
+    let found = engine.program(text, &runtime.name)?;
     if let Some(program) = found.filter(|_| !is_remembered) {
-        refuse_foreign(wanted, &program)?;
+        refuse_foreign(runtime, &program)?;
     }
     let original = original_of(engine, current, entry)?;
-    let beside = Beside {
+    let history = FileHistory {
         original: original.as_deref(),
         written: entry
             .and_then(|entry| entry.written.first())
             .map(String::as_str),
         others,
     };
-    let after = engine.with(text, wanted, &beside)?;
+    let after = engine.with(text, runtime, &history)?;
     if current == Some(after.as_str()) {
         return Ok(Plan {
             after: Some(after),
@@ -168,7 +163,7 @@ fn entered(
         ..entry.cloned().unwrap_or_default()
     };
     if !is_remembered {
-        entry.runtimes.push(wanted.name.clone());
+        entry.runtimes.push(runtime.name.clone());
     }
     Ok(Plan {
         after: Some(after),
@@ -177,13 +172,13 @@ fn entered(
 }
 
 /// Errors: the runtime of that name runs a program that is not ours.
-fn refuse_foreign(wanted: &Wanted, program: &str) -> super::Result<()> {
-    if program == wanted.program || links::is_name_of_ours(program) {
+fn refuse_foreign(runtime: &RuntimeEntry, program: &str) -> super::Result<()> {
+    if program == runtime.program || links::is_name_of_ours(program) {
         return Ok(());
     }
     Err(format!(
         "it has a runtime {:?} that is not ours ({program:?}); choose another name with --runtime-name",
-        wanted.name
+        runtime.name
     ))
 }
 
@@ -202,14 +197,14 @@ fn original_of(
     }
     let mut left = text.to_owned();
     for name in &entry.runtimes {
-        left = engine.without(&left, name, &beside(entry))?;
+        left = engine.without(&left, name, &history_of(entry))?;
     }
     let is_gone = engine.is_empty(&left) && entry.original.is_none();
     Ok(Some(left).filter(|_| !is_gone))
 }
 
-fn beside(entry: &Entry) -> Beside<'_> {
-    Beside {
+fn history_of(entry: &Entry) -> FileHistory<'_> {
+    FileHistory {
         original: entry.original.as_deref(),
         written: entry.written.first().map(String::as_str),
         others: &[],
@@ -217,7 +212,7 @@ fn beside(entry: &Entry) -> Beside<'_> {
 }
 
 /// The plan that removes a runtime. Errors: the text can't be read, or the runtime is not ours.
-fn taken_out(
+fn removed(
     engine: Engine,
     current: Option<&str>,
     entry: Option<&Entry>,
@@ -266,12 +261,12 @@ fn without(engine: Engine, text: &str, known: &Entry, name: &str) -> super::Resu
     if !is_remembered && program.is_none() {
         return Ok(text.to_owned());
     }
-    let mut beside = beside(known);
+    let mut history = history_of(known);
     if !known.runtimes.iter().all(|other| other == name) {
         // Settings that all our runtimes share, such as CDI, stay for the other runtimes.
-        beside.written = None;
+        history.written = None;
     }
-    engine.without(text, name, &beside)
+    engine.without(text, name, &history)
 }
 
 #[cfg(test)]

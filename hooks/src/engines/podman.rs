@@ -5,35 +5,35 @@
 use toml_edit::{DocumentMut, Value};
 
 use super::toml_text::{self, get, parse, table};
-use super::{Beside, Result, Wanted};
+use super::{FileHistory, Result, RuntimeEntry};
 
 const RUNTIMES: &[&str] = &["engine", "runtimes"];
 const DEFAULT: &[&str] = &["engine", "runtime"];
 
 /// The text with the runtime. CDI needs no setting: podman reads the specifications.
-pub fn with(text: &str, wanted: &Wanted, beside: &Beside) -> Result<String> {
+pub fn with(text: &str, runtime: &RuntimeEntry, history: &FileHistory) -> Result<String> {
     let mut document = parse(text)?;
-    let programs = Value::Array([wanted.program.as_str()].into_iter().collect());
-    if wanted.is_default == Some(true) {
+    let programs = Value::Array([runtime.program.as_str()].into_iter().collect());
+    if runtime.is_default == Some(true) {
         toml_text::set(
             table(&mut document, &DEFAULT[..1])?,
             DEFAULT[1],
-            &wanted.name,
+            &runtime.name,
         );
     }
-    toml_text::set(table(&mut document, RUNTIMES)?, &wanted.name, programs);
-    if wanted.is_default == Some(false) {
-        own_default(&mut document, &wanted.name, beside)?;
+    toml_text::set(table(&mut document, RUNTIMES)?, &runtime.name, programs);
+    if runtime.is_default == Some(false) {
+        own_default(&mut document, &runtime.name, history)?;
     }
     Ok(toml_text::text_of(&document))
 }
 
 /// The text without the runtime.
-pub fn without(text: &str, name: &str, beside: &Beside) -> Result<String> {
+pub fn without(text: &str, name: &str, history: &FileHistory) -> Result<String> {
     let mut document = parse(text)?;
-    own_default(&mut document, name, beside)?;
+    own_default(&mut document, name, history)?;
     toml_text::remove(&mut document, &[RUNTIMES, &[name]].concat());
-    let before = parse(beside.original.unwrap_or_default())?;
+    let before = parse(history.original.unwrap_or_default())?;
     for table in [RUNTIMES, &RUNTIMES[..1]] {
         toml_text::as_before(&mut document, &before, table);
     }
@@ -48,7 +48,7 @@ pub fn program(text: &str, name: &str) -> Result<Option<String>> {
     Ok(runtime.map(|item| first(item).unwrap_or_default()))
 }
 
-fn own_default(document: &mut DocumentMut, name: &str, beside: &Beside) -> Result<()> {
-    let before = parse(beside.original.unwrap_or_default())?;
+fn own_default(document: &mut DocumentMut, name: &str, history: &FileHistory) -> Result<()> {
+    let before = parse(history.original.unwrap_or_default())?;
     toml_text::put_default_back(document, &before, DEFAULT, name).map(drop)
 }

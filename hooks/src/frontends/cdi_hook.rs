@@ -27,7 +27,7 @@ use crate::model::edits::{Compat, Link};
 use crate::spec::bundle::read_config;
 use crate::spec::state;
 
-pub use call::{Call, Verb, VERBS};
+pub use call::{parse, Verb, VERBS};
 
 /// The note of a command that does nothing, and needs no state.
 pub fn idle_note(verb: &Verb) -> Option<Note> {
@@ -49,7 +49,7 @@ pub fn idle_note(verb: &Verb) -> Option<Note> {
 
 /// Runs the command. Notes: what the image prevents.
 /// Errors: the state, the bundle or the root can't be used.
-pub fn run(call: &Call, state: &str) -> Result<Vec<Note>> {
+pub fn run(verb: &Verb, state: &str) -> Result<Vec<Note>> {
     let bundle = state::bundle(state)?;
     let path = bundle.join("config.json");
     let Some((config, _)) = read_config(&path)? else {
@@ -63,7 +63,7 @@ pub fn run(call: &Call, state: &str) -> Result<Vec<Note>> {
     let new = present.mounts.iter().filter(|mount| mount.is_new);
     let new: Vec<String> = new.map(|m| clean(&m.destination).into_owned()).collect();
     rootfs.open_new(&new);
-    match &call.verb {
+    match verb {
         Verb::CreateSymlinks(links) => Ok(make_links(&rootfs, links)),
         Verb::UpdateLdcache(folders) => Ok(cache::update(&rootfs, &present, folders)),
         Verb::EnableCudaCompat(compat) => enable_compat(&rootfs, compat),

@@ -33,10 +33,23 @@ pub fn publish(
     bytes: &[u8],
     like: &Stat,
 ) -> rustix::io::Result<()> {
+    publish_after(folder, temporary, name, bytes, like, |_| Ok(()))
+}
+
+/// The same, with a last step before the file gets its name.
+pub fn publish_after(
+    folder: &OwnedFd,
+    temporary: &str,
+    name: impl Arg,
+    bytes: &[u8],
+    like: &Stat,
+    last: impl FnOnce(&OwnedFd) -> rustix::io::Result<()>,
+) -> rustix::io::Result<()> {
     let mode = Mode::from_raw_mode(like.st_mode & 0o777);
     let (fd, temporary) = create_temporary(folder, temporary, mode, clock::seconds())?;
     let remove = || rustix::fs::unlinkat(folder, &*temporary, AtFlags::empty());
     fill(&fd, bytes, like, mode)
+        .and_then(|()| last(&fd))
         .and_then(|()| rustix::fs::renameat(folder, &*temporary, folder, name))
         .inspect_err(|_| _ = remove())
 }

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::spec::json::{quote, RawObject};
 
 /// A new text for a part of the old text.
-pub(super) struct Splice<'a> {
+pub struct Splice<'a> {
     pub old: &'a str,
     pub new: String,
 }
@@ -90,7 +90,7 @@ pub(super) fn extend<'a>(
     Ok(())
 }
 
-pub(super) fn apply(text: &str, mut splices: Vec<Splice>) -> String {
+pub fn apply(text: &str, mut splices: Vec<Splice>) -> String {
     let start = |splice: &Splice| splice.old.as_ptr() as usize - text.as_ptr() as usize;
     splices.sort_by_key(start);
     let added: usize = splices.iter().map(|s| s.new.len()).sum();

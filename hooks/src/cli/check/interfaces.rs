@@ -22,18 +22,18 @@ use crate::model::request::{Ask, Request, Units, Way};
 
 /// The container that the command line describes.
 #[derive(Debug, Default)]
-pub struct Said<'a> {
-    pub environment: &'a [String],
+pub struct SampleContainer {
+    pub environment: Vec<String>,
     /// Keys and values.
-    pub annotations: &'a [(String, String)],
+    pub annotations: Vec<(String, String)>,
     pub privileged: bool,
 }
 
-impl<'a> Said<'a> {
+impl SampleContainer {
     /// The request to vendor files.
-    pub fn request(&self) -> Request<'a> {
+    pub fn request(&self) -> Request<'_> {
         let mut request = Request::of_environment(self.environment.iter().map(String::as_str));
-        for (key, value) in self.annotations {
+        for (key, value) in &self.annotations {
             request.annotations.push(key, value.as_str().into());
         }
         request.privileged = self.privileged;
@@ -58,7 +58,7 @@ impl<'a> Said<'a> {
 
 /// The result, and the names of the program that have it.
 #[derive(Debug)]
-pub struct Given {
+pub struct NameResult {
     names: Vec<&'static str>,
     outcome: Outcome,
 }
@@ -84,28 +84,28 @@ struct Asked {
 
 /// NVIDIA's settings, and the results under every name.
 #[derive(Debug)]
-pub struct Answers {
+pub struct NameResults {
     /// The path of the settings. `None`: the file does not exist, and the defaults count.
     pub file: Option<String>,
     /// Every mistake in them.
     pub problem: Option<Error>,
-    pub given: Vec<Given>,
+    pub all: Vec<NameResult>,
 }
 
-impl Answers {
+impl NameResults {
     /// Sends the request under every name. NVIDIA's settings are those of this file, if it exists.
-    pub fn of(said: &Said, loaded: &Loaded, file: &Path) -> Self {
+    pub fn of(container: &SampleContainer, loaded: &Loaded, file: &Path) -> Self {
         let place = Place {
             path: file.to_owned(),
             named: false,
         };
         let read = nvidia::load(&place.path, place.named);
         let settings = Settings::new(&read, &place);
-        let spec = said.spec();
+        let spec = container.spec();
         let log = Log::new(Level::Emergency, None, "");
         let own = FrontEnd::new(loaded, &log, Reader::Runtime);
-        let mut given = Vec::new();
-        add(&mut given, runtime::NAME, outcome(&own, &spec));
+        let mut all = Vec::new();
+        add(&mut all, runtime::NAME, outcome(&own, &spec));
         let as_nvidia = |nvidia| FrontEnd {
             foreign: Foreign::of_nvidia(&loaded.settings, nvidia),
             warnings: settings.warnings,
@@ -114,21 +114,21 @@ impl Answers {
         let configs = NAMES.map(|(name, _)| (name, settings.config_of(name)));
         for (name, config) in &configs {
             let front_end = as_nvidia(settings.by_runtime(config));
-            add(&mut given, name, outcome(&front_end, &spec));
+            add(&mut all, name, outcome(&front_end, &spec));
         }
         let front_end = as_nvidia(settings.by_hook());
-        add(&mut given, HOOKS[0], outcome(&front_end, &spec));
+        add(&mut all, HOOKS[0], outcome(&front_end, &spec));
         Self {
             file: file.exists().then(|| file.display().to_string()),
             problem: read.problem.clone(),
-            given,
+            all,
         }
     }
 
     /// The exit code of the first name that answers, because other names may need more.
     pub fn code(&self) -> u8 {
-        let first = self.given.first();
-        let refused = first.and_then(|given| given.outcome.refused.as_ref());
+        let first = self.all.first();
+        let refused = first.and_then(|result| result.outcome.refused.as_ref());
         match (&self.problem, refused) {
             (Some(_), _) => exit::USAGE,
             (None, refused) => refused.map_or(exit::DONE, |error| error.code),
@@ -164,20 +164,20 @@ fn outcome(front_end: &FrontEnd, spec: &[u8]) -> Option<Outcome> {
 }
 
 /// Adds a result. Names with the same result are shown together.
-fn add(given: &mut Vec<Given>, name: &'static str, outcome: Option<Outcome>) {
+fn add(all: &mut Vec<NameResult>, name: &'static str, outcome: Option<Outcome>) {
     let Some(outcome) = outcome else {
         return;
     };
-    match given.iter_mut().find(|known| known.outcome == outcome) {
+    match all.iter_mut().find(|known| known.outcome == outcome) {
         Some(known) => known.names.push(name),
-        None => given.push(Given {
+        None => all.push(NameResult {
             names: vec![name],
             outcome,
         }),
     }
 }
 
-impl Given {
+impl NameResult {
     /// The lines of the text report.
     pub fn lines(&self) -> Vec<String> {
         let Outcome {
@@ -282,6 +282,3 @@ fn parts(edits: &Edits) -> Parts {
         ),
     ]
 }
-
-#[cfg(test)]
-mod tests;

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::{interfaces, Answer, VendorReport};
+use super::{interfaces, Findings, VendorReport};
 use crate::config::settings::DEFAULT_CONFIG_DIR;
 use crate::error::Error;
 use crate::log::printable;
 
-impl Answer {
+impl Findings {
     /// The report as text.
     pub fn text(&self) -> String {
         let mut out = String::new();
@@ -31,7 +31,7 @@ impl Answer {
         if self.files.iter().any(|file| !file.mistakes.is_empty()) {
             line(&mut out, &self.correct_files());
         }
-        match (&self.foreign.problem, &self.foreign.file) {
+        match (&self.names.problem, &self.names.file) {
             (Some(problem), _) => error(&mut out, "", problem),
             (None, Some(file)) => line(&mut out, &format!("{file}: ok")),
             (None, None) => {}
@@ -49,7 +49,11 @@ impl Answer {
         if let Some(unanswered) = &self.unanswered {
             error(&mut out, "", unanswered);
         }
-        let lines = self.foreign.given.iter().flat_map(interfaces::Given::lines);
+        let lines = self
+            .names
+            .all
+            .iter()
+            .flat_map(interfaces::NameResult::lines);
         lines.for_each(|text| line(&mut out, &text));
         out
     }
@@ -94,9 +98,9 @@ impl Answer {
             "vendors": self.vendors.iter().map(VendorReport::json).collect::<Vec<_>>(),
             "refused": self.refused.as_ref().map(ToString::to_string),
             "unanswered": self.unanswered.as_ref().map(ToString::to_string),
-            "nvidia_config": self.foreign.file,
-            "nvidia_problem": self.foreign.problem.as_ref().map(ToString::to_string),
-            "names": self.foreign.given.iter().map(interfaces::Given::json).collect::<Vec<_>>(),
+            "nvidia_config": self.names.file,
+            "nvidia_problem": self.names.problem.as_ref().map(ToString::to_string),
+            "names": self.names.all.iter().map(interfaces::NameResult::json).collect::<Vec<_>>(),
         });
         format!("{document:#}\n")
     }

@@ -1,168 +1,238 @@
-//! The command line of `nvidia-ctk cdi`.
+//! `nvidia-ctk cdi`. An empty variable does not count, and an option overrides its variable.
+//!
+//! Source: <https://github.com/NVIDIA/nvidia-container-toolkit/tree/main/cmd/nvidia-ctk/cdi>
 
-mod options;
-
-use std::ffi::OsString;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use lexopt::Arg::{Long, Short, Value};
-
-use options::{Options, Verb};
-
+use super::warn;
 use crate::apply::cdi::gpu::modes::{self, Mode};
-use crate::apply::cdi::gpu::{self, KIND};
+use crate::apply::cdi::gpu::{self, Naming, KIND};
 use crate::apply::cdi::transform::Transform;
 use crate::apply::cdi::{write, yaml};
 use crate::cli::cdi_list::Listing;
-use crate::cli::{help, print};
+use crate::cli::{print, root_of, CONFIG_DIR, JSON, ROOT};
 use crate::config::cdi::folder::{DEFAULT, MAX_SIZE};
 use crate::config::cdi::Syntax;
+use crate::config::settings::{self, Settings};
 use crate::error::{exit, Error, Result};
 use crate::frontends::{read_file, read_input};
+use crate::spec::options::{flag, value, Opt, Words};
 
-const HELP: &str = include_str!("cdi.txt");
-const VERBS: &str = "generate, list and transform root";
+pub const HELP: &str = include_str!("cdi.txt");
 
-/// Runs the words that follow `nvidia-ctk cdi`.
-/// Errors: wrong usage; nothing to generate; a file that can't be read or written.
-pub fn run(words: &[OsString]) -> Result<u8> {
-    let mut parser = lexopt::Parser::from_args(words.iter().cloned());
-    let verb = match parser.next().map_err(|e| usage(&e))? {
-        Some(Value(verb)) => verb.to_string_lossy().into_owned(),
-        Some(Short('h') | Long("help")) => return print(HELP),
-        Some(other) => return Err(usage(&other.unexpected())),
-        None => return Err(usage(&format!("no command given; known are {VERBS}"))),
-    };
-    let (verb, carry_out): (Verb, fn(&Options) -> Result<u8>) = match verb.as_str() {
-        "help" => return print(HELP),
-        "generate" => (Verb::Generate, generate),
-        "list" => (Verb::List, list),
-        "transform" => match parser.next().map_err(|e| usage(&e))? {
-            Some(Value(what)) if what == "root" => (Verb::Transform, transform),
-            Some(Short('h') | Long("help")) => return print(HELP),
-            _ => return Err(usage(&"transform: the only known command is root")),
-        },
-        other => {
-            return Err(usage(&format!(
-                "unknown command {other:?}; known are {VERBS}"
-            )))
-        }
-    };
-    let options = Options::parse(verb, parser, variable)?;
-    if options.help {
-        return print(&help::of(HELP, verb.words()));
+// They may stand after the command too, and change nothing then.
+const DEBUG: Opt = flag(&["debug"]);
+const QUIET: Opt = flag(&["quiet"]);
+
+pub const GENERATE: &[Opt] = &[
+    DEBUG,
+    QUIET,
+    value(&["output"]).or(&["NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"]),
+    value(&["format"]).or(&["NVIDIA_CTK_CDI_GENERATE_OUTPUT_FORMAT"]),
+    value(&["mode", "discovery-mode"]).or(&["NVIDIA_CTK_CDI_GENERATE_MODE"]),
+    value(&["device-name-strategy"]).or(&["NVIDIA_CTK_CDI_GENERATE_DEVICE_NAME_STRATEGIES"]),
+    value(&["vendor", "cdi-vendor"]).or(&["NVIDIA_CTK_CDI_GENERATE_VENDOR"]),
+    value(&["class", "cdi-class"]).or(&["NVIDIA_CTK_CDI_GENERATE_CLASS"]),
+    value(&["disable-hook", "disable-hooks"]).or(&["NVIDIA_CTK_CDI_GENERATE_DISABLED_HOOKS"]),
+    value(&["enable-hook", "enable-hooks"]).or(&["NVIDIA_CTK_CDI_GENERATE_ENABLED_HOOKS"]),
+    flag(&["no-all-device"]).or(&["NVIDIA_CTK_CDI_GENERATE_NO_ALL_DEVICE"]),
+    value(&["device-id", "device-ids", "device", "devices"])
+        .or(&["NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS"]),
+    // NVIDIA's program does not have these two.
+    ROOT,
+    CONFIG_DIR,
+    // These change nothing, because the vendor file has the paths of the driver.
+    unused(
+        &["config-search-path"],
+        &["NVIDIA_CTK_CDI_GENERATE_CONFIG_SEARCH_PATHS"],
+    ),
+    unused(
+        &["csv.compat-container-root"],
+        &["NVIDIA_CTK_CDI_GENERATE_CSV_CONTAINER_COMPAT_ROOT"],
+    ),
+    unused(&["csv.file"], &["NVIDIA_CTK_CDI_GENERATE_CSV_FILES"]),
+    unused(
+        &["csv.ignore-pattern"],
+        &["NVIDIA_CTK_CDI_GENERATE_CSV_IGNORE_PATTERNS"],
+    ),
+    unused(&["dev-root"], &["NVIDIA_CTK_DEV_ROOT"]),
+    unused(&["driver-root"], &["NVIDIA_CTK_DRIVER_ROOT"]),
+    unused(
+        &["feature-flag", "feature-flags"],
+        &["NVIDIA_CTK_CDI_GENERATE_FEATURE_FLAGS"],
+    ),
+    unused(
+        &["ldconfig-path"],
+        &["NVIDIA_CTK_CDI_GENERATE_LDCONFIG_PATH"],
+    ),
+    unused(
+        &["library-search-path"],
+        &["NVIDIA_CTK_CDI_GENERATE_LIBRARY_SEARCH_PATHS"],
+    ),
+    unused(
+        &["nvidia-cdi-hook-path", "nvidia-ctk-path"],
+        &["NVIDIA_CTK_CDI_HOOK_PATH"],
+    ),
+];
+
+const UNUSED: &str = "unused";
+
+const fn unused(names: &'static [&'static str], variables: &'static [&'static str]) -> Opt {
+    value(names).keyed(UNUSED).or(variables)
+}
+
+pub const LIST: &[Opt] = &[
+    DEBUG,
+    QUIET,
+    value(&["spec-dir"]).or(&["NVIDIA_CTK_CDI_SPEC_DIRS"]),
+    JSON,
+    ROOT,
+    CONFIG_DIR,
+];
+
+pub const TRANSFORM: &[Opt] = &[
+    DEBUG,
+    QUIET,
+    value(&["from"]),
+    value(&["to"]),
+    value(&["relative-to"]),
+    value(&["input"]),
+    value(&["output"]),
+    value(&["format"]),
+];
+
+pub fn generate(words: &Words) -> Result<u8> {
+    let settings = settings_of(words)?;
+    let namings = words.list_of(
+        "device-name-strategy",
+        Naming::parse,
+        "index, uuid and type-index",
+    )?;
+    let enabled_hooks = words.list("enable-hook");
+    if enabled_hooks.iter().any(|hook| hook == "all") {
+        return Err(words.wrong("--enable-hook all: name each hook"));
     }
-    carry_out(&options)
-}
-
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok()
-}
-
-fn usage(problem: &dyn std::fmt::Display) -> Error {
-    Error::usage(format!("cdi: {problem}"))
-        .resolve("see its commands and options: nvidia-ctk cdi --help")
-}
-
-fn generate(options: &Options) -> Result<u8> {
-    let settings = options.settings()?;
-    let namings = if options.namings.is_empty() {
-        &gpu::USUAL[..]
-    } else {
-        &options.namings
-    };
+    let mode = words.one_of("mode", Mode::parse, Mode::WORDS)?;
+    let syntax = syntax(words)?;
     let request = gpu::Request {
-        vendor: options.vendor.as_deref().unwrap_or(KIND.0),
-        class: options.class.as_deref().unwrap_or(KIND.1),
-        namings,
-        ids: &options.ids,
-        without_all: options.without_all,
-        disabled_hooks: &options.disabled_hooks,
-        enabled_hooks: &options.enabled_hooks,
+        vendor: words.value("vendor").unwrap_or(KIND.0),
+        class: words.value("class").unwrap_or(KIND.1),
+        namings: if namings.is_empty() {
+            &gpu::USUAL
+        } else {
+            &namings
+        },
+        ids: &words.list("device-id"),
+        without_all: words.is_set("no-all-device"),
+        disabled_hooks: &words.list("disable-hook"),
+        enabled_hooks: &enabled_hooks,
         ..gpu::Request::of(&settings)
     };
-    let document = modes::generate(options.mode.unwrap_or(Mode::Devices), &request)?;
-    for name in &options.unused {
-        say(&format!(
-            "{name} has no meaning here: the vendor file names the driver's folder"
-        ));
+    let document = modes::generate(mode.unwrap_or(Mode::Devices), &request)?;
+    for name in words.each(UNUSED).map(|given| &given.by) {
+        warn(
+            words,
+            &format!("{name} has no meaning here: the vendor file names the driver's folder"),
+        );
     }
-    put(options, &document)
+    put(words, syntax, &document)
 }
 
 /// Prints a document, or writes it.
-fn put(options: &Options, document: &serde_json::Value) -> Result<u8> {
-    let text = match options.syntax() {
+fn put(words: &Words, syntax: Syntax, document: &serde_json::Value) -> Result<u8> {
+    let text = match syntax {
         Syntax::Json => format!("{document:#}\n"),
         Syntax::Yaml => yaml::text(document),
     };
-    match &options.output {
+    match output(words) {
         None => print(&text),
         Some(path) => write(path, &text).map(|()| exit::DONE),
     }
 }
 
-fn list(options: &Options) -> Result<u8> {
-    let settings = options.settings()?;
-    let usual = DEFAULT.map(PathBuf::from);
-    let folders = if options.folders.is_empty() {
-        &usual[..]
-    } else {
-        &options.folders
-    };
-    let listing = Listing::read(&settings.root, folders)?;
-    if options.json {
-        print(listing.json())?;
-    } else {
-        listing.complain("nvidia-ctk");
-        print(listing.text())?;
+pub fn list(words: &Words) -> Result<u8> {
+    let settings = settings_of(words)?;
+    let mut folders = Vec::new();
+    for given in words.each("spec-dir") {
+        for folder in given.value.split(',').map(str::trim) {
+            if folder.is_empty() {
+                return Err(words.wrong(&format!("{} is empty: give it a path", given.by)));
+            }
+            folders.push(PathBuf::from(folder));
+        }
     }
-    Ok(listing.code())
+    if folders.is_empty() {
+        folders = DEFAULT.map(PathBuf::from).into();
+    }
+    let listing = Listing::read(&settings.root, &folders)?;
+    if !words.is_set("json") {
+        listing.complain("nvidia-ctk");
+    }
+    listing.print(words.is_set("json"))
 }
 
-fn transform(options: &Options) -> Result<u8> {
-    let (Some(from), Some(to)) = (&options.from, &options.to) else {
-        return Err(usage(&"transform root: --from and --to are needed"));
+pub fn transform(words: &Words) -> Result<u8> {
+    let (Some(from), Some(to)) = (words.value("from"), words.value("to")) else {
+        return Err(words.wrong("--from and --to are needed"));
     };
-    let text = read(options.input.as_deref())?;
-    let is_json = text.trim_start().starts_with('{');
-    let syntax = if is_json { Syntax::Json } else { Syntax::Yaml };
-    let transform = Transform {
-        from: from.clone(),
-        to: to.clone(),
-        in_container: options.in_container,
+    let in_container = |word: &str| match word {
+        "host" => Some(false),
+        "container" => Some(true),
+        _ => None,
     };
-    put(options, &transform.apply(&text, syntax)?)
-}
-
-fn read(path: Option<&Path>) -> Result<String> {
-    match path {
+    let in_container = words.one_of("relative-to", in_container, "host and container")?;
+    let output_syntax = syntax(words)?;
+    let text = match words
+        .value("input")
+        .filter(|path| *path != "-")
+        .map(Path::new)
+    {
         None => is_text("standard input", read_input("the specification", MAX_SIZE)?),
         Some(path) => is_text(&path.display().to_string(), read_file(path, MAX_SIZE)?),
-    }
+    }?;
+    let is_json = text.trim_start().starts_with('{');
+    let transform = Transform {
+        from: from.to_owned(),
+        to: to.to_owned(),
+        in_container: in_container.unwrap_or(false),
+    };
+    let input_syntax = if is_json { Syntax::Json } else { Syntax::Yaml };
+    put(words, output_syntax, &transform.apply(&text, input_syntax)?)
 }
 
 fn is_text(shown: &str, bytes: Vec<u8>) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| Error::failed(format!("{shown} is not UTF-8")))
 }
 
-fn say(problem: &str) {
-    let line = crate::log::printable(problem);
-    let _ = writeln!(std::io::stderr(), "nvidia-ctk: {line}");
+fn settings_of(words: &Words) -> Result<Settings> {
+    let mut settings = settings::load(None).sound()?;
+    if let Some(root) = root_of(words)? {
+        settings.config_dir = settings::beneath(&root, settings::DEFAULT_CONFIG_DIR);
+        settings.root = root;
+    }
+    if let Some(folder) = words.path("config-dir")? {
+        settings.config_dir = folder;
+    }
+    Ok(settings)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The file to write. `None`: standard output.
+fn output(words: &Words) -> Option<&Path> {
+    let named = words
+        .value("output")
+        .filter(|path| !matches!(*path, "" | "-"));
+    named.map(Path::new)
+}
 
-    #[test]
-    fn the_help_has_every_command_and_option() {
-        for verb in VERBS.replace(" and ", ", ").split(", ") {
-            assert!(HELP.contains(&format!("\n  {verb} ")), "{verb}");
-        }
-        for option in options::usual_names() {
-            assert!(HELP.contains(&format!("--{option}")), "{option}");
-        }
-    }
+/// The requested syntax, else that of the output's name, else YAML.
+fn syntax(words: &Words) -> Result<Syntax> {
+    let read = |word: &str| match word.to_ascii_lowercase().as_str() {
+        "" => Some(None),
+        "yaml" => Some(Some(Syntax::Yaml)),
+        "json" => Some(Some(Syntax::Json)),
+        _ => None,
+    };
+    let named = words.one_of("format", read, "yaml and json")?.flatten();
+    let by_name = || output(words)?.to_str().and_then(Syntax::of);
+    Ok(named.or_else(by_name).unwrap_or(Syntax::Yaml))
 }

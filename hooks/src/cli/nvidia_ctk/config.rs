@@ -1,52 +1,34 @@
 //! `nvidia-ctk config`: prints or changes the settings.
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::config_text::{default, set, Flavour};
-use super::{help, no_more, parse, usage, Said};
-use crate::cli::go_flags::{Known, Takes, Words};
+use super::{debug, place_of};
 use crate::cli::print;
-use crate::config::nvidia::{self, Place};
-use crate::engines::files;
-use crate::engines::lock::{self, Lock};
 use crate::error::{exit, Error, Result};
+use crate::host::{files, lock};
+use crate::spec::options::{flag, value, Opt, Words};
 
-const KNOWN: &[Known] = &[
-    (&["config-file", "config", "c"], Takes::Value),
-    (&["set"], Takes::Value),
-    (&["in-place", "i"], Takes::Nothing),
-    (&["output", "o"], Takes::Value),
-    (&["help", "h"], Takes::Nothing),
+pub const OPTIONS: &[Opt] = &[
+    value(&["config-file", "config", "c"]),
+    value(&["set"]),
+    flag(&["in-place", "i"]),
+    value(&["output", "o"]),
 ];
 
-/// Runs the command. `named` is the file that the words before the command name.
-pub fn run(words: &[OsString], named: Option<&Path>, said: Said) -> Result<u8> {
-    let mut words = parse(words, KNOWN, "config")?;
-    let is_default = words.rest.first().is_some_and(|word| word == "default");
-    if is_default {
-        words = parse(&words.rest[1..], KNOWN, "config default")?;
-    }
-    if words.is_set("help") {
-        return help(if is_default {
-            "config default"
-        } else {
-            "config"
-        });
-    }
-    no_more(&words)?;
-    if is_default {
-        let file = output(&words, None)?;
-        let held = file.as_deref().map(hold).transpose()?;
-        return put(&default(flavour()), file.as_deref().zip(held.as_ref()));
-    }
-    let place = place(words.value("config-file").map(Path::new).or(named));
-    let file = output(&words, Some(&place))?;
+pub fn run(words: &Words) -> Result<u8> {
+    let place = place_of(words);
+    let is_in_place = words.is_set("in-place");
+    let output = match (is_in_place, output(words)) {
+        (true, Some(_)) => return Err(words.wrong("--in-place and --output name different files")),
+        (true, None) => Some(&*place.path),
+        (false, output) => output,
+    };
     // Locked before it is read, as another command's change would be lost otherwise.
-    let held = file.as_deref().map(hold).transpose()?;
+    let _held = output.map(|_| lock::take()).transpose()?;
     let mut text = match files::read(&place.path)? {
         Some(text) => text,
-        None if place.named && !words.is_set("in-place") => {
+        None if place.named && !is_in_place => {
             let shown = place.path.display();
             return Err(
                 Error::not_found(format!("there is no file {shown}")).resolve(format!(
@@ -56,28 +38,23 @@ pub fn run(words: &[OsString], named: Option<&Path>, said: Said) -> Result<u8> {
         }
         None => default(flavour()),
     };
-    for setting in words.values("set") {
+    for setting in words.each("set").map(|given| &given.value) {
         text = set(&text, setting).map_err(|problem| {
             Error::usage(format!("--set {setting:?}: {problem}"))
                 .resolve("`nvidia-ctk config default` shows every key")
         })?;
-        said.debug(&format!("{setting} is set"));
+        debug(words, &format!("{setting} is set"));
     }
-    put(&text, file.as_deref().zip(held.as_ref()))
+    put(&text, output)
 }
 
-fn hold(file: &Path) -> Result<Lock> {
-    lock::take(&[file], true)
-}
-
-/// The settings file that counts for a command line.
-pub fn place(option: Option<&Path>) -> Place {
-    let variable = |name| std::env::var_os(name);
-    nvidia::place(
-        option,
-        variable(nvidia::VARIABLE).as_deref(),
-        variable(nvidia::XDG_VARIABLE).as_deref(),
-    )
+pub fn run_default(words: &Words) -> Result<u8> {
+    match output(words) {
+        None if words.is_set("in-place") => {
+            Err(words.wrong("--in-place names no file; use --output"))
+        }
+        output => put(&default(flavour()), output),
+    }
 }
 
 fn flavour() -> Flavour {
@@ -87,26 +64,14 @@ fn flavour() -> Flavour {
     Flavour::of(&release.unwrap_or_default(), has_real)
 }
 
-fn output(words: &Words, place: Option<&Place>) -> Result<Option<PathBuf>> {
+fn output(words: &Words) -> Option<&Path> {
     let named = words.value("output").filter(|path| *path != "-");
-    match (words.is_set("in-place"), named, place) {
-        (true, Some(_), _) => Err(usage(
-            "config: --in-place and --output name different files",
-        )),
-        (true, None, Some(place)) => Ok(Some(place.path.clone())),
-        (true, None, None) => Err(usage(
-            "config default: --in-place names no file; use --output",
-        )),
-        (false, named, _) => Ok(named.map(PathBuf::from)),
-    }
+    named.map(Path::new)
 }
 
-fn put(text: &str, file: Option<(&Path, &Lock)>) -> Result<u8> {
+fn put(text: &str, file: Option<&Path>) -> Result<u8> {
     match file {
         None => print(text),
-        Some((file, held)) => {
-            files::write(held, file, text, None)?;
-            Ok(exit::DONE)
-        }
+        Some(file) => files::write(file, text, None).map(|()| exit::DONE),
     }
 }

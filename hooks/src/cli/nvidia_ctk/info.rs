@@ -1,39 +1,28 @@
 //! `nvidia-ctk info`: the driver, the devices, and the settings that count.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use serde_json::{json, Value};
+
+use super::place_of;
 use super::system::gpus;
-use super::{help, no_more, parse};
-use crate::cli::go_flags::{Known, Takes};
 use crate::cli::install_links::own_program;
-use crate::cli::print;
+use crate::cli::{print, JSON};
 use crate::config::nvidia::{self, Loaded, Mode, Place};
 use crate::config::settings;
 use crate::engines::links::NAMES;
 use crate::error::{exit, Result};
 use crate::host::facts::MAX_SIZE;
 use crate::host::Host;
-use crate::spec::json::{quote, Json};
+use crate::spec::options::{value, Opt, Words};
 
-const KNOWN: &[Known] = &[
-    (&["json"], Takes::Nothing),
-    (&["config-file", "config"], Takes::Value),
-    (&["help", "h"], Takes::Nothing),
-];
+pub const OPTIONS: &[Opt] = &[JSON, value(&["config-file", "config"])];
 /// Below the host's root.
 const FACTS: &str = "run/oci-decorator/devices/nvidia.json";
 const VERSION: &str = "/proc/driver/nvidia/version";
 
-/// Runs the command. `named` is the file that the words before the command name.
-pub fn run(words: &[OsString], named: Option<&Path>) -> Result<u8> {
-    let words = parse(words, KNOWN, "info")?;
-    if words.is_set("help") {
-        return help("info");
-    }
-    no_more(&words)?;
-    let place = super::config::place(words.value("config-file").map(Path::new).or(named));
-    let report = Report::of(place)?;
+pub fn run(words: &Words) -> Result<u8> {
+    let report = Report::of(place_of(words))?;
     print(&if words.is_set("json") {
         report.json()
     } else {
@@ -120,28 +109,30 @@ impl Report {
     }
 
     fn json(&self) -> String {
-        let list = |items: &mut dyn Iterator<Item = String>| {
-            let items: Vec<_> = items.map(|item| quote(&item)).collect();
-            format!("[{}]", items.join(", "))
-        };
-        let idle = self.loaded.idle.iter();
-        let idle: Vec<_> = idle
-            .map(|key| format!("{}: {}", quote(key), quote(why(key))))
+        let Loaded {
+            config,
+            problem,
+            warnings,
+            idle,
+        } = &self.loaded;
+        let idle: serde_json::Map<String, Value> = idle
+            .iter()
+            .map(|key| (key.clone(), json!(why(key))))
             .collect();
-        let or_null = |text: Option<String>| text.map_or("null".to_owned(), |text| quote(&text));
-        let problem = self.loaded.problem.as_ref().map(ToString::to_string);
-        let is_there = self.place.path.exists();
-        format!(
-            "{{\"driver_version\": {}, \"devices\": {}, \"config\": {{\"path\": {}, \"exists\": {is_there}, \"mode\": {}, \"problem\": {}, \"warnings\": {}, \"without_meaning\": {{{}}}}}, \"links\": {}}}\n",
-            or_null(self.driver.clone()),
-            list(&mut self.devices.iter().cloned()),
-            quote(&self.place.path.display().to_string()),
-            quote(word_of(self.loaded.config.mode)),
-            or_null(problem),
-            list(&mut self.loaded.warnings.iter().cloned()),
-            idle.join(", "),
-            list(&mut self.links.iter().map(|link| link.display().to_string()))
-        )
+        let document = json!({
+            "driver_version": self.driver,
+            "devices": self.devices,
+            "config": {
+                "path": self.place.path.display().to_string(),
+                "exists": self.place.path.exists(),
+                "mode": word_of(config.mode),
+                "problem": problem.as_ref().map(ToString::to_string),
+                "warnings": warnings,
+                "without_meaning": idle,
+            },
+            "links": self.links.iter().map(|link| link.display().to_string()).collect::<Vec<_>>(),
+        });
+        format!("{document}\n")
     }
 }
 
@@ -165,36 +156,19 @@ fn word_of(mode: Mode) -> &'static str {
 
 /// The driver's version and a line for each device, from the device facts.
 fn known_of(text: &str) -> Option<(Option<String>, Vec<String>)> {
-    let root: Json = serde_json::from_str(text).ok()?;
-    let field = |of: &Json, name: &str| -> Option<String> {
-        let Json::Object(members) = of else {
-            return None;
-        };
-        let (_, value) = members.iter().find(|(key, _)| key == name)?;
-        match value {
-            Json::Text(text) => Some(text.to_string()),
-            Json::Number(number) => Some(number.to_string()),
+    let root: Value = serde_json::from_str(text).ok()?;
+    let line = |device: &Value| {
+        let words = ["index", "uuid", "pci", "brand", "arch"].map(|name| match &device[name] {
+            Value::String(text) => Some(text.clone()),
+            Value::Number(number) => Some(number.to_string()),
             _ => None,
-        }
+        });
+        words.into_iter().flatten().collect::<Vec<_>>().join(" ")
     };
-    let Json::Object(members) = &root else {
-        return None;
-    };
-    let (_, devices) = members.iter().find(|(key, _)| key == "devices")?;
-    let Json::Array(devices) = devices else {
-        return None;
-    };
-    let line = |device: &Json| {
-        let words = ["index", "uuid", "pci", "brand", "arch"];
-        let words: Vec<_> = words
-            .iter()
-            .filter_map(|name| field(device, name))
-            .collect();
-        words.join(" ")
-    };
+    let version = root["driver_version"].as_str().map(str::to_owned);
     Some((
-        field(&root, "driver_version"),
-        devices.iter().map(line).collect(),
+        version,
+        root["devices"].as_array()?.iter().map(line).collect(),
     ))
 }
 

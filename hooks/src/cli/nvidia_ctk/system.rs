@@ -1,7 +1,6 @@
 //! `nvidia-ctk system`: makes device nodes, and links to them by number, which systemd needs to
 //! name a device in a cgroup's rules.
 
-use std::ffi::OsString;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -9,102 +8,68 @@ use rustix::fs::{FileType, Mode, CWD};
 use rustix::io::Errno;
 
 use super::system_nodes::{minor_of, Majors, Node};
-use super::{help, no_more, parse, sub, usage, Said};
-use crate::cli::go_flags::{Known, Takes, Words};
+use super::{debug, warn};
 use crate::error::{exit, Error, Result};
 use crate::host::Host;
+use crate::spec::options::{flag, value, Opt, Words};
 
-const KNOWN: &[Known] = &[
-    (&["dev-char-path"], Takes::Value),
-    (&["driver-root", "root"], Takes::Value),
-    (&["dev-root"], Takes::Value),
-    (&["create-all"], Takes::Nothing),
+// Source of the variables: `cmd/nvidia-ctk/system` of NVIDIA's toolkit.
+pub const LINK_OPTIONS: &[Opt] = &[
+    value(&["dev-char-path"]).or(&["DEV_CHAR_PATH"]),
+    value(&["driver-root", "root"]).or(&["NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"]),
+    value(&["dev-root"]),
+    flag(&["create-all"]).or(&["CREATE_ALL"]),
     // Needs --create-all, which makes the nodes in any case.
-    (&["create-device-nodes"], Takes::Nothing),
-    (&["control-devices", "control"], Takes::Nothing),
-    (&["load-kernel-modules"], Takes::Nothing),
-    (&["watch"], Takes::Nothing),
-    (&["dry-run"], Takes::Nothing),
-    (&["help", "h"], Takes::Nothing),
+    flag(&["create-device-nodes"]).or(&["CREATE_DEVICE_NODES"]),
+    flag(&["load-kernel-modules"]).or(&["LOAD_KERNEL_MODULES"]),
+    flag(&["watch"]),
+    flag(&["dry-run"]).or(&["DRY_RUN"]),
 ];
-/// The variables that can replace options. Source: `cmd/nvidia-ctk/system` of NVIDIA's toolkit.
-const LINK_VARIABLES: Variables = &[
-    ("dev-char-path", &["DEV_CHAR_PATH"]),
-    ("driver-root", &["NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"]),
-    ("create-all", &["CREATE_ALL"]),
-    ("load-kernel-modules", &["LOAD_KERNEL_MODULES"]),
-    ("create-device-nodes", &["CREATE_DEVICE_NODES"]),
-    ("dry-run", &["DRY_RUN"]),
+pub const NODE_OPTIONS: &[Opt] = &[
+    value(&["driver-root", "root"]).or(&["ROOT", "NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"]),
+    value(&["dev-root"]).or(&["NVIDIA_DEV_ROOT", "DEV_ROOT"]),
+    flag(&["control-devices", "control"]),
+    flag(&["load-kernel-modules"]),
+    flag(&["dry-run"]).or(&["DRY_RUN"]),
 ];
-const NODE_VARIABLES: Variables = &[
-    (
-        "driver-root",
-        &["ROOT", "NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"],
-    ),
-    ("dev-root", &["NVIDIA_DEV_ROOT", "DEV_ROOT"]),
-    ("dry-run", &["DRY_RUN"]),
-];
-type Variables = &'static [(&'static str, &'static [&'static str])];
-const LINKS: &str = "create-dev-char-symlinks";
-const NODES: &str = "create-device-nodes";
 /// The mode with which the driver makes nodes.
 const MODE: u32 = 0o666;
 
-pub fn run(words: &[OsString], said: Said) -> Result<u8> {
-    let (verb, words) = sub("system", words, &[LINKS, NODES])?;
-    let mut words = parse(words, KNOWN, &format!("system {verb}"))?;
-    if verb == "help" || words.is_set("help") {
-        return help(&if verb == "help" {
-            "system".to_owned()
-        } else {
-            format!("system {verb}")
-        });
-    }
-    no_more(&words)?;
-    let variables = if verb == LINKS {
-        LINK_VARIABLES
-    } else {
-        NODE_VARIABLES
-    };
-    words
-        .by_variables(KNOWN, variables, |name| std::env::var(name).ok())
-        .map_err(|problem| usage(&format!("system {verb}: {problem}")))?;
+pub fn links(words: &Words) -> Result<u8> {
     if words.is_set("watch") {
-        return Err(
-            usage("--watch is not supported: udev makes the links of new devices")
-                .resolve("leave --watch out, and run the command again after a driver was loaded: nvidia-ctk system create-dev-char-symlinks"),
-        );
+        let error = words.wrong("--watch is not supported: udev makes the links of new devices");
+        return Err(error.resolve("leave --watch out, and run the command again after a driver was loaded: nvidia-ctk system create-dev-char-symlinks"));
     }
-    if words.is_set("load-kernel-modules") {
-        said.debug("modules are loaded by provision, not here");
-    }
-    let work = Work {
-        root: ["dev-root", "driver-root"]
-            .iter()
-            .find_map(|name| words.value(name))
-            .unwrap_or("/")
-            .into(),
-        is_dry: words.is_set("dry-run"),
-        said,
-    };
-    if verb == LINKS {
-        work.links(&words)
-    } else {
-        work.nodes(&words)
-    }
+    Work::of(words).links()
 }
 
-struct Work {
+pub fn nodes(words: &Words) -> Result<u8> {
+    Work::of(words).nodes()
+}
+
+struct Work<'a> {
     /// The folder that has `dev`.
     root: PathBuf,
     is_dry: bool,
-    said: Said,
+    words: &'a Words,
 }
 
-impl Work {
-    fn nodes(&self, words: &Words) -> Result<u8> {
-        if !words.is_set("control-devices") {
-            self.said.warn("nothing to do without --control-devices");
+impl<'a> Work<'a> {
+    fn of(words: &'a Words) -> Self {
+        if words.is_set("load-kernel-modules") {
+            debug(words, "modules are loaded by provision, not here");
+        }
+        let root = words.value("dev-root").or(words.value("driver-root"));
+        Self {
+            root: root.unwrap_or("/").into(),
+            is_dry: words.is_set("dry-run"),
+            words,
+        }
+    }
+
+    fn nodes(&self) -> Result<u8> {
+        if !self.words.is_set("control-devices") {
+            warn(self.words, "nothing to do without --control-devices");
             return Ok(exit::DONE);
         }
         let (nodes, missing) = majors()?.control();
@@ -120,9 +85,9 @@ impl Work {
         Ok(exit::DONE)
     }
 
-    fn links(&self, words: &Words) -> Result<u8> {
-        let folder = PathBuf::from(words.value("dev-char-path").unwrap_or("/dev/char"));
-        let nodes = if words.is_set("create-all") {
+    fn links(&self) -> Result<u8> {
+        let folder = PathBuf::from(self.words.value("dev-char-path").unwrap_or("/dev/char"));
+        let nodes = if self.words.is_set("create-all") {
             let majors = majors()?;
             let (mut nodes, missing) = majors.control();
             self.complain(&missing);
@@ -140,9 +105,10 @@ impl Work {
 
     fn complain(&self, missing: &[&str]) {
         for driver in missing {
-            self.said.warn(&format!(
-                "{driver} has no number in /proc/devices: its module is not loaded"
-            ));
+            warn(
+                self.words,
+                &format!("{driver} has no number in /proc/devices: its module is not loaded"),
+            );
         }
     }
 
@@ -184,7 +150,7 @@ impl Work {
         for node in nodes {
             let path = self.path_of(node);
             if std::fs::symlink_metadata(&path).is_ok() {
-                self.said.debug(&format!("{} is there", path.display()));
+                debug(self.words, &format!("{} is there", path.display()));
                 continue;
             }
             self.say(&format!("{} is c {}", path.display(), node.number()))?;
@@ -222,7 +188,7 @@ impl Work {
     }
 
     fn say(&self, line: &str) -> Result<()> {
-        if self.said.is_quiet && !self.is_dry {
+        if self.words.is_set("quiet") && !self.is_dry {
             return Ok(());
         }
         crate::cli::print(&format!("{line}\n")).map(|_| ())

@@ -1,12 +1,12 @@
 use super::*;
-use crate::engines::{docker, json_text, toml_text};
+use crate::engines::{docker, toml_text};
 use proptest::prelude::*;
 use std::fmt::Write;
 
 const NAME: &str = "oci-decorator";
 const PROGRAM: &str = "/usr/bin/oci-decorator-runtime";
 const DOCKER: &str =
-    "{\n    \"default-runtime\": \"kata\",\n    \"runtimes\": {\"kata\": {\"path\": \"/k\"}} // ours\n}\n";
+    "{\n    \"default-runtime\": \"kata\",\n    \"runtimes\": {\"kata\": {\"path\": \"/k\"}}\n}\n";
 const V2: &str = "version = 2\n# by hand\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = \"runc\" # why\n\
     [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n\
     [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\nSystemdCgroup = true # k8s\n";
@@ -14,8 +14,8 @@ const V3: &str = "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.container
     [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.kata]\nruntime_type = 'io.containerd.kata.v2'\n";
 const V1: &str = "[plugins.cri.containerd.runtimes.runc]\nruntime_type = \"io.containerd.runtime.v1.linux\"\nruntime_engine = \"\"\n";
 
-fn wanted() -> Wanted {
-    Wanted {
+fn wanted() -> RuntimeEntry {
+    RuntimeEntry {
         name: NAME.to_owned(),
         program: PROGRAM.to_owned(),
         is_default: None,
@@ -23,20 +23,20 @@ fn wanted() -> Wanted {
     }
 }
 
-fn full() -> Wanted {
-    Wanted {
+fn full() -> RuntimeEntry {
+    RuntimeEntry {
         is_default: Some(true),
         cdi: Some(true),
         ..wanted()
     }
 }
 
-fn enter(engine: Engine, text: Option<&str>, entry: Option<&Entry>, wanted: &Wanted) -> Plan {
-    entered(engine, text, entry, wanted, &[]).unwrap()
+fn enter(engine: Engine, text: Option<&str>, entry: Option<&Entry>, wanted: &RuntimeEntry) -> Plan {
+    added(engine, text, entry, wanted, &[]).unwrap()
 }
 
 /// Adds the runtime twice, which is the same as once, and removes it, which restores every byte.
-fn round_trip(engine: Engine, original: Option<&str>, wanted: &Wanted) -> String {
+fn round_trip(engine: Engine, original: Option<&str>, wanted: &RuntimeEntry) -> String {
     let once = enter(engine, original, None, wanted);
     let text = once.after.clone().unwrap();
     assert_ne!(original, Some(text.as_str()));
@@ -45,7 +45,7 @@ fn round_trip(engine: Engine, original: Option<&str>, wanted: &Wanted) -> String
     // The same is true without a record.
     let unknown = enter(engine, Some(&text), None, wanted);
     assert_eq!(unknown.after, once.after, "{text}");
-    let out = taken_out(engine, Some(&text), once.entry.as_ref(), &wanted.name).unwrap();
+    let out = removed(engine, Some(&text), once.entry.as_ref(), &wanted.name).unwrap();
     assert_eq!(out.after.as_deref(), original);
     assert_eq!(out.entry, None);
     assert_eq!(
@@ -63,7 +63,7 @@ fn changed_since(engine: Engine, original: Option<&str>, added: &str) {
         Engine::Docker => text.replacen('{', &format!("{{{added},"), 1),
         _ => format!("{text}\n{added}\n"),
     };
-    let out = taken_out(engine, Some(&changed), once.entry.as_ref(), NAME).unwrap();
+    let out = removed(engine, Some(&changed), once.entry.as_ref(), NAME).unwrap();
     let left = out.after.unwrap();
     assert!(left.contains(added), "{left}");
     for word in [NAME, PROGRAM, "cdi\": true", "enable_cdi"] {
@@ -141,7 +141,7 @@ fn what_others_wrote_since_stays() {
     }
     let once = enter(Engine::Docker, Some(DOCKER), None, &full());
     let changed = once.after.unwrap().replacen('{', "{\"debug\": true, ", 1);
-    let out = taken_out(Engine::Docker, Some(&changed), once.entry.as_ref(), NAME).unwrap();
+    let out = removed(Engine::Docker, Some(&changed), once.entry.as_ref(), NAME).unwrap();
     assert_eq!(
         out.after.unwrap(),
         DOCKER.replacen('{', "{\"debug\": true, ", 1)
@@ -152,17 +152,17 @@ fn what_others_wrote_since_stays() {
 #[test]
 fn every_runtime_goes_by_itself() {
     for (engine, original) in [(Engine::Docker, DOCKER), (Engine::Containerd, V2)] {
-        let nvidia = Wanted {
+        let nvidia = RuntimeEntry {
             name: "nvidia".to_owned(),
             program: "/usr/bin/nvidia-container-runtime".to_owned(),
             ..full()
         };
         let one = enter(engine, Some(original), None, &wanted());
         let two = enter(engine, one.after.as_deref(), one.entry.as_ref(), &nvidia);
-        let first = taken_out(engine, two.after.as_deref(), two.entry.as_ref(), NAME).unwrap();
+        let first = removed(engine, two.after.as_deref(), two.entry.as_ref(), NAME).unwrap();
         let text = first.after.as_deref().unwrap();
         assert!(!text.contains(NAME) && text.contains("nvidia"), "{text}");
-        let second = taken_out(engine, Some(text), first.entry.as_ref(), "nvidia").unwrap();
+        let second = removed(engine, Some(text), first.entry.as_ref(), "nvidia").unwrap();
         assert_eq!(second.after.as_deref(), Some(original));
         // What others add between the two is in the file that comes back.
         let added = match engine {
@@ -174,8 +174,8 @@ fn every_runtime_goes_by_itself() {
             _ => format!("# theirs\n{}", one.after.as_deref().unwrap()),
         };
         let two = enter(engine, Some(&added), one.entry.as_ref(), &nvidia);
-        let first = taken_out(engine, two.after.as_deref(), two.entry.as_ref(), NAME).unwrap();
-        let second = taken_out(
+        let first = removed(engine, two.after.as_deref(), two.entry.as_ref(), NAME).unwrap();
+        let second = removed(
             engine,
             first.after.as_deref(),
             first.entry.as_ref(),
@@ -191,7 +191,7 @@ fn every_runtime_goes_by_itself() {
 
 #[test]
 fn an_unwanted_default_becomes_the_earlier_one() {
-    let not = Wanted {
+    let not = RuntimeEntry {
         is_default: Some(false),
         cdi: Some(false),
         ..wanted()
@@ -277,7 +277,7 @@ fn containerd_of_each_version() {
     let one = enter(Engine::Containerd, Some(V2), None, &full())
         .after
         .unwrap();
-    let other = Wanted {
+    let other = RuntimeEntry {
         name: "nvidia".to_owned(),
         ..full()
     };
@@ -301,7 +301,7 @@ fn a_file_beside_containerds_has_only_ours() {
     let main = [V3
         .replace("io.containerd.kata.v2", "io.containerd.runc.v2")
         .replace("kata", "runc")];
-    let after = entered(Engine::Containerd, None, None, &full(), &main)
+    let after = added(Engine::Containerd, None, None, &full(), &main)
         .unwrap()
         .after
         .unwrap();
@@ -320,7 +320,7 @@ fn crio_gets_what_its_default_has() {
         "[crio.runtime]\ndefault_runtime = \"crun\"\n[crio.runtime.runtimes.runc]\nruntime_path = \"/r\"\n".to_owned(),
         "[crio.runtime.runtimes.crun]\nruntime_path = \"/c\" # ours\nmonitor_path = \"/m\"\n".to_owned(),
     ];
-    let after = entered(Engine::Crio, None, None, &full(), &others)
+    let after = added(Engine::Crio, None, None, &full(), &others)
         .unwrap()
         .after
         .unwrap();
@@ -338,7 +338,7 @@ fn what_can_not_be_added_to_says_why() {
             Engine::Docker,
             "{\"runtimes\": ",
             wanted(),
-            "line 1, column 14",
+            "at line 1 column 13",
         ),
         (
             Engine::Docker,
@@ -386,35 +386,29 @@ fn what_can_not_be_added_to_says_why() {
         (Engine::Crio, "crio = 1\n", wanted(), "crio is not a table"),
         (Engine::Podman, "[engine\n", wanted(), "line 1: "),
     ] {
-        let problem = entered(engine, Some(text), None, &wanted, &[]).unwrap_err();
+        let problem = added(engine, Some(text), None, &wanted, &[]).unwrap_err();
         assert!(problem.contains(expected), "{problem}");
         if !["[]", "9", "= 1", "options"]
             .iter()
             .any(|part| text.contains(part))
             && text != V1
         {
-            assert!(taken_out(engine, Some(text), None, NAME).is_err(), "{text}");
+            assert!(removed(engine, Some(text), None, NAME).is_err(), "{text}");
         }
     }
 }
 
 #[test]
 fn only_what_is_ours_is_taken() {
-    let ours = docker::with("{}", &wanted(), &Beside::default()).unwrap();
+    let ours = docker::with("{}", &wanted(), &FileHistory::default()).unwrap();
     // Without a record, the program's name says whose it is.
-    let out = taken_out(Engine::Docker, Some(&ours), None, NAME).unwrap();
-    assert_eq!(
-        json_text::parse(&out.after.unwrap())
-            .unwrap()
-            .members()
-            .len(),
-        0
-    );
+    let out = removed(Engine::Docker, Some(&ours), None, NAME).unwrap();
+    assert_eq!(out.after.as_deref(), Some("{}"));
     let theirs = "{\"runtimes\": {\"oci-decorator\": {\"path\": \"/x\"}}}";
-    let problem = taken_out(Engine::Docker, Some(theirs), None, NAME).unwrap_err();
+    let problem = removed(Engine::Docker, Some(theirs), None, NAME).unwrap_err();
     assert!(problem.contains("is not ours"), "{problem}");
     for text in [None, Some(DOCKER)] {
-        let out = taken_out(Engine::Docker, text, None, NAME).unwrap();
+        let out = removed(Engine::Docker, text, None, NAME).unwrap();
         assert_eq!(out.after.as_deref(), text);
     }
     // Arguments that an admin gave it stay when the program moves.
@@ -451,7 +445,7 @@ proptest! {
         }
         let text = serde_json::to_string_pretty(&document).unwrap();
         let text = text.replace("\n  ", &format!("\n{}", " ".repeat(indent)));
-        let wanted = Wanted { is_default, cdi: wants_cdi, ..wanted() };
+        let wanted = RuntimeEntry { is_default, cdi: wants_cdi, ..wanted() };
         round_trip(Engine::Docker, Some(&text), &wanted);
     }
 
@@ -470,7 +464,7 @@ proptest! {
         for name in &runtimes {
             let _ = write!(text, "\n[plugins.'{plugin}'.containerd.runtimes.{name}]\n runtime_type='io.containerd.runc.v2' #{comment}\n");
         }
-        let wanted = Wanted { is_default, cdi, ..wanted() };
+        let wanted = RuntimeEntry { is_default, cdi, ..wanted() };
         let after = round_trip(Engine::Containerd, Some(&text), &wanted);
         for line in text.lines().filter(|line| !line.contains("default_runtime_name")) {
             prop_assert!(after.lines().any(|l| l == line), "{line}\n{after}");
@@ -492,12 +486,12 @@ fn the_folders_are_removed_with_the_last_file() {
         };
         let jobs = ["50-a.conf", "50-b.conf"].map(job);
         for job in &jobs {
-            assert!(job.enter(&wanted()).unwrap().is_change());
-            assert!(!job.enter(&wanted()).unwrap().is_change());
+            assert!(job.add(&wanted()).unwrap().is_change());
+            assert!(!job.add(&wanted()).unwrap().is_change());
         }
         for at in order {
             assert!(dir.path().join("etc/containers/conf.d").is_dir());
-            jobs[at].take_out(&wanted().name).unwrap();
+            jobs[at].remove(&wanted().name).unwrap();
         }
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
@@ -514,9 +508,9 @@ fn a_folder_with_files_of_others_stays() {
         record: dir.path().join("state/record.json"),
         is_dry: false,
     };
-    job.enter(&wanted()).unwrap();
+    job.add(&wanted()).unwrap();
     std::fs::write(dir.path().join("etc/theirs"), "").unwrap();
-    job.take_out(&wanted().name).unwrap();
+    job.remove(&wanted().name).unwrap();
     assert!(dir.path().join("etc/theirs").exists());
     assert!(!dir.path().join("etc/conf.d").exists());
 }

@@ -12,7 +12,7 @@
 use crate::apply::namespace::params::{changed, PATH as PARAMS};
 use crate::apply::spec::hooks::own_hook;
 use crate::error::Result;
-use crate::frontends::cdi_hook::{Call, Verb};
+use crate::frontends::cdi_hook::{parse, Verb};
 use crate::frontends::program::PATH;
 use crate::host::Host;
 use crate::model::edits::paths::{clean, is_plain};
@@ -23,8 +23,8 @@ const STAGE: &str = "createContainer";
 
 /// Adds what the hook would do, or else the hook.
 pub fn translate(hook: &Hook, host: &Host, edits: &mut Edits) -> Result<()> {
-    if let Some(call) = known(hook) {
-        if add(&call, host, edits)? {
+    if let Some(verb) = known(hook) {
+        if add(&verb, host, edits)? {
             return Ok(());
         }
     }
@@ -38,7 +38,7 @@ pub fn translate(hook: &Hook, host: &Host, edits: &mut Edits) -> Result<()> {
 }
 
 /// The command of a hook of NVIDIA's. `None`: it is another program's, or is not understood.
-fn known(hook: &Hook) -> Option<Call> {
+fn known(hook: &Hook) -> Option<Verb> {
     if hook.stage != STAGE {
         return None;
     }
@@ -49,12 +49,13 @@ fn known(hook: &Hook) -> Option<Call> {
         "nvidia-ctk" if words.first().is_some_and(|word| word == "hook") => &words[1..],
         _ => return None,
     };
-    Call::parse(words.iter().map(Into::into).collect()).ok()
+    let words: Vec<_> = words.iter().map(Into::into).collect();
+    parse(&words).ok().map(|(verb, _)| verb)
 }
 
 /// Adds the edits of a command. False: the hook has to stay.
-fn add(call: &Call, host: &Host, edits: &mut Edits) -> Result<bool> {
-    match &call.verb {
+fn add(verb: &Verb, host: &Host, edits: &mut Edits) -> Result<bool> {
+    match verb {
         Verb::CreateSymlinks(links) => Ok(add_links(links, edits)),
         Verb::UpdateLdcache(folders) => Ok(add_folders(folders, edits)),
         Verb::EnableCudaCompat(compat) => {

@@ -63,11 +63,10 @@ impl Bundle {
         paths
     }
 
-    fn run(&self, verb: Verb) -> Result<Vec<String>> {
+    fn run(&self, verb: &Verb) -> Result<Vec<String>> {
         let state = json!({"id": "c", "pid": 1, "bundle": self.0.path()}).to_string();
-        let call = Call { verb, state: None };
         // On a thread with its own umask.
-        let notes = apart(|_| run(&call, &state))?;
+        let notes = apart(|_| run(verb, &state))?;
         Ok(notes.into_iter().map(|note| note.message).collect())
     }
 }
@@ -95,7 +94,7 @@ fn links_are_made_or_reported() {
         link("/file", "b"),
         link("c", "d"),
     ];
-    let notes = bundle.run(Verb::CreateSymlinks(links)).unwrap();
+    let notes = bundle.run(&Verb::CreateSymlinks(links)).unwrap();
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(notes[0].contains("/file"), "{notes:?}");
     for (path, target) in [("new/a", "b"), ("c", "d")] {
@@ -118,7 +117,7 @@ fn roots_that_are_the_hosts_are_refused() {
         Value::Null,
     ] {
         bundle.config(&json!({"root": {"path": root}}));
-        let error = bundle.run(links()).unwrap_err().to_string();
+        let error = bundle.run(&links()).unwrap_err().to_string();
         assert!(error.contains("config.json has the root.path"), "{error}");
         assert!(!bundle.0.path().join("made").exists());
     }
@@ -128,11 +127,11 @@ fn roots_that_are_the_hosts_are_refused() {
     ] {
         fs::create_dir_all(bundle.0.path().join("x")).unwrap();
         bundle.config(&json!({"root": {"path": root}}));
-        assert_eq!(bundle.run(links()), Ok(vec![]));
+        assert_eq!(bundle.run(&links()), Ok(vec![]));
         fs::remove_file(bundle.at("made")).unwrap();
     }
     fs::remove_file(bundle.0.path().join("config.json")).unwrap();
-    let error = bundle.run(links()).unwrap_err().to_string();
+    let error = bundle.run(&links()).unwrap_err().to_string();
     assert!(error.contains("the state's bundle has no "), "{error}");
 }
 
@@ -147,7 +146,7 @@ fn libraries_of_folders_come_into_the_cache() {
     bundle.file("opt/d/notes", "");
     let folders = || Verb::UpdateLdcache(vec!["/opt//d/".to_owned(), "/opt/none".to_owned()]);
     for _ in 0..2 {
-        assert_eq!(bundle.run(folders()), Ok(vec![]));
+        assert_eq!(bundle.run(&folders()), Ok(vec![]));
         assert_eq!(
             bundle.listed(),
             ["/opt/d/liby.so.7"],
@@ -157,7 +156,7 @@ fn libraries_of_folders_come_into_the_cache() {
     let garbage = Bundle::new();
     garbage.library("opt/d/libx.so.5");
     garbage.file(CACHE, "garbage");
-    let notes = garbage.run(folders()).unwrap();
+    let notes = garbage.run(&folders()).unwrap();
     assert_eq!(notes.len(), 1, "{notes:?}");
 }
 
@@ -182,7 +181,7 @@ fn in_folders_that_the_image_knows_only_mounted_files_are_new() {
     });
     bundle.config(&json!({"root": {"path": "rootfs"}, "mounts": mounts.concat()}));
     let folders = ["/usr/lib", "/opt/known/", "/opt/new"].map(str::to_owned);
-    assert_eq!(bundle.run(Verb::UpdateLdcache(folders.into())), Ok(vec![]));
+    assert_eq!(bundle.run(&Verb::UpdateLdcache(folders.into())), Ok(vec![]));
     let expected = [
         "/opt/known/libmounted.so.5",
         "/opt/known/libown.so.1",
@@ -213,7 +212,7 @@ fn only_needed_links_are_made_and_failures_are_reported() {
             .map(|name| json!({"destination": format!("/opt/d/{name}"), "type": "bind"}));
         bundle.config(&json!({"root": {"path": "rootfs"}, "mounts": mounts}));
         let said = bundle
-            .run(Verb::UpdateLdcache(vec!["/opt/d".to_owned()]))
+            .run(&Verb::UpdateLdcache(vec!["/opt/d".to_owned()]))
             .unwrap();
         assert_eq!(said.len(), 2 * notes, "{said:?}");
         assert!(bundle.at("opt/d/libx.so.1").is_file());
@@ -235,9 +234,9 @@ fn newer_libraries_of_the_image_come_first_where_they_are_newer() {
         })
     };
     let noted = || fs::read_to_string(bundle.at(COMPAT)).unwrap_or_default();
-    assert_eq!(bundle.run(compat("700.1")), Ok(vec![]));
+    assert_eq!(bundle.run(&compat("700.1")), Ok(vec![]));
     assert_eq!((noted().as_str(), bundle.listed().len()), ("", 0));
-    assert_eq!(bundle.run(compat("535.1")), Ok(vec![]));
+    assert_eq!(bundle.run(&compat("535.1")), Ok(vec![]));
     let line = noted().lines().last().map(str::to_owned);
     assert_eq!(line.as_deref(), Some("/usr/local/cuda/compat"));
     let file = "/usr/local/cuda/compat/libcuda.so.600.1";
@@ -245,13 +244,13 @@ fn newer_libraries_of_the_image_come_first_where_they_are_newer() {
     // A later update keeps them.
     bundle.library("opt/d/libx.so.5");
     let folders = vec!["/opt/d".to_owned()];
-    assert_eq!(bundle.run(Verb::UpdateLdcache(folders)), Ok(vec![]));
+    assert_eq!(bundle.run(&Verb::UpdateLdcache(folders)), Ok(vec![]));
     assert_eq!(bundle.listed(), ["/opt/d/libx.so.5", file]);
-    assert_eq!(bundle.run(compat("700.1")), Ok(vec![]));
+    assert_eq!(bundle.run(&compat("700.1")), Ok(vec![]));
     assert_eq!(noted(), "");
     fs::remove_dir_all(bundle.at("etc")).unwrap();
     bundle.file("etc", "a file");
-    let error = bundle.run(compat("535.1")).unwrap_err().to_string();
+    let error = bundle.run(&compat("535.1")).unwrap_err().to_string();
     assert!(
         error.contains("/usr/local/cuda/compat comes first"),
         "{error}"
@@ -275,7 +274,7 @@ fn modes_are_changed_in_the_image_only() {
             "/none".to_owned(),
         ],
     };
-    let notes = bundle.run(verb).unwrap();
+    let notes = bundle.run(&verb).unwrap();
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(
         notes[0].starts_with("can't change the mode of /none"),
@@ -287,7 +286,7 @@ fn modes_are_changed_in_the_image_only() {
 #[test]
 fn missing_settings_of_the_driver_are_not_an_error() {
     if is_root() {
-        let done = Bundle::new().run(Verb::DisableDeviceNodeModification);
+        let done = Bundle::new().run(&Verb::DisableDeviceNodeModification);
         assert_eq!(done, Ok(vec![]));
     }
 }

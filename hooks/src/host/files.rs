@@ -1,17 +1,16 @@
-//! Reads and writes files of engines: whole or not at all, with the owner, the permissions and the
-//! `SELinux` label of the old file.
+//! Reads and writes configuration files of the host: whole or not at all, with the owner, the
+//! permissions and the `SELinux` label of the old file.
 
-use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{fchown, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::fs::Permissions;
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fs::XattrFlags;
+use rustix::fs::{Mode, OFlags, XattrFlags};
 
-use super::lock::Lock;
+use super::publish::{publish_after, write_through};
 use crate::error::{Error, Result};
-use crate::host::publish::write_through;
 
 /// Larger than any hand-written configuration.
 const MAX_SIZE: u64 = 16 << 20;
@@ -34,11 +33,12 @@ pub fn read_others(path: &Path) -> Result<Option<String>> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::of_file("read", path, &error)),
     };
+    let move_away = format!("move it away, and run the command again: mv {shown} {shown}.old");
     if !about.is_file() {
-        return Err(fail("it is not a regular file").resolve(move_away(path)));
+        return Err(fail("it is not a regular file").resolve(move_away));
     }
     if about.len() > MAX_SIZE {
-        return Err(fail(&format!("it is larger than {MAX_SIZE} bytes")).resolve(move_away(path)));
+        return Err(fail(&format!("it is larger than {MAX_SIZE} bytes")).resolve(move_away));
     }
     let bytes = std::fs::read(path).map_err(|error| Error::of_file("read", path, &error))?;
     let text = String::from_utf8(bytes).map_err(|_| {
@@ -49,64 +49,55 @@ pub fn read_others(path: &Path) -> Result<Option<String>> {
     Ok(Some(text))
 }
 
-fn move_away(path: &Path) -> String {
-    let shown = path.display();
-    format!("move it away, and run the command again: mv {shown} {shown}.old")
-}
-
-/// Writes a file by one rename, synced, or to what is no file, as `write_through` says. Missing folders are made. `held` locks its folder.
-pub fn write(held: &Lock, path: &Path, text: &str, mode: Option<u32>) -> Result<()> {
+/// Writes a file, or to what is no file, as [`write_through`] says. A link within the folder is
+/// followed. Errors: the link leads elsewhere.
+pub fn write(path: &Path, text: &str, mode: Option<u32>) -> Result<()> {
     if write_through(path, text.as_bytes()).map_err(|e| Error::of_file("write", path, &e))? {
         return Ok(());
     }
-    let path = real(path)?;
-    let fail = |error: std::io::Error| Error::of_file("write", &path, &error);
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    std::fs::create_dir_all(folder).map_err(fail)?;
-    remove_drafts(held, &path);
-    let draft = draft_of(&path);
-    let written = fill(&draft, &path, text, mode)
-        .and_then(|()| std::fs::rename(&draft, &path))
-        .and_then(|()| File::open(folder)?.sync_all());
-    written.map_err(|error| {
-        let _ = std::fs::remove_file(&draft);
-        fail(error)
-    })
+    replace(&real(path)?, text, mode)
 }
 
-fn fill(draft: &Path, path: &Path, text: &str, mode: Option<u32>) -> std::io::Result<()> {
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(draft)?;
-    file.write_all(text.as_bytes())?;
-    let old = std::fs::metadata(path).ok();
-    if let Some(old) = &old {
-        let new = file.metadata()?;
-        if (old.uid(), old.gid()) != (new.uid(), new.gid()) {
-            fchown(&file, Some(old.uid()), Some(old.gid()))?;
-        }
-        keep_label(path, &file);
+/// Writes a file by one rename, synced. Missing folders are made. Without a mode, it keeps its own.
+pub fn replace(path: &Path, text: &str, mode: Option<u32>) -> Result<()> {
+    let path = &std::path::absolute(path).map_err(|error| Error::of_file("find", path, &error))?;
+    let fail = |error: rustix::io::Errno| Error::of_file("write", path, &error.into());
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(fail(rustix::io::Errno::ISDIR));
+    };
+    make_folders(path).map_err(|error| Error::of_file("write", path, &error))?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(folder, flags, Mode::empty()).map_err(fail)?;
+    let old = rustix::fs::lstat(path).ok();
+    let mut like = old
+        .map_or_else(|| rustix::fs::fstat(&folder), Ok)
+        .map_err(fail)?;
+    if old.is_none() {
+        like.st_mode = MODE;
+        like.st_uid = rustix::process::geteuid().as_raw();
+        like.st_gid = rustix::process::getegid().as_raw();
     }
-    let kept = old.map(|old| old.permissions().mode() & 0o777);
-    let mode = mode.or(kept).unwrap_or(MODE);
-    file.set_permissions(PermissionsExt::from_mode(mode))?;
-    file.sync_all()
+    like.st_mode = mode.unwrap_or(like.st_mode);
+    let temporary = format!(".{}.oci-decorator", name.to_string_lossy());
+    publish_after(&folder, &temporary, name, text.as_bytes(), &like, |file| {
+        keep_label(path, file);
+        rustix::fs::fsync(file)
+    })
+    .and_then(|()| rustix::fs::fsync(&folder))
+    .map_err(fail)
 }
 
 /// Copies the `SELinux` label of the old file, as a new file has the folder's label.
-fn keep_label(path: &Path, file: &File) {
+fn keep_label(path: &Path, file: &OwnedFd) {
     let mut label = [0; 256];
     if let Ok(length) = rustix::fs::getxattr(path, LABEL, &mut label[..]) {
         let _ = rustix::fs::fsetxattr(file, LABEL, &label[..length], XattrFlags::empty());
     }
 }
 
-/// Removes a file, which may be missing. `held` locks its folder.
-pub fn remove(held: &Lock, path: &Path) -> Result<()> {
+/// Removes a file, which may be missing.
+pub fn remove(path: &Path) -> Result<()> {
     let path = real(path)?;
-    remove_drafts(held, &path);
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(Error::of_file("remove", &path, &error))
@@ -116,30 +107,35 @@ pub fn remove(held: &Lock, path: &Path) -> Result<()> {
 }
 
 /// The missing folders above a file, the outermost first.
-pub fn missing_folders(path: &Path) -> Vec<String> {
-    let above = path
-        .ancestors()
-        .skip(1)
-        .filter(|f| !f.as_os_str().is_empty());
+pub fn missing_folders(path: &Path) -> Vec<PathBuf> {
+    let above = path.ancestors().skip(1);
+    let above = above.filter(|folder| !folder.as_os_str().is_empty());
     let missing = above.take_while(|folder| !folder.exists());
-    let mut missing: Vec<_> = missing.map(|f| f.display().to_string()).collect();
+    let mut missing: Vec<_> = missing.map(Path::to_owned).collect();
     missing.reverse();
     missing
 }
 
-/// Removes folders that are empty.
-pub fn remove_folders(folders: &[String]) {
-    for folder in folders.iter().rev() {
-        let _ = std::fs::remove_dir(folder);
+/// Makes the missing folders above a file. Everyone may read them, whatever the umask, because an
+/// engine that runs as a user looks there.
+pub fn make_folders(path: &Path) -> std::io::Result<()> {
+    for folder in missing_folders(path) {
+        match std::fs::create_dir(&folder) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            made => {
+                made?;
+                std::fs::set_permissions(&folder, Permissions::from_mode(0o755))?;
+            }
+        }
     }
+    Ok(())
 }
 
 /// The real path of a file. A link within the folder is followed. Errors: the link leads elsewhere.
 fn real(path: &Path) -> Result<PathBuf> {
     // A name without a folder means the working folder.
     let path = &std::path::absolute(path).map_err(|error| Error::of_file("find", path, &error))?;
-    let is_link = std::fs::symlink_metadata(path).is_ok_and(|about| about.is_symlink());
-    if !is_link {
+    if !path.is_symlink() {
         return Ok(path.to_owned());
     }
     let shown = path.display();
@@ -158,61 +154,24 @@ fn real(path: &Path) -> Result<PathBuf> {
     .resolve(format!("to change it anyway, name it: --config {target}")))
 }
 
-/// The name of a draft, which no other process or thread uses.
-pub(super) fn draft_of(path: &Path) -> PathBuf {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let (own, number) = (std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
-    path.with_file_name(format!("{}.{own}.{number}", draft_name(path)))
-}
-
-fn draft_name(path: &Path) -> String {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    format!(".{name}.oci-decorator")
-}
-
-/// Removes drafts of killed runs. While the folder is locked, there are no other drafts.
-pub(super) fn remove_drafts(held: &Lock, path: &Path) {
-    if !held.is_sure() {
-        return;
-    }
-    let name = draft_name(path);
-    let is_draft = |found: &str| {
-        let rest = found.strip_prefix(&name);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    };
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    for entry in entries.filter(|e| is_draft(&e.file_name().to_string_lossy())) {
-        let _ = std::fs::remove_file(entry.path());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engines::lock;
-    use std::os::unix::fs::symlink;
-
-    fn write(path: &Path, text: &str, mode: Option<u32>) -> Result<()> {
-        super::write(&lock::take(&[path], true)?, path, text, mode)
-    }
-
-    fn remove(path: &Path) -> Result<()> {
-        super::remove(&lock::take(&[path], false)?, path)
-    }
+    use std::os::unix::fs::{symlink, MetadataExt};
 
     #[test]
     fn a_file_keeps_its_owner_and_permissions() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a/b/file");
-        let folders = missing_folders(&path);
-        assert_eq!(folders.len(), 2);
-        assert!(folders[0].ends_with("/a") && folders[1].ends_with("/a/b"));
+        assert_eq!(
+            missing_folders(&path),
+            [dir.path().join("a"), dir.path().join("a/b")]
+        );
         assert_eq!(read(&path).unwrap(), None);
         write(&path, "one", None).unwrap();
         let about = || std::fs::metadata(&path).unwrap();
         assert_eq!(about().mode() & 0o777, 0o644);
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
         if crate::need::root("chown") {
             std::os::unix::fs::chown(&path, Some(7), Some(8)).unwrap();
         }
@@ -228,8 +187,6 @@ mod tests {
         );
         remove(&path).unwrap();
         remove(&path).unwrap();
-        remove_folders(&folders);
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
     #[test]
@@ -244,9 +201,7 @@ mod tests {
         symlink("gone", path("dangling")).unwrap();
         write(&path("beside"), "y", None).unwrap();
         assert_eq!(std::fs::read_to_string(path("real")).unwrap(), "y");
-        assert!(std::fs::symlink_metadata(path("beside"))
-            .unwrap()
-            .is_symlink());
+        assert!(path("beside").is_symlink());
         for (name, expected) in [
             ("elsewhere", "is a link to"),
             ("dangling", "can't be followed"),
@@ -264,37 +219,13 @@ mod tests {
     }
 
     #[test]
-    fn drafts_of_killed_runs_are_removed_and_other_files_stay() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = |name: &str| dir.path().join(name);
-        let kept = [
-            ".file.oci-decoratorx",
-            ".file2.oci-decorator.7.0",
-            "file.oci-decorator",
-        ];
-        let left = [".file.oci-decorator", ".file.oci-decorator.7.0"];
-        for gone in [
-            write as fn(&Path, &str, Option<u32>) -> Result<()>,
-            |path, _, _| remove(path),
-        ] {
-            for name in kept.iter().chain(&left) {
-                std::fs::write(path(name), "").unwrap();
-            }
-            gone(&path("file"), "x", None).unwrap();
-            assert!(kept.iter().all(|name| path(name).exists()));
-            assert!(!left.iter().any(|name| path(name).exists()));
-        }
-        assert_ne!(draft_of(&path("file")), draft_of(&path("file")));
-    }
-
-    #[test]
     fn a_file_that_is_not_text_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         let problem = || read(&path).unwrap_err().message;
         std::fs::write(&path, b"\xff").unwrap();
         assert!(problem().ends_with("it is not valid UTF-8"));
-        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
         file.set_len(MAX_SIZE + 1).unwrap();
         assert!(problem().contains("it is larger than"));
         std::fs::remove_file(&path).unwrap();

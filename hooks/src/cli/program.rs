@@ -1,0 +1,144 @@
+//! Programs with commands: which command a line has, and the help.
+
+use std::ffi::OsString;
+
+use super::{help, print};
+use crate::error::Result;
+use crate::spec::options::{Opt, Words};
+
+/// A command of a program.
+pub struct Command {
+    /// Its words, such as `cdi generate`.
+    pub name: &'static str,
+    pub options: &'static [Opt],
+    pub takes: Takes,
+    pub run: fn(&Words) -> Result<u8>,
+}
+
+/// The words after the command that are no options.
+#[derive(PartialEq, Eq)]
+pub enum Takes {
+    Nothing,
+    One,
+    /// The rest of the line as it is, options included.
+    Line,
+}
+
+/// A program with commands.
+pub struct Program {
+    pub name: &'static str,
+    pub version: &'static str,
+    /// The options before the command.
+    pub options: &'static [Opt],
+    pub commands: &'static [Command],
+    /// The help, and those of commands that have their own.
+    pub helps: &'static [(&'static str, &'static str)],
+}
+
+impl Program {
+    /// Runs a line, without the program's name. `None`: it has no command.
+    pub fn run(&self, line: &[OsString]) -> Result<Option<u8>> {
+        let mut words = Words::new("", &self.hint("")).leading(line, self.options)?;
+        let line = std::mem::take(&mut words.operands);
+        if words.is_set("version") {
+            return print(self.version).map(Some);
+        }
+        if words.is_set("help") {
+            return print(self.helps[0].1).map(Some);
+        }
+        let (name, count) = self.name_in(&line);
+        words.hint = self.hint(&name);
+        words.command.clone_from(&name);
+        let rest = &line[count..];
+        let Some(command) = self.commands.iter().find(|command| command.name == name) else {
+            return match rest.first().map(|word| word.to_string_lossy()) {
+                Some(word) if is_help(&word) => self.print_help(&name).map(Some),
+                Some(word) => Err(words.wrong(&format!(
+                    "unknown command {word:?}; known are {}",
+                    self.below(&name).join(", ")
+                ))),
+                None if name.is_empty() => Ok(None),
+                None => Err(words.wrong(&format!(
+                    "the command is missing; known are {}",
+                    self.below(&name).join(", ")
+                ))),
+            };
+        };
+        if command.takes == Takes::Line {
+            words.operands = rest.to_vec();
+            return (command.run)(&words).map(Some);
+        }
+        let words = words.all(rest, command.options)?;
+        if words.is_set("help") {
+            return self.print_help(&name).map(Some);
+        }
+        let limit = usize::from(command.takes == Takes::One);
+        if let Some(word) = words.operands.get(limit) {
+            return Err(words.wrong(&format!("unexpected word {:?}", word.to_string_lossy())));
+        }
+        (command.run)(&words).map(Some)
+    }
+
+    /// The longest beginning of the line that is a command or a group of commands.
+    fn name_in(&self, line: &[OsString]) -> (String, usize) {
+        let mut name = String::new();
+        for (count, word) in line.iter().enumerate() {
+            if !self.below(&name).iter().any(|known| word == known) {
+                return (name, count);
+            }
+            let gap = if count == 0 { "" } else { " " };
+            name = format!("{name}{gap}{}", word.to_string_lossy());
+        }
+        (name, line.len())
+    }
+
+    /// The next words of the commands below a group.
+    fn below(&self, group: &str) -> Vec<&'static str> {
+        let mut found = Vec::new();
+        for command in self.commands {
+            let rest = match group {
+                "" => Some(command.name),
+                group => command
+                    .name
+                    .strip_prefix(group)
+                    .and_then(|rest| rest.strip_prefix(' ')),
+            };
+            match rest.and_then(|rest| rest.split(' ').next()) {
+                Some(word) if !found.contains(&word) => found.push(word),
+                _ => {}
+            }
+        }
+        found
+    }
+
+    /// The help text that has a command, and the first words of the commands in it.
+    fn help_of(&self, name: &str) -> (&'static str, &'static str) {
+        let mut helps = self.helps.iter().rev();
+        let found = helps.find(|(of, _)| name.split(' ').next() == Some(of));
+        *found.unwrap_or(&self.helps[0])
+    }
+
+    fn print_help(&self, name: &str) -> Result<u8> {
+        match self.help_of(name) {
+            (_, text) if name.is_empty() => print(text),
+            (of, text) if of == name => print(text),
+            (of, text) => print(&help::of(
+                text,
+                name.strip_prefix(of).unwrap_or(name).trim(),
+            )),
+        }
+    }
+
+    fn hint(&self, name: &str) -> String {
+        let (of, _) = self.help_of(name);
+        let gap = if of.is_empty() { "" } else { " " };
+        format!(
+            "see its commands and options: {}{gap}{of} --help",
+            self.name
+        )
+    }
+}
+
+fn is_help(word: &str) -> bool {
+    ["help", "h", "-h", "--help", "-help"].contains(&word)
+}

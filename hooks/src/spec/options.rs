@@ -1,0 +1,346 @@
+//! Command lines: the options of a command as a table, and the one reader of them.
+//!
+//! Options are written as Go's package `flag` has them, because NVIDIA's programs do: one dash or
+//! two, a value after `=` or a blank, and flags that may have `=false`.
+//!
+//! Source: <https://pkg.go.dev/flag#hdr-Command_line_flag_syntax>
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::error::{Error, Result};
+
+/// An option.
+#[derive(Debug, Clone, Copy)]
+pub struct Opt {
+    /// Its name in [`Words`].
+    key: &'static str,
+    names: &'static [&'static str],
+    is_flag: bool,
+    /// The first of these variables that is set and not empty stands in for the option.
+    variables: &'static [&'static str],
+}
+
+/// An option without a value, or with `=true` and the like.
+pub const fn flag(names: &'static [&'static str]) -> Opt {
+    Opt {
+        key: names[0],
+        names,
+        is_flag: true,
+        variables: &[],
+    }
+}
+
+/// An option with a value.
+pub const fn value(names: &'static [&'static str]) -> Opt {
+    Opt {
+        key: names[0],
+        names,
+        is_flag: false,
+        variables: &[],
+    }
+}
+
+impl Opt {
+    /// Its usual name.
+    pub fn name(&self) -> &'static str {
+        self.names[0]
+    }
+
+    #[must_use]
+    pub const fn or(self, variables: &'static [&'static str]) -> Self {
+        Self { variables, ..self }
+    }
+
+    /// With another name in [`Words`] than its first one.
+    #[must_use]
+    pub const fn keyed(self, key: &'static str) -> Self {
+        Self { key, ..self }
+    }
+}
+
+/// Every command has it.
+const HELP: Opt = flag(&["help", "h"]);
+
+/// Reads a truth value as Go's `strconv.ParseBool` does.
+fn truth(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+/// An option or variable of the line.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Given {
+    option: &'static str,
+    /// What the user wrote: `--name`, or the name of a variable.
+    pub by: String,
+    pub value: String,
+}
+
+/// A parsed command line.
+#[derive(Debug, Default)]
+pub struct Words {
+    pub given: Vec<Given>,
+    /// The words that are no options.
+    pub operands: Vec<OsString>,
+    /// The command, for errors; empty before it is known.
+    pub command: String,
+    /// What to do about a mistake in the line.
+    pub hint: String,
+}
+
+impl Words {
+    pub fn new(command: &str, hint: &str) -> Self {
+        Self {
+            command: command.to_owned(),
+            hint: hint.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// The error of a mistake in the line.
+    pub fn wrong(&self, problem: &str) -> Error {
+        let gap = if self.command.is_empty() { "" } else { ": " };
+        let error = Error::usage(format!("{}{gap}{problem}", self.command));
+        error.resolve(&self.hint)
+    }
+
+    /// Reads options up to the first other word. Errors: an option is unknown, or a value is missing
+    /// or wrong.
+    pub fn leading(self, words: &[OsString], known: &[Opt]) -> Result<Self> {
+        self.read(words, known, true)
+    }
+
+    /// Reads options and other words in any order, then the variables. Errors: as above.
+    pub fn all(self, words: &[OsString], known: &[Opt]) -> Result<Self> {
+        self.read(words, known, false)
+    }
+
+    fn read(mut self, words: &[OsString], known: &[Opt], is_leading: bool) -> Result<Self> {
+        let mut left = words.iter();
+        while let Some(word) = left.next() {
+            let text = word.to_str();
+            let text = text
+                .ok_or_else(|| self.wrong(&format!("{:?} is not UTF-8", word.to_string_lossy())))?;
+            match text.strip_prefix("--").or_else(|| text.strip_prefix('-')) {
+                Some("") if text == "--" => break,
+                None | Some("") => self.operands.push(word.clone()),
+                Some(option) => self.option(option, &mut left, known)?,
+            }
+            if is_leading && !self.operands.is_empty() {
+                break;
+            }
+        }
+        self.operands.extend(left.cloned());
+        self.variables(known)?;
+        Ok(self)
+    }
+
+    fn option<'a>(
+        &mut self,
+        option: &str,
+        left: &mut impl Iterator<Item = &'a OsString>,
+        known: &[Opt],
+    ) -> Result<()> {
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (option, None),
+        };
+        let mut known = known.iter().chain([&HELP]);
+        let found = known.find(|known| known.names.contains(&name));
+        let by = format!("--{name}");
+        let found = found.ok_or_else(|| self.wrong(&format!("unknown option {by}")))?;
+        let value = match value {
+            Some(value) => value,
+            None if found.is_flag => "true",
+            None => left
+                .next()
+                .and_then(|word| word.to_str())
+                .ok_or_else(|| self.wrong(&format!("{by} needs a value")))?,
+        };
+        self.take(found, by, value)
+    }
+
+    fn take(&mut self, option: &Opt, by: String, value: &str) -> Result<()> {
+        let value = if option.is_flag {
+            let is = truth(value);
+            let wrong = || self.wrong(&format!("{by} is true or false, not {value:?}"));
+            is.ok_or_else(wrong)?.to_string()
+        } else {
+            value.to_owned()
+        };
+        let option = option.key;
+        self.given.push(Given { option, by, value });
+        Ok(())
+    }
+
+    fn variables(&mut self, known: &[Opt]) -> Result<()> {
+        for option in known {
+            let is_it = |name: &str| option.names.contains(&name);
+            let is_given = |given: &Given| given.by.strip_prefix("--").is_some_and(is_it);
+            if option.variables.is_empty() || self.given.iter().any(is_given) {
+                continue;
+            }
+            for name in option.variables {
+                match std::env::var(name) {
+                    Ok(value) if !value.is_empty() => {
+                        self.take(option, (*name).to_owned(), &value)?;
+                        break;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Errors: there are words that are no options.
+    pub fn no_operands(&self) -> Result<()> {
+        match self.operands.first() {
+            Some(word) => Err(self.wrong(&format!("unexpected word {:?}", word.to_string_lossy()))),
+            None => Ok(()),
+        }
+    }
+
+    /// Every mention of an option.
+    pub fn each<'a>(
+        &'a self,
+        option: &'a str,
+    ) -> impl DoubleEndedIterator<Item = &'a Given> + use<'a> {
+        self.given
+            .iter()
+            .filter(move |given| given.option == option)
+    }
+
+    /// The last value of an option.
+    pub fn value(&self, option: &str) -> Option<&str> {
+        let mut given = self.given.iter().rev();
+        let last = given.find(|given| given.option == option)?;
+        Some(&last.value)
+    }
+
+    /// The values of an option that may be repeated and has a list each time, with commas.
+    pub fn list(&self, option: &str) -> Vec<String> {
+        self.each(option)
+            .flat_map(parts)
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// The last value of an option, read by a function that returns `None` for an unknown one.
+    /// Errors: it is unknown; the known ones are listed.
+    pub fn one_of<T>(
+        &self,
+        option: &str,
+        read: impl Fn(&str) -> Option<T>,
+        known: &str,
+    ) -> Result<Option<T>> {
+        let given = self.each(option).next_back();
+        given
+            .map(|given| self.known(given, &given.value, read, known))
+            .transpose()
+    }
+
+    /// The same of each value of an option that may be repeated and has a list each time.
+    pub fn list_of<T>(
+        &self,
+        option: &str,
+        read: impl Fn(&str) -> Option<T>,
+        known: &str,
+    ) -> Result<Vec<T>> {
+        let each = self
+            .each(option)
+            .flat_map(|given| parts(given).map(move |part| (given, part)));
+        each.map(|(given, part)| self.known(given, part, &read, known))
+            .collect()
+    }
+
+    fn known<T>(
+        &self,
+        given: &Given,
+        value: &str,
+        read: impl Fn(&str) -> Option<T>,
+        known: &str,
+    ) -> Result<T> {
+        let wrong = || self.wrong(&format!("{} {value:?}: known are {known}", given.by));
+        read(value).ok_or_else(wrong)
+    }
+
+    /// The path of an option. Errors: it is empty, which would mean the working folder.
+    pub fn path(&self, option: &str) -> Result<Option<PathBuf>> {
+        match self.each(option).next_back() {
+            Some(given) if given.value.is_empty() => {
+                Err(self.wrong(&format!("{} is empty: give it a path", given.by)))
+            }
+            given => Ok(given.map(|given| PathBuf::from(&given.value))),
+        }
+    }
+
+    /// The value of a flag. `None`: it was not given.
+    pub fn flag(&self, option: &str) -> Option<bool> {
+        self.value(option).map(|value| value == "true")
+    }
+
+    pub fn is_set(&self, option: &str) -> bool {
+        self.flag(option) == Some(true)
+    }
+}
+
+fn parts(given: &Given) -> impl Iterator<Item = &str> {
+    let parts = given.value.split(',').map(str::trim);
+    parts.filter(|part| !part.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: &[Opt] = &[value(&["config", "c"]), flag(&["debug"])];
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split_whitespace().map(Into::into).collect()
+    }
+
+    #[test]
+    fn ways_to_write_a_line() {
+        for (line, config, debug, operands) in [
+            ("", None, None, ""),
+            ("-config /c run", Some("/c"), None, "run"),
+            ("--config=/c run -debug", Some("/c"), Some(true), "run"),
+            ("-c=/a --c /b=c run", Some("/b=c"), None, "run"),
+            ("-debug=0 run - x", None, Some(false), "run - x"),
+            ("run -- -debug", None, None, "run -debug"),
+        ] {
+            let found = Words::default().all(&words(line), KNOWN).unwrap();
+            assert_eq!(
+                (found.value("config"), found.flag("debug")),
+                (config, debug),
+                "{line}"
+            );
+            assert_eq!(found.operands, words(operands), "{line}");
+        }
+        let leading = Words::default()
+            .leading(&words("-c /c run -debug"), KNOWN)
+            .unwrap();
+        assert_eq!(leading.operands, ["run", "-debug"]);
+        assert_eq!(leading.value("config"), Some("/c"));
+    }
+
+    #[test]
+    fn mistakes_say_which_word() {
+        for (line, expected) in [
+            ("-x", "run: unknown option --x"),
+            ("-config", "run: --config needs a value"),
+            ("-debug=x", "run: --debug is true or false, not \"x\""),
+            ("-c=", "run: --c is empty: give it a path"),
+            ("there", "run: unexpected word \"there\""),
+        ] {
+            let read = Words::new("run", "x").all(&words(line), KNOWN);
+            let read = read.and_then(|words| Ok((words.path("config")?, words.no_operands()?)));
+            assert_eq!(read.unwrap_err(), Error::usage(expected).resolve("x"));
+        }
+    }
+}
