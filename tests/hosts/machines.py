@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from kit.engine import remove_tree
-from kit.engine_tree import EngineTree
+from kit.engine_tree import DEBIAN_12, DEBIAN_13, EngineTree
 from kit.hosts import OLD_KERNEL
 from kit.playbooks import SSH_OPTIONS
 from kit.process import run
@@ -30,13 +30,6 @@ __all__ = ["DEBIAN_12", "DEBIAN_13", "KERNEL", "Machine"]
 
 # Which kernel a host believes to run. Its modules can't be loaded: containers may not.
 KERNEL = OLD_KERNEL
-_PACKAGES = ("python3", "openssh-server")
-_THEN = """\
-systemctl disable ssh.service
-# Without one, systemd takes the first boot for one, and enables what packages prefer.
-systemd-machine-id-setup
-rm -f /etc/ssh/ssh_host_*
-"""
 # Not NET_ADMIN: they share this machine's network.
 _CAPABILITIES = (
     "AUDIT_WRITE",
@@ -47,10 +40,6 @@ _CAPABILITIES = (
     "SYS_PTRACE",
 )
 _WAIT_S = 120
-
-
-DEBIAN_12 = EngineTree("host-bookworm", "bookworm", _PACKAGES, then=_THEN)
-DEBIAN_13 = EngineTree("host-trixie", "trixie", (*_PACKAGES, "docker-cli"), then=_THEN)
 
 
 @dataclass

@@ -20,19 +20,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from kit.cache import cached, key_of
-from kit.debian import DEBIAN, debian_tree
 from kit.engine import remove_tree
+from kit.engine_tree import DEBIAN_13
 from kit.process import Completed, Daemon, end_tree_of, run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["DockerInTree", "docker_tree"]
+__all__ = ["DockerInTree"]
 
-_SUITE = "trixie"
 _RELOADED_WITHIN_S = 120
-_PACKAGES = ("docker.io", "docker-cli", "containerd", "runc", "iptables", "ca-certificates")
 
 # Its own root; the first words are the tree, the folder, and how many folders to bind.
 _ENTER = """\
@@ -53,12 +50,6 @@ pivot_root . .machine
 umount -l /.machine
 exec chroot . "$@"
 """
-
-
-def docker_tree() -> Path:
-    """The tree of a Debian with Docker; made where the cache has none."""
-    name = f"docker-{_SUITE}-{key_of(_PACKAGES, DEBIAN)}"
-    return cached(name, lambda draft: debian_tree(_SUITE, draft, include=_PACKAGES))
 
 
 @dataclass
@@ -85,7 +76,7 @@ class DockerInTree:
         Raises:
             RuntimeError: it did not come up; the message has the end of its log.
         """
-        tree = self.tree or docker_tree()
+        tree = self.tree or DEBIAN_13.path()
         self.folder = Path(tempfile.mkdtemp(prefix="provision-docker-"))
         with ExitStack() as stack:
             stack.callback(remove_tree, self.folder)

@@ -9,7 +9,7 @@ from pathlib import Path
 from kit.cache import cached, key_of
 from kit.debian import DEBIAN, debian_tree, install, within
 
-__all__ = ["EngineTree"]
+__all__ = ["DEBIAN_12", "DEBIAN_13", "EngineTree"]
 
 _PACKAGES = (
     "systemd",
@@ -71,3 +71,15 @@ class EngineTree:
         install(self.suite, draft, (*_PACKAGES, *self.packages))
         shutil.copy("/etc/resolv.conf", draft / "etc/resolv.conf")
         within(draft, f"systemctl disable {' '.join(_QUIET)}\n{self.then}")
+
+
+# Hosts that an inventory can have.
+_REACHABLE = ("python3", "openssh-server")
+_FIRST_BOOT = """\
+systemctl disable ssh.service
+# Without one, systemd takes the first boot for one, and enables what packages prefer.
+systemd-machine-id-setup
+rm -f /etc/ssh/ssh_host_*
+"""
+DEBIAN_12 = EngineTree("host-bookworm", "bookworm", _REACHABLE, then=_FIRST_BOOT)
+DEBIAN_13 = EngineTree("host-trixie", "trixie", (*_REACHABLE, "docker-cli"), then=_FIRST_BOOT)

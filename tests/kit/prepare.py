@@ -8,11 +8,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from hosts.machines import DEBIAN_12, DEBIAN_13
 from kit import guest
 from kit.cache import prune
-from kit.docker_in_tree import docker_tree
 from kit.engine import Engine
+from kit.engine_tree import DEBIAN_12, DEBIAN_13
 from kit.guest.base import base_of
 from kit.probe import is_root
 from kit.process import CommandFailedError
@@ -34,7 +33,6 @@ _STEPS: tuple[Callable[[], object], ...] = (
     lambda: base_of(guest.DEBIAN_12),
     DEBIAN_12.path,
     DEBIAN_13.path,
-    docker_tree,
 )
 
 

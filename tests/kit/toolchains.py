@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kit.cache import BUILDS, cached, key_of
 from kit.kernels import kernels
-from kit.process import CommandFailedError
+from kit.process import CommandFailedError, run
 from kit.product import DISTRO, IMAGE, Provision
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["load_toolchains"]
 
 _DRIVER = "v4l2loopback"
+# Debian 12's Docker reads no zstd itself.
+_LOAD = 'zstd -dcq "$1" | docker --host "$2" load --quiet'
+_SAVE = 'to=$1 host=$2; shift 2; docker --host "$host" save "$@" | zstd -q -T0 -o "$to"'
 
 
 def load_toolchains(engine: Engine) -> None:
@@ -34,12 +37,12 @@ def load_toolchains(engine: Engine) -> None:
         archive = _archive(engine)
     except CommandFailedError:
         return
-    engine.docker("load", "--quiet", "--input", archive)
+    _pipe(_LOAD, archive, engine.host)
 
 
 def _archive(engine: Engine) -> Path:
     """An archive of the base image and of the layers upon it; made in `engine` if need be."""
-    name = f"toolchains-{_digest(engine.host)}.tar"
+    name = f"toolchains-{_digest(engine.host)}.tar.zst"
     return cached(name, lambda draft: _make(engine, draft))
 
 
@@ -58,7 +61,11 @@ def _make(engine: Engine, draft: Path) -> None:
         # The driver itself is for the tests to build.
         engine.docker("image", "rm", built["image"])
     # Only with all their parents are they found as steps of a build.
-    engine.docker("save", "--output", draft, IMAGE, *sorted(engine.layers()))
+    _pipe(_SAVE, draft, engine.host, IMAGE, *sorted(engine.layers()))
+
+
+def _pipe(script: str, *words: str | Path) -> None:
+    run(["bash", "-euo", "pipefail", "-c", script, "bash", *words])
 
 
 def _target(kernel: str) -> tuple[str, ...]:

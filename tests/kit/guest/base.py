@@ -31,8 +31,8 @@ class Base:
 
     @property
     def disk(self) -> Path:
-        """The raw disk."""
-        return self.folder / "disk.raw"
+        """The disk, qcow2."""
+        return self.folder / "disk.qcow2"
 
     @property
     def key(self) -> Path:
@@ -56,6 +56,6 @@ def _make(recipe: Recipe, draft: Path) -> None:
             make_el_tree(recipe, tree, public_key)
         else:
             make_tree(recipe, tree, public_key)
-        make_disk(recipe, tree, draft / "disk.raw")
+        make_disk(recipe, tree, draft / "disk.qcow2")
     finally:
         remove_tree(tree)

@@ -231,7 +231,7 @@ class Guest:
 
     def _make_disk(self) -> None:
         if self.snapshot is None:
-            formats = ["-f", "qcow2", "-F", "raw"]
+            formats = ["-f", "qcow2", "-F", "qcow2"]
             run(["qemu-img", "create", "-q", *formats, "-b", self.base.disk, self.disk])
         else:
             # A copy, because a snapshot can be loaded only from a machine's own disk.
