@@ -115,9 +115,9 @@ def test_losing_what_is_remembered_costs_a_look_and_nothing_else(
     before = applied.entries(SMALL_DRIVER)
     (applied.store(SMALL_DRIVER) / "state.json").unlink()
     document = _apply(provision, applied)
-    assert all(
-        "(from: store)" in a["result"] for a in document["actions"] if a["kind"] == "prepare"
-    )
+    prepared = [a["result"] for a in document["actions"] if a["kind"] == "prepare"]
+    assert prepared
+    assert all("(from: store)" in result for result in prepared)
     assert applied.entries(SMALL_DRIVER) == before
     assert _apply(provision, applied)["actions"] == []
 

@@ -124,8 +124,10 @@ def test_provision_runs_in_an_environment_of_it(tree: Path, wheels: Path) -> Non
     _in(tree, python, f"/wheels/{pip.name}/pip", *words, f"/wheels/{ours.name}")
     assert _in(tree, python, "/srv/venv/bin/provision", "--version").stdout.startswith("provision ")
     # A library of a manylinux wheel, and the whole program.
-    done = _in(tree, python, "-c", "import pydantic_core; print(pydantic_core.__file__)")
-    assert done.stdout.strip().endswith(".so") or "site-packages/pydantic_core" in done.stdout
+    said = "from pydantic_core import _pydantic_core as library; print(library.__file__)"
+    library = _in(tree, python, "-c", said).stdout.strip()
+    assert library.startswith("/srv/venv/lib")
+    assert library.endswith(".so")
     facts = json.loads(_in(tree, "/srv/venv/bin/provision", "facts", "--json").stdout)
     assert facts["arch"] == "x86_64"
 
