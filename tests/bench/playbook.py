@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from bench.rows import Group, Row
 from bench.timing import Timed, base_environment
-from hosts.machines import DEBIAN_12, Machine
+from hosts.ssh_hosts import DEBIAN_12, SshHost
 from kit.playbooks import SITE, Ansible
 from kit.product import make_wheel
 from kit.systemd import has_device_cgroups
@@ -29,7 +29,7 @@ def _site(scene: Scene) -> list[Row]:
         return []
     folder = scene.folder / "ansible"
     folder.mkdir()
-    with Machine(DEBIAN_12) as machine:
+    with SshHost(DEBIAN_12) as machine:
         variables = {
             "provision_driver_source": str(make_wheel(folder)),
             "provision_driver_cache": str(folder / "bundles"),

@@ -1,6 +1,6 @@
 """Two commands at once on one host, each a process of its own: neither sees half of the other.
 
-What is built is made up (`engine.held`), so no engine is needed; the locks are the real ones.
+What is built is made up (`engine.paused`), so no engine is needed; the locks are the real ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from engine.held import DRIVER, VERSIONS, Held
+from engine.paused import DRIVER, VERSIONS, PausedCommand
 from provision.kmod.verify import verify_artifact
 from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
@@ -47,10 +47,10 @@ class _Host:
         text = f'[drivers.{DRIVER}]\nversion = "{version}"\n[policy]\nkeep = {keep}\n'
         write(self.root / "etc/provision/provision.toml", text.encode())
 
-    def start(self, *words: str, at: str = "") -> Held:
+    def start(self, *words: str, at: str = "") -> PausedCommand:
         self.number += 1
         folder = self.folder / f"{self.number}-{words[0]}"
-        return Held.start(folder, *words, "--root", str(self.root), at=at)
+        return PausedCommand.start(folder, *words, "--root", str(self.root), at=at)
 
     def run(self, *words: str, codes: tuple[int, ...] = (0,)) -> str:
         command = self.start(*words)
@@ -99,7 +99,7 @@ def host(tmp_path: Path) -> _Host:
     return host
 
 
-def _waits_or_ends(command: Held) -> None:
+def _waits_or_ends(command: PausedCommand) -> None:
     command.until(lambda: "waiting" in command.said)
 
 
@@ -241,9 +241,9 @@ def test_whatever_runs_at_once_the_host_is_whole(host: _Host) -> None:
     random.Random(5).shuffle(commands)  # noqa: S311 - an order, not a secret
     started = list(enumerate(commands))
 
-    def run(one: tuple[int, tuple[str, ...]]) -> Held:
+    def run(one: tuple[int, tuple[str, ...]]) -> PausedCommand:
         number, words = one
-        held = Held.start(host.folder / f"x{number}", *words, "--root", str(host.root))
+        held = PausedCommand.start(host.folder / f"x{number}", *words, "--root", str(host.root))
         held.ends()
         return held
 

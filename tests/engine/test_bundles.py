@@ -10,10 +10,10 @@ import pytest
 
 from kit.agent_host import AgentHost
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
-from kit.outer import NO_ENGINE, PIN, TAG, Outer, outer_side
 from kit.probe import need, need_programs
 from kit.process import run
 from kit.registry import serving_registry
+from kit.signed_registry import NO_ENGINE, PIN, TAG, SignedRegistry, signed_registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def outer(tmp_path: Path) -> Iterator[Outer]:
+def outer(tmp_path: Path) -> Iterator[SignedRegistry]:
     need_programs("docker-registry", "skopeo")
-    with outer_side(tmp_path) as outer:
+    with signed_registry(tmp_path) as outer:
         yield outer
 
 
-def test_skopeo_copies_a_registry_with_its_signatures(outer: Outer, tmp_path: Path) -> None:
+def test_skopeo_copies_a_registry_with_its_signatures(
+    outer: SignedRegistry, tmp_path: Path
+) -> None:
     """As docs/how-to/many-hosts.md has it."""
     (tmp_path / "inner").mkdir()
     with serving_registry(tmp_path / "inner") as registry:
@@ -41,7 +43,9 @@ def test_skopeo_copies_a_registry_with_its_signatures(outer: Outer, tmp_path: Pa
         assert pulled["signed_by"] == "fleet.pub"
 
 
-def test_a_bundle_is_verified_by_programs_of_every_distro(outer: Outer, tmp_path: Path) -> None:
+def test_a_bundle_is_verified_by_programs_of_every_distro(
+    outer: SignedRegistry, tmp_path: Path
+) -> None:
     bundle = outer.bundle(tmp_path / "bundle")
     sums = bundle / "SHA256SUMS"
     how = ("-verify", outer.public, "-signature", f"{sums}.sig", sums)
@@ -51,7 +55,7 @@ def test_a_bundle_is_verified_by_programs_of_every_distro(outer: Outer, tmp_path
     assert [one["kernel"] for one in shown["artifacts"]] == [OLD_KERNEL]
 
 
-def test_a_bundle_is_made_again_in_place(outer: Outer, tmp_path: Path) -> None:
+def test_a_bundle_is_made_again_in_place(outer: SignedRegistry, tmp_path: Path) -> None:
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     (wheels / "demo-1-py3-none-any.whl").write_bytes(b"wheel")
@@ -68,7 +72,7 @@ def test_a_bundle_is_made_again_in_place(outer: Outer, tmp_path: Path) -> None:
     assert not list(bundle.glob("wheels/*"))
 
 
-def test_a_folder_of_others_is_left_alone(outer: Outer, tmp_path: Path) -> None:
+def test_a_folder_of_others_is_left_alone(outer: SignedRegistry, tmp_path: Path) -> None:
     bundle = tmp_path / "bundle"
     bundle.mkdir()
     (bundle / "letters.txt").write_bytes(b"x")
@@ -79,7 +83,7 @@ def test_a_folder_of_others_is_left_alone(outer: Outer, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["bundle", "bundle.tar"])
-def test_a_registry_in_the_gap_is_filled(outer: Outer, tmp_path: Path, name: str) -> None:
+def test_a_registry_in_the_gap_is_filled(outer: SignedRegistry, tmp_path: Path, name: str) -> None:
     bundle = outer.bundle(tmp_path / name)
     (tmp_path / "inner").mkdir()
     with serving_registry(tmp_path / "inner") as registry:
@@ -92,7 +96,7 @@ def test_a_registry_in_the_gap_is_filled(outer: Outer, tmp_path: Path, name: str
         assert image["signed_by"] == "fleet.pub"
 
 
-def test_the_agent_needs_no_network(outer: Outer, tmp_path: Path) -> None:
+def test_the_agent_needs_no_network(outer: SignedRegistry, tmp_path: Path) -> None:
     """In a network namespace that has not even its loopback interface up."""
     need(os.geteuid() == 0, "root", "a network namespace of its own")
     bundle = outer.bundle(tmp_path / "bundle")
@@ -113,7 +117,7 @@ def test_the_agent_needs_no_network(outer: Outer, tmp_path: Path) -> None:
     assert host.current(SMALL_DRIVER) == PIN.short_digest
 
 
-def test_what_cosign_saves_is_taken(outer: Outer, cosign: Path, tmp_path: Path) -> None:
+def test_what_cosign_saves_is_taken(outer: SignedRegistry, cosign: Path, tmp_path: Path) -> None:
     name = f"{outer.address}/{SMALL_DRIVER}@{outer.digest}"
     saved = tmp_path / "saved"
     run([cosign, "save", "--allow-insecure-registry", "--dir", saved, name])

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kit.debian import mirror, security_mirror
-from kit.duo import DUO, duo_catalogue
 from kit.fileserver import served
 from kit.gpt import partitioned_disk
 from kit.kernel_tree import built_kernels, kernel_source, make_compiler_image
@@ -24,6 +23,7 @@ from kit.openpgp import key_of
 from kit.probe import need
 from kit.process import run
 from kit.product import BUILD_NETWORK
+from kit.two_part_driver import DUO, duo_catalogue
 from provision.host.boot_entries import pack_from_slot
 
 if TYPE_CHECKING:
@@ -221,6 +221,7 @@ def test_a_source_with_config_and_symvers_is_enough(
     # A second driver of the kernel takes the tree that is prepared.
     again = provision.build(*_target(host, drivers, kernel), "--version", "2.0")
     prepared = [step for step in again["steps"] if "prepare_tree" in step["instruction"]]
+    assert prepared
     assert all(step["cached"] for step in prepared)
 
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kit.duo import DUO, DUO_BROKEN, duo_catalogue, repair_duo
 from kit.fileserver import served
 from kit.hosts import DISTRO, NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
 from kit.made_up import MADE_UP, made_up_source, write_made_up
 from kit.process import start
 from kit.product import BUILD_NETWORK
+from kit.two_part_driver import DUO, DUO_BROKEN, duo_catalogue, repair_duo
 
 if TYPE_CHECKING:
     import subprocess

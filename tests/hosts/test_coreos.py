@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hosts.machines import DEBIAN_12, Machine
+from hosts.ssh_hosts import DEBIAN_12, SshHost
 from kit.cache import REPOSITORY
 from kit.host_python import host_python
 from kit.playbooks import REMOVE, SITE, Ansible, Played
@@ -48,10 +48,10 @@ _CHANGES = ["Ensure provision's own Python is installed"]
 
 
 @pytest.fixture(scope="module")
-def machine(engine: Engine) -> Iterator[Machine]:
+def machine(engine: Engine) -> Iterator[SshHost]:
     """A host as Fedora CoreOS lays it out; its Python is gone."""
     del engine  # for what it checks of this machine
-    with Machine(DEBIAN_12, name="coreos") as machine:
+    with SshHost(DEBIAN_12, name="coreos") as machine:
         machine.sh(
             "rm -rf /usr/bin/python3* /usr/lib/python3* /opt;"
             " mkdir -p /var/opt; ln -s var/opt /opt; touch /run/ostree-booted"
@@ -66,7 +66,7 @@ def archive() -> Path:
 
 
 @pytest.fixture(scope="module")
-def ansible(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Ansible:
+def ansible(machine: SshHost, tmp_path_factory: pytest.TempPathFactory) -> Ansible:
     folder = tmp_path_factory.mktemp("coreos")
     (folder / "play.yml").write_text(_PLAY)
     return Ansible(folder, [machine], {})
@@ -88,7 +88,7 @@ def _given(archive: Path | str | None, sha256: str = "") -> dict[str, Any]:
     return given | {"provision_host_python_archive_sha256": sha256}
 
 
-def _draft(machine: Machine) -> str:
+def _draft(machine: SshHost) -> str:
     return machine.sh("ls -A /opt/provision /root/.ansible/tmp 2>/dev/null || true")
 
 
@@ -106,7 +106,7 @@ def test_an_archive_that_is_not_there_is_named(ansible: Ansible) -> None:
 
 
 def test_an_archive_with_another_checksum_is_refused(
-    ansible: Ansible, machine: Machine, archive: Path
+    ansible: Ansible, machine: SshHost, archive: Path
 ) -> None:
     played = _play(ansible, archive=archive, sha256="0" * 64, check=False)
     assert played.code != 0
@@ -115,7 +115,7 @@ def test_an_archive_with_another_checksum_is_refused(
 
 
 def test_a_check_of_the_bare_host_reports_and_changes_nothing(
-    ansible: Ansible, machine: Machine, archive: Path
+    ansible: Ansible, machine: SshHost, archive: Path
 ) -> None:
     played = ansible.play(SITE, "--check", "--diff", **_given(archive))
     assert played.changed_tasks() == _CHANGES
@@ -124,7 +124,7 @@ def test_a_check_of_the_bare_host_reports_and_changes_nothing(
 
 
 def test_it_gets_ours_and_modules_run_with_it(
-    ansible: Ansible, machine: Machine, archive: Path
+    ansible: Ansible, machine: SshHost, archive: Path
 ) -> None:
     played = _play(ansible, archive=archive)
     assert played.changed_tasks() == _CHANGES
@@ -149,7 +149,7 @@ def test_it_stays_in_use_without_a_named_archive(ansible: Ansible) -> None:
 
 
 def test_one_that_does_not_run_there_leaves_the_former(
-    ansible: Ansible, machine: Machine, archive: Path, tmp_path: Path
+    ansible: Ansible, machine: SshHost, archive: Path, tmp_path: Path
 ) -> None:
     """As an archive for another machine does."""
     broken = tmp_path / "broken.tar.gz"
@@ -165,7 +165,7 @@ def test_one_that_does_not_run_there_leaves_the_former(
 
 
 def test_another_archive_takes_the_place_of_the_first(
-    ansible: Ansible, machine: Machine, archive: Path, tmp_path: Path
+    ansible: Ansible, machine: SshHost, archive: Path, tmp_path: Path
 ) -> None:
     newer = tmp_path / "newer.tar.gz"
     with gzip.open(archive) as source, gzip.open(newer, "wb", 1) as target:
@@ -177,7 +177,7 @@ def test_another_archive_takes_the_place_of_the_first(
     assert _play(ansible, archive=newer).recap["coreos"]["changed"] == 0
 
 
-def test_in_the_end_it_has_none_again(ansible: Ansible, machine: Machine) -> None:
+def test_in_the_end_it_has_none_again(ansible: Ansible, machine: SshHost) -> None:
     checked = ansible.play(REMOVE, "--check")
     assert "Ensure provision's own Python is removed" in checked.changed_tasks()
     played = ansible.play(REMOVE)

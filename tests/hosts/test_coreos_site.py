@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hosts.conftest import ENGINE
-from hosts.machines import DEBIAN_12, KERNEL, Machine
+from hosts.ssh_hosts import DEBIAN_12, KERNEL, SshHost
 from kit.cache import REPOSITORY
 from kit.host_python import host_python
 from kit.hosts import DISTRO, NEW_KERNEL, SMALL_DRIVER
@@ -48,7 +48,7 @@ class Scenario:
     """A host, and how runs of the playbook on it ended."""
 
     distro: str
-    machine: Machine
+    machine: SshHost
     ansible: Ansible
     before: dict[str, str]
     converged: Played
@@ -59,7 +59,7 @@ class Scenario:
         return set(self.machine.sh(f"ls /var/lib/provision/{SMALL_DRIVER}/kernels").split())
 
 
-def _files(machine: Machine) -> dict[str, str]:
+def _files(machine: SshHost) -> dict[str, str]:
     found = machine.snapshot("/etc", "/opt/", "/var/lib", "/usr/bin", "/oem", "/run/systemd/system")
     return {path: what for path, what in found.items() if not path.startswith(_NOISE)}
 
@@ -90,7 +90,7 @@ def scenario(
         # Its module can't be loaded in a container.
         "provision_driver_require": "prepared",
     }
-    with Machine(DEBIAN_12, binds={engine.folder: ENGINE}) as machine:
+    with SshHost(DEBIAN_12, binds={engine.folder: ENGINE}) as machine:
         os_release = REPOSITORY / "tests/data/os-release" / distro
         machine.write("/usr/lib/os-release", os_release.read_text())
         machine.sh(f"rm -rf {_FOREIGN}; mkdir -p /oem; {_LAYOUTS[distro]}; {_READ_ONLY}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hosts.machines import DEBIAN_12, Machine
+from hosts.ssh_hosts import DEBIAN_12, SshHost
 from kit.playbooks import COLLECTION, Ansible, Played
 from kit.probe import need_programs
 from kit.process import run
@@ -47,7 +47,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def machine(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+def machine(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHost]:
     """A host that knows a repository with the packages of a release."""
     del engine  # for what it checks of this machine
     need_programs("dpkg-deb", "dpkg-scanpackages", "rpmbuild", "git")
@@ -55,7 +55,7 @@ def machine(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     shipping("--output", folder / "dist")
     listed = run(["dpkg-scanpackages", "--multiversion", "."], cwd=folder / "dist").stdout
     (folder / "dist/Packages").write_text(listed)
-    with Machine(DEBIAN_12, binds={folder / "dist": _REPOSITORY}) as machine:
+    with SshHost(DEBIAN_12, binds={folder / "dist": _REPOSITORY}) as machine:
         line = f"deb [trusted=yes] file:{_REPOSITORY} ./\n"
         machine.write("/etc/apt/sources.list.d/repository.list", line)
         machine.sh("apt-get --quiet update")
@@ -63,7 +63,7 @@ def machine(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture(scope="module")
-def ansible(machine: Machine, installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Ansible:
+def ansible(machine: SshHost, installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Ansible:
     return Ansible(
         tmp_path_factory.mktemp("controller"), [machine], _PACKAGE, collections=installed
     )
@@ -83,7 +83,7 @@ def test_what_is_bundled_elsewhere_is_missed_before_a_host_is_touched(ansible: A
     assert played.changed_tasks() == []
 
 
-def test_packages_of_the_hosts_repository_are_installed(ansible: Ansible, machine: Machine) -> None:
+def test_packages_of_the_hosts_repository_are_installed(ansible: Ansible, machine: SshHost) -> None:
     _play(ansible, "site")
     owners = machine.sh("dpkg --search /usr/bin/provision /usr/bin/oci-decorator")
     assert owners.split() == [
@@ -98,7 +98,7 @@ def test_packages_of_the_hosts_repository_are_installed(ansible: Ansible, machin
     assert _play(ansible, "site").changed_tasks() == []
 
 
-def test_remove_takes_the_packages_too(ansible: Ansible, machine: Machine) -> None:
+def test_remove_takes_the_packages_too(ansible: Ansible, machine: SshHost) -> None:
     _play(ansible, "remove")
     gone = machine.sh(
         "command -v provision oci-decorator || true; ls -A /etc/provision 2>&1 || true"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hosts.conftest import ENGINE
-from hosts.machines import DEBIAN_12, DEBIAN_13, KERNEL, Machine
+from hosts.ssh_hosts import DEBIAN_12, DEBIAN_13, KERNEL, SshHost
 from kit.cache import REPOSITORY, cache_dir
 from kit.fileserver import served
 from kit.made_up import MADE_UP, made_up_source, write_made_up
@@ -111,7 +111,7 @@ class Life:
         entry: The artifact that the host has.
     """
 
-    machine: Machine
+    machine: SshHost
     ansible: Ansible
     newer: Path
     config: dict[str, Any]
@@ -140,7 +140,7 @@ class Life:
         return self.machine.sh("ls -d /opt/provision/venv-*").split()
 
 
-def _files(machine: Machine) -> dict[str, str]:
+def _files(machine: SshHost) -> dict[str, str]:
     found = machine.snapshot(*_FOLDERS)
     return {path: what for path, what in found.items() if not path.startswith(_NOISE)}
 
@@ -228,7 +228,7 @@ def life(
     with served(folder / "files") as url:
         write_made_up(folder / "catalogue", sources, url)
         binds = {engine.folder: ENGINE, folder / "catalogue": "/srv/drivers"}
-        with Machine(request.param, binds=binds) as machine:
+        with SshHost(request.param, binds=binds) as machine:
             machine.write(_DOCKER, json.dumps(_DAEMON, indent=2) + "\n")
             machine.write("/etc/containerd/config.toml", _CONTAINERD)
             machine.write(_KEY, "the admin's key")

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hosts.machines import DEBIAN_12, KERNEL, Machine
+from hosts.ssh_hosts import DEBIAN_12, KERNEL, SshHost
 from kit.cache import REPOSITORY
 from kit.debian import mirror, security_mirror
 from kit.hosts import DISTRO, SMALL_DRIVER
-from kit.outer import NO_ENGINE, PIN, outer_side
 from kit.playbooks import REMOVE, SITE, Ansible
 from kit.probe import need, need_programs
 from kit.process import run
 from kit.product import DECORATOR, Provision
+from kit.signed_registry import NO_ENGINE, PIN, signed_registry
 from kit.systemd import has_device_cgroups
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _DAEMON_JSON = """\
 """
 
 
-def _digest(machine: Machine) -> str:
+def _digest(machine: SshHost) -> str:
     """The artifact that a host has for its kernel, by its short digest."""
     status = json.loads(machine(_PROVISION, "status", "--json").stdout)
     ((slot,),) = (driver["kernels"] for driver in status["drivers"])
@@ -73,7 +73,7 @@ def test_a_host_without_an_engine_gets_a_signed_driver_from_a_registry(
     variables = _never_builds(settings)
     del variables["provision_driver_config"]["trust"]
     former = str(tmp_path / "former.pub")
-    with outer_side(tmp_path) as outer, Machine(DEBIAN_12) as machine:
+    with signed_registry(tmp_path) as outer, SshHost(DEBIAN_12) as machine:
         variables["provision_driver_config"]["registry"] = {"address": outer.address}
         # Of a key that signed nothing.
         ansible = Ansible(tmp_path, [machine], variables)
@@ -103,11 +103,11 @@ def test_a_host_without_a_network_gets_all_from_the_bundle(
     pinned = ("--require-hashes", "--no-deps", "-r", REPOSITORY / "constraints.txt")
     run([sys.executable, "-m", "pip", "download", "--quiet", *pinned, "--dest", wheels])
     # Registry and network are out of reach after that.
-    with outer_side(tmp_path) as outer:
+    with signed_registry(tmp_path) as outer:
         what = ("--kernel", KERNEL, "--distro", DISTRO)
         brought = ("--wheels", wheels, "--program", DECORATOR)
         bundle = outer.bundle(tmp_path / "bundle", *what, *brought)
-    with Machine(DEBIAN_12, binds={bundle: _MEDIUM}, isolated=True) as machine:
+    with SshHost(DEBIAN_12, binds={bundle: _MEDIUM}, isolated=True) as machine:
         # It has an interface of its own, which is not the way to anywhere.
         assert machine.sh("tail -n +2 /proc/net/route") == ""
         assert machine.sh("ls /sys/class/net").split() == ["lo"]
@@ -125,7 +125,7 @@ def test_a_host_without_a_network_gets_all_from_the_bundle(
         _by_hand(machine)
 
 
-def _by_hand(machine: Machine) -> None:
+def _by_hand(machine: SshHost) -> None:
     """What a person does on one host, and what is refused there for a key of someone else."""
     shown = json.loads(machine(_PROVISION, "bundle", "show", _MEDIUM, "--check", "--json").stdout)
     assert shown["signed_by"] == "fleet.pub"
@@ -160,7 +160,7 @@ def test_from_only_the_controllers_files(
         "archive": {"mirror": mirror(), "security_mirror": security_mirror()},
         "base_images": {"12": f"{base['image']}@{base['digest']}"},
     }
-    with Machine(DEBIAN_12) as machine:
+    with SshHost(DEBIAN_12) as machine:
         machine.write("/etc/docker/daemon.json", _DAEMON_JSON)
         machine("systemctl", "start", "docker")
         variables = {
@@ -184,7 +184,7 @@ def test_from_only_the_controllers_files(
         _removed_with_its_images(machine, ansible)
 
 
-def _removed_with_its_images(machine: Machine, ansible: Ansible) -> None:
+def _removed_with_its_images(machine: SshHost, ansible: Ansible) -> None:
     """Artifact images go on request, and no others."""
     machine(
         "sh", "-euc", "tar -C /etc/provision -c . | docker import --change 'LABEL a=b' - mine:1"

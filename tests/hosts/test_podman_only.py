@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hosts.machines import DEBIAN_12, Machine
+from hosts.ssh_hosts import DEBIAN_12, SshHost
 from kit.playbooks import Ansible
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _IS_ENABLED = "systemctl is-enabled podman.socket || :"
 def test_podmans_socket_is_enabled_where_podman_builds(tmp_path: Path) -> None:
     playbook = tmp_path / "play.yml"
     playbook.write_text(_PLAY)
-    with Machine(DEBIAN_12) as machine:
+    with SshHost(DEBIAN_12) as machine:
         machine.sh("rm -f /usr/sbin/dockerd")
         # Nothing is built on a host that only pulls.
         ansible = Ansible(tmp_path, [machine], {"provision_host_engine": "none"})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hosts.conftest import ENGINE
-from hosts.machines import DEBIAN_12, Machine
+from hosts.ssh_hosts import DEBIAN_12, SshHost
 from kit.cache import REPOSITORY
 from kit.playbooks import SITE, Ansible
 from kit.process import start
@@ -129,15 +129,15 @@ def test_everything_that_a_host_lacks_is_in_one_message(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def pair(engine: Engine) -> Iterator[tuple[Machine, Machine]]:
+def pair(engine: Engine) -> Iterator[tuple[SshHost, SshHost]]:
     """Two hosts that have nothing yet; the second stays so until the last test."""
     binds = {engine.folder: ENGINE}
-    with Machine(DEBIAN_12, "first", binds) as first, Machine(DEBIAN_12, "second", binds) as second:
+    with SshHost(DEBIAN_12, "first", binds) as first, SshHost(DEBIAN_12, "second", binds) as second:
         yield first, second
 
 
 def test_a_package_with_another_checksum_is_refused(
-    pair: tuple[Machine, Machine], settings: dict[str, Any], tmp_path: Path
+    pair: tuple[SshHost, SshHost], settings: dict[str, Any], tmp_path: Path
 ) -> None:
     first, _ = pair
     wrong = tmp_path / "wrong.txt"
@@ -152,7 +152,7 @@ def test_a_package_with_another_checksum_is_refused(
 
 
 def test_a_batch_that_fails_is_the_last(
-    pair: tuple[Machine, Machine],
+    pair: tuple[SshHost, SshHost],
     settings: dict[str, Any],
     config: dict[str, Any],
     tmp_path: Path,
@@ -174,7 +174,7 @@ def test_a_batch_that_fails_is_the_last(
 
 
 def test_the_others_of_a_batch_that_fails_are_finished(
-    pair: tuple[Machine, Machine], settings: dict[str, Any], tmp_path: Path
+    pair: tuple[SshHost, SshHost], settings: dict[str, Any], tmp_path: Path
 ) -> None:
     first, second = pair
     # Ansible takes them by name: this one is in the first batch of two.
@@ -190,7 +190,7 @@ def test_the_others_of_a_batch_that_fails_are_finished(
 
 
 def test_a_host_that_lost_its_connection_is_finished_by_the_next_run(
-    pair: tuple[Machine, Machine], settings: dict[str, Any], tmp_path: Path
+    pair: tuple[SshHost, SshHost], settings: dict[str, Any], tmp_path: Path
 ) -> None:
     _, host = pair
     ansible = Ansible(tmp_path, [host], settings)
@@ -212,7 +212,7 @@ def test_a_host_that_lost_its_connection_is_finished_by_the_next_run(
     assert ansible.play(SITE).recap["second"]["changed"] == 0
 
 
-def _wait_for(machine: Machine, script: str) -> None:
+def _wait_for(machine: SshHost, script: str) -> None:
     deadline = time.monotonic() + _WAIT_S
     while time.monotonic() < deadline:
         if machine("sh", "-c", script, check=False).returncode == 0:

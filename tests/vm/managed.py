@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kit.cache import cache_dir
-from kit.duo import DUO
 from kit.guest import IMAGE
+from kit.two_part_driver import DUO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

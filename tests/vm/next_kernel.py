@@ -9,9 +9,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from kit.duo import DUO, DUO_BROKEN, duo_catalogue, repair_duo
 from kit.fileserver import served
 from kit.made_up import MADE_UP, MADE_UP_VERSION, made_up_source, write_made_up
+from kit.two_part_driver import DUO, DUO_BROKEN, duo_catalogue, repair_duo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kit.duo import DUO
 from kit.guest import EL_10, guest_of
 from kit.made_up import MADE_UP
+from kit.two_part_driver import DUO
 from vm.conftest import HOST
 from vm.managed import ManagedGuest
 from vm.next_kernel import (

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kit.demanding_driver import lab_catalogue
 from kit.guest import DEBIAN_12, guest_of
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.kmm import PULL, SHARED, kmm_node
-from kit.lab import lab_catalogue
 from kit.probe import need_programs
 from kit.product import BUILD_NETWORK, Provision
 

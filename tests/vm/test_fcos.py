@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kit.cache import REPOSITORY
-from kit.duo import DUO
 from kit.foreign import foreign_program, program_root
 from kit.guest import EL_10, guest_of
 from kit.immutable import read_only_usr, recorded_updater
 from kit.made_up import MADE_UP
 from kit.ostree import Sysroot
 from kit.process import run
+from kit.two_part_driver import DUO
 from vm.managed import ManagedGuest
 from vm.next_kernel import (
     LOADED,

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kit.cache import REPOSITORY
-from kit.duo import DUO
 from kit.guest import DEBIAN_12, guest_of
 from kit.immutable import read_only_usr, recorded_updater
 from kit.kernel_tree import built_kernels, make_compiler_image
 from kit.made_up import MADE_UP
 from kit.process import run
+from kit.two_part_driver import DUO
 from vm.conftest import HOST
 from vm.managed import ManagedGuest
 from vm.next_kernel import (

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kit.duo import DUO
 from kit.guest import DEBIAN_12, guest_of
 from kit.hosts import OLD_KERNEL
+from kit.two_part_driver import DUO
 from vm.managed import APT, ManagedGuest
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kit.duo import DUO, DUO_BROKEN, duo_catalogue, repair_duo
+from kit.demanding_driver import lab_catalogue
 from kit.guest import DEBIAN_12, IMAGE, guest_of
 from kit.guest.kernel_package import kernel_package
 from kit.hosts import NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
-from kit.lab import lab_catalogue
 from kit.released import make_debian_packages
+from kit.two_part_driver import DUO, DUO_BROKEN, duo_catalogue, repair_duo
 from provision.errors import ExitCode
 from vm.conftest import HOST
 from vm.managed import APT, APT_WITHIN_S, ManagedGuest

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kit.duo import DUO, DUO_BROKEN
 from kit.guest import DEBIAN_12, guest_of
+from kit.two_part_driver import DUO, DUO_BROKEN
 from vm.managed import ManagedGuest
 
 if TYPE_CHECKING:

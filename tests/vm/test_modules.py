@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kit.demanding_driver import lab_catalogue
 from kit.guest import DEBIAN_12, guest_of
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
-from kit.lab import lab_catalogue
 from kit.process import run
 from kit.product import Provision
 from vm.stored import Store

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kit.duo import DUO
 from kit.guest import DEBIAN_12, Guest, guest_of
 from kit.guest.base import base_of
 from kit.guest.tree import VENV
+from kit.two_part_driver import DUO
 from vm.managed import ManagedGuest
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kit.duo import DUO, DUO_FLAG, DUO_LIBRARY, DUO_VERSIONS
 from kit.guest import DEBIAN_13, IMAGE, guest_of
 from kit.product import base_archive
+from kit.two_part_driver import DUO, DUO_FLAG, DUO_LIBRARY, DUO_VERSIONS
 from vm.managed import ManagedGuest
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kit.duo import DUO, DUO_FLAG
 from kit.guest import DEBIAN_12, IMAGE, guest_of
 from kit.hosts import SMALL_DRIVER
 from kit.playbooks import SITE, Ansible, Played
 from kit.probe import need
 from kit.product import DECORATOR
+from kit.two_part_driver import DUO, DUO_FLAG
 from vm.managed import OPEN_DEVICE, RUN, ManagedGuest
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from kit.engine import remove_tree
-from kit.guest.qemu import Machine
+from kit.guest.qemu import Qemu
 from kit.guest.shell import NotReachableError, Shell
 from kit.playbooks import SSH_OPTIONS
 from kit.process import run
@@ -52,7 +52,7 @@ class Guest:
     name: str = "guest"
     firmware: SecureBoot | None = None
     _shell: Shell | None = field(default=None, init=False)
-    _machine: Machine | None = field(default=None, init=False)
+    _machine: Qemu | None = field(default=None, init=False)
     _network: bool = field(default=True, init=False)
 
     def __enter__(self) -> Self:
@@ -98,7 +98,7 @@ class Guest:
         return log.read_text(errors="replace") if log.exists() else ""
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> Qemu:
         """The running machine."""
         if self._machine is None:
             raise RuntimeError("the guest has no power: start() it first")
@@ -109,7 +109,7 @@ class Guest:
     ) -> None:
         """Switch it on, with its sshd behind `port` or any, and wait until its shell answers."""
         firmware = self.firmware.arguments() if self.firmware else ()
-        self._machine = Machine.start(
+        self._machine = Qemu.start(
             self.folder, self.disk, snapshot=snapshot, port=port, firmware=firmware
         )
         self._machine.set_network(on=self._network)

@@ -21,7 +21,7 @@ from kit.process import Daemon, run
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["PROCESSORS", "Machine", "Monitor", "accelerator"]
+__all__ = ["PROCESSORS", "Monitor", "Qemu", "accelerator"]
 
 PROGRAM = "qemu-system-x86_64"
 # One: emulated, a second one doubles what everything costs this machine (locks, and interrupts
@@ -93,7 +93,7 @@ class Monitor:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Qemu:
     """A running QEMU.
 
     Attributes:
@@ -113,7 +113,7 @@ class Machine:
         snapshot: str | None = None,
         port: int = 0,
         firmware: Sequence[str] = (),
-    ) -> Machine:
+    ) -> Qemu:
         """Start a machine; its console goes to `folder/console.log`.
 
         Args:

@@ -1,10 +1,10 @@
 """`provision` in a process of its own, which stops where a test says until the test lets it go on.
 
-Run as `python -m engine.held WORDS…`. Artifacts are made up in a moment in place of builds, and the
-engine that has their images lives in memory; all else, every lock and file, is the real thing.
+Run as `python -m engine.paused WORDS…`. Artifacts are made up in a moment in place of builds, and
+the engine that has their images lives in memory; all else, every lock and file, is the real thing.
 
-    HELD_AT   where it stops: activate, build, collect, reject, state, status (comma separated)
-    HELD_IN   folder in which `<place>.reached` appears then, and `<place>.go` lets it go on
+    PAUSE_AT   where it stops: activate, build, collect, reject, state, status (comma separated)
+    PAUSE_IN   folder in which `<place>.reached` appears then, and `<place>.go` lets it go on
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LIMIT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class PausedCommand:
     """A command that was started.
 
     Attributes:
@@ -57,17 +57,17 @@ class Held:
     folder: Path
 
     @classmethod
-    def start(cls, folder: Path, *words: str | Path, at: str = "") -> Held:
+    def start(cls, folder: Path, *words: str | Path, at: str = "") -> PausedCommand:
         """Start `provision WORDS`; `folder` is its own."""
         folder.mkdir(parents=True, exist_ok=True)
         environment = {
-            "HELD_AT": at,
-            "HELD_IN": str(folder),
+            "PAUSE_AT": at,
+            "PAUSE_IN": str(folder),
             "PYTHONPATH": os.pathsep.join(sys.path),
         }
         log = folder / "log"
         return cls(
-            start([sys.executable, "-m", "engine.held", *words], log=log, env=environment),
+            start([sys.executable, "-m", "engine.paused", *words], log=log, env=environment),
             log,
             folder,
         )
@@ -108,9 +108,9 @@ class Held:
 
 def _hold(place: str) -> None:
     """Stop here, if a test wants that."""
-    if place not in os.environ.get("HELD_AT", "").split(","):
+    if place not in os.environ.get("PAUSE_AT", "").split(","):
         return
-    folder = Path(os.environ["HELD_IN"])
+    folder = Path(os.environ["PAUSE_IN"])
     (folder / f"{place}.reached").touch()
     deadline = time.monotonic() + _LIMIT_S
     while not (folder / f"{place}.go").exists() and time.monotonic() < deadline:
@@ -174,7 +174,7 @@ def _engine(_settings: object) -> FakeEngine:
     engine = FakeEngine()
     for version in VERSIONS:
         pin = make_pin(version=version)
-        content = Path(os.environ["HELD_IN"]) / f"content-{version}"
+        content = Path(os.environ["PAUSE_IN"]) / f"content-{version}"
         _make_up(content, version, KERNEL)
         image = Image(f"sha256:{pin.short_digest}", (pin.image,), labels={DIGEST_LABEL: pin.digest})
         engine.have(image, content)

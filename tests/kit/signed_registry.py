@@ -29,7 +29,7 @@ from unit.registry.memory import GZIP_LAYER, layer_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["NO_ENGINE", "PIN", "TAG", "Outer", "outer_side"]
+__all__ = ["NO_ENGINE", "PIN", "TAG", "SignedRegistry", "signed_registry"]
 
 # An address at which no engine is: what is run here needs none.
 NO_ENGINE = Provision("unix:///nonexistent/docker.sock")
@@ -41,7 +41,7 @@ TAG = tag_of(PIN).text
 
 
 @dataclass(frozen=True, slots=True)
-class Outer:
+class SignedRegistry:
     """The outer side of a gap: a registry with a signed image.
 
     Attributes:
@@ -79,7 +79,7 @@ class Outer:
 
 
 @contextmanager
-def outer_side(folder: Path) -> Iterator[Outer]:
+def signed_registry(folder: Path) -> Iterator[SignedRegistry]:
     """Serve a registry with one signed image; keys and all else are below `folder`."""
     root = _host(folder)
     (folder / "outer").mkdir()
@@ -88,7 +88,7 @@ def outer_side(folder: Path) -> Iterator[Outer]:
         digest = _push(root, address, folder)
         name = f"{address}/{SMALL_DRIVER}@{digest}"
         NO_ENGINE("sign", name, "--key", folder / "fleet.key", "--root", root)
-        yield Outer(address, root, folder, digest)
+        yield SignedRegistry(address, root, folder, digest)
 
 
 def _host(folder: Path) -> Path:

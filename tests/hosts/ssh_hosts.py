@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from kit.process import Completed
 
-__all__ = ["DEBIAN_12", "DEBIAN_13", "KERNEL", "Machine"]
+__all__ = ["DEBIAN_12", "DEBIAN_13", "KERNEL", "SshHost"]
 
 # Which kernel a host believes to run. Its modules can't be loaded: containers may not.
 KERNEL = OLD_KERNEL
@@ -43,8 +43,8 @@ _WAIT_S = 120
 
 
 @dataclass
-class Machine:
-    """A host that answers by ssh; `with Machine(...) as machine:` removes it at the end.
+class SshHost:
+    """A host that answers by ssh; `with SshHost(...) as machine:` removes it at the end.
 
     Attributes:
         release: its files.
