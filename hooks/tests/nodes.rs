@@ -342,7 +342,7 @@ fn a_name_is_refused_if_the_kernel_contradicts_the_facts() {
                 "{now:?} {capabilities:?} {said}"
             );
             assert!(
-                is_believed || said.contains("provision devices refresh"),
+                is_believed || said.contains("provision devices --rescan"),
                 "{said}"
             );
         }

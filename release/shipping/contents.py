@@ -21,9 +21,9 @@ from shipping.bundled import PYTHONS, merged
 from shipping.source import Source
 from shipping.tree import Entry, File, Folder, Link, Tree, compressed, read, text, under
 
-# Like the units, not in /etc, where `provision units` writes.
+# Like the units, not in /etc, where `provision units install` writes.
 _PACKAGED_RULES = "usr/lib/udev/rules.d"
-_WRITTEN_BY = re.compile(r"^# Written by 'provision units'[;.]?", re.MULTILINE)
+_WRITTEN_BY = re.compile(r"^# Written by 'provision units install'[;.]?", re.MULTILINE)
 _PAGE = "file:///usr/share/provision/docs/how-to/keep-drivers-loaded.md"
 _ENVIRONMENT = "usr/lib/provision"
 _PROGRAM = f"""\

@@ -10,6 +10,7 @@ Lower layers raise these; only the outermost layer (``provision.cli``) turns the
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import IntEnum
@@ -145,3 +146,37 @@ class ConfigError(ProvisionError):
     def members(self) -> dict[str, object]:
         """Return the file and each mistake."""
         return {"file": self.file, "mistakes": [asdict(mistake) for mistake in self.mistakes]}
+
+
+class UnexpectedError(ProvisionError):
+    """An error that the program does not expect: one of a library, or a defect."""
+
+
+class InterruptedRunError(ProvisionError):
+    """Ctrl-C, or SIGTERM."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
+def as_error(error: BaseException) -> ProvisionError:
+    """Return the error to report for an exception."""
+    match error:
+        case ProvisionError():
+            return error
+        case KeyboardInterrupt():
+            return InterruptedRunError(
+                "Interrupted.", resolution="Run the command again: it continues where it can."
+            )
+        case PermissionError():
+            resolution = "Run the command as root, or give another --root."
+        case OSError() if error.errno is not None:
+            resolution = "Free some space or make the folder writable, then run the command again."
+        case _:
+            return UnexpectedError(
+                f"provision itself failed: {type(error).__name__}: {error}",
+                resolution="Run the command again. If the error persists, it is a defect: report it"
+                " with the lines above.",
+                details="".join(traceback.format_exception(error)).rstrip(),
+            )
+    what = f"'{error.filename}': " if error.filename else ""
+    return ProvisionError(f"{what}{error.strerror or error}.", resolution=resolution)

@@ -65,7 +65,7 @@ fi
 link "$1" "$folder/venv"
 link ../venv/bin/provision "$folder/bin/provision"
 
-"$folder/bin/provision" units --program "$folder/bin/provision"
+"$folder/bin/provision" units install --program "$folder/bin/provision"
 # This may build for an hour. The unit reports its result, and its timer tries again.
 systemctl start --no-block provision-apply.service
 

@@ -300,7 +300,7 @@ def _before_make(scene: Scene, host: _Host) -> tuple[Path, str]:
     """The build stage's files as they are when make starts, and the command that starts it."""
     context = host.root / "context"
     provision = host.provision(scene)
-    provision("render", *host.words, "--output", context)
+    provision("build", *host.words, "--render", context)
     before, _, build = (context / "Dockerfile").read_text().rpartition(_JOBS)
     (context / "Dockerfile").write_text(before)
     image = f"provision-bench:{host.family}"

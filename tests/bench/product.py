@@ -120,7 +120,7 @@ def _make_outside(scene: Scene) -> float:
 def _before_make(scene: Scene) -> tuple[Path, str]:
     """The build stage's file system as it is when make starts, and the command that starts it."""
     context = Path(tempfile.mkdtemp(dir=scene.folder)) / "context"
-    scene.provision("render", *_UPGRADE, "--output", context)
+    scene.provision("build", *_UPGRADE, "--render", context)
     dockerfile = (context / "Dockerfile").read_text()
     before, build = dockerfile.split(_JOBS, 1)
     (context / "Dockerfile").write_text(before)

@@ -175,9 +175,11 @@ class _Site:
         self.images = [_have_image(address, kernel, userspace, files) for kernel in _KERNELS]
         (folder / "password").write_text("bench\n")
         words = ("--password-file", folder / "password")
-        scene.provision("key", "generate", "--output", folder / "fleet", *words)
+        scene.provision("registry", "key", "--output", folder / "fleet", *words)
         for image in self.images:
-            scene.provision("sign", image.reference, "--key", folder / "fleet.key", *words)
+            scene.provision(
+                "registry", "sign", image.reference, "--key", folder / "fleet.key", *words
+            )
 
     def host(self, name: str) -> AgentHost:
         shutil.rmtree(self.folder / name, ignore_errors=True)
@@ -192,7 +194,7 @@ class _Site:
         return host
 
     def pull(self, host: AgentHost, image: _Image) -> dict[str, Any]:
-        return self.scene.provision.json("pull", image.reference, "--root", host.root)
+        return self.scene.provision.json("registry", "pull", image.reference, "--root", host.root)
 
     def skopeo(self, image: _Image) -> None:
         """What an admin would do by hand, with the result on the disk as well."""
@@ -235,7 +237,7 @@ def _rows(site: _Site) -> list[Row]:
     how = f"median of {_ROUNDS} each, in turns"
     if copied:
         copy = statistics.median(copied)
-        what = "provision pull, signature and digests verified / skopeo copy and tar x"
+        what = "provision registry pull, signature and digests verified / skopeo copy and tar x"
         note = f"{pull:.2f} s; skopeo and tar {copy:.2f} s; {size}; {how}"
         rows.append(Row("pull", what, pull / copy, 1.1, "x", note))
     whole, plain = (statistics.median(times) for times in zip(*verified, strict=True))

@@ -41,7 +41,7 @@ def choose(provision: Provision, facts: dict[str, Any]) -> Choice:
     named = os.environ.get("DEMO_KERNEL")
     if named:
         return Choice(driver, distro, named, "DEMO_KERNEL names it")
-    rows = provision.json("kernels", driver, "--distro", distro)["kernels"]
+    rows = provision.json("drivers", "kernels", driver, "--distro", distro)["kernels"]
     usable = _usable(provision, driver, rows)
     if running in usable:
         return Choice(

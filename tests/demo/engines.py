@@ -7,13 +7,13 @@ others is not reconfigured by a demo.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from demo.screen import DemoError
+from kit.base_image import have_base
 from kit.cache import cache_dir
 from kit.engine import Engine, answers
 from kit.podman import Podman
@@ -57,10 +57,9 @@ class Engines:
         if self.builder is not None:
             archive = base_archive(self.runner, distro)
             self.runner.docker("load", "--quiet", "--input", archive)
-        argv: list[str | Path] = [provision.program, "base", distro, "--json"]
-        done = screen.run(argv, env=provision.variables(), live=True, lines=6)
-        base = json.loads(done.stdout)
-        if done.returncode != 0:
+        screen.say(f"The base image of {distro} is pulled or made, if the engine has none.")
+        base = have_base(provision, distro)
+        if "error" in base:
             raise DemoError(f"there is no base image: {base['error']['message']}")
         if base["made"]:
             self.forget_image_at_end(opened, base["image"])

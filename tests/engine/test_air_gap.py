@@ -24,7 +24,7 @@ def test_what_a_bundle_brings_is_built_without_a_network(engine: Engine, tmp_pat
     need_programs("docker-registry")
     need(os.geteuid() == 0, "root", "a network namespace of its own")
     outer = Provision(engine.host)
-    outer("key", "generate", "--output", tmp_path / "fleet", "--no-password")
+    outer("registry", "key", "--output", tmp_path / "fleet", "--no-password")
     (tmp_path / "registry").mkdir()
     bundle = tmp_path / "bundle"
     signed = ("--key", tmp_path / "fleet.key")

@@ -51,10 +51,10 @@ def test_every_packaged_kernel_has_headers(distro: str, tmp_path: Path) -> None:
 
 def test_the_kernels_that_a_driver_builds_on_are_listed(tmp_path: Path) -> None:
     provision = Provision(environment={"XDG_CACHE_HOME": str(tmp_path)})
-    listed = provision.json("kernels", "nvidia", "--distro", "debian:12")
+    listed = provision.json("drivers", "kernels", "nvidia", "--distro", "debian:12")
     assert (listed["driver"], listed["distro"]) == ("nvidia", "debian:12")
     builds = {row["release"]: row["builds"] for row in listed["kernels"]}
     assert builds[kernels()[1]]
     assert [row["version"] is not None for row in listed["kernels"]] == list(builds.values())
-    table = provision("kernels", "nvidia", "--distro", "debian:12").stdout
+    table = provision("drivers", "kernels", "nvidia", "--distro", "debian:12").stdout
     assert all(release in table for release in builds)

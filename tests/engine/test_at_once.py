@@ -236,7 +236,7 @@ def test_whatever_runs_at_once_the_host_is_whole(host: _Host) -> None:
     commands = [
         *(("install", make_pin(version=version).image) for version in VERSIONS),
         *(("apply", "--retry"), ("apply", "--boot"), ("rollback", DRIVER)),
-        *(("gc",), ("prepare", "6.1.0-99-amd64"), ("status",)),
+        *(("gc",), ("apply", "--kernel", "6.1.0-99-amd64"), ("status",)),
     ] * 2
     random.Random(5).shuffle(commands)  # noqa: S311 - an order, not a secret
     started = list(enumerate(commands))

@@ -38,7 +38,7 @@ def test_skopeo_copies_a_registry_with_its_signatures(
         source = f"{outer.address}/{SMALL_DRIVER}"
         run(["skopeo", "sync", *plain, *route, source, f"{registry}/x/drivers"])
         name = f"{registry}/x/drivers/{SMALL_DRIVER}:{TAG}"
-        pulled = NO_ENGINE.json("pull", name, "--root", outer.root)
+        pulled = NO_ENGINE.json("registry", "pull", name, "--root", outer.root)
         assert pulled["reference"].endswith(outer.digest)
         assert pulled["signed_by"] == "fleet.pub"
 
@@ -51,7 +51,7 @@ def test_a_bundle_is_verified_by_programs_of_every_distro(
     how = ("-verify", outer.public, "-signature", f"{sums}.sig", sums)
     assert "Verified OK" in run(["openssl", "dgst", "-sha256", *how]).stdout
     run(["sha256sum", "--check", "--quiet", "--strict", "SHA256SUMS"], cwd=bundle)
-    shown = NO_ENGINE.json("bundle", "show", bundle, "--check", "--root", outer.root)
+    shown = NO_ENGINE.json("bundle", "load", bundle, "--dry-run", "--root", outer.root)
     assert [one["kernel"] for one in shown["artifacts"]] == [OLD_KERNEL]
 
 
@@ -65,9 +65,10 @@ def test_a_bundle_is_made_again_in_place(outer: SignedRegistry, tmp_path: Path) 
     stray.write_bytes(b"of an image that is no longer wanted")
     # As after an interruption: without the list it is no bundle.
     (bundle / "SHA256SUMS").unlink()
-    assert NO_ENGINE("bundle", "show", bundle, "--root", outer.root, check=False).returncode == 3
+    words = ("bundle", "load", bundle, "--dry-run", "--root", outer.root)
+    assert NO_ENGINE(*words, check=False).returncode == 3
     outer.bundle(bundle)
-    NO_ENGINE("bundle", "show", bundle, "--check", "--root", outer.root)
+    NO_ENGINE(*words)
     assert not stray.exists()
     assert not list(bundle.glob("wheels/*"))
 
@@ -91,7 +92,7 @@ def test_a_registry_in_the_gap_is_filled(outer: SignedRegistry, tmp_path: Path, 
         done = NO_ENGINE.json(*words, "--root", outer.root)
         assert len(done["pushed"]) == 3
         assert NO_ENGINE.json(*words, "--root", outer.root)["changed"] is False
-        found = ("search", SMALL_DRIVER, "--registry", f"{registry}/drivers", "--verify")
+        found = ("registry", "list", SMALL_DRIVER, "--registry", f"{registry}/drivers", "--verify")
         (image,) = NO_ENGINE.json(*found, "--root", outer.root)["images"]
         assert image["signed_by"] == "fleet.pub"
 
@@ -121,6 +122,6 @@ def test_what_cosign_saves_is_taken(outer: SignedRegistry, cosign: Path, tmp_pat
     name = f"{outer.address}/{SMALL_DRIVER}@{outer.digest}"
     saved = tmp_path / "saved"
     run([cosign, "save", "--allow-insecure-registry", "--dir", saved, name])
-    pulled = NO_ENGINE.json("pull", saved, "--root", outer.root)
+    pulled = NO_ENGINE.json("registry", "pull", saved, "--root", outer.root)
     assert (pulled["signed_by"], pulled["digest"]) == ("fleet.pub", PIN.digest)
     assert re.search(r"/saved/", pulled["reference"])

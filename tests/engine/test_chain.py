@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kit.hosts import DISTRO, IMAGE, OLD_KERNEL, SMALL_DRIVER
+from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,15 +14,6 @@ if TYPE_CHECKING:
     from kit.product import Provision
 
 _TARGET = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--distro", DISTRO)
-
-
-def test_the_base_image_is_made_once(engine: Engine, provision: Provision) -> None:
-    before = engine.layers()
-    made = provision.json("base", DISTRO)
-    assert (made["image"], made["made"]) == (IMAGE, False)
-    assert f"{IMAGE} {made['digest']}" in provision("base", DISTRO).stdout
-    assert provision.json("base", DISTRO, "--dry-run")["would_make"] is False
-    assert engine.layers() == before
 
 
 def test_the_image_is_named_by_the_pins_digest(

@@ -87,7 +87,7 @@ DEST_MODULE_LOCATION[0]="/extra"
 def test_a_package_of_debian_becomes_the_modules_that_dkms_builds(
     provision: Provision, engine: Engine, tmp_path: Path, package: str
 ) -> None:
-    made = provision.json("import", "dkms", package, "--output", tmp_path, *_TARGET)
+    made = provision.json("drivers", "import", package, "--output", tmp_path, *_TARGET)
     assert made["file"] == str(tmp_path / made["name"] / "driver.toml")
     built = provision.build(made["name"], *_TARGET, "--catalogue", tmp_path)
     assert provision.json("verify", built["image"])["findings"] == []
@@ -152,7 +152,7 @@ def test_a_shipped_recipe_builds_what_dkms_builds(
 @pytest.mark.nightly
 @pytest.mark.parametrize("package", _EVALUATED)
 def test_every_package_of_debian_is_evaluated(provision: Provision, package: str) -> None:
-    made = provision.json("import", "dkms", f"{package}-dkms", *_TARGET)
+    made = provision.json("drivers", "import", f"{package}-dkms", *_TARGET)
     assert made["modules"]
     assert made["file"] is None
     assert 'kind = "dkms"' in made["recipe"]
@@ -169,7 +169,7 @@ def _made_up(folder: Path, conf: str, **files: str) -> Iterator[str]:
 
 
 def _imported(provision: Provision, url: str, catalogue: Path) -> Mapping[str, Any]:
-    return provision.json("import", "dkms", url, "--output", catalogue, *_TARGET)
+    return provision.json("drivers", "import", url, "--output", catalogue, *_TARGET)
 
 
 def test_an_archive_becomes_a_recipe_and_all_that_its_dkms_conf_says_is_done(
@@ -278,6 +278,6 @@ def test_a_dkms_conf_that_does_more_than_to_set_variables_is_refused(
     provision: Provision, tmp_path: Path, conf: str, part: str
 ) -> None:
     with _made_up(tmp_path, conf) as url:
-        code, error = provision.failure("import", "dkms", url, *_TARGET)
+        code, error = provision.failure("drivers", "import", url, *_TARGET)
     assert code == 2
     assert part in error["message"]

@@ -45,7 +45,9 @@ class Site:
         shutil.copytree(_EXAMPLES, self.folder)
         self.programs = folder / "programs"
         self.programs.mkdir()
-        commands = [["provision", "prebuild", "fleet.toml", "--cell", cell] for cell in _CELLS]
+        commands = [
+            ["provision", "matrix", "fleet.toml", "--push", "--cell", cell] for cell in _CELLS
+        ]
         rows = zip(_CELLS, commands, strict=True)
         cells = [{"id": cell, "command": command} for cell, command in rows]
         (folder / "list.json").write_text(json.dumps({"cells": cells}))
@@ -153,12 +155,12 @@ def test_slurms_script_submits_itself(site: Site) -> None:
 
 def test_systemd_takes_the_units(site: Site) -> None:
     need_programs("systemd-analyze")
-    service = site.folder / "provision-prebuild.service"
+    service = site.folder / "provision-matrix.service"
     program = site.programs / "provision"
     service.write_text(service.read_text().replace("/usr/local/bin/provision", str(program)))
-    timer = site.folder / "provision-prebuild.timer"
+    timer = site.folder / "provision-matrix.timer"
     done = run(["systemd-analyze", "verify", service, timer], check=False)
-    own = [line for line in done.stderr.splitlines() if "provision-prebuild" in line]
+    own = [line for line in done.stderr.splitlines() if "provision-matrix" in line]
     assert own == [], done.stderr
     times = run(["systemd-analyze", "calendar", "*-*-* 03:00:00"], check=False)
     assert times.returncode == 0, times.stderr

@@ -47,7 +47,7 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def kernels(provision: Provision) -> list[str]:
     """Two kernels of Debian 12, the newest first."""
-    listed = provision.json("kernels", SMALL_DRIVER, "--distro", DISTRO)["kernels"]
+    listed = provision.json("drivers", "kernels", SMALL_DRIVER, "--distro", DISTRO)["kernels"]
     releases = [row["release"] for row in listed]
     return [release for release in releases if release in {OLD_KERNEL, NEW_KERNEL}]
 
@@ -171,7 +171,9 @@ def test_six_drivers_on_eight_kernels_and_on_debian_13(
     names = [SMALL_DRIVER]
     target = ("--kernel", NEW_KERNEL, "--distro", DISTRO)
     for package in _PACKAGES:
-        made = provision.json("import", "dkms", package, "--output", tmp_path / "drivers", *target)
+        made = provision.json(
+            "drivers", "import", package, "--output", tmp_path / "drivers", *target
+        )
         names.append(made["name"])
     state, page = tmp_path / "state", tmp_path / "matrix.html"
     words = ("--drivers", ",".join(names), "--catalogue", tmp_path / "drivers", "--state", state)

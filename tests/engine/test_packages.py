@@ -201,7 +201,7 @@ def _main_job(
         )
         pin = host.json("provision", "resolve", MADE_UP, *target)
         context = folder / "context"
-        host("provision", "render", MADE_UP, *target, "--output", context)
+        host("provision", "build", MADE_UP, *target, "--render", context)
         assert "FROM scratch" in (context / "Dockerfile").read_text()
         image = host.json("provision", "build", MADE_UP, *target)["image"]
     assert image == pin["image"]
@@ -240,8 +240,8 @@ def test_units_of_the_package_are_enabled_and_whole(debian: _Host) -> None:
     links = {path.name for path in debian.path("/etc/systemd/system").glob("*.wants/provision-*")}
     assert {"provision-boot.service", "provision-kernel.path"} <= links
     assert {"provision-apply.timer", "provision-repeat.timer"} <= links
-    assert "Nothing to do." in debian("provision", "units").stdout
-    assert "package has installed the units" in debian("provision", "units").stderr
+    assert "Nothing to do." in debian("provision", "units", "install").stdout
+    assert "package has installed the units" in debian("provision", "units", "install").stderr
 
 
 def test_bash_completes_words(debian: _Host) -> None:

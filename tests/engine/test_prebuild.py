@@ -1,4 +1,4 @@
-"""`provision prebuild` with a real registry: builders at once, and layers that are shared."""
+"""`provision matrix --push` with a real registry: builders at once, and layers that are shared."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Site:
         self.log = folder / "log-1"
         password = folder / "password"
         password.write_text("fleet\n")
-        provision("key", "generate", "--output", folder / "fleet", "--password-file", password)
+        provision("registry", "key", "--output", folder / "fleet", "--password-file", password)
         self.fleet = folder / "fleet.toml"
         self.fleet.write_text(
             f'registry = "{address}/drivers"\nsign_key = "{folder}/fleet.key"\n'
@@ -51,7 +51,7 @@ class Site:
     def words(self, name: str, *more: str | Path) -> list[str | Path]:
         """The command of a builder with this folder of results."""
         state = ("--state", self.folder / name)
-        return [self.provision.program, "prebuild", self.fleet, *state, "--json", *more]
+        return [self.provision.program, "matrix", self.fleet, "--push", *state, "--json", *more]
 
     def tags(self) -> list[str]:
         url = f"http://{self.address}/v2/drivers/{SMALL_DRIVER}/tags/list"
@@ -83,9 +83,9 @@ def _hosts_tags(site: Site) -> list[str]:
 def test_two_processes_at_once_build_each_cell_once(site: Site, engine: Engine) -> None:
     before = set(engine.images())
     env = site.provision.variables()
-    listed = site.provision("prebuild", site.fleet, "--list").stdout.splitlines()
+    listed = site.provision("matrix", site.fleet, "--list").stdout.splitlines()
     assert len(listed) == len(_KERNELS)
-    assert listed[0].startswith(f"provision prebuild {site.fleet} --cell {SMALL_DRIVER}/")
+    assert listed[0].startswith(f"provision matrix {site.fleet} --push --cell {SMALL_DRIVER}/")
 
     # A builder that is killed while it builds holds up nobody.
     killed = start(site.words("killed"), log=site.folder / "killed.log", env=env)
@@ -113,9 +113,9 @@ def test_two_processes_at_once_build_each_cell_once(site: Site, engine: Engine) 
     assert set(engine.images()) <= before, "nothing is left in the engine"
 
     # What is there needs no engine, and no time.
-    again = site.provision.json("prebuild", site.fleet, "--state", site.folder / "three")
+    again = site.provision.json("matrix", site.fleet, "--push", "--state", site.folder / "three")
     assert again["counts"] == {"present": len(_KERNELS)}
-    missing = site.provision.json("prebuild", site.fleet, "--list", "--missing")
+    missing = site.provision.json("matrix", site.fleet, "--list", "--missing")
     assert missing["cells"] == []
 
 

@@ -68,7 +68,7 @@ def test_the_agent_pulls_what_another_host_built(
 ) -> None:
     builder = AgentHost.make(tmp_path / "builder", running=OLD_KERNEL)
     builder.configure(f'[registry]\naddress = "{registry}/drivers"\n')
-    pushed = provision.json("push", small_build["image"], "--root", builder.root)
+    pushed = provision.json("registry", "push", small_build["image"], "--root", builder.root)
     assert pushed["reference"].endswith(f"-{OLD_KERNEL}.debian12")
     host = AgentHost.make(tmp_path / "host", running=OLD_KERNEL)
     host.configure(
@@ -100,15 +100,15 @@ def test_an_image_goes_to_a_host_as_one_file(
     provision: Provision, small_build: dict[str, Any], host: Host, tmp_path: Path
 ) -> None:
     need_programs("skopeo")
-    provision("key", "generate", "--output", tmp_path / "fleet", "--no-password")
+    provision("registry", "key", "--output", tmp_path / "fleet", "--no-password")
     archive, signed = tmp_path / "driver.tar", ("--sign", "--key", tmp_path / "fleet.key")
-    pushed = provision.json("push", small_build["image"], "--output", archive, *signed)
+    pushed = provision.json("registry", "push", small_build["image"], "--output", archive, *signed)
     assert pushed["signed"]["facts"]["pin"] == small_build["digest"]
     install = ("install", archive, "--root", host.root, "--public-key")
-    provision("key", "generate", "--output", tmp_path / "other", "--no-password")
+    provision("registry", "key", "--output", tmp_path / "other", "--no-password")
     assert provision(*install, tmp_path / "other.pub", check=False).returncode == 1
     assert not host.store(SMALL_DRIVER).exists()
     provision(*install, tmp_path / "fleet.pub")
     provision("verify", host.entry(SMALL_DRIVER))
-    words = ("push", small_build["image"], "registry.example/x:1", "--output", archive)
+    words = ("registry", "push", small_build["image"], "registry.example/x:1", "--output", archive)
     assert provision(*words, check=False).returncode == 2

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kit.base_image import have_base
 from kit.engine import Engine
 from kit.fileserver import Mirror, served
 from kit.git_server import commit_files, git_served, guard
@@ -296,7 +297,7 @@ def test_a_dkms_conf_is_evaluated_and_built_from_there(
     target = ("--kernel", kernel, "--distro", stand.distro.name, "--root", fresh.root)
     with served(tarball.parent) as url:
         address = f"{url}/{tarball.name}"
-        fresh.provision.json("import", "dkms", address, "--output", drivers, *target)
+        fresh.provision.json("drivers", "import", address, "--output", drivers, *target)
         built = fresh.provision.build("hello", *target, "--catalogue", drivers)
     module = _module(stand.engine, built["image"], tmp_path / "out")
     assert run(["modinfo", "-F", "vermagic", module]).stdout.split()[0] == kernel
@@ -575,17 +576,18 @@ def test_a_base_image_is_made_from_the_distros_packages(
     stand: _Stand, fresh: _Host, tmp_path: Path
 ) -> None:
     distro = stand.distro
-    words = ("base", distro.name, "--again", "--root", fresh.root)
     # The host is of the distro, and has no repositories of it.
-    status, error = fresh.provision.failure(*words)
-    assert status == 3
+    with Engine() as engine:
+        made = have_base(Provision(engine.host), distro.name, root=fresh.root)
+    error = made["error"]
+    assert error["exit_code"] == 3
     assert f"[distros.{distro.id}] repositories" in error["resolution"]
     (fresh.root / "etc/key.asc").write_bytes(stand.site.key.read_bytes())
     with Engine() as engine:
         host = stand.fresh(tmp_path / "other", engine.host)
         (host.root / "etc/key.asc").write_bytes(stand.site.key.read_bytes())
         host.configure("".join([_CONFIG, *_named(stand)]))
-        made = host.provision.json("base", distro.name, "--root", host.root)
+        made = have_base(host.provision, distro.name, root=host.root)
         assert made["made"]
         image = made["image"]
         printed = engine.docker(

@@ -77,11 +77,11 @@ def test_a_host_that_trusts_another_key_gets_nothing_and_says_so(
 
 def test_pull_and_search_say_who_signed(fleet: Fleet, tmp_path: Path) -> None:
     host = fleet.host(tmp_path / "host", "fleet.pub", "other.pub")
-    pulled = _NO_ENGINE.json("pull", fleet.by_digest, "--root", host.root)
+    pulled = _NO_ENGINE.json("registry", "pull", fleet.by_digest, "--root", host.root)
     assert pulled["signed_by"] == "fleet.pub"
     assert pulled["changed"] is True
     assert pulled["facts"]["pin"] == fleet.built["digest"]
-    found = _NO_ENGINE.json("search", SMALL_DRIVER, "--verify", "--root", host.root)
+    found = _NO_ENGINE.json("registry", "list", SMALL_DRIVER, "--verify", "--root", host.root)
     (image,) = found["images"]
     assert (image["signed_by"], image["kernel"]) == ("fleet.pub", OLD_KERNEL)
     _NO_ENGINE("verify", fleet.by_digest, "--root", host.root)
@@ -100,7 +100,7 @@ def test_cosign_reads_ours_and_we_read_cosigns(fleet: Fleet, cosign: Path, tmp_p
     how = ("--tlog-upload=false", "--allow-insecure-registry", "-y", *said)
     run([cosign, "sign", "--key", f"{prefix}.key", *how, fleet.by_digest], env=environment)
     host = fleet.host(tmp_path / "host", "cosign.pub")
-    pulled = _NO_ENGINE.json("pull", fleet.by_digest, "--root", host.root)
+    pulled = _NO_ENGINE.json("registry", "pull", fleet.by_digest, "--root", host.root)
     assert pulled["signed_by"] == "cosign.pub"
     # And ours is still there beside it.
     run([cosign, "verify", "--key", public, *_INSECURE, *annotation, fleet.by_digest])
@@ -226,20 +226,20 @@ def test_layers_that_skopeo_compressed_with_zstd_are_pulled(
     manifest = requests.get(url, headers={"Accept": OCI_MANIFEST}, timeout=10).json()
     assert all(layer["mediaType"].endswith("zstd") for layer in manifest["layers"])
     password = ("--password-file", fleet.folder / "password")
-    _NO_ENGINE("sign", name, "--key", fleet.folder / "fleet.key", *password)
+    _NO_ENGINE("registry", "sign", name, "--key", fleet.folder / "fleet.key", *password)
     host = fleet.host(tmp_path / "host", "fleet.pub")
-    pulled = _NO_ENGINE.json("pull", name, "--root", host.root)
+    pulled = _NO_ENGINE.json("registry", "pull", name, "--root", host.root)
     assert pulled["changed"] is True
     _NO_ENGINE("verify", pulled["entry"])
 
 
 def test_tags_say_what_there_is(fleet: Fleet, tmp_path: Path) -> None:
     host = fleet.host(tmp_path / "host", "fleet.pub")
-    found = _NO_ENGINE.json("search", SMALL_DRIVER, "--verify", "--root", host.root)
+    found = _NO_ENGINE.json("registry", "list", SMALL_DRIVER, "--verify", "--root", host.root)
     (image,) = found["images"]
     assert (image["pin"], image["signed_by"]) == (fleet.built["digest"], "fleet.pub")
     # A second push of the same image sends nothing; the tag of its Pin leads to it.
     digest = fleet.by_digest.rsplit("@", 1)[1]
     by_pin = f"{fleet.address}/{SMALL_DRIVER}:{fleet.built['signed']['pin_tag']}"
-    pulled = _NO_ENGINE.json("pull", by_pin, "--root", host.root)
+    pulled = _NO_ENGINE.json("registry", "pull", by_pin, "--root", host.root)
     assert pulled["reference"] == f"{by_pin}@{digest}"

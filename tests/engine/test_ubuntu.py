@@ -120,7 +120,7 @@ def test_the_host_is_known(lab: Lab, cache: Path) -> None:
 
 
 def test_kernels_are_those_of_the_archive(lab: Lab, cache: Path) -> None:
-    listed = lab.provision(cache).json("kernels", *lab.target)
+    listed = lab.provision(cache).json("drivers", "kernels", *lab.target)
     assert listed["distro"] == UBUNTU
     assert [(row["release"], row["version"]) for row in listed["kernels"]] == [(KERNEL, "1.0")]
 

@@ -83,7 +83,7 @@ def test_facts_are_written_again_when_a_gpu_is_divided_or_they_are_out_of_date(
             )
         ):
             machine("sh", "-c", event)
-            count = f'[ "$(grep -c "^devices refresh$" /run/ran)" -gt {number} ]'
+            count = f'[ "$(grep -c "^devices --rescan$" /run/ran)" -gt {number} ]'
             machine("timeout", "60", "sh", "-c", f"until {count}; do sleep 0.2; done")
             idle = "until systemctl show -P SubState provision-devices.path | grep -qx waiting"
             machine("timeout", "60", "sh", "-c", f"{idle}; do sleep 0.2; done")

@@ -96,7 +96,7 @@ def test_without_an_archive_the_way_out_is_named(ansible: Ansible) -> None:
     played = _play(ansible, check=False)
     assert played.code != 0
     assert "provision_host_python_archive" in played.output
-    assert "provision host-python" in played.output
+    assert "provision export host-python" in played.output
 
 
 def test_an_archive_that_is_not_there_is_named(ansible: Ansible) -> None:

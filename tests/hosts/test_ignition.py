@@ -94,7 +94,7 @@ class Maker:
         config.write_text(toml)
         words = ("--config", config, "--url", url, "--output", output, "--variant", variant)
         files = ("--python", self.python, "--hook", DECORATOR, "--source", self.wheel)
-        return Provision().json("ignition", *words, *files)
+        return Provision().json("export", "ignition", *words, *files)
 
 
 @dataclass(frozen=True, slots=True)

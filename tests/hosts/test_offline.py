@@ -69,7 +69,7 @@ def test_a_host_without_an_engine_gets_a_signed_driver_from_a_registry(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
     _need()
-    NO_ENGINE("key", "generate", "--output", tmp_path / "former", "--no-password")
+    NO_ENGINE("registry", "key", "--output", tmp_path / "former", "--no-password")
     variables = _never_builds(settings)
     del variables["provision_driver_config"]["trust"]
     former = str(tmp_path / "former.pub")
@@ -127,7 +127,7 @@ def test_a_host_without_a_network_gets_all_from_the_bundle(
 
 def _by_hand(machine: SshHost) -> None:
     """What a person does on one host, and what is refused there for a key of someone else."""
-    shown = json.loads(machine(_PROVISION, "bundle", "show", _MEDIUM, "--check", "--json").stdout)
+    shown = json.loads(machine(_PROVISION, "bundle", "load", _MEDIUM, "--dry-run", "--json").stdout)
     assert shown["signed_by"] == "fleet.pub"
     words = (_PROVISION, "bundle", "load", _MEDIUM, "--store", "--json")
     done = json.loads(machine(*words).stdout)

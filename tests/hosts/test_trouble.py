@@ -72,7 +72,7 @@ _REFUSED: dict[str, list[Row]] = {
         ),
         (_driver("constraints", "/nowhere/c.txt"), "provision_driver_constraints"),
         (_driver("images", ["/nowhere/nvidia.tar"]), "docker save"),
-        (_python("", "/nowhere/p.tar.gz"), "provision host-python"),
+        (_python("", "/nowhere/p.tar.gz"), "provision export host-python"),
         (_python("abc"), "which is no checksum"),
         (_python("0" * 64), "provision_host_python_archive_sha256"),
         (_driver("config", {"drivers": {"nvidea": {}}}), "Did you mean 'nvidia'?"),

@@ -61,7 +61,7 @@ def _indexes() -> list[tuple[str, str, str]]:
 def debian_tree(suite: str, folder: Path, *, include: Sequence[str] = ()) -> None:
     """Fill `folder`, which doesn't exist yet, with a minimal Debian and packages. Needs root.
 
-    Of each release with a base image one tree is bootstrapped: the image's, by `provision base`.
+    Of each release with a base image one tree is bootstrapped: the image's, as builds make it.
 
     Raises:
         CommandFailedError: one of the programs failed; its output is in the message.

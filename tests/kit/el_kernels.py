@@ -145,7 +145,9 @@ def _debs(newer: str) -> Path:
 
     def make(folder: Path) -> None:
         folder.mkdir()
-        listed = Provision().json("kernels", "v4l2loopback", "--distro", "debian:13")["kernels"]
+        listed = Provision().json("drivers", "kernels", "v4l2loopback", "--distro", "debian:13")[
+            "kernels"
+        ]
         # The newest comes first.
         releases = [row["release"] for row in listed if _RELEASE.fullmatch(row["release"])]
         older = releases[-1]

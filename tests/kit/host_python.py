@@ -38,4 +38,4 @@ def _make(engine: Engine | None, draft: Path) -> None:
             engine = stack.enter_context(Engine())
             load_base(engine)
         words = ("--distro", DISTRO, "--output", draft, *BUILD_NETWORK)
-        Provision(engine.host)("host-python", *words)
+        Provision(engine.host)("export", "host-python", *words)

@@ -94,10 +94,10 @@ def replaced() -> str | None:
 
 
 def _packaged() -> list[str]:
-    """All kernels that DISTRO packages, by `provision kernels`."""
+    """All kernels that DISTRO packages, by `provision drivers kernels`."""
     known = cache_dir() / "kernels.json"
     if not known.exists() or time.time() - known.stat().st_mtime > _FRESH_S:
-        listed = Provision().json("kernels", "v4l2loopback", "--distro", DISTRO)
+        listed = Provision().json("drivers", "kernels", "v4l2loopback", "--distro", DISTRO)
         draft = known.with_suffix(f".{os.getpid()}")
         draft.write_text(json.dumps([row["release"] for row in listed["kernels"]]))
         draft.rename(known)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kit.base_image import have_base
 from kit.cache import REPOSITORY, cache_dir, cached, key_of
 from kit.process import Completed, run
 
@@ -55,7 +56,7 @@ IMAGE = "debian:bookworm"
 
 # A private engine has no bridge: without this, containers that download reach no archive.
 BUILD_NETWORK = ("--network", "host")
-_DOWNLOADING = ("build", "install", "matrix", "render", "resolve")
+_DOWNLOADING = ("build", "install", "matrix", "resolve")
 
 # `--json` documents are read where they are tested; what is in them is each command's business.
 Document = dict[str, Any]
@@ -139,12 +140,12 @@ def make_wheel(folder: Path) -> Path:
 def base_archive(engine: Engine, distro: str) -> Path:
     """A `docker save` archive of the base image of `distro` (such as `debian:12`), from the cache.
 
-    Where it is missing, `provision base` makes the image in `engine`: pulled or debootstrapped.
+    Where it is missing, the image is made in `engine` as builds do: pulled or debootstrapped.
     """
 
     def make(draft: Path) -> None:
         before = set(engine.images())
-        Provision(engine.host)("base", distro)
+        have_base(Provision(engine.host), distro)
         engine.docker("save", "--output", draft, *sorted(set(engine.images()) - before))
 
     key = key_of(REPOSITORY / "src/provision/build")

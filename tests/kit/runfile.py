@@ -104,7 +104,7 @@ def debian_runfile(provision: Provision, kernel: str, distro: str) -> tuple[Path
         work = draft.with_suffix(".work")
         shutil.rmtree(work, ignore_errors=True)
         context, tree = work / "context", work / "tree"
-        provision("render", *target, "--output", context)
+        provision("build", *target, "--render", context)
         for source in pin["sources"]:
             run(["dpkg-deb", "--extract", context / "sources" / source["sha256"], tree])
         packed = tree / "usr/src/nvidia-open-kernel.tar.xz"

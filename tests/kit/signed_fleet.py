@@ -70,7 +70,7 @@ def signed_fleet(engine: Engine, folder: Path) -> Iterator[Fleet]:
     password = folder / "password"
     password.write_text(f"{PASSWORD}\n")
     for name in ("fleet", "other"):
-        provision("key", "generate", "--output", folder / name, "--password-file", password)
+        provision("registry", "key", "--output", folder / name, "--password-file", password)
     (folder / "registry").mkdir()
     with serving_registry(folder / "registry") as registry:
         address = f"{registry}/drivers"

@@ -87,12 +87,12 @@ def signed_registry(folder: Path) -> Iterator[SignedRegistry]:
         address = f"{registry}/drivers"
         digest = _push(root, address, folder)
         name = f"{address}/{SMALL_DRIVER}@{digest}"
-        NO_ENGINE("sign", name, "--key", folder / "fleet.key", "--root", root)
+        NO_ENGINE("registry", "sign", name, "--key", folder / "fleet.key", "--root", root)
         yield SignedRegistry(address, root, folder, digest)
 
 
 def _host(folder: Path) -> Path:
-    NO_ENGINE("key", "generate", "--output", folder / "fleet", "--no-password")
+    NO_ENGINE("registry", "key", "--output", folder / "fleet", "--no-password")
     host = AgentHost.make(folder / "host", running=OLD_KERNEL)
     trusted = host.root / "etc/provision/trust.d"
     trusted.mkdir(parents=True)

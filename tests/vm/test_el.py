@@ -62,7 +62,7 @@ def host(
         host.put_catalogue(el_drivers)
         host.want(**WANTED)
         host.apply()
-        guest("provision units")
+        guest("provision units install")
         # What starts the agent in this scenario are kernels.
         guest("systemctl stop provision-apply.timer")
         yield host
@@ -86,7 +86,7 @@ def test_kernel_install_has_a_plugin_and_dpkg_no_hooks(host: ManagedGuest) -> No
     guest = host.guest
     guest(f"test -x {_PLUGIN}")
     assert guest("find /etc/kernel -name '*provision*'").stdout.split() == [_PLUGIN]
-    assert json.loads(guest("provision units --json").stdout)["changed"] is False
+    assert json.loads(guest("provision units install --json").stdout)["changed"] is False
 
 
 def test_modules_for_a_new_kernel_are_built_before_the_reboot(

@@ -94,7 +94,7 @@ def host(
         host.put_catalogue(el_drivers)
         _want(host, el, el_mirror, **WANTED)
         host.apply()
-        guest("provision units")
+        guest("provision units install")
         # What starts the agent in this scenario are deployments.
         guest("systemctl stop provision-apply.timer")
         yield host

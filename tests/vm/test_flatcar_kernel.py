@@ -114,7 +114,9 @@ def host(
         host.put_catalogue(drivers)
         guest.reboot()
         # What starts the agent in this scenario are boots.
-        guest("provision units && systemctl stop provision-apply.timer provision-kernel.path")
+        guest(
+            "provision units install && systemctl stop provision-apply.timer provision-kernel.path"
+        )
         yield host
 
 

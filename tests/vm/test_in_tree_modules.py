@@ -141,7 +141,7 @@ def test_the_first_apply_asks_for_a_reboot_because_one_is_held(host: ManagedGues
     assert host.status(TWIN)["state"] == "reboot-required", done.output
     assert host.is_loaded(CONFLICT)
     assert not _has_own(host)
-    guest("provision units")
+    guest("provision units install")
     # The initramfs knows it before the reboot, and so does the next apply.
     text = guest(
         "unmkinitramfs /initrd.img /root/tree && cat /root/tree/etc/modprobe.d/provision-*"

@@ -48,7 +48,7 @@ def host(bookworm_product: Path, engine_address: str, duo_drivers: Path) -> Iter
         host.put_catalogue(duo_drivers)
         host.want(duo="1.0")
         host.apply()
-        guest("provision units")
+        guest("provision units install")
         # What starts the agent in this scenario are kernels.
         guest("systemctl stop provision-apply.timer")
         yield host

@@ -206,7 +206,7 @@ def test_a_guest_whose_power_is_cut_while_it_loads_boots_with_a_whole_driver(
     host: ManagedGuest, seconds: float
 ) -> None:
     guest = host.guest
-    guest("provision units && sync")
+    guest("provision units install && sync")
     reload = f"while true; do provision unload {DUO}; provision load {DUO}; done >/dev/null 2>&1"
     guest(f"nohup sh -c '{reload}' >/dev/null 2>&1 &")
     time.sleep(seconds)

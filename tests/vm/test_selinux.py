@@ -60,7 +60,7 @@ def guest(
         host.put_catalogue(duo_drivers)
         host.want(duo=DUO_VERSIONS[0])
         guest(f"{_READABLE} >/root/readable-before; wc -l <{_LOG} >/root/log-before")
-        guest("provision units")
+        guest("provision units install")
         # In the domain and with the rights that the unit leaves it.
         guest("systemctl start provision-apply || { journalctl -u provision-apply; exit 1; }")
         host.remember_archive()

@@ -41,7 +41,7 @@ def guest(
     with guest_of(DEBIAN_12) as guest:
         guest.install(bookworm_product)
         store.put(guest)
-        guest("provision units")
+        guest("provision units install")
         guest("systemctl is-active provision-kernel.path provision-apply.timer")
         guest.set_network(on=False)
         guest.reboot()
@@ -186,7 +186,7 @@ def test_a_broken_python_costs_no_driver_and_the_journal_says_how_to_repair_it(
 
 
 def test_a_host_without_units_is_as_before(guest: Guest) -> None:
-    guest("provision units --remove")
+    guest("provision units remove")
     units = guest("systemctl list-unit-files 'provision-*' --no-legend", check=False).stdout
     assert units.strip() == ""
     assert guest(f"find {_HOOKS} -name provision").stdout == ""

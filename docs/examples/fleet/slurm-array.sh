@@ -10,7 +10,7 @@
 set -eu
 
 if [ -z "${SLURM_ARRAY_TASK_ID:-}" ]; then
-    provision prebuild fleet.toml --list --missing --json > cells.json
+    provision matrix fleet.toml --list --missing --json > cells.json
     jq --raw-output '.cells[].id' cells.json > cells.txt
     count=$(wc -l < cells.txt)
     if [ "$count" -eq 0 ]; then
@@ -21,4 +21,4 @@ if [ -z "${SLURM_ARRAY_TASK_ID:-}" ]; then
 fi
 
 cell=$(sed -n "${SLURM_ARRAY_TASK_ID}p" cells.txt)
-exec provision prebuild fleet.toml --cell "$cell" --state "${TMPDIR:-/tmp}/prebuild"
+exec provision matrix fleet.toml --push --cell "$cell" --state "${TMPDIR:-/tmp}/matrix"

@@ -155,7 +155,7 @@ fn unanswered(
         others => format!("name a flag that they have ({}), or ", others.join(", ")),
     };
     Some(error.resolve(format!(
-        "{others}put the vendor's file there: provision vendor-file DRIVER --output {folder}/DRIVER.json"
+        "{others}put the vendor's file there: provision drivers vendor-file DRIVER --output {folder}/DRIVER.json"
     )))
 }
 

@@ -16,7 +16,7 @@ use crate::spec::json::Json;
 /// The folder of the files, below the host's root.
 pub const FOLDER: &str = "/run/oci-decorator/devices";
 /// What to do about facts that can't be used.
-pub const WRITE_AGAIN: &str = "write the device facts again: `provision devices refresh`";
+pub const WRITE_AGAIN: &str = "write the device facts again: `provision devices --rescan`";
 /// A change of this file makes `provision-devices.path` have the facts written again.
 const REFRESH: (&str, &str) = ("run/oci-decorator", "refresh");
 /// Largest file that is read, in bytes. A device takes some hundred bytes.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from provision.agent.observe import observe
 from provision.agent.plan import plan
 from provision.agent.publish import publish
 from provision.agent.status import Status, Trouble, failed_status, status_of
-from provision.errors import ExitCode, ProvisionError
+from provision.errors import ExitCode, ProvisionError, UnexpectedError, as_error
 from provision.progress import Note, Progress, silent
 from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
@@ -25,41 +24,6 @@ from provision.store.state import DriverState, update_state
 
 # The error must reach its reader soon, even if the status waits for a lock.
 _PUBLISH_SECONDS = 5.0
-
-
-class UnexpectedError(ProvisionError):
-    """An error that the program does not expect: one of a library, or a defect."""
-
-
-class InterruptedRunError(ProvisionError):
-    """The run was stopped by Ctrl-C or SIGTERM."""
-
-    exit_code = ExitCode.INTERRUPTED
-
-
-def as_error(error: BaseException) -> ProvisionError:
-    """Return the error to report for an exception."""
-    match error:
-        case ProvisionError():
-            return error
-        case KeyboardInterrupt():
-            return InterruptedRunError(
-                "The run was interrupted.", resolution="Run 'provision apply' to continue."
-            )
-        case OSError() if error.errno is not None:
-            what = f"'{error.filename}': " if error.filename else ""
-            return ProvisionError(
-                f"{what}{error.strerror or error}.",
-                resolution="Free some space or make the folder writable, then run 'provision apply'"
-                " again.",
-            )
-        case _:
-            return UnexpectedError(
-                f"An unexpected error: {type(error).__name__}: {error}",
-                resolution="Run 'provision apply' again. If the error persists, report it with"
-                " the lines above.",
-                details="".join(traceback.format_exception(error)).rstrip(),
-            )
 
 
 @dataclass(frozen=True, slots=True)

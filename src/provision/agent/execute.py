@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from provision.agent.conclusion import as_error
 from provision.agent.failures import failure_of
 from provision.agent.model import Action, KernelArtifact, Observed, Outcome, Run
 from provision.agent.preparing import Preparer
 from provision.agent.rollback import choose, reject
 from provision.documents import load_json
-from provision.errors import InUseError, NotFoundError, ProvisionError
+from provision.errors import InUseError, NotFoundError, ProvisionError, as_error
 from provision.kmod.host_modules import record_loaded, unloading
 from provision.kmod.load import load, unload
 from provision.kmod.refusals import UnfitModuleError

@@ -77,7 +77,7 @@ def foresee(run: Run, planned: Plan) -> tuple[Foreseen, ...]:
         run: The apply.
         planned: Its plan.
     """
-    observed = observe(run.root, run.desired)
+    observed = observe(run.root, run.desired, coming=run.coming)
     making = {(a.driver, a.kernel): a for a in planned.actions if a.kind == "prepare"}
     blocked = {(b.driver, b.kernel): b for b in planned.blocked if b.obstacle != "reboot-required"}
     with closing(Preparer(run)) as preparer:

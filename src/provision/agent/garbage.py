@@ -19,7 +19,7 @@ from provision.build.package_store import PackageStore
 from provision.build.workspace import load_settings
 from provision.distros.debian import default_cache
 from provision.errors import NotFoundError, ProvisionError
-from provision.files import glob_in_root, in_root, remove_lock
+from provision.files import glob_in_root, remove_lock
 from provision.fleet.matrix.results import Results, matrix_folder
 from provision.host.folders import STORE
 from provision.host.kernels import Kernels, find_kernels
@@ -262,9 +262,8 @@ def remove_packages(
 
 
 def _named_logs(root: Path) -> frozenset[str]:
-    """Return the logs that results of ``matrix`` and ``prebuild`` name."""
-    folders = (matrix_folder(root), in_root(root, STORE / "prebuild"))
-    known = [result for folder in folders for result in Results(folder).load()[0]]
+    """Return the logs that results of ``matrix`` name."""
+    known, _problems = Results(matrix_folder(root)).load()
     return frozenset(result.log for result in known if result.log)
 
 

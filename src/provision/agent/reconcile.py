@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from provision.agent.execute import Executor
 
 
-def look_at(root: Path, desired: Desired, mode: Mode | None = None) -> tuple[Plan, Status]:
+def look_at(
+    root: Path, desired: Desired, mode: Mode | None = None, *, coming: tuple[str, ...] = ()
+) -> tuple[Plan, Status]:
     """Return the plan of an apply and the host's status, without changing the host."""
-    observed = observe(root, desired)
+    observed = observe(root, desired, coming=coming)
     planned = plan(desired, observed, mode)
     return planned, status_of(desired, observed, planned, time=int(time.time()))
 

@@ -84,10 +84,7 @@ def find_base(engine: Engine, request: BaseRequest, *, progress: Progress = sile
             f"There is no base image '{request.name}', here or in its registry."
             if request.is_published
             else f"There is no base image '{request.name}' here.",
-            resolution=f"Run 'provision base {request.distro}:{request.version}', which makes one "
-            "from what the distro publishes, or name another with --base."
-            if request.can_be_made
-            else f"Pull it (docker pull {request.name}), or name another with --base or in"
+            resolution=f"Pull it (docker pull {request.name}), or name another with --base or in"
             f" /etc/provision/provision.toml: [distros.{request.distro}] base_images.",
         )
     _check_architecture(image, request)
@@ -195,7 +192,7 @@ def image_of_tree(engine: Engine, tree: Path, request: BaseRequest, maker: str) 
         raise ProvisionError(
             f"The engine at {engine.host} imported '{request.name}' but does not list it.",
             resolution="Look into the engine's log (journalctl -u docker),"
-            " then run again: provision base",
+            " then run the command again.",
         )
     return _base_pin(request.name, image.id)
 
@@ -273,7 +270,7 @@ def _packed(tree: Path, folder: Path) -> Iterator[IO[bytes]]:
     except (tarfile.TarError, ValueError) as error:
         raise ProvisionError(
             f"'{tree}' could not be packed: {error}.",
-            resolution="Make the tree again: provision base",
+            resolution="Run the command again, which makes the tree again.",
         ) from error
     with path.open("rb") as tar:
         yield tar

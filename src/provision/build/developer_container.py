@@ -20,7 +20,6 @@ from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import download_signed
 from provision.files import in_root, lock
-from provision.host.facts import read_facts
 from provision.pin import BasePin
 from provision.progress import Note, Progress, silent
 from provision.run import run
@@ -110,62 +109,29 @@ _KEYRING = "/etc/provision/keys/flatcar.asc"
 _FINGERPRINT = "F88CFEDEFF29A5B4D9523864E25D9AED0593B34A"
 
 
-def developer_request(settings: Settings, distro: str | None) -> BaseRequest | None:
-    """Return the request for a developer container; None: the distro is not Flatcar.
-
-    Args:
-        settings: The host.
-        distro: ``flatcar:4081.2.0``; None: the host's.
-
-    Raises:
-        UsageError: The version is missing, or not valid.
-    """
-    facts = read_facts(settings.root)
-    named = distro or f"{facts.distro.id}:{facts.distro.version}"
-    name, _, version = named.partition(":")
-    if name != FLATCAR:
-        return None
-    # It becomes part of an address and of a file's name.
-    if not _VERSION.fullmatch(version):
-        what = f"'{version}' is no version of Flatcar" if version else "Its version is missing"
-        raise UsageError(
-            f"{what}.",
-            resolution="Give it as os-release has it: provision base flatcar:4081.2.0",
-        )
-    return BaseRequest(
-        distro=FLATCAR,
-        version=version,
-        codename=FLATCAR,
-        architecture=facts.arch,
-        reference=f"flatcar-developer:{version}",
-    )
-
-
 def ensure_developer_image(
-    settings: Settings,
-    engine: Engine,
-    request: BaseRequest,
-    *,
-    replace: bool = False,
-    progress: Progress = silent,
-) -> tuple[BasePin, bool]:
-    """Return the developer container as an image, and whether it was made.
+    settings: Settings, engine: Engine, request: BaseRequest, *, progress: Progress = silent
+) -> BasePin:
+    """Return the developer container of a release as an image, which is made if it is missing.
 
     Raises:
+        UsageError: The version is not valid.
         NotFoundError: There is no such release, or the key that signs them is not on the host.
         SignatureError: The file is not signed by that key.
         ProvisionError: A download failed, or the file is damaged.
     """
-    before = engine.image(request.name)
-    if before is not None and not replace:
-        return BasePin(image=request.name, digest=before.id), False
+    # It becomes part of an address and of a file's name.
+    if not _VERSION.fullmatch(request.version):
+        raise UsageError(
+            f"'{request.version}' is no version of Flatcar.",
+            resolution="Give it as os-release has it: --distro flatcar:4081.2.0",
+        )
     # The download has one name: while one process checks its signature, none may write to it.
     with lock(settings.state / "locks" / "developer-containers"):
         image = engine.image(request.name)
-        if image is not None and (before is None or image.id != before.id):
-            # The process that this one waited for made it.
-            return BasePin(image=request.name, digest=image.id), False
-        return _made(settings, engine, request, progress), True
+        if image is not None:
+            return BasePin(image=request.name, digest=image.id)
+        return _made(settings, engine, request, progress)
 
 
 def _made(settings: Settings, engine: Engine, request: BaseRequest, progress: Progress) -> BasePin:

@@ -176,7 +176,8 @@ def _compile_error(pin: Pin, failure: BuildFailure, details: str) -> BuildError:
         f"{what(pin)} does not compile: {count}, the first in {place}.",
         failure,
         resolution="Take a driver version that supports this kernel (--version), another flavour"
-        f" (--flavour) or another kernel ('provision kernels {pin.driver.name}' lists them). If"
+        f" (--flavour) or another kernel ('provision drivers kernels {pin.driver.name}' lists"
+        f" them). If"
         " there is none, add a patch to the driver's patches/ folder, or report the lines above to"
         " its vendor.",
         details=details,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from provision.build.base_image import find_base, named_base
+from provision.build.distro_base import ensure_distro_base
 from provision.build.dkms_inspection import MAX_BYTES, MAX_FILES, SourceToInspect, inspect_source
 from provision.build.driver_request import choose_distro, own_kernel
 from provision.build.package_store import PackageStore
@@ -118,7 +118,7 @@ def import_dkms(
     kernel = _kernel(settings, request)
     with _source(settings, request, distro, progress) as (path, origin):
         asked = base_request(settings, distro)
-        base = named_base(asked) or find_base(engine(), asked, progress=progress)
+        base = ensure_distro_base(settings, engine, asked, progress=progress)
         source = SourceToInspect(path, request.what, kernel.release, kernel.architecture)
         found = inspect_source(engine(), base, source, state=settings.state, progress=progress)
     conf = read_conf(parse_variables(found.variables))
@@ -180,13 +180,14 @@ def _downloaded(url: str, folder: Path, progress: Progress) -> Found:
     if url.endswith(".git"):
         raise UsageError(
             f"'{url}' is a repository, not an archive.",
-            resolution=f"Clone it and give the folder: git clone {url} source && provision import"
-            " dkms source.",
+            resolution=f"Clone it and give the folder: git clone {url} source && provision"
+            " drivers import source.",
         )
     if redact(url) != url:
         raise UsageError(
             f"'{redact(url)}' holds a password or token, and every user may read a recipe.",
-            resolution="Download and unpack it, and give the folder: provision import dkms FOLDER",
+            resolution="Download and unpack it, and give the folder: provision drivers import"
+            " FOLDER",
         )
     progress(Note(f"Downloading {url}"))
     archive, tree = folder / "archive", folder / "tree"

@@ -276,7 +276,7 @@ def _pinned(text: str, name: str, version: str, codename: str) -> DistroPin:
 
 
 def _developer(distro: DistroPin) -> str | None:
-    """Return the name of Flatcar's developer container as ``provision base`` makes it.
+    """Return the name of the image that is made of Flatcar's developer container.
 
     None: the distro has no such image, so one has to be named.
     """

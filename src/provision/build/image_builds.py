@@ -1,4 +1,4 @@
-"""Builds the image of a Pin, and makes the base image of a distro."""
+"""Builds the image of a Pin."""
 
 from __future__ import annotations
 
@@ -7,26 +7,18 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from provision.build.artifact_image import BuildRequest, Built, build, find
-from provision.build.base_image import BaseRequest, find_base
-from provision.build.bootstrap import Mirror, make_apt_base, make_rpm_base
 from provision.build.context_files import commit_files, downloaded_files
-from provision.build.developer_container import developer_request, ensure_developer_image
-from provision.build.driver_request import BuildSettings, choose_distro
+from provision.build.driver_request import BuildSettings
 from provision.build.network_access import proxies
 from provision.build.package_pins import Resolved, render_context
-from provision.build.solving import base_request, open_driver_index, rpm_origin
 from provision.build.workspace import Settings
-from provision.distros.debian.distro_archive import uses_archive
 from provision.engine.connection import connect
 from provision.engine.docker_api import Engine, Image
 from provision.engine.transfer import read_file
-from provision.errors import NotFoundError, ProvisionError
-from provision.files import write_atomic
+from provision.errors import ProvisionError
 from provision.manifest import MANIFEST
-from provision.pin import BasePin, DistroPin, keyring_digest
 from provision.progress import Note, Progress, silent
 
 _SHOWN = 12
@@ -114,84 +106,6 @@ def build_image(
     if differing:
         progress(Note(explanation(differing)))
     return replace(built, differing=differing)
-
-
-def base_of(settings: Settings, distro: str | None) -> BaseRequest:
-    """Return the base image on which a distro is built here; None: the host's distro.
-
-    Raises:
-        NotFoundError: The distro is not supported.
-    """
-    developer = developer_request(settings, distro)
-    return developer or base_request(settings, choose_distro(settings, distro))
-
-
-def ensure_base_image(
-    settings: Settings,
-    engine: Engine,
-    distro: str | None,
-    *,
-    replace: bool = False,
-    progress: Progress = silent,
-) -> tuple[BasePin, bool]:
-    """Return the base image of a distro; make it if it is missing.
-
-    Args:
-        settings: The host.
-        engine: The engine that gets the image.
-        distro: ``debian:12``; None: the host's.
-        replace: Make it again although it exists.
-        progress: Receives the progress.
-
-    Returns:
-        The image, and whether it was made.
-
-    Raises:
-        NotFoundError: The distro is not supported; or the program that makes the image, or the
-            repositories for it, are missing.
-        ProvisionError: It could not be made.
-    """
-    developer = developer_request(settings, distro)
-    if developer is not None:
-        return ensure_developer_image(
-            settings, engine, developer, replace=replace, progress=progress
-        )
-    chosen = choose_distro(settings, distro)
-    request = base_of(settings, distro)
-    if not replace:
-        try:
-            return find_base(engine, request, progress=progress), False
-        except NotFoundError:
-            progress(Note(f"There is no image {request.name}; making it"))
-    if not request.can_be_made:
-        return find_base(engine, request, progress=progress), False
-    return _made_base(settings, engine, chosen, request, progress), True
-
-
-def _made_base(
-    settings: Settings,
-    engine: Engine,
-    distro: DistroPin,
-    request: BaseRequest,
-    progress: Progress,
-) -> BasePin:
-    """Make a base image from the distro's packages; errors as ``ensure_base_image``."""
-    if not uses_archive(distro):
-        origin = rpm_origin(settings, distro)
-        return make_rpm_base(engine, request, origin, state=settings.state, progress=progress)
-    index = open_driver_index(settings, None, distro, at_once=False, progress=progress)
-    index.close()
-    mirror = Mirror(index.mirror, _keyring_file(settings, index.keyring))
-    return make_apt_base(engine, request, mirror, state=settings.state, progress=progress)
-
-
-def _keyring_file(settings: Settings, keyring: bytes | None) -> Path | None:
-    """Write the keys to a file for a program; return None if they are the distro's own."""
-    if keyring is None:
-        return None
-    path = settings.state / "archive/keys" / f"{keyring_digest(keyring)}.gpg"
-    write_atomic(path, keyring)
-    return path
 
 
 def build_arguments(

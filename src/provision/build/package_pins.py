@@ -11,8 +11,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from provision import distros
-from provision.build.base_image import find_base, named_base
 from provision.build.decision import Decision, SolvedPackages, decide
+from provision.build.distro_base import ensure_distro_base
 from provision.build.dockerfile import RenderedContext, render
 from provision.build.driver_request import DriverRequest, choose_distro, own_kernel
 from provision.build.package_store import Closure, PackageStore
@@ -120,7 +120,7 @@ def resolve_solved(
         )
         with archive.refusing(kernel_request.kernel):
             asked = base_request(settings, target.distro, reference=request.base)
-            base = named_base(asked) or find_base(engine(), asked, progress=progress)
+            base = ensure_distro_base(settings, engine, asked, progress=progress)
             needs = PackageNeeds(
                 kernel_request.kernel, decision.tools, archive.repositories, network, toolchain
             )

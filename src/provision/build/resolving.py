@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from provision.build.base_image import find_base, named_base
 from provision.build.decision import decide_in_image
+from provision.build.distro_base import ensure_distro_base
 from provision.build.driver_request import (
     DriverRequest,
     TreeChoice,
@@ -136,7 +136,7 @@ def _in_image(
     asked = base_request(settings, distro, reference=reference)
     if reference == image:
         asked = replace(asked, can_be_made=True, is_published=False)
-    base = named_base(asked) or find_base(engine(), asked, progress=progress)
+    base = ensure_distro_base(settings, engine, asked, progress=progress)
     network = request.network or settings.config.engine.network
     return Resolved(decision(base), target.entry, target.templates, network=network)
 

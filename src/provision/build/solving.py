@@ -147,7 +147,9 @@ def base_request(
         codename=distro.codename,
         architecture=read_facts(settings.root).arch,
         reference=reference or configured or (release.image if release else None),
-        can_be_made=apt is not None or bool(data and data.base_packages),
+        # Not under a name that an admin chose: it stands for something else.
+        can_be_made=not (reference or configured)
+        and (apt is not None or bool(data and data.base_packages)),
         script=apt.debootstrap_script if apt else None,
     )
 

@@ -8,90 +8,73 @@ from __future__ import annotations
 import difflib
 import gc
 import importlib
-import json
 import logging
 import signal
 import sys
-import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
 import click
 
 from provision import __version__
-from provision.errors import ExitCode, ProvisionError, UsageError, redact
+from provision.cli import output
+from provision.errors import ExitCode, ProvisionError, UsageError, as_error, redact
 
 # What click 8.2 and later raise where a group has no command: its message is the help.
 _NO_COMMAND: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
-# Names with their lines in the overview, which is shown without importing the commands.
-COMMANDS: Mapping[str, str] = {
-    "facts": "Show facts about this host: distro, kernel, engines, devices.",
-    "drivers": "List the drivers of the catalogue.",
-    "kernels": "List the packaged kernels, and whether a driver builds on each.",
-    "versions": "Show which versions of a driver are installed and offered.",
-    "import": "Write the recipe of a driver that has a dkms.conf.",
-    "resolve": "Decide every input of a build: the Pin.",
-    "render": "Write the Dockerfile and build context of a Pin.",
-    "base": "Pull or make the base image of a distro.",
-    "build": "Build a driver's modules and user space into an image.",
-    "matrix": "Build drivers for many kernels, and show which of them build.",
-    "prebuild": "Build, push and sign the drivers of a fleet, each cell once.",
-    "key": "Generate the keys that sign images.",
-    "push": "Push an artifact image to the registry that hosts pull from.",
-    "sign": "Sign an artifact image in a registry or an archive.",
-    "search": "List the artifact images of a driver in a registry.",
-    "pull": "Put a signed artifact of a registry into the store.",
-    "bundle": "Carry artifacts, and what builds need, over an air gap.",
-    "verify": "Compare an image or a store entry with its manifest.",
-    "install": "Put an artifact into the host's store and switch to it.",
-    "plan": "Show what 'apply' would do, and why.",
-    "apply": "Bring this host to the state that provision.toml describes.",
-    "prepare": "Make drivers ready for kernels that are not installed yet.",
-    "status": "Show the state of each driver, for this kernel and the next.",
-    "rollback": "Go back to the previous artifact of a driver.",
-    "gc": "Remove artifacts that no kernel needs.",
-    "load": "Load drivers' modules from the store into the running kernel.",
-    "unload": "Unload drivers' modules from the running kernel.",
-    "devices": "Show the indices and UUIDs of devices, or read them again.",
-    "vendor-file": "Write the vendor file of a driver that provision did not install.",
-    "doctor": "Explain what is wrong with drivers on this host, and what to do.",
-    "host-python": "Make a Python for hosts that have none.",
-    "units": "Install or remove the systemd units and kernel hooks.",
-    "export": "Write a driver for KMM, for a DaemonSet, or as a system extension.",
-    "ignition": "Make the files for the first boot of Fedora CoreOS or Flatcar.",
+# The overview, which is shown without importing the commands.
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "On a host": {
+        "status": "Show the state of each driver, for this kernel and the next.",
+        "plan": "Show what 'apply' would do, and why.",
+        "apply": "Bring this host to the state that provision.toml describes.",
+        "rollback": "Go back to the previous artifact of a driver.",
+        "load": "Load drivers' modules from the store into the running kernel.",
+        "unload": "Unload drivers' modules from the running kernel.",
+        "gc": "Remove artifacts that no kernel needs.",
+        "doctor": "Explain what is wrong with drivers on this host, and what to do.",
+        "facts": "Show facts about this host: distro, kernel, engines, devices.",
+        "devices": "Show the indices and UUIDs of devices, or read them again.",
+        "units": "Install or remove the systemd units and kernel hooks.",
+    },
+    "Build": {
+        "drivers": "List drivers, their kernels and versions; add drivers.",
+        "resolve": "Decide every input of a build: the Pin.",
+        "build": "Build a driver's modules and user space into an image.",
+        "verify": "Compare an image or a store entry with its manifest.",
+        "install": "Put an artifact into the host's store and switch to it.",
+        "matrix": "Build drivers for many kernels; push and sign them for a fleet.",
+    },
+    "Share": {
+        "registry": "Push, pull, sign and list artifact images; make the keys.",
+        "bundle": "Carry artifacts, and what builds need, over an air gap.",
+    },
+    "Export": {
+        "export": "Write a driver, or what hosts need first, for another system.",
+    },
 }
-
-# Commands that share a module with the one that it is named after.
+COMMANDS: Mapping[str, str] = {
+    name: line for commands in GROUPS.values() for name, line in commands.items()
+}
 _MODULES: Mapping[str, str] = {
-    "base": "build",
-    "devices": "load",
+    **dict.fromkeys(("status", "plan", "apply", "rollback", "gc"), "agent"),
+    **dict.fromkeys(("load", "unload", "devices"), "modules"),
     "facts": "doctor",
-    "gc": "status",
-    "host-python": "ignition",
-    "import": "drivers",
-    "kernels": "versions",
-    "key": "push",
-    "plan": "apply",
-    "prepare": "apply",
-    "render": "resolve",
-    "rollback": "status",
-    "search": "pull",
-    "sign": "push",
-    "unload": "load",
-    "vendor-file": "load",
+    "resolve": "build",
     "verify": "install",
 }
 
 
 def load_command(name: str) -> click.Command:
-    """Import a command: ``command`` of the module of its name, or ``NAME_command`` of another."""
-    module = importlib.import_module(f"provision.cli.commands.{_MODULES.get(name, name)}")
+    """Import the command of a name."""
+    module = importlib.import_module(f"provision.cli.{_MODULES.get(name, name)}")
     if not gc.isenabled():
         # `main` switched it off. Imported modules stay, so the last collection can skip them.
         gc.freeze()
         gc.enable()
-    command: click.Command = vars(module).get(f"{name.replace('-', '_')}_command") or module.command
+    found = (one for one in vars(module).values() if isinstance(one, click.Command))
+    command = next(one for one in found if one.name == name)
     _let_be_verbose(command)
     return command
 
@@ -121,7 +104,7 @@ def _be_verbose(context: click.Context, option: click.Parameter, value: bool) ->
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are loaded from ``provision.cli.commands`` when they are called."""
+    """A group whose commands are loaded when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands in the order of their use."""
@@ -131,9 +114,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load a command."""
         del ctx
-        if cmd_name not in COMMANDS:
-            return None
-        return load_command(cmd_name)
+        return load_command(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -151,22 +132,16 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the overview without loading the commands."""
         del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(commands.items()))
 
 
-_INDENT = "  "
 _HELP = {"help_option_names": ["-h", "--help"]}
 _EXIT_CODES = (
     "Exit codes: 0 done, or nothing to do; 1 failed; 2 wrong usage or configuration; 3 not found"
     " or not supported; 4 in use, or a reboot is needed; 130 interrupted."
 )
-
-
-class InterruptedByUserError(ProvisionError):
-    """Ctrl-C, or SIGTERM."""
-
-    exit_code = ExitCode.INTERRUPTED
 
 
 def handlers() -> list[logging.Handler]:
@@ -225,81 +200,36 @@ def run(args: Sequence[str]) -> int:
         return ExitCode.FAILED
     except (Exception, KeyboardInterrupt) as error:
         if isinstance(error, _NO_COMMAND):
-            click.echo(error.format_message(), err=True)
+            output.remark(error.format_message())
             return ExitCode.USAGE
-        return _fail(args, _explained(args, error))
+        # The caller reads JSON even if the command line has mistakes.
+        return output.fail(_explained(args, error), as_json="--json" in args)
     return result if isinstance(result, int) else ExitCode.DONE
 
 
 def _explained(args: Sequence[str], error: BaseException) -> ProvisionError:
     """Return the error to report for an exception of a command."""
-    match error:
-        case ProvisionError():
-            return error
-        case click.UsageError():
-            return _usage_error(args, error)
-        case KeyboardInterrupt() | click.Abort():
-            return InterruptedByUserError(
-                "Interrupted.", resolution="Run the command again: it continues where it can."
-            )
-        case OSError():
-            return _system_error(error)
-        case _:
-            return _defect(error)
+    if isinstance(error, click.UsageError):
+        # click finds mistakes in options before it knows the command.
+        program = " ".join(["provision", *_command(args)])
+        return UsageError(
+            error.format_message(), resolution=f"'{program} --help' lists the options."
+        )
+    return as_error(KeyboardInterrupt() if isinstance(error, click.Abort) else error)
+
+
+def _command(args: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a command line that name its command."""
+    rest = iter(args)
+    if (name := next((word for word in rest if word in COMMANDS), None)) is None:
+        return
+    yield name
+    command = load_command(name)
+    if isinstance(command, click.Group) and (below := next(rest, None)) in command.commands:
+        yield str(below)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
     """Stop as on Ctrl-C, so that running work cleans up."""
     del number, frame
     raise KeyboardInterrupt
-
-
-def _fail(args: Sequence[str], error: ProvisionError) -> int:
-    if _wants_json(args):
-        document: dict[str, Any] = {
-            "message": error.message,
-            "resolution": error.resolution,
-            "details": error.details,
-            "exit_code": int(error.exit_code),
-            **error.members(),
-        }
-        click.echo(json.dumps({"error": document}, indent=2))
-    else:
-        click.echo(_text(error), err=True)
-    return int(error.exit_code)
-
-
-def _text(error: ProvisionError) -> str:
-    lines = [f"{click.style('Error:', fg='red', bold=True)} {error.message}"]
-    lines += [_INDENT + line for line in (error.details or "").splitlines()]
-    if error.resolution:
-        lines.append(f"{click.style('What to do:', bold=True)} {error.resolution}")
-    return "\n".join(lines)
-
-
-def _wants_json(args: Sequence[str]) -> bool:
-    """Whether the caller reads JSON, even if the command line has mistakes."""
-    return "--json" in args
-
-
-def _usage_error(args: Sequence[str], error: click.UsageError) -> UsageError:
-    # click finds mistakes in options before it knows the command.
-    command = next((word for word in args if word in COMMANDS), None)
-    program = f"provision {command}" if command else "provision"
-    return UsageError(error.format_message(), resolution=f"'{program} --help' lists the options.")
-
-
-def _system_error(error: OSError) -> ProvisionError:
-    what = f"'{error.filename}': " if error.filename else ""
-    resolution = None
-    if isinstance(error, PermissionError):
-        resolution = "Run the command as root, or give another --root."
-    return ProvisionError(f"{what}{error.strerror or error}.", resolution=resolution)
-
-
-def _defect(error: BaseException) -> ProvisionError:
-    return ProvisionError(
-        f"provision itself failed: {type(error).__name__}: {error}",
-        resolution="This is a defect: please report it with the lines above.",
-        details=traceback.format_exc().rstrip(),
-    )

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from provision.build.driver_request import BuildSettings, DriverRequest, RequestOptions
 from provision.build.workspace import Settings, load_settings
 from provision.cli import options
-from provision.cli.display import shown
+from provision.cli.output import fields, progress
 from provision.engine.docker_api import Engine
 from provision.errors import UsageError
 from provision.progress import Progress
+from provision.registry.artifact_images import Trusted
+from provision.registry.image_archives import is_archive_name, open_archive
 from provision.registry.image_signature import Signer
 from provision.registry.image_signing import configured_signer
+from provision.registry.names import parse_reference
 from provision.registry.private_key import open_signer
-from provision.registry.registries import Consent
+from provision.registry.registries import Consent, connect, examine
 from provision.registry.signing_key import password_line, read_password
 from provision.store.lazy_builds import open_engine, resolve_pin
 
@@ -61,37 +64,35 @@ class Job:
 def job(root: Path, catalogues: tuple[Path, ...] = ()) -> Iterator[Job]:
     """Open a job; its progress is shown until the block ends."""
     settings = load_settings(root, catalogues=catalogues)
-    verbose = click.get_current_context().find_root().params["verbose"]
-    with shown(verbose=verbose) as progress, closing(Job(settings, progress)) as work:
+    with progress() as show, closing(Job(settings, show)) as work:
         yield work
+
+
+def examined(work: Job, image: str, consent: Consent) -> Trusted:
+    """Return the image of a registry or an archive, once its signature is verified."""
+    if is_archive_name(image):
+        repository = open_archive(work.settings, Path(image), progress=work.progress)
+        return examine(work.settings, repository, {}, consent)
+    return examine(work.settings, connect(work.settings, parse_reference(image)), {}, consent)
 
 
 # Options that select a build.
 target = options.option_group(
     "target",
     RequestOptions,
-    click.option(
-        "--kernel", metavar="RELEASE", help="Kernel, as 'uname -r' prints it.  [the running one]"
-    ),
+    options.option("--kernel RELEASE", "Kernel, as 'uname -r' prints it.  [the running one]"),
     options.distro,
-    click.option(
-        "--version",
-        metavar="VERSION",
-        help="Version of the driver, a branch (580), a kind of branch (production, lts,"
+    options.option(
+        "--version VERSION",
+        "Version of the driver, a branch (580), a kind of branch (production, lts,"
         " new-feature), or latest.  [production]",
     ),
     options.flavour,
-    click.option("--base", metavar="IMAGE", help="Base image, as NAME:TAG or NAME@sha256:DIGEST."),
-    click.option(
-        "--network",
-        metavar="MODE",
-        help="Network of the containers that download, as 'docker run' takes it.",
-    ),
-    click.option("--force", is_flag=True, help="Build for a kernel that the recipe does not list."),
-    click.option(
-        "--refresh",
-        is_flag=True,
-        help="Solve the closure of packages again, even if a solution is stored.",
+    options.option("--base IMAGE", "Base image, as NAME:TAG or NAME@sha256:DIGEST."),
+    options.network,
+    options.option("--force", "Build for a kernel that the recipe does not list."),
+    options.option(
+        "--refresh", "Solve the closure of packages again, even if a solution is stored."
     ),
     options.catalogue,
     options.root_or_new,
@@ -102,13 +103,12 @@ target = options.option_group(
 building = options.option_group(
     "how",
     BuildSettings,
-    click.option(
-        "--jobs",
+    options.option(
+        "--jobs N",
+        "Number of compilers that run in parallel.  [one per processor]",
         type=click.IntRange(min=1),
-        metavar="N",
-        help="Number of compilers that run in parallel.  [one per processor]",
     ),
-    click.option("--rebuild", is_flag=True, help="Build even if the image exists."),
+    options.option("--rebuild", "Build even if the image exists."),
 )
 
 
@@ -186,30 +186,34 @@ class KeyOptions(PasswordSource):
 
 
 _password_options = (
-    click.option(
-        "--password-file",
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="File whose first line is the password or PIN of the key.  [the terminal is asked]",
+    options.option(
+        "--password-file FILE",
+        "File whose first line is the password or PIN of the key.  [the terminal is asked]",
+        type=options.FILE,
     ),
-    click.option(
-        "--password-fd",
+    options.option(
+        "--password-fd NUMBER",
+        "File descriptor to read the password or PIN of the key from.",
         type=click.IntRange(min=0),
-        metavar="NUMBER",
-        help="File descriptor to read the password or PIN of the key from.",
     ),
 )
-# The options of KeyOptions, for groups that have further ones.
-private_key_options = (
-    click.option(
-        "--key",
-        metavar="FILE|pkcs11:URI",
-        help="Private key for ECDSA over P-256.  [[registry] sign_key of provision.toml]",
+password_source = options.option_group("source", PasswordSource, *_password_options)
+signing_key = options.option_group(
+    "private",
+    KeyOptions,
+    options.option(
+        "--key FILE|pkcs11:URI",
+        "Private key for ECDSA over P-256.  [[registry] sign_key of provision.toml]",
     ),
     *_password_options,
 )
-password_source = options.option_group("source", PasswordSource, *_password_options)
-signing_key = options.option_group("private", KeyOptions, *private_key_options)
+
+
+def signed_lines(signed: Mapping[str, Any]) -> Iterable[str]:
+    """Return what is shown of a signed image."""
+    facts = signed["facts"]
+    members = {"signed": "reference", "signature": "signature", **{name: name for name in facts}}
+    return fields(members)({**signed, **facts})
 
 
 def _from_descriptor(number: int) -> bytes:

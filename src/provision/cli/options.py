@@ -1,10 +1,9 @@
-"""Options that several commands share, and how commands print their results."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import fields
 from functools import wraps
 from pathlib import Path
@@ -12,9 +11,11 @@ from typing import Any, TypeVar
 
 import click
 
+from provision.cli.output import want_json
 from provision.files import followed
 
 ResultT = TypeVar("ResultT")
+CommandT = TypeVar("CommandT", bound=Callable[..., Any] | click.Command)
 
 
 class _OutputPath(click.Path):
@@ -31,57 +32,69 @@ class _OutputPath(click.Path):
 
 OUTPUT_FILE = _OutputPath(dir_okay=False, path_type=Path)
 OUTPUT = _OutputPath(path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
 _EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
-as_json = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document and nothing else."
+
+def option(
+    declaration: str,
+    said: str,
+    *names: str,
+    **more: Any,  # noqa: ANN401 - as click takes them
+) -> Callable[[CommandT], CommandT]:
+    """Return an option as its help shows it: ``--kernel RELEASE``; without a value it is a flag."""
+    name, _, metavar = declaration.partition(" ")
+    if metavar:
+        more["metavar"] = metavar
+    elif "type" not in more:
+        more["is_flag"] = True
+    return click.option(name, *names, help=said, **more)
+
+
+as_json = option(
+    "--json", "Print one JSON document and nothing else.", expose_value=False, callback=want_json
 )
-root = click.option(
-    "--root",
-    type=_EXISTING_FOLDER,
-    default=Path("/"),
-    show_default=True,
-    metavar="DIR",
-    help="Root of the host.",
+root = option(
+    "--root DIR", "Root of the host.", type=_EXISTING_FOLDER, default=Path("/"), show_default=True
 )
 # A host's root is filled before it boots for the first time.
-root_or_new = click.option(
-    "--root",
-    type=click.Path(file_okay=False, path_type=Path),
+root_or_new = option(
+    "--root DIR",
+    "Root of the host; 'install' makes it where it is missing.",
+    type=FOLDER,
     default=Path("/"),
     show_default=True,
-    metavar="DIR",
-    help="Root of the host; 'install' makes it where it is missing.",
 )
-catalogue = click.option(
-    "--catalogue",
+catalogue = option(
+    "--catalogue DIR",
+    "Additional folder of drivers; may be given more than once.",
     "catalogues",
     type=_EXISTING_FOLDER,
     multiple=True,
-    metavar="DIR",
-    help="Additional folder of drivers; may be given more than once.",
 )
-insecure = click.option("--insecure", is_flag=True, help="Accept an unsigned image of a registry.")
-public_key = click.option(
-    "--public-key",
+insecure = option("--insecure", "Accept an unsigned image of a registry.")
+public_key = option(
+    "--public-key FILE",
+    "Public key, or folder of public keys, to trust in place of those of provision.toml.",
     type=click.Path(exists=True, path_type=Path),
-    metavar="FILE",
-    help="Public key, or folder of public keys, to trust in place of those of provision.toml.",
 )
-allow_downgrade = click.option(
-    "--allow-downgrade",
-    is_flag=True,
-    help="Accept an artifact of a registry that is older than the one before it.",
+allow_downgrade = option(
+    "--allow-downgrade", "Accept an artifact of a registry that is older than the one before it."
 )
-again = click.option("--again", is_flag=True, help="Do it although the result is there already.")
-replace_files = click.option(
-    "--replace", is_flag=True, help="Replace foreign and changed files; copies of them are kept."
+again = option("--again", "Do it although the result is there already.")
+replace_files = option("--replace", "Replace foreign and changed files; copies of them are kept.")
+dry_run = option("--dry-run", "Only show what would be done.")
+distro = option("--distro ID:VERSION", "Distro of the kernel, such as debian:12.  [the host's]")
+flavour = option("--flavour NAME", "Flavour of the driver.  [its default]")
+network = option(
+    "--network MODE", "Network of the containers that download, as 'docker run' takes it."
 )
-dry_run = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-distro = click.option(
-    "--distro", metavar="ID:VERSION", help="Distro of the kernel, such as debian:12.  [the host's]"
+registry = option(
+    "--registry HOST[:PORT][/PREFIX]",
+    "Registry.  [[registry] address of provision.toml]",
+    "address",
 )
-flavour = click.option("--flavour", metavar="NAME", help="Flavour of the driver.  [its default]")
 
 
 def option_group(
@@ -108,33 +121,3 @@ def option_group(
         return added
 
     return add
-
-
-def print_json(document: Mapping[str, Any]) -> None:
-    """Print the one document of a command."""
-    click.echo(json.dumps(document, indent=2))
-
-
-def print_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """Print each name with its value on a line; None becomes a dash."""
-    rows = [(name, for_people(value)) for name, value in fields]
-    width = max((len(name) for name, _ in rows), default=0)
-    for name, value in rows:
-        first, *more = value.splitlines() or [""]
-        click.echo(f"{name:<{width}}  {first}")
-        for line in more:
-            click.echo(f"{'':<{width}}  {line}")
-
-
-def megabytes(size: int) -> str:
-    """Return a number of bytes as text for people."""
-    return f"{size / 1_000_000:.1f} MB"
-
-
-def for_people(value: object) -> str:
-    """Return a value as text for people."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value)

@@ -113,7 +113,7 @@ class PolicyConfig(Frozen):
         update: ``"timer"`` lets ``provision-repeat.timer`` move ``latest``, branches and kinds of
             branches forward; with ``"never"`` they stay until an admin moves them.
         hold_updates: On Flatcar: whether an update of the system waits as long as a driver does not
-            build for its kernel. It takes effect with ``provision units``
+            build for its kernel. It takes effect with ``provision units install``
             ([how](../how-to/coreos.md)).
         build: What happens if the registry lacks an artifact: ``"fallback"`` builds it here, and
             ``"never"`` reports it as missing (exit code 3). ``"always"`` builds everything here and
@@ -146,7 +146,7 @@ class CdiConfig(Frozen):
     Attributes:
         generate: Whether the units write CDI specifications to ``/run/cdi``, at boot and when
             drivers change ([how](../how-to/configure-an-engine.md#cdi)). It takes effect with
-            ``provision units``.
+            ``provision units install``.
     """
 
     generate: bool = True

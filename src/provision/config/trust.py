@@ -133,8 +133,8 @@ class RegistryConfig(Frozen):
             before any registry. Without it: none.
         push: Whether the host pushes what it builds to ``address``. A failed push is reported and
             changes nothing on the host.
-        sign_key: The private key with which pushes and ``provision sign`` sign: a file, or a
-            PKCS#11 URI without a PIN. Without it: pushed images are not signed.
+        sign_key: The private key with which pushes and ``provision registry sign`` sign: a file, or
+            a PKCS#11 URI without a PIN. Without it: pushed images are not signed.
         sign_password_file: File whose first line is that key's password or PIN. Without it: the key
             has none.
         ca: File with the certificate authorities of the registry's certificate. Without it: those

@@ -123,7 +123,8 @@ def kernel_range(scene: Scene) -> Iterator[Finding]:
                     "warn",
                     f"{version} is not known to build on {release}",
                     "kernels change the interfaces that modules use",
-                    f"use a version that builds ('provision kernels {driver.name}' lists them), or"
+                    f"use a version that builds ('provision drivers kernels {driver.name}' lists"
+                    f" them), or"
                     " keep the older kernel",
                     driver.name,
                 )

@@ -139,7 +139,7 @@ def automatic_reboot(scene: Scene) -> Iterator[Finding]:
             "warn",
             f"/{reboots[0]} allows automatic reboots",
             "kernels are upgraded automatically, and nothing prepares the drivers",
-            "provision units; its units delay a reboot while a build runs",
+            "provision units install; its units delay a reboot while a build runs",
         )
 
 

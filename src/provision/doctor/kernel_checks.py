@@ -40,7 +40,7 @@ def loaded(scene: Scene) -> Iterator[Finding]:
                 "fail",
                 f"not loaded: {', '.join(missing)}",
                 failure.message if failure else "it was not loaded since the host started",
-                f"provision load {driver.name}; 'provision units' has it done at boot",
+                f"provision load {driver.name}; 'provision units install' has it done at boot",
                 driver.name,
             )
 

@@ -116,7 +116,8 @@ def registry(scene: Scene) -> Iterator[Finding]:
                 "warn",
                 f"{entry.name} is unsigned",
                 f"it came from {reference}, and no trusted key has signed that image",
-                f"sign the image (provision sign), then pull it again: provision pull {reference}",
+                f"sign the image (provision registry sign), then pull it again: provision"
+                f" registry pull {reference}",
                 driver.name,
             )
 
@@ -141,7 +142,8 @@ def _trust_in(scene: Scene, address: str) -> Iterator[Finding]:
                 "warn",
                 f"[trust] insecure: {address} may serve anything",
                 "everyone who may write there decides what the kernel loads",
-                "sign the images (provision sign), and name the public keys: [trust] keys ="
+                "sign the images (provision registry sign), and name the public keys: [trust]"
+                " keys ="
                 ' "/etc/provision/trust.d"',
                 about,
             )

@@ -76,7 +76,8 @@ def push(engine: Engine, image_id: str, reference: str, *, progress: Progress = 
     if digest is None:
         raise ProvisionError(
             f"The registry named no digest for '{reference}'.",
-            resolution="Look into the registry's log, then push again: provision push IMAGE",
+            resolution="Look into the registry's log, then push again: provision registry push"
+            " IMAGE",
         )
     return Pushed(reference, str(digest))
 

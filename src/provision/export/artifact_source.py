@@ -200,7 +200,7 @@ def choose(source: ArtifactSource, driver: str, repository: Reference, choice: C
             f"'{repository.with_tag('')}' has no image of {name} for"
             f" {', '.join(missing) or 'any kernel'}.",
             resolution=f"Build and push it: provision build {driver} --kernel {kernel} --push …"
-            f" --sign. What is there: provision search {driver}",
+            f" --sign. What is there: provision registry list {driver}",
             details=f"It has images for {', '.join(there) or 'no kernel'}.",
         )
     kernels = choice.kernels

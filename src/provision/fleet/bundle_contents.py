@@ -37,7 +37,7 @@ class Extras:
 
     Attributes:
         wheels: A folder of wheels, for ``provision_driver_wheelhouse``.
-        host_python: Archives of ``provision host-python``.
+        host_python: Archives of ``provision export host-python``.
         collections: Archives of the Ansible collection.
         programs: ``oci-decorator``, one for each machine.
     """

@@ -228,7 +228,7 @@ def read_cell(text: str) -> Cell:
     except ValidationError as error:
         raise UsageError(
             f"'{text}' is not a cell.",
-            resolution="Name it as 'provision prebuild FLEET --list' does:"
+            resolution="Name it as 'provision matrix FLEET --list' does:"
             " DRIVER/VERSION/FLAVOUR/DISTRO:VERSION/KERNEL.",
         ) from error
     return Cell(Row(driver, version, flavour), Column(distro, kernel))

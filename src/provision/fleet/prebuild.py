@@ -10,19 +10,16 @@ import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from provision.build.artifact_image import Built
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Engine
 from provision.errors import ProvisionError
-from provision.files import in_root
 from provision.fleet.fleet_file import cell_id
 from provision.fleet.matrix.cells import Cell, Planned
 from provision.fleet.matrix.results import Result, Results
 from provision.fleet.matrix.work import Outcome
-from provision.host.folders import STORE
 from provision.pin import Pin
 from provision.progress import Note, Progress
 from provision.registry.attached_signatures import signature_tag
@@ -32,11 +29,6 @@ from provision.registry.manifests import Writable, find_digest
 from provision.registry.names import HostTag, Reference, parse_reference
 from provision.registry.publishing import TakenError, name_theirs
 from provision.registry.registries import Connect, connect, tag_of
-
-
-def prebuild_folder(root: Path) -> Path:
-    """Return the folder where a building machine keeps the results of cells."""
-    return in_root(root, STORE / "prebuild")
 
 
 @dataclass
@@ -100,7 +92,7 @@ class FleetRegistry:
         if tag_of(pin).text != reference.tag:
             raise ProvisionError(
                 f"'{reference}' is not pushed: the tag of the built image is '{tag_of(pin).text}'.",
-                resolution="Name the cell as 'provision prebuild FLEET --list' does.",
+                resolution="Name the cell as 'provision matrix FLEET --list' does.",
             )
         if self.has(cell):
             progress(Note(f"{reference} was pushed meanwhile; nothing is pushed"))

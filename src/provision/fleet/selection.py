@@ -147,7 +147,8 @@ def choose(
         raise NotFoundError(
             f"'{address}' has no artifact image of {', '.join(drivers)} for these kernels and"
             " distros.",
-            resolution="'provision search DRIVER --registry HOST' lists what a registry has.",
+            resolution="'provision registry list DRIVER --registry HOST' lists what a registry"
+            " has.",
         )
     return tuple(found), refused
 
@@ -239,7 +240,8 @@ def require_all(refused: Sequence[str]) -> None:
     if refused:
         raise UntrustedError(
             f"{len(refused)} of the registry's images are not trusted.",
-            resolution="Sign them with your key ('provision sign'), or name the public key that"
+            resolution="Sign them with your key ('provision registry sign'), or name the public"
+            " key that"
             " they are signed with: --public-key FILE",
             details="\n".join(refused),
         )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from os.path import lexists
 from pathlib import Path
-from typing import Any
 
 from distro import LinuxDistribution
 
@@ -276,10 +275,6 @@ class Facts:
     selinux: str
     immutable: str | None
     pci: tuple[PciDevice, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the facts as a document for ``json.dumps``."""
-        return asdict(self)
 
 
 def read_facts(root: Path = Path("/")) -> Facts:

@@ -126,7 +126,7 @@ def _manifest(client: Repository, architecture: str) -> tuple[Content, Manifest]
     if isinstance(found, Index):
         raise ProvisionError(
             f"'{name}' is refused: it is an index of indexes.",
-            resolution="Push the image itself: provision push IMAGE",
+            resolution="Push the image itself: provision registry push IMAGE",
         )
     return content, found
 
@@ -137,7 +137,7 @@ def _config(client: Repository, digest: str, manifest: Manifest) -> bytes:
         raise WrongContentError(
             f"'{client.reference.name}@{digest}' is damaged: its configuration is another one than"
             " its manifest names.",
-            resolution="Have it pushed again by those who build it: provision push IMAGE",
+            resolution="Have it pushed again by those who build it: provision registry push IMAGE",
         )
     return data
 
@@ -148,7 +148,8 @@ def _pin(config: ImageConfig, name: str) -> Pin:
     except (KeyError, ConfigError) as error:
         raise ProvisionError(
             f"'{name}' is no artifact image: it has no Pin in its label {PIN_LABEL}.",
-            resolution="Name an image that 'provision build --push' or 'provision push' put there.",
+            resolution="Name an image that 'provision build --push' or 'provision registry push'"
+            " put there.",
             details=error.details if isinstance(error, ConfigError) else None,
         ) from error
 
@@ -176,7 +177,7 @@ def _same(facts: Facts, image: Found) -> None:
     if facts_of(image.pin, facts.serial) != facts:
         raise UntrustedError(
             f"'{image.reference}' is refused: its Pin is not the one that is signed.",
-            resolution="Sign it again: provision sign",
+            resolution="Sign it again: provision registry sign",
         )
 
 

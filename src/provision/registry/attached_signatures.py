@@ -44,7 +44,8 @@ from provision.registry.private_key import FileSigner
 
 MOST_SIGNATURES = 64
 _DO_NOT_USE = (
-    "Don't use it. Have it signed by those who build your artifacts ('provision sign'), or build it"
+    "Don't use it. Have it signed by those who build your artifacts ('provision registry sign'),"
+    " or build it"
     " here: provision build."
 )
 

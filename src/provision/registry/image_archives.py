@@ -83,7 +83,8 @@ def _chosen(settings: Settings, path: Path, found: list[Found]) -> Found:
         raise NotFoundError(
             f"'{path}' has {'no image' if not different else 'several images'} of an artifact for"
             " this host's machine and kernel.",
-            resolution="Give an archive with one image: provision push IMAGE --output FILE.tar",
+            resolution="Give an archive with one image: provision registry push IMAGE --output"
+            " FILE.tar",
             details="\n".join(sorted(set(listed))) or None,
         )
     return different[0]

@@ -135,7 +135,7 @@ def load_keys(place: Path) -> tuple[PublicKey, ...]:
             str(place),
             [Mistake("", "there is no public key, so no image of a registry can be trusted")],
             resolution="Copy the public key of those who build your artifacts there, such as"
-            f" {place}/fleet.pub; 'provision key generate' makes a pair.",
+            f" {place}/fleet.pub; 'provision registry key' makes a pair.",
         )
     keys, mistakes = [], []
     for path in names:
@@ -152,7 +152,7 @@ def load_keys(place: Path) -> tuple[PublicKey, ...]:
             str(place),
             mistakes,
             resolution="Keep only public keys of ECDSA over P-256 there, as PEM: what 'provision"
-            " key generate' and 'cosign generate-key-pair' write as .pub.",
+            " registry key' and 'cosign generate-key-pair' write as .pub.",
         )
     return tuple(keys)
 

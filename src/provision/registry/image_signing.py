@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Engine
@@ -53,15 +53,6 @@ class SignedImage:
     signature: str
     facts: Facts
     pin_tag: str = ""
-
-    def document(self) -> dict[str, object]:
-        """Return it for ``json.dumps``."""
-        return {
-            "reference": self.reference,
-            "signature": self.signature,
-            "facts": asdict(self.facts),
-            "pin_tag": self.pin_tag,
-        }
 
 
 @dataclass(frozen=True, slots=True)

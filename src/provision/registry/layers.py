@@ -126,6 +126,7 @@ def damaged(details: str) -> ProvisionError:
     """Return the error for a layer that can't be decompressed; ``details`` says why."""
     return ProvisionError(
         "A layer of the image can't be decompressed.",
-        resolution="Have the image pushed again by those who build it: provision push IMAGE",
+        resolution="Have the image pushed again by those who build it: provision registry push"
+        " IMAGE",
         details=details or None,
     )

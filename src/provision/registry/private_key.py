@@ -136,14 +136,14 @@ def generate_key(prefix: Path, password: bytes | None) -> tuple[Path, Path]:
     if prefix.name in {"", ".."}:
         raise UsageError(
             f"'{prefix}' is a folder, and names no key.",
-            resolution=f"Give a name in it: provision key generate --output {prefix / 'fleet'}",
+            resolution=f"Give a name in it: provision registry key --output {prefix / 'fleet'}",
         )
     private, public = (prefix.with_name(f"{prefix.name}.{end}") for end in ("key", "pub"))
     for path in (private, public):
         if path.exists() or path.is_symlink():
             raise ProvisionError(
                 f"'{path}' is there already, and is not replaced.",
-                resolution="Give another name: provision key generate --output NAME",
+                resolution="Give another name: provision registry key --output NAME",
             )
     key = ec.generate_private_key(ec.SECP256R1())
     how = pem.BestAvailableEncryption(password) if password else pem.NoEncryption()
@@ -183,18 +183,18 @@ def _private_key(path: Path, password: Password) -> EllipticCurvePrivateKey:
     except FileNotFoundError as error:
         raise NotFoundError(
             f"There is no key '{path}'.",
-            resolution=f"Make one: provision key generate --output {path.with_suffix('')}",
+            resolution=f"Make one: provision registry key --output {path.with_suffix('')}",
         ) from error
     except ValueError as error:
         raise ProvisionError(
             f"'{path}' {error}.",
-            resolution="Name a key file: provision key generate --output FILE makes one.",
+            resolution="Name a key file: provision registry key --output FILE makes one.",
         ) from error
     if b"ENCRYPTED SIGSTORE PRIVATE KEY" in data or b"ENCRYPTED COSIGN PRIVATE KEY" in data:
         raise ProvisionError(
             f"'{path}' is in cosign's own format, which only cosign reads.",
             resolution="Sign with 'cosign sign --key' instead (docs/how-to/many-hosts.md), or make"
-            " a key of provision's own: provision key generate.",
+            " a key of provision's own: provision registry key.",
         )
     try:
         try:
@@ -210,6 +210,6 @@ def _private_key(path: Path, password: Password) -> EllipticCurvePrivateKey:
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != CURVE:
         raise ProvisionError(
             f"'{path}' is no key of ECDSA over P-256.",
-            resolution="Make one: provision key generate",
+            resolution="Make one: provision registry key",
         )
     return key

@@ -120,7 +120,7 @@ def taken(client: Writable, pin: Pin, digest: str) -> TakenError:
         f"'{repository}' has another image of the Pin {pin.digest}: its tag leads to {digest}, and"
         " is never moved.",
         resolution="Two builds of a Pin need not have the same bytes; use the one that is there:"
-        f" provision pull {repository}@{digest}. To put yours in its place, remove the tag"
+        f" provision registry pull {repository}@{digest}. To put yours in its place, remove the tag"
         f" '{pin_tag(pin.digest)}' from the registry first.",
     )
 

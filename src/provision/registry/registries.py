@@ -251,6 +251,6 @@ def folder_at(settings: Settings, reference: Reference) -> Repository | None:
     if not layout.is_dir():
         raise NotFoundError(
             f"'{folder}' has no images of {reference.repository}.",
-            resolution=f"See what the bundle has: provision bundle show {folder}",
+            resolution=f"See what the bundle has: provision bundle load {folder} --dry-run",
         )
     return open_layout(FolderFiles(layout), reference)

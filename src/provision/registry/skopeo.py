@@ -98,7 +98,7 @@ _CAUSES: tuple[tuple[type[ProvisionError], tuple[str, ...]], ...] = (
 _RESOLUTIONS: dict[type[ProvisionError], str] = {
     WrongContentError: "Don't use it. The registry or a proxy before it is damaged or was altered;"
     " try a mirror of it, or push the image again.",
-    NotFoundError: "Check whether the name is right: provision search DRIVER.",
+    NotFoundError: "Check whether the name is right: provision registry list DRIVER.",
     DeniedError: "Log in: docker login {host}, or podman login {host}; for the agent, as root."
     " If the repository is new, push its first image.",
     UnreachableError: "Check that this machine reaches the registry. Behind a proxy, name it:"

@@ -10,7 +10,7 @@ from datetime import date
 from typing import Literal
 
 from provision import distros
-from provision.build.base_image import find_base, named_base
+from provision.build.distro_base import ensure_distro_base
 from provision.build.driver_request import (
     DriverRequest,
     choose_distro,
@@ -348,7 +348,7 @@ def _listed_kernels(
             " (docs/how-to/kernel-trees.md).",
         )
     asked = base_request(settings, distro)
-    base = named_base(asked) or find_base(engine(), asked, progress=progress)
+    base = ensure_distro_base(settings, engine, asked, progress=progress)
     needs = PackageNeeds(repositories=configured_repositories(settings, distro))
     asked_for = solve_request(settings, distro, base, needs)
     return solver_kernels(engine, asked_for, PackageStore(settings.state), progress=progress)

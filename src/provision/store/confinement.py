@@ -37,7 +37,7 @@ _PROGRAM_LABEL = re.compile(r":(bin_t|\w+_exec_t)(:|$)")
 # A folder for which all policies know which files in it are programs, unlike for /usr/local/lib.
 _ADVICE = (
     "/usr/bin/python3 -m venv /opt/provision && /opt/provision/bin/pip install {source} &&"
-    " /opt/provision/bin/provision units"
+    " /opt/provision/bin/provision units install"
 )
 
 

@@ -256,7 +256,7 @@ def own_program(root: Path, started_as: str) -> str:
     if found is None:
         raise UsageError(
             "The program 'provision' was not found, neither as it was started nor on PATH.",
-            resolution="Name its path: provision units --program PATH.",
+            resolution="Name its path: provision units install --program PATH.",
         )
     return str(Path(found).absolute())
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from provision.agent.garbage import UNUSED_DAYS, remove_packages
 from provision.files import lock
 from provision.fleet.matrix.cells import Cell, Column, Row
 from provision.fleet.matrix.results import Results, matrix_folder, result_of
-from provision.fleet.prebuild import prebuild_folder
 
 
 def _file(path: Path, days: float) -> Path:
@@ -24,17 +20,14 @@ def _file(path: Path, days: float) -> Path:
     return path
 
 
-@pytest.mark.parametrize("folder", [matrix_folder, prebuild_folder])
-def test_old_logs_go_unless_a_result_names_them(
-    tmp_path: Path, folder: Callable[[Path], Path]
-) -> None:
+def test_old_logs_go_unless_a_result_names_them(tmp_path: Path) -> None:
     root, state = tmp_path / "root", tmp_path / "state"
     old, young = UNUSED_DAYS + 1, UNUSED_DAYS - 1
     gone = _file(state / "logs/demo-1.log", old)
     named = _file(state / "logs/demo-2.log", old)
     recent = _file(state / "logs/demo-3.log", young)
     other = _file(state / "logs/notes.txt", old)
-    results = Results(folder(root))
+    results = Results(matrix_folder(root))
     cell = Cell(Row("demo", "1.0", "open"), Column("debian:12", "6.1.0-1-amd64"))
     results.write(result_of(cell, "failed", log=str(named)))
     expected = [("demo-1.log", 1)]

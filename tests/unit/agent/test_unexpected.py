@@ -80,8 +80,8 @@ def test_a_defect_shows_even_where_what_is_there_serves(
     [
         ("provision.agent.reconcile.observe", ["apply"]),
         ("provision.agent.reconcile.plan", ["apply"]),
-        ("provision.cli.commands.apply.wait_for_kernel", ["apply", "--wait-kernel"]),
-        ("provision.agent.reconcile.observe", ["prepare", NEXT]),
+        ("provision.cli.agent.wait_for_kernel", ["apply", "--wait-kernel"]),
+        ("provision.agent.reconcile.observe", ["apply", "--kernel", NEXT]),
         ("provision.agent.boot.observe", ["apply", "--boot"]),
         ("provision.agent.reconcile.conclude", ["apply"]),
         ("provision.agent.garbage.find_kernels", ["apply", "--timer"]),
@@ -121,7 +121,7 @@ def test_a_host_that_cannot_be_looked_at_has_a_status_all_the_same(
 
 def test_mistakes_in_the_configuration_are_in_the_status(ready: Host, call: Call) -> None:
     ready.configure("[drivers\n")
-    for words in (["apply"], ["apply", "--boot"], ["prepare", NEXT]):
+    for words in (["apply"], ["apply", "--boot"], ["apply", "--kernel", NEXT]):
         (ready.root / "run/provision/status.json").unlink()
         assert call(*words, "--root", ready.root).code == 2
         document = _status(ready)

@@ -79,13 +79,13 @@ def test_an_image_that_is_missing_is_pulled_for_the_architecture() -> None:
     assert engine.calls == ["pull debian:bookworm linux/amd64"]
 
 
-def test_an_image_that_is_nowhere_says_how_to_make_one() -> None:
+def test_an_image_that_is_nowhere_can_be_another() -> None:
     engine = FakeEngine()
     engine.conversation = [{"error": "no such host"}]
     notes: list[Event] = []
     with pytest.raises(NotFoundError) as caught:
         find_base(engine, _REQUEST, progress=notes.append)
-    assert "provision base debian:12" in (caught.value.resolution or "")
+    assert "docker pull debian:bookworm" in (caught.value.resolution or "")
     assert "no such host" in str(notes)
 
 

@@ -1,4 +1,4 @@
-"""`provision import dkms` up to the container, which answers from here."""
+"""`provision drivers import` up to the container, which answers from here."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[SourceToInspect]:
         return Inspected(VARIABLES, "dkms.conf", (), (), ())
 
     monkeypatch.setattr(dkms_import, "inspect_source", inspect)
-    monkeypatch.setattr(dkms_import, "find_base", lambda *_args, **_more: BASE)
+    monkeypatch.setattr(dkms_import, "ensure_distro_base", lambda *_args, **_more: BASE)
     return got
 
 

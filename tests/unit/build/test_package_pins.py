@@ -8,18 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from provision.build import image_builds, package_pins, solving
+from provision.build import distro_base, image_builds, package_pins, solving
 from provision.build.artifact_image import BuildRequest, Built
 from provision.build.bootstrap import Mirror
+from provision.build.distro_base import ensure_distro_base
 from provision.build.driver_request import BuildSettings
 from provision.build.image_builds import (
     build_image,
-    ensure_base_image,
 )
 from provision.build.package_store import Closure
 from provision.build.resolving import resolve_pin
 from provision.build.solve_request import SolveRequest
+from provision.build.solving import base_request
 from provision.build.workspace import Settings
+from provision.distros import find_distro
 from provision.distros.debian import ArchiveIndex
 from provision.distros.debian.packages_file import PackageTable
 from provision.engine.docker_api import Engine, Image
@@ -225,11 +227,12 @@ def test_an_archive_of_ones_own_goes_to_the_solver_and_the_base_with_its_keys(
         keyrings.append(mirror.keyring.read_bytes())
         return BasePin(image="debian:bookworm", digest=BASE_IMAGE.id)
 
-    monkeypatch.setattr(image_builds, "make_apt_base", make_apt_base)
+    monkeypatch.setattr(distro_base, "make_apt_base", make_apt_base)
     plain = resolve_pin(settings, lambda: engine, REQUEST)
     monkeypatch.setattr(solving, "open_index", open_index)
     resolved = resolve_pin(settings, lambda: engine, REQUEST)
-    ensure_base_image(settings, engine, None, replace=True)
+    wanted = base_request(settings, find_distro("debian:12"))
+    ensure_distro_base(settings, FakeEngine, wanted)
     assert [dict(one.keys) for one in solved[0].repositories] == [{}] * 5
     assert all(dict(one.keys) == {"site.gpg": b"\x99site"} for one in solved[1].repositories)
     assert all(one.is_snapshot for one in solved[1].repositories)

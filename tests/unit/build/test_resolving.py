@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from provision.build import image_builds
+from provision.build import distro_base, image_builds
 from provision.build.artifact_image import DIGEST_LABEL
+from provision.build.base_image import BaseRequest
 from provision.build.bootstrap import Mirror
 from provision.build.context_files import downloaded_files
+from provision.build.distro_base import ensure_distro_base
 from provision.build.driver_request import BuildSettings, DriverRequest, choose_distro
 from provision.build.image_builds import (
-    base_of,
     build_image,
-    ensure_base_image,
 )
 from provision.build.package_pins import render_context
 from provision.build.resolving import resolve_pin
+from provision.build.solving import base_request
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Engine, Image
 from provision.errors import NotFoundError
@@ -138,18 +139,8 @@ def test_the_context_has_the_packages_and_the_drivers_source_from_the_store(
         assert path.read_text().startswith("http://mirror.example/debian/pool/")
 
 
-def test_a_base_image_that_is_there_stays(settings: Settings, engine: FakeEngine) -> None:
-    pin, made = ensure_base_image(settings, engine, "debian:12")
-    assert (pin.digest, made) == (BASE_IMAGE.id, False)
-    assert engine.calls == []
-
-
-@pytest.mark.parametrize("replace", [False, True])
-def test_a_base_image_is_made_where_it_is_wanted(
-    settings: Settings,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    replace: bool,
+def test_a_base_image_is_made_only_where_it_is_nowhere(
+    settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirrors: list[object] = []
 
@@ -157,20 +148,29 @@ def test_a_base_image_is_made_where_it_is_wanted(
         mirrors.append(mirror.url)
         return BasePin(image="debian:bookworm", digest=BASE_IMAGE.id)
 
-    monkeypatch.setattr(image_builds, "make_apt_base", make_apt_base)
-    engine = FakeEngine()
-    if replace:
-        engine.have(BASE_IMAGE)
-    _pin, made = ensure_base_image(settings, engine, None, replace=replace)
-    assert made
+    monkeypatch.setattr(distro_base, "make_apt_base", make_apt_base)
+    assert _base(settings, engine, "debian:12").digest == BASE_IMAGE.id
+    assert (engine.calls, mirrors) == ([], [])
+    assert _base(settings, FakeEngine(), "debian:12").digest == BASE_IMAGE.id
     assert mirrors == ["http://mirror.example/debian"]
+    # A name that an admin chose stands for something else.
+    with pytest.raises(NotFoundError, match="no base image 'mine/trixie:1'"):
+        _base(settings, FakeEngine(), "debian:13")
+
+
+def _base(settings: Settings, engine: FakeEngine, distro: str) -> BasePin:
+    request = base_request(settings, choose_distro(settings, distro))
+    return ensure_distro_base(settings, lambda: engine, request)
 
 
 def test_the_base_image_that_the_config_names_is_wanted(settings: Settings) -> None:
-    assert base_of(settings, "debian:13").name == "mine/trixie:1"
-    ubuntu = base_of(settings, "ubuntu:26.04")
+    def wanted(distro: str | None) -> BaseRequest:
+        return base_request(settings, choose_distro(settings, distro))
+
+    assert wanted("debian:13").name == "mine/trixie:1"
+    ubuntu = wanted("ubuntu:26.04")
     assert (ubuntu.name, ubuntu.script) == ("ubuntu:resolute", "gutsy")
-    assert base_of(settings, None).name == "debian:bookworm"
+    assert wanted(None).name == "debian:bookworm"
 
 
 def test_provision_toml_says_whose_kernels_a_host_runs(settings: Settings) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from provision.build import image_builds as images
+from provision.build import distro_base
 from provision.build.bootstrap import RpmOrigin
-from provision.build.image_builds import ensure_base_image
+from provision.build.distro_base import ensure_distro_base
 from provision.build.solving import (
     base_request,
     configured_repositories,
@@ -143,14 +143,15 @@ def test_a_base_image_that_cannot_be_pulled_is_made(
         return BasePin(image="rockylinux/rockylinux:9", digest=f"sha256:{'a' * 64}")
 
     settings = _host(tmp_path, f"{_REPOSITORY.format(id='rocky')}{_KEYS}")
-    monkeypatch.setattr(images, "make_rpm_base", make)
+    monkeypatch.setattr(distro_base, "make_rpm_base", make)
     engine = FakeEngine()
     engine.conversation = [{"error": "no such host"}]
-    assert ensure_base_image(settings, engine, "rocky:9")[1]
+    wanted = base_request(settings, find_distro("rocky:9"))
+    ensure_distro_base(settings, lambda: engine, wanted)
     assert len(made) == 1
     name = "rockylinux/rockylinux:9"
     engine.have(Image(f"sha256:{'b' * 64}", (name,), architecture="amd64"))
-    assert not ensure_base_image(settings, engine, "rocky:9")[1]
+    ensure_distro_base(settings, lambda: engine, wanted)
     assert len(made) == 1
 
 

@@ -179,3 +179,9 @@ def test_a_patch_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(ConfigError) as caught:
         load_entry(folder)
     assert "is larger than 10 bytes" in str(caught.value.details)
+
+
+def test_every_shipped_recipe_says_what_was_run_of_it() -> None:
+    entries, problems = Catalogue(catalogue_folders()).entries()
+    assert not problems
+    assert [entry.recipe.name for entry in entries if not entry.recipe.proven] == []

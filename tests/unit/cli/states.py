@@ -308,7 +308,7 @@ def _broken_recipe(host: HostTree, run: Run) -> None:
 
 
 def _packaged_units(host: HostTree, run: Run) -> None:
-    run("units")
+    run("units", "install")
     host.write("usr/lib/systemd/system/provision-boot.service", "[Service]\n")
 
 
@@ -367,7 +367,7 @@ STATES: dict[str, State] = {
     "archive of something else": _foreign_archive,
     "device": _device,
     "broken recipe": _broken_recipe,
-    "units": lambda _host, run: run("units"),
+    "units": lambda _host, run: run("units", "install"),
     "units of a package": _packaged_units,
     "broken state": _broken_state,
     "state of a newer provision": _state_of_a_newer,

@@ -16,7 +16,7 @@ import pytest
 from kit.host_tree import DRIVER, NEXT, HostTree
 from provision.build import package_store
 from provision.build.package_store import PackageStore
-from provision.cli.commands import apply
+from provision.cli import agent
 from provision.distros.debian import default_cache
 from unit.cli.outcome import Outcome
 from unit.cli.states import STATES
@@ -91,8 +91,8 @@ def test_a_kernel_that_comes_during_a_run_is_prepared_by_it(
         return True
 
     # They wait for a kernel's packages to be unpacked, for minutes.
-    monkeypatch.setattr(apply, "wait_for_kernel", wait_for_kernel)
-    monkeypatch.setattr(apply, "is_calm", lambda _root: calm.pop(0))
+    monkeypatch.setattr(agent, "wait_for_kernel", wait_for_kernel)
+    monkeypatch.setattr(agent, "is_calm", lambda _root: calm.pop(0))
     document = call("apply", "--wait-kernel", "--root", ready.root, "--json").document
     kinds = [(action["kind"], action["kernel"]) for action in document["actions"]]
     assert kinds == [("prepare", NEXT)]

@@ -56,8 +56,17 @@ def test_a_group_without_a_command_shows_its_help(call: Call, words: list[str]) 
     outcome = call(*words)
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.startswith("Usage: provision")
-    assert "Commands:" in outcome.err
+    assert ("Commands:" if words else "On a host:") in outcome.err
     assert "Error" not in outcome.err
+
+
+@pytest.mark.parametrize("command", ["status", "plan", "apply", "gc", "doctor", "facts"])
+def test_a_root_that_does_not_exist_is_no_ready_host(
+    call: Call, tmp_path: Path, command: str
+) -> None:
+    outcome = call(command, "--root", tmp_path / "typo")
+    assert outcome.code == 2
+    assert not outcome.out
 
 
 def _raising(error: BaseException) -> Callable[..., None]:

@@ -13,7 +13,7 @@ Call = Callable[..., Outcome]
 
 def _words(folder: Path) -> list[object]:
     return [
-        *("ignition", "--config", write_toml(folder), "--url", "http://files.example"),
+        *("export", "ignition", "--config", write_toml(folder), "--url", "http://files.example"),
         *("--python", write_python(folder), "--hook", write_hook(folder)),
         *("--bundle", write_bundle(folder), "--output", folder / "out"),
     ]

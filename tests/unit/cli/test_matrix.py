@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from provision.build.workspace import Settings
-from provision.cli.commands import matrix
+from provision.cli import matrix
 from provision.fetch import UnreachableError
 from provision.fleet.matrix import cell_builds, runner
 from provision.fleet.matrix.cells import Offer, Offers

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import click
 import pytest
 from rich.console import Console
 
-from provision.cli import display as module
-from provision.cli.display import shown
-from provision.progress import Event, Note, Output, Step, Tally, Transfer
+from provision.cli import output
+from provision.cli.screen import Screen
+from provision.progress import Event, Note, Output, Progress, Step, Tally, Transfer
 
 _EVENTS: list[Event] = [
     Note("Pulling"),
@@ -18,6 +21,15 @@ _EVENTS: list[Event] = [
     Step(2, 2, "x" * 300),
     Transfer("Unpacking", 5_000_000, 10_000_000),
 ]
+
+
+@contextmanager
+def shown(*, verbose: bool) -> Iterator[Progress]:
+    """The progress of a command, called with or without -v."""
+    context = click.Context(click.Command("provision"))
+    context.params["verbose"] = verbose
+    with context, output.progress() as progress:
+        yield progress
 
 
 @pytest.mark.parametrize(("verbose", "count"), [(False, 3), (True, 4)])
@@ -51,7 +63,7 @@ def test_on_a_terminal_done_steps_stay_with_their_time(monkeypatch: pytest.Monke
     time = iter(range(100))
     monkeypatch.setattr("time.monotonic", lambda: float(next(time)))
     console = Console(file=written, force_terminal=True, width=80, color_system=None)
-    screen = module._Screen(console, verbose=True)  # noqa: SLF001 - drawn without a terminal
+    screen = Screen(console, verbose=True)
     for event in _EVENTS:
         screen(event)
         console.print(screen.render())
@@ -66,7 +78,7 @@ def test_on_a_terminal_done_steps_stay_with_their_time(monkeypatch: pytest.Monke
 def test_many_alike_things_are_a_bar_with_what_runs() -> None:
     written = io.StringIO()
     console = Console(file=written, force_terminal=True, width=80, color_system=None)
-    screen = module._Screen(console, verbose=False)  # noqa: SLF001 - drawn without a terminal
+    screen = Screen(console, verbose=False)
     running = ("demo 2.0 on debian:12 6.1.0-47-amd64", "y" * 200)
     screen(Tally(8, {"built": 2, "failed": 1, "trouble": 0}, running))
     screen(Output("CC demo.o"))

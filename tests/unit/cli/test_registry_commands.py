@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from provision.cli.commands import install, pull
+from provision.cli import job
+from provision.cli import registry as commands
 from provision.engine.docker_api import Image
 from provision.pin import PIN_LABEL
 from provision.registry import image_signing, private_key
@@ -41,7 +42,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryRegistry:
     make_artifact(tmp_path / "artifact", pin=PIN)
     registry.have_image(PIN, [layer_of(tmp_path / "artifact")], tag_of(PIN).text)
     connect = connected(registry)
-    for module in (install, pull):
+    for module in (job, commands):
         monkeypatch.setattr(module, "connect", connect)
     for done in (image_signing.sign_image, image_signing.publish):
         monkeypatch.setitem(done.__kwdefaults__ or {}, "connected", connect)
@@ -66,7 +67,7 @@ def test_search_lists_what_hosts_look_for(
     other = make_pin(version="9.9")
     signed.have_image(other, [layer_of(tmp_path / "artifact")], tag_of(other).text)
     signed.have_manifest({}, "latest")
-    words = ("search", "demo", "--root", host)
+    words = ("registry", "list", "demo", "--root", host)
     images = call(*words, "--json").document["images"]
     assert [image["version"] for image in images] == ["9.9", "1.2"]
     assert {image["distro"] for image in images} == {"debian12"}
@@ -86,7 +87,7 @@ def test_search_has_one_line_for_what_is_refused_twice(
     facts = facts_of(other, 1_790_000_000)
     signed.sign(digest, facts, new_key())
     signed.sign(digest, replace(facts, architecture="aarch64"), KEY)
-    lines = call("search", "demo", "--root", host, "--verify").out.splitlines()
+    lines = call("registry", "list", "demo", "--root", host, "--verify").out.splitlines()
     (line,) = [line for line in lines if "9.9" in line]
     assert "by none of the keys" in line
     assert "; architecture: x86_64 was asked for" in line
@@ -95,7 +96,7 @@ def test_search_has_one_line_for_what_is_refused_twice(
 def make_keys(call: Call, tmp_path: Path, *words: object) -> dict[str, Any]:
     (tmp_path / "password").write_text("a password\n")
     given = words or ("--password-file", tmp_path / "password")
-    found = call("key", "generate", "--output", tmp_path / "new", *given, "--json")
+    found = call("registry", "key", "--output", tmp_path / "new", *given, "--json")
     assert found.code == 0, found.out
     return found.document
 
@@ -104,7 +105,7 @@ def test_a_key_is_made_once(call: Call, tmp_path: Path) -> None:
     made = make_keys(call, tmp_path)
     assert made["encrypted"] is True
     assert load_keys(Path(made["public"]))
-    again = call("key", "generate", "--output", tmp_path / "new", "--no-password", "--json")
+    again = call("registry", "key", "--output", tmp_path / "new", "--no-password", "--json")
     assert again.code == 1
     assert "is there already" in again.document["error"]["message"]
 
@@ -120,7 +121,7 @@ def test_a_key_is_made_once(call: Call, tmp_path: Path) -> None:
 def test_a_password_has_to_come_from_somewhere(
     call: Call, tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
-    refused = call("key", "generate", "--output", tmp_path / "new", *words, "--json")
+    refused = call("registry", "key", "--output", tmp_path / "new", *words, "--json")
     assert refused.code == 2
     assert said in refused.document["error"]["message"]
     assert list(tmp_path.glob("new*")) == []
@@ -141,7 +142,7 @@ def test_sign_adds_a_signature(
     made = make_keys(call, tmp_path)
     digest = registry.client(NAME).manifest(tag_of(PIN).text).digest
     by_digest = f"{ADDRESS}/demo@{digest}"
-    words = ("sign", by_digest, "--key", made["private"], "--root", host)
+    words = ("registry", "sign", by_digest, "--key", made["private"], "--root", host)
     password = ("--password-file", tmp_path / "password")
     document = call(*words, *password, "--json").document
     assert document["reference"] == by_digest
@@ -152,13 +153,13 @@ def test_sign_adds_a_signature(
     refused = call(*words, "--password-file", tmp_path / "wrong", "--json")
     assert refused.code == 1
     pulled = call(
-        "pull", by_digest, "--root", host, "--public-key", made["public"], "--json"
+        "registry", "pull", by_digest, "--root", host, "--public-key", made["public"], "--json"
     ).document
     assert pulled["signed_by"] == "new.pub"
 
 
 def test_sign_needs_a_key(call: Call, host: Path, registry: MemoryRegistry) -> None:
-    refused = call("sign", NAME, "--root", host, "--json")
+    refused = call("registry", "sign", NAME, "--root", host, "--json")
     assert refused.code == 1
     assert "sign_key" in refused.document["error"]["resolution"]
     assert registry.asked == []
@@ -172,7 +173,7 @@ def test_a_configured_key_takes_the_password_that_is_given(
     Path(made["private"]).rename(host / "etc/provision/fleet.key")
     toml = '[registry]\nsign_key = "/etc/provision/fleet.key"\n'
     write(host / "etc/provision/provision.toml", toml.encode())
-    words = ("sign", NAME, "--root", host, "--json")
+    words = ("registry", "sign", NAME, "--root", host, "--json")
     refused = call(*words)
     assert refused.code == 1
     assert "sign_password_file" in refused.document["error"]["resolution"]
@@ -191,13 +192,23 @@ def test_push_signs_what_it_pushed_and_nothing_else(
     write(host / "etc/provision/provision.toml", f'[registry]\naddress = "{ADDRESS}"\n'.encode())
     digest = registry.client(NAME).manifest(tag_of(PIN).text).digest
     engine.conversation = [{"aux": {"Digest": digest}}]
-    words = ("push", PIN.image, "--root", host, "--json", "--sign", "--key", made["private"])
+    words = (
+        "registry",
+        "push",
+        PIN.image,
+        "--root",
+        host,
+        "--json",
+        "--sign",
+        "--key",
+        made["private"],
+    )
     password = ("--password-file", tmp_path / "password")
     document = call(*words, *password).document
     assert (document["reference"], document["digest"]) == (NAME, digest)
     assert document["signed"]["reference"].endswith(f"@{digest}")
     assert document["signed"]["pin_tag"] == pin_tag(PIN.digest)
-    search = ("search", "demo", "--root", host, "--json", "--public-key", made["public"])
+    search = ("registry", "list", "demo", "--root", host, "--json", "--public-key", made["public"])
     (image,) = call(*search, "--verify").document["images"]
     assert (image["digest"], image["pin"]) == (digest, PIN.digest)
     assert image["serial"] == document["signed"]["facts"]["serial"]
@@ -231,7 +242,7 @@ def test_nothing_is_pushed_to_an_unintended_place(
 ) -> None:
     """An engine takes a name without a host for one of a public registry."""
     more = ("--root", host, "--json")
-    for command in (("push", PIN.image, *words), ("build", "demo", "--push", *words)):
+    for command in (("registry", "push", PIN.image, *words), ("build", "demo", "--push", *words)):
         refused = call(*command, *more)
         assert refused.code == 2
         assert said in refused.document["error"]["message"]
@@ -240,7 +251,7 @@ def test_nothing_is_pushed_to_an_unintended_place(
 
 def test_push_takes_artifact_images_only(call: Call, host: Path, engine: FakeEngine) -> None:
     engine.have(Image("sha256:7", ("busybox:1",), labels={PIN_LABEL: "{}"}))
-    refused = call("push", "busybox:1", "r.example/x:1", "--root", host, "--json")
+    refused = call("registry", "push", "busybox:1", "r.example/x:1", "--root", host, "--json")
     assert refused.code == 1
     assert "is not an artifact image" in refused.document["error"]["message"]
     assert engine.calls == []
@@ -266,7 +277,7 @@ def test_a_key_in_a_token_signs_by_openssl(
         "provision.registry.signing_key.run", lambda *_a, **_k: Completed((), 0, "", "")
     )
     monkeypatch.delenv("KBUILD_SIGN_PIN", raising=False)
-    words = ("sign", NAME, "--root", host, "--key", "pkcs11:token=fleet;object=images")
+    words = ("registry", "sign", NAME, "--root", host, "--key", "pkcs11:token=fleet;object=images")
     found = call(*words, "--password-file", tmp_path / "pin", "--json")
     assert found.code == 0, found.out
     ((argv, stdin),) = asked
@@ -277,5 +288,7 @@ def test_a_key_in_a_token_signs_by_openssl(
     (layer,) = json.loads(registry.manifests[tag])["layers"]
     (signature,) = layer["annotations"].values()
     assert base64.b64decode(signature) == b"signature"
-    with_pin = call("sign", NAME, "--root", host, "--key", "pkcs11:token=x?pin-value=1", "--json")
+    with_pin = call(
+        "registry", "sign", NAME, "--root", host, "--key", "pkcs11:token=x?pin-value=1", "--json"
+    )
     assert with_pin.code == 2

@@ -79,10 +79,21 @@ _ROWS: list[Row] = [
     ("empty", "verify demo", 3, _error(3), set()),
     ("empty", "rollback demo", 3, _error(3), set()),
     ("empty", "drivers nvdia", 3, _error(3), set()),
-    ("empty", "pull r.example/demo:1", 1, _error(1), set()),
-    ("empty", "search demo", 2, _error(2), set()),
-    ("empty", "prepare", 2, _error(2), set()),
+    ("empty", "registry pull r.example/demo:1", 1, _error(1), set()),
+    ("empty", "registry list demo", 2, _error(2), set()),
     ("empty", "build x --jobs 0", 2, _error(2), set()),
+    ("empty", "prepare 6.1", 2, _error(2), set()),
+    ("empty", "apply --boot --kernel 6.1", 2, _error(2), set()),
+    ("empty", "units", 2, _error(2), set()),
+    ("empty", "matrix", 2, _error(2), set()),
+    ("empty", "matrix fleet.toml --drivers demo", 2, _error(2), set()),
+    ("empty", "matrix --drivers demo --list", 2, _error(2), set()),
+    ("empty", "matrix --drivers demo --push", 1, _error(1), set()),
+    ("empty", "matrix --only-report", 3, _error(3), set()),
+    ("empty", "bundle load {folder}", 2, _error(2), set()),
+    ("empty", "export sysext demo --output {folder}/new", 2, _error(2), set()),
+    ("empty", "devices", 0, {"devices": {}}, set()),
+    ("empty", "devices --rescan", 0, {"devices": {}, "changed": []}, set()),
     ("empty", "build x --kernle 6.1", 2, _error(2), set()),
     ("names no driver", "status", 3, _state("not-configured"), set()),
     ("names no driver", "apply", 0, _applied("not-configured"), {"status", "settings"}),
@@ -108,7 +119,9 @@ _ROWS: list[Row] = [
     ("wanted", "apply --boot", 0, _applied("pending"), {"status"}),
     ("wanted", "doctor", 1, {"states": {"fail": 1}}, set()),
     ("wanted", "install demo --dry-run", 0, _UNCHANGED, set()),
-    ("wanted", "search demo", 2, _error(2), set()),
+    ("wanted", "install demo", 0, _DONE | {"version": "1.2"}, {"entry", "state", *_ACTIVE}),
+    ("wanted", "drivers vendor-file demo", 3, _error(3), set()),
+    ("wanted", "registry list demo", 2, _error(2), set()),
     ("wanted, immutable", "apply", 0, _applied("ready", *_FULL), _READY),
     # What is not there, or not trusted, is not installed.
     ("wanted, offered by nobody", "plan", 3, {"artifacts": [{"source": "missing"}]}, set()),
@@ -150,6 +163,7 @@ _ROWS: list[Row] = [
     ),
     ("wanted, to be built", "build demo", 3, _error(3), set()),
     ("wanted, to be built", "resolve demo", 3, _error(3), set()),
+    ("wanted, to be built", "build demo --render {root}/etc", 2, _error(2), set()),
     # What others have on the host stays, and is named.
     (
         "wanted, vendor file of an admin",
@@ -178,11 +192,12 @@ _ROWS: list[Row] = [
     ("ready", "gc", 0, {"artifacts": []}, set()),
     ("ready", "doctor", 0, {"states": {"warn": 1}}, set()),
     ("ready", "verify demo", 0, {"findings": []}, set()),
+    ("ready", "install demo", 0, _UNCHANGED, set()),
     ("ready", "rollback demo", 3, _error(3), set()),
     ("ready", "load", 0, {"drivers": [{"modules": [], "changed": False}]}, set()),
     ("ready", "unload", 0, {"drivers": [{"modules": [DRIVER], "changed": True}]}, {"modules"}),
     ("ready", "unload --dry-run", 0, {"drivers": [{"modules": [DRIVER]}]}, set()),
-    ("ready", f"prepare {NEXT}", 3, {"lacking": [{"kernel": NEXT}]}, {"status", "state"}),
+    ("ready", f"apply --kernel {NEXT}", 3, {"lacking": [{"kernel": NEXT}]}, {"status", "state"}),
     ("rebooted", "status --check", 1, _state("pending", drivers=[{"loaded": "no"}]), set()),
     ("rebooted", "apply --boot", 0, _applied("ready", "load"), {"modules", "status"}),
     ("rebooted", "load", 0, {"drivers": [{"modules": [DRIVER], "changed": True}]}, {"modules"}),
@@ -350,19 +365,27 @@ _ROWS: list[Row] = [
     # Kernels that are still to come.
     (
         "wanted, offered for the next kernel",
-        f"prepare {NEXT}",
+        f"apply --kernel {NEXT}",
         0,
         {"lacking": [], "coming": [NEXT]},
         {*_STORED, "status"},
     ),
     (
         "kernel to come",
-        "prepare --usr {folder}/usr",
+        "apply --usr {folder}/usr",
         0,
         {"lacking": [], "coming": [NEXT]},
         {*_STORED, "status"},
     ),
-    ("kernel to come", "prepare --usr {folder}", 2, _error(2), set()),
+    ("kernel to come", "apply --usr {folder}", 2, _error(2), set()),
+    ("kernel to come", "plan --usr {folder}/usr", 0, _actions("prepare", kernel=NEXT), set()),
+    (
+        "kernel to come",
+        f"apply --kernel {NEXT} --dry-run",
+        0,
+        _actions("prepare", kernel=NEXT),
+        set(),
+    ),
     ("next kernel, the matrix failed", "plan", 3, {"matrix": [{"kernel": NEXT}]}, set()),
     (
         "old results",
@@ -384,14 +407,15 @@ _ROWS: list[Row] = [
     ("archive", "install {folder}/driver.tar", 0, _DONE, {"entry", "state", *_ACTIVE}),
     (
         "archive",
-        "pull {folder}/driver.tar",
+        "registry pull {folder}/driver.tar",
         0,
         _DONE | {"signed_by": "fleet.pub"},
         {"entry", "state"},
     ),
     ("archive", "install {folder}/none.tar", 3, _error(3), set()),
+    ("archive", "registry pull {folder}/driver.tar --dry-run", 0, {"entry": None}, set()),
     ("archive of a stranger", "install {folder}/driver.tar", 1, _error(1), set()),
-    ("archive of a stranger", "pull {folder}/driver.tar", 1, _error(1), set()),
+    ("archive of a stranger", "registry pull {folder}/driver.tar", 1, _error(1), set()),
     ("archive of a stranger", "verify {folder}/driver.tar", 1, _error(1), set()),
     ("archive, not signed", "install {folder}/driver.tar", 1, _error(1), set()),
     (
@@ -403,7 +427,7 @@ _ROWS: list[Row] = [
     ),
     (
         "archive, not signed",
-        "pull {folder}/driver.tar --insecure",
+        "registry pull {folder}/driver.tar --insecure",
         0,
         {"signed_by": None, "facts": None},
         {"entry"},
@@ -429,14 +453,14 @@ _ROWS: list[Row] = [
         set(),
     ),
     # Units and the vendor file.
-    ("units", "units", 0, _UNCHANGED, set()),
-    ("units", "units --remove", 0, _DONE, {"units", "store"}),
+    ("units", "units install", 0, _UNCHANGED, set()),
+    ("units", "units remove", 0, _DONE, {"units", "store"}),
     ("units", "doctor", 3, {"states": {"unknown": 1}}, set()),
-    ("units of a package", "units", 0, _DONE, {"units", "store"}),
-    ("empty", "units --dry-run", 0, _UNCHANGED, set()),
-    ("empty", "units", 0, _DONE, {"units", "store"}),
-    ("empty", "units --program bin/provision", 2, _error(2), set()),
-    ("empty", "units --program /root/clone/.venv/bin/provision", 2, _error(2), set()),
+    ("units of a package", "units install", 0, _DONE, {"units", "store"}),
+    ("empty", "units install --dry-run", 0, _UNCHANGED, set()),
+    ("empty", "units install", 0, _DONE, {"units", "store"}),
+    ("empty", "units install --program bin/provision", 2, _error(2), set()),
+    ("empty", "units install --program /root/clone/.venv/bin/provision", 2, _error(2), set()),
 ]
 
 
@@ -461,7 +485,7 @@ def test_a_command_line(
 
     STATES[state](host, run)
     before = host.listing()
-    given = words.format(folder=host.folder).split()
+    given = words.format(folder=host.folder, root=host.root).split()
     outcome = run(*given, "--json")
     after = host.listing()
     assert (outcome.code, _missing(outcome.document, document)) == (code, [])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.cli.commands import units as units_command
+from provision.cli import units as units_command
 from provision.errors import ExitCode
 from provision.files import lock
 from provision.store.layout import Layout
@@ -19,12 +19,12 @@ Call = Callable[..., Outcome]
 
 def test_a_host_may_want_no_specifications(call: Call, host: Path) -> None:
     units = host / "etc/systemd/system"
-    assert call("units", "--root", host).code == 0
+    assert call("units", "install", "--root", host).code == 0
     assert (units / "provision-cdi.path").exists()
     settings = host / "etc/provision/provision.toml"
     settings.parent.mkdir(parents=True, exist_ok=True)
     settings.write_text("[cdi]\ngenerate = false\n")
-    assert call("units", "--root", host).code == 0
+    assert call("units", "install", "--root", host).code == 0
     assert not [*units.rglob("provision-cdi*")]
     assert (units / "provision-boot.service").exists()
 
@@ -50,7 +50,7 @@ def test_units_that_build_start_podmans_socket_where_podman_builds(
         path = host / "etc/provision/provision.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f'[engine]\nhost = "{settings}"\n')
-    assert call("units", "--root", host).code == 0
+    assert call("units", "install", "--root", host).code == 0
     for name in ("provision-apply.service", "provision-kernel.service"):
         text = (host / "etc/systemd/system" / name).read_text()
         assert ("Wants=podman.socket" in text.splitlines()) == wanted
@@ -61,9 +61,9 @@ def test_in_tree_copies_are_blacklisted_while_units_load_the_driver(call: Call, 
     digest = make_pin().short_digest
     make_artifact(layout.entry(digest))
     layout.current.symlink_to(digest)
-    assert call("units", "--root", host).code == 0
+    assert call("units", "install", "--root", host).code == 0
     assert "blacklist demo\n" in layout.modprobe_config.read_text()
-    assert call("units", "--remove", "--root", host).code == 0
+    assert call("units", "remove", "--root", host).code == 0
     assert not layout.modprobe_config.exists()
 
 
@@ -72,7 +72,7 @@ def test_two_at_once_are_not_waited_for_without_a_word_or_an_end(
 ) -> None:
     monkeypatch.setattr(units_command, "SWITCH_SECONDS", 0.1)
     with lock(host / "var/lib/provision/.units/.lock"):
-        outcome = call("units", "--root", host)
+        outcome = call("units", "install", "--root", host)
     assert outcome.code == ExitCode.IN_USE
     assert not (host / "etc/systemd").exists()
 
@@ -80,18 +80,18 @@ def test_two_at_once_are_not_waited_for_without_a_word_or_an_end(
 def test_units_of_a_package_are_left_alone_and_our_own_overrule_none_of_them(
     call: Call, host: Path
 ) -> None:
-    assert call("units", "--root", host).code == 0
+    assert call("units", "install", "--root", host).code == 0
     own = host / "etc/systemd/system/provision-boot.service"
     packaged = host / "usr/lib/systemd/system/provision-boot.service"
     packaged.parent.mkdir(parents=True)
     packaged.write_text("[Service]\n")
-    outcome = call("units", "--root", host)
+    outcome = call("units", "install", "--root", host)
     assert outcome.code == 0
     assert not own.exists()
-    assert call("units", "--root", host).out == "Nothing to do.\n"
+    assert call("units", "install", "--root", host).out == "Nothing to do.\n"
     assert packaged.read_text() == "[Service]\n"
     program = "/opt/provision/bin/provision"
-    assert call("units", "--root", host, "--program", program).code == 0
+    assert call("units", "install", "--root", host, "--program", program).code == 0
     assert f"ExecStart={program} apply --boot" in own.read_text()
 
 
@@ -100,11 +100,11 @@ def test_updates_are_held_only_on_flatcar_and_on_request(call: Call, host: Path)
     config = host / "etc/provision/provision.toml"
     config.parent.mkdir()
     config.write_text("[policy]\nhold_updates = true\n")
-    assert call("units", "--root", host).code == 0
+    assert call("units", "install", "--root", host).code == 0
     assert not gate.exists()
     (host / "etc/os-release").write_text("ID=flatcar\nVERSION_ID=4081.2.0\n")
-    assert call("units", "--root", host).code == 0
+    assert call("units", "install", "--root", host).code == 0
     assert gate.exists()
     config.write_text("")
-    assert call("units", "--root", host).code == 0
+    assert call("units", "install", "--root", host).code == 0
     assert not gate.exists()

@@ -116,7 +116,9 @@ class Site:
 
     def versions(self, *words: str) -> Outcome:
         catalogue = self.tmp_path / "catalogue"
-        return self.call("versions", *words, "--root", self.root, "--catalogue", catalogue)
+        return self.call(
+            "drivers", "versions", *words, "--root", self.root, "--catalogue", catalogue
+        )
 
     def document(self, *words: str) -> dict[str, Any]:
         (document,) = self.versions("demo", "--json", *words).document["drivers"]

@@ -56,7 +56,7 @@ def test_a_command_line_of_provision_has_known_words(page: str, words: list[str]
     name, *rest = [word for word in words if word not in {"-v", "--verbose"}]
     assert name in COMMANDS, page
     command = load_command(name)
-    while isinstance(command, click.Group) and rest:
+    while isinstance(command, click.Group) and rest and rest[0] in command.commands:
         command = command.commands[rest.pop(0)]
     known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
     assert {word.partition("=")[0] for word in rest if word.startswith("--")} <= known, page

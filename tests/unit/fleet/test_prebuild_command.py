@@ -1,4 +1,4 @@
-"""The command ``provision prebuild``: its list, its report, and its refusals."""
+"""The command ``provision matrix --push``: its list, its report, and its refusals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provision.build.workspace import Settings
-from provision.cli.commands import prebuild
+from provision.cli import matrix
 from provision.fleet import fleet_file
 from provision.fleet.fleet_file import cell_id
 from provision.fleet.matrix.cells import Offer, Offers
@@ -38,14 +38,14 @@ def fleet(
     offer = Offer("v4l2loopback", "open", "debian:12", ("2.0",), recipe=recipe())
     offers = Offers((offer,), {"debian:12": KERNELS})
     monkeypatch.setattr(fleet_file, "find_offers", lambda *_given, **_more: offers)
-    monkeypatch.setattr(prebuild, "ensure_base_images", lambda *_given, **_more: None)
-    monkeypatch.setattr(prebuild, "open_engine", lambda _settings: lab.engine)
+    monkeypatch.setattr(matrix, "ensure_base_images", lambda *_given, **_more: None)
+    monkeypatch.setattr(matrix, "open_engine", lambda _settings: lab.engine)
 
     def made(settings: Settings, address: str, signer: object, **more: Any) -> FleetRegistry:  # noqa: ANN401 - its own fields
         given = {"connected": connected(registry), **more}
         return FleetRegistry(settings, address, signer, **given)  # type: ignore[arg-type] # as given
 
-    monkeypatch.setattr(prebuild, "FleetRegistry", made)
+    monkeypatch.setattr(matrix, "FleetRegistry", made)
     monkeypatch.setattr(image_signing, "connect", connected(registry))
     file = tmp_path / "fleet.toml"
     file.write_text(
@@ -56,13 +56,13 @@ def fleet(
 
 
 def words(lab: Lab, fleet: Path, *more: object) -> tuple[object, ...]:
-    return ("prebuild", fleet, "--root", lab.settings.root, *more)
+    return ("matrix", fleet, "--push", "--root", lab.settings.root, *more)
 
 
 def test_the_list_is_a_command_a_line(lab: Lab, fleet: Path, call: Call) -> None:
     listed = call(*words(lab, fleet, "--list")).out.splitlines()
     assert listed[0] == (
-        f"provision prebuild {fleet} --cell v4l2loopback/2.0/open/debian:12/{KERNELS[0]}"
+        f"provision matrix {fleet} --push --cell v4l2loopback/2.0/open/debian:12/{KERNELS[0]}"
     )
     assert len(listed) == 3
     document = call(*words(lab, fleet, "--list", "--missing", "--json")).document
@@ -130,7 +130,7 @@ def test_the_fleets_registry_is_the_builders_own_unless_it_has_another(
         given.append(skopeo_registry(settings, place.reference(cell("2.0", KERNELS[0]))).ca)
         return place
 
-    monkeypatch.setattr(prebuild, "FleetRegistry", made)
+    monkeypatch.setattr(matrix, "FleetRegistry", made)
     toml = lab.settings.root / "etc/provision/provision.toml"
     toml.parent.mkdir(parents=True)
     toml.write_text(f'[registry]\n{address}ca = "/etc/ca.pem"\n')

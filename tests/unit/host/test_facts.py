@@ -3,6 +3,7 @@
 import json
 import os
 import struct
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,7 @@ def test_an_empty_host_has_facts_all_the_same(tree: Tree) -> None:
 
 def test_facts_are_json(tree: Tree) -> None:
     tree.file("usr/bin/podman")
-    facts = json.loads(json.dumps(read_facts(tree.root).to_json()))
+    facts = json.loads(json.dumps(asdict(read_facts(tree.root))))
     assert list(facts) == [
         "distro",
         "kernel",

@@ -243,7 +243,7 @@ def test_a_private_key_of_another_kind_is_named(tmp_path: Path) -> None:
         open_private_key(file, lambda: b"")
     with pytest.raises(NotFoundError, match="There is no key") as caught:
         open_private_key(tmp_path / "none.key", lambda: b"")
-    command = f"provision key generate --output {tmp_path / 'none'}"
+    command = f"provision registry key --output {tmp_path / 'none'}"
     assert command in (caught.value.resolution or "")
 
 

@@ -96,7 +96,8 @@ def test_the_commands_of_both_programs_are_read() -> None:
     top = {one.words[1]: one for one in provision().commands}
     assert list(top) == list(COMMANDS)
     assert top["resolve"].arguments == "DRIVER"
-    assert [one.words[2] for one in top["import"].commands] == ["dkms"]
+    below = [one.words[2] for one in top["drivers"].commands]
+    assert below == ["kernels", "versions", "import", "vendor-file"]
     ours = {" ".join(one.words[1:]): one for one in everything(decorator())}
     assert {"check", "precreate", "cdi generate", "cdi list", "prestart", "configure"} <= set(ours)
     named = {name for option in ours["check"].options for name in option.names}

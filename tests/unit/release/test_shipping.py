@@ -141,7 +141,7 @@ def test_a_package_has_the_program_its_units_and_hooks(
     units = {
         name.rpartition("/")[2] for name in files if name.startswith("usr/lib/systemd/system/")
     }
-    # A package enables and starts what `provision units` does.
+    # A package enables and starts what `provision units install` does.
     written = [
         UnitFile(UNITS / name.rpartition("/")[2], _text(one), 0o644)
         for name, one in files.items()

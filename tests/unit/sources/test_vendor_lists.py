@@ -1,4 +1,4 @@
-"""``provision versions`` as a process: a vendor's git repository and pages on loopback."""
+"""``provision drivers versions`` as a process: a vendor's git repository and pages on loopback."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Host:
         (self.catalogue / "demo/driver.toml").write_text(recipe)
 
     def versions(self, *words: str) -> Completed:
-        command = [sys.executable, "-m", "provision", "versions", "demo", *words]
+        command = [sys.executable, "-m", "provision", "drivers", "versions", "demo", *words]
         return run(
             [*command, "--root", self.root, "--catalogue", self.catalogue],
             check=False,

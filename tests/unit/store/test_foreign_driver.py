@@ -135,15 +135,15 @@ def test_the_command_writes_it(call: Callable[..., Outcome], tmp_path: Path) -> 
     host = tmp_path / "host"
     write(host / "etc/os-release", b'ID=fedora\nVERSION_ID="43"\n')
     _library(host, "usr/lib64", "libnvidia-ml", "libnvidia-ml.so.1")
-    printed = call("vendor-file", "nvidia", "--root", host)
+    printed = call("drivers", "vendor-file", "nvidia", "--root", host)
     assert printed.code == 0
     target = tmp_path / "nvidia.json"
-    written = call("vendor-file", "nvidia", "--root", host, "--output", target)
+    written = call("drivers", "vendor-file", "nvidia", "--root", host, "--output", target)
     assert (written.out, target.read_text()) == (f"{target}: written.\n", printed.out)
-    again = call("vendor-file", "nvidia", "--root", host, "--output", target, "--json")
+    again = call("drivers", "vendor-file", "nvidia", "--root", host, "--output", target, "--json")
     assert again.document["changed"] is False
     assert again.document["vendor_file"] == json.loads(printed.out)
-    assert call("vendor-file", "v4l2loopback", "--root", host).code == 3
+    assert call("drivers", "vendor-file", "v4l2loopback", "--root", host).code == 3
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert call("vendor-file", "nvidia", "--root", empty).code == 3
+    assert call("drivers", "vendor-file", "nvidia", "--root", empty).code == 3

@@ -185,7 +185,9 @@ def _same(said: str, spec: str) -> bool:
 def _vault(failure: Failure) -> str:
     """Return how to get at packages that the repositories have dropped."""
     distro = failure.distro
-    first = f"Boot a kernel that is packaged ('provision kernels DRIVER --distro {distro.id}:"
+    first = (
+        f"Boot a kernel that is packaged ('provision drivers kernels DRIVER --distro {distro.id}:"
+    )
     first += f"{failure.release.version}' lists them), or use one that is kept: "
     minor = _MINOR.search(failure.kernel)
     own = failure.full_version or failure.release.version

@@ -61,7 +61,7 @@ def hook_texts(engines: Iterable[Engine], docker: Mapping[str, Any]) -> dict[str
         engines: The engines that are configured.
         docker: The daemon.json of the machine, with the runtime.
     """
-    texts = {SETTINGS: "# Settings of oci-decorator; written by 'provision ignition'.\n"}
+    texts = {SETTINGS: "# Settings of oci-decorator; written by 'provision export ignition'.\n"}
     if "podman" in engines:
         texts[_CONTAINERS_CONF] = render("containers.conf.j2", hooks=_HOOKS, runtime=RUNTIME)
         for name, stage in (("10-oci-decorator", "precreate"), ("20-oci-decorator", "prestart")):

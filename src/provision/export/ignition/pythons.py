@@ -23,7 +23,7 @@ _LIBRARY = re.compile(r"lib/(.*/)?libc(-2\.\d+)?\.so(\.6)?")
 # Every glibc has this text, which 'libc.so.6' prints when it is run.
 _VERSION = re.compile(rb"stable release version (2\.\d+)")
 _OLDEST = (3, 11)
-_WAY_OUT = "Make one: provision host-python --output FILE"
+_WAY_OUT = "Make one: provision export host-python --output FILE"
 
 
 @dataclass(frozen=True, slots=True)

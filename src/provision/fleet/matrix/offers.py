@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from provision.build.distro_base import ensure_distro_base
 from provision.build.driver_request import DriverRequest, choose_distro
-from provision.build.image_builds import ensure_base_image
-from provision.build.solving import open_driver_index
+from provision.build.solving import base_request, open_driver_index
 from provision.build.vendor_versions import Followed, follow
 from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, version_matches
@@ -86,7 +86,8 @@ def ensure_base_images(
     """
     for distro in dict.fromkeys(one.cell.column.distro for one in planned if one.refusal is None):
         if not has_tree(distro):
-            ensure_base_image(settings, engine(), distro, progress=progress)
+            request = base_request(settings, choose_distro(settings, distro))
+            ensure_distro_base(settings, engine, request, progress=progress)
 
 
 def distro_name(distro: DistroPin) -> str:

@@ -73,7 +73,7 @@ def _planned(cell: Cell, offers: Mapping[tuple[str, str, str], Offer], *, force:
         f"{row.driver} {row.version} is known to build on {_ranges(recipe, row.version)}, and"
         f" {column.kernel} is not among them",
         "Build it with --force, or select a version that supports this kernel"
-        f" ('provision kernels {row.driver}' lists them).",
+        f" ('provision drivers kernels {row.driver}' lists them).",
     )
 
 
@@ -159,7 +159,7 @@ def _no_kernel(problems: Sequence[str], listed: Mapping[str, tuple[str, ...] | N
         lines.append(f"{distro}: {text or 'it has none'}{more}")
     return UsageError(
         f"No chosen distro has these kernels: {', '.join(problems)}.",
-        resolution="Name kernels that 'provision kernels DRIVER --distro ID:VERSION' lists,"
+        resolution="Name kernels that 'provision drivers kernels DRIVER --distro ID:VERSION' lists,"
         " patterns ('6.1.0-*'), latest-N or all. A kernel that is not listed needs a single distro:"
         " --distros ID:VERSION --kernels RELEASE",
         details="\n".join(lines),

@@ -144,7 +144,7 @@ def _how_to_switch(driver: str, successor: Branch | None) -> str:
     return (
         f'For {name}, write version = "{value}" into [drivers.{driver}] of'
         " /etc/provision/provision.toml, then: provision apply. Whether it is offered for this"
-        f" distro: provision versions {driver}"
+        f" distro: provision drivers versions {driver}"
     )
 
 

@@ -140,8 +140,12 @@ def test_a_host_that_follows_a_kind_of_branch_is_warned_of_its_versions(
 def test_each_base_image_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     monkeypatch.setattr(
-        matrix_offers, "ensure_base_image", lambda _s, _e, distro, **_: made.append(distro)
+        matrix_offers,
+        "ensure_distro_base",
+        lambda _settings, _engine, request, **_: made.append(f"{request.distro}:{request.version}"),
     )
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\n")
     row = Row("demo", "1.0", "open")
     distros = ("debian:12", "debian:12", "flatcar:3227.2.4", "rocky:9")
     planned = [Planned(Cell(row, Column(distro, "6.1.0"))) for distro in distros]

@@ -21,7 +21,7 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.host_python 
 
 _DEFAULT_PREFIX = "/opt/provision/python"
 _PREFIX = re.compile(r"(/[A-Za-z0-9_+-][A-Za-z0-9._+-]*){2,}")
-_MAKE = "'provision host-python' makes one, in a container"
+_MAKE = "'provision export host-python' makes one, in a container"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 

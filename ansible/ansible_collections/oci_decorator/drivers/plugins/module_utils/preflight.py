@@ -200,7 +200,7 @@ def keys_mistakes(paths: list[str]) -> list[str]:
         except OSError:
             wrong.append(
                 f"There is no key '{path}' (provision_driver_trust_keys)."
-                " 'provision key generate' makes a pair; hosts get the file that ends with .pub."
+                " 'provision registry key' makes a pair; hosts get the file that ends with .pub."
             )
             continue
         if b"PRIVATE KEY" in text:
@@ -255,7 +255,7 @@ def python_mistakes(archive: str, sha256: str) -> list[str]:
     if not Path(archive).is_file():
         line = (
             f"The archive '{archive}' (provision_host_python_archive) is not there:"
-            " 'provision host-python' makes one, in a container."
+            " 'provision export host-python' makes one, in a container."
         )
         return [line]
     digest = sha256_of(Path(archive))

@@ -7,7 +7,8 @@ DOCUMENTATION = r"""
 module: _provision_host_python
 short_description: Installs a Python on a host without one
 description:
-  - Unpacks an archive of C(provision host-python) on the host. Needs no Python there, only the
+  - Unpacks an archive of C(provision export host-python) on the host. Needs no Python there, only
+    the
     programs C(sh), C(tar), C(gzip) and C(sha256sum).
   - If the new Python does not run on the host, the earlier one stays.
   - This is an action plugin. It returns the path of the Python as I(interpreter).

@@ -18,7 +18,7 @@ options:
     type: dict
     suboptions:
       python_archive:
-        description: An archive of C(provision host-python), or empty.
+        description: An archive of C(provision export host-python), or empty.
         type: str
         default: ""
       python_archive_sha256:

@@ -7,7 +7,7 @@ DOCUMENTATION = r"""
 module: _provision_units
 short_description: Installs or removes the systemd units and kernel hooks of provision
 description:
-  - Runs C(provision units), which writes or removes them.
+  - Runs C(provision units install) or C(provision units remove).
 version_added: 0.1.0
 options:
   program:
@@ -55,13 +55,11 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.program impo
 
 
 def _words(module: AnsibleModule) -> list[str]:
-    flags = {
-        "--remove": module.params["state"] == "absent",
-        "--replace": module.params["replace"],
-        "--dry-run": module.check_mode,
-    }
+    flags = {"--replace": module.params["replace"], "--dry-run": module.check_mode}
     given = [flag for flag, is_set in flags.items() if is_set]
-    return ["units", "--program", module.params["program"], *given]
+    if module.params["state"] == "absent":
+        return ["units", "remove", *given]
+    return ["units", "install", "--program", module.params["program"], *given]
 
 
 def main() -> None:

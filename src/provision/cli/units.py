@@ -1,4 +1,4 @@
-"""``provision units``."""
+"""``units``: the systemd units and kernel hooks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from provision.cli import options
-from provision.cli.display import shown
-from provision.cli.options import print_json
+from provision.cli.output import emit, lines, progress, remark
 from provision.config import load
 from provision.errors import ProvisionError
 from provision.files import glob_in_root, in_root, lock
@@ -22,7 +21,6 @@ from provision.store.confinement import require_label, require_visible
 from provision.store.entries import current_entry
 from provision.store.layout import Layout
 from provision.store.locks import SWITCH_SECONDS
-from provision.store.managed_files import Change
 from provision.store.units import (
     PACKAGED_UNITS,
     UNITS,
@@ -46,20 +44,21 @@ _BOOT = "provision-boot.service"
 _INSTALLED = "/opt/provision/venv/share/provision/docs"
 
 
-@click.command("units")
-@click.option("--remove", is_flag=True, help="Disable and remove the units and hooks.")
-@click.option(
-    "--program",
-    metavar="PATH",
-    help="Path of 'provision' on the host.  [this one, or /opt/provision/bin/provision]",
+@click.group("units")
+def units() -> None:
+    """Install or remove the systemd units and kernel hooks that keep drivers working."""
+
+
+@units.command("install")
+@options.option(
+    "--program PATH",
+    "Path of 'provision' on the host.  [this one, or /opt/provision/bin/provision]",
 )
 @options.replace_files
 @options.root
 @options.dry_run
 @options.as_json
-def command(
-    *, remove: bool, program: str | None, replace: bool, root: Path, dry_run: bool, as_json: bool
-) -> None:
+def install(*, program: str | None, replace: bool, root: Path, dry_run: bool) -> None:
     """Install and enable the systemd units and kernel hooks that keep drivers working.
 
     The units load drivers at boot, prepare them for newly installed kernels, and regularly bring
@@ -71,95 +70,88 @@ def command(
     package of the distro has installed the units, there is nothing to do.
     """
     root = root.resolve()
-    is_packaged = program is None and in_root(root, PACKAGED_UNITS / _BOOT).is_file()
-    if is_packaged and not remove:
-        click.echo(_PACKAGED, err=True)
-    # Units of an earlier run would override those of the package.
-    without = remove or is_packaged
-    files = (
-        [] if without else _files(root, program or own_program(root, sys.argv[0]), dry_run=dry_run)
-    )
+    if program is None and in_root(root, PACKAGED_UNITS / _BOOT).is_file():
+        remark(_PACKAGED)
+        # Units of an earlier run would override those of the package.
+        files = []
+    else:
+        files = _files(root, program or own_program(root, sys.argv[0]), dry_run=dry_run)
+    _write(root, files, replace=replace, dry_run=dry_run)
+
+
+@units.command("remove")
+@options.replace_files
+@options.root
+@options.dry_run
+@options.as_json
+def remove(*, replace: bool, root: Path, dry_run: bool) -> None:
+    """Disable and remove the units and hooks."""
+    _write(root.resolve(), [], replace=replace, dry_run=dry_run)
+
+
+def _write(root: Path, files: list[UnitFile], *, replace: bool, dry_run: bool) -> None:
+    """Have exactly these units and hooks on a host."""
     if dry_run:
         changes = plan_units(root, files, replace=replace)
     else:
         path = in_root(root, STORE / ".units/.lock")
         with (
-            shown(verbose=False) as progress,
-            lock(path, on_wait=lambda: progress(Note(_WAITING)), limit=SWITCH_SECONDS),
+            progress() as show,
+            lock(path, on_wait=lambda: show(Note(_WAITING)), limit=SWITCH_SECONDS),
         ):
             changes = plan_units(root, files, replace=replace)
-            apply_units(root, changes, on_change=lambda change: progress(Note(str(change))))
-            _hide_in_tree_copies(root, progress)
-    if as_json:
-        _print_json(root, changes, dry_run=dry_run)
-    elif not changes:
-        click.echo("Nothing to do.")
-    elif dry_run:
-        for change in changes:
-            click.echo(f"would {change}")
+            apply_units(root, changes, on_change=lambda change: show(Note(str(change))))
+            _hide_in_tree_copies(root, show)
+    emit(
+        {
+            "root": root,
+            "changed": bool(changes) and not dry_run,
+            "changes": [{"kind": c.kind, "path": c.path, "what": str(c)} for c in changes],
+            "dry_run": dry_run,
+        },
+        lines("changes", "would {what}") if dry_run and changes else lambda _: (),
+        lambda _: () if changes else ["Nothing to do."],
+    )
 
 
-def _hide_in_tree_copies(root: Path, progress: Progress) -> None:
+def _hide_in_tree_copies(root: Path, show: Progress) -> None:
     """Activate drivers again: copies of their modules are blacklisted while the boot loads them."""
     for path in glob_in_root(root, f"{STORE}/*/current"):
         layout = Layout(root, path.parent.name)
         try:
-            activate_entry(layout, current_entry(layout), progress=progress)
+            activate_entry(layout, current_entry(layout), progress=show)
         except ProvisionError as error:
-            progress(Note(f"{layout.driver}: {error.message}"))
+            show(Note(f"{layout.driver}: {error.message}"))
 
 
 def _files(root: Path, program: str, *, dry_run: bool) -> list[UnitFile]:
     """Render the units and hooks for a program, which the units must be able to start."""
+    config = load(root)
     files = unit_files(
         templates_dir(),
         UnitSettings(
             program=program,
-            documentation=_documentation(root),
+            # Another root has its own documentation, not that of this machine.
+            documentation=documentation_url(_PAGE)
+            if root == Path("/")
+            else f"file://{_INSTALLED}/{_PAGE}",
             hooks=kernel_hooks(root),
-            with_gate=_holds_updates(root),
-            with_cdi=load(root).cdi.generate,
-            wants_podman=_builds_with_podman(root),
+            with_gate=config.policy.hold_updates and read_facts(root).distro.id == _FLATCAR,
+            with_cdi=config.cdi.generate,
+            wants_podman=_builds_with_podman(root, config.engine.host),
         ),
     )
-    units = [(file.path.name, file.text) for file in files if file.path.parent == UNITS]
-    require_visible(root, program, units, checkout=_checkout())
+    # A clone that this program runs from; None: it is installed.
+    folder = templates_dir().parent
+    checkout = folder if (folder / "pyproject.toml").is_file() else None
+    written = [(file.path.name, file.text) for file in files if file.path.parent == UNITS]
+    require_visible(root, program, written, checkout=checkout)
     if not dry_run:
-        require_label(root, program, checkout=_checkout())
+        require_label(root, program, checkout=checkout)
     return files
 
 
-def _checkout() -> Path | None:
-    """Return the clone that this program runs from; None: it is installed."""
-    folder = templates_dir().parent
-    return folder if (folder / "pyproject.toml").is_file() else None
-
-
-def _holds_updates(root: Path) -> bool:
-    return load(root).policy.hold_updates and read_facts(root).distro.id == _FLATCAR
-
-
-def _builds_with_podman(root: Path) -> bool:
-    host = load(root).engine.host
+def _builds_with_podman(root: Path, host: str | None) -> bool:
     if host is not None:
         return host.endswith("/podman/podman.sock")
     return {engine.name for engine in find_engines(root)} & {"docker", "podman"} == {"podman"}
-
-
-def _documentation(root: Path) -> str:
-    # Another root has its own documentation, not that of this machine.
-    return documentation_url(_PAGE) if root == Path("/") else f"file://{_INSTALLED}/{_PAGE}"
-
-
-def _print_json(root: Path, changes: list[Change], *, dry_run: bool) -> None:
-    print_json(
-        {
-            "root": str(root),
-            "changed": bool(changes) and not dry_run,
-            "changes": [
-                {"kind": change.kind, "path": str(change.path), "what": str(change)}
-                for change in changes
-            ],
-            "dry_run": dry_run,
-        }
-    )

@@ -1,7 +1,8 @@
-"""``provision install`` and ``verify``: put an artifact to use, or compare it with its manifest."""
+"""``install`` and ``verify``: put an artifact to use, or compare it with its manifest."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,8 @@ import click
 from provision.build.driver_request import BuildSettings, DriverRequest, RequestOptions
 from provision.build.workspace import load_settings
 from provision.cli import options
-from provision.cli.display import print_table, shown
-from provision.cli.job import Job, building, job, target, trusting
-from provision.cli.options import megabytes, print_fields, print_json
+from provision.cli.job import Job, building, examined, job, target, trusting
+from provision.cli.output import emit, fields, progress, size_of, table
 from provision.documents import load_json
 from provision.engine.docker_api import names_registry
 from provision.errors import ProvisionError
@@ -24,9 +24,8 @@ from provision.pin import Pin
 from provision.progress import Note
 from provision.registry.artifact_images import Trusted
 from provision.registry.find import Lookup
-from provision.registry.image_archives import is_archive_name, open_archive
-from provision.registry.names import parse_reference
-from provision.registry.registries import Consent, connect, examine
+from provision.registry.image_archives import is_archive_name
+from provision.registry.registries import Consent
 from provision.store.activate import plan
 from provision.store.artifact_lookup import look_for, may_be_in_store, stored_for
 from provision.store.artifacts import (
@@ -45,15 +44,6 @@ from provision.store.pulling import check_age, store_pulled, verify_pulled
 
 
 @dataclass(frozen=True, slots=True)
-class _Result:
-    """The changes that were made, or would be, and their artifact."""
-
-    pin: Pin
-    entry: Path
-    changes: tuple[Change, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _Way:
     """The options of an installation."""
 
@@ -62,13 +52,9 @@ class _Way:
     dry_run: bool
 
 
-_way = options.option_group(
-    "way",
-    _Way,
-    options.again,
-    options.replace_files,
-    options.dry_run,
-)
+_way = options.option_group("way", _Way, options.again, options.replace_files, options.dry_run)
+# The changes that were made, or would be, with their artifact.
+_Done = tuple[Pin, Path, tuple[Change, ...]]
 
 
 @click.command("install")
@@ -83,10 +69,9 @@ def install_command(
     what: str,
     root: Path,
     catalogues: tuple[Path, ...],
-    consent: Consent,
-    as_json: bool,
     target: RequestOptions,
     how: BuildSettings,
+    consent: Consent,
     way: _Way,
 ) -> None:
     """Put an artifact into the host's store and switch to it.
@@ -100,25 +85,41 @@ def install_command(
     archive of an image and must be signed too.
     """
     with job(root, catalogues) as work:
-        if is_archive_name(what):
-            archive = open_archive(work.settings, Path(what), progress=work.progress)
-            result = _pulled(work, examine(work.settings, archive, {}, consent), consent, way)
-        elif names_registry(what):
-            client = connect(work.settings, parse_reference(what))
-            result = _pulled(work, examine(work.settings, client, {}, consent), consent, way)
+        if is_archive_name(what) or names_registry(what):
+            pin, entry, changes = _pulled(work, examined(work, what, consent), consent, way)
         elif ":" in what or "/" in what:
-            result = _installed(work, what, way)
+            pin, entry, changes = _installed(work, what, way)
         else:
-            result = _driver(work, target.of(what), how, consent, way)
-    if as_json:
-        print_json(_document(result, root=root, dry_run=way.dry_run))
+            pin, entry, changes = _driver(work, target.of(what), how, consent, way)
+    emit(
+        {
+            "driver": pin.driver.name,
+            "version": pin.driver.version,
+            "kernel": pin.kernel.release,
+            "digest": pin.digest,
+            "root": root,
+            "entry": entry,
+            "changed": bool(changes) and not way.dry_run,
+            "changes": [{"kind": c.kind, "path": c.path, "what": str(c)} for c in changes],
+            "dry_run": way.dry_run,
+        },
+        _changes,
+    )
+
+
+def _changes(done: Mapping[str, Any]) -> Iterator[str]:
+    what = "{driver} {version} for {kernel}".format_map(done)
+    if not done["changes"]:
+        yield f"{what} is installed already; nothing changed."
+    elif done["dry_run"]:
+        yield from (f"would {change['what']}" for change in done["changes"])
     else:
-        _print(result, dry_run=way.dry_run)
+        yield f"{what} is installed in {done['entry']}."
 
 
 def _driver(
     work: Job, request: DriverRequest, how: BuildSettings, consent: Consent, way: _Way
-) -> _Result:
+) -> _Done:
     # These options ask for a certain build, which no registry has.
     is_build = how.rebuild or request.base or request.refresh or request.force
     if not is_build:
@@ -144,9 +145,7 @@ def _driver(
     return _installed(work, built.image, way)
 
 
-def _in_store(
-    work: Job, request: DriverRequest, way: _Way, error: ProvisionError
-) -> _Result | None:
+def _in_store(work: Job, request: DriverRequest, way: _Way, error: ProvisionError) -> _Done | None:
     """Activate an entry of the store where no registry answers and nothing is built here."""
     if way.again or not may_be_in_store(work.settings, error):
         return None
@@ -157,21 +156,20 @@ def _in_store(
     return _stored(work, Layout(work.settings.root, request.driver), entry, way)
 
 
-def _stored(work: Job, layout: Layout, entry: Path, way: _Way) -> _Result | None:
+def _stored(work: Job, layout: Layout, entry: Path, way: _Way) -> _Done | None:
     """Activate an entry of the store, without an engine; None: another key has signed it."""
     verify_entry(layout, entry, progress=work.progress)
     manifest = load_json(entry / MANIFEST, Manifest)
-    if not is_signed_for_host(
-        entry, manifest, work.settings.config.signing, root=work.settings.root
-    ):
+    signing, root = work.settings.config.signing, work.settings.root
+    if not is_signed_for_host(entry, manifest, signing, root=root):
         return None
     if way.dry_run:
-        return _Result(manifest.pin, entry, tuple(plan(layout, manifest, replace=way.replace)))
+        return manifest.pin, entry, tuple(plan(layout, manifest, replace=way.replace))
     done = activate_entry(layout, entry, replace=way.replace, progress=work.progress)
-    return _Result(manifest.pin, entry, done.changes)
+    return manifest.pin, entry, done.changes
 
 
-def _pulled(work: Job, trusted: Trusted, consent: Consent, way: _Way) -> _Result:
+def _pulled(work: Job, trusted: Trusted, consent: Consent, way: _Way) -> _Done:
     """Install an image of a registry or an archive."""
     settings, pin = work.settings, trusted.image.pin
     layout = Layout(settings.root, pin.driver.name)
@@ -179,19 +177,19 @@ def _pulled(work: Job, trusted: Trusted, consent: Consent, way: _Way) -> _Result
         check_age(settings, trusted, consent)
         entry = layout.entry(pin.short_digest)
         if not entry.is_dir():
-            return _Result(pin, entry, (Change("unpack", entry),))
+            return pin, entry, (Change("unpack", entry),)
         manifest = load_json(entry / MANIFEST, Manifest)
-        return _Result(pin, entry, tuple(plan(layout, manifest, replace=way.replace)))
+        return pin, entry, tuple(plan(layout, manifest, replace=way.replace))
     stored = store_pulled(
         settings, trusted, consent, must_replace=way.again, progress=work.progress
     ).stored
     done = activate_entry(layout, stored.entry, replace=way.replace, progress=work.progress)
     unpacked = (Change("unpack", stored.entry),) if stored.added else ()
     others = tuple(change for change in done.changes if change.kind != "unpack")
-    return _Result(pin, stored.entry, (*unpacked, *others))
+    return pin, stored.entry, (*unpacked, *others)
 
 
-def _installed(work: Job, image: str, way: _Way) -> _Result:
+def _installed(work: Job, image: str, way: _Way) -> _Done:
     """Install an image of the engine."""
     if way.dry_run:
         done = plan_installation(work.settings, work.engine, image, replace=way.replace)
@@ -204,38 +202,7 @@ def _installed(work: Job, image: str, way: _Way) -> _Result:
             replace=way.replace,
             progress=work.progress,
         )
-    return _Result(done.manifest.pin, done.entry, done.changes)
-
-
-def _document(result: _Result, *, root: Path, dry_run: bool) -> dict[str, Any]:
-    pin = result.pin
-    return {
-        "driver": pin.driver.name,
-        "version": pin.driver.version,
-        "kernel": pin.kernel.release,
-        "digest": pin.digest,
-        "root": str(root),
-        "entry": str(result.entry),
-        "changed": bool(result.changes) and not dry_run,
-        "changes": [
-            {"kind": change.kind, "path": str(change.path), "what": str(change)}
-            for change in result.changes
-        ],
-        "dry_run": dry_run,
-    }
-
-
-def _print(result: _Result, *, dry_run: bool) -> None:
-    pin = result.pin
-    what = f"{pin.driver.name} {pin.driver.version} for {pin.kernel.release}"
-    if not result.changes:
-        click.echo(f"{what} is installed already; nothing changed.")
-        return
-    if dry_run:
-        for change in result.changes:
-            click.echo(f"would {change}")
-        return
-    click.echo(f"{what} is installed in {result.entry}.")
+    return done.manifest.pin, done.entry, done.changes
 
 
 @click.command("verify")
@@ -244,63 +211,51 @@ def _print(result: _Result, *, dry_run: bool) -> None:
 @options.public_key
 @options.root
 @options.as_json
-def verify_command(
-    *, what: str, public_key: Path | None, insecure: bool, root: Path, as_json: bool
-) -> None:
+def verify_command(*, what: str, public_key: Path | None, insecure: bool, root: Path) -> None:
     """Compare an artifact with its manifest: every module and file, and the kernel.
 
     The artifact is that of an image, of a folder in a store, or the active one of DRIVER.
     """
     report = _report(what, root, Consent(public_key, insecure))
     manifest = report.require_whole(f"'{what}'")
-    if as_json:
-        print_json(_report_document(what, report, manifest))
-        return
-    rows = [(m.name, m.vermagic, megabytes(m.size)) for m in manifest.modules]
-    print_table(("module", "vermagic", "size>"), rows)
     pin = manifest.pin
-    print_fields(
-        [
-            ("driver", f"{pin.driver.name} {pin.driver.version} ({pin.driver.flavour})"),
-            ("kernel", pin.kernel.release),
-            ("files", len(manifest.files)),
-            ("compared", megabytes(report.size)),
-            ("digest", pin.digest),
-            ("result", "whole"),
-        ]
+    emit(
+        {
+            "target": what,
+            "digest": pin.digest,
+            "image": pin.image,
+            "driver": pin.driver,
+            "kernel": pin.kernel.release,
+            "modules": manifest.modules,
+            "files": len(manifest.files),
+            "compared": report.size,
+            "findings": [],
+        },
+        table("modules", {"module": "name", "vermagic": "vermagic", "size>": size_of("size")}),
+        fields(
+            {
+                "driver": lambda one: "{name} {version} ({flavour})".format_map(one["driver"]),
+                "kernel": "kernel",
+                "files": "files",
+                "compared": size_of("compared"),
+                "digest": "digest",
+                "result": lambda _: "whole",
+            }
+        ),
     )
 
 
 def _report(what: str, root: Path, consent: Consent) -> Report:
     path = Path(what)
-    if path.is_file() and is_archive_name(what):
+    is_path = path.is_dir() or what.startswith(("/", "./", "../"))
+    if (is_archive_name(what) and path.is_file()) or (not is_path and names_registry(what)):
         with job(root) as work:
-            archive = open_archive(work.settings, path, progress=work.progress)
-            trusted = examine(work.settings, archive, {}, consent)
+            trusted = examined(work, what, consent)
             return verify_pulled(work.settings, trusted, progress=work.progress)
-    if path.is_dir() or what.startswith(("/", "./", "../")):
-        with shown(verbose=False) as progress:
-            return verify_path(path, progress=progress)
-    if ":" in what or "/" in what:
+    if not is_path and (":" in what or "/" in what):
         with job(root) as work:
-            if names_registry(what):
-                client = connect(work.settings, parse_reference(what))
-                trusted = examine(work.settings, client, {}, consent)
-                return verify_pulled(work.settings, trusted, progress=work.progress)
             return verify_image(work.settings, work.engine, what, progress=work.progress)
-    with shown(verbose=False) as progress:
-        return verify_current(load_settings(root), what, progress=progress)
-
-
-def _report_document(what: str, report: Report, manifest: Manifest) -> dict[str, Any]:
-    return {
-        "target": what,
-        "digest": manifest.pin.digest,
-        "image": manifest.pin.image,
-        "driver": manifest.pin.driver.model_dump(mode="json"),
-        "kernel": manifest.pin.kernel.release,
-        "modules": [module.model_dump(mode="json") for module in manifest.modules],
-        "files": len(manifest.files),
-        "compared": report.size,
-        "findings": [],
-    }
+    with progress() as show:
+        if is_path:
+            return verify_path(path, progress=show)
+        return verify_current(load_settings(root), what, progress=show)

@@ -1,0 +1,76 @@
+"""The base image of a build: the one that is here, a registry's, or one made from packages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from provision.build.base_image import BaseRequest, find_base, named_base
+from provision.build.bootstrap import Mirror, make_apt_base, make_rpm_base
+from provision.build.developer_container import FLATCAR, ensure_developer_image
+from provision.build.solving import open_driver_index, rpm_origin
+from provision.build.workspace import Settings
+from provision.distros import find_distro
+from provision.distros.debian.distro_archive import uses_archive
+from provision.engine.docker_api import Engine
+from provision.errors import NotFoundError
+from provision.files import write_atomic
+from provision.pin import BasePin, keyring_digest
+from provision.progress import Note, Progress, silent
+
+
+def ensure_distro_base(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    request: BaseRequest,
+    *,
+    progress: Progress = silent,
+) -> BasePin:
+    """Return a base image; it is made if it is neither here nor in its registry.
+
+    debootstrap, dnf or zypper of this machine makes it from the distro's packages, and Flatcar's
+    from the developer container of the release.
+
+    Args:
+        settings: The host.
+        engine: Connects to the engine; not called for an image that is named by its digest.
+        request: The image.
+        progress: Receives the progress.
+
+    Raises:
+        NotFoundError: It can't be made; or the program that makes it, or the repositories for it,
+            are missing.
+        ProvisionError: It could not be made, or is of another architecture.
+    """
+    if (named := named_base(request)) is not None:
+        return named
+    connected = engine()
+    try:
+        return find_base(connected, request, progress=progress)
+    except NotFoundError:
+        if not request.can_be_made:
+            raise
+    progress(Note(f"There is no image {request.name}; making it"))
+    if request.distro == FLATCAR:
+        return ensure_developer_image(settings, connected, request, progress=progress)
+    return _made(settings, connected, request, progress)
+
+
+def _made(settings: Settings, engine: Engine, request: BaseRequest, progress: Progress) -> BasePin:
+    distro = find_distro(f"{request.distro}:{request.version}")
+    if not uses_archive(distro):
+        origin = rpm_origin(settings, distro)
+        return make_rpm_base(engine, request, origin, state=settings.state, progress=progress)
+    index = open_driver_index(settings, None, distro, at_once=False, progress=progress)
+    index.close()
+    mirror = Mirror(index.mirror, _keyring_file(settings, index.keyring))
+    return make_apt_base(engine, request, mirror, state=settings.state, progress=progress)
+
+
+def _keyring_file(settings: Settings, keyring: bytes | None) -> Path | None:
+    """Write the keys to a file for a program; return None if they are the distro's own."""
+    if keyring is None:
+        return None
+    path = settings.state / "archive/keys" / f"{keyring_digest(keyring)}.gpg"
+    write_atomic(path, keyring)
+    return path

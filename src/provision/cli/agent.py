@@ -1,0 +1,525 @@
+"""``status``, ``plan``, ``apply``, ``rollback`` and ``gc``: a host and its desired state.
+
+This module imports nothing that takes long to load: most runs of 'apply' find nothing to do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from provision.agent.coming_kernels import is_calm, wait_for_kernel
+from provision.agent.conclusion import Result, always_published
+from provision.agent.desired import load_desired
+from provision.agent.model import Desired, Mode, Outcome, Run
+from provision.agent.reconcile import apply, look_at
+from provision.agent.rollback import rollback, would_roll_back
+from provision.agent.status import NAME_A_DRIVER, Status
+from provision.cli import options
+from provision.cli.output import (
+    Bad,
+    advice,
+    coloured,
+    each,
+    emit,
+    error_document,
+    lines,
+    megabytes,
+    plain,
+    progress,
+    table,
+)
+from provision.errors import ExitCode, UsageError
+from provision.files import in_root
+from provision.host.folders import STORE
+from provision.host.kernels import find_kernels, kernels_of_usr
+from provision.store.entries import linked_kernels
+from provision.store.layout import Layout
+from provision.store.state import IN_USE
+
+_SECONDS = 2.0
+_LOADED = {"yes": "loaded", "no": "not loaded", "partly": "some loaded", "other": "another build"}
+_NOTHING_CONFIGURED = f"Nothing is configured. {NAME_A_DRIVER}"
+
+
+@click.command("status")
+@options.option("--watch", "Show the status repeatedly, until interrupted.")
+@options.option(
+    "--check",
+    "Exit with 0 only if every driver works with this kernel and those that may boot next.",
+)
+@options.catalogue
+@options.root
+@options.as_json
+def status_command(*, watch: bool, check: bool, catalogues: tuple[Path, ...], root: Path) -> int:
+    """Show the state of each driver, for the running kernel and those that may boot next."""
+    root = root.resolve()
+    while True:
+        _planned, status = look_at(root, load_desired(root, catalogues=catalogues))
+        if watch:
+            click.clear()
+        emit(status.document(), _overview)
+        if not watch:
+            break
+        time.sleep(_SECONDS)
+    if status.state == "not-configured":
+        return ExitCode.NOT_FOUND
+    if not check:
+        return ExitCode.DONE
+    # Whether a reboot is safe.
+    is_ready = all(artifact.is_ready for driver in status.drivers for artifact in driver.kernels)
+    return status.exit_code or (ExitCode.DONE if is_ready else ExitCode.FAILED)
+
+
+def _overview(status: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the status as a table, with why drivers are not ready and what to do."""
+    kernels, state = status["kernels"], status["state"]
+    head = f"This host is {coloured(state)}"
+    if state == "not-configured":
+        head = coloured(state, "Nothing is configured")
+    head += f"; kernel {kernels['running']}" if kernels["running"] else ""
+    yield head + (f", next {', '.join(kernels['pending'])}" if kernels["pending"] else "")
+    notes = [
+        f"{driver['name']}: {note}" for driver in status["drivers"] for note in driver["notes"]
+    ]
+    for note in (*kernels["notes"], *kernels["doubts"], *notes):
+        yield click.style(note, fg="yellow")
+    if not status["drivers"]:
+        yield f"What to do: {NAME_A_DRIVER}"
+        return
+    yield from table(
+        lambda found: list(_artifacts(found)),
+        {
+            "driver": "driver",
+            "kernel": "release",
+            "": "role",
+            "state": lambda one: coloured(one["state"]),
+            "version": "version",
+            "artifact": "digest",
+            "modules": lambda one: (one["role"] == "running" and _LOADED.get(one["loaded"])) or "",
+        },
+    )(status)
+    for one in _artifacts(status):
+        what = f"{one['driver']} for {one['release']}:"
+        if one["unsigned"] is not None:
+            said = f"{one['digest']} is unsigned; it came from {one['unsigned']}"
+            yield f"{what} {click.style(said, fg='yellow')}"
+        if one["reason"] is not None:
+            yield f"{what} {one['reason']}"
+            yield from advice({**(one["failure"] or {}), "resolution": one["resolution"]})
+
+
+def _artifacts(status: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for driver in status["drivers"]:
+        for artifact in driver["kernels"]:
+            yield {**artifact, "driver": driver["name"], "loaded": driver["loaded"]}
+
+
+_retry = options.option("--retry", "Retry artifacts that failed or were rolled back.")
+_update = options.option(
+    "--update", "Move to newer versions where provision.toml does not fix the version."
+)
+_coming = options.option(
+    "--kernel RELEASE",
+    "Make every driver ready for this kernel too, which is still to come; may be given more"
+    " than once.",
+    "releases",
+    multiple=True,
+)
+_usr = options.option(
+    "--usr DIR",
+    "As --kernel, for the kernels of this /usr, of a system that has not booted yet.",
+    type=options.FOLDER,
+)
+
+
+@click.command("plan")
+@_coming
+@_usr
+@_retry
+@_update
+@options.catalogue
+@options.root
+@options.as_json
+def plan_command(
+    *,
+    releases: tuple[str, ...],
+    usr: Path | None,
+    retry: bool,
+    update: bool,
+    catalogues: tuple[Path, ...],
+    root: Path,
+) -> int:
+    """Show what 'provision apply' would do here and why, and what it could not do.
+
+    The command asks registries, archives, vendors and the engine as 'apply' does, and changes
+    nothing. The exit code is 3 if nothing is configured, or if an artifact would have to be made
+    and it is not known from where.
+    """
+    root, coming = root.resolve(), _kernels(releases, usr)
+    desired, mode = load_desired(root, catalogues=catalogues), Mode(retry=retry, update=update)
+    run = _of_coming(Run(root, desired, mode, catalogues, coming=coming, usr=usr))
+    planned, status = look_at(root, run.desired, run.mode, coming=coming)
+    from provision.agent.foreseeing import foresee  # noqa: PLC0415 - loads registries, recipes
+
+    artifacts = foresee(run, planned)
+    document = {
+        "actions": [{**asdict(action), "what": str(action)} for action in planned.actions],
+        "blocked": planned.blocked,
+        "artifacts": [{**plain(one), "what": str(one)} for one in artifacts],
+        "kernels": status.kernels,
+        "matrix": list(_failures_ahead(root, run.desired)),
+        "others": _others(root, catalogues, run.desired),
+    }
+    is_configured = status.state != "not-configured"
+    emit(document, _planned if is_configured else _NOTHING_CONFIGURED)
+    makes = {(a.driver, a.kernel) for a in planned.actions if a.kind == "prepare"}
+    is_known = not any(a.source == "missing" and (a.driver, a.kernel) in makes for a in artifacts)
+    return ExitCode.DONE if is_configured and is_known else ExitCode.NOT_FOUND
+
+
+def _planned(document: Mapping[str, Any]) -> Iterator[str]:
+    artifacts = {(one["driver"], one["kernel"]): one for one in document["artifacts"]}
+    for number, action in enumerate(document["actions"], start=1):
+        yield f"{number}. {action['what']}"
+        artifact = artifacts.get((action["driver"], action["kernel"]))
+        if action["kind"] == "prepare" and artifact is not None:
+            yield f"   {artifact['what']}"
+            if artifact["resolution"]:
+                yield f"   What to do: {artifact['resolution']}"
+    for blocked in document["blocked"]:
+        yield f"Not now: {blocked['driver']} for {blocked['kernel']}: {blocked['reason']}"
+        yield from advice(blocked)
+    if not document["actions"] and not document["blocked"]:
+        yield "Nothing to do."
+    ended = {
+        (one["driver"], one["ended"]["message"]): one for one in artifacts.values() if one["ended"]
+    }
+    for (driver, message), one in ended.items():
+        yield f"Warning: {driver} {message}"
+        yield from advice(one["ended"])
+    yield from _warnings(document)
+    for one in document["matrix"]:
+        what = f"{one['driver']} {one['version']} failed on {one['kernel']}"
+        yield f"The matrix says: {what}: {one['cause']}"
+
+
+def _warnings(document: Mapping[str, Any]) -> Iterator[str]:
+    for one in document["others"]:
+        yield f"Warning: {one['driver']}: {one['message']}"
+        yield from advice(one)
+
+
+def _others(root: Path, catalogues: tuple[Path, ...], desired: Desired) -> list[dict[str, str]]:
+    """Return what the host has of the desired drivers that provision did not install."""
+    from provision.build.workspace import load_settings  # noqa: PLC0415 - as above
+    from provision.store.other_installations import other_installations  # noqa: PLC0415 - as above
+
+    settings = load_settings(root, catalogues=catalogues)
+    found = other_installations(settings, [driver.name for driver in desired.drivers])
+    return [{"driver": o.driver, "message": o.seen, "resolution": o.resolution} for o in found]
+
+
+def _failures_ahead(root: Path, desired: Desired) -> Iterator[dict[str, Any]]:
+    """Yield the failures in the compatibility matrix, if there is one, for kernels to come."""
+    if not in_root(root, STORE / "matrix").is_dir():
+        return
+    from provision.config import load  # noqa: PLC0415 - loads the models of provision.toml
+    from provision.fleet.matrix.host_report import failures_ahead  # noqa: PLC0415 - loads those of results
+
+    config, kernels = load(root), find_kernels(root)
+    names = ("driver", "version", "flavour", "kernel", "cause", "resolution")
+    for driver in desired.drivers:
+        ready = linked_kernels(Layout(root, driver.name))
+        for result in failures_ahead(root, config, kernels, driver.name, ready=ready):
+            yield {name: getattr(result, name) for name in names}
+
+
+def _kernels(releases: tuple[str, ...], usr: Path | None) -> tuple[str, ...]:
+    """Return the kernels that are named as still to come.
+
+    Raises:
+        UsageError: The folder has none.
+    """
+    found = kernels_of_usr(usr) if usr else ()
+    if usr is not None and not found:
+        raise UsageError(
+            f"There is no kernel in '{usr}/lib/modules'.",
+            resolution="Name a /usr with a kernel (--usr DIR), or the kernel (--kernel RELEASE).",
+        )
+    return tuple(dict.fromkeys([*releases, *found]))
+
+
+def _of_coming(run: Run) -> Run:
+    """Return a run in which kernels that are named override the policy and earlier failures."""
+    if not run.coming:
+        return run
+    mode = replace(run.mode, retry=True)
+    return replace(run, desired=replace(run.desired, prebuild=True), mode=mode)
+
+
+@click.command("apply")
+@_coming
+@_usr
+@options.option(
+    "--boot", "Load what the store has for the running kernel, without network, engine or build."
+)
+@_retry
+@_update
+@options.option("--timer", "Run as the timer: --update if [policy] update = 'timer', then 'gc'.")
+@options.allow_downgrade
+@options.option(
+    "--wait-kernel", "First wait until the package manager has installed a new kernel completely."
+)
+@options.catalogue
+@options.root
+@options.dry_run
+@options.as_json
+def apply_command(
+    *,
+    releases: tuple[str, ...],
+    usr: Path | None,
+    boot: bool,
+    retry: bool,
+    update: bool,
+    timer: bool,
+    allow_downgrade: bool,
+    wait_kernel: bool,
+    catalogues: tuple[Path, ...],
+    root: Path,
+    dry_run: bool,
+) -> int:
+    """Bring this host to the state that provision.toml describes, for the running and next kernels.
+
+    The command does only what is missing, and never unloads a module that is in use. The exit code
+    describes the state of the host afterwards. With --kernel or --usr, it says instead whether
+    every driver has its artifact for these kernels.
+    """
+    if dry_run:
+        code: int = click.get_current_context().invoke(
+            plan_command,
+            releases=releases,
+            usr=usr,
+            retry=retry,
+            update=update,
+            catalogues=catalogues,
+            root=root,
+        )
+        return code
+    root, coming = root.resolve(), _kernels(releases, usr)
+    if coming and boot:
+        raise UsageError(
+            "--boot makes no artifacts, so it can't be given with --kernel or --usr.",
+            resolution="Leave one of them out.",
+        )
+    with progress() as show, always_published(root, show):
+        if boot:
+            from provision.agent.boot import boot as load_at_boot  # noqa: PLC0415 - only for a boot
+
+            result = load_at_boot(root, catalogues=catalogues, progress=show)
+        else:
+            if wait_kernel:
+                wait_for_kernel(root, progress=show)
+            desired = load_desired(root, catalogues=catalogues, keep=not coming)
+            mode = Mode(
+                retry=retry,
+                update=update or (timer and desired.update == "timer"),
+                allow_downgrade=allow_downgrade,
+            )
+            run = Run(root, desired, mode, catalogues, show, coming=coming, usr=usr)
+            result = _applied(_of_coming(run), wait_kernel=wait_kernel)
+            if timer:
+                from provision.agent import garbage  # noqa: PLC0415 - loads the models of packages
+
+                # The artifacts of removed kernels take space.
+                garbage.remove_unneeded(root, desired, progress=show)
+                garbage.remove_packages(root)
+    document = _result(result)
+    # A run that did nothing on a host that is ready ends at once.
+    is_settled = not result.outcomes and result.status.state == "ready"
+    document["others"] = [] if is_settled or boot else _others(root, catalogues, load_desired(root))
+    if not coming:
+        emit(document, _after, _warnings)
+        return _code_at_boot(result) if boot else result.status.exit_code
+    lacking = [
+        {"driver": driver.name, "kernel": artifact.release, "state": artifact.state}
+        for driver in result.status.drivers
+        for artifact in driver.kernels
+        if artifact.release in coming and not artifact.is_ready
+    ]
+    emit({**document, "coming": coming, "lacking": lacking}, _after, _warnings)
+    if not lacking:
+        return ExitCode.DONE
+    is_unknown = all(one["state"] == "missing" for one in lacking)
+    return ExitCode.NOT_FOUND if is_unknown else ExitCode.FAILED
+
+
+def _applied(run: Run, *, wait_kernel: bool) -> Result:
+    result = apply(run)
+    # The path unit starts no second run for a kernel that was installed during this one.
+    while wait_kernel and not is_calm(run.root):
+        if not wait_for_kernel(run.root, progress=run.progress):
+            break
+        before = result.outcomes
+        result = apply(run)
+        result = replace(result, outcomes=(*before, *result.outcomes))
+    return result
+
+
+def _code_at_boot(result: Result) -> int:
+    """Return the exit code of a boot: only of loading what the store has."""
+    failures = [outcome.failure for outcome in result.outcomes if outcome.error]
+    if any(failure is None or failure.reason != IN_USE for failure in failures):
+        return ExitCode.FAILED
+    is_waiting = result.status.exit_code == ExitCode.IN_USE
+    return ExitCode.IN_USE if is_waiting else ExitCode.DONE
+
+
+def _result(result: Result) -> dict[str, Any]:
+    """Return the document of a run."""
+    document = {
+        "changed": any(outcome.error is None for outcome in result.outcomes),
+        "actions": [_outcome(outcome) for outcome in result.outcomes],
+        "status": result.status.document(),
+        "problems": result.problems,
+    }
+    error = _error(result.status)
+    return {**document, "error": error} if error else document
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    return {
+        **asdict(outcome.action),
+        "result": outcome.result,
+        "seconds": round(outcome.seconds, 3),
+        "error": None if outcome.error is None else error_document(outcome.error),
+    }
+
+
+def _error(status: Status) -> dict[str, Any] | None:
+    """Return the member ``error`` that every failed command has; None after a success."""
+    if status.error is not None:
+        return asdict(status.error)
+    for driver in status.drivers:
+        for artifact in driver.kernels:
+            if status.exit_code != ExitCode.DONE and artifact.state not in {"ready", "pending"}:
+                what = f"{driver.name} for {artifact.release} is {artifact.state}"
+                return {
+                    "message": f"{what}: {artifact.reason}",
+                    "resolution": artifact.resolution,
+                    "details": artifact.failure.details if artifact.failure else None,
+                    "exit_code": status.exit_code,
+                }
+    return None
+
+
+def _after(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the state of the host after a run, for people and the journal."""
+    status = document["status"]
+    for driver in status["drivers"]:
+        for note in driver["notes"]:
+            yield Bad(f"{driver['name']}: {note}")
+    if status["state"] == "not-configured":
+        yield _NOTHING_CONFIGURED
+        return
+    if not document["actions"] and status["state"] == "ready":
+        yield "Nothing to do."
+        return
+    for one in _artifacts(status):
+        state = one["state"]
+        said = f"{one['driver']} for {one['release']}: {coloured(state)}"
+        said = f"{said}, {one['version']}" if one["version"] else said
+        yield said if state in {"ready", "pending", "reboot-required"} else Bad(said)
+        if one["reason"]:
+            yield f"  {one['reason']}"
+        yield from advice({**(one["failure"] or {}), "resolution": one["resolution"]})
+    if (error := status["error"]) is not None:
+        yield Bad(f"{coloured('failed')}: {error['message']}")
+        yield from advice(error)
+
+
+@click.command("rollback")
+@click.argument("driver")
+@options.root
+@options.dry_run
+@options.as_json
+def rollback_command(*, driver: str, root: Path, dry_run: bool) -> int:
+    """Go back to the artifact of DRIVER that the running kernel used before.
+
+    Modules and user space change together. The rejected artifact is not used again until
+    provision.toml asks for another one, or until 'provision apply --retry'.
+    """
+    root = root.resolve()
+    desired = load_desired(root)
+    if dry_run:
+        now, before = would_roll_back(root, desired, driver)
+        emit(
+            {"driver": driver, "from": now, "to": before, "dry_run": True},
+            f"{driver} would go back from {now} to {before}.",
+        )
+        return ExitCode.DONE
+    with progress() as show:
+        result = rollback(root, desired, driver, progress=show)
+    emit(_result(result), _after)
+    return result.status.exit_code
+
+
+@click.command("gc")
+@options.option("--images", "Also remove the artifact images that the store does not need.")
+@options.root
+@options.dry_run
+@options.as_json
+def gc_command(*, images: bool, root: Path, dry_run: bool) -> None:
+    """Remove artifacts that no bootable kernel needs.
+
+    [policy] keep sets how many older artifacts of each kernel stay for a rollback. The command also
+    removes packages that were not used for 30 days, unless a kernel of this host needs them, and
+    results of the compatibility matrix that are older than a year.
+    """
+    root = root.resolve()
+    with progress() as show:
+        from provision.agent import garbage  # noqa: PLC0415 - loads the models of packages
+
+        removed = garbage.remove_unneeded(root, load_desired(root), dry_run=dry_run, progress=show)
+        gone: list[str] = []
+        if images:
+            gone = garbage.remove_images(root, removed, dry_run=dry_run, progress=show)
+        files = garbage.remove_packages(root, dry_run=dry_run)
+        results = _remove_results(root, dry_run=dry_run)
+    verb = "would remove" if dry_run else "removed"
+    total = megabytes(sum(size for _name, size in files))
+    emit(
+        {
+            "artifacts": removed,
+            "images": gone,
+            "packages": [{"name": name, "size": size} for name, size in files],
+            "matrix": results,
+            "dry_run": dry_run,
+        },
+        each("artifacts", lambda one: [f"{verb} {_artifact(one)}: {one['reason']}"]),
+        lines("images", f"{verb} the image {{}}"),
+        lambda _: [f"{verb} {len(files)} files of the package store ({total})"] if files else [],
+        lines("matrix", f"{verb} the matrix result of {{}}: it is older than a year"),
+        lambda _: [] if removed or gone or files or results else ["Nothing to remove."],
+    )
+
+
+def _artifact(removed: Mapping[str, Any]) -> str:
+    size = f" ({megabytes(removed['size'])})" if removed["size"] is not None else ""
+    return f"{removed['driver']} {removed['digest']}{size}"
+
+
+def _remove_results(root: Path, *, dry_run: bool) -> list[str]:
+    """Remove results of ``matrix`` that are older than a year."""
+    folder = in_root(root, STORE / "matrix")
+    if not folder.is_dir():
+        return []
+    from provision.fleet.matrix.results import Results  # noqa: PLC0415 - loads the models of results
+
+    kernels = find_kernels(root).bootable
+    return [name for name, _size in Results(folder).collect(kernels, dry_run=dry_run)]

@@ -1,0 +1,276 @@
+"""``resolve`` and ``build``: the Pin of a driver, its build context, and its image."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from provision.build.artifact_image import find
+from provision.build.context_files import downloaded_files
+from provision.build.driver_request import BuildSettings, RequestOptions
+from provision.build.image_builds import build_image
+from provision.build.package_pins import Resolved, render_context
+from provision.build.pin_file import pin_document, read_pin
+from provision.cli import options
+from provision.cli.job import (
+    Job,
+    KeyOptions,
+    building,
+    job,
+    signed_lines,
+    signing_key,
+    target,
+)
+from provision.cli.output import emit, fields, megabytes, size_of, table
+from provision.errors import UsageError
+from provision.files import write_atomic
+from provision.registry.image_archives import save_image
+from provision.registry.image_signing import EngineImage, publish
+from provision.registry.names import check_push_name
+
+
+@click.command("resolve")
+@click.argument("driver")
+@target
+@options.option(
+    "--output FILE",
+    "Write the Pin to a file, for 'provision build --pin' on any machine.",
+    type=options.OUTPUT_FILE,
+)
+@options.as_json
+def resolve_command(
+    *,
+    driver: str,
+    root: Path,
+    catalogues: tuple[Path, ...],
+    output: Path | None,
+    target: RequestOptions,
+) -> None:
+    """Decide every input of a build of DRIVER: the Pin, whose digest names the image."""
+    with job(root, catalogues) as work:
+        resolved = work.resolve(target.of(driver))
+    pin = resolved.pin
+    document = pin_document(pin, resolved.urls)
+    if output is not None:
+        write_atomic(output, json.dumps(document, indent=1) + "\n")
+    emit(
+        document,
+        fields(
+            {
+                "driver": lambda _: (
+                    f"{pin.driver.name} {pin.driver.version} ({pin.driver.flavour})"
+                ),
+                "kernel": lambda _: f"{pin.kernel.release} ({pin.kernel.architecture})",
+                "distro": lambda _: f"{pin.distro.id} {pin.distro.version} ({pin.distro.codename})",
+                "base": lambda _: f"{pin.base.image}\n{pin.base.digest}",
+                "compiler": lambda _: (
+                    pin.compiler and f"{pin.compiler.name} {pin.compiler.version}"
+                ),
+                "headers": lambda _: _packages(pin.headers),
+                "kernel tree": lambda _: pin.tree and _tree(pin.tree),
+                "tools": lambda _: _packages(pin.packages),
+                "closure": lambda _: _closure(pin.closure),
+                "sources": lambda _: "\n".join(source.text for source in pin.sources),
+                "patches": lambda _: "\n".join(f"{p.name} {p.sha256}" for p in pin.patches) or None,
+                "recipe": lambda _: pin.recipe,
+                "template": lambda _: pin.template,
+                "signing key": lambda _: pin.signing_key,
+                "digest": lambda _: pin.digest,
+                "image": lambda _: pin.image,
+                "written?": lambda _: output,
+            }
+        ),
+    )
+
+
+def _packages(packages: Any) -> str | None:  # noqa: ANN401 - of a Pin
+    return "\n".join(f"{package.name} {package.version}" for package in packages) or None
+
+
+def _tree(tree: Any) -> str:  # noqa: ANN401 - of a Pin
+    parts = ("tree", "config", "symvers", "compiler")
+    digests = [f"{part} sha256:{value}" for part in parts if (value := getattr(tree, part))]
+    toolchain = f"{tree.toolchain.id}:{tree.toolchain.version}" if tree.toolchain else "image"
+    return "\n".join([f"{tree.kind}, compiled with {toolchain}", *digests])
+
+
+def _closure(closure: Any) -> str | None:  # noqa: ANN401 - of a Pin
+    if not closure:
+        return None
+    upgrades = [package.name for package in closure if package.action == "upgrade"]
+    said = f"{len(closure)} packages, {megabytes(sum(package.size for package in closure))}"
+    return f"{said}\nupgraded in the base image: {', '.join(upgrades)}" if upgrades else said
+
+
+@click.command("build")
+@click.argument("driver", required=False)
+@options.option(
+    "--pin FILE",
+    "In place of DRIVER, build this Pin; 'provision resolve --output' writes the file.",
+    "pin_file",
+    type=options.FILE,
+)
+@target
+@building
+@options.option(
+    "--render DIR",
+    "Build nothing: write the Dockerfile and the build context to this folder.",
+    type=options.FOLDER,
+)
+@options.option("--push REF", "Also push the image under this name.", "push_to")
+@options.option(
+    "--output FILE.tar", "Also write the image to an archive.", type=options.OUTPUT_FILE
+)
+@options.option("--sign", "Sign the pushed or written image.", "signs")
+@signing_key
+@options.dry_run
+@options.as_json
+def build_command(
+    *,
+    driver: str | None,
+    pin_file: Path | None,
+    root: Path,
+    catalogues: tuple[Path, ...],
+    target: RequestOptions,
+    how: BuildSettings,
+    render: Path | None,
+    push_to: str | None,
+    output: Path | None,
+    signs: bool,
+    private: KeyOptions,
+    dry_run: bool,
+) -> None:
+    """Build the kernel modules and the user space of DRIVER into an image.
+
+    If an image of the same Pin exists, the command builds nothing. With --render, the same Pin
+    gives the same bytes.
+    """
+    _check_subject(driver, pin_file, target)
+    if signs and push_to is None and output is None:
+        raise UsageError(
+            "--sign needs an image that is pushed or written to an archive.",
+            resolution="Add --push REF or --output FILE.tar, or leave out --sign.",
+        )
+    private.check(signs=signs)
+    if push_to is not None:
+        check_push_name(push_to)
+    if render is not None:
+        _check_folder(render)
+    with job(root, catalogues) as work:
+        if pin_file is not None:
+            resolved = read_pin(work.settings, pin_file, network=target.network)
+        else:
+            resolved = work.resolve(target.of(str(driver)))
+        pin = resolved.pin
+        if render is not None:
+            _render(work, resolved, render, dry_run=dry_run)
+            return
+        if dry_run:
+            exists = find(work.engine, pin) is not None and not how.rebuild
+            emit(
+                {
+                    "image": pin.image,
+                    "digest": pin.digest,
+                    "built": False,
+                    "dry_run": True,
+                    "would_build": not exists,
+                },
+                f"{pin.image} {'exists' if exists else 'would be built'}",
+            )
+            return
+        # Check the key before the build.
+        signer = private.signer(work.settings) if signs else None
+        built = build_image(work.settings, work.engine, resolved, how, progress=work.progress)
+        image = EngineImage(work.engine, built.image_id, pin, signer)
+        pushed = signed = None
+        if push_to is not None:
+            pushed, signed = publish(work.settings, image, push_to, progress=work.progress)
+        if output is not None:
+            _saved, signed = save_image(work.settings, image, output, progress=work.progress)
+    phases = built.phases()
+    emit(
+        {
+            "image": built.image,
+            "image_id": built.image_id,
+            "digest": pin.digest,
+            "built": built.built,
+            "size": built.size,
+            "seconds": {name: round(taken, 3) for name, taken in phases.items()},
+            "steps": [
+                {
+                    "number": step.number,
+                    "instruction": step.instruction,
+                    "seconds": round(step.seconds, 3),
+                    "cached": step.cached,
+                }
+                for step in built.steps
+            ],
+            "log": built.log,
+            "differing": built.differing,
+            "pushed": pushed,
+            "signed": signed,
+        },
+        table(
+            lambda _: phases.items(),
+            {"part": lambda item: item[0], "seconds>": lambda item: f"{item[1]:.1f}"},
+        )
+        if built.built
+        else lambda _: (),
+        fields(
+            {
+                "image": "image",
+                "size": size_of("size"),
+                "built": "built",
+                "log?": "log",
+                "pushed?": lambda _: pushed and f"{pushed.reference}@{pushed.digest}",
+            }
+        ),
+        lambda one: signed_lines(one["signed"]) if signed else (),
+    )
+
+
+def _check_subject(driver: str | None, pin_file: Path | None, target: RequestOptions) -> None:
+    if (driver is None) == (pin_file is None):
+        raise UsageError(
+            "Give either DRIVER or --pin FILE.",
+            resolution="'provision build --help' lists the options.",
+        )
+    given = target.given()
+    if pin_file is not None and given:
+        raise UsageError(
+            f"{', '.join(given)} can't be given with --pin: the file has these values.",
+            resolution="Leave it out, or resolve with it again ('provision resolve --help').",
+        )
+
+
+def _check_folder(folder: Path) -> None:
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / "Dockerfile").is_file():
+        raise UsageError(
+            f"'{folder}' has other files.", resolution="Name an empty folder, or a new one."
+        )
+
+
+def _render(work: Job, resolved: Resolved, folder: Path, *, dry_run: bool) -> None:
+    """Write the build context of a Pin."""
+    context = render_context(resolved)
+    names = sorted([*context.files, *context.downloads, *context.parts, *resolved.attached])
+    if not dry_run:
+        context.write(folder)
+        files = downloaded_files(work.settings, resolved, context, progress=work.progress)
+        for name, path in files.items():
+            write_atomic(folder / name, path.read_bytes())
+    emit(
+        {
+            "digest": resolved.pin.digest,
+            "image": resolved.pin.image,
+            "output": folder,
+            "files": names,
+            "dry_run": dry_run,
+        },
+        lambda one: (
+            f"{'would write' if dry_run else 'wrote'} {folder / name}" for name in one["files"]
+        ),
+    )

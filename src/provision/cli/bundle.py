@@ -1,0 +1,236 @@
+"""``bundle``: carries artifacts over an air gap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from provision.cli import options
+from provision.cli.job import KeyOptions, job, signing_key, trusting
+from provision.cli.output import emit, megabytes, plain, remark, size_of, table, wants_json
+from provision.errors import UsageError
+from provision.fleet.bundle import check_room, create
+from provision.fleet.bundle_contents import Extras, Order, gather
+from provision.fleet.bundle_load import Loaded, artifacts_of, for_host, push_bundle, store_bundle
+from provision.fleet.selection import Chosen, ImageSelection, RegistryAccess
+from provision.fleet.signed_files import check_files, open_bundle
+from provision.registry.registries import Consent
+
+
+def _files(option: str, field: str, said: str) -> Callable[[Any], Any]:
+    kind = click.Path(exists=True, dir_okay=False, path_type=Path)
+    return click.option(option, field, type=kind, multiple=True, metavar="FILE", help=said)
+
+
+# Files that go into a bundle unchanged.
+_bringing = options.option_group(
+    "extras",
+    Extras,
+    options.option(
+        "--wheels DIR",
+        "Folder with the Python packages for hosts.",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+    ),
+    _files("--host-python", "host_python", "Archive that 'provision export host-python' made."),
+    _files("--collection", "collections", "Archive of the Ansible collection."),
+    _files("--program", "programs", "The program oci-decorator."),
+)
+_selecting = options.option_group(
+    "selection",
+    ImageSelection,
+    options.option(
+        "--driver NAME",
+        "Driver; may be given more than once.  [those of the catalogue]",
+        "drivers",
+        multiple=True,
+    ),
+    options.option(
+        "--kernel RELEASE",
+        "Kernel, or a pattern ('6.1.0-*'); may be given more than once.  [all]",
+        "kernels",
+        multiple=True,
+    ),
+    options.option(
+        "--distro ID:VERSION",
+        "Distro, such as debian:12; may be given more than once.  [all]",
+        "distros",
+        multiple=True,
+    ),
+)
+# Its artifacts, for people.
+_ARTIFACTS = table(
+    "artifacts",
+    {
+        **{name: name for name in ("driver", "version", "flavour", "kernel", "distro")},
+        "machine": "architecture",
+        "signed by": lambda one: one["signed_by"] or "no key",
+        "size>": size_of("size"),
+    },
+)
+
+
+@click.group("bundle")
+def bundle() -> None:
+    """Carry signed artifacts over an air gap, with everything else that builds and hosts need."""
+
+
+@bundle.command("create")
+@options.option(
+    "--output DIR|FILE.tar", "Folder or archive to write.", type=options.OUTPUT, required=True
+)
+@options.option(
+    "--from HOST[:PORT][/PREFIX]",
+    "Registry that has the artifacts.  [[registry] address of provision.toml]",
+    "address",
+)
+@options.option("--artifacts-only", "Leave out the packages and base images that builds need.")
+@options.option("--unsigned", "Don't sign the bundle; hosts refuse unsigned bundles.")
+@signing_key
+@_bringing
+@_selecting
+@trusting
+@options.catalogue
+@options.root
+@options.dry_run
+@options.as_json
+def create_command(
+    *,
+    output: Path,
+    address: str | None,
+    artifacts_only: bool,
+    unsigned: bool,
+    private: KeyOptions,
+    extras: Extras,
+    selection: ImageSelection,
+    consent: Consent,
+    catalogues: tuple[Path, ...],
+    root: Path,
+    dry_run: bool,
+) -> None:
+    """Write a bundle: artifacts with their signatures, and the packages and base images of builds.
+
+    A second run with the same folder continues an interrupted one. A bundle carries no trust: the
+    host that reads it decides which keys it accepts.
+    """
+    private.check(signs=not unsigned)
+    with job(root, catalogues) as work:
+        where = address or work.settings.config.registry.address
+        if where is None:
+            raise UsageError(
+                "No registry is named to take the artifacts from.",
+                resolution="Add --from HOST, or set [registry] address in"
+                " /etc/provision/provision.toml.",
+            )
+        order = Order(where, selection, extras, builds=not artifacts_only)
+        # Check the key before the copies.
+        signer = None if unsigned or dry_run else private.signer(work.settings)
+        access = RegistryAccess(work.settings, consent, progress=work.progress)
+        contents = gather(access, order, lambda: work.engine)
+        document = {
+            "output": output,
+            "artifacts": _documents(contents.chosen),
+            "bases": [f"{base.image}@{base.digest}" for base, _image in contents.bases],
+            "files": len(contents.copies) + len(contents.texts),
+            "size": contents.size,
+            "dry_run": dry_run,
+        }
+        if dry_run:
+            check_room(output, contents.size)
+            about = f"{output} would take about {megabytes(contents.size)}."
+            emit(document, _ARTIFACTS, about)
+            return
+        if not wants_json():
+            remark(f"The bundle takes about {megabytes(contents.size)}.")
+        files = create(access, order, contents, output, signer)
+    size = sum(files.values())
+    emit(
+        {**document, "signed": signer is not None, "files": len(files), "size": size},
+        _ARTIFACTS,
+        f"{output}: {len(files)} files, {megabytes(size)}",
+    )
+
+
+def _documents(images: tuple[Chosen, ...]) -> list[dict[str, object]]:
+    return [one for each in images for one in each.documents()]
+
+
+@bundle.command("load")
+@click.argument("bundle", type=click.Path(exists=True, path_type=Path), metavar="DIR|FILE.tar")
+@options.option(
+    "--registry HOST[:PORT][/PREFIX]", "Copy the artifacts to this registry behind the air gap."
+)
+@options.option(
+    "--store",
+    "Put the artifacts for this host's kernels into its store, with the packages.",
+    "stores",
+)
+@options.option("--all-kernels", "With --store: include artifacts for other kernels.")
+@options.option("--base-images", "With --store: load the base images into the engine.")
+@trusting
+@options.root
+@options.dry_run
+@options.as_json
+def load_command(
+    *,
+    bundle: Path,
+    registry: str | None,
+    stores: bool,
+    all_kernels: bool,
+    base_images: bool,
+    consent: Consent,
+    root: Path,
+    dry_run: bool,
+) -> None:
+    """Verify a bundle completely, then copy its content to a registry or to this host.
+
+    With --dry-run, the command verifies every signature and file, and lists the artifacts.
+    """
+    if registry is None and not stores and not dry_run:
+        raise UsageError(
+            "No destination for the bundle is named.",
+            resolution="Add --registry HOST, --store, or both; or --dry-run to verify it only.",
+        )
+    with job(root) as work:
+        found = open_bundle(work.settings, bundle, consent)
+        check_files(found, progress=work.progress)
+        done = Loaded()
+        access = RegistryAccess(work.settings, consent, progress=work.progress)
+        images = artifacts_of(access, found)
+        if registry is not None and not dry_run:
+            done = push_bundle(access, found, images, registry)
+        for_store = for_host(work.settings, images, all_kernels=all_kernels) if stores else ()
+        if stores and not dry_run:
+            engine = (lambda: work.engine) if base_images else None
+            stored = store_bundle(access, found, for_store, engine=engine)
+            done = replace(stored, pushed=done.pushed, changed=stored.changed or done.changed)
+    emit(
+        {
+            "signed_by": found.signed_by,
+            "artifacts": _documents(images),
+            "files": len(found.sums),
+            "for_host": [one.image.reference.digest for one in for_store],
+            **plain(done),
+            "dry_run": dry_run,
+        },
+        *((_ARTIFACTS,) if dry_run else ()),
+        lambda one: _loaded(found.name, one),
+    )
+
+
+def _loaded(name: str, done: Mapping[str, Any]) -> Iterator[str]:
+    if done["dry_run"]:
+        yield (
+            f"{name} is complete: {done['files']} files, signed by {done['signed_by'] or 'no key'};"
+            f" {len(done['for_host'])} of its artifacts are for this host."
+        )
+        return
+    yield from (*done["pushed"], *done["entries"], *done["bases"])
+    yield (
+        f"New names in the registry: {len(done['pushed'])}. Artifacts in the"
+        f" store: {len(done['entries'])}. Added: packages {done['packages']}, closures"
+        f" {done['closures']}, base images {len(done['bases'])}."
+    )

@@ -1,1 +1,0 @@
-"""One module a command; ``command`` in each is what ``provision.cli.entry`` loads."""

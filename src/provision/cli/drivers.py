@@ -1,0 +1,490 @@
+"""``drivers``: the catalogue, kernels and versions to build, and recipes of further drivers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from provision.build.dkms_import import ImportRequest, import_dkms
+from provision.build.driver_request import DriverRequest
+from provision.build.workspace import load_settings
+from provision.catalogue import Catalogue, Entry, Recipe, catalogue_folders
+from provision.cli import options
+from provision.cli.job import job
+from provision.cli.output import advice, each, emit, fields, remark, table, wants_json
+from provision.distros import all_distros
+from provision.errors import ExitCode, UsageError
+from provision.files import write_atomic
+from provision.host.facts import read_facts
+from provision.sources.upstream import Reading, newest_first
+from provision.store.availability import Offers, list_kernels, list_offers
+from provision.store.foreign_driver import foreign_vendor_file
+
+
+class _Catalogue(click.Group):
+    """A group whose first word is a command or else the name of a driver."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take a command's words for no name of a driver."""
+        if args and args[0] in self.commands:
+            args = ["", *args]
+        else:
+            ctx.allow_interspersed_args = True
+        return super().parse_args(ctx, args)
+
+
+class _Name(click.Argument):
+    """The name of a driver, which has no place in the usage of the commands below."""
+
+    def get_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Return the piece for the group's own usage."""
+        return super().get_usage_pieces(ctx) if ctx.command.name == "drivers" else []
+
+
+@click.group(
+    "drivers", cls=_Catalogue, invoke_without_command=True, subcommand_metavar="| COMMAND …"
+)
+@click.argument("name", cls=_Name, required=False)
+@options.option(
+    "--distros",
+    "List the distros that drivers are built for, and what was tested on each.",
+    "of_distros",
+)
+@options.catalogue
+@options.root
+@options.as_json
+@click.pass_context
+def drivers(
+    context: click.Context,
+    *,
+    name: str | None,
+    of_distros: bool,
+    catalogues: tuple[Path, ...],
+    root: Path,
+) -> None:
+    """List the drivers of the catalogue, or show one.
+
+    With NAME, the command checks and shows its recipe; it reports all mistakes together.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if of_distros:
+        if name:
+            raise UsageError(
+                "NAME and --distros can't be given together.",
+                resolution="'provision drivers kernels NAME --distro ID:VERSION' lists the kernels"
+                " that a driver builds on ('provision drivers kernels --help').",
+            )
+        _list_distros()
+        return
+    catalogue = load_settings(root, catalogues=catalogues).catalogue
+    if name:
+        _show(catalogue.entry(name))
+        return
+    entries, problems = catalogue.entries()
+    emit(
+        {
+            "drivers": [_document(entry) for entry in entries],
+            "problems": [
+                {"file": p.file, "mistakes": [str(mistake) for mistake in p.mistakes]}
+                for p in problems
+            ],
+        },
+        # What fits 80 columns: 'provision drivers NAME' shows the rest.
+        table(
+            "drivers",
+            {
+                "driver": "name",
+                "what it is": "summary",
+                "flavours": lambda driver: ", ".join(driver["flavours"]),
+            },
+        ),
+    )
+    for problem in [] if wants_json() else problems:
+        remark(f"Left out: {problem.message}\n{problem.details}")
+
+
+def _list_distros() -> None:
+    members = {"version", "codename", "end", "image"}
+    found = [
+        {
+            "id": distro.id,
+            "name": distro.name,
+            "family": distro.family,
+            "releases": [one.model_dump(mode="json", include=members) for one in distro.releases],
+            "flavours": [rule.flavour for rule in distro.headers if rule.refusal is None],
+            "proven": distro.proven,
+        }
+        for distro in all_distros()
+    ]
+    emit(
+        {"distros": found},
+        table(
+            "distros",
+            {
+                "distro": lambda one: "\n".join(
+                    f"{one['id']}:{release['version']}" for release in one["releases"]
+                ),
+                "family": "family",
+                "what was run": lambda one: "\n".join(
+                    f"{proof['what']}; on {proof['on']}" if proof["on"] else proof["what"]
+                    for proof in one["proven"]
+                ),
+            },
+        ),
+    )
+
+
+def _show(entry: Entry) -> None:
+    emit(
+        _document(entry),
+        fields(
+            {
+                "driver": "name",
+                "what it is": "summary",
+                "vendor": "vendor",
+                "homepage": "homepage",
+                "what was run": lambda one: one["proven"] or "its recipe does not say",
+                "folder": "folder",
+                "source": lambda one: "\n".join(map(_source, one["sources"])),
+                "flavours": lambda one: ", ".join(one["flavours"]),
+                "default": "default_flavour",
+                "kernels": lambda one: (
+                    "\n".join(
+                        f"{row['versions'] or 'any version'}: {row['kernels']}"
+                        for row in one["kernels"]
+                    )
+                    or "those that its dkms.conf does not exclude"
+                ),
+                "patches": lambda one: [patch["file"] for patch in one["patches"]],
+                "flag": "activation_flag",
+                "features": "features",
+            }
+        ),
+    )
+
+
+def _source(source: Mapping[str, Any]) -> str:
+    words = [source["kind"]]
+    words += [f"for {', '.join(source['distros'])}"] if source["distros"] else []
+    words += [f"versions {source['versions']}"] if source["versions"] else []
+    return " ".join(words)
+
+
+def _document(entry: Entry) -> dict[str, Any]:
+    recipe = entry.recipe
+    return {
+        "name": recipe.name,
+        "summary": recipe.summary,
+        "vendor": recipe.vendor,
+        "homepage": recipe.homepage,
+        "proven": recipe.proven,
+        "folder": entry.folder,
+        "source": ", ".join(dict.fromkeys(source.kind for source in recipe.sources)),
+        "sources": [
+            {
+                "name": label,
+                "kind": source.kind,
+                "distros": source.distros,
+                "versions": source.versions,
+            }
+            for label, source in zip(recipe.labels, recipe.sources, strict=True)
+        ],
+        "default_flavour": recipe.default_flavour,
+        "flavours": {
+            name: {"licences": flavour.licences, "modules": _modules(recipe, name)}
+            for name, flavour in recipe.flavours.items()
+        },
+        "kernels": recipe.kernels,
+        "patches": recipe.patches,
+        "activation_flag": recipe.container.activation_flag,
+        "features": list(recipe.container.features),
+    }
+
+
+def _modules(recipe: Recipe, flavour: str) -> list[str]:
+    """Return the names of a flavour's modules, of all sources, each once."""
+    variants = recipe.variants(None, flavour)
+    return list(dict.fromkeys(m for variant in variants for m in variant.build.modules))
+
+
+@drivers.command("kernels")
+@click.argument("driver")
+@options.distro
+@options.flavour
+@options.catalogue
+@options.root
+@options.as_json
+def kernels(
+    *,
+    driver: str,
+    distro: str | None,
+    flavour: str | None,
+    catalogues: tuple[Path, ...],
+    root: Path,
+) -> None:
+    """List the packaged kernels, newest first, and whether DRIVER builds on each."""
+    request = DriverRequest(driver, distro=distro, flavour=flavour)
+    with job(root, catalogues) as work:
+        chosen, rows = list_kernels(
+            work.settings, lambda: work.engine, request, progress=work.progress
+        )
+    emit(
+        {
+            "driver": driver,
+            "distro": f"{chosen.id}:{chosen.version}",
+            "kernels": [
+                {"release": row.release, "builds": row.builds, "version": row.version}
+                for row in rows
+            ],
+        },
+        table(
+            "kernels",
+            {"kernel": "release", "builds": "builds", f"newest {driver} that does": "version"},
+        ),
+    )
+
+
+@drivers.command("versions")
+@click.argument("driver", required=False)
+@options.option("--check", "Show only what needs attention, and exit with 1 if something does.")
+@options.option("--offline", "Use the last answers of vendors, and query only vendors without one.")
+@options.distro
+@options.flavour
+@options.catalogue
+@options.root
+@options.as_json
+def versions(
+    *,
+    driver: str | None,
+    check: bool,
+    offline: bool,
+    distro: str | None,
+    flavour: str | None,
+    catalogues: tuple[Path, ...],
+    root: Path,
+) -> int:
+    """Show which versions of DRIVER are installed, offered here, and offered by its vendor.
+
+    Without DRIVER, the command shows the drivers of provision.toml.
+    """
+    with job(root, catalogues) as work:
+        names = [driver] if driver else list(work.settings.config.drivers)
+        if not names:
+            raise UsageError(
+                "No driver was named, and provision.toml names none.",
+                resolution="Name one that 'provision drivers' lists: provision drivers versions"
+                " nvidia",
+            )
+        found = [
+            list_offers(
+                work.settings,
+                DriverRequest(name, distro=distro, flavour=flavour),
+                is_offline=offline,
+                progress=work.progress,
+            )
+            for name in names
+        ]
+    documents = [_versions(offers) for offers in found]
+    emit({"drivers": documents}, each("drivers", _concerns if check else _offers))
+    return ExitCode.FAILED if check and any(d["concerns"] for d in documents) else ExitCode.DONE
+
+
+def _versions(offers: Offers) -> dict[str, Any]:
+    return {
+        "driver": offers.driver,
+        "flavour": offers.flavour,
+        "distro": f"{offers.distro.id}:{offers.distro.version}",
+        "asked_for": offers.asked_for,
+        "installed": [
+            {"kernel": one.kernel, "version": one.version, "running": one.is_running}
+            for one in offers.installed
+        ],
+        "offered": offers.offered,
+        "chosen": offers.chosen,
+        "branches": [
+            {
+                "name": branch.name,
+                "kind": branch.maturity,
+                "newest": branch.newest,
+                "released": branch.released,
+                "end_of_life": branch.last_day.isoformat() if branch.last_day else None,
+                "ended": branch.has_ended(offers.day),
+            }
+            for branch in offers.branches.all
+        ],
+        "sources": [_vendor_source(reading) for reading in offers.readings],
+        "concerns": list(offers.concerns()),
+    }
+
+
+def _vendor_source(reading: Reading) -> dict[str, Any]:
+    answer, trouble = reading.answer, reading.trouble
+    error = None
+    if trouble is not None:
+        error = {
+            "message": trouble.message,
+            "details": trouble.details,
+            "resolution": trouble.resolution,
+        }
+    return {
+        "kind": reading.source.kind,
+        "url": reading.url,
+        "read": answer.read if answer else None,
+        "releases": [
+            release.model_dump(mode="json", exclude_none=True)
+            for release in newest_first(reading.releases)
+        ],
+        "error": error,
+    }
+
+
+def _offers(one: Mapping[str, Any]) -> Iterator[str]:
+    installed = [
+        f"{i['version']} for {i['kernel']}{', which runs' if i['running'] else ''}"
+        for i in one["installed"]
+    ]
+    chosen = f": {one['chosen']}" if one["chosen"] else ""
+    yield from fields(
+        {
+            "driver": lambda _: f"{one['driver']} ({one['flavour']})",
+            "installed": lambda _: "\n".join(installed) or None,
+            "asked for": lambda _: f"{one['asked_for']}{chosen}",
+            f"offered for {one['distro']}": "offered",
+        }
+    )(one)
+    if one["branches"]:
+        yield from table(
+            "branches",
+            {
+                "branch": "name",
+                "kind": "kind",
+                "newest version": "newest",
+                "released": "released",
+                "vendor cares until": lambda branch: (
+                    branch["end_of_life"]
+                    and f"{branch['end_of_life']}{' (ended)' if branch['ended'] else ''}"
+                ),
+            },
+        )(one)
+    if one["sources"]:
+        yield from table(
+            "sources",
+            {
+                "asked": "url",
+                "answer": _answer,
+                "newest version": lambda source: next(
+                    (release["version"] for release in source["releases"]), None
+                ),
+            },
+        )(one)
+    errors = [source["error"] for source in one["sources"] if source["error"]]
+    # The same advice is printed once.
+    for resolution in dict.fromkeys(error["resolution"] for error in errors):
+        for error in errors:
+            if error["resolution"] == resolution:
+                why = (error["details"] or "").partition("\n")[0]
+                yield f"{error['message']} {why}".rstrip()
+        yield from advice({"resolution": resolution})
+    yield from _concerns(one)
+
+
+def _answer(source: Mapping[str, Any]) -> str:
+    if source["read"] is None:
+        return "none"
+    when = f"{datetime.fromtimestamp(source['read'], tz=UTC):%Y-%m-%d %H:%M} UTC"
+    return f"none now; of {when}" if source["error"] else f"of {when}"
+
+
+def _concerns(one: Mapping[str, Any]) -> Iterator[str]:
+    for concern in one["concerns"]:
+        yield f"{concern['message']}."
+        yield from advice(concern)
+
+
+@drivers.command("import")
+@click.argument("what", metavar="PACKAGE|DIR|URL")
+@options.option(
+    "--output DIR",
+    "Folder of drivers, in which the driver's folder is made.  [print the recipe]",
+    type=options.FOLDER,
+)
+@options.option("--kernel RELEASE", "Kernel to evaluate the dkms.conf for.  [the host's]")
+@options.distro
+@options.root
+@options.as_json
+def import_recipe(
+    *, what: str, output: Path | None, kernel: str | None, distro: str | None, root: Path
+) -> None:
+    """Write the driver.toml of a source that has a dkms.conf.
+
+    PACKAGE is a package of the distro's archive, such as v4l2loopback-dkms; DIR is a folder with
+    the source; URL is the address of an archive of the source. The dkms.conf is evaluated in a
+    container without a network.
+    """
+    request = ImportRequest(what, kernel=kernel, distro=distro, output=output)
+    with job(root) as work:
+        made = import_dkms(work.settings, lambda: work.engine, request, progress=work.progress)
+    draft, conf = made.draft, made.conf
+    notes = ["Complete what the source does not say:", *(f"  {line}" for line in draft.unknown)]
+    if draft.ignored:
+        notes += ["Left out of the build:", *(f"  {line}" for line in draft.ignored)]
+    document = {
+        "name": draft.name,
+        "version": conf.version,
+        "kernel": made.kernel,
+        "file": made.file,
+        "recipe": draft.text,
+        "modules": conf.modules,
+        "exclusive": dict(conf.exclusive or {}),
+        "unknown": draft.unknown,
+        "ignored": draft.ignored,
+    }
+    if made.file is None:
+        emit(document, draft.text.removesuffix("\n"))
+        if not wants_json():
+            remark("\n".join(notes))
+        return
+    emit(
+        document,
+        fields(
+            {
+                "wrote": "file",
+                "modules": lambda one: [module["name"] for module in one["modules"]],
+                "for kernel": "kernel",
+            }
+        ),
+        lambda _: notes,
+        f"Try it: provision build {draft.name} --catalogue {made.file.parent.parent}",
+    )
+
+
+@drivers.command("vendor-file")
+@click.argument("driver")
+@options.option("--output FILE", "File to write.  [standard output]", type=options.OUTPUT_FILE)
+@options.catalogue
+@options.root
+@options.as_json
+def vendor_file(
+    *, driver: str, output: Path | None, catalogues: tuple[Path, ...], root: Path
+) -> None:
+    """Write the vendor file of a driver that came from the distro or the vendor.
+
+    The file lists the libraries, programs and other files of the driver that the command finds
+    below --root. Write it again after an update of the driver. Drivers that 'provision install' put
+    into the store have a vendor file already.
+    """
+    root = root.resolve()
+    entry = Catalogue([*catalogue_folders(), *catalogues]).entry(driver)
+    written = foreign_vendor_file(entry.recipe, root=root, machine=read_facts(root).arch)
+    changed = write_atomic(output, written) if output is not None else False
+    done = f"{output}: {'written' if changed else 'nothing to do'}."
+    emit(
+        {"vendor_file": json.loads(written), "output": output, "changed": changed},
+        written.removesuffix("\n") if output is None else done,
+    )

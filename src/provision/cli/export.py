@@ -1,0 +1,519 @@
+"""``export``: a driver, or what hosts need first, in a form that another system loads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from provision.build.driver_request import DriverRequest
+from provision.cli import options
+from provision.cli.job import job, trusting
+from provision.cli.output import emit, fields, megabytes, progress, size_of
+from provision.engine.scratch import scratch
+from provision.errors import UsageError
+from provision.export.artifact_source import ArtifactSource, Choice, check_driver, choose
+from provision.export.daemonset import Agent, documents, read_config, read_keys
+from provision.export.host_python import (
+    DEFAULT_PREFIX,
+    PythonPin,
+    PythonRequest,
+    find_image,
+    make_python,
+    resolve_python,
+)
+from provision.export.ignition.engine_files import Engine
+from provision.export.ignition.machine import Variant
+from provision.export.ignition.preparation import Options, prepare
+from provision.export.ignition.served_folder import BUTANE_FILE, CONFIG, Written, write
+from provision.export.ignition.served_folder import check_output as check_served
+from provision.export.kmm_module import (
+    ClusterKernels,
+    KmmOptions,
+    Signing,
+    module_document,
+    secret_document,
+)
+from provision.export.sysext import (
+    Artifact,
+    Hosts,
+    extension_name,
+    make_extension,
+    need_mksquashfs,
+)
+from provision.export.yaml_files import Value, check_output, to_yaml, write_files
+from provision.files import copy, sha256_file
+from provision.kmod.load import parameters_of
+from provision.registry.registries import Consent, registry_login
+
+# https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
+_LABEL = re.compile(rf"([a-z0-9.-]{{1,253}}/)?(?!$){_LABEL_VALUE.pattern}")
+_AGENT, _MODULE, _SECRET = "agent.yaml", "module.yaml", "secret.yaml"
+# By default, machines get the checkout that this provision runs from.
+_CHECKOUT = Path(__file__).resolve().parents[3]
+
+
+@click.group("export")
+def export() -> None:
+    """Write a driver, or what hosts need first, in a form that another system loads."""
+
+
+_selector = options.option(
+    "--selector LABEL=VALUE",
+    "Label that nodes must have; may be given more than once.",
+    "selectors",
+    multiple=True,
+)
+_output = options.option(
+    "--output DIR", "New folder to write into.  [standard output]", type=options.FOLDER
+)
+_kernels = options.option(
+    "--kernel RELEASE", "Kernel; may be given more than once.", "kernels", multiple=True
+)
+_version = options.option("--version VERSION", "Version of the driver.  [the newest]")
+
+
+@export.command("kmm")
+@click.argument("driver")
+@options.option("--image IMAGE", "Image whose manifest is read.  [one of the registry's]")
+@options.option(
+    "--registry HOST[:PORT][/PREFIX]",
+    "Registry that the cluster pulls from.  [[registry] address of provision.toml]",
+    "address",
+)
+@_version
+@options.flavour
+@options.distro
+@_kernels
+@options.option(
+    "--regexp EXPRESSION", "Regular expression in Go's syntax for the releases of other kernels."
+)
+@options.option(
+    "--namespace NAME", "Namespace of the objects.", default="default", show_default=True
+)
+@_selector
+@options.option("--pull-secret NAME", "Secret for pulling images.")
+@options.option(
+    "--with-credentials",
+    "Also write that secret, from this machine's credentials for the registry.",
+)
+@options.option("--sign-key NAME", "Secret with the key; KMM then signs the modules.")
+@options.option("--sign-certificate NAME", "Secret with the certificate of that key.")
+@options.option("--ordered-upgrade", "Load the driver only on nodes whose label names its version.")
+@trusting
+@options.catalogue
+@options.root
+@_output
+@options.as_json
+def kmm(
+    *,
+    driver: str,
+    image: str | None,
+    address: str | None,
+    version: str | None,
+    flavour: str | None,
+    distro: str | None,
+    kernels: tuple[str, ...],
+    regexp: str | None,
+    namespace: str,
+    selectors: tuple[str, ...],
+    pull_secret: str | None,
+    with_credentials: bool,
+    sign_key: str | None,
+    sign_certificate: str | None,
+    ordered_upgrade: bool,
+    consent: Consent,
+    catalogues: tuple[Path, ...],
+    root: Path,
+    output: Path | None,
+) -> None:
+    """Write the Module with which Kubernetes' Kernel Module Management loads DRIVER.
+
+    By default, the Module covers all kernels that the registry has images for. The names and the
+    order of the kernel modules come from the manifest of one of the images.
+    """
+    if output is not None:
+        check_output(output)
+    if with_credentials and pull_secret is None:
+        raise UsageError(
+            "--with-credentials needs the name of a secret.",
+            resolution="Name the secret: --pull-secret NAME",
+        )
+    if (sign_key is None) != (sign_certificate is None):
+        raise UsageError(
+            "--sign-key and --sign-certificate go together: give both.",
+            resolution="Give both: --sign-key KEY.pem --sign-certificate CERTIFICATE.pem",
+        )
+    selector = _pairs(selectors)
+    cluster = ClusterKernels(tuple(dict.fromkeys(kernels)), regexp)
+    with job(root, catalogues) as work:
+        source = ArtifactSource(work.settings, lambda: work.engine, consent, work.progress)
+        repository = source.repository(driver, address)
+        if image is None:
+            choice = Choice(version, flavour, distro, cluster)
+            chosen = choose(source, driver, repository, choice)
+            image, cluster = chosen.image, chosen.kernels
+        manifest = source.manifest(image)
+        check_driver(manifest, driver, image)
+        if cluster == ClusterKernels():
+            cluster = ClusterKernels((manifest.pin.kernel.release,))
+        configured = work.settings.config.drivers.get(manifest.pin.driver.name)
+        kmm_options = KmmOptions(
+            namespace=namespace,
+            selector=selector,
+            pull_secret=pull_secret,
+            signing=Signing(sign_key, sign_certificate) if sign_key and sign_certificate else None,
+            ordered_upgrade=ordered_upgrade,
+            parameters=parameters_of(manifest, configured.options if configured else {}),
+        )
+        found = {_MODULE: module_document(manifest, repository, cluster, kmm_options)}
+        if with_credentials and pull_secret is not None:
+            credentials = registry_login(work.settings, repository)
+            found[_SECRET] = secret_document(
+                pull_secret, namespace, repository.registry, credentials
+            )
+    texts = {name: to_yaml(document) for name, document in found.items()}
+    _emit_yaml({"driver": driver}, list(found.values()), texts, output)
+
+
+def _pairs(texts: tuple[str, ...]) -> Mapping[str, str]:
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not _LABEL.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
+            raise UsageError(
+                f"'{text}' is not a Kubernetes label with a value.",
+                resolution="Write it as LABEL=VALUE:"
+                " --selector feature.node.kubernetes.io/pci-10de.present=true",
+            )
+        pairs[key] = value
+    return pairs
+
+
+def _emit_yaml(
+    subject: Mapping[str, str],
+    found: Sequence[Mapping[str, Value]],
+    texts: Mapping[str, str],
+    output: Path | None,
+) -> None:
+    """Write YAML to a folder or to standard output, or all of it as one JSON document."""
+    if output is not None:
+        write_files(output, texts, secret=_SECRET)
+    files = [output / name for name in texts] if output else []
+    printed = "" if output else to_yaml(*found).removesuffix("\n")
+    emit(
+        {**subject, "documents": found, "files": files},
+        lambda one: one["files"] or [printed],
+    )
+
+
+@export.command("daemonset")
+@options.option("--image IMAGE", "Image of the agent.", required=True)
+@options.option("--config FILE", "provision.toml for the nodes.", type=options.FILE, required=True)
+@options.option(
+    "--key FILE",
+    "Public key that nodes trust; may be given more than once.",
+    "keys",
+    type=options.FILE,
+    multiple=True,
+)
+@options.option(
+    "--namespace NAME", "Namespace of the objects.", default="provision", show_default=True
+)
+@_selector
+@options.option("--pull-secret NAME", "Secret for pulling the agent's image.")
+@options.option(
+    "--interval SECONDS",
+    "Time between two runs on a node.",
+    type=click.IntRange(min=30),
+    default=3600,
+    show_default=True,
+)
+@_output
+@options.as_json
+def daemonset(
+    *,
+    image: str,
+    config: Path,
+    keys: tuple[Path, ...],
+    namespace: str,
+    selectors: tuple[str, ...],
+    pull_secret: str | None,
+    interval: int,
+    output: Path | None,
+) -> None:
+    """Write the objects that run the agent on the nodes of a cluster without KMM.
+
+    These are a Namespace, a ServiceAccount with its role, a ConfigMap, a DaemonSet and a
+    RuntimeClass.
+    """
+    if output is not None:
+        check_output(output)
+    trusted = read_keys(keys)
+    agent = Agent(
+        image=image,
+        config=read_config(config, has_keys=bool(trusted)),
+        keys=trusted,
+        namespace=namespace,
+        selector=_pairs(selectors),
+        pull_secret=pull_secret,
+        interval=interval,
+    )
+    made = documents(agent)
+    _emit_yaml({"image": image}, made, {_AGENT: to_yaml(*made)}, output)
+
+
+@export.command("sysext")
+@click.argument("driver")
+@_kernels
+@_version
+@options.flavour
+@options.distro
+@options.option(
+    "--image IMAGE",
+    "Artifact image, in place of --kernel; may be given more than once.",
+    "images",
+    multiple=True,
+)
+@options.option(
+    "--id ID",
+    "ID in os-release of the systems that it merges with.",
+    "os_id",
+    default="_any",
+    show_default=True,
+)
+@options.option("--version-id ID", "VERSION_ID in os-release of these systems.  [any]")
+@trusting
+@options.catalogue
+@options.root
+@options.option("--output DIR", "New folder for the image.", type=options.FOLDER, required=True)
+@options.as_json
+def sysext(
+    *,
+    driver: str,
+    kernels: tuple[str, ...],
+    version: str | None,
+    flavour: str | None,
+    distro: str | None,
+    images: tuple[str, ...],
+    os_id: str,
+    version_id: str | None,
+    consent: Consent,
+    catalogues: tuple[Path, ...],
+    root: Path,
+    output: Path,
+) -> None:
+    """Make a system extension of DRIVER for hosts without an agent: provision-DRIVER.raw.
+
+    The extension contains the artifacts for one or more kernels, and a unit that loads the modules
+    for the running kernel. The artifacts come from the registry, the store or the named images.
+    Nothing is built.
+    """
+    check_output(output)
+    if bool(kernels) == bool(images):
+        raise UsageError(
+            "Name the artifacts for the extension: either kernels or images.",
+            resolution=f"provision export sysext {driver} --kernel RELEASE --output DIR",
+        )
+    need_mksquashfs()
+    requests = [
+        DriverRequest(driver, kernel=kernel, distro=distro, version=version, flavour=flavour)
+        for kernel in dict.fromkeys(kernels)
+    ]
+    target = output / f"{extension_name(driver)}.raw"
+    with job(root, catalogues) as work:
+        source = ArtifactSource(work.settings, lambda: work.engine, consent, work.progress)
+        with scratch(work.settings.state, "export", progress=work.progress) as folder:
+            parts = []
+            for number, request in enumerate(requests):
+                place = folder / f"request-{number}"
+                parts.append(Artifact(place, source.artifact(request, place)))
+            for number, image in enumerate(images):
+                place = folder / f"image-{number}"
+                manifest = source.unpack(image, place)
+                check_driver(manifest, driver, image)
+                parts.append(Artifact(place, manifest))
+            hosts = Hosts(os_id, version_id)
+            copy(make_extension(folder, parts, hosts, progress=work.progress), target)
+    pin = parts[0].manifest.pin
+    emit(
+        {
+            "driver": pin.driver.name,
+            "version": pin.driver.version,
+            "kernels": [part.manifest.pin.kernel.release for part in parts],
+            "file": target,
+            "size": target.stat().st_size,
+            "sha256": sha256_file(target),
+        },
+        fields(
+            {
+                "extension": "file",
+                "driver": lambda one: f"{one['driver']} {one['version']}",
+                "kernels": "kernels",
+                "size": size_of("size"),
+                "sha256": "sha256",
+            }
+        ),
+    )
+
+
+@export.command("host-python")
+@options.option(
+    "--output PATH",
+    "Archive to write, or a folder for it.  [provision-python-VERSION-MACHINE.tar.gz, here]",
+    type=options.OUTPUT,
+    default=Path(),
+)
+@options.option(
+    "--distro ID:VERSION",
+    "Distro of the packages; hosts may run any other.",
+    default="debian:12",
+    show_default=True,
+)
+@options.option(
+    "--prefix DIR",
+    "Folder of this Python on hosts; it runs nowhere else.",
+    default=DEFAULT_PREFIX,
+    show_default=True,
+)
+@options.option(
+    "--network MODE", "Network of the container that downloads, as 'docker run' takes it."
+)
+@options.root
+@options.dry_run
+@options.as_json
+def host_python(
+    *, output: Path, distro: str, prefix: str, network: str | None, root: Path, dry_run: bool
+) -> None:
+    """Make a Python for hosts that have none, such as Fedora CoreOS and Flatcar.
+
+    The command takes Python from the distro's packages and packs it with the C library and
+    everything else that it needs into one archive. Unpack it at /.
+    """
+    request = PythonRequest(distro, prefix, output, network)
+    with job(root) as work:
+        settings, show = work.settings, work.progress
+        if dry_run:
+            pin = resolve_python(settings, lambda: work.engine, request, progress=show)
+            would_build = find_image(work.engine, pin) is None
+            done = {"path": request.path(pin), "dry_run": True, "would_build": would_build}
+        else:
+            made = make_python(settings, lambda: work.engine, request, progress=show)
+            pin = made.pin
+            done = {"path": made.path, "sha256": made.sha256, "size": made.size}
+            done["built"] = made.built
+    document = {**_python(pin), **done}
+    shown = {name.replace("_", " "): name for name in document}
+    emit(document, fields({**shown, "size": size_of("size")} if "size" in done else shown))
+
+
+def _python(pin: PythonPin) -> dict[str, Any]:
+    return {
+        "version": pin.version,
+        "package": pin.package,
+        "distro": f"{pin.distro.id}:{pin.distro.version}",
+        "machine": pin.architecture,
+        "prefix": pin.prefix,
+        "digest": pin.digest,
+        "image": pin.image,
+    }
+
+
+# Options for the content of a machine.
+_machine = options.option_group(
+    "machine",
+    Options,
+    options.option("--config", "provision.toml of the machine.", type=options.FILE, required=True),
+    options.option(
+        "--url BASE", "Address under which machines reach the output folder.", required=True
+    ),
+    options.option(
+        "--variant",
+        "Distro of the machine.",
+        type=click.Choice(get_args(Variant)),
+        default="fcos",
+        show_default=True,
+    ),
+    options.option(
+        "--python", "Archive of 'provision export host-python'.", type=options.FILE, required=True
+    ),
+    options.option(
+        "--hook", "Program oci-decorator.  [containers get no drivers]", type=options.FILE
+    ),
+    options.option(
+        "--engine",
+        "Engine to configure for it; may be given more than once.  [the distro's]",
+        "engines",
+        type=click.Choice(get_args(Engine)),
+        multiple=True,
+    ),
+    options.option(
+        "--docker-config", "Your daemon.json, to which the runtime is added.", type=options.FILE
+    ),
+    options.option(
+        "--docker-default", "Make the runtime the default for all of Docker's containers."
+    ),
+    options.option(
+        "--bundle", "Archive of wheels that Ansible made.  [a new one]", type=options.FILE
+    ),
+    options.option(
+        "--source PATH",
+        "Checkout or wheel of provision, to make the archive from.  [this checkout]",
+        type=click.Path(path_type=Path),
+        default=_CHECKOUT,
+    ),
+    options.option("--wheelhouse", "Folder of wheels.  [the package index]", type=options.FOLDER),
+    options.option(
+        "--expect PATH",
+        "File that provision.toml names and that your own configuration writes; may be"
+        " given more than once.",
+        multiple=True,
+    ),
+)
+
+
+@export.command("ignition")
+@_machine
+@options.option(
+    "--output DIR", "Folder to write, which you then serve.", type=options.FOLDER, required=True
+)
+@options.dry_run
+@options.as_json
+def ignition(*, machine: Options, output: Path, dry_run: bool) -> None:
+    """Make the files that give Fedora CoreOS or Flatcar its drivers at the first boot.
+
+    The command writes config.ign to DIR, the files that machines fetch from BASE, and provision.bu,
+    which merges config.ign into your own configuration.
+    """
+    check_served(output)
+    prepared = prepare(machine)
+    written: Written | None = None
+    if not dry_run:
+        with progress() as show:
+            written = write(prepared, output, progress=show)
+    would = f"would write {output / CONFIG}, {output / BUTANE_FILE} and the files they name"
+    emit(
+        {
+            "output": output,
+            "variant": prepared.variant,
+            "python": ".".join(map(str, prepared.python.version)),
+            "machine": prepared.python.machine,
+            "environment": written.environment if written else None,
+            "config": written.config if written else None,
+            "files": written.files if written else [],
+            "changed": written is not None and written.changed,
+            "dry_run": dry_run,
+        },
+        lambda one: _served(one, output) if written else [would],
+    )
+
+
+def _served(written: Mapping[str, Any], output: Path) -> Iterator[str]:
+    for served in written["files"]:
+        yield f"{output / served['name']}  {megabytes(served['size'])}"
+    yield from (str(output / name) for name in (CONFIG, BUTANE_FILE))
+    yield f"Serve them at {written['config']['url'].rpartition('/')[0]}."

@@ -1,0 +1,434 @@
+"""``matrix``: drivers for many kernels, as a table of what builds, and as images for a fleet."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from provision.build.image_builds import open_engine
+from provision.build.workspace import Settings
+from provision.cli import options
+from provision.cli.job import Job, KeyOptions, job, signing_key
+from provision.cli.output import (
+    advice,
+    coloured,
+    each,
+    emit,
+    error_document,
+    remark,
+    table,
+)
+from provision.errors import ExitCode, UsageError, redact
+from provision.files import write_atomic
+from provision.fleet.fleet_file import Fleet, cell_id, fleet_cells, load_fleet, read_cell
+from provision.fleet.matrix.cells import Cell, Planned, Selection
+from provision.fleet.matrix.grid import (
+    LOOKS,
+    MatrixReport,
+    render_page,
+    report_of_cells,
+    report_of_results,
+)
+from provision.fleet.matrix.offers import ensure_base_images, find_offers
+from provision.fleet.matrix.results import Result, Results, matrix_folder
+from provision.fleet.matrix.runner import MatrixRun
+from provision.fleet.matrix.selecting import plan_cells
+from provision.fleet.matrix.work import Outcome, Retry, RunOptions
+from provision.fleet.prebuild import (
+    FleetRegistry,
+    PrebuildReport,
+    cell_document,
+    split_present,
+)
+from provision.progress import Note
+from provision.registry.image_signature import Signer
+from provision.shipped import templates_dir
+
+_GOOD = frozenset({"present", "pushed", "not-supported"})
+
+
+@click.command("matrix")
+@click.argument("file", metavar="[FLEET]", required=False, type=click.Path(path_type=Path))
+@options.option("--drivers A,B|all", "Drivers of the catalogue, in place of FLEET.")
+@options.option("--distros ID:VERSION,…", "Distros.  [the host's]")
+@options.option(
+    "--kernels K,…|latest-N|all",
+    "Kernels, patterns such as '6.1.0-*', or the newest N of each series.  [latest-3]",
+)
+@options.option(
+    "--versions V,…|latest-N|all",
+    "Versions, branches or kinds of branches (lts) of the drivers.  [production]",
+)
+@options.option("--flavours F,…|all", "Flavours of the drivers.  [their default]")
+@options.option("--force", "Also build cells that the recipe does not support.")
+@options.option(
+    "--push", "Build the cells that the registry lacks, push them and sign them.", "pushes"
+)
+@signing_key
+@options.option(
+    "--cell ID",
+    "Build only this cell of FLEET, named as --list names it; may be given more than once.",
+    "cells",
+    multiple=True,
+)
+@options.option(
+    "--list", "Build nothing; print the command that pushes each cell of FLEET.", "lists"
+)
+@options.option("--missing", "List only cells that the registry lacks.")
+@options.option(
+    "--parallel N",
+    "Number of parallel builds.  [FLEET's, or 1]",
+    "jobs",
+    type=click.IntRange(1, 64),
+)
+@options.option(
+    "--retry",
+    "Build failed or all cells again, even if nothing has changed.",
+    type=click.Choice(["failed", "all"]),
+)
+@options.option("--keep-images", "Keep the images in the engine.")
+@options.option(
+    "--keep-going", "Continue after a failure of the engine, an archive, the registry or the disk."
+)
+@options.network
+@options.option("--only-report", "Build nothing; show the known results.")
+@options.option(
+    "--html FILE", "Also write the matrix as a self-contained HTML page.", type=options.OUTPUT_FILE
+)
+@options.option(
+    "--state DIR", "Folder of the results.  [/var/lib/provision/matrix]", type=options.FOLDER
+)
+@options.catalogue
+@options.root
+@options.as_json
+def matrix_command(
+    *,
+    file: Path | None,
+    drivers: str | None,
+    distros: str | None,
+    kernels: str | None,
+    versions: str | None,
+    flavours: str | None,
+    force: bool,
+    pushes: bool,
+    private: KeyOptions,
+    cells: tuple[str, ...],
+    lists: bool,
+    missing: bool,
+    jobs: int | None,
+    retry: Retry | None,
+    keep_images: bool,
+    keep_going: bool,
+    network: str | None,
+    only_report: bool,
+    html: Path | None,
+    state: Path | None,
+    root: Path,
+    catalogues: tuple[Path, ...],
+) -> int:
+    """Build drivers for many kernels and show which of them build.
+
+    The options choose the cells of the matrix, or the file FLEET (fleet.toml) does. A cell whose
+    inputs have not changed is not built again, so that an interrupted run continues where it
+    stopped.
+
+    With --push, the cells that the registry lacks are built, pushed and signed. The registry is
+    that of FLEET or provision.toml. Several machines may run this at the same time, for all cells
+    or for one cell each.
+    """
+    named = {
+        "drivers": drivers,
+        "distros": distros,
+        "kernels": kernels,
+        "versions": versions,
+        "flavours": flavours,
+    }
+    _check(
+        {
+            "--drivers": drivers,
+            "--distros": distros,
+            "--kernels": kernels,
+            "--versions": versions,
+            "--flavours": flavours,
+            "--force": force,
+            "--only-report": only_report,
+        },
+        with_file=file is not None,
+    )
+    _refuse(file is None and (cells or lists), "--cell and --list need the file FLEET.")
+    _refuse(
+        missing and not lists, "--missing works with --list only; --push leaves out present cells."
+    )
+    _refuse(
+        only_report and (retry or keep_images or pushes),
+        "--only-report builds nothing: --retry, --keep-images and --push can't be given with it.",
+    )
+    if lists or not pushes:
+        private.check(signs=False)
+    if html is not None and not html.absolute().parent.is_dir():
+        # Before hours of builds.
+        raise UsageError(
+            f"There is no folder '{html.absolute().parent}' for the page.",
+            resolution=f"Make it: mkdir -p {html.absolute().parent}",
+        )
+    chosen = [Planned(read_cell(name)) for name in cells]
+    selection = None if file else _selection(named, force=force, only_report=only_report)
+    root = root.resolve()
+    results = Results(state or matrix_folder(root))
+    if only_report and selection is not None:
+        known, problems = results.load()
+        report = report_of_results(known, selection)
+        for problem in problems:
+            remark(f"Left out: {problem}")
+        _write_page(html, report)
+        _emit_report(report, None, results, html)
+        return ExitCode.DONE
+    with job(root, catalogues) as work:
+        fleet = load_fleet(file, work.settings.catalogue) if file else None
+        registry = None
+        if pushes or lists:
+            # Check the key before hours of builds.
+            signer = None if lists else _signer(work.settings, fleet, private)
+            registry = _registry(work.settings, fleet, signer)
+        planned = chosen or _planned(work, file, fleet, selection)
+        if lists and registry is not None:
+            if missing:
+                planned, _ = split_present(registry, planned, work.progress)
+            _emit_list(file, registry, planned)
+            return ExitCode.DONE
+        how = RunOptions(
+            jobs=jobs or (fleet.jobs if fleet else 1),
+            retry=retry,
+            keep_images=keep_images,
+            keep_going=keep_going,
+            network=network or (fleet.network if fleet else None),
+            force=force or (fleet is not None and any(build.force for build in fleet.builds)),
+            publisher=registry,
+        )
+        listed = [one.cell for one in planned]
+        present: list[Cell] = []
+        if registry is not None:
+            planned, present = split_present(registry, planned, work.progress)
+        try:
+            outcome = _built(work, planned, results, how, present=len(present))
+        finally:
+            report = report_of_cells(listed, results)
+            _write_page(html, report)
+    if registry is not None:
+        pushed = PrebuildReport(registry, listed, present, outcome, results)
+        return _emit_pushed(pushed, results)
+    _emit_report(report, outcome, results, html)
+    counts = report.counts
+    is_bad = outcome.troubles or outcome.left or counts["failed"] or counts["not-built"]
+    return ExitCode.FAILED if is_bad else ExitCode.DONE
+
+
+def _check(given: Mapping[str, object], *, with_file: bool) -> None:
+    wrong = [name for name, value in given.items() if value]
+    if with_file and wrong:
+        raise UsageError(
+            f"{', '.join(wrong)} can't be given with FLEET, which names the cells.",
+            resolution="Leave one of them out.",
+        )
+
+
+def _refuse(is_wrong: object, message: str) -> None:
+    if is_wrong:
+        raise UsageError(message, resolution="'provision matrix --help' lists the options.")
+
+
+def _selection(named: Mapping[str, str | None], *, force: bool, only_report: bool) -> Selection:
+    """Return the selection of the options; a report of results selects all by default.
+
+    Raises:
+        UsageError: No driver is named, or a list is empty.
+    """
+    if named["drivers"] is None and not only_report:
+        raise UsageError(
+            "No driver is named.",
+            resolution="Name drivers that 'provision drivers' lists (--drivers nvidia,onload),"
+            " all of them (--drivers all), or a file: provision matrix fleet.toml.",
+        )
+    defaults = {"kernels": "latest-3", "versions": "production", "flavours": "default"}
+    lists: dict[str, Any] = {}
+    for name, value in named.items():
+        given = value
+        if given is None:
+            given = "" if name == "distros" else "all" if only_report else defaults[name]
+        lists[name] = tuple(dict.fromkeys(w for part in given.split(",") if (w := part.strip())))
+        if value is not None and not lists[name]:
+            raise UsageError(
+                f"--{name} is empty.",
+                resolution=f"Write names with commas between them, or leave out --{name}.",
+            )
+    return Selection(**lists, force=force)
+
+
+def _signer(settings: Settings, fleet: Fleet | None, private: KeyOptions) -> Signer | None:
+    private.check(signs=fleet is None or not fleet.unsigned)
+    if fleet is None or fleet.sign_key is None:
+        return None if fleet is not None and fleet.unsigned else private.signer(settings)
+    given = {"sign_key": fleet.sign_key, "sign_password_file": fleet.sign_password_file}
+    return private.signer(
+        _with_registry(settings, {name: value for name, value in given.items() if value})
+    )
+
+
+def _registry(settings: Settings, fleet: Fleet | None, signer: Signer | None) -> FleetRegistry:
+    address = settings.config.registry.address
+    if fleet is None:
+        if address is None:
+            raise UsageError(
+                "No registry is named to push to.",
+                resolution="Set [registry] address in /etc/provision/provision.toml, or name a"
+                " fleet.toml.",
+            )
+        return FleetRegistry(settings, address, signer)
+    if address is None:
+        # The authorities, TLS settings and credentials of [registry] then apply to it.
+        settings = _with_registry(settings, {"address": fleet.registry})
+    return FleetRegistry(settings, fleet.registry, signer, is_signed=not fleet.unsigned)
+
+
+def _with_registry(settings: Settings, members: Mapping[str, object]) -> Settings:
+    registry = settings.config.registry.model_copy(update=dict(members))
+    return replace(settings, config=settings.config.model_copy(update={"registry": registry}))
+
+
+def _planned(
+    work: Job, file: Path | None, fleet: Fleet | None, selection: Selection | None
+) -> list[Planned]:
+    settings, progress = work.settings, work.progress
+    if file is not None and fleet is not None:
+        return fleet_cells(settings, lambda: work.engine, file, fleet, progress=progress)
+    if selection is None:
+        return []
+    offers = find_offers(settings, lambda: work.engine, selection, progress=progress)
+    return plan_cells(selection, offers)
+
+
+def _built(
+    work: Job, planned: list[Planned], results: Results, how: RunOptions, *, present: int
+) -> Outcome:
+    if not planned:
+        return Outcome()
+    ensure_base_images(work.settings, lambda: work.engine, planned, progress=work.progress)
+    builds = sum(one.refusal is None for one in planned)
+    there = f"{present} present, " if how.publisher else ""
+    said = f"{len(planned) + present} cells: {there}{builds} to build; {how.jobs} at a time"
+    work.progress(Note(said))
+    settings = work.settings
+    run = MatrixRun(settings, results, how, lambda: open_engine(settings), progress=work.progress)
+    return run.run(planned)
+
+
+def _write_page(html: Path | None, report: MatrixReport) -> None:
+    if html is not None:
+        write_atomic(html, render_page(report, templates_dir(), time=time.time()))
+
+
+def _emit_list(file: Path | None, registry: FleetRegistry, planned: Sequence[Planned]) -> None:
+    """Print a command for each cell; the commands share only the registry."""
+    cells = [
+        {
+            **cell_document(one.cell),
+            "reference": str(registry.reference(one.cell)),
+            "command": ["provision", "matrix", str(file), "--push", "--cell", cell_id(one.cell)],
+        }
+        for one in planned
+        if one.refusal is None
+    ]
+    refused = [
+        {**cell_document(one.cell), "message": one.refusal, "resolution": one.resolution}
+        for one in planned
+        if one.refusal is not None
+    ]
+    emit(
+        {"registry": registry.address, "cells": cells, "not_supported": refused},
+        each("cells", lambda one: [shlex.join(one["command"])]),
+    )
+
+
+def _emit_pushed(report: PrebuildReport, results: Results) -> int:
+    cells = report.rows()
+    counts = Counter(cell["state"] for cell in cells)
+    document = {
+        "registry": report.registry.address,
+        "counts": dict(counts),
+        "cells": cells,
+        "state": results.folder,
+    }
+    emit(
+        document,
+        table("cells", {"state": "state", "cell": "id"}),
+        each("cells", _not_pushed),
+        ", ".join(f"{count} {state}" for state, count in counts.items()) or "no cells",
+        lambda _: _how_to_continue(counts["left"]),
+    )
+    return ExitCode.DONE if counts.keys() <= _GOOD else ExitCode.FAILED
+
+
+def _not_pushed(cell: Mapping[str, Any]) -> Iterator[str]:
+    if cell["state"] in _GOOD | {"left"}:
+        return
+    first = cell.get("first_error")
+    said = f"{first['file']}:{first['line']}: {first['text']}" if first else cell.get("message")
+    yield f"{coloured(cell['state'])} {cell['id']}: {said}"
+    yield from advice(cell)
+    if cell.get("log"):
+        yield f"  Whole output: {cell['log']}"
+
+
+def _emit_report(
+    report: MatrixReport, outcome: Outcome | None, results: Results, html: Path | None
+) -> None:
+    done: dict[str, Any] = {}
+    if outcome is not None:
+        done = {
+            "built_now": len(outcome.built),
+            "unchanged": len(outcome.unchanged),
+            "left": len(outcome.left),
+            "troubles": [
+                {"cell": str(cell), **error_document(error)} for cell, error in outcome.troubles
+            ],
+        }
+    looks = {
+        str(row): lambda column, row=row: " ".join(LOOKS[report.state(row, column)])
+        for row in report.rows
+    }
+    counts = ((count, LOOKS[state][1]) for state, count in report.counts.items() if count)
+    emit(
+        {**report.document(), **done, "state": results.folder},
+        table(lambda _: report.columns, {"kernel": str, **looks}),
+        each(lambda _: report.failed(), _failure),
+        ", ".join(f"{count} {words}" for count, words in counts),
+        each(lambda one: one.get("troubles"), _trouble),
+        lambda one: _how_to_continue(one.get("left", 0)),
+        lambda _: [f"page: {html}"] if html else [],
+    )
+
+
+def _failure(result: Result) -> Iterator[str]:
+    yield f"{coloured('failed')} {result.cell}: {result.cause}"
+    if result.first_error is not None and result.message:
+        yield f"  {redact(result.message)}"
+    yield from advice({"resolution": result.resolution and redact(result.resolution)})
+    if result.log:
+        yield f"  Whole output: {redact(result.log)}"
+
+
+def _trouble(trouble: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{click.style('Not looked at:', fg='red')} {trouble['cell']}: {trouble['message']}"
+    yield from advice(trouble)
+
+
+def _how_to_continue(left: int) -> list[str]:
+    said = f"{left} cells were left out. Run the command again to continue;"
+    return [f"{said} with --keep-going, it does not stop at such errors."] if left else []

@@ -1,0 +1,220 @@
+"""``load``, ``unload`` and ``devices``: drivers in the running kernel, and what containers get."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from provision.build.workspace import load_settings
+from provision.cli import options
+from provision.cli.output import each, emit, progress, remark, table, text, wants_json
+from provision.errors import ConfigError, ExitCode, NotFoundError, ProvisionError
+from provision.host.devices.reading import read_facts_file
+from provision.host.devices.record import recorded
+from provision.kmod.host_modules import (
+    Moved,
+    load_driver,
+    refresh,
+    stored_drivers,
+    unload_driver,
+)
+
+
+class SeveralDriversError(ProvisionError):
+    """More than one driver failed.
+
+    Args:
+        verb: ``loaded`` or ``unloaded``.
+        failed: The error of each driver.
+    """
+
+    def __init__(self, verb: str, failed: dict[str, ProvisionError]) -> None:
+        super().__init__(
+            f"{len(failed)} drivers could not be {verb}.",
+            resolution="Run the command for one driver to see what to do about it.",
+            details="\n".join(f"{name}: {error.message}" for name, error in failed.items()),
+        )
+        codes = {error.exit_code for error in failed.values()}
+        self.exit_code = codes.pop() if len(codes) == 1 else ExitCode.FAILED
+        self._failed = failed
+
+    def members(self) -> dict[str, object]:
+        """Return the error of each driver."""
+        return {
+            "drivers": {
+                name: {"message": error.message, "exit_code": int(error.exit_code)}
+                for name, error in self._failed.items()
+            }
+        }
+
+
+_drivers = click.argument("drivers", nargs=-1, metavar="[DRIVER]…")
+
+
+@click.command("load")
+@_drivers
+@options.root
+@options.dry_run
+@options.as_json
+def load_command(*, drivers: tuple[str, ...], root: Path, dry_run: bool) -> None:
+    """Load the modules of drivers from the store into the running kernel; all drivers by default.
+
+    The command first unloads conflicting modules that are not in use, and loads the kernel's own
+    modules that the drivers need. It makes missing device nodes. It builds and downloads nothing.
+    """
+    _move(load_driver, "loaded", drivers, root, dry_run=dry_run)
+
+
+@click.command("unload")
+@_drivers
+@options.root
+@options.dry_run
+@options.as_json
+def unload_command(*, drivers: tuple[str, ...], root: Path, dry_run: bool) -> None:
+    """Unload the modules of drivers from the running kernel; all drivers by default.
+
+    If a module of a driver is in use, all modules of that driver stay loaded and the exit code is
+    4. The driver stays in the store.
+    """
+    _move(unload_driver, "unloaded", drivers, root, dry_run=dry_run)
+
+
+def _move(
+    mover: Callable[..., Moved], verb: str, drivers: tuple[str, ...], root: Path, *, dry_run: bool
+) -> None:
+    """Load or unload drivers one after the other, even if some fail, and print the result.
+
+    Raises:
+        ProvisionError: One driver failed, or several.
+    """
+    settings = load_settings(root)
+    results: list[dict[str, Any]] = []
+    failed: dict[str, ProvisionError] = {}
+    with progress() as show:
+        for driver in drivers or stored_drivers(settings.root):
+            try:
+                moved = mover(settings, driver, dry_run=dry_run, progress=show)
+            except ProvisionError as error:
+                failed[driver] = error
+                continue
+            pin = moved.manifest.pin
+            results.append(
+                {
+                    "driver": pin.driver.name,
+                    "version": pin.driver.version,
+                    "kernel": pin.kernel.release,
+                    "digest": pin.digest,
+                    "entry": moved.entry,
+                    "modules": moved.modules,
+                    "conflicts": moved.conflicts,
+                    "problems": moved.problems,
+                    "changed": not dry_run and bool(moved.modules or moved.conflicts),
+                }
+            )
+    if not failed or not wants_json():
+        emit(
+            {"drivers": results, "dry_run": dry_run}, each("drivers", _moved(verb, dry_run=dry_run))
+        )
+    if failed:
+        raise failed.popitem()[1] if len(failed) == 1 else SeveralDriversError(verb, failed)
+
+
+def _moved(verb: str, *, dry_run: bool) -> Callable[[Any], Iterator[str]]:
+    done = f"would be {verb}" if dry_run else verb
+
+    def view(driver: Mapping[str, Any]) -> Iterator[str]:
+        what = f"{driver['driver']} {driver['version']}"
+        if driver["conflicts"]:
+            yield f"{text(driver['conflicts'])}: {'would be ' if dry_run else ''}unloaded"
+        for problem in driver["problems"]:
+            remark(f"{what}: warning: {problem}")
+        names = text(driver["modules"])
+        yield f"{what}: {done}: {names}" if driver["modules"] else f"{what}: nothing to do."
+
+    return view
+
+
+@click.command("devices")
+@click.argument("vendor", required=False)
+@options.option(
+    "--rescan", "Read the devices again, as after GPUs were partitioned (nvidia-smi mig).", "again"
+)
+@options.root
+@options.as_json
+def devices_command(*, vendor: str | None, again: bool, root: Path) -> None:
+    """Show the devices that containers can request by index or UUID.
+
+    The command reads /run/oci-decorator/devices, which is written when a driver is loaded. VENDOR
+    is the name of a driver, or nvidia, amd or intel; all vendors by default.
+    """
+    root = root.resolve()
+    changed = [one.vendor for one in refresh(root, vendor) if one.changed] if again else []
+    names = [name for name in recorded(root) if vendor in {None, name}]
+    if vendor is not None and not names and not again:
+        there = f" There are devices of {', '.join(recorded(root))}." if recorded(root) else ""
+        raise NotFoundError(
+            f"No devices of '{vendor}' are recorded.{there}",
+            resolution=f"Look for devices: provision devices {vendor} --rescan",
+        )
+    try:
+        known = {name: json.loads(read_facts_file(root, name).text()) for name in names}
+    except ConfigError as error:
+        raise ConfigError(
+            error.file,
+            error.mistakes,
+            resolution="Write the file again: provision devices --rescan",
+        ) from error
+    emit(
+        {"devices": known, **({"changed": changed} if again else {})},
+        each(lambda document: document["devices"].items(), lambda item: _vendor(*item)),
+        table(
+            lambda document: list(_rows(document["devices"])),
+            {
+                "vendor": "vendor",
+                "index": "index",
+                "node": "minor",
+                "PCI address": "pci",
+                "UUID": "uuid",
+                "name": "name",
+                "arch": "arch",
+                "MIG": "parts",
+            },
+            otherwise="No devices are recorded. Look for them: provision devices --rescan",
+        ),
+    )
+
+
+def _vendor(name: str, facts: Mapping[str, Any]) -> Iterator[str]:
+    said = [
+        f"{what}{facts[member]}"
+        for what, member in (("driver ", "driver_version"), ("CUDA ", "cuda_version"))
+        if facts.get(member)
+    ]
+    said += [f"from {facts['source']}"] if facts.get("source") else []
+    yield f"{name}: {', '.join(said)}"
+    for problem in facts.get("problems", ()):
+        remark(f"{name}: warning: {problem}")
+
+
+def _rows(known: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each device, and one for each of its parts."""
+    for vendor, facts in known.items():
+        for device in facts["devices"]:
+            parts = device.get("mig")
+            yield {
+                **device,
+                "vendor": vendor,
+                "parts": None if parts is None else f"{len(parts)} parts",
+            }
+            for number, part in enumerate(parts or ()):
+                where = f"instance {part['gpu_instance']}, compute {part['compute_instance']}"
+                yield {
+                    "vendor": vendor,
+                    "index": f"{device['index']}:{part.get('index', number)}",
+                    "uuid": part.get("uuid"),
+                    "parts": where,
+                }

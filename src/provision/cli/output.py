@@ -1,0 +1,294 @@
+"""Results on standard output, and progress on standard error: the only place that prints.
+
+A command hands its result to ``emit``, with views of it. With ``--json`` the result is printed as
+one document; without, every view makes text of that same document. This module loads nothing that
+takes long: rich is loaded for a table, or for the first event on a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields as fields_of
+from dataclasses import is_dataclass, replace
+from typing import Any
+
+import click
+
+from provision.errors import ProvisionError, redact
+from provision.progress import Event, Note, Output, Progress, Step, Tally, Transfer
+
+# A member of a document by its name, or what is made of the whole of it.
+Field = str | Callable[[Any], object]
+Lines = Callable[[Any], Iterable[str]]
+View = str | Lines
+
+_JSON = "provision.json"
+_COLOURS = {
+    **dict.fromkeys(("ready", "ok", "pushed"), "green"),
+    **dict.fromkeys(("pending", "unknown"), "cyan"),
+    **dict.fromkeys(("reboot-required", "warn"), "yellow"),
+}
+# Nothing is cut in a pipe or a file.
+_WIDE = 500
+_WIDTH = 100
+
+
+class Bad(str):
+    """A line about a failure, which the journal of a unit keeps as an error."""
+
+    __slots__ = ()
+
+
+def want_json(context: click.Context, option: click.Parameter, value: bool) -> None:  # noqa: FBT001 - as click calls it
+    """Have the result of this command line printed as JSON."""
+    del option
+    context.meta[_JSON] = context.meta.get(_JSON, False) or value
+
+
+def wants_json() -> bool:
+    """Whether the result is printed as JSON."""
+    return bool(click.get_current_context().meta.get(_JSON))
+
+
+def emit(result: object, *views: View) -> None:
+    """Print the result of a command.
+
+    Args:
+        result: A mapping, a dataclass or a model.
+        views: Lines for people, each made of the document of the result.
+    """
+    document = plain(result)
+    if wants_json():
+        click.echo(json.dumps(document, indent=2))
+        return
+    for view in views:
+        for line in (view,) if isinstance(view, str) else view(document):
+            click.echo(f"<3>{line}" if isinstance(line, Bad) and _is_journal() else line)
+
+
+def fail(error: ProvisionError, *, as_json: bool) -> int:
+    """Print an error and return its exit code."""
+    if as_json:
+        document = {**error_document(error), **error.members()}
+        click.echo(json.dumps({"error": document}, indent=2))
+    else:
+        click.echo(f"{click.style('Error:', fg='red', bold=True)} {error.message}", err=True)
+        for line in (error.details or "").splitlines():
+            click.echo(f"  {line}", err=True)
+        if error.resolution:
+            click.echo(f"{click.style('What to do:', bold=True)} {error.resolution}", err=True)
+    return int(error.exit_code)
+
+
+def error_document(error: ProvisionError) -> dict[str, Any]:
+    """Return an error as every document has it."""
+    return {
+        "message": error.message,
+        "resolution": error.resolution,
+        "details": error.details,
+        "exit_code": int(error.exit_code),
+    }
+
+
+def plain(value: object) -> Any:  # noqa: ANN401 - any JSON
+    """Return a value as JSON has it."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields_of(value)}
+    dump = getattr(value, "model_dump", None)
+    return str(value) if dump is None else dump(mode="json")
+
+
+def text(value: object) -> str:
+    """Return a value as text for people."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(text, value)) or "-"
+    return str(value)
+
+
+def table(rows: Field, columns: Mapping[str, Field], *, otherwise: str | None = None) -> Lines:
+    """Return the view of a table.
+
+    Args:
+        rows: The rows.
+        columns: What each column has of a row; ``size>`` is aligned to the right.
+        otherwise: Said in place of a table without rows.
+    """
+
+    def view(document: Any) -> Iterator[str]:  # noqa: ANN401 - any JSON
+        found = list(_pick(document, rows) or ())
+        if not found and otherwise is not None:
+            yield otherwise
+            return
+        yield _drawn(
+            columns, [[text(_pick(r, field)) for field in columns.values()] for r in found]
+        )
+
+    return view
+
+
+def fields(members: Mapping[str, Field]) -> Lines:
+    """Return the view of a record, a line for each name; ``log?`` is left out without a value."""
+
+    def view(document: Any) -> Iterator[str]:  # noqa: ANN401 - any JSON
+        found = {name: _pick(document, field) for name, field in members.items()}
+        shown = {
+            name.rstrip("?"): text(value)
+            for name, value in found.items()
+            if value is not None or not name.endswith("?")
+        }
+        width = max(map(len, shown), default=0)
+        for name, value in shown.items():
+            first, *more = value.splitlines() or [""]
+            yield f"{name:<{width}}  {first}"
+            yield from (f"{'':<{width}}  {line}" for line in more)
+
+    return view
+
+
+def each(rows: Field, view: Lines) -> Lines:
+    """Return the view of every row, one below the other."""
+
+    def views(document: Any) -> Iterator[str]:  # noqa: ANN401 - any JSON
+        for row in _pick(document, rows) or ():
+            yield from view(row)
+
+    return views
+
+
+def lines(rows: Field, form: str) -> Lines:
+    """Return the view of a line for each row: ``form`` has its members in braces."""
+    return each(rows, lambda row: [form.format(row, **(row if isinstance(row, dict) else {}))])
+
+
+def advice(item: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the details of a failure, and what to do about it."""
+    for line in (item.get("details") or "").splitlines():
+        yield f"  {line}"
+    if item.get("resolution"):
+        yield f"  What to do: {item['resolution']}"
+
+
+def megabytes(size: int) -> str:
+    """Return a number of bytes as text for people."""
+    return f"{size / 1_000_000:.1f} MB"
+
+
+def size_of(field: str) -> Field:
+    """Return the column of a number of bytes."""
+    return lambda row: None if row[field] is None else megabytes(row[field])
+
+
+def coloured(state: str, said: str | None = None) -> str:
+    """Return a state, or what is said of it, in its colour, which files and pipes don't get."""
+    return click.style(said or state, fg=_COLOURS.get(state, "red"), bold=True)
+
+
+def remark(said: str) -> None:
+    """Print a line beside the result, on standard error."""
+    click.echo(said, err=True)
+
+
+def _pick(document: Any, field: Field) -> Any:  # noqa: ANN401 - any JSON
+    return document.get(field) if isinstance(field, str) else field(document)
+
+
+def _drawn(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    from rich import box  # noqa: PLC0415 - takes a while to load
+    from rich.console import Console  # noqa: PLC0415 - as above
+    from rich.table import Table  # noqa: PLC0415 - as above
+    from rich.text import Text  # noqa: PLC0415 - as above
+
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        drawn.add_column(
+            column.removesuffix(">"), justify="right" if column.endswith(">") else "left"
+        )
+    for row in rows:
+        drawn.add_row(*map(Text.from_ansi, row))
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, markup=False, width=_WIDE)
+    with console.capture() as captured:
+        console.print(drawn)
+    return captured.get().removesuffix("\n")
+
+
+def _is_journal() -> bool:
+    """Whether standard output is the journal's; source: sd-daemon(3)."""
+    if (journal := os.environ.get("JOURNAL_STREAM")) is None:
+        return False
+    output = os.fstat(sys.stdout.fileno())
+    return journal == f"{output.st_dev}:{output.st_ino}"
+
+
+@contextmanager
+def progress() -> Iterator[Progress]:
+    """Yield a progress that shows its events until the block ends."""
+    verbose = bool(click.get_current_context().find_root().params["verbose"])
+    opened: list[Any] = []
+
+    def show(event: Event) -> None:
+        if not opened:
+            from provision.cli.screen import on_screen  # noqa: PLC0415 - loads rich
+
+            screen = on_screen(verbose=verbose)
+            opened.extend([screen, screen.__enter__()])
+        opened[1](event)
+
+    try:
+        yield _redacted(show if sys.stderr.isatty() else _line_by_line(verbose=verbose))
+    finally:
+        if opened:
+            opened[0].__exit__(*sys.exc_info())
+
+
+def _redacted(show: Progress) -> Progress:
+    """Return a progress that shows no secrets, such as the password in a mirror's address."""
+
+    def showing(event: Event) -> None:
+        match event:
+            case Transfer(what):
+                show(replace(event, what=redact(what)))
+            case Note(said) | Step(text=said) | Output(said):
+                show(replace(event, text=redact(said)))
+            case Tally():
+                show(event)
+
+    return showing
+
+
+def _line_by_line(*, verbose: bool) -> Progress:
+    """Return a progress that prints a line for each event: for logs, pipes and CI."""
+
+    def show(event: Event) -> None:
+        match event:
+            case Note(said):
+                remark(said)
+            case Step(number, total, said):
+                remark(f"Step {number}/{total}: {short(said, _WIDTH)}")
+            case Output(said) if verbose:
+                remark(f"  {said}")
+            case _:
+                pass
+
+    return show
+
+
+def short(said: str, width: int) -> str:
+    """Return a text as one line of limited width."""
+    one_line = " ".join(said.split())
+    return one_line if len(one_line) <= width else one_line[: width - 1] + "…"

@@ -1,0 +1,342 @@
+"""``registry``: push, pull, sign and list artifact images, and make the keys that sign them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import ValidationError
+
+from provision.build.pin_file import load_pin
+from provision.cli import options
+from provision.cli.job import (
+    Job,
+    KeyOptions,
+    PasswordSource,
+    examined,
+    job,
+    password_source,
+    signed_lines,
+    signing_key,
+    trusting,
+)
+from provision.cli.output import emit, fields, table
+from provision.engine.transfer import find_image
+from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.pin import PIN_LABEL, Pin
+from provision.registry.artifact_images import Trusted
+from provision.registry.find import Lookup, seek_pin
+from provision.registry.image_archives import save_image
+from provision.registry.image_signing import EngineImage, publish, sign_image
+from provision.registry.manifests import Repository
+from provision.registry.names import check_push_name, parse_reference, read_tag, version_of_tag
+from provision.registry.private_key import generate_key
+from provision.registry.registries import Consent, connect, examine, host_reference
+from provision.sources.market import newest_first
+from provision.store.pulling import store_pulled
+
+
+@click.group("registry")
+def registry() -> None:
+    """Push, pull, sign and list artifact images, and make the keys that sign them."""
+
+
+@registry.command("push")
+@click.argument("image", metavar="IMAGE")
+@click.argument("reference", metavar="[REF]", required=False)
+@options.option("--sign", "Sign the pushed image.", "signs")
+@options.option(
+    "--output FILE.tar",
+    "Write the image to an archive in place of a registry.",
+    type=options.OUTPUT_FILE,
+)
+@signing_key
+@options.root
+@options.as_json
+def push(
+    *,
+    image: str,
+    reference: str | None,
+    signs: bool,
+    output: Path | None,
+    private: KeyOptions,
+    root: Path,
+) -> None:
+    """Push IMAGE, an artifact image of the engine, to a registry, or write it to an archive.
+
+    Without REF, the image gets the name that hosts look for: below [registry] address of
+    provision.toml, with a tag of version, flavour, kernel and distro. It also gets the tag of its
+    Pin, which never points to another image.
+    """
+    private.check(signs=signs)
+    if output is not None and reference is not None:
+        raise UsageError(
+            "REF and --output can't be given together.", resolution="Leave one of them out."
+        )
+    if reference is not None:
+        check_push_name(reference)
+    with job(root) as work:
+        found = _engine_image(work, image)
+        name = reference or host_reference(work.settings, found.pin)
+        if name is None and output is None:
+            raise UsageError(
+                "No registry is named to push to.",
+                resolution="Add REF, or set [registry] address in /etc/provision/provision.toml.",
+            )
+        found = replace(found, signer=private.signer(work.settings) if signs else None)
+        if output is not None:
+            digest, signed = save_image(work.settings, found, output, progress=work.progress)
+            document = {"output": output, "digest": digest}
+            said = f"{output} {digest}"
+        else:
+            pushed, signed = publish(work.settings, found, str(name), progress=work.progress)
+            document = asdict(pushed)
+            said = f"{pushed.reference}@{pushed.digest}"
+    emit(
+        {**document, "signed": signed},
+        said,
+        lambda one: signed_lines(one["signed"]) if one["signed"] else (),
+    )
+
+
+def _engine_image(work: Job, image: str) -> EngineImage:
+    """Return an image of the engine with its Pin.
+
+    Raises:
+        ProvisionError: The image is not an artifact image.
+    """
+    found = find_image(work.engine, image)
+    try:
+        pin = Pin.model_validate_json(found.labels.get(PIN_LABEL, ""))
+    except ValidationError as error:
+        raise ProvisionError(
+            f"'{image}' is not an artifact image: its label {PIN_LABEL} has no Pin.",
+            resolution="Name an image that 'provision build' has built.",
+        ) from error
+    return EngineImage(work.engine, found.id, pin)
+
+
+@registry.command("pull")
+@click.argument("image", metavar="[IMAGE|FILE.tar]", required=False)
+@options.option(
+    "--pin FILE",
+    "In place of IMAGE, pull the image of this Pin from the registry of provision.toml;"
+    " 'provision resolve --output' writes the file.",
+    "pin_file",
+    type=options.FILE,
+)
+@options.again
+@trusting
+@options.root
+@options.dry_run
+@options.as_json
+def pull(
+    *,
+    image: str | None,
+    pin_file: Path | None,
+    again: bool,
+    consent: Consent,
+    root: Path,
+    dry_run: bool,
+) -> None:
+    """Put the artifact of IMAGE, an image in a registry or an archive, into the host's store.
+
+    The command verifies the signature of the image and needs no engine. It does not activate the
+    artifact; 'provision install IMAGE' does.
+    """
+    if (image is None) == (pin_file is None):
+        raise UsageError(
+            "Give either IMAGE or --pin FILE.",
+            resolution="'provision registry pull --help' lists the options.",
+        )
+    with job(root) as work:
+        if image is not None:
+            trusted = examined(work, image, consent)
+        else:
+            trusted = _of_pin(work, load_pin(Path(str(pin_file))), consent)
+        pulled = None
+        if not dry_run:
+            pulled = store_pulled(
+                work.settings, trusted, consent, must_replace=again, progress=work.progress
+            )
+    pin = trusted.image.pin
+    where = "would be pulled"
+    if pulled is not None:
+        where = str(pulled.stored.entry) + ("" if pulled.stored.added else " (was there)")
+    emit(
+        {
+            "reference": str(trusted.image.reference),
+            "digest": pin.digest,
+            "driver": pin.driver.name,
+            "version": pin.driver.version,
+            "kernel": pin.kernel.release,
+            "signed_by": trusted.verified.key if trusted.verified else None,
+            "facts": trusted.facts,
+            "size": trusted.image.manifest.size,
+            "received": pulled.received if pulled else 0,
+            "entry": pulled.stored.entry if pulled else None,
+            "changed": pulled.stored.added if pulled else False,
+            "seconds": round(pulled.seconds, 3) if pulled else 0.0,
+            "dry_run": dry_run,
+        },
+        fields(
+            {
+                "image": "reference",
+                "driver": lambda one: f"{one['driver']} {one['version']} ({pin.driver.flavour})",
+                "kernel": "kernel",
+                "signed by": lambda one: one["signed_by"] or "no key",
+                "artifact": lambda _: where,
+            }
+        ),
+    )
+
+
+def _of_pin(work: Job, pin: Pin, consent: Consent) -> Trusted:
+    found = seek_pin(work.settings, pin, Lookup(consent, connected=connect, progress=work.progress))
+    if found is None:
+        addresses = ", ".join(work.settings.config.registry.addresses) or "none is set"
+        raise NotFoundError(
+            f"No registry has {pin.driver.name} of the Pin {pin.digest} ({addresses}).",
+            resolution="Build and push it: provision build --pin FILE --push … --sign; or set"
+            " [registry] address in /etc/provision/provision.toml.",
+        )
+    return found
+
+
+@registry.command("sign")
+@click.argument("image", metavar="IMAGE")
+@signing_key
+@options.root
+@options.as_json
+def sign(*, image: str, private: KeyOptions, root: Path) -> None:
+    """Add a signature to IMAGE, an artifact image in a registry.
+
+    Name the image by its digest (NAME@sha256:…), as 'provision registry push' prints it: with a
+    tag, the registry decides which image is signed. The signature covers the digest and the driver,
+    version, flavour, distro, kernel and architecture of the Pin. The image also gets the tag of its
+    Pin.
+    """
+    reference = parse_reference(image)
+    with job(root) as work:
+        signed = sign_image(work.settings, reference, private.signer(work.settings))
+    emit(signed, signed_lines)
+
+
+@registry.command("list")
+@click.argument("driver")
+@options.registry
+@options.option("--kernel RELEASE", "List only images for this kernel.")
+@options.option("--verify", "Verify the signature of each image.", "verifies")
+@trusting
+@options.catalogue
+@options.root
+@options.as_json
+def list_images(
+    *,
+    driver: str,
+    address: str | None,
+    kernel: str | None,
+    verifies: bool,
+    consent: Consent,
+    catalogues: tuple[Path, ...],
+    root: Path,
+) -> None:
+    """List the artifact images of DRIVER in a registry: versions, flavours, kernels and distros.
+
+    The list comes from the tags. Only the signature of an image proves what it contains: use
+    --verify.
+    """
+    with job(root, catalogues) as work:
+        where = address or work.settings.config.registry.address
+        if where is None:
+            raise UsageError(
+                "No registry is named to search.",
+                resolution="Add --registry HOST, or set [registry] address in"
+                " /etc/provision/provision.toml.",
+            )
+        client = connect(work.settings, parse_reference(f"{where}/{driver}"))
+        images = [one for one in _tagged(work, client, driver) if kernel in {None, one["kernel"]}]
+        labels = {one["version"]: version_of_tag(one["version"]) for one in images}
+        ranks = {version: rank for rank, version in enumerate(newest_first(labels.values()))}
+        # By kernel, and the newest version first for each.
+        images.sort(key=lambda o: (o["kernel"], ranks[labels[o["version"]]], o["flavour"]))
+        if verifies:
+            for one in images:
+                one.update(_verified(work, client, one["reference"], consent))
+    columns = {name: name for name in ("version", "flavour", "kernel", "distro")}
+    emit(
+        {"registry": where, "driver": driver, "images": images},
+        table(
+            "images",
+            {**columns, "signed by": _signed_by} if verifies else columns,
+            otherwise="The registry has no image that hosts would look for.",
+        ),
+    )
+
+
+def _tagged(work: Job, client: Repository, driver: str) -> Iterator[dict[str, Any]]:
+    """Yield the images of a repository as their tags describe them."""
+    try:
+        flavours = tuple(work.settings.catalogue.entry(driver).recipe.flavours)
+    except NotFoundError:
+        # The driver is only known elsewhere.
+        flavours = ()
+    unknown = ("architecture", "digest", "pin", "serial", "signed_by", "refused")
+    for tag in client.tags():
+        if read := read_tag(tag, flavours):
+            reference = str(client.reference.with_tag(tag))
+            yield {**asdict(read), "reference": reference, **dict.fromkeys(unknown)}
+
+
+def _verified(work: Job, client: Repository, name: str, consent: Consent) -> dict[str, Any]:
+    """Return what the signature of an image proves, or why it is refused."""
+    try:
+        trusted = examine(work.settings, client.at(parse_reference(name)), {}, consent)
+    except ProvisionError as error:
+        return {"refused": error.details or error.message}
+    pin = trusted.image.pin
+    return {
+        "architecture": pin.kernel.architecture,
+        "digest": trusted.image.reference.digest,
+        "pin": pin.digest,
+        "serial": trusted.facts.serial if trusted.facts else None,
+        "signed_by": trusted.verified.key if trusted.verified else None,
+    }
+
+
+def _signed_by(image: Mapping[str, Any]) -> str:
+    return image["signed_by"] or (image["refused"] or "-").replace("\n", "; ")
+
+
+@registry.command("key")
+@options.option(
+    "--output NAME",
+    "Name of the files: NAME.key and NAME.pub.",
+    type=click.Path(path_type=Path),
+    default=Path("provision"),
+    show_default=True,
+)
+@options.option("--no-password", "Leave the private key unencrypted.")
+@password_source
+@options.as_json
+def key(*, output: Path, no_password: bool, source: PasswordSource) -> None:
+    """Generate a pair of keys: the private key signs images, and hosts verify with the public key.
+
+    The file of the private key has mode 0600 and is encrypted with a password. The command never
+    replaces an existing file.
+    """
+    if no_password and source.is_given:
+        raise UsageError(
+            "--no-password and a password can't be given together.",
+            resolution="Leave one of them out.",
+        )
+    password = None if no_password else source.read("Password of the new key", confirm=True)
+    private, public = generate_key(output, password)
+    emit(
+        {"private": private, "public": public, "encrypted": not no_password},
+        fields({"private key": "private", "public key": "public"}),
+        f"Copy {public} to the hosts, into the folder that [trust] keys names.",
+    )

@@ -1,0 +1,53 @@
+"""Has a distro's base image in an engine, as builds do: `python -m kit.base_image DISTRO ROOT`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kit.process import run
+from provision.build.distro_base import ensure_distro_base
+from provision.build.image_builds import open_engine
+from provision.build.solving import base_request
+from provision.build.workspace import load_settings
+from provision.distros import find_distro
+from provision.errors import ProvisionError
+from provision.pin import DistroPin
+
+if TYPE_CHECKING:
+    from kit.product import Provision
+
+
+def have_base(provision: Provision, distro: str, *, root: Path = Path("/")) -> dict[str, Any]:
+    """The document about a base image: `image`, `digest`, `made`; or `error`, with `exit_code`."""
+    argv: list[str | Path] = [sys.executable, "-m", "kit.base_image", distro, root]
+    path = str(Path(__file__).parents[1])
+    done = run(argv, env={**provision.variables(), "PYTHONPATH": path}, timeout_s=1800)
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def _base(distro: str, root: Path) -> dict[str, Any]:
+    settings = load_settings(root)
+    name, _, version = distro.partition(":")
+    if name == "flatcar":
+        pin = DistroPin(id=name, version=version, codename=name)
+        request = base_request(settings, pin, reference=f"flatcar-developer:{version}")
+        request = replace(request, can_be_made=True, is_published=False)
+    else:
+        request = base_request(settings, find_distro(distro))
+    engine = open_engine(settings)
+    was_there = engine.image(request.name) is not None
+    try:
+        found = ensure_distro_base(settings, lambda: engine, request)
+    except ProvisionError as error:
+        said = {"message": error.message, "resolution": error.resolution}
+        return {"error": {**said, "exit_code": int(error.exit_code)}}
+    return {"image": found.image, "digest": found.digest, "made": not was_there}
+
+
+if __name__ == "__main__":
+    json.dump(_base(sys.argv[1], Path(sys.argv[2])), sys.stdout)
