@@ -25,9 +25,9 @@ use crate::frontends::cdi::DEFAULT_FOLDERS;
 use crate::frontends::{hook, precreate, read_input};
 use crate::log::printable;
 use crate::model::request::ANNOTATION_PREFIX;
-
 use crate::spec::options::{flag, value, Opt, Words};
-use program::{Command, Program, Takes};
+
+use program::{command, Program, Takes};
 
 /// The settings; `configure` has another `--config`.
 const CONFIG: Opt = value(&["config"]).keyed("settings");
@@ -36,18 +36,27 @@ const ROOT: Opt = value(&["root"]);
 const JSON: Opt = flag(&["json"]);
 const RECORD: Opt = value(&["record"]);
 
+const HOST: &[Opt] = &[CONFIG, CONFIG_DIR, ROOT];
 const HOOK: &[Opt] = &[CONFIG, CONFIG_DIR, ROOT, value(&["library-cache"])];
+const CHECK: &[Opt] = &[
+    CONFIG,
+    CONFIG_DIR,
+    ROOT,
+    JSON,
+    value(&["env"]),
+    value(&["annotation"]),
+    flag(&["privileged"]),
+];
+const GENERATE: &[Opt] = &[
+    CONFIG,
+    CONFIG_DIR,
+    ROOT,
+    value(&["vendor"]),
+    value(&["output"]),
+    value(&["output-dir"]),
+];
 
-const fn stage(name: &'static str, run: fn(&Words) -> Result<u8>) -> Command {
-    Command {
-        name,
-        options: HOOK,
-        takes: Takes::Nothing,
-        run,
-    }
-}
-
-const PROGRAM: Program = Program {
+static PROGRAM: Program = Program {
     name: "oci-decorator",
     version: concat!("oci-decorator ", env!("CARGO_PKG_VERSION"), "\n"),
     options: &[CONFIG, flag(&["version", "V"])],
@@ -56,63 +65,18 @@ const PROGRAM: Program = Program {
         ("configure", include_str!("cli/configure.txt")),
     ],
     commands: &[
-        Command {
-            name: "check",
-            options: &[
-                CONFIG,
-                CONFIG_DIR,
-                ROOT,
-                JSON,
-                value(&["env"]),
-                value(&["annotation"]),
-                flag(&["privileged"]),
-            ],
-            takes: Takes::Nothing,
-            run: check,
-        },
-        Command {
-            name: "precreate",
-            options: &[CONFIG, CONFIG_DIR, ROOT],
-            takes: Takes::Nothing,
-            run: filter,
-        },
-        Command {
-            name: "cdi generate",
-            options: &[
-                CONFIG,
-                CONFIG_DIR,
-                ROOT,
-                value(&["vendor"]),
-                value(&["output"]),
-                value(&["output-dir"]),
-            ],
-            takes: Takes::Nothing,
-            run: generate,
-        },
-        Command {
-            name: "cdi list",
-            options: &[CONFIG, CONFIG_DIR, ROOT, JSON],
-            takes: Takes::Nothing,
-            run: list,
-        },
-        Command {
-            name: "configure",
-            options: configure::OPTIONS,
-            takes: Takes::One,
-            run: configure::run,
-        },
-        Command {
-            name: "install-links",
-            options: &[flag(&["remove"]), JSON],
-            takes: Takes::One,
-            run: install_links::run,
-        },
-        stage("prestart", run_hook),
-        stage("createRuntime", run_hook),
-        stage("createContainer", idle),
-        stage("startContainer", idle),
-        stage("poststart", idle),
-        stage("poststop", idle),
+        command("check", CHECK, check),
+        command("precreate", HOST, filter),
+        command("cdi generate", GENERATE, generate),
+        command("cdi list", &[CONFIG, CONFIG_DIR, ROOT, JSON], list),
+        command("configure", configure::OPTIONS, configure::run).takes(Takes::One),
+        command("install-links", install_links::OPTIONS, install_links::run).takes(Takes::One),
+        command("prestart", HOOK, run_hook),
+        command("createRuntime", HOOK, run_hook),
+        command("createContainer", HOOK, idle),
+        command("startContainer", HOOK, idle),
+        command("poststart", HOOK, idle),
+        command("poststop", HOOK, idle),
     ],
 };
 

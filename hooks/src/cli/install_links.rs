@@ -4,10 +4,12 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::print;
+use super::{print, JSON};
 use crate::engines::links::Links;
 use crate::error::{Error, Result};
-use crate::spec::options::Words;
+use crate::spec::options::{flag, Opt, Words};
+
+pub const OPTIONS: &[Opt] = &[flag(&["remove"]), JSON];
 
 /// Makes or removes the links.
 pub fn run(words: &Words) -> Result<u8> {

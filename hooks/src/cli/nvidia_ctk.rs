@@ -12,15 +12,16 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 
-use super::program::{Command, Program, Takes};
+use super::program::{command, Program, Takes};
 use super::{complain, nvidia_cdi_hook, print};
 use crate::config::nvidia::{self, Place};
+use crate::error::Result;
 use crate::log::printable;
 use crate::spec::options::{flag, value, Words};
 
 const HELP: &str = include_str!("nvidia_ctk/help.txt");
 
-const PROGRAM: Program = Program {
+static PROGRAM: Program = Program {
     name: "nvidia-ctk",
     version: concat!(
         "NVIDIA Container Toolkit CLI of oci-decorator version ",
@@ -37,69 +38,32 @@ const PROGRAM: Program = Program {
     ],
     helps: &[("", HELP), ("cdi", cdi::HELP)],
     commands: &[
-        Command {
-            name: "runtime configure",
-            options: runtime::OPTIONS,
-            takes: Takes::Nothing,
-            run: runtime::run,
-        },
-        Command {
-            name: "config",
-            options: config::OPTIONS,
-            takes: Takes::Nothing,
-            run: config::run,
-        },
-        Command {
-            name: "config default",
-            options: config::OPTIONS,
-            takes: Takes::Nothing,
-            run: config::run_default,
-        },
-        Command {
-            name: "info",
-            options: info::OPTIONS,
-            takes: Takes::Nothing,
-            run: info::run,
-        },
-        Command {
-            name: "system create-dev-char-symlinks",
-            options: system::LINK_OPTIONS,
-            takes: Takes::Nothing,
-            run: system::links,
-        },
-        Command {
-            name: "system create-device-nodes",
-            options: system::NODE_OPTIONS,
-            takes: Takes::Nothing,
-            run: system::nodes,
-        },
-        Command {
-            name: "cdi generate",
-            options: cdi::GENERATE,
-            takes: Takes::Nothing,
-            run: cdi::generate,
-        },
-        Command {
-            name: "cdi list",
-            options: cdi::LIST,
-            takes: Takes::Nothing,
-            run: cdi::list,
-        },
-        Command {
-            name: "cdi transform root",
-            options: cdi::TRANSFORM,
-            takes: Takes::Nothing,
-            run: cdi::transform,
-        },
-        Command {
-            name: "hook",
-            options: &[],
-            takes: Takes::Line,
-            // The hook reports its own errors.
-            run: |words| Ok(nvidia_cdi_hook::run(&words.operands)),
-        },
+        command("runtime configure", runtime::OPTIONS, runtime::run),
+        command("config", config::OPTIONS, config::run),
+        command("config default", config::OPTIONS, config::run_default),
+        command("info", info::OPTIONS, info::run),
+        command(
+            "system create-dev-char-symlinks",
+            system::LINK_OPTIONS,
+            system::links,
+        ),
+        command(
+            "system create-device-nodes",
+            system::NODE_OPTIONS,
+            system::nodes,
+        ),
+        command("cdi generate", cdi::GENERATE, cdi::generate),
+        command("cdi list", cdi::LIST, cdi::list),
+        command("cdi transform root", cdi::TRANSFORM, cdi::transform),
+        command("hook", &[], hook).takes(Takes::Line),
     ],
 };
+
+/// Runs a hook, which reports its own errors.
+#[allow(clippy::unnecessary_wraps)]
+fn hook(words: &Words) -> Result<u8> {
+    Ok(nvidia_cdi_hook::run(&words.operands))
+}
 
 /// Runs a command line, without the program's name.
 pub fn run(line: &[OsString]) -> u8 {

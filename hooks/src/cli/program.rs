@@ -15,8 +15,29 @@ pub struct Command {
     pub run: fn(&Words) -> Result<u8>,
 }
 
+/// A command that takes only options.
+pub const fn command(
+    name: &'static str,
+    options: &'static [Opt],
+    run: fn(&Words) -> Result<u8>,
+) -> Command {
+    Command {
+        name,
+        options,
+        takes: Takes::Nothing,
+        run,
+    }
+}
+
+impl Command {
+    #[must_use]
+    pub const fn takes(self, takes: Takes) -> Self {
+        Self { takes, ..self }
+    }
+}
+
 /// The words after the command that are no options.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
     Nothing,
     One,
@@ -38,7 +59,7 @@ pub struct Program {
 impl Program {
     /// Runs a line, without the program's name. `None`: it has no command.
     pub fn run(&self, line: &[OsString]) -> Result<Option<u8>> {
-        let mut words = Words::new("", &self.hint("")).leading(line, self.options)?;
+        let mut words = Words::of("", self.help("")).leading(line, self.options)?;
         let line = std::mem::take(&mut words.operands);
         if words.is_set("version") {
             return print(self.version).map(Some);
@@ -47,7 +68,7 @@ impl Program {
             return print(self.helps[0].1).map(Some);
         }
         let (name, count) = self.name_in(&line);
-        words.hint = self.hint(&name);
+        words.help = self.help(&name);
         words.command.clone_from(&name);
         let rest = &line[count..];
         let Some(command) = self.commands.iter().find(|command| command.name == name) else {
@@ -86,8 +107,10 @@ impl Program {
             if !self.below(&name).iter().any(|known| word == known) {
                 return (name, count);
             }
-            let gap = if count == 0 { "" } else { " " };
-            name = format!("{name}{gap}{}", word.to_string_lossy());
+            if count > 0 {
+                name.push(' ');
+            }
+            name.push_str(&word.to_string_lossy());
         }
         (name, line.len())
     }
@@ -129,13 +152,9 @@ impl Program {
         }
     }
 
-    fn hint(&self, name: &str) -> String {
-        let (of, _) = self.help_of(name);
-        let gap = if of.is_empty() { "" } else { " " };
-        format!(
-            "see its commands and options: {}{gap}{of} --help",
-            self.name
-        )
+    /// The words that print the help of a command.
+    fn help(&self, name: &str) -> [&'static str; 2] {
+        [self.name, self.help_of(name).0]
     }
 }
 

@@ -88,15 +88,16 @@ pub struct Words {
     pub operands: Vec<OsString>,
     /// The command, for errors; empty before it is known.
     pub command: String,
-    /// What to do about a mistake in the line.
-    pub hint: String,
+    /// The words that print the help, for errors.
+    pub help: [&'static str; 2],
 }
 
 impl Words {
-    pub fn new(command: &str, hint: &str) -> Self {
+    /// The words of a program or command, before the line is read.
+    pub fn of(command: &str, help: [&'static str; 2]) -> Self {
         Self {
             command: command.to_owned(),
-            hint: hint.to_owned(),
+            help,
             ..Self::default()
         }
     }
@@ -105,7 +106,8 @@ impl Words {
     pub fn wrong(&self, problem: &str) -> Error {
         let gap = if self.command.is_empty() { "" } else { ": " };
         let error = Error::usage(format!("{}{gap}{problem}", self.command));
-        error.resolve(&self.hint)
+        let help = self.help.join(" ").trim_end().to_owned();
+        error.resolve(format!("see its commands and options: {help} --help"))
     }
 
     /// Reads options up to the first other word. Errors: an option is unknown, or a value is missing
@@ -151,7 +153,7 @@ impl Words {
         };
         let mut known = known.iter().chain([&HELP]);
         let found = known.find(|known| known.names.contains(&name));
-        let by = format!("--{name}");
+        let by = ["--", name].concat();
         let found = found.ok_or_else(|| self.wrong(&format!("unknown option {by}")))?;
         let value = match value {
             Some(value) => value,
@@ -338,9 +340,12 @@ mod tests {
             ("-c=", "run: --c is empty: give it a path"),
             ("there", "run: unexpected word \"there\""),
         ] {
-            let read = Words::new("run", "x").all(&words(line), KNOWN);
+            let read = Words::of("run", ["x", "y"]).all(&words(line), KNOWN);
             let read = read.and_then(|words| Ok((words.path("config")?, words.no_operands()?)));
-            assert_eq!(read.unwrap_err(), Error::usage(expected).resolve("x"));
+            assert_eq!(
+                read.unwrap_err(),
+                Error::usage(expected).resolve("see its commands and options: x y --help")
+            );
         }
     }
 }

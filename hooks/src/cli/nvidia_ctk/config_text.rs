@@ -99,12 +99,6 @@ fn right_value(key: &str, value: Option<&str>) -> Result<Value, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    const NONE: Flavour = Flavour {
-        is_suse: false,
-        has_real_ldconfig: false,
-    };
 
     #[test]
     fn every_distributions_file_is_without_mistake() {
@@ -225,39 +219,5 @@ mod tests {
         assert!(set("a = \n", "disable-require")
             .unwrap_err()
             .starts_with("line 1"));
-    }
-
-    proptest! {
-        #[test]
-        fn every_other_line_stays(
-            setting in prop::sample::select(vec![
-                ("disable-require", "disable-require"),
-                ("nvidia-container-runtime.mode=cdi", "mode"),
-                ("nvidia-container-cli.ldconfig=/x", "ldconfig"),
-                ("nvidia-container-runtime.runtimes=a:b", "runtimes"),
-                ("nvidia-container-cli.no-cgroups=true", "no-cgroups"),
-                ("features.ignore-imex-channel-requests", "ignore-imex-channel-requests"),
-                ("swarm-resource=A", "swarm-resource"),
-            ]),
-            comments in prop::collection::vec("[ -~]{0,12}", 1..40),
-        ) {
-            let text: String = default(NONE)
-                .lines()
-                .zip(comments.iter().cycle())
-                .map(|(line, comment)| match line {
-                    "" => format!("# {comment}\n\n"),
-                    line if line.starts_with('#') => format!("{line}\n"),
-                    line => format!("{line} # {comment}\nx{} = 1\n", line.len()),
-                })
-                .collect();
-            prop_assume!(toml_text::parse(&text).is_ok());
-            let after = set(&text, setting.0).unwrap();
-            let others = |text: &str| -> Vec<String> {
-                let is_other = |line: &&str| !line.starts_with(&format!("{} =", setting.1));
-                text.lines().filter(is_other).map(str::to_owned).collect()
-            };
-            prop_assert_eq!(others(&after), others(&text));
-            prop_assert_eq!(set(&after, setting.0).unwrap(), after);
-        }
     }
 }

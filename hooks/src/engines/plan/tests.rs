@@ -1,5 +1,5 @@
 use super::*;
-use crate::engines::{docker, toml_text};
+use crate::engines::docker;
 use proptest::prelude::*;
 use std::fmt::Write;
 
@@ -220,98 +220,40 @@ fn an_unwanted_default_becomes_the_earlier_one() {
 
 #[test]
 fn containerd_of_each_version() {
-    let get = |text: &str, path: &[&str]| {
-        let document = toml_text::parse(text).unwrap();
-        toml_text::get(&document, path).map(|item| item.to_string().trim().replace('\'', "\""))
-    };
-    for (text, plugin, kind, key, systemd) in [
+    let runc = Some("io.containerd.runc.v2");
+    for (text, plugin, kind, key, is_systemd) in [
         (
             V1,
             "cri",
-            "\"io.containerd.runtime.v1.linux\"",
+            Some("io.containerd.runtime.v1.linux"),
             "Runtime",
-            None,
+            false,
         ),
-        (
-            V2,
-            "io.containerd.grpc.v1.cri",
-            "\"io.containerd.runc.v2\"",
-            "BinaryName",
-            Some("true"),
-        ),
+        (V2, "io.containerd.grpc.v1.cri", runc, "BinaryName", true),
         (
             V3,
             "io.containerd.cri.v1.runtime",
-            "\"io.containerd.runc.v2\"",
+            runc,
             "BinaryName",
-            None,
+            false,
         ),
-        (
-            "",
-            "io.containerd.grpc.v1.cri",
-            "\"io.containerd.runc.v2\"",
-            "BinaryName",
-            None,
-        ),
+        ("", "io.containerd.grpc.v1.cri", runc, "BinaryName", false),
     ] {
         let after = enter(Engine::Containerd, Some(text), None, &wanted())
             .after
             .unwrap();
-        let ours = ["plugins", plugin, "containerd", "runtimes", NAME];
-        let of = |more: &[&str]| get(&after, &[&ours[..], more].concat());
-        assert_eq!(of(&["runtime_type"]).as_deref(), Some(kind), "{after}");
-        assert_eq!(
-            of(&["options", key]),
-            Some(format!("{PROGRAM:?}")),
-            "{after}"
-        );
-        assert_eq!(of(&["options", "SystemdCgroup"]).as_deref(), systemd);
-        let built_in = ["plugins", plugin, "containerd", "runtimes", "runc"];
-        assert_eq!(get(&after, &built_in).is_some(), text != V3, "{after}");
+        let document: toml::Table = after.parse().unwrap();
+        let runtimes = &document["plugins"][plugin]["containerd"]["runtimes"];
+        let ours = &runtimes[NAME];
+        assert_eq!(ours["runtime_type"].as_str(), kind, "{after}");
+        assert_eq!(ours["options"][key].as_str(), Some(PROGRAM), "{after}");
+        assert_eq!(ours["options"].get("SystemdCgroup").is_some(), is_systemd);
+        assert_eq!(runtimes.get("runc").is_some(), text != V3, "{after}");
         // Every line of others is still there.
         for line in text.lines() {
             assert!(after.lines().any(|l| l == line), "{line}\n{after}");
         }
     }
-    // Even as the default, our runtime is not copied for another one of ours.
-    let one = enter(Engine::Containerd, Some(V2), None, &full())
-        .after
-        .unwrap();
-    let other = RuntimeEntry {
-        name: "nvidia".to_owned(),
-        ..full()
-    };
-    let two = enter(Engine::Containerd, Some(&one), None, &other)
-        .after
-        .unwrap();
-    let path = [
-        "plugins",
-        "io.containerd.grpc.v1.cri",
-        "containerd",
-        "runtimes",
-        "nvidia",
-        "options",
-        "SystemdCgroup",
-    ];
-    assert_eq!(get(&two, &path).as_deref(), Some("true"));
-}
-
-#[test]
-fn a_file_beside_containerds_has_only_ours() {
-    let main = [V3
-        .replace("io.containerd.kata.v2", "io.containerd.runc.v2")
-        .replace("kata", "runc")];
-    let after = added(Engine::Containerd, None, None, &full(), &main)
-        .unwrap()
-        .after
-        .unwrap();
-    let expected = format!(
-        "version = 3\n\n[plugins.\"io.containerd.cri.v1.runtime\"]\nenable_cdi = true\n\n\
-         [plugins.\"io.containerd.cri.v1.runtime\".containerd]\ndefault_runtime_name = \"{NAME}\"\n\n\
-         [plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.{NAME}]\nruntime_type = 'io.containerd.runc.v2'\n\n\
-         [plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.{NAME}.options]\nBinaryName = \"{PROGRAM}\"\n"
-    );
-    assert_eq!(after, expected);
 }
 
 #[test]
@@ -469,31 +411,6 @@ proptest! {
         for line in text.lines().filter(|line| !line.contains("default_runtime_name")) {
             prop_assert!(after.lines().any(|l| l == line), "{line}\n{after}");
         }
-    }
-}
-
-/// The second file lies in a folder that was made for the first, and may outlive it.
-#[test]
-fn the_folders_are_removed_with_the_last_file() {
-    for order in [[0, 1], [1, 0]] {
-        let dir = tempfile::tempdir().unwrap();
-        let job = |name: &str| Job {
-            engine: Engine::Podman,
-            file: dir.path().join("etc/containers/conf.d").join(name),
-            others: Vec::new(),
-            record: dir.path().join("state/record.json"),
-            is_dry: false,
-        };
-        let jobs = ["50-a.conf", "50-b.conf"].map(job);
-        for job in &jobs {
-            assert!(job.add(&wanted()).unwrap().is_change());
-            assert!(!job.add(&wanted()).unwrap().is_change());
-        }
-        for at in order {
-            assert!(dir.path().join("etc/containers/conf.d").is_dir());
-            jobs[at].remove(&wanted().name).unwrap();
-        }
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }
 

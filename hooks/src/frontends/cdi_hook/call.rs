@@ -44,6 +44,11 @@ const QUIET: Opt = flag(&["quiet"]);
 /// The command, and a file with the state. Errors: an unknown option of a known command, or an
 /// invalid value.
 pub fn parse(words: &[OsString]) -> Result<(Verb, Option<String>)> {
+    let hint = || format!("known commands are {}", VERBS.join(", "));
+    read(words).map_err(|error| error.resolve(hint()))
+}
+
+fn read(words: &[OsString]) -> Result<(Verb, Option<String>)> {
     // Options before the command change nothing here.
     let is_verb = |word: &&OsString| !word.as_encoded_bytes().starts_with(b"-");
     let verb = words
@@ -80,8 +85,7 @@ pub fn parse(words: &[OsString]) -> Result<(Verb, Option<String>)> {
         .iter()
         .position(|word| **word == *verb)
         .unwrap_or_default();
-    let hint = format!("known commands are {}", VERBS.join(", "));
-    let words = Words::new(&verb, &hint).all(&words[at + 1..], options)?;
+    let words = Words::of(&verb, ["nvidia-cdi-hook", ""]).all(&words[at + 1..], options)?;
     words.no_operands()?;
     let state = words
         .value("container-spec")
@@ -158,7 +162,7 @@ fn links(words: &Words) -> Result<Vec<Link>> {
 mod tests {
     use super::*;
 
-    fn read(line: &str) -> Result<(Verb, Option<String>)> {
+    fn parsed(line: &str) -> Result<(Verb, Option<String>)> {
         let words: Vec<OsString> = line.split_whitespace().map(Into::into).collect();
         parse(&words)
     }
@@ -248,7 +252,7 @@ mod tests {
                 None,
             ),
         ] {
-            assert_eq!(read(line), Ok((verb, state.map(str::to_owned))), "{line}");
+            assert_eq!(parsed(line), Ok((verb, state.map(str::to_owned))), "{line}");
         }
     }
 
@@ -274,7 +278,7 @@ mod tests {
                 "\"1..2\" is not a version",
             ),
         ] {
-            let error = read(line).unwrap_err().to_string();
+            let error = parsed(line).unwrap_err().to_string();
             assert!(error.contains(part), "{line}: {error}");
             assert!(
                 error.contains("known commands are create-symlinks, "),
