@@ -31,6 +31,7 @@ def _commands() -> list[tuple[str, click.Command]]:
 def test_every_command_is_verbose_wherever_that_is_written(call: Call, tmp_path: Path) -> None:
     for words, _command in _commands():
         assert call(*words.split(), "-v", "--help").code == 0, words
+    assert call("drivers", "-v", "kernels", "--help").code == 0
     (tmp_path / "etc").mkdir()
     codes = {
         call(*words, "--root", tmp_path).code for words in (("status", "-v"), ("-v", "status"))
