@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from kit.process import Completed
 
-# A Python for hosts is compiled.
-pytestmark = [pytest.mark.nightly, pytest.mark.minutes(2)]
+pytestmark = pytest.mark.minutes(1)
 
 _PYTHON = "/opt/provision/python/bin/python3"
 # What provision, its packages and Ansible's modules use of it.
@@ -67,7 +66,7 @@ def wheels(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(
     scope="module",
-    params=["nothing", *_SUITES],
+    params=["nothing", *(pytest.param(name, marks=pytest.mark.nightly) for name in _SUITES)],
 )
 def tree(
     request: pytest.FixtureRequest, archive: Path, tmp_path_factory: pytest.TempPathFactory
