@@ -1,4 +1,4 @@
-"""The Ignition configuration of a machine, as strict models. Pure.
+"""The Ignition configuration of a machine. Pure.
 
 Source: https://coreos.github.io/ignition/configuration-v3_3/
 """
@@ -8,12 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Any, Literal
 from urllib.parse import quote
 
-from pydantic import Field, StringConstraints, model_validator
-
-from provision.documents import Frozen
 from provision.export.ignition.engine_files import (
     BIN,
     PROGRAM,
@@ -25,10 +22,6 @@ from provision.export.ignition.engine_files import (
 )
 from provision.export.ignition.engine_files import FOLDER as RECORDS
 
-HostPath = Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9._+-]+)+$")]
-Mode = Annotated[int, Field(ge=0, le=0o7777)]
-# Addresses that a machine can fetch without credentials.
-Source = Annotated[str, StringConstraints(pattern=r"^(data:,|https?://|tftp://|s3://|gs://)\S*$")]
 Variant = Literal["fcos", "flatcar"]
 # Butane's name for the distro, and the version of its format that makes Ignition's 3.3.0.
 # Source: https://coreos.github.io/butane/specs/
@@ -38,118 +31,17 @@ _STAGED = f"{_FOLDER}/first-boot"
 _UNIT = "provision-first-boot.service"
 
 
-class Verification(Frozen):
-    """The checksum of a fetched file."""
-
-    hash: Annotated[str, StringConstraints(pattern=r"^sha512-[0-9a-f]{128}$")]
-
-
-class Contents(Frozen):
-    """The origin of a file's content; inline content needs no verification."""
-
-    source: Source
-    verification: Verification | None = None
-
-    @model_validator(mode="after")
-    def _verified_if_fetched(self) -> Self:
-        if self.source.startswith("data:") == (self.verification is not None):
-            raise ValueError("what is fetched, and nothing else, is verified")
-        return self
-
-
-class Owner(Frozen):
-    """A user or a group, by its number."""
-
-    id: int = 0
-
-
-class Node(Frozen):
-    """The common members of files, folders and links: a path and an owner, root by default."""
-
-    path: HostPath
-    user: Owner = Owner()
-    group: Owner = Owner()
-
-
-class Directory(Node):
-    """A folder."""
-
-    mode: Mode
-
-
-class File(Node):
-    """A file; an existing one is replaced, so that Ignition can run again after a failure."""
-
-    mode: Mode
-    contents: Contents
-    overwrite: Literal[True] = True
-
-
-class Link(Node):
-    """A symbolic link."""
-
-    target: str
-    overwrite: Literal[True] = True
-
-
-class Storage(Frozen):
-    """All files, folders and links."""
-
-    directories: tuple[Directory, ...] = ()
-    files: tuple[File, ...] = ()
-    links: tuple[Link, ...] = ()
-
-    @model_validator(mode="after")
-    def _each_path_once(self) -> Self:
-        paths = [node.path for node in (*self.directories, *self.files, *self.links)]
-        if len(paths) != len(set(paths)):
-            raise ValueError("a path may be there only once")
-        return self
-
-
-class Unit(Frozen):
-    """A systemd unit."""
-
-    name: str
-    enabled: bool
-    contents: str
-
-
-class Systemd(Frozen):
-    """All units."""
-
-    units: tuple[Unit, ...] = ()
-
-
-class Head(Frozen):
-    """The version of the format: 3.3.0 is the newest that Ignition 2.14 reads."""
-
-    version: Literal["3.3.0"] = "3.3.0"
-
-
-class IgnitionConfig(Frozen):
-    """A configuration."""
-
-    ignition: Head = Head()
-    storage: Storage = Storage()
-    systemd: Systemd = Systemd()
-
-    def render(self) -> str:
-        """Return the JSON text; the same configuration gives the same text."""
-        return json.dumps(self.model_dump(exclude_none=True), indent=2) + "\n"
-
-
-def inline(text: str) -> Contents:
+def inline(text: str) -> dict[str, Any]:
     """Return a text as inline content.
 
     Source: https://www.rfc-editor.org/rfc/rfc2397
     """
-    return Contents(source=f"data:,{quote(text, safe='')}")
+    return {"source": f"data:,{quote(text, safe='')}"}
 
 
-def fetched(url: str, sha512: str) -> Contents:
+def fetched(url: str, sha512: str) -> dict[str, Any]:
     """Return the content of a file that the machine fetches and verifies."""
-    return Contents(source=url, verification=Verification(hash=f"sha512-{sha512}"))
+    return {"source": url, "verification": {"hash": f"sha512-{sha512}"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,15 +60,18 @@ class Machine:
 
     provision_toml: str
     environment: str
-    python: Contents
-    bundle: Contents
-    hook: Contents | None = None
+    python: dict[str, Any]
+    bundle: dict[str, Any]
+    hook: dict[str, Any] | None = None
     texts: Mapping[str, str] | None = None
     daemon_json: str | None = None
 
 
-def configuration(machine: Machine) -> IgnitionConfig:
-    """Return the configuration of a machine."""
+def configuration(machine: Machine) -> str:
+    """Return the configuration of a machine; the same contents give the same text.
+
+    3.3.0 is the newest version of the format that Ignition 2.14 reads.
+    """
     texts = {**(machine.texts or {}), PROVISION_TOML: machine.provision_toml}
     kept = managed_records(texts, daemon_json=machine.daemon_json)
     files = {
@@ -187,23 +82,26 @@ def configuration(machine: Machine) -> IgnitionConfig:
         **{path: (0o600, inline(text)) for path, text in kept.items()},
     }
     folders = {_FOLDER, _STAGED, BIN, "/etc/provision", RECORDS}
-    links: tuple[Link, ...] = ()
+    links = []
     if machine.hook is not None:
         files[PROGRAM] = (0o755, machine.hook)
         folders |= {"/etc/oci-decorator", VENDORS}
-        links = (Link(path=RUNTIME, target="oci-decorator"),)
+        links = [{"path": RUNTIME, "target": "oci-decorator", "overwrite": True}]
     unit = render(f"{_UNIT}.j2", staged=_STAGED, environment=machine.environment)
-    return IgnitionConfig(
-        storage=Storage(
-            directories=tuple(Directory(path=path, mode=0o755) for path in sorted(folders)),
-            files=tuple(
-                File(path=path, mode=mode, contents=contents)
+    document = {
+        "ignition": {"version": "3.3.0"},
+        "storage": {
+            "directories": [{"path": path, "mode": 0o755} for path in sorted(folders)],
+            # An existing file is replaced, so that Ignition can run again after a failure.
+            "files": [
+                {"path": path, "mode": mode, "contents": contents, "overwrite": True}
                 for path, (mode, contents) in sorted(files.items())
-            ),
-            links=links,
-        ),
-        systemd=Systemd(units=(Unit(name=_UNIT, enabled=True, contents=unit),)),
-    )
+            ],
+            "links": links,
+        },
+        "systemd": {"units": [{"name": _UNIT, "enabled": True, "contents": unit}]},
+    }
+    return json.dumps(document, indent=2) + "\n"
 
 
 def butane(variant: Variant, *, source: str, sha512: str) -> str:

@@ -7,9 +7,10 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from provision.errors import UsageError
-from provision.export.ignition.machine import Contents, Machine, butane, configuration, fetched
+from provision.export.ignition.machine import Machine, butane, configuration, fetched
 from provision.export.ignition.preparation import Prepared
 from provision.export.ignition.wheels import bundles_folder, environment_name, have_bundle
 from provision.files import sync_directory, write_atomic
@@ -37,7 +38,7 @@ class Served:
     size: int
     sha512: str
 
-    def contents(self) -> Contents:
+    def contents(self) -> dict[str, Any]:
         """Return it as content that a machine fetches."""
         return fetched(self.url, self.sha512)
 
@@ -115,7 +116,7 @@ def write(prepared: Prepared, folder: Path, *, progress: Progress) -> Written:
 
 def _write_configuration(machine: Machine, prepared: Prepared, folder: Path) -> tuple[Served, bool]:
     """Write the configuration and its Butane file; return the first, and whether any changed."""
-    text = configuration(machine).render()
+    text = configuration(machine)
     config = _described(CONFIG, text.encode(), prepared.url)
     snippet = butane(prepared.variant, source=config.url, sha512=config.sha512)
     changed = write_atomic(folder / CONFIG, text)
