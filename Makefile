@@ -89,9 +89,9 @@ build: setup ## The virtual environment, and the hook as build/oci-decorator
 collection: build ## The Ansible collection and all that it brings, packed below build/
 	@$(PYTHON) ansible/build_collection.py --output build
 
-dist: build ## A release in build/dist: wheel, sdist, packages of Debian and RPM distros, collection, sums
+dist: build ## A release in build/dist: packages, wheel, collection, sums; with KEY and URL signed repositories
 	@.ci/setup dist
-	@$(SHIPPING)
+	@$(SHIPPING) $(if $(KEY),--key '$(KEY)') $(if $(URL),--url '$(URL)') $(if $(PREVIOUS),--previous '$(PREVIOUS)')
 
 dist-verify: build ## Make the release of `make dist` again elsewhere, and compare every byte
 	@$(SHIPPING) --verify

@@ -13,12 +13,13 @@ import pytest
 
 from kit.bundles import overlaid, unpack_base
 from kit.cache import BUILDS, cached, key_of
+from kit.fileserver import served
 from kit.hosts import DISTRO, NEW_KERNEL, Containers, Host
 from kit.podman import Podman
 from kit.probe import can_mount, need, need_programs
 from kit.process import run
 from kit.product import RUNTIME, Provision, base_archive, write_runtime_config
-from kit.released import make_release
+from kit.released import make_release, repository_of
 from kit.repackaged import download
 from kit.toolchains import load_toolchains
 
@@ -46,9 +47,24 @@ def containers(engine: Engine, podman: Podman) -> Containers:
 
 
 @pytest.fixture(scope="session")
-def release(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a release, which takes minutes to make."""
-    return make_release(tmp_path_factory.mktemp("release"), engine)
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """A web server's folder, and its address."""
+    folder = tmp_path_factory.mktemp("release")
+    with served(folder) as url:
+        yield folder, url
+
+
+@pytest.fixture(scope="session")
+def release(engine: Engine, site: tuple[Path, str]) -> Path:
+    """The folder of a signed release, which takes minutes to make, on a web server."""
+    folder, url = site
+    return make_release(folder, engine, url)
+
+
+@pytest.fixture(scope="session")
+def repository(release: Path, site: tuple[Path, str]) -> str:
+    """Address of the release's repositories."""
+    return repository_of(release, site[1])
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from kit.engine import remove_tree
 from kit.fileserver import served
 from kit.hosts import OLD_KERNEL
 from kit.made_up import MADE_UP, MADE_UP_VERSION, made_up_source, write_made_up
+from kit.openpgp import gnupg_home
 from kit.pages import blocks
 from kit.probe import need_programs
 from kit.process import Completed, run
@@ -31,6 +33,7 @@ from kit.released import bare, shipping
 from kit.repackaged import Rpm, write_rpm
 from kit.rpm_distros import rocky_9
 from kit.rpm_sites import site_of
+from provision.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,6 +68,7 @@ _VARIABLES = {
 _PAGE = REPOSITORY / "docs/tutorials/install.md"
 _KEY = "/etc/provision/trust.d/admin.pub"
 _SETTINGS = "/etc/provision/provision.toml"
+_EARLIER = "0.0.9"
 _VENDOR = "/etc/oci-decorator/oci-decorator.d/mine.json"
 _CONFIG = """\
 [engine]
@@ -109,12 +113,32 @@ def test_everything_is_there_with_its_sum(release: Path) -> None:
     for pattern in _RELEASED:
         assert list(release.glob(pattern)), pattern
     run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=release)
+    with gnupg_home() as home:
+        run(["gpg", "--homedir", home, "--import", release / "repository/provision.asc"])
+        run(["gpg", "--homedir", home, "--verify", release / "SHA256SUMS.asc"])
     bom = json.loads((release / "sbom.cdx.json").read_text())
     assert {"pydantic", "serde_json", "rustix"} <= {one["name"] for one in bom["components"]}
 
 
+def test_a_repository_needs_a_key_and_an_address(tmp_path: Path) -> None:
+    for words in (("--key", "nobody"), ("--url", "https://files.test")):
+        done = shipping(*words, "--output", tmp_path / "dist", check=False)
+        assert done.returncode == ExitCode.USAGE
+
+
 def test_the_same_commit_gives_the_same_bytes(release: Path) -> None:
     assert "the same again" in shipping("--verify", "--output", release, mask=0o077).stdout
+
+
+def _earlier(package: Path, folder: Path) -> Path:
+    """A package of Debian as an earlier release would have it."""
+    tree = folder / package.stem
+    run(["dpkg-deb", "--raw-extract", package, tree])
+    control = tree / "DEBIAN/control"
+    control.write_text(re.sub("(?m)^Version: .*", f"Version: {_EARLIER}", control.read_text()))
+    made = folder / f"earlier_{package.name}"
+    run(["dpkg-deb", "-Znone", "--root-owner-group", "--build", tree, made])
+    return made
 
 
 @contextmanager
@@ -130,6 +154,7 @@ def _copy(tree: Path, folder: Path, binds: Sequence[Path]) -> Iterator[_Host]:
 def debian(
     request: pytest.FixtureRequest,
     release: Path,
+    repository: str,
     engine: Engine,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[_Host]:
@@ -145,15 +170,17 @@ def debian(
         host.path("/usr/sbin/policy-rc.d").chmod(0o755)
         # The engine is this machine's; what else is recommended is not needed for what is shown.
         host.write("/etc/apt/apt.conf.d/90test", 'APT::Install-Recommends "false";\n')
-        sums, install, look = (text for kind, text in blocks(_PAGE.read_text()) if kind == "sh")
-        run(["sh", "-euc", sums], cwd=release)
-        host("sh", "-euc", f"cd '{release}'\n{install}\napt-get install -y systemd gpgv")
+        host("sh", "-euc", "apt-get -q update && apt-get -q install -y curl systemd gpgv")
+        install, look, _ = (text for kind, text in blocks(_PAGE.read_text()) if kind == "sh")
+        host("sh", "-euc", f"REPOSITORY='{repository}'\n{install}")
         host("sh", "-euc", look)
         yield host
 
 
 @pytest.fixture(scope="module")
-def el(release: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Host]:
+def el(
+    release: Path, repository: str, engine: Engine, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[_Host]:
     """The stand-in of Rocky Linux 9 with Python, and with the packages of the release."""
     need_programs("dnf", "rpm", "createrepo_c")
     site = site_of(rocky_9())
@@ -167,12 +194,16 @@ def el(release: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory) 
         for one in site.distro.repositories:
             text = f"[{one.id}]\nname={one.id}\nbaseurl=file://{site.mirror()}/{one.path}\ngpgcheck=0\n"
             host.write(f"/etc/yum.repos.d/{one.id}.repo", text)
-        rpms = [*release.glob("oci-decorator-[0-9]*.rpm"), *release.glob("provision-[0-9]*.rpm")]
+        found = (release / "repository/provision.repo").read_text()
+        assert f"baseurl={repository}/rpm/" in found
+        host.write("/etc/yum.repos.d/provision.repo", found)
         # Of the distro's bash, which is Debian's here.
         (folder / "empty").mkdir()
         shell = Rpm("stand-in-sh", "1", "1", noarch=True, provides=("/bin/sh",))
-        rpms.append(write_rpm(shell, folder / "empty", folder))
-        host("dnf", "-y", "-q", "--setopt=install_weak_deps=False", "install", *rpms)
+        packages: list[str | Path] = ["oci-decorator", "provision"]
+        packages.append(write_rpm(shell, folder / "empty", folder))
+        words = ("--setopt=install_weak_deps=False", "--setopt=localpkg_gpgcheck=0")
+        host("dnf", "-y", "-q", *words, "install", *packages)
         yield host
     finally:
         remove_tree(root)
@@ -242,6 +273,25 @@ def test_units_of_the_package_are_enabled_and_whole(debian: _Host) -> None:
     assert {"provision-apply.timer", "provision-repeat.timer"} <= links
     assert "Nothing to do." in debian("provision", "units", "install").stdout
     assert "package has installed the units" in debian("provision", "units", "install").stderr
+
+
+def test_a_host_goes_back_to_an_earlier_release_and_upgrades(debian: _Host, release: Path) -> None:
+    debian.write(_SETTINGS, "[drivers]\n")
+    installed = _versions(debian)
+    folder = debian.binds[-1]
+    packages = [_earlier(next(release.glob(f"{name}_*.deb")), folder) for name in installed]
+    debian("apt-get", "-qy", "--allow-downgrades", "install", *packages)
+    assert set(_versions(debian).values()) == {_EARLIER}
+    debian("apt-get", "-qy", "upgrade")
+    assert _versions(debian) == installed
+    assert debian.path(_SETTINGS).read_text() == "[drivers]\n"
+    assert debian("provision", "--version").returncode == 0
+
+
+def _versions(host: _Host) -> dict[str, str]:
+    names = ("oci-decorator", "provision")
+    listed = host("dpkg-query", "--show", "--showformat", "${Package} ${Version}\n", *names).stdout
+    return dict(line.split() for line in listed.splitlines())
 
 
 def test_bash_completes_words(debian: _Host) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kit.cache import REPOSITORY, cached, key_of
 from kit.debian import DEBIAN, debian_tree
+from kit.openpgp import Key, gnupg_home
 from kit.probe import need, need_programs
 from kit.process import Completed, run
 from kit.product import DECORATOR, IMAGE
@@ -16,9 +17,11 @@ from shipping.release import make_debian
 from shipping.source import read_source
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kit.engine import Engine
 
-__all__ = ["bare", "make_debian_packages", "make_release", "shipping"]
+__all__ = ["bare", "make_debian_packages", "make_release", "repository_of", "shipping"]
 
 
 def bare(suite: str) -> Path:
@@ -26,7 +29,13 @@ def bare(suite: str) -> Path:
     return cached(f"bare-{suite}-{key_of(DEBIAN)}", lambda draft: debian_tree(suite, draft))
 
 
-def shipping(*words: str | Path, engine: Engine | None = None, mask: int = 0o022) -> Completed:
+def shipping(
+    *words: str | Path,
+    engine: Engine | None = None,
+    mask: int = 0o022,
+    env: Mapping[str, str] | None = None,
+    check: bool = True,
+) -> Completed:
     """Run `python -m shipping`, with other permissions and in another time zone by the mask."""
     path = f"{REPOSITORY / 'tests'}:{REPOSITORY / 'release'}"
     old = os.umask(mask)
@@ -34,7 +43,7 @@ def shipping(*words: str | Path, engine: Engine | None = None, mask: int = 0o022
         argv = [sys.executable, "-m", "shipping", *words]
         address = engine.host if engine else "unix:///nowhere.sock"
         variables = {"PYTHONPATH": path, "TZ": f"UTC{mask % 7}", "DOCKER_HOST": address}
-        return run(argv, env=variables, cwd=Path("/"))
+        return run(argv, env={**variables, **(env or {})}, cwd=Path("/"), check=check)
     finally:
         os.umask(old)
 
@@ -47,9 +56,26 @@ def make_debian_packages(folder: Path) -> list[Path]:
     return [next(folder.glob(f"{name}_*.deb")) for name in ("oci-decorator", "provision")]
 
 
-def make_release(folder: Path, engine: Engine) -> Path:
-    """Make a release below `folder`, with the agent's image on the engine's base image."""
-    need_programs("dpkg-deb", "rpmbuild", "git")
+def make_release(folder: Path, engine: Engine, url: str) -> Path:
+    """Make a signed release below `folder`, which is served at `url`.
+
+    The agent's image is made on the engine's base image.
+    """
+    need_programs("dpkg-deb", "rpmbuild", "git", "gpg", "apt-ftparchive", "createrepo_c")
     need(DECORATOR.exists(), str(DECORATOR), "make build")
-    shipping("--output", folder / "dist", "--base", IMAGE, engine=engine)
-    return folder / "dist"
+    made = folder / "dist"
+    with gnupg_home() as home:
+        key = Key.make(home, "Releaser")
+        words = ("--key", "Releaser", "--url", repository_of(made, url))
+        shipping(
+            *("--output", made, "--base", IMAGE),
+            *words,
+            engine=engine,
+            env={"GNUPGHOME": str(key.home)},
+        )
+    return made
+
+
+def repository_of(release: Path, url: str) -> str:
+    """Address of a release's repositories, where the folder around it is served."""
+    return f"{url}/{release.name}/repository"
