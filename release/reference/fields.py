@@ -34,7 +34,7 @@ from provision.config.build_settings import (
     TreeConfig,
 )
 from provision.config.trust import RegistryConfig, SigningConfig, TrustConfig
-from provision.manifest import Container, ContainerFeature, DeviceNode, HostNeeds
+from provision.manifest import Container, ContainerFeature, DeviceNode, ForeignRoot, HostNeeds
 
 # What pages may ask for the table of.
 _MODELS: dict[str, type[BaseModel]] = {
@@ -50,6 +50,7 @@ _MODELS: dict[str, type[BaseModel]] = {
         ContainerFeature,
         DebSource,
         DeviceNode,
+        ForeignRoot,
         DriverConfig,
         EngineConfig,
         Flavour,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from provision.errors import UsageError
-from provision.run import LONG_LIMIT_S, run
+from provision.run import LONG_LIMIT_S, find_program, run
 
 _SUITE, _COMPONENT = "stable", "main"
 _KEY, _SOURCES, _REPO = "provision.asc", "provision.sources", "provision.repo"
@@ -113,7 +113,12 @@ def _rpm(packages: Iterable[Path], folder: Path, key: str) -> None:
                 shutil.copyfile(path, place / path.name)
         if files := sorted(place.glob("*.rpm")):
             run(
-                ["rpmsign", "--addsign", "--define", f"_gpg_name {key}", *files],
+                [
+                    *("rpmsign", "--addsign", "--define", f"_gpg_name {key}"),
+                    # Debian's rpm looks for gpg2.
+                    *("--define", f"__gpg {find_program('gpg')}"),
+                    *files,
+                ],
                 why="sign RPM packages",
                 env=_keyring(),
                 timeout=LONG_LIMIT_S,

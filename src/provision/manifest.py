@@ -186,6 +186,20 @@ class DeviceNode(Frozen):
         return self
 
 
+class ForeignRoot(Frozen):
+    """A root filesystem of the driver that other systems look for, such as NVIDIA's GPU Operator.
+
+    Attributes:
+        path: Where hosts offer it. The name of its mount unit is that path, so letters, digits and
+            ``_`` only.
+        libraries: The folder in it in which libraries are looked for: it gets a relative link to
+            each.
+    """
+
+    path: Annotated[str, StringConstraints(pattern=r"^/run(/[A-Za-z0-9_]+)+$")]
+    libraries: ContainerPath
+
+
 class HostNeeds(Frozen):
     """The driver's needs on the host, besides loaded modules.
 
@@ -195,11 +209,13 @@ class HostNeeds(Frozen):
         optional: Modules of the driver that some hosts do not need; it is no failure if one of
             them does not load.
         nodes: Device nodes that the driver doesn't make itself.
+        root: Where other systems look for the driver; None: nowhere.
     """
 
     conflicts: tuple[ModuleName, ...] = ()
     optional: tuple[ModuleName, ...] = ()
     nodes: tuple[DeviceNode, ...] = ()
+    root: ForeignRoot | None = None
 
 
 class Manifest(Frozen):

@@ -157,6 +157,32 @@ def test_the_hosts_own_shell_finds_nvidia_smi_and_that_its_library(
     assert done.returncode not in {0, _NO_NVML, 126, 127}
 
 
+# Where the validator, the device plugin and the DRA driver of NVIDIA's GPU Operator 26.7 look below
+# /run/nvidia/driver, by their sources.
+_LIBRARY_FOLDERS = ("usr/lib64", "usr/lib/x86_64-linux-gnu", "lib64", "lib/x86_64-linux-gnu")
+_PROGRAM_FOLDERS = ("usr/bin", "usr/sbin", "bin", "sbin")
+
+
+@pytest.mark.parametrize(
+    ("folders", "pattern"),
+    [
+        (_LIBRARY_FOLDERS, "libnvidia-ml.so.1"),
+        (_LIBRARY_FOLDERS, "libcuda.so.*.*"),
+        (_PROGRAM_FOLDERS, "nvidia-smi"),
+    ],
+)
+def test_an_operator_finds_the_driver_in_its_root(
+    installed: Host, folders: tuple[str, ...], pattern: str
+) -> None:
+    root = (installed.entry("nvidia") / "driver").resolve()
+    found = [path for folder in folders for path in (root / folder).glob(pattern)]
+    assert found
+    # They resolve links on the node, where a link out of the root would lead elsewhere.
+    assert all(path.resolve().is_relative_to(root) and path.is_file() for path in found)
+    unit = installed.root / "etc/systemd/system/run-nvidia-driver.mount"
+    assert "Where=/run/nvidia/driver" in unit.read_text()
+
+
 @pytest.mark.nightly
 def test_the_modules_are_for_that_kernel(
     provision: Provision, nvidia_build: dict[str, Any], tmp_path: Path

@@ -10,7 +10,10 @@ import pytest
 from kit.probe import need_programs
 from kit.process import run
 from kit.systemd import SystemdContainer, has_device_cgroups
+from provision.manifest import ForeignRoot
 from provision.shipped import templates_dir
+from provision.store.activate import root_mount
+from provision.store.layout import Layout
 from provision.store.units import DEBIAN_HOOKS, UnitSettings, apply_units, plan_units, unit_files
 
 # What docs/how-to/keep-drivers-loaded.md says: 0 is best, 10 is an unconfined service.
@@ -87,6 +90,25 @@ def test_facts_are_written_again_when_a_gpu_is_divided_or_they_are_out_of_date(
             machine("timeout", "60", "sh", "-c", f"until {count}; do sleep 0.2; done")
             idle = "until systemctl show -P SubState provision-devices.path | grep -qx waiting"
             machine("timeout", "60", "sh", "-c", f"{idle}; do sleep 0.2; done")
+
+
+def test_systemd_offers_the_root_of_the_entry_in_use(tmp_path: Path) -> None:
+    if not has_device_cgroups():
+        pytest.skip("needs cgroups of version 1")
+    root = ForeignRoot(path="/run/demo/driver", libraries="/usr/lib64")
+    (tmp_path / "run-demo-driver.mount").write_text(root_mount(Layout(Path("/"), "demo"), root))
+    use = """
+        cd /var/lib/provision/demo && mkdir -p $1/driver && echo $1 >$1/driver/version
+        ln -sfn $1 current && systemctl daemon-reload && systemctl restart run-demo-driver.mount
+        cat /run/demo/driver/version
+        ! touch /run/demo/driver/new 2>/dev/null"""
+    with SystemdContainer(flags=(f"--volume={tmp_path}:/units:ro",)) as machine:
+        machine("cp", "/units/run-demo-driver.mount", "/etc/systemd/system")
+        machine("mkdir", "-p", "/var/lib/provision/demo")
+        for entry in ("one", "two"):
+            # What has a file of it open keeps that, and does not stand in the way.
+            machine("sh", "-c", "exec sleep 600 </run/demo/driver/version >/dev/null 2>&1 & :")
+            assert machine("sh", "-euc", use, "sh", entry).stdout == f"{entry}\n"
 
 
 def test_hooks_are_good_shell(root: Path) -> None:

@@ -58,6 +58,8 @@ def collect(plan: dict[str, Any], source: Path, out: Path, tool: Tool) -> dict[s
     modules = _modules(plan, source, out, tool, problems)
     files = _files(plan["files"], source, out, tool, problems)
     files += _listed(plan, {file["path"] for file in files}, problems)
+    if plan["host"].get("root"):
+        files += _foreign_links(files, plan["host"]["root"]["libraries"], out)
     if problems:
         raise CollectError(problems)
     _depmod(out, plan["kernel"], tool)
@@ -240,15 +242,43 @@ def _link(target: Path, name: str, path: str, common: dict[str, Any]) -> dict[st
     link = target.with_name(name)
     if not link.is_symlink() and not link.exists():
         link.symlink_to(target.name)
+    return _link_entry(f"{path.rpartition('/')[0]}/{name}", target.name, common)
+
+
+def _link_entry(path: str, link: str, common: dict[str, Any]) -> dict[str, Any]:
     return common | {
-        "path": f"{path.rpartition('/')[0]}/{name}",
+        "path": path,
         "sha256": None,
         "size": None,
         "mode": None,
         "soname": None,
         "elf_class": None,
-        "link": target.name,
+        "link": link,
     }
+
+
+def _foreign_links(files: list[dict[str, Any]], folder: str, out: Path) -> list[dict[str, Any]]:
+    """Link each library in the folder in which other systems look for it."""
+    taken = {file["path"] for file in files}
+    # Of the architecture's smaller sibling, whose libraries have the same names.
+    small = {_parent(file) for file in files if file["elf_class"] == 32}  # noqa: PLR2004
+    found = []
+    for file in files:
+        name = f"{folder}/{file['path'].rpartition('/')[2]}"
+        if file["kind"] != "library" or _parent(file) in small or name in taken:
+            continue
+        taken.add(name)
+        link = os.path.relpath(file["path"], folder)
+        place = out / "driver" / name.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(link)
+        # No library of its own: neither containers nor the host's loader get it.
+        found.append(_link_entry(name, link, {"kind": "miscellaneous", "features": []}))
+    return found
+
+
+def _parent(file: dict[str, Any]) -> str:
+    return str(file["path"]).rpartition("/")[0]
 
 
 def _copy(source: Path, target: Path, mode: int) -> None:

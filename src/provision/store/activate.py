@@ -12,10 +12,11 @@ from pathlib import Path, PurePosixPath
 
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, in_root, is_writable, switch_symlink
+from provision.host.folders import STORE
 from provision.host.initramfs import IF_IT_COMES_BACK, in_tree, make_again
-from provision.manifest import FileKind, Manifest
+from provision.manifest import FileKind, ForeignRoot, Manifest
 from provision.run import run
-from provision.store.layout import DRACUT_CONFIGS, PROGRAMS, Layout
+from provision.store.layout import DRACUT_CONFIGS, PROGRAMS, UNITS, Layout
 from provision.store.managed_files import Change, ManagedFiles, Record, refuse_foreign
 
 # The vendor config's lists, and the kind of file that each holds.
@@ -102,6 +103,79 @@ def dracut_config(layout: Layout, hidden: Sequence[str]) -> str | None:
     head = f"# Not for udev: provision loads {layout.driver} from its store. Written by provision."
     names = " ".join(hidden)
     return f'{head}\nomit_drivers+=" {names} "\n'
+
+
+def root_mount(layout: Layout, root: ForeignRoot) -> str:
+    """Return the text of the unit that offers the driver's root to other systems.
+
+    systemd mounts it, because the agent's own units may not: it would last only as long as they do.
+    Source: systemd.mount(5).
+    """
+    source = layout.driver_root
+    return f"""\
+# Where other systems look for {layout.driver}. Written by provision.
+[Unit]
+Description=Root filesystem of the driver {layout.driver}
+ConditionPathIsDirectory={source}
+RequiresMountsFor=/{STORE}
+After={BOOT_UNIT}
+Before=containerd.service crio.service docker.service kubelet.service k3s.service k3s-agent.service
+
+[Mount]
+What={source}
+Where={root.path}
+Type=none
+Options=bind,ro,nosuid,nodev
+LazyUnmount=yes
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def _root_changes(
+    layout: Layout, managed: ManagedFiles, record: Record, manifest: Manifest | None
+) -> list[Change]:
+    """Return the changes that offer the driver's root to other systems, or no longer do.
+
+    They come after the switch to the entry, from which it is mounted.
+    """
+    wanted = manifest.host.root if manifest else None
+    unit = layout.mount_unit(wanted.path) if wanted else None
+    texts = {unit: root_mount(layout, wanted)} if unit and wanted else {}
+    earlier = [layout.root / name[1:] for name in record.files if name.endswith(".mount")]
+    changes: list[Change] = []
+    for path in (*texts, *(path for path in earlier if path not in texts)):
+        found = managed.file_changes(record, path, texts.get(path))
+        if path not in texts and any(change.kind == "save" for change in found):
+            continue
+        changes += found
+        link = in_root(layout.root, UNITS / "multi-user.target.wants", follow=False) / path.name
+        if path in texts and not link.is_symlink():
+            changes.append(Change("switch", link, f"../{path.name}"))
+        elif path not in texts and link.is_symlink():
+            changes.append(Change("remove", link))
+    short = manifest.pin.short_digest if manifest and unit else None
+    if _runs_systemd(layout) and (changes or record.mounted != short):
+        units = [*texts, *earlier]
+        changes += [Change("mount", units[0], short or "")] if units else []
+    return changes
+
+
+def _mount(managed: ManagedFiles, change: Change) -> None:
+    """Mount the root again from the entry in use, or no longer.
+
+    Without waiting: at boot the mount comes after the unit in which this runs.
+    """
+    why = "offer the driver's root to other systems"
+    run(["systemctl", "daemon-reload"], why=why)
+    verb = "restart" if change.value else "stop"
+    run(["systemctl", "--no-block", verb, change.path.name], why=why)
+    managed.store(managed.load().model_copy(update={"mounted": change.value or None}))
+
+
+def _runs_systemd(layout: Layout) -> bool:
+    return _is_running_host(layout) and Path("/run/systemd/system").is_dir()
 
 
 def loads_at_boot(root: Path) -> bool:
@@ -195,12 +269,14 @@ def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[C
         layout.dracut_config: dracut_config(layout, hidden),
     }
     files = [c for path, text in texts.items() for c in managed.file_changes(record, path, text)]
+    root = _root_changes(layout, managed, record, manifest)
     if not replace:
-        refuse_foreign(files, _FOREIGN)
+        refuse_foreign((*files, *root), _FOREIGN)
     changes += [change for change in files if change.kind == "save"]
     changes += _link_changes(layout, short)
     changes += [change for change in files if change.kind != "save"]
     changes += _program_changes(layout, manifest)
+    changes += root
     has_libraries = texts[layout.loader_config] is not None
     is_stale = (has_libraries or record.library_cache) and record.library_cache != short
     if is_stale and _is_running_host(layout):
@@ -220,6 +296,7 @@ def plan_removal(layout: Layout) -> list[Change]:
         found = managed.file_changes(record, path, None)
         changes += found if all(change.kind == "remove" for change in found) else []
     changes += _program_changes(layout, None)
+    changes += _root_changes(layout, managed, record, None)
     links = [link for link in (layout.current, layout.previous) if link.is_symlink()]
     changes += [Change("remove", link) for link in links]
     if record.library_cache is not None and _is_running_host(layout):
@@ -265,6 +342,8 @@ def apply(
                 managed.store(record.model_copy(update={"library_cache": change.value or None}))
             case "initramfs":
                 _make_initramfs(managed, change, layout.root)
+            case "mount":
+                _mount(managed, change)
             case _:
                 managed.make(change)
 

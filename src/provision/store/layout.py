@@ -14,6 +14,7 @@ MODPROBE_CONFIGS = PurePosixPath("etc/modprobe.d")
 # Where the host's shells find programs; the second where /usr can't be written.
 PROGRAMS = (PurePosixPath("usr/local/bin"), PurePosixPath("opt/provision/bin"))
 DRACUT_CONFIGS = PurePosixPath("etc/dracut.conf.d")
+UNITS = PurePosixPath("etc/systemd/system")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,13 @@ class Layout:
     def dracut_config(self) -> Path:
         """The file that keeps the same modules out of an initramfs of dracut."""
         return self.root / DRACUT_CONFIGS / f"provision-{self.driver}.conf"
+
+    def mount_unit(self, path: str) -> Path:
+        """Return the unit that mounts the driver's root for other systems.
+
+        Source: systemd.mount(5): the unit is named after its path.
+        """
+        return self.root / UNITS / f"{path.strip('/').replace('/', '-')}.mount"
 
     @property
     def managed(self) -> tuple[Path, ...]:

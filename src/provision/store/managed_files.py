@@ -25,14 +25,15 @@ class Change:
 
     Attributes:
         kind: ``unpack`` an artifact, ``save`` a copy of a foreign file, ``write`` or ``remove`` a
-            file, ``switch`` a link, refresh the host's library cache (``ldconfig``), or make its
-            ``initramfs`` again.
+            file, ``switch`` a link, refresh the host's library cache (``ldconfig``), make its
+            ``initramfs`` again, or ``mount`` the driver's root.
         path: The file or folder that changes.
-        value: The file's text, the link's target, or the modules that the initramfs is without.
+        value: The file's text, the link's target, the modules that the initramfs is without, or
+            the entry that is mounted (empty: none).
         mode: Permission bits of a file that is written.
     """
 
-    kind: Literal["unpack", "save", "write", "remove", "switch", "ldconfig", "initramfs"]
+    kind: Literal["unpack", "save", "write", "remove", "switch", "ldconfig", "initramfs", "mount"]
     path: Path
     value: str = ""
     mode: int = 0o644
@@ -51,6 +52,9 @@ class Change:
                     if self.value
                     else "make the initramfs"
                 )
+            case "mount":
+                verb = "mount" if self.value else "unmount"
+                return f"{verb} the driver's root ({self.path.name})"
             case _:
                 return f"{self.kind} {self.path}"
 
@@ -64,12 +68,14 @@ class Record(Frozen):
         library_cache: The entry that the host's library cache was last refreshed for.
         initramfs: The modules that the host's initramfs was last made without.
         initramfs_problem: Why it could not be made without those of now.
+        mounted: The entry that the driver's root was last mounted from.
     """
 
     files: dict[str, tuple[Sha256, ...]] = Field(default_factory=dict)
     library_cache: str | None = None
     initramfs: str = ""
     initramfs_problem: str | None = None
+    mounted: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,21 @@ def rule(kind: str, source: str, to: str, *links: str) -> dict[str, Any]:
     return {"kind": kind, "from": source, "to": to, "links": list(links), "features": ["f"]}
 
 
+def test_a_root_for_other_systems_has_relative_links_to_all_libraries(
+    source: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    library = rule("library", "usr/lib/libtoy.so.2.0", "/usr/lib64/toy/", "libtoy.so")
+    root = {"root": {"path": "/run/toy", "libraries": "/usr/lib64"}}
+    manifest = collect({**plan(library), "host": root}, source, out, Tools())
+    links = {f["path"]: f for f in manifest["files"] if f["path"].startswith("/usr/lib64/lib")}
+    assert set(links) == {f"/usr/lib64/{n}" for n in ("libtoy.so", "libtoy.so.1", "libtoy.so.2.0")}
+    for path, entry in links.items():
+        assert (entry["kind"], entry["features"]) == ("miscellaneous", [])
+        assert (out / "driver" / path[1:]).readlink() == Path(entry["link"])
+        assert (out / "driver" / path[1:]).resolve().read_bytes() == b"\x7fELF\2library"
+
+
 def test_modules_are_stripped_described_and_indexed(source: Path, tmp_path: Path) -> None:
     tools = Tools()
     out = tmp_path / "out"

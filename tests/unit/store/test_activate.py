@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from provision.documents import load_json
 from provision.errors import NotFoundError, ProvisionError
 from provision.host.initramfs import recorded_problem
-from provision.manifest import HostNeeds, Manifest
+from provision.manifest import MANIFEST, ForeignRoot, HostNeeds, Manifest
 from provision.store import activate
 from provision.store.activate import apply, loader_config, plan, plan_removal, vendor_config
 from provision.store.entries import add, current_entry, drafted, remove_leftovers
@@ -321,3 +322,30 @@ def test_the_initramfs_is_made_once_without_what_is_blacklisted(
     apply(layout, plan_removal(layout), on_change=lambda _change: None)
     assert made.read_text() == "--force --kver 6.1.0\n" * (3 if fails else 2)
     assert recorded_problem(layout.record) is None
+
+
+def _with(layout: Layout, root: ForeignRoot | None) -> Manifest:
+    manifest = load_json(layout.current / MANIFEST, Manifest)
+    return manifest.model_copy(update={"host": HostNeeds(root=root)})
+
+
+def _offering(layout: Layout, root: ForeignRoot | None, version: str = "1.2") -> None:
+    _install(layout, version)
+    apply(layout, plan(layout, _with(layout, root)), on_change=lambda _change: None)
+
+
+def test_a_root_for_other_systems_is_a_unit_of_systemd(layout: Layout) -> None:
+    root = ForeignRoot(path="/run/demo/driver", libraries="/usr/lib64")
+    folder = layout.root / "etc/systemd/system"
+    wanted = folder / "multi-user.target.wants/run-demo-driver.mount"
+    _offering(layout, root)
+    assert wanted.resolve() == (folder / "run-demo-driver.mount").resolve(strict=True)
+    lines = wanted.read_text().splitlines()
+    assert {"Where=/run/demo/driver", f"What={layout.driver_root}"} <= {*lines}
+    assert plan(layout, _with(layout, root)) == []
+    # A version that has none, and a removal, take it away.
+    _offering(layout, None, "1.3")
+    assert not [*folder.rglob("*.mount")]
+    _offering(layout, root, "1.4")
+    apply(layout, plan_removal(layout), on_change=lambda _change: None)
+    assert not [*folder.rglob("*.mount")]
