@@ -15,6 +15,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -284,9 +285,15 @@ def _needed_program(args: Sequence[str], why: str) -> str:
 
 
 def _search_path() -> str:
-    """Return PATH with the system folders that a user's PATH may lack."""
+    """Return PATH with the system folders that a user's PATH may lack.
+
+    A Python for hosts that have none brings programs along, beside it.
+    """
     path = os.environ.get("PATH", os.defpath)
-    missing = [d for d in ("/usr/sbin", "/sbin") if d not in path.split(os.pathsep)]
+    folders = ["/usr/sbin", "/sbin"]
+    if sys.base_prefix != "/usr":
+        folders.append(f"{sys.base_prefix}/bin")
+    missing = [d for d in folders if d not in path.split(os.pathsep)]
     return os.pathsep.join([path, *missing])
 
 

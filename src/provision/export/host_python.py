@@ -49,8 +49,9 @@ DEFAULT_PREFIX = "/opt/provision/python"
 Prefix = Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_+-][A-Za-z0-9._+-]*){2,}$")]
 DIGEST_LABEL = "provision.python.digest"
 _PYTHON = "python3"
-# patchelf gives the program its own loader and libraries; wheels expect libstdc++ on every host.
-_PACKAGES = (_PYTHON, "libstdc++6", "patchelf")
+# patchelf gives programs their own loader and libraries; wheels expect libstdc++ on every host.
+# Registries are read by skopeo, which hosts without packages lack too.
+_PACKAGES = (_PYTHON, "libstdc++6", "patchelf", "skopeo")
 _TEMPLATES = ("python/Dockerfile.j2", "macros/image.j2")
 _INSTALLER = "apt/install.sh"
 _TREE = "python_tree.py"

@@ -2,8 +2,9 @@
 
 usage: python3 python_tree.py python.json TREE
 
-Runs in the build container, under that Python. TREE gets the program, its standard library, and
-all libraries of the distro that these or wheels from PyPI need, with the C library and its loader.
+Runs in the build container, under that Python. TREE gets the program, its standard library, the
+programs of EXTRA, and all libraries of the distro that these or wheels from PyPI need, with the C
+library and its loader.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ UNWANTED = (
     "tkinter",
     "turtle*",
 )
+# Programs that provision runs, and that such hosts lack.
+EXTRA = (Path("/usr/bin/skopeo"),)
 # What wheels may expect of any host, X and GLib aside: https://peps.python.org/pep-0599/
 FOR_WHEELS = (
     "libc.so.6",
@@ -116,6 +119,7 @@ def main() -> None:
     (tree / "bin").mkdir(parents=True)
     ours = shutil.copy2(program, tree / "bin" / program.name)
     (tree / "bin/python3").symlink_to(program.name)
+    programs = [ours, *(shutil.copy2(path, tree / "bin" / path.name) for path in EXTRA)]
     shutil.copytree(
         library,
         tree / "lib" / library.name,
@@ -124,7 +128,7 @@ def main() -> None:
     )
     loader = Path(output("/usr/bin/patchelf", "--print-interpreter", program).strip())
     taken = take_libraries(tree, loader)
-    keep_licences(tree, sorted({owner(path) for path in (program, *taken.values())}))
+    keep_licences(tree, sorted({owner(path) for path in (program, *EXTRA, *taken.values())}))
     # Checked by nothing: the files don't change any more.
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
     compileall.compile_dir(
@@ -136,7 +140,7 @@ def main() -> None:
     # library has to be changed.
     lib = f"{plan['prefix']}/lib"
     words = ["--set-interpreter", f"{lib}/{loader.name}", "--force-rpath", "--set-rpath", lib]
-    subprocess.run(["/usr/bin/patchelf", *words, ours], check=True)
+    subprocess.run(["/usr/bin/patchelf", *words, *programs], check=True)
 
 
 if __name__ == "__main__":
