@@ -21,7 +21,7 @@ from kit.registry import Guarded, RegistryServer, free_port
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError, WrongContentError
 from provision.registry import skopeo
-from provision.registry.artifact_images import Found, facts_of, find, unpack_layers
+from provision.registry.artifact_images import ImageInfo, facts_of, find, unpack_layers
 from provision.registry.attached_signatures import sign, signature_tag, verify_signature
 from provision.registry.image_signing import sign_image
 from provision.registry.manifests import (
@@ -95,7 +95,9 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield Site(server, RegistryRepository(Registry(reference), reference))
 
 
-def unpacked(image: Found, folder: Path, *, is_complete: bool = False) -> tuple[int, list[bytes]]:
+def unpacked(
+    image: ImageInfo, folder: Path, *, is_complete: bool = False
+) -> tuple[int, list[bytes]]:
     folder.mkdir(exist_ok=True)
     content: list[bytes] = []
     received = unpack_layers(

@@ -67,7 +67,7 @@ def test_a_host_that_trusts_another_key_gets_nothing_and_says_so(
     assert done.returncode == 1
     slot = host.slot(json.loads(done.stdout)["status"], SMALL_DRIVER, OLD_KERNEL)
     assert slot["failure"]["reason"] == "untrusted"
-    assert "no signature of it counts here" in slot["failure"]["message"]
+    assert "it has no signature from a trusted key" in slot["failure"]["message"]
     store = host.root / "var/lib/provision" / SMALL_DRIVER
     assert not [path for path in store.iterdir() if path.is_dir() and path.name != "kernels"]
     status, error = _NO_ENGINE.failure("install", fleet.by_digest, "--root", host.root)

@@ -25,8 +25,8 @@ from provision.agent.preparing import Preparer
 from provision.errors import NotFoundError, ProvisionError
 from provision.host.facts import read_facts
 from provision.progress import Event, Note
-from provision.registry.find import Lookup
-from provision.registry.registries import Consent
+from provision.registry.find import SearchOptions
+from provision.registry.registries import TrustOverride
 from provision.sources.upstream import Ended, ended_branch, kept, known_branches, today
 from provision.store.artifact_lookup import asks_registries, look_for
 from provision.store.availability import version_to_build
@@ -158,8 +158,8 @@ def _found(
             notes.append(event.text)
 
     request = preparer.request(driver, action)
-    consent = Consent(allow_downgrade=preparer.run.mode.allow_downgrade)
-    trusted = look_for(settings, request, Lookup(consent, progress=note))
+    consent = TrustOverride(allow_downgrade=preparer.run.mode.allow_downgrade)
+    trusted = look_for(settings, request, SearchOptions(consent, progress=note))
     if trusted is None:
         reason = None
         if asks_registries(settings):

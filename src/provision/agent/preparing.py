@@ -27,8 +27,8 @@ from provision.errors import ProvisionError
 from provision.host.kernels import kernel_release
 from provision.pin import Pin
 from provision.progress import Note
-from provision.registry.find import Lookup
-from provision.registry.registries import Consent
+from provision.registry.find import SearchOptions
+from provision.registry.registries import TrustOverride
 from provision.store.artifact_lookup import look_for
 from provision.store.entries import link_kernel, linked_kernels
 from provision.store.layout import Layout
@@ -131,9 +131,9 @@ class Preparer:
             UntrustedError: The image lacks a trusted signature.
             ProvisionError: The artifact is missing or older, or no key is trusted.
         """
-        consent = Consent(allow_downgrade=self.run.mode.allow_downgrade)
+        consent = TrustOverride(allow_downgrade=self.run.mode.allow_downgrade)
         request = self.request(driver, action)
-        lookup = Lookup(consent, progress=self.run.progress)
+        lookup = SearchOptions(consent, progress=self.run.progress)
         trusted = look_for(self.settings, request, lookup)
         if trusted is None:
             return None

@@ -18,7 +18,7 @@ from provision.fleet.bundle_contents import Extras, Order, gather
 from provision.fleet.bundle_load import Loaded, artifacts_of, for_host, push_bundle, store_bundle
 from provision.fleet.selection import Chosen, ImageSelection, RegistryAccess
 from provision.fleet.signed_files import check_files, open_bundle
-from provision.registry.registries import Consent
+from provision.registry.registries import TrustOverride
 
 
 def _files(option: str, field: str, said: str) -> Callable[[Any], Any]:
@@ -106,7 +106,7 @@ def create_command(
     private: KeyOptions,
     extras: Extras,
     selection: ImageSelection,
-    consent: Consent,
+    consent: TrustOverride,
     catalogues: tuple[Path, ...],
     root: Path,
     dry_run: bool,
@@ -181,7 +181,7 @@ def load_command(
     stores: bool,
     all_kernels: bool,
     base_images: bool,
-    consent: Consent,
+    consent: TrustOverride,
     root: Path,
     dry_run: bool,
 ) -> None:

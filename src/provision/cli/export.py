@@ -47,7 +47,7 @@ from provision.export.sysext import (
 from provision.export.yaml_files import Value, check_output, to_yaml, write_files
 from provision.files import copy, sha256_file
 from provision.kmod.load import parameters_of
-from provision.registry.registries import Consent, registry_login
+from provision.registry.registries import TrustOverride, registry_login
 
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
@@ -126,7 +126,7 @@ def kmm(
     sign_key: str | None,
     sign_certificate: str | None,
     ordered_upgrade: bool,
-    consent: Consent,
+    consent: TrustOverride,
     catalogues: tuple[Path, ...],
     root: Path,
     output: Path | None,
@@ -302,7 +302,7 @@ def sysext(
     images: tuple[str, ...],
     os_id: str,
     version_id: str | None,
-    consent: Consent,
+    consent: TrustOverride,
     catalogues: tuple[Path, ...],
     root: Path,
     output: Path,

@@ -22,10 +22,10 @@ from provision.kmod.verify import Report
 from provision.manifest import MANIFEST, Manifest
 from provision.pin import Pin
 from provision.progress import Note
-from provision.registry.artifact_images import Trusted
-from provision.registry.find import Lookup
+from provision.registry.artifact_images import VerifiedImage
+from provision.registry.find import SearchOptions
 from provision.registry.image_archives import is_archive_name
-from provision.registry.registries import Consent
+from provision.registry.registries import TrustOverride
 from provision.store.activate import plan
 from provision.store.artifact_lookup import look_for, may_be_in_store, stored_for
 from provision.store.artifacts import (
@@ -71,7 +71,7 @@ def install_command(
     catalogues: tuple[Path, ...],
     target: RequestOptions,
     how: BuildSettings,
-    consent: Consent,
+    consent: TrustOverride,
     way: _Way,
 ) -> None:
     """Put an artifact into the host's store and switch to it.
@@ -118,13 +118,15 @@ def _changes(done: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _driver(
-    work: Job, request: DriverRequest, how: BuildSettings, consent: Consent, way: _Way
+    work: Job, request: DriverRequest, how: BuildSettings, consent: TrustOverride, way: _Way
 ) -> _Done:
     # These options ask for a certain build, which no registry has.
     is_build = how.rebuild or request.base or request.refresh or request.force
     if not is_build:
         try:
-            trusted = look_for(work.settings, request, Lookup(consent, progress=work.progress))
+            trusted = look_for(
+                work.settings, request, SearchOptions(consent, progress=work.progress)
+            )
         except ProvisionError as error:
             in_store = _in_store(work, request, way, error)
             if in_store is None:
@@ -169,7 +171,7 @@ def _stored(work: Job, layout: Layout, entry: Path, way: _Way) -> _Done | None:
     return manifest.pin, entry, done.changes
 
 
-def _pulled(work: Job, trusted: Trusted, consent: Consent, way: _Way) -> _Done:
+def _pulled(work: Job, trusted: VerifiedImage, consent: TrustOverride, way: _Way) -> _Done:
     """Install an image of a registry or an archive."""
     settings, pin = work.settings, trusted.image.pin
     layout = Layout(settings.root, pin.driver.name)
@@ -216,7 +218,7 @@ def verify_command(*, what: str, public_key: Path | None, insecure: bool, root: 
 
     The artifact is that of an image, of a folder in a store, or the active one of DRIVER.
     """
-    report = _report(what, root, Consent(public_key, insecure))
+    report = _report(what, root, TrustOverride(public_key, insecure))
     manifest = report.require_whole(f"'{what}'")
     pin = manifest.pin
     emit(
@@ -245,7 +247,7 @@ def verify_command(*, what: str, public_key: Path | None, insecure: bool, root: 
     )
 
 
-def _report(what: str, root: Path, consent: Consent) -> Report:
+def _report(what: str, root: Path, consent: TrustOverride) -> Report:
     path = Path(what)
     is_path = path.is_dir() or what.startswith(("/", "./", "../"))
     if (is_archive_name(what) and path.is_file()) or (not is_path and names_registry(what)):

@@ -20,13 +20,13 @@ from provision.cli.output import fields, progress
 from provision.engine.docker_api import Engine
 from provision.errors import UsageError
 from provision.progress import Progress
-from provision.registry.artifact_images import Trusted
+from provision.registry.artifact_images import VerifiedImage
 from provision.registry.image_archives import is_archive_name, open_archive
 from provision.registry.image_signature import Signer
 from provision.registry.image_signing import configured_signer
 from provision.registry.names import parse_reference
 from provision.registry.private_key import open_signer
-from provision.registry.registries import Consent, connect, examine
+from provision.registry.registries import TrustOverride, connect, examine
 from provision.registry.signing_key import password_line, read_password
 from provision.store.lazy_builds import open_engine, resolve_pin
 
@@ -68,7 +68,7 @@ def job(root: Path, catalogues: tuple[Path, ...] = ()) -> Iterator[Job]:
         yield work
 
 
-def examined(work: Job, image: str, consent: Consent) -> Trusted:
+def examined(work: Job, image: str, consent: TrustOverride) -> VerifiedImage:
     """Return the image of a registry or an archive, once its signature is verified."""
     if is_archive_name(image):
         repository = open_archive(work.settings, Path(image), progress=work.progress)
@@ -114,7 +114,7 @@ building = options.option_group(
 
 # Options that decide which images of a registry are accepted.
 trusting = options.option_group(
-    "consent", Consent, options.public_key, options.insecure, options.allow_downgrade
+    "consent", TrustOverride, options.public_key, options.insecure, options.allow_downgrade
 )
 
 

@@ -27,14 +27,14 @@ from provision.cli.output import emit, fields, table
 from provision.engine.transfer import find_image
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import PIN_LABEL, Pin
-from provision.registry.artifact_images import Trusted
-from provision.registry.find import Lookup, seek_pin
+from provision.registry.artifact_images import VerifiedImage
+from provision.registry.find import SearchOptions, find_pin_in_registries
 from provision.registry.image_archives import save_image
 from provision.registry.image_signing import EngineImage, publish, sign_image
 from provision.registry.manifests import Repository
 from provision.registry.names import check_push_name, parse_reference, read_tag, version_of_tag
 from provision.registry.private_key import generate_key
-from provision.registry.registries import Consent, connect, examine, host_reference
+from provision.registry.registries import TrustOverride, connect, examine, host_reference
 from provision.sources.market import newest_first
 from provision.store.pulling import store_pulled
 
@@ -138,7 +138,7 @@ def pull(
     image: str | None,
     pin_file: Path | None,
     again: bool,
-    consent: Consent,
+    consent: TrustOverride,
     root: Path,
     dry_run: bool,
 ) -> None:
@@ -194,8 +194,10 @@ def pull(
     )
 
 
-def _of_pin(work: Job, pin: Pin, consent: Consent) -> Trusted:
-    found = seek_pin(work.settings, pin, Lookup(consent, connected=connect, progress=work.progress))
+def _of_pin(work: Job, pin: Pin, consent: TrustOverride) -> VerifiedImage:
+    found = find_pin_in_registries(
+        work.settings, pin, SearchOptions(consent, connected=connect, progress=work.progress)
+    )
     if found is None:
         addresses = ", ".join(work.settings.config.registry.addresses) or "none is set"
         raise NotFoundError(
@@ -240,7 +242,7 @@ def list_images(
     address: str | None,
     kernel: str | None,
     verifies: bool,
-    consent: Consent,
+    consent: TrustOverride,
     catalogues: tuple[Path, ...],
     root: Path,
 ) -> None:
@@ -291,7 +293,7 @@ def _tagged(work: Job, client: Repository, driver: str) -> Iterator[dict[str, An
             yield {**asdict(read), "reference": reference, **dict.fromkeys(unknown)}
 
 
-def _verified(work: Job, client: Repository, name: str, consent: Consent) -> dict[str, Any]:
+def _verified(work: Job, client: Repository, name: str, consent: TrustOverride) -> dict[str, Any]:
     """Return what the signature of an image proves, or why it is refused."""
     try:
         trusted = examine(work.settings, client.at(parse_reference(name)), {}, consent)

@@ -16,6 +16,8 @@ from provision.store.entries import unsigned_reference
 
 _PROXIES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY")
 _RUNTIME = "oci-decorator"
+# A Python for hosts that have none brings programs along.
+_PROGRAMS = ("usr/bin", "usr/local/bin", "opt/provision/python/bin")
 _DAEMON_JSON = "etc/docker/daemon.json"
 _DROP_IN = "etc/containers/containers.conf.d/50-oci-decorator.conf"
 # In the order in which podman reads them: containers.conf(5).
@@ -108,8 +110,9 @@ def _unit_settings(scene: Scene) -> Iterator[PurePosixPath]:
 
 
 def registry(scene: Scene) -> Iterator[Finding]:
-    """Everything from a registry is signed with a key that this host trusts."""
+    """This host can read registries, and trusts a key of what comes from there."""
     yield from _trust(scene)
+    yield from _skopeo(scene)
     for driver, entry, _manifest in scene.installed():
         if reference := unsigned_reference(entry):
             yield Finding(
@@ -130,6 +133,19 @@ def _trust(scene: Scene) -> Iterator[Finding]:
         yield from _trust_in(scene, f"file:{folder}")
     if registry.address is not None:
         yield from _trust_in(scene, registry.address)
+
+
+def _skopeo(scene: Scene) -> Iterator[Finding]:
+    address = scene.config.registry.address
+    if address is None or scene.config.policy.build == "always":
+        return
+    if not any(in_root(scene.root, f"{folder}/skopeo").is_file() for folder in _PROGRAMS):
+        yield Finding(
+            "fail",
+            "skopeo is not installed",
+            f"this host reads registries with it, so it pulls nothing from {address}",
+            "install it: apt-get install skopeo (dnf, zypper: the same name)",
+        )
 
 
 def _trust_in(scene: Scene, address: str) -> Iterator[Finding]:

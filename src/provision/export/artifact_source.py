@@ -21,11 +21,11 @@ from provision.kmod.module_signatures import sign_for_host
 from provision.kmod.verify import verify_artifact
 from provision.manifest import MANIFEST, Manifest
 from provision.progress import Progress, silent
-from provision.registry.artifact_images import Trusted
-from provision.registry.find import Lookup
+from provision.registry.artifact_images import VerifiedImage
+from provision.registry.find import SearchOptions
 from provision.registry.manifests import Repository
 from provision.registry.names import HostTag, Reference, parse_reference, read_tag
-from provision.registry.registries import Connect, Consent, connect, examine
+from provision.registry.registries import Connect, TrustOverride, connect, examine
 from provision.sources import newest_first
 from provision.store.artifact_lookup import asks_registries, look_for
 from provision.store.artifacts import verify_path
@@ -47,7 +47,7 @@ class ArtifactSource:
 
     settings: Settings
     engine: Callable[[], Engine]
-    consent: Consent
+    consent: TrustOverride
     progress: Progress = silent
     connected: Connect = connect
 
@@ -119,7 +119,7 @@ class ArtifactSource:
             trusted = look_for(
                 self.settings,
                 request,
-                Lookup(self.consent, connected=self.connected, progress=self.progress),
+                SearchOptions(self.consent, connected=self.connected, progress=self.progress),
             )
         if trusted is not None:
             return self._pulled(trusted, folder)
@@ -137,7 +137,7 @@ class ArtifactSource:
         remove_host_files(folder)
         return verify_path(folder).require_whole(f"The store entry '{entry}'")
 
-    def _pulled(self, trusted: Trusted, folder: Path) -> Manifest:
+    def _pulled(self, trusted: VerifiedImage, folder: Path) -> Manifest:
         manifest = unpack_pulled(trusted, folder, progress=self.progress)
         if trusted.verified is not None:
             # The key of [signing] signs only modules of a known origin.

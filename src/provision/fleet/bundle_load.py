@@ -28,7 +28,7 @@ from provision.fleet.selection import (
 from provision.fleet.signed_files import Bundle
 from provision.host.kernels import find_kernels, machine
 from provision.progress import Note, Progress, Step
-from provision.registry.artifact_images import Trusted
+from provision.registry.artifact_images import VerifiedImage
 from provision.registry.image_layout import open_layout
 from provision.registry.manifests import find_digest
 from provision.registry.names import Reference
@@ -130,7 +130,7 @@ def _images_folder(access: RegistryAccess, bundle: Bundle) -> Iterator[Path]:
 
 def for_host(
     settings: Settings, artifacts: tuple[Chosen, ...], *, all_kernels: bool = False
-) -> tuple[Trusted, ...]:
+) -> tuple[VerifiedImage, ...]:
     """Return the images that a host can use.
 
     Args:
@@ -151,7 +151,7 @@ def for_host(
 def store_bundle(
     access: RegistryAccess,
     bundle: Bundle,
-    images: tuple[Trusted, ...],
+    images: tuple[VerifiedImage, ...],
     *,
     engine: Callable[[], Engine] | None = None,
 ) -> Loaded:

@@ -27,7 +27,7 @@ from provision.registry.image_signature import Signer
 from provision.registry.image_signing import EngineImage, publish, pushed_reference
 from provision.registry.manifests import Writable, find_digest
 from provision.registry.names import HostTag, Reference, parse_reference
-from provision.registry.publishing import TakenError, name_theirs
+from provision.registry.publishing import PinTagConflictError, retag_existing
 from provision.registry.registries import Connect, connect, tag_of
 
 
@@ -85,7 +85,7 @@ class FleetRegistry:
         """Push and sign the image of a built cell; an image that was pushed meanwhile stays.
 
         Raises:
-            TakenError: There is another build of its Pin that no trusted key has signed.
+            PinTagConflictError: There is another build of its Pin that no trusted key has signed.
             ProvisionError: The registry refuses or can't be reached.
         """
         reference = self.reference(cell)
@@ -105,7 +105,7 @@ class FleetRegistry:
                 connected=self.connected,
                 progress=progress,
             )
-        except TakenError:
+        except PinTagConflictError:
             if not self._name_theirs(cell, pin, progress):
                 raise
             return
@@ -117,7 +117,7 @@ class FleetRegistry:
 
     def _name_theirs(self, cell: Cell, pin: Pin, progress: Progress) -> bool:
         """Give another builder's image of a Pin the name of a cell; return whether that worked."""
-        digest = name_theirs(self.settings, self._client(cell), pin, self.signer)
+        digest = retag_existing(self.settings, self._client(cell), pin, self.signer)
         if digest is None:
             return False
         progress(Note(f"{self.reference(cell)}: hosts get another build of this Pin, {digest}"))

@@ -10,12 +10,12 @@ from fnmatch import fnmatchcase
 from provision.build.workspace import Settings
 from provision.errors import NotFoundError
 from provision.progress import Note, Progress, silent
-from provision.registry.artifact_images import Found, Trusted, facts_of, find
+from provision.registry.artifact_images import ImageInfo, VerifiedImage, facts_of, find
 from provision.registry.attached_signatures import signature_tag
-from provision.registry.image_signature import UntrustedError, Verified
+from provision.registry.image_signature import UntrustedError, VerifiedSignature
 from provision.registry.manifests import Content, Index, Repository, Writable, parse_manifest
 from provision.registry.names import parse_reference, read_tag
-from provision.registry.registries import Connect, Consent, check_of, connect, tag_of
+from provision.registry.registries import Connect, TrustOverride, check_of, connect, tag_of
 
 _ALIAS = re.compile(r"-[0-9a-f]{12}")
 
@@ -32,7 +32,7 @@ class RegistryAccess:
     """
 
     settings: Settings
-    consent: Consent
+    consent: TrustOverride
     connected: Connect = connect
     progress: Progress = silent
 
@@ -55,7 +55,7 @@ class ImageSelection:
     kernels: tuple[str, ...] = ()
     distros: tuple[str, ...] = ()
 
-    def takes(self, image: Found) -> bool:
+    def takes(self, image: ImageInfo) -> bool:
         """Return whether an image is selected."""
         pin = image.pin
         distro = f"{pin.distro.id}:{pin.distro.version}"
@@ -89,7 +89,7 @@ class Chosen:
     repository: Repository
     driver: str
     content: Content
-    images: tuple[Trusted, ...]
+    images: tuple[VerifiedImage, ...]
     tags: tuple[str, ...]
 
     @property
@@ -188,8 +188,8 @@ def _by_content(
 
 
 def _examined(
-    client: Repository, content: Content, check: Callable[[str], Verified | None] | None
-) -> Iterator[Trusted]:
+    client: Repository, content: Content, check: Callable[[str], VerifiedSignature | None] | None
+) -> Iterator[VerifiedImage]:
     """Yield the images of a manifest or index, each with a verified signature."""
     found = parse_manifest(content.data, f"{client.reference}@{content.digest}")
     digests = [content.digest]
@@ -201,7 +201,7 @@ def _examined(
         yield find(one, "", examine=check)
 
 
-def _check_names(driver: str, images: tuple[Trusted, ...], tags: tuple[str, ...]) -> None:
+def _check_names(driver: str, images: tuple[VerifiedImage, ...], tags: tuple[str, ...]) -> None:
     """Check that no tag that hosts look for leads to an image of another kind.
 
     Raises:

@@ -21,7 +21,7 @@ from provision.build.workspace import Settings
 from provision.errors import NotFoundError, ProvisionError
 from provision.progress import Note, Progress, Transfer, silent
 from provision.registry.image_signature import UntrustedError
-from provision.registry.registries import BUNDLE_IMAGES, Consent, trusted_keys
+from provision.registry.registries import BUNDLE_IMAGES, TrustOverride, trusted_keys
 from provision.registry.storage import Files, open_files, read_small, refused
 
 SUMS = "SHA256SUMS"
@@ -101,7 +101,7 @@ class Folder:
         return self.bundle.open(f"{self.path}/{path}")
 
 
-def open_bundle(settings: Settings, path: Path, consent: Consent) -> Bundle:
+def open_bundle(settings: Settings, path: Path, consent: TrustOverride) -> Bundle:
     """Return a bundle once the signature of its list of files is verified; reads no other file.
 
     Args:
@@ -162,7 +162,7 @@ def sums_text(files: Mapping[str, str]) -> bytes:
     return "".join(f"{sha256}  {path}\n" for path, sha256 in sorted(files.items())).encode()
 
 
-def _verified(settings: Settings, files: Files, sums: bytes, consent: Consent) -> str | None:
+def _verified(settings: Settings, files: Files, sums: bytes, consent: TrustOverride) -> str | None:
     """Return the key that signed a list of files; None if no signature is required."""
     keys = trusted_keys(settings, "file:bundle", "", consent)
     if keys is None:

@@ -21,7 +21,7 @@ from provision.errors import ConfigError, ProvisionError
 from provision.fetch import WrongContentError
 from provision.pin import PIN_LABEL, Pin
 from provision.progress import Note, Progress, silent
-from provision.registry.image_signature import Facts, UntrustedError, Verified
+from provision.registry.image_signature import Facts, UntrustedError, VerifiedSignature
 from provision.registry.layers import LARGEST_CONTENT, LayerContent, damaged, too_much
 from provision.registry.manifests import (
     Content,
@@ -45,7 +45,7 @@ _ZSTD_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ImageInfo:
     """An image of a registry, of which only manifest and configuration were read.
 
     Attributes:
@@ -64,7 +64,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Trusted:
+class VerifiedImage:
     """An image with the required signature, or one that needs none by the host's settings.
 
     Attributes:
@@ -74,8 +74,8 @@ class Trusted:
             image is compared only with earlier ones that would have satisfied the same request.
     """
 
-    image: Found
-    verified: Verified | None
+    image: ImageInfo
+    verified: VerifiedSignature | None
     request: VersionRequest = field(default_factory=VersionRequest)
 
     @property
@@ -88,8 +88,8 @@ def find(
     client: Repository,
     architecture: str,
     *,
-    examine: Callable[[str], Verified | None] | None = None,
-) -> Trusted:
+    examine: Callable[[str], VerifiedSignature | None] | None = None,
+) -> VerifiedImage:
     """Return the image of a client's reference, once its signature was examined.
 
     Args:
@@ -109,10 +109,10 @@ def find(
     verified = examine(content.digest) if examine else None
     check_image(manifest, name)
     config = parse_config(_config(client, content.digest, manifest), manifest, name)
-    image = Found(client, reference, manifest, config, _pin(config, name))
+    image = ImageInfo(client, reference, manifest, config, _pin(config, name))
     if verified is not None and verified.facts is not None:
         _same(verified.facts, image)
-    return Trusted(image, verified)
+    return VerifiedImage(image, verified)
 
 
 def _manifest(client: Repository, architecture: str) -> tuple[Content, Manifest]:
@@ -168,7 +168,7 @@ def facts_of(pin: Pin, serial: int) -> Facts:
     )
 
 
-def _same(facts: Facts, image: Found) -> None:
+def _same(facts: Facts, image: ImageInfo) -> None:
     """Refuse an image whose Pin differs from the signed facts.
 
     Raises:
@@ -182,7 +182,7 @@ def _same(facts: Facts, image: Found) -> None:
 
 
 def unpack_layers(
-    image: Found,
+    image: ImageInfo,
     folder: Path,
     unpack: Callable[[IO[bytes]], None],
     *,

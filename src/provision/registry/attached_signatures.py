@@ -23,7 +23,7 @@ from provision.registry.image_signature import (
     PublicKey,
     Signer,
     UntrustedError,
-    Verified,
+    VerifiedSignature,
     differences,
     payload_of,
     verify_payload,
@@ -57,7 +57,7 @@ def verify_signature(
     required: Mapping[str, str],
     *,
     oldest: int = 0,
-) -> Verified:
+) -> VerifiedSignature:
     """Return the newest good signature of an image.
 
     Args:
@@ -72,7 +72,7 @@ def verify_signature(
     """
     name = f"{client.reference.name}@{digest}"
     complaints: list[str] = []
-    good: list[Verified] = []
+    good: list[VerifiedSignature] = []
     for verified in _verified(client, digest, keys, complaints):
         wrong = _wrong(verified, required, oldest)
         complaints += wrong
@@ -80,14 +80,14 @@ def verify_signature(
             good.append(verified)
     if not good:
         raise UntrustedError(
-            f"'{name}' is refused: no signature of it counts here.",
+            f"'{name}' is refused: it has no signature from a trusted key.",
             resolution=_DO_NOT_USE,
             details="\n".join(dict.fromkeys(complaints)) or "it has no signature",
         )
     return max(good, key=lambda one: one.facts.serial if one.facts else 0)
 
 
-def _wrong(verified: Verified, required: Mapping[str, str], oldest: int) -> list[str]:
+def _wrong(verified: VerifiedSignature, required: Mapping[str, str], oldest: int) -> list[str]:
     facts = verified.facts
     if facts is None:
         text = "does not say which driver, version, flavour, distro, kernel, architecture, Pin and"
@@ -103,7 +103,7 @@ def _wrong(verified: Verified, required: Mapping[str, str], oldest: int) -> list
 
 def _verified(
     client: Repository, digest: str, keys: Sequence[PublicKey], complaints: list[str]
-) -> Iterator[Verified]:
+) -> Iterator[VerifiedSignature]:
     """Yield the signatures of an image by trusted keys; add a complaint for each other one."""
     for payload, signature in _signatures(client, digest, complaints):
         try:

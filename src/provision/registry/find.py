@@ -12,12 +12,12 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.pin import Pin
 from provision.progress import Note, Progress, silent
-from provision.registry.artifact_images import Trusted, facts_of
+from provision.registry.artifact_images import VerifiedImage, facts_of
 from provision.registry.manifests import Repository
 from provision.registry.names import HostTag, pin_tag, version_of_tag
 from provision.registry.registries import (
     Connect,
-    Consent,
+    TrustOverride,
     connect,
     examine,
     folder_at,
@@ -59,7 +59,7 @@ class ArtifactQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class Lookup:
+class SearchOptions:
     """Options of a search in registries.
 
     Attributes:
@@ -71,8 +71,8 @@ class Lookup:
         progress: Receives which registry has no image, and why.
     """
 
-    consent: Consent
-    accept: Callable[[Trusted], None] = lambda _: None
+    consent: TrustOverride
+    accept: Callable[[VerifiedImage], None] = lambda _: None
     unanswered: Callable[[ProvisionError], None] = lambda _: None
     connected: Connect = connect
     progress: Progress = silent
@@ -82,7 +82,9 @@ class Lookup:
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~-]*")
 
 
-def seek(settings: Settings, sought: ArtifactQuery, lookup: Lookup) -> Trusted | None:
+def find_in_registries(
+    settings: Settings, sought: ArtifactQuery, lookup: SearchOptions
+) -> VerifiedImage | None:
     """Return the image of a query from the first of a host's registries that has it.
 
     Args:
@@ -100,22 +102,24 @@ def seek(settings: Settings, sought: ArtifactQuery, lookup: Lookup) -> Trusted |
         ProvisionError: provision.toml does not say whom to trust; a key or image can't be read.
     """
 
-    def look(client: Repository) -> Trusted:
+    def look(client: Repository) -> VerifiedImage:
         found = _in_repository(settings, client, sought, lookup)
         return replace(found, request=sought.version)
 
     return _first(settings, sought.driver, lookup, look)
 
 
-def seek_pin(settings: Settings, pin: Pin, lookup: Lookup) -> Trusted | None:
+def find_pin_in_registries(
+    settings: Settings, pin: Pin, lookup: SearchOptions
+) -> VerifiedImage | None:
     """Return the image of a Pin by the Pin's own tag.
 
-    Arguments and errors as ``seek``.
+    Arguments and errors as ``find_in_registries``.
     """
     signed_facts = asdict(facts_of(pin, 0))
     del signed_facts["serial"]
 
-    def look(client: Repository) -> Trusted:
+    def look(client: Repository) -> VerifiedImage:
         named = client.at(client.reference.with_tag(pin_tag(pin.digest)))
         found = examine(settings, named, signed_facts, lookup.consent, driver=pin.driver.name)
         return replace(found, request=VersionRequest(pin.driver.version))
@@ -124,9 +128,15 @@ def seek_pin(settings: Settings, pin: Pin, lookup: Lookup) -> Trusted | None:
 
 
 def _first(
-    settings: Settings, driver: str, lookup: Lookup, look: Callable[[Repository], Trusted]
-) -> Trusted | None:
-    """Return the image of the first registry that has a valid one; errors as ``seek``."""
+    settings: Settings,
+    driver: str,
+    lookup: SearchOptions,
+    look: Callable[[Repository], VerifiedImage],
+) -> VerifiedImage | None:
+    """Return the image of the first registry that has a valid one.
+
+    Errors as ``find_in_registries``.
+    """
     progress = lookup.progress
     refused: ProvisionError | None = None
     absent: ProvisionError | None = None
@@ -162,7 +172,7 @@ def _first(
     return None
 
 
-def _leave_to_build(settings: Settings, error: ProvisionError, lookup: Lookup) -> None:
+def _leave_to_build(settings: Settings, error: ProvisionError, lookup: SearchOptions) -> None:
     """Let the caller build if a registry did not answer; raise if the host never builds."""
     if settings.config.policy.build == "never":
         raise error
@@ -170,8 +180,8 @@ def _leave_to_build(settings: Settings, error: ProvisionError, lookup: Lookup) -
 
 
 def _in_repository(
-    settings: Settings, client: Repository, sought: ArtifactQuery, lookup: Lookup
-) -> Trusted:
+    settings: Settings, client: Repository, sought: ArtifactQuery, lookup: SearchOptions
+) -> VerifiedImage:
     """Return the image of a repository, with as few requests as possible."""
     consent = lookup.consent
     for version in dict.fromkeys((sought.version.prefer, sought.version.exact)):
@@ -190,8 +200,12 @@ def _in_repository(
 
 
 def _version(
-    settings: Settings, client: Repository, sought: ArtifactQuery, version: str, consent: Consent
-) -> Trusted:
+    settings: Settings,
+    client: Repository,
+    sought: ArtifactQuery,
+    version: str,
+    consent: TrustOverride,
+) -> VerifiedImage:
     named = client.reference.with_tag(sought.tag(version).text)
     signed_facts = sought.facts()
     return examine(settings, client.at(named), signed_facts, consent, driver=sought.driver)

@@ -18,7 +18,7 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.files import replacing
 from provision.host.kernels import kernel_release, machine
 from provision.progress import Note, Progress, silent
-from provision.registry.artifact_images import Found, facts_of, find
+from provision.registry.artifact_images import ImageInfo, facts_of, find
 from provision.registry.attached_signatures import sign
 from provision.registry.image_layout import LayoutWriter, open_layout
 from provision.registry.image_signing import EngineImage, SignedImage
@@ -73,7 +73,7 @@ def _named(repository: Repository, name: str) -> Repository:
     return repository.at(reference.with_tag(name))
 
 
-def _chosen(settings: Settings, path: Path, found: list[Found]) -> Found:
+def _chosen(settings: Settings, path: Path, found: list[ImageInfo]) -> ImageInfo:
     different = list({one.reference.digest: one for one in found}.values())
     if len(different) > 1:
         release = kernel_release(settings.root)

@@ -103,7 +103,7 @@ class PublicKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class VerifiedSignature:
     """A verified signature.
 
     Attributes:
@@ -214,7 +214,7 @@ def payload_of(digest: str, facts: Facts | Mapping[str, str], name: str) -> byte
 
 def verify_payload(
     payload: bytes, signature: str, *, digest: str, keys: Sequence[PublicKey]
-) -> Verified:
+) -> VerifiedSignature:
     """Verify a payload's signature; return the key and the signed facts.
 
     Args:
@@ -243,7 +243,7 @@ def verify_payload(
         raise UntrustedError("what is signed says nothing of an image") from error
     if kind != _TYPE or signed != digest:
         raise UntrustedError(f"a signature by {signer.name} is of another image")
-    return Verified(signer.name, _facts(optional))
+    return VerifiedSignature(signer.name, _facts(optional))
 
 
 def _facts(optional: object) -> Facts | None:

@@ -14,16 +14,16 @@ from provision.files import in_root
 from provision.host.kernels import machine
 from provision.pin import Pin
 from provision.progress import Note, Progress, silent
-from provision.registry.artifact_images import Found, facts_of, find
+from provision.registry.artifact_images import ImageInfo, facts_of, find
 from provision.registry.attached_signatures import add_signature, make_signature, signatures_name
 from provision.registry.image_signature import Facts, Signer
 from provision.registry.manifests import Writable, find_digest
 from provision.registry.names import Reference, parse_reference
 from provision.registry.private_key import URI_SCHEME, Password, open_signer
 from provision.registry.publishing import (
-    TakenError,
-    name_theirs,
+    PinTagConflictError,
     pushed_before,
+    retag_existing,
     set_pin_tag,
     tag_again,
     taken,
@@ -91,7 +91,7 @@ def sign_image(
 
     Raises:
         NotFoundError: The registry does not have it.
-        TakenError: The registry has another image of its Pin.
+        PinTagConflictError: The registry has another image of its Pin.
         ProvisionError: It is not an artifact image, or the registry refuses.
     """
     client = connected(settings, reference)
@@ -99,7 +99,7 @@ def sign_image(
     return _sign(client, image, signer)
 
 
-def _sign(client: Writable, image: Found, signer: Signer) -> SignedImage:
+def _sign(client: Writable, image: ImageInfo, signer: Signer) -> SignedImage:
     """Sign an image that was found; errors as ``sign_image``."""
     facts = facts_of(image.pin, int(time.time()))
     digest = str(image.reference.digest)
@@ -135,8 +135,8 @@ def publish(
         progress: Receives the bytes sent, and notes on what could not be done.
 
     Raises:
-        TakenError: The registry has another image of this Pin that is signed, or neither is to be
-            signed; nothing was pushed.
+        PinTagConflictError: The registry has another image of this Pin that is signed, or neither
+            is to be signed; nothing was pushed.
         ProvisionError: It refuses, or can't be reached.
     """
     client = connected(settings, parse_reference(name))
@@ -155,7 +155,7 @@ def publish(
         )
     try:
         return pushed, _sign(by_digest, there, signer)
-    except TakenError:
+    except PinTagConflictError:
         # Another was pushed at the same time. The name must not lead to an image that hosts refuse.
         _give_name_back(settings, client, pin, signer)
         raise
@@ -179,7 +179,7 @@ def _pushed(
 def _give_name_back(settings: Settings, client: Writable, pin: Pin, signer: Signer) -> None:
     """Make a name lead to the other image of its Pin, which may be about to be signed."""
     for _ in range(_MOST_ROUNDS):
-        if name_theirs(settings, client, pin, signer) is not None:
+        if retag_existing(settings, client, pin, signer) is not None:
             return
         time.sleep(_PAUSE_S)
 

@@ -24,7 +24,7 @@ from provision.registry.registries import trust_rule
 from provision.registry.skopeo import DeniedError
 
 
-class TakenError(ProvisionError):
+class PinTagConflictError(ProvisionError):
     """A registry has another image of the same Pin, and the tag of a Pin is never moved."""
 
 
@@ -46,7 +46,7 @@ def pushed_before(
         progress: Receives a note if only the engine may reach the registry.
 
     Raises:
-        TakenError: It has another image of this Pin.
+        PinTagConflictError: It has another image of this Pin.
     """
     try:
         content = client.manifest(pin_tag(pin.digest))
@@ -98,7 +98,7 @@ def set_pin_tag(client: Writable, pin: Pin, content: Content, *, is_signed: bool
             builder left that ended between push and signature, or that signs nothing.
 
     Raises:
-        TakenError: It leads to another image, and is not moved.
+        PinTagConflictError: It leads to another image, and is not moved.
         ProvisionError: The registry refuses or can't be reached.
     """
     tag = pin_tag(pin.digest)
@@ -113,10 +113,10 @@ def set_pin_tag(client: Writable, pin: Pin, content: Content, *, is_signed: bool
     return tag
 
 
-def taken(client: Writable, pin: Pin, digest: str) -> TakenError:
+def taken(client: Writable, pin: Pin, digest: str) -> PinTagConflictError:
     """Return the error for a tag of a Pin that leads to another image."""
     repository = f"{client.reference.registry}/{client.reference.repository}"
-    return TakenError(
+    return PinTagConflictError(
         f"'{repository}' has another image of the Pin {pin.digest}: its tag leads to {digest}, and"
         " is never moved.",
         resolution="Two builds of a Pin need not have the same bytes; use the one that is there:"
@@ -125,7 +125,7 @@ def taken(client: Writable, pin: Pin, digest: str) -> TakenError:
     )
 
 
-def name_theirs(
+def retag_existing(
     settings: Settings, client: Writable, pin: Pin, signer: Signer | None
 ) -> str | None:
     """Make the tag of a client's reference lead to the registry's image of a Pin.

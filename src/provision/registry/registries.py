@@ -17,11 +17,16 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.files import in_root
 from provision.host.kernels import machine
 from provision.pin import Pin
-from provision.registry.artifact_images import Trusted, facts_of, find
+from provision.registry.artifact_images import VerifiedImage, facts_of, find
 from provision.registry.attached_signatures import verify_signature
 from provision.registry.credentials import default_files, stored_login
 from provision.registry.image_layout import open_layout
-from provision.registry.image_signature import PublicKey, UntrustedError, Verified, load_keys
+from provision.registry.image_signature import (
+    PublicKey,
+    UntrustedError,
+    VerifiedSignature,
+    load_keys,
+)
 from provision.registry.manifests import Repository, Writable
 from provision.registry.names import (
     HostTag,
@@ -36,7 +41,7 @@ from provision.registry.storage import FolderFiles
 
 
 @dataclass(frozen=True, slots=True)
-class Consent:
+class TrustOverride:
     """Exceptions from provision.toml that a caller allows.
 
     Attributes:
@@ -95,10 +100,10 @@ def examine(
     settings: Settings,
     client: Repository,
     facts: Mapping[str, str],
-    consent: Consent,
+    consent: TrustOverride,
     *,
     driver: str | None = None,
-) -> Trusted:
+) -> VerifiedImage:
     """Return an image of a registry that this host may install, without downloading a layer.
 
     Args:
@@ -128,11 +133,11 @@ def examine(
     return trusted
 
 
-def _another(trusted: Trusted, wrong: Mapping[str, str]) -> UntrustedError:
+def _another(trusted: VerifiedImage, wrong: Mapping[str, str]) -> UntrustedError:
     facts = facts_of(trusted.image.pin, 0)
     text = ", ".join(f"{name} {value}" for name, value in wrong.items())
     return UntrustedError(
-        f"'{trusted.image.reference}' is refused: it is not what was asked for ({text}), but"
+        f"'{trusted.image.reference}' is refused: it does not match the request ({text}), but"
         f" {facts.driver} {facts.version} ({facts.flavour}) for {facts.kernel} of"
         f" {facts.distro} on {facts.architecture}.",
         resolution="Push the right image under that name, or ask for this one by its digest.",
@@ -140,7 +145,7 @@ def _another(trusted: Trusted, wrong: Mapping[str, str]) -> UntrustedError:
 
 
 def _mismatches(
-    trusted: Trusted, reference: Reference, facts: Mapping[str, str], *, is_host_tag: bool
+    trusted: VerifiedImage, reference: Reference, facts: Mapping[str, str], *, is_host_tag: bool
 ) -> dict[str, str]:
     """Return the requested facts that differ from an image's Pin, by name."""
     found = facts_of(trusted.image.pin, 0)
@@ -153,8 +158,12 @@ def _mismatches(
 
 
 def check_of(
-    settings: Settings, client: Repository, facts: Mapping[str, str], consent: Consent, driver: str
-) -> Callable[[str], Verified | None] | None:
+    settings: Settings,
+    client: Repository,
+    facts: Mapping[str, str],
+    consent: TrustOverride,
+    driver: str,
+) -> Callable[[str], VerifiedSignature | None] | None:
     """Return a function that verifies the signature of a digest; None: none is needed.
 
     Arguments as ``examine``; errors as ``trusted_keys``.
@@ -168,7 +177,7 @@ def check_of(
 
 
 def trusted_keys(
-    settings: Settings, repository: str, driver: str, consent: Consent
+    settings: Settings, repository: str, driver: str, consent: TrustOverride
 ) -> tuple[PublicKey, ...] | None:
     """Return the keys that count for a driver of a repository; None: no signature is needed.
 
@@ -187,7 +196,9 @@ def trust_rule(settings: Settings, reference: Reference, driver: str) -> TrustRu
     return settings.config.trust.rule(f"{reference.registry}/{reference.repository}", driver)
 
 
-def _same_rules(settings: Settings, trusted: Trusted, consent: Consent, driver: str) -> None:
+def _same_rules(
+    settings: Settings, trusted: VerifiedImage, consent: TrustOverride, driver: str
+) -> None:
     """Check that an image was examined by the rules of its own driver.
 
     Args:

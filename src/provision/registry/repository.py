@@ -54,7 +54,7 @@ class RegistryRepository:
         digest = content_digest(data)
         if name.startswith("sha256:") and name != digest:
             raise WrongContentError(
-                f"'{self.reference.name}@{name}' is not what was asked for: the registry serves"
+                f"'{self.reference.name}@{name}' does not match its digest: the registry serves"
                 " different content.",
                 resolution="Don't use it. The registry or a proxy before it is damaged or was"
                 " altered; try a mirror of it, or push the image again.",

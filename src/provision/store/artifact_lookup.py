@@ -21,8 +21,13 @@ from provision.host.kernels import machine
 from provision.manifest import MANIFEST, Manifest
 from provision.pin import DistroPin, Pin
 from provision.progress import Progress, silent
-from provision.registry.artifact_images import Trusted
-from provision.registry.find import ArtifactQuery, Lookup, seek, seek_pin
+from provision.registry.artifact_images import VerifiedImage
+from provision.registry.find import (
+    ArtifactQuery,
+    SearchOptions,
+    find_in_registries,
+    find_pin_in_registries,
+)
 from provision.registry.names import parse_reference
 from provision.registry.registries import trust_rule
 from provision.registry.skopeo import DeniedError
@@ -37,7 +42,9 @@ class MissingArtifactError(NotFoundError):
     """No registry has an artifact, and nothing is built here."""
 
 
-def look_for(settings: Settings, request: DriverRequest, lookup: Lookup) -> Trusted | None:
+def look_for(
+    settings: Settings, request: DriverRequest, lookup: SearchOptions
+) -> VerifiedImage | None:
     """Return the image of a registry that a host may install instead of building it.
 
     Args:
@@ -59,7 +66,7 @@ def look_for(settings: Settings, request: DriverRequest, lookup: Lookup) -> Trus
     found = None
     if asks_registries(settings):
         sought = artifact_query(settings, request, progress=lookup.progress)
-        found = seek(settings, sought, _refusing_old(settings, lookup))
+        found = find_in_registries(settings, sought, _refusing_old(settings, lookup))
     if found is None and settings.config.policy.build == "never":
         raise MissingArtifactError(
             f"No registry has {request.driver} for {request.kernel or 'the kernel that runs'}"
@@ -70,17 +77,17 @@ def look_for(settings: Settings, request: DriverRequest, lookup: Lookup) -> Trus
     return found
 
 
-def look_for_pin(settings: Settings, pin: Pin, lookup: Lookup) -> Trusted | None:
+def look_for_pin(settings: Settings, pin: Pin, lookup: SearchOptions) -> VerifiedImage | None:
     """Return the image of a Pin from a registry; None: none has it, or none may be asked.
 
     Arguments and errors as ``look_for``.
     """
     if not asks_registries(settings):
         return None
-    return seek_pin(settings, pin, _refusing_old(settings, lookup))
+    return find_pin_in_registries(settings, pin, _refusing_old(settings, lookup))
 
 
-def _refusing_old(settings: Settings, lookup: Lookup) -> Lookup:
+def _refusing_old(settings: Settings, lookup: SearchOptions) -> SearchOptions:
     return replace(lookup, accept=lambda trusted: check_age(settings, trusted, lookup.consent))
 
 

@@ -18,10 +18,10 @@ from provision.kmod.module_signatures import is_signed_for_host
 from provision.kmod.verify import Report
 from provision.pin import Pin
 from provision.progress import Note, Progress, silent
-from provision.registry.artifact_images import Trusted
-from provision.registry.find import Lookup
+from provision.registry.artifact_images import VerifiedImage
+from provision.registry.find import SearchOptions
 from provision.registry.image_signing import EngineImage, configured_signer, publish
-from provision.registry.registries import Consent, host_reference
+from provision.registry.registries import TrustOverride, host_reference
 from provision.store.artifact_lookup import asks_registries, look_for_pin
 from provision.store.artifacts import store_image, verify_path
 from provision.store.layout import Layout
@@ -60,7 +60,7 @@ def obtain(
         replace = True
     trusted = None if replace else _of_pin(settings, engine, resolved.pin, progress)
     if trusted is not None:
-        return obtain_pulled(settings, trusted, Consent(), progress=progress)
+        return obtain_pulled(settings, trusted, TrustOverride(), progress=progress)
     origin, seconds = _have_image(settings, engine(), resolved, progress)
     image = resolved.pin.image
     stored = store_image(settings, engine(), image, replace=replace, progress=progress)
@@ -86,7 +86,7 @@ def _serves(settings: Settings, entry: Path, report: Report, progress: Progress)
 
 def _of_pin(
     settings: Settings, engine: Callable[[], Engine], pin: Pin, progress: Progress
-) -> Trusted | None:
+) -> VerifiedImage | None:
     """Return a registry's image of a Pin that others have built, if the engine has none."""
     if not asks_registries(settings):
         return None
@@ -95,7 +95,7 @@ def _of_pin(
             return None
     except NotFoundError:
         progress(Note("No engine answers; a registry may have what would be built"))
-    return look_for_pin(settings, pin, Lookup(Consent(), progress=progress))
+    return look_for_pin(settings, pin, SearchOptions(TrustOverride(), progress=progress))
 
 
 def _have_image(

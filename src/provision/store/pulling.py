@@ -24,9 +24,9 @@ from provision.kmod.module_signatures import is_signed_for_host
 from provision.kmod.verify import DamagedError, Report, verify_artifact
 from provision.manifest import MANIFEST, UNSIGNED, Manifest
 from provision.progress import Note, Progress, silent
-from provision.registry.artifact_images import Trusted, unpack_layers
+from provision.registry.artifact_images import VerifiedImage, unpack_layers
 from provision.registry.image_signature import UntrustedError
-from provision.registry.registries import Consent
+from provision.registry.registries import TrustOverride
 from provision.store.artifacts import Stored, verify_path
 from provision.store.entries import (
     adopt,
@@ -83,8 +83,8 @@ class Obtained:
 
 def store_pulled(
     settings: Settings,
-    trusted: Trusted,
-    consent: Consent,
+    trusted: VerifiedImage,
+    consent: TrustOverride,
     *,
     must_replace: bool = False,
     progress: Progress = silent,
@@ -119,7 +119,7 @@ def store_pulled(
 class _Pull:
     """One image on its way into the store of a host."""
 
-    def __init__(self, settings: Settings, trusted: Trusted, progress: Progress) -> None:
+    def __init__(self, settings: Settings, trusted: VerifiedImage, progress: Progress) -> None:
         pin = trusted.image.pin
         self.layout = Layout(settings.root, pin.driver.name)
         self.entry = self.layout.entry(pin.short_digest)
@@ -128,7 +128,7 @@ class _Pull:
         self._trusted = trusted
         self._progress = progress
 
-    def keep(self, consent: Consent) -> Stored | None:
+    def keep(self, consent: TrustOverride) -> Stored | None:
         """Return the existing entry and record its use; None: it is not usable."""
         manifest = _entry_that_serves(
             self._settings, self.layout, self.entry, self._trusted, self._progress
@@ -141,7 +141,7 @@ class _Pull:
             _write_age(self.layout, self._trusted)
         return Stored(manifest, self.entry, added=False)
 
-    def store(self, consent: Consent, *, replace: bool) -> Stored:
+    def store(self, consent: TrustOverride, *, replace: bool) -> Stored:
         """Download it, and make it the entry."""
         name = self.entry.name
         with (
@@ -187,8 +187,8 @@ class _Pull:
 
 def obtain_pulled(
     settings: Settings,
-    trusted: Trusted,
-    consent: Consent,
+    trusted: VerifiedImage,
+    consent: TrustOverride,
     *,
     replace: bool = False,
     progress: Progress = silent,
@@ -204,7 +204,9 @@ def obtain_pulled(
     return Obtained(stored.manifest, stored.entry, origin, {"total": pulled.seconds})
 
 
-def verify_pulled(settings: Settings, trusted: Trusted, *, progress: Progress = silent) -> Report:
+def verify_pulled(
+    settings: Settings, trusted: VerifiedImage, *, progress: Progress = silent
+) -> Report:
     """Download an image's artifact and compare it with its manifest, without keeping it.
 
     Raises:
@@ -216,7 +218,7 @@ def verify_pulled(settings: Settings, trusted: Trusted, *, progress: Progress = 
         return verify_artifact(draft, pin_label=trusted.image.pin.digest)
 
 
-def unpack_pulled(trusted: Trusted, folder: Path, *, progress: Progress = silent) -> Manifest:
+def unpack_pulled(trusted: VerifiedImage, folder: Path, *, progress: Progress = silent) -> Manifest:
     """Download an image's artifact into a new folder, which a failure removes.
 
     Raises:
@@ -227,7 +229,7 @@ def unpack_pulled(trusted: Trusted, folder: Path, *, progress: Progress = silent
     return report.require_whole(f"The image '{trusted.image.reference}'")
 
 
-def check_age(settings: Settings, trusted: Trusted, consent: Consent) -> None:
+def check_age(settings: Settings, trusted: VerifiedImage, consent: TrustOverride) -> None:
     """Check that no artifact for the same request and kernel was signed later.
 
     Raises:
@@ -251,7 +253,7 @@ def check_age(settings: Settings, trusted: Trusted, consent: Consent) -> None:
 
 
 def _unpack(
-    trusted: Trusted,
+    trusted: VerifiedImage,
     draft: Path,
     progress: Progress,
     shared: Callable[[Path], bool] = lambda _draft: False,
@@ -286,7 +288,7 @@ def _unpack(
     return received
 
 
-def _refuse_mark(trusted: Trusted, draft: Path) -> None:
+def _refuse_mark(trusted: VerifiedImage, draft: Path) -> None:
     """Refuse an image with the mark of unsigned entries, which only hosts set.
 
     Each run would pull a signed entry with that mark again.
@@ -299,7 +301,7 @@ def _refuse_mark(trusted: Trusted, draft: Path) -> None:
 
 
 def _entry_that_serves(
-    settings: Settings, layout: Layout, entry: Path, trusted: Trusted, progress: Progress
+    settings: Settings, layout: Layout, entry: Path, trusted: VerifiedImage, progress: Progress
 ) -> Manifest | None:
     """Return the manifest of an entry that equals the image; None: it has to be pulled again."""
     with changing(layout, progress):
@@ -318,7 +320,7 @@ def _entry_that_serves(
     return report.manifest
 
 
-def _write_age(layout: Layout, trusted: Trusted) -> None:
+def _write_age(layout: Layout, trusted: VerifiedImage) -> None:
     if trusted.facts is not None:
         serial = trusted.facts.serial
         # There are some only if the caller allowed it, and going back again needs no consent.
@@ -326,7 +328,7 @@ def _write_age(layout: Layout, trusted: Trusted) -> None:
         note_serial(layout, f"{_target(trusted)}{trusted.facts.version}", serial, forget=newer)
 
 
-def _serials_so_far(layout: Layout, trusted: Trusted) -> dict[str, int]:
+def _serials_so_far(layout: Layout, trusted: VerifiedImage) -> dict[str, int]:
     """Return the serials of artifacts that this host has had and that satisfy the same request."""
     target = _target(trusted)
     return {
@@ -336,7 +338,7 @@ def _serials_so_far(layout: Layout, trusted: Trusted) -> dict[str, int]:
     }
 
 
-def _target(trusted: Trusted) -> str:
+def _target(trusted: VerifiedImage) -> str:
     """Return the name under which serials are recorded, without the version at its end."""
     pin = trusted.image.pin
     distro = f"{pin.distro.id}:{pin.distro.version}"

@@ -18,8 +18,8 @@ from provision.build.driver_request import DriverRequest
 from provision.errors import NotFoundError
 from provision.pin import Pin
 from provision.progress import Note
-from provision.registry.find import Lookup
-from provision.registry.registries import Consent
+from provision.registry.find import SearchOptions
+from provision.registry.registries import TrustOverride
 from provision.store.artifact_lookup import MissingArtifactError
 from provision.store.entries import add
 from provision.store.pulling import DowngradeError
@@ -45,12 +45,12 @@ class Registry:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pins: dict[str, Pin] = {}
         self.error: Exception | None = None
-        self.wanted: list[tuple[DriverRequest, Consent]] = []
+        self.wanted: list[tuple[DriverRequest, TrustOverride]] = []
         monkeypatch.setattr(foreseeing, "look_for", self.look_for)
         # Runs of the agent build: it is the plan that is looked at here.
         monkeypatch.setattr(preparing, "look_for", lambda *_: None)
 
-    def look_for(self, _settings: object, wanted: DriverRequest, lookup: Lookup) -> Any:  # noqa: ANN401 - a stand-in for what is found
+    def look_for(self, _settings: object, wanted: DriverRequest, lookup: SearchOptions) -> Any:  # noqa: ANN401 - a stand-in for what is found
         self.wanted.append((wanted, lookup.consent))
         if self.error is not None:
             raise self.error

@@ -14,9 +14,9 @@ from provision.build.diagnosis import BuildError, BuildFailure, SourceError
 from provision.build.driver_request import DriverRequest
 from provision.errors import NotFoundError
 from provision.pin import Pin
-from provision.registry.find import Lookup
+from provision.registry.find import SearchOptions
 from provision.registry.image_signature import UntrustedError
-from provision.registry.registries import Consent
+from provision.registry.registries import TrustOverride
 from provision.store.artifact_lookup import MissingArtifactError
 from provision.store.pulling import DowngradeError, Obtained
 from provision.store.state import load_state, update_state
@@ -36,12 +36,12 @@ class Registry:
     def __init__(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pin: Pin | None = make_pin(version=NEWEST)
         self.error: Exception | None = None
-        self.wanted: list[tuple[DriverRequest, Consent]] = []
+        self.wanted: list[tuple[DriverRequest, TrustOverride]] = []
         self.host = host
         monkeypatch.setattr(preparing, "look_for", self.look_for)
         monkeypatch.setattr(preparing, "obtain_pulled", self.obtain)
 
-    def look_for(self, _settings: object, wanted: DriverRequest, lookup: Lookup) -> Any:  # noqa: ANN401
+    def look_for(self, _settings: object, wanted: DriverRequest, lookup: SearchOptions) -> Any:  # noqa: ANN401
         self.wanted.append((wanted, lookup.consent))
         if self.error is not None:
             raise self.error
@@ -76,14 +76,16 @@ def test_what_no_registry_has_is_built(host: Host, registry: Registry) -> None:
 def test_what_is_refused_is_said_everywhere_and_nothing_is_built(
     host: Host, registry: Registry, error: type[UntrustedError]
 ) -> None:
-    registry.error = error("no signature of it counts here", resolution="sign it", details="why")
+    registry.error = error(
+        "it has no signature from a trusted key", resolution="sign it", details="why"
+    )
     result = host.apply()
     assert (result.status.state, result.status.exit_code) == ("failed", 1)
     assert host.wanted == []
     artifact = host.artifact(KERNEL)
     assert (artifact.state, artifact.reason, artifact.resolution) == (
         "failed",
-        "no signature of it counts here",
+        "it has no signature from a trusted key",
         "sign it",
     )
     failure = load_state(host.layout).of(KERNEL).failure

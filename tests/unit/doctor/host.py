@@ -31,6 +31,7 @@ class DoctorHost:
         self.file("etc/os-release", 'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n')
         self.file("proc/sys/kernel/osrelease", f"{KERNEL}\n")
         self.file("proc/version", "Linux version 6 (gcc-12 (Debian 12.2.0-14) 12.2.0, GNU ld)\n")
+        self.file("usr/bin/skopeo", "")
         self.file("proc/modules", "demo 16384 0 - Live 0x0 (OE)\n")
         self.file("sys/module/demo/taint", "OE\n")
         self.file("dev/kmsg", "6,1,1,-;Linux version 6.1.0\n")

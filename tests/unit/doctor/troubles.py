@@ -315,6 +315,14 @@ def _registry_that_needs_no_keys(host: DoctorHost) -> None:
     )
 
 
+def _registry_without_skopeo(host: DoctorHost) -> None:
+    host.file(
+        "etc/provision/provision.toml",
+        '[registry]\naddress = "registry.example:5000"\n[trust]\ninsecure = true\n',
+    )
+    (host.root / "usr/bin/skopeo").unlink()
+
+
 def _unsigned(host: DoctorHost) -> None:
     mark_unsigned(host.entry, "registry.example/demo:1")
 
@@ -365,6 +373,7 @@ CASES: list[tuple[str, Break, str]] = [
     ("network", _proxy_of_a_shell, "warn"),
     ("registry", _registry_without_keys, "fail"),
     ("registry", _bundle_without_keys, "fail"),
+    ("registry", _registry_without_skopeo, "fail"),
     ("registry", _registry_with_bad_keys, "fail"),
     ("registry", _registry_that_needs_no_keys, "warn"),
     ("registry", _unsigned, "warn"),

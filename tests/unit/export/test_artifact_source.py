@@ -19,7 +19,7 @@ from provision.export.artifact_source import ArtifactSource, Choice, check_drive
 from provision.export.kmm_module import ClusterKernels
 from provision.kmod.loader import Place, write_loader
 from provision.registry.names import HostTag
-from provision.registry.registries import Consent
+from provision.registry.registries import TrustOverride
 from provision.store.layout import Layout
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin
 from unit.registry.memory import MemoryRegistry
@@ -49,7 +49,7 @@ def source(tmp_path: Path, registry: MemoryRegistry) -> ArtifactSource:
     entry = SimpleNamespace(recipe=_RECIPE)
     catalogue = cast("Catalogue", SimpleNamespace(entry=lambda _name: entry))
     settings = Settings(tmp_path / "host", config, catalogue, tmp_path / "state")
-    return ArtifactSource(settings, _no_engine, Consent(), connected=connected(registry))
+    return ArtifactSource(settings, _no_engine, TrustOverride(), connected=connected(registry))
 
 
 def tags(registry: MemoryRegistry, folder: Path, *names: tuple[str, str, str, str]) -> None:

@@ -14,13 +14,13 @@ from provision.fleet.bundle import seal
 from provision.fleet.selection import RegistryAccess
 from provision.registry.image_layout import LayoutWriter
 from provision.registry.names import Reference
-from provision.registry.registries import Consent
+from provision.registry.registries import TrustOverride
 from unit.fleet.registries import Registries
 from unit.fleet.test_selection import KEY, OLD, PIN, have
 from unit.kmod.artifact import KERNEL, write
 from unit.registry.memory import ECDSA, copy_to_layout, public_pem
 
-DEFAULT = Consent()
+DEFAULT = TrustOverride()
 
 
 def signer(data: bytes) -> bytes:

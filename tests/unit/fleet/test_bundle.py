@@ -21,9 +21,9 @@ from provision.fleet.bundle_load import artifacts_of, for_host, store_bundle
 from provision.fleet.selection import ImageSelection, RegistryAccess
 from provision.fleet.signed_files import SIGNATURE, SUMS, check_files, open_bundle, sums_text
 from provision.pin import ClosurePackage, Pin
-from provision.registry.find import ArtifactQuery, Lookup, seek
+from provision.registry.find import ArtifactQuery, SearchOptions, find_in_registries
 from provision.registry.image_signature import UntrustedError
-from provision.registry.registries import Consent
+from provision.registry.registries import TrustOverride
 from provision.sources.market import VersionRequest
 from unit.engine.fake_engine import FakeEngine
 from unit.fleet.air_gap import DEFAULT, Make, host_of, reaching, settings_at, signer
@@ -60,13 +60,13 @@ def test_the_agent_looks_into_a_folder(make: Make, tmp_path: Path) -> None:
     registry = host.config.registry.model_copy(update={"folders": ("/none", "/media")})
     host = replace(host, config=host.config.model_copy(update={"registry": registry}))
     sought = ArtifactQuery("demo", VersionRequest(), "open", KERNEL, "debian:12", "x86_64")
-    trusted = seek(host, sought, Lookup(DEFAULT))
+    trusted = find_in_registries(host, sought, SearchOptions(DEFAULT))
     assert trusted is not None
     assert trusted.image.pin == PIN
     assert trusted.verified is not None
     unsigned(host.root / "media")
     with pytest.raises(UntrustedError):
-        seek(host, sought, Lookup(DEFAULT))
+        find_in_registries(host, sought, SearchOptions(DEFAULT))
 
 
 def unsigned(bundle: Path) -> None:
@@ -91,10 +91,10 @@ def test_who_trusts_another_key_or_none_takes_no_bundle(make: Make, tmp_path: Pa
     bundle, host, other = make(), host_of(tmp_path), tmp_path / "other.pub"
     other.write_bytes(public_pem(OTHER))
     with pytest.raises(UntrustedError):
-        open_bundle(host, bundle, Consent(public_key=other))
+        open_bundle(host, bundle, TrustOverride(public_key=other))
     with pytest.raises(ProvisionError):
         open_bundle(settings_at(tmp_path / "x", "{}"), bundle, DEFAULT)
-    assert open_bundle(host, bundle, Consent(insecure=True)).signed_by is None
+    assert open_bundle(host, bundle, TrustOverride(insecure=True)).signed_by is None
     (bundle / SIGNATURE).unlink()
     with pytest.raises(UntrustedError):
         open_bundle(host, bundle, DEFAULT)

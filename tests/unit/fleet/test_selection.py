@@ -22,7 +22,7 @@ from provision.registry.attached_signatures import sign
 from provision.registry.image_signature import UntrustedError
 from provision.registry.manifests import OCI_CONFIG, OCI_INDEX, OCI_MANIFEST
 from provision.registry.names import parse_reference
-from provision.registry.registries import Consent, tag_of
+from provision.registry.registries import TrustOverride, tag_of
 from unit.fleet.registries import Registries
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
 from unit.registry.media import config_of
@@ -34,7 +34,7 @@ PIN = make_pin()
 NEXT = make_pin(kernel="6.1.0-99-amd64")
 SERIAL = 1_790_000_000
 ALL = ImageSelection(("demo",))
-DEFAULT = Consent()
+DEFAULT = TrustOverride()
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def chosen(
     registries: Registries,
     settings: Settings,
     selection: ImageSelection = ALL,
-    consent: Consent = DEFAULT,
+    consent: TrustOverride = DEFAULT,
 ) -> tuple[tuple[Chosen, ...], list[str]]:
     return choose(RegistryAccess(settings, consent, registries.connect), OLD, selection)
 
@@ -163,7 +163,7 @@ def test_what_is_not_trusted_is_not_taken(
 
 def test_with_consent_unsigned_images_are_taken(registries: Registries, settings: Settings) -> None:
     have(registries, settings, PIN, key=None)
-    taken, refused = chosen(registries, settings, consent=Consent(insecure=True))
+    taken, refused = chosen(registries, settings, consent=TrustOverride(insecure=True))
     assert (len(taken), refused) == (1, [])
 
 

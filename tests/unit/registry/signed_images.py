@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from provision.engine.tar_streams import Unpacker
 from provision.progress import silent
-from provision.registry.artifact_images import Trusted, facts_of, find, unpack_layers
+from provision.registry.artifact_images import VerifiedImage, facts_of, find, unpack_layers
 from provision.registry.attached_signatures import signature_tag, verify_signature
 from provision.registry.image_signature import ANNOTATION, PAYLOAD, payload_of
 from unit.kmod.artifact import make_artifact, make_pin
@@ -61,7 +61,7 @@ def pull(
     *keys: ec.EllipticCurvePrivateKey,
     oldest: int = 0,
     wanted: dict[str, str] | None = None,
-) -> Trusted:
+) -> VerifiedImage:
     """Do what a host does: find, verify, unpack."""
     client = registry.client()
     trusted_keys = [public(key) for key in keys or (KEY,)]

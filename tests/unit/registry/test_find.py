@@ -18,12 +18,12 @@ from provision.config import RegistryConfig
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.progress import Note
-from provision.registry.artifact_images import Trusted
+from provision.registry.artifact_images import VerifiedImage
 from provision.registry.attached_signatures import signature_tag
-from provision.registry.find import ArtifactQuery, Lookup, seek
+from provision.registry.find import ArtifactQuery, SearchOptions, find_in_registries
 from provision.registry.image_signature import UntrustedError
 from provision.registry.names import parse_reference
-from provision.registry.registries import Consent, examine, tag_of
+from provision.registry.registries import TrustOverride, examine, tag_of
 from provision.registry.skopeo import DeniedError
 from provision.sources.market import VersionRequest
 from provision.store.artifact_lookup import look_for
@@ -105,7 +105,7 @@ def test_a_tag_that_leads_to_another_image_is_refused(
     with pytest.raises(UntrustedError):
         found(settings, registry, sought)
     with pytest.raises(UntrustedError):
-        found(settings, registry, sought, Consent(insecure=True))
+        found(settings, registry, sought, TrustOverride(insecure=True))
     reference = parse_reference(f"{ADDRESS}/demo:{sought.tag(sought.version.name or '1.2').text}")
     with pytest.raises(UntrustedError):
         examine(settings, connected(registry)(settings, reference), {}, DEFAULT)
@@ -127,7 +127,7 @@ def test_an_image_for_another_machine_is_refused(
     kernel = pin.kernel.model_copy(update={"architecture": "aarch64"})
     have(registry, tmp_path, pin.model_copy(update={"kernel": kernel}), tag="tested")
     reference = parse_reference(f"{ADDRESS}/demo:tested")
-    for consent in (DEFAULT, Consent(insecure=True)):
+    for consent in (DEFAULT, TrustOverride(insecure=True)):
         with pytest.raises(UntrustedError, match=r"refused"):
             examine(settings, connected(registry)(settings, reference), {}, consent)
 
@@ -142,10 +142,10 @@ def test_mirrors_are_asked_first_and_stand_in(
     mirrors = ("mirror.example/drivers", "other.example/drivers")
     host = configured(tmp_path, None, RegistryConfig(address=ADDRESS, mirrors=mirrors))
     notes: list[str] = []
-    trusted = seek(
+    trusted = find_in_registries(
         host,
         SOUGHT,
-        Lookup(
+        SearchOptions(
             DEFAULT,
             connected=connected(registry),
             progress=lambda event: notes.append(event.text) if isinstance(event, Note) else None,
@@ -176,13 +176,15 @@ def test_a_mirror_that_lags_behind_does_not_keep_hosts_from_the_registry(
     host = configured(tmp_path, None, RegistryConfig(address=ADDRESS, mirrors=("m.example/d",)))
     registries: list[str] = []
 
-    def accept(trusted: Trusted) -> None:
+    def accept(trusted: VerifiedImage) -> None:
         registries.append(trusted.image.reference.registry)
         if len(registries) == 1:
             raise DowngradeError("older")
 
     registry.hosts.add("m.example")
-    trusted = seek(host, SOUGHT, Lookup(DEFAULT, accept=accept, connected=connected(registry)))
+    trusted = find_in_registries(
+        host, SOUGHT, SearchOptions(DEFAULT, accept=accept, connected=connected(registry))
+    )
     assert trusted is not None
     assert registries == ["m.example", "registry.example"]
     del settings
@@ -204,15 +206,20 @@ def test_a_registry_that_does_not_answer_is_built_for_or_named(
     registry.hooks.append(failing(error, "registry.example"))
     wanted = DriverRequest("demo", kernel=KERNEL)
     host = with_recipe(settings, "fallback")
-    assert look_for(host, wanted, Lookup(DEFAULT, connected=connected(registry))) is None
+    assert look_for(host, wanted, SearchOptions(DEFAULT, connected=connected(registry))) is None
     with pytest.raises(error):
         look_for(
-            with_recipe(settings, "never"), wanted, Lookup(DEFAULT, connected=connected(registry))
+            with_recipe(settings, "never"),
+            wanted,
+            SearchOptions(DEFAULT, connected=connected(registry)),
         )
 
 
 def test_what_no_registry_has_is_none(settings: Settings, registry: MemoryRegistry) -> None:
-    assert seek(settings, SOUGHT, Lookup(DEFAULT, connected=connected(registry))) is None
+    assert (
+        find_in_registries(settings, SOUGHT, SearchOptions(DEFAULT, connected=connected(registry)))
+        is None
+    )
 
 
 def with_recipe(settings: Settings, build: str) -> Settings:
@@ -233,8 +240,8 @@ def test_the_policy_says_whether_a_host_builds(
     host = with_recipe(settings, build)
     wanted = DriverRequest("demo", kernel=KERNEL)
 
-    def look() -> Trusted | None:
-        return look_for(host, wanted, Lookup(DEFAULT, connected=connected(registry)))
+    def look() -> VerifiedImage | None:
+        return look_for(host, wanted, SearchOptions(DEFAULT, connected=connected(registry)))
 
     if build == "never":
         with pytest.raises(NotFoundError, match=r'\[policy\] build = "never"'):
@@ -262,7 +269,7 @@ def test_a_kind_of_branch_is_looked_for_by_its_branches(
     wishes = {"lts": "1.10", "production": "2.4", "latest": "3.1", "1": "1.10", None: "2.4"}
     for wish, version in wishes.items():
         wanted = DriverRequest("demo", kernel=KERNEL, version=wish)
-        trusted = look_for(host, wanted, Lookup(DEFAULT, connected=connected(registry)))
+        trusted = look_for(host, wanted, SearchOptions(DEFAULT, connected=connected(registry)))
         assert trusted is not None
         assert trusted.image.pin.driver.version == version
 
@@ -276,6 +283,6 @@ def test_an_old_image_is_refused_before_it_is_chosen(
     note_serial(layout, f"debian:12 {KERNEL} x86_64 open 1.3", SERIAL + 1)
     have(registry, tmp_path)
     with pytest.raises(DowngradeError):
-        look_for(host, wanted, Lookup(DEFAULT, connected=connected(registry)))
-    allowed = Consent(allow_downgrade=True)
-    assert look_for(host, wanted, Lookup(allowed, connected=connected(registry))) is not None
+        look_for(host, wanted, SearchOptions(DEFAULT, connected=connected(registry)))
+    allowed = TrustOverride(allow_downgrade=True)
+    assert look_for(host, wanted, SearchOptions(allowed, connected=connected(registry))) is not None

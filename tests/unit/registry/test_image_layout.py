@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from provision.engine.tar_streams import Unpacker
 from provision.errors import NotFoundError, ProvisionError
 from provision.progress import silent
-from provision.registry.artifact_images import Trusted, facts_of, find, unpack_layers
+from provision.registry.artifact_images import VerifiedImage, facts_of, find, unpack_layers
 from provision.registry.attached_signatures import verify_signature
 from provision.registry.image_layout import REF_NAME, LayoutWriter, open_layout
 from provision.registry.manifests import Repository
@@ -70,7 +70,7 @@ def written(folder: Path, data: bytes) -> Path:
     return path
 
 
-def pulled(path: Path, folder: Path) -> Trusted:
+def pulled(path: Path, folder: Path) -> VerifiedImage:
     """Do what a host does: find, verify, unpack."""
     repository: Repository = open_layout(open_files(path), REFERENCE)
     name = next(tag for tag in repository.tags() if not tag.endswith(".sig"))

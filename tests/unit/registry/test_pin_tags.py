@@ -14,10 +14,10 @@ from provision.build.package_pins import Resolved
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError
-from provision.registry.find import Lookup, seek_pin
+from provision.registry.find import SearchOptions, find_pin_in_registries
 from provision.registry.image_signature import UntrustedError
 from provision.registry.names import pin_tag
-from provision.registry.publishing import TakenError, pushed_before, set_pin_tag, tag_again
+from provision.registry.publishing import PinTagConflictError, pushed_before, set_pin_tag, tag_again
 from provision.store import obtaining
 from provision.store.obtaining import obtain
 from unit.engine.fake_engine import FakeEngine
@@ -33,11 +33,15 @@ def test_a_pin_leads_to_its_image_whatever_that_is_called(
 ) -> None:
     pin = make_pin()
     have(registry, tmp_path, pin, tag=pin_tag(pin.digest))
-    trusted = seek_pin(settings, pin, Lookup(DEFAULT, connected=connected(registry)))
+    trusted = find_pin_in_registries(
+        settings, pin, SearchOptions(DEFAULT, connected=connected(registry))
+    )
     assert trusted is not None
     assert trusted.image.pin == pin
     assert (
-        seek_pin(settings, make_pin(version="9"), Lookup(DEFAULT, connected=connected(registry)))
+        find_pin_in_registries(
+            settings, make_pin(version="9"), SearchOptions(DEFAULT, connected=connected(registry))
+        )
         is None
     )
 
@@ -48,7 +52,7 @@ def test_the_tag_of_a_pin_that_leads_to_another_image_is_refused(
     pin, other = make_pin(), make_pin(version="9")
     have(registry, tmp_path, other, tag=pin_tag(pin.digest))
     with pytest.raises(UntrustedError):
-        seek_pin(settings, pin, Lookup(DEFAULT, connected=connected(registry)))
+        find_pin_in_registries(settings, pin, SearchOptions(DEFAULT, connected=connected(registry)))
 
 
 def test_the_tag_of_a_pin_is_never_moved(registry: MemoryRegistry, tmp_path: Path) -> None:
@@ -59,14 +63,14 @@ def test_the_tag_of_a_pin_is_never_moved(registry: MemoryRegistry, tmp_path: Pat
     first, second = client.manifest("first"), client.manifest("second")
     tag = set_pin_tag(client, pin, first)
     assert set_pin_tag(client, pin, first) == tag == pin_tag(pin.digest)
-    with pytest.raises(TakenError, match="never moved"):
+    with pytest.raises(PinTagConflictError, match="never moved"):
         set_pin_tag(client, pin, second)
     assert client.manifest(tag).digest == first.digest
     # What is there is pushed by a name only; another build of the same Pin is not pushed at all.
     config = str(json.loads(first.data)["config"]["digest"])
     for known in (config, first.digest):
         assert pushed_before(client, pin, known) == first
-    with pytest.raises(TakenError, match="never moved"):
+    with pytest.raises(PinTagConflictError, match="never moved"):
         pushed_before(client, pin, "sha256:other")
     assert pushed_before(client, make_pin(version="10"), "sha256:other") is None
     tag_again(client, first)
@@ -84,7 +88,7 @@ def test_a_tag_that_another_sets_at_the_same_time_is_an_error(
     tag = pin_tag(pin.digest)
 
     registry.after.append(lambda _tag: registry.manifests.update({tag: second.data}))
-    with pytest.raises(TakenError):
+    with pytest.raises(PinTagConflictError):
         set_pin_tag(client, pin, first)
 
 
@@ -97,7 +101,7 @@ def test_what_would_be_built_is_pulled_by_its_pin(
     monkeypatch.setattr(
         obtaining,
         "look_for_pin",
-        lambda settings, pin, lookup: seek_pin(
+        lambda settings, pin, lookup: find_pin_in_registries(
             settings, pin, replace(lookup, connected=connected(registry))
         ),
     )

@@ -15,7 +15,7 @@ from provision.registry.artifact_images import facts_of
 from provision.registry.image_signature import UntrustedError
 from provision.registry.names import parse_reference
 from provision.registry.registries import (
-    Consent,
+    TrustOverride,
     examine,
     host_reference,
     skopeo_registry,
@@ -102,7 +102,7 @@ def test_the_rules_of_another_driver_do_not_count(
     assert ("rules of 'demo'" in caught.value.message) == (name == "toy")
     if name == "toy":
         # Who says so himself decides.
-        assert examine(host, client, {}, Consent(insecure=True)).verified is None
+        assert examine(host, client, {}, TrustOverride(insecure=True)).verified is None
     del settings
 
 
@@ -128,9 +128,9 @@ def test_a_key_can_be_given(registry: MemoryRegistry, tmp_path: Path, settings: 
     (tmp_path / "other.pub").write_bytes(public_pem(OTHER))
     (tmp_path / "own.pub").write_bytes(public_pem(KEY))
     host = configured(tmp_path, TrustConfig(insecure=True))
-    found(host, registry, consent=Consent(public_key=tmp_path / "own.pub"))
+    found(host, registry, consent=TrustOverride(public_key=tmp_path / "own.pub"))
     with pytest.raises(UntrustedError):
-        found(host, registry, consent=Consent(public_key=tmp_path / "other.pub"))
+        found(host, registry, consent=TrustOverride(public_key=tmp_path / "other.pub"))
     del settings
 
 

@@ -19,7 +19,7 @@ from provision.registry.image_signing import EngineImage, SignedImage, publish, 
 from provision.registry.manifests import find_digest
 from provision.registry.names import parse_reference, pin_tag
 from provision.registry.private_key import FileSigner
-from provision.registry.publishing import TakenError
+from provision.registry.publishing import PinTagConflictError
 from provision.registry.registries import tag_of
 from unit.engine.fake_engine import FakeEngine
 from unit.kmod.artifact import make_pin
@@ -85,7 +85,7 @@ def test_the_tag_of_a_pin_that_moves_while_its_image_is_signed_is_said(
 ) -> None:
     digest = have(registry, tmp_path, PIN, signed=False)
     after_put(registry, signature_tag(digest), lambda: another_build(registry))
-    with pytest.raises(TakenError, match="never moved"):
+    with pytest.raises(PinTagConflictError, match="never moved"):
         sign(settings, registry)
 
 
@@ -123,7 +123,7 @@ def test_a_name_does_not_stay_with_an_image_that_no_one_signed(
     engine = SlowPush(registry, meanwhile)
     engine.have(Image("sha256:ours", (), (), {}, 1))
     image = EngineImage(engine, "sha256:ours", PIN, SIGNER)
-    with pytest.raises(TakenError):
+    with pytest.raises(PinTagConflictError):
         publish(settings, image, NAME, connected=connected(registry))
     client = registry.client(NAME)
     assert find_digest(client, tag_of(PIN).text) == theirs[0]

@@ -11,10 +11,10 @@ from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config, RegistryConfig, TrustConfig
 from provision.pin import Pin
-from provision.registry.artifact_images import Trusted, facts_of
-from provision.registry.find import ArtifactQuery, Lookup, seek
+from provision.registry.artifact_images import VerifiedImage, facts_of
+from provision.registry.find import ArtifactQuery, SearchOptions, find_in_registries
 from provision.registry.names import Reference
-from provision.registry.registries import Consent, tag_of
+from provision.registry.registries import TrustOverride, tag_of
 from provision.sources.market import VersionRequest
 from unit.kmod.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
 from unit.registry.memory import (
@@ -37,7 +37,7 @@ SERIAL = 1_790_000_000
 SOUGHT = ArtifactQuery("demo", VersionRequest(), "open", KERNEL, "debian:12", "x86_64")
 
 
-DEFAULT = Consent()
+DEFAULT = TrustOverride()
 
 
 @pytest.fixture
@@ -95,8 +95,10 @@ def found(
     settings: Settings,
     registry: MemoryRegistry,
     sought: ArtifactQuery = SOUGHT,
-    consent: Consent = DEFAULT,
-) -> Trusted:
-    trusted = seek(settings, sought, Lookup(consent, connected=connected(registry)))
+    consent: TrustOverride = DEFAULT,
+) -> VerifiedImage:
+    trusted = find_in_registries(
+        settings, sought, SearchOptions(consent, connected=connected(registry))
+    )
     assert trusted is not None
     return trusted

@@ -18,7 +18,7 @@ from provision.kmod.verify import verify_artifact
 from provision.pin import Pin
 from provision.progress import Progress
 from provision.registry.image_signature import UntrustedError
-from provision.registry.registries import Consent
+from provision.registry.registries import TrustOverride
 from provision.sources.market import VersionRequest
 from provision.store import pulling, staging
 from provision.store.entries import (
@@ -103,7 +103,7 @@ def test_what_is_unsigned_is_marked_where_it_is_allowed(
     with pytest.raises(UntrustedError):
         found(settings, registry)
     open_host = configured(tmp_path, TrustConfig(insecure=True))
-    for host, consent in ((open_host, DEFAULT), (settings, Consent(insecure=True))):
+    for host, consent in ((open_host, DEFAULT), (settings, TrustOverride(insecure=True))):
         trusted = found(host, registry, consent=consent)
         entry = store_pulled(host, trusted, consent).stored.entry
         assert unsigned_reference(entry) == str(trusted.image.reference)
@@ -119,7 +119,7 @@ def test_the_hosts_key_signs_nothing_that_is_unsigned(
     signed: list[Path] = []
     monkeypatch.setattr(staging, "sign_for_host", lambda entry, *_1, **_2: signed.append(entry))
     have(registry, tmp_path, signed=False)
-    consent = Consent(insecure=True)
+    consent = TrustOverride(insecure=True)
     store_pulled(settings, found(settings, registry, consent=consent), consent)
     assert signed == []
     # Nor is it pulled again for the lack of a signature that it does not get.
@@ -190,7 +190,7 @@ def test_an_older_artifact_is_refused_unless_it_is_allowed(
         store_pulled(settings, before, DEFAULT)
     assert "--allow-downgrade" in (caught.value.resolution or "")
     assert not Layout(settings.root, "demo").entry(old.short_digest).exists()
-    store_pulled(settings, before, Consent(allow_downgrade=True))
+    store_pulled(settings, before, TrustOverride(allow_downgrade=True))
     # Who went back on purpose may do so again, without being asked.
     store_pulled(settings, before, DEFAULT, must_replace=True)
 

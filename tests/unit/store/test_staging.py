@@ -16,8 +16,8 @@ from provision.config import Config, RegistryConfig, TrustConfig
 from provision.errors import ProvisionError
 from provision.kmod.verify import verify_artifact
 from provision.progress import Note
-from provision.registry.artifact_images import Trusted, find
-from provision.registry.registries import Consent
+from provision.registry.artifact_images import VerifiedImage, find
+from provision.registry.registries import TrustOverride
 from provision.store import staging
 from provision.store.entries import remove
 from provision.store.layout import Layout
@@ -91,8 +91,8 @@ class Site:
         self.registry.asked.clear()
         return store_pulled(
             self.settings,
-            Trusted(image, None),
-            Consent(insecure=True),
+            VerifiedImage(image, None),
+            TrustOverride(insecure=True),
             must_replace=replace,
             progress=lambda event: (
                 self.said.append(str(event)) if isinstance(event, Note) else None
