@@ -15,7 +15,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::apply::cdi;
-use crate::apply::spec::MAX_SIZE;
 use crate::cli::cdi_list::Listing;
 use crate::cli::check::SampleContainer;
 use crate::config::settings::Loaded;
@@ -26,6 +25,7 @@ use crate::frontends::{hook, precreate, read_input};
 use crate::log::printable;
 use crate::model::request::ANNOTATION_PREFIX;
 use crate::spec::options::{flag, value, Opt, Words};
+use crate::spec::MAX_CONFIG;
 
 use program::{command, Program, Takes};
 
@@ -192,7 +192,7 @@ fn annotation(words: &Words, word: &str) -> Result<(String, String)> {
 
 fn filter(words: &Words) -> Result<u8> {
     let settings = settings_of(words)?;
-    let config = read_input("the spec", MAX_SIZE)?;
+    let config = read_input("the spec", MAX_CONFIG)?;
     match precreate::run(&settings, &config)? {
         Some(edited) => print(&edited),
         None => print_bytes(&config),
@@ -207,13 +207,9 @@ fn run_hook(words: &Words) -> Result<u8> {
         .map(|given| given.value.clone())
         .collect();
     let state = read_input("the state", hook::MAX_STATE)?;
-    let call = hook::Call {
-        loaded: &settings,
-        library_cache: &library_cache,
-        input: std::str::from_utf8(&state)
-            .map_err(|_| Error::failed("the state on standard input is not UTF-8"))?,
-    };
-    hook::run(&call)?;
+    let state = std::str::from_utf8(&state)
+        .map_err(|_| Error::failed("the state on standard input is not UTF-8"))?;
+    hook::run(&settings, &library_cache, state)?;
     Ok(exit::DONE)
 }
 

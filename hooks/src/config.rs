@@ -1,6 +1,7 @@
 //! The configuration of a host: settings, vendor files and CDI specifications.
 
 pub mod cdi;
+pub mod folder;
 pub mod nvidia;
 pub mod policy;
 pub mod settings;

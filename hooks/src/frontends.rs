@@ -8,8 +8,8 @@
 pub mod amd;
 pub mod cdi;
 pub mod cdi_hook;
-pub mod foreign;
 pub mod hook;
+pub mod interfaces;
 pub mod nvidia;
 pub mod precreate;
 mod program;
@@ -21,7 +21,7 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::apply::spec::Spec;
-use crate::config::settings::Loaded;
+use crate::config::settings::{Loaded, Scheduler};
 use crate::config::vendor_dir;
 use crate::error::{Error, Result};
 use crate::host::answer::collect_answer;
@@ -32,43 +32,67 @@ use crate::host::Host;
 use crate::log::level::Level;
 use crate::log::{Log, Note};
 use crate::model::decide::answers::{answers, Answers};
-use crate::model::decide::{decide, may_ask, Choice, VendorFile};
+use crate::model::decide::{decide, may_ask, Choice};
 use crate::model::edits::paths::{Image, Unseen};
 use crate::model::edits::{Edits, Settled};
 use crate::model::policy::Policy;
 use crate::model::request::{Request, Way};
-use foreign::Foreign;
-use nvidia::Reader;
+use crate::model::vendor::VendorFile;
+use nvidia::Nvidia;
+use sarus::SchedulerLists;
 use scheduled::Scheduled;
 
-/// What a front end works with.
+/// What a front end works with: the settings, and what differs between the names of this program.
 #[derive(Debug)]
-pub struct FrontEnd<'a> {
+pub struct Context<'a> {
     pub loaded: &'a Loaded,
     pub policy: &'a Policy,
     pub log: &'a Log,
-    pub foreign: Foreign<'a>,
-    /// Warnings about configurations, which are logged if something is asked for.
-    pub warnings: &'a [String],
+    pub kind: FrontEndKind,
+    /// NVIDIA's interface. `None`: it is not answered.
+    pub nvidia: Option<Nvidia<'a>>,
+    /// The devices that the scheduler gave to this process.
+    pub scheduled: SchedulerLists,
+    /// `FLAG=VALUE` for which a hook only makes the library cache, instead of what the container
+    /// asks for. Hooks of CDI specifications use this.
+    pub library_cache: &'a [String],
 }
 
-impl<'a> FrontEnd<'a> {
-    /// A front end with the policy and the interfaces of the settings.
-    pub fn new(loaded: &'a Loaded, log: &'a Log, reader: Reader) -> Self {
-        let policy = &loaded.settings.policy;
+/// The kind of front end that reads a request.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum FrontEndKind {
+    /// A runtime, or a filter of specs, which edit the spec.
+    #[default]
+    Runtime,
+    /// A hook, which can't change the spec.
+    Hook,
+}
+
+impl<'a> Context<'a> {
+    /// Under this program's own names: the interfaces are those of the settings.
+    pub fn new(loaded: &'a Loaded, log: &'a Log, kind: FrontEndKind) -> Self {
+        let settings = &loaded.settings;
+        let scheduled = match settings.scheduler {
+            Scheduler::Ignored => SchedulerLists::default(),
+            _ => SchedulerLists::of_process(),
+        };
         Self {
             loaded,
-            policy,
+            policy: &settings.policy,
             log,
-            foreign: Foreign::of_settings(&loaded.settings, reader),
-            warnings: &[],
+            kind,
+            nvidia: Nvidia::of_settings(settings, kind),
+            scheduled,
+            library_cache: &[],
         }
     }
 
-    /// What a config asks for.
-    pub fn request<'b>(&self, config: &'b [u8]) -> Request<'b> {
-        self.foreign
-            .request(config, self.policy, &self.loaded.settings.root)
+    /// Under NVIDIA's names.
+    pub fn of_nvidia(loaded: &'a Loaded, log: &'a Log, nvidia: Nvidia<'a>) -> Self {
+        Self {
+            nvidia: Some(nvidia),
+            ..Self::new(loaded, log, nvidia.kind)
+        }
     }
 
     /// What a container with this request gets, logged. `None`: nothing applies.
@@ -122,7 +146,7 @@ impl<'a> FrontEnd<'a> {
             choices, scheduled, ..
         } = decided;
         let warning = |text: &String| Note::new(Level::Warning, text.clone());
-        notes.extend(self.warnings.iter().map(warning));
+        notes.extend(self.warnings().map(warning));
         let (mut edits, more) = collect(host, choices)?;
         notes.extend(more);
         if let Some(scheduled) = scheduled {
@@ -168,7 +192,7 @@ impl<'a> FrontEnd<'a> {
         }
         let by_files = answers.by_files.iter().map(|answer| answer.ask);
         for ask in by_files.chain(&answers.otherwise) {
-            let (mut own, more) = self.foreign.given(ask, request, host)?;
+            let (mut own, more) = self.beside(ask, request, host)?;
             notes.extend(more);
             if let Some(scheduled) = scheduled.as_ref().filter(|_| ask.way == Way::Cdi) {
                 scheduled.limit(&ask.by, &mut own, notes)?;
@@ -256,13 +280,6 @@ fn read_all(source: impl Read, shown: &str, limit: u64) -> Result<Vec<u8>> {
         )));
     }
     Ok(bytes)
-}
-
-/// The text of a config that asks for something. Errors: it is not UTF-8, which can't happen, as
-/// such a request is in doubt and was refused.
-fn text_of(config: &[u8]) -> Result<&str> {
-    std::str::from_utf8(config)
-        .map_err(|_| Error::failed("the container's config.json is not UTF-8"))
 }
 
 /// The container's root of a spec in a bundle. `None`: the spec names none.

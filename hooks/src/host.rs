@@ -2,11 +2,11 @@
 //! libraries of an inventory, below the folder that is the host's root.
 
 pub mod answer;
+pub mod bundle;
 pub mod capabilities;
 pub mod elf;
 pub mod facts;
 pub mod files;
-pub mod glob;
 pub mod inventory;
 pub mod ldcache;
 pub mod libraries;
@@ -35,7 +35,8 @@ use crate::error::{Error, Result};
 use crate::host::rootfs::listing::names_in;
 use crate::host::rootfs::{cannot_open, open_regular, path_of, Root};
 use crate::model::edits::{lies_in, Access, Device};
-pub use tree::{Found, Tree};
+use crate::model::glob;
+pub use tree::{Tree, TreeEntry};
 use trust::Distrust;
 
 /// More than the kernel writes into any file that is read here.

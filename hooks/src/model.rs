@@ -3,5 +3,7 @@
 
 pub mod decide;
 pub mod edits;
+pub mod glob;
 pub mod policy;
 pub mod request;
+pub mod vendor;

@@ -1,10 +1,12 @@
-//! The formats of the Open Container Initiative: command lines of runtimes, bundles, what specs
-//! ask for, states.
+//! The formats of the Open Container Initiative: command lines of runtimes, what specs ask
+//! for, states.
 
-pub mod bundle;
 pub mod command_line;
 pub mod config;
 pub mod json;
 pub mod keys;
 pub mod options;
 pub mod state;
+
+/// Largest config.json that is read, in bytes.
+pub const MAX_CONFIG: u64 = 64 << 20;

@@ -99,7 +99,7 @@ fn libraries(host: &Tree) -> Vec<Library> {
         names.join(",")
     );
     let host_root = oci_decorator::host::Host::open(host.0.path()).unwrap();
-    let file = oci_decorator::model::decide::VendorFile {
+    let file = oci_decorator::model::vendor::VendorFile {
         name: "x".into(),
         path: "x.json".into(),
         content: Ok(oci_decorator::config::vendor::parse(&config).unwrap()),

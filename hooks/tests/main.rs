@@ -14,6 +14,7 @@ mod fuzz;
 mod hook;
 mod hostile;
 mod image;
+mod layers;
 mod ldconfig;
 mod left_out;
 mod log;

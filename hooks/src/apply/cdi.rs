@@ -1,15 +1,16 @@
 //! Generates CDI specifications (Container Device Interface) from the inventories of vendor files.
 //! <https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md>
 
+use std::cell::OnceCell;
+
 use serde_json::json;
 
 use crate::config::settings::Settings;
-use crate::config::vendor::Vendor;
 use crate::config::vendor_dir;
 use crate::error::{Error, Result};
 use crate::host::Host;
-use crate::model::decide::VendorFile;
 use crate::model::edits::Edits;
+use crate::model::vendor::{Vendor, VendorFile};
 use devices::{Devices, Hook};
 
 pub use files::{write, write_each};
@@ -38,50 +39,77 @@ pub struct Request<'a> {
 /// The specification as text. Errors: a vendor file has mistakes, a driver is not installed, or
 /// this host has nothing of the inventory.
 pub fn generate(request: &Request) -> Result<String> {
-    let files = vendor_dir::read(&request.settings.config_dir)?;
-    let chosen = choose(&files, request)?;
-    let kind = kind(&chosen)?;
-    let host = Host::open(&request.settings.root)?;
-    let mut devices = Devices::new(&host, Hook::new(&request.hook_words)?);
-    let single = chosen.len() == 1;
-    let mut all = Edits::default();
-    let mut flags = Vec::new();
-    for (file, vendor) in &chosen {
-        let prefix = if single {
-            String::new()
-        } else {
-            format!("{}-", file.name)
-        };
-        all.append(devices.add_vendor(file, vendor, &prefix)?);
-        flags.push(format!("{}=all", vendor.activation_flag));
-    }
-    all.sort();
-    devices.add("all", &all, &flags);
-    let document = json!({
-        "cdiVersion": VERSION,
-        "kind": kind,
-        "devices": devices.found()?,
-    });
-    Ok(format!("{document:#}\n"))
+    let sources = Sources::read(request.settings)?;
+    sources.specification(request.vendor, &request.hook_words)
 }
 
-fn choose<'a>(
-    files: &'a [VendorFile],
-    request: &Request,
-) -> Result<Vec<(&'a VendorFile, &'a Vendor)>> {
-    let folder = request.settings.config_dir.display();
-    let mut chosen = Vec::new();
-    for file in files {
-        if request.vendor.is_none_or(|name| name == file.name) {
-            chosen.push((file, file.usable()?));
-        }
+/// What specifications are made from, read once for all of them.
+struct Sources<'a> {
+    settings: &'a Settings,
+    files: Vec<VendorFile>,
+    host: OnceCell<Host>,
+}
+
+impl<'a> Sources<'a> {
+    fn read(settings: &'a Settings) -> Result<Self> {
+        Ok(Self {
+            settings,
+            files: vendor_dir::read(&settings.config_dir)?,
+            host: OnceCell::new(),
+        })
     }
-    match (chosen.is_empty(), request.vendor) {
-        (false, _) => Ok(chosen),
-        (true, Some(name)) => Err(Error::not_found(format!("{folder} has no {name}.json"))
-            .resolve(format!("see which vendor files there are: oci-decorator check --config-dir {folder}"))),
-        (true, None) => Err(Error::not_found(format!("{folder} has no vendor files"))
-            .resolve(format!("install a driver, which brings one: provision apply; or copy one of ours, for example: cp /usr/share/oci-decorator/vendors/oci-amd.json {folder}"))),
+
+    /// Errors: the root can't be opened, which is said only where the vendor files are well.
+    fn host(&self) -> Result<&Host> {
+        if let Some(host) = self.host.get() {
+            return Ok(host);
+        }
+        let host = Host::open(&self.settings.root)?;
+        Ok(self.host.get_or_init(|| host))
+    }
+
+    fn specification(&self, vendor: Option<&str>, hook_words: &[String]) -> Result<String> {
+        let chosen = self.choose(vendor)?;
+        let kind = kind(&chosen)?;
+        let mut devices = Devices::new(self.host()?, Hook::new(hook_words)?);
+        let single = chosen.len() == 1;
+        let mut all = Edits::default();
+        let mut flags = Vec::new();
+        for (file, vendor) in &chosen {
+            let prefix = if single {
+                String::new()
+            } else {
+                format!("{}-", file.name)
+            };
+            all.append(devices.add_vendor(file, vendor, &prefix)?);
+            flags.push(format!("{}=all", vendor.activation_flag));
+        }
+        all.sort();
+        devices.add("all", &all, &flags);
+        let document = json!({
+            "cdiVersion": VERSION,
+            "kind": kind,
+            "devices": devices.found()?,
+        });
+        Ok(format!("{document:#}\n"))
+    }
+
+    /// The vendor file of this name, or all of them. Errors: there is none, or one has mistakes.
+    fn choose(&self, vendor: Option<&str>) -> Result<Vec<(&VendorFile, &Vendor)>> {
+        let folder = self.settings.config_dir.display();
+        let mut chosen = Vec::new();
+        for file in &self.files {
+            if vendor.is_none_or(|name| name == file.name) {
+                chosen.push((file, file.usable()?));
+            }
+        }
+        match (chosen.is_empty(), vendor) {
+            (false, _) => Ok(chosen),
+            (true, Some(name)) => Err(Error::not_found(format!("{folder} has no {name}.json"))
+                .resolve(format!("see which vendor files there are: oci-decorator check --config-dir {folder}"))),
+            (true, None) => Err(Error::not_found(format!("{folder} has no vendor files"))
+                .resolve(format!("install a driver, which brings one: provision apply; or copy one of ours, for example: cp /usr/share/oci-decorator/vendors/oci-amd.json {folder}"))),
+        }
     }
 }
 

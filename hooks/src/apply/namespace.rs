@@ -11,9 +11,10 @@ use rustix::fs::{makedev, mknodat, AtFlags, FileType, Gid, Mode, Uid};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::host::rootfs::{split, Rootfs};
+use crate::host::rootfs::Rootfs;
 use crate::log::level::Level;
 use crate::log::Note;
+use crate::model::edits::paths::split;
 use crate::model::edits::{variable_name, DescribedMount, Device, Edits, Settled};
 
 use mounts::Opened;
@@ -24,7 +25,7 @@ type BySource = FxHashMap<String, Vec<Opened>>;
 
 /// The files and nodes of the host that a container may get, opened before its namespace is joined.
 #[derive(Debug, Default)]
-pub struct Hosts {
+pub struct DetachedMounts {
     mounts: BySource,
     described: BySource,
     /// Nodes to mount, for containers in which nodes that we make would not work: in a user
@@ -32,7 +33,7 @@ pub struct Hosts {
     nodes: Option<BySource>,
 }
 
-impl Hosts {
+impl DetachedMounts {
     /// Errors: a file or node of the host can't be opened for a mount.
     pub fn open(edits: &Edits, process: &Process) -> Result<Self> {
         let mut mounts = BySource::default();

@@ -14,12 +14,11 @@ use crate::error::{Error, Result};
 use crate::model::edits::{
     Attribute, DescribedMount, Mount, Mounted, Present, Settled, FILE_MOUNT,
 };
+use crate::spec::config::Config;
 use crate::spec::json::{quote, RawObject};
 use crate::spec::keys;
 use splice::{apply, extend, Additions, Splice};
 
-/// Largest spec that is read, in bytes.
-pub const MAX_SIZE: u64 = 64 << 20;
 /// Types of file systems that a runtime creates for each container.
 const NEW_FILE_SYSTEMS: [&str; 9] = [
     "tmpfs", "proc", "sysfs", "devpts", "mqueue", "cgroup", "cgroup2", "ramfs", "devtmpfs",
@@ -34,10 +33,21 @@ pub struct Spec<'a> {
 }
 
 impl<'a> Spec<'a> {
-    /// Errors: the text is not a JSON object, or has a key twice.
-    pub fn parse(text: &'a str) -> Result<Self> {
-        let members = object("", text)?;
+    /// Errors: the config is not a JSON object, or has a key twice.
+    pub fn of(config: &Config<'a>) -> Result<Self> {
+        let (text, members) = config.members()?;
+        let members = checked("", members.clone())?;
         Ok(Self { text, members })
+    }
+
+    /// The same from a text.
+    pub fn parse(text: &'a str) -> Result<Self> {
+        Self::of(&Config::parse(text.as_bytes()))
+    }
+
+    /// The spec without edits.
+    pub fn text(&self) -> &'a str {
+        self.text
     }
 
     /// `root.path`, relative to the bundle or absolute.
@@ -168,7 +178,14 @@ fn present(value: Option<&RawValue>) -> Option<&RawValue> {
 }
 
 fn object<'a>(key: &str, text: &'a str) -> Result<RawObject<'a>> {
-    let members: RawObject = serde_json::from_str(text).map_err(|e| invalid(key, &e))?;
+    checked(
+        key,
+        serde_json::from_str(text).map_err(|e| invalid(key, &e))?,
+    )
+}
+
+/// Errors: runtimes may read a member differently.
+fn checked<'a>(key: &str, members: RawObject<'a>) -> Result<RawObject<'a>> {
     if let Some(name) = members.duplicate() {
         return Err(invalid(key, &format!("{name:?} is given twice")));
     }

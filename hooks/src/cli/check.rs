@@ -8,16 +8,17 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use crate::config::settings::Loaded;
-use crate::config::vendor::Mistake;
 use crate::config::vendor_dir;
 use crate::error::{exit, Error, Result};
-use crate::frontends::scheduled::{self, Scheduled};
+use crate::frontends::interfaces::reserved;
+use crate::frontends::scheduled::Scheduled;
 use crate::host::inventory::{collect_whole, Item, Report};
 use crate::host::Host;
 use crate::log::level::Level;
-use crate::model::decide::{decide, Choice, VendorFile};
+use crate::model::decide::{decide, Choice};
 use crate::model::policy::Policy;
 use crate::model::request::{asked, Asked, Request};
+use crate::model::vendor::{Mistake, VendorFile};
 
 pub use interfaces::SampleContainer;
 
@@ -69,7 +70,7 @@ pub fn run(container: &SampleContainer, loaded: &Loaded, nvidia: &Path) -> Resul
     let mut ignored = Vec::new();
     let mut refused = None;
     let mut request = container.request();
-    scheduled::reserve(&mut request, settings);
+    request.reserved = reserved(settings, None);
     let asks = !container.environment.is_empty() || !container.annotations.is_empty();
     let choices = if asks {
         let decided = decide(&files, &request, &settings.policy);

@@ -11,9 +11,9 @@ use crate::config::settings;
 use crate::error::{exit, Result};
 use crate::frontends::hook::MAX_STATE;
 use crate::frontends::nvidia::legacy::SETTINGS_OPTION;
-use crate::frontends::nvidia::programs::{run_hook, HookCall, Settings};
-use crate::frontends::nvidia::HOOKS;
-use crate::frontends::read_input;
+use crate::frontends::nvidia::programs::run_hook;
+use crate::frontends::nvidia::{Nvidia, HOOKS};
+use crate::frontends::{read_input, FrontEndKind};
 use crate::log::printable;
 use crate::spec::options::{flag, value, Opt, Words};
 
@@ -97,12 +97,9 @@ fn prestart(place: &Place, own: Option<&Path>, is_debug: bool) -> Result<u8> {
         }
     }
     let state = read_input("the state", MAX_STATE)?;
-    let call = HookCall {
-        loaded: &settings::load(own),
-        nvidia: Settings::new(&loaded, place),
-        input: std::str::from_utf8(&state)
-            .map_err(|_| crate::error::Error::failed("the state on standard input is not UTF-8"))?,
-    };
-    run_hook(&call)?;
+    let state = std::str::from_utf8(&state)
+        .map_err(|_| crate::error::Error::failed("the state on standard input is not UTF-8"))?;
+    let nvidia = Nvidia::of_loaded(&loaded, place, FrontEndKind::Hook);
+    run_hook(&settings::load(own), nvidia, state)?;
     Ok(exit::DONE)
 }

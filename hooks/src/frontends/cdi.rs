@@ -59,7 +59,7 @@ pub fn edits(names: &[String], folders: &[PathBuf], host: &Host) -> Result<(Edit
     if let Some(error) = together(unknown, more) {
         return Err(error);
     }
-    let mut composer = edit::Composer::new(host);
+    let mut composer = edit::CdiEditBuilder::new(host);
     for device in &found {
         composer.add(device)?;
     }

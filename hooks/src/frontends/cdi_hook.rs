@@ -17,14 +17,14 @@ use crate::apply::namespace::params;
 use crate::apply::spec::Spec;
 use crate::apply::{cannot_link, cannot_list};
 use crate::error::{Error, Result};
-use crate::frontends::text_of;
+use crate::host::bundle::read_config;
 use crate::host::ldcache::drop_in;
 use crate::host::rootfs::Rootfs;
 use crate::log::level::Level;
 use crate::log::Note;
 use crate::model::edits::paths::clean;
 use crate::model::edits::{Compat, Link};
-use crate::spec::bundle::read_config;
+use crate::spec::config::Config;
 use crate::spec::state;
 
 pub use call::{parse, Verb, VERBS};
@@ -56,7 +56,7 @@ pub fn run(verb: &Verb, state: &str) -> Result<Vec<Note>> {
         let path = path.display();
         return Err(Error::failed(format!("the state's bundle has no {path}")));
     };
-    let spec = Spec::parse(text_of(&config)?)?;
+    let spec = Spec::of(&Config::parse(&config))?;
     let mut rootfs = open_root(&spec, &bundle)?;
     rustix::process::umask(rustix::fs::Mode::empty());
     let present = spec.present()?;

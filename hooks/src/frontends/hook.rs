@@ -6,20 +6,20 @@
 //! engine named.
 
 use crate::apply::namespace::process::Process;
-use crate::apply::namespace::{cgroup, params, Hosts};
+use crate::apply::namespace::{cgroup, params, DetachedMounts};
 use crate::apply::spec::Spec;
 use crate::apply::write_files;
 use crate::config::settings::Loaded;
 use crate::error::{Error, Result};
-use crate::frontends::nvidia::Reader;
-use crate::frontends::{self, text_of, FrontEnd};
+use crate::frontends::{self, Context, FrontEndKind};
+use crate::host::bundle::read_config;
 use crate::log::level::Level;
 use crate::log::{Log, Note};
 use crate::model::edits::paths::clean;
 use crate::model::edits::{Edits, Mount, Present};
 use crate::model::policy::Policy;
 use crate::model::request::Request;
-use crate::spec::bundle::read_config;
+use crate::spec::config::Config;
 use crate::spec::state::State;
 
 /// Stages at which the container's namespaces exist and its root is not yet entered.
@@ -36,80 +36,50 @@ pub fn is_stage(word: &str) -> bool {
 /// Largest state that is read, in bytes.
 pub const MAX_STATE: u64 = 1 << 20;
 
-/// The call of a hook.
-#[derive(Debug)]
-pub struct Call<'a> {
-    pub loaded: &'a Loaded,
-    /// `FLAG=VALUE` for which only the library cache is made, instead of what the container asks
-    /// for. Hooks of CDI specifications use this.
-    pub library_cache: &'a [String],
-    /// The state, as the runtime wrote it.
-    pub input: &'a str,
-}
-
-/// Runs the hook at one of [`STAGES`]. Errors: the start is refused.
-pub fn run(call: &Call) -> Result<()> {
-    let state = State::parse(call.input)?;
-    let settings = &call.loaded.settings;
+/// Runs the hook at one of [`STAGES`] with a state, as the runtime wrote it. `library_cache`: as in
+/// [`Context`]. Errors: the start is refused.
+pub fn run(loaded: &Loaded, library_cache: &[String], input: &str) -> Result<()> {
+    let state = State::parse(input)?;
+    let settings = &loaded.settings;
     let log = Log::new(settings.log_level, settings.log_file.clone(), &state.id);
-    let mut front_end = FrontEnd::new(call.loaded, &log, Reader::Hook);
+    let mut context = Context::new(loaded, &log, FrontEndKind::Hook);
     // The engine decides who may name a CDI device.
     let everything = Policy::default();
-    if !call.library_cache.is_empty() {
-        front_end.policy = &everything;
+    if !library_cache.is_empty() {
+        context.policy = &everything;
+        context.library_cache = library_cache;
     }
-    let task = Task {
-        library_cache: call.library_cache,
-        leaves_cgroups: false,
-    };
-    act(&front_end, &task, &state)
-}
-
-/// The part of a hook's work to do.
-#[derive(Debug)]
-pub struct Task<'a> {
-    /// As in [`Call`].
-    pub library_cache: &'a [String],
-    /// Another program gives the right to use the devices.
-    pub leaves_cgroups: bool,
-}
-
-impl Task<'_> {
-    fn is_for_cache_only(&self) -> bool {
-        !self.library_cache.is_empty()
-    }
-
-    fn request<'b>(&'b self, front_end: &FrontEnd, config: &'b [u8]) -> Request<'b> {
-        if self.is_for_cache_only() {
-            Request::of_environment(self.library_cache.iter().map(String::as_str))
-        } else {
-            front_end.request(config)
-        }
-    }
+    act(&context, &state)
 }
 
 /// Puts everything into the container. Logs the error if that fails.
-pub fn act(front_end: &FrontEnd, task: &Task, state: &State) -> Result<()> {
-    let done = decorate(front_end, task, state);
+pub fn act(context: &Context, state: &State) -> Result<()> {
+    let done = decorate(context, state);
     if let Err(error) = &done {
         let note = Note::new(Level::Error, format!("start refused: {error}"));
-        front_end.log.write(&note);
+        context.log.write(&note);
     }
     done
 }
 
-fn decorate(front_end: &FrontEnd, task: &Task, state: &State) -> Result<()> {
-    let log = front_end.log;
+fn decorate(context: &Context, state: &State) -> Result<()> {
+    let log = context.log;
     let path = state.bundle.join("config.json");
     let Some((config, _)) = read_config(&path)? else {
         let path = path.display();
         return Err(Error::failed(format!("the state's bundle has no {path}")));
     };
-    let cache_only = task.is_for_cache_only();
-    let Some(mut edits) = front_end.edits(&task.request(front_end, &config))? else {
+    let config = Config::parse(&config);
+    let cache_only = !context.library_cache.is_empty();
+    let request = if cache_only {
+        Request::of_environment(context.library_cache.iter().map(String::as_str))
+    } else {
+        context.request(&config)
+    };
+    let Some(mut edits) = context.edits(&request)? else {
         return Ok(());
     };
-    let spec = Spec::parse(text_of(&config)?)?;
+    let spec = Spec::of(&config)?;
     let present = spec.present()?;
     edits.leave_listed(&present);
     // The image is seen too late to decide between a folder and its files.
@@ -117,19 +87,17 @@ fn decorate(front_end: &FrontEnd, task: &Task, state: &State) -> Result<()> {
     let process = Process::open(state.pid)?;
     let hosts = if cache_only {
         edits.mounts = by_spec(edits.mounts, &present);
-        Hosts::default()
+        DetachedMounts::default()
     } else {
-        open_hosts(
-            &edits,
-            &process,
-            (!task.leaves_cgroups).then_some(&*state.id),
-        )?
+        // Another program may give the right to use the devices.
+        let no_cgroups = context.nvidia.is_some_and(|it| it.config.no_cgroups);
+        open_hosts(&edits, &process, (!no_cgroups).then_some(&*state.id))?
     };
     process.join()?;
     let mut rootfs = frontends::rootfs(&spec, &state.bundle)?
         .ok_or_else(|| Error::failed("the container's config.json has no root.path"))?;
     rustix::process::umask(rustix::fs::Mode::empty());
-    let root = &front_end.loaded.settings.root;
+    let root = &context.loaded.settings.root;
     let settled = frontends::settle(edits, &spec, Some(&rootfs), root, log)?;
     rootfs.open_new(settled.new_file_systems());
     if !cache_only {
@@ -144,8 +112,8 @@ fn decorate(front_end: &FrontEnd, task: &Task, state: &State) -> Result<()> {
 
 /// Opens the files to mount, and gives the right to use the devices to the container with this id,
 /// if there is one. This process is still on the host.
-fn open_hosts(edits: &Edits, process: &Process, id: Option<&str>) -> Result<Hosts> {
-    let hosts = Hosts::open(edits, process)?;
+fn open_hosts(edits: &Edits, process: &Process, id: Option<&str>) -> Result<DetachedMounts> {
+    let hosts = DetachedMounts::open(edits, process)?;
     if let Some(id) = id.filter(|_| !process.is_rootless()) {
         cgroup::allow(&edits.devices, process, id)?;
     }

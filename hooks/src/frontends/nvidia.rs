@@ -12,16 +12,19 @@ pub mod programs;
 mod requirements;
 
 use std::path::Path;
+use std::sync::LazyLock;
 
-use crate::config::nvidia::{Config, Mode};
+use crate::config::nvidia::{Config, Loaded, Mode, Place, DEFAULT_PATH};
+use crate::config::settings::Settings;
 use crate::error::{Error, Result};
 use crate::frontends::cdi::params_edit;
 use crate::host::Host;
-use crate::model::decide::not_scheduled;
 use crate::model::edits::Edits;
-use crate::model::policy::{Policy, Who};
-use crate::model::request::{Request, Source, Way};
-use crate::spec::config::{hooks_at, Wanted, HOOK_STAGES};
+use crate::model::policy::{Judge, Policy};
+use crate::model::request::{Interface, Request, Source, Way};
+use crate::spec::config::{Config as Spec, ScanScope, HOOK_STAGES};
+
+use super::FrontEndKind;
 
 pub use devices::Words;
 
@@ -39,23 +42,21 @@ const MOUNTS: &str = "/var/run/nvidia-container-devices";
 /// Programs of hooks that an edited spec no longer needs.
 pub const HOOKS: [&str; 2] = ["nvidia-container-runtime-hook", "nvidia-container-toolkit"];
 
-/// The kind of front end that reads the request.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub enum Reader {
-    /// A runtime, or a filter of specs, which edit the spec.
-    #[default]
-    Runtime,
-    /// A hook, which can't change the spec.
-    Hook,
-}
+/// The configuration for NVIDIA's interface under this program's own names: by the vendor file.
+static OWN: LazyLock<Config> = LazyLock::new(|| Config {
+    mode: Mode::JitCdi,
+    ..Config::default()
+});
 
 /// The parameters of NVIDIA's interface.
 #[derive(Debug, Clone, Copy)]
 pub struct Nvidia<'a> {
     pub config: &'a Config,
-    /// Why the configuration may not be the intended one.
+    /// Why the configuration may not be the intended one: every mistake in it. A container that
+    /// asks for devices is refused with them.
     pub problem: Option<&'a Error>,
-    pub reader: Reader,
+    pub warnings: &'a [String],
+    pub kind: FrontEndKind,
     /// CDI annotations count, because no engine has handled them.
     pub reads_annotations: bool,
     /// The path of the configuration, unless it is the default.
@@ -63,26 +64,51 @@ pub struct Nvidia<'a> {
 }
 
 impl<'a> Nvidia<'a> {
+    /// The interface under this program's own names. `None`: the settings do not list it.
+    pub fn of_settings(settings: &Settings, kind: FrontEndKind) -> Option<Self> {
+        let is_listed = settings.interfaces.contains(&Interface::Nvidia);
+        is_listed.then(|| Self {
+            config: &OWN,
+            problem: None,
+            warnings: &[],
+            kind,
+            reads_annotations: false,
+            file: None,
+        })
+    }
+
+    /// The interface under NVIDIA's names, with the configuration that was loaded from a place.
+    pub fn of_loaded(loaded: &'a Loaded, place: &'a Place, kind: FrontEndKind) -> Self {
+        Self {
+            config: &loaded.config,
+            problem: loaded.problem.as_ref(),
+            warnings: &loaded.warnings,
+            kind,
+            reads_annotations: kind == FrontEndKind::Runtime,
+            file: (place.path != Path::new(DEFAULT_PATH)).then_some(&place.path),
+        }
+    }
+
     /// The parts of a config that are read for this interface.
-    pub fn wanted(&self) -> Wanted<'a> {
+    pub fn scan_scope(&self) -> ScanScope<'a> {
         let prefixes: &[String] = if self.reads_annotations {
             &self.config.cdi_prefixes
         } else {
             &[]
         };
-        Wanted {
+        ScanScope {
             mounts_below: self.config.volume_mounts.then_some(MOUNTS),
             cdi_prefixes: prefixes,
         }
     }
 
     /// Adds what a container asks for through this interface to its request.
-    pub fn read(&self, request: &mut Request, config: &[u8], policy: &Policy, host: &HostOf) {
-        if self.suspect(request, |_| true).is_none() {
+    pub fn read(&self, request: &mut Request, config: &Spec, policy: &Policy, host: &HostOf) {
+        if self.possible_trigger(request, |_| true).is_none() {
             return;
         }
-        request.suspect = self.suspect(request, |source| policy.who(source) != Who::None);
-        if request.doubt.is_none() && request.suspect.is_some() {
+        request.possible_trigger = self.possible_trigger(request, |source| policy.may_use(source));
+        if request.doubt.is_none() && request.possible_trigger.is_some() {
             request.doubt = self.problem.cloned();
         }
         if request.doubt.is_some() {
@@ -92,8 +118,7 @@ impl<'a> Nvidia<'a> {
         for (candidate, way) in counting {
             let ask = self.ask(request, candidate, way, policy, &mut refused);
             if ask.way == Way::Hook {
-                let text = std::str::from_utf8(config).unwrap_or_default();
-                request.hooks = hooks_at(text, &HOOK_STAGES[..1]);
+                request.hooks = config.hooks_at(&HOOK_STAGES[..1]);
             }
             request.asks.push(ask);
         }
@@ -102,7 +127,7 @@ impl<'a> Nvidia<'a> {
 
     /// The variable, mount or annotation that may ask for something, in any reading of the request
     /// and in a source that may count.
-    fn suspect(&self, request: &Request, may: impl Fn(Source) -> bool) -> Option<String> {
+    fn possible_trigger(&self, request: &Request, may: impl Fn(Source) -> bool) -> Option<String> {
         let annotation = request.cdi.first();
         let annotation = annotation.filter(|_| may(Source::Cdi) && may(Source::Annotations));
         if let Some((key, _)) = annotation {
@@ -147,7 +172,9 @@ impl<'a> Nvidia<'a> {
         host: &HostOf,
     ) -> (Vec<(Candidate, Way)>, Vec<String>) {
         let (mut counting, mut refused) = (Vec::new(), Vec::new());
-        let is_scheduled = !request.reserved.is_empty();
+        let is_scheduled = request.has_scheduler();
+        let judge =
+            Judge::of(policy, request).with_nvidias_rule(self.config.environment_when_unprivileged);
         let declined = policy.images_may_annotate() && devices::are_declined(request, self.config);
         for mut candidate in devices::candidates(request, self.config) {
             if declined && candidate.sources.contains(&Source::Annotations) {
@@ -165,15 +192,8 @@ impl<'a> Nvidia<'a> {
             if way == Way::Cdi || names.iter().any(|name| is_named(name)) {
                 candidate.require_cdi();
             }
-            let judged = if is_scheduled && !is_apart(request, &candidate, way) {
-                Err(not_scheduled(&candidate.by))
-            } else {
-                let mut sources = candidate.sources.iter();
-                let by_policy = sources.try_for_each(|source| {
-                    policy.judge_source(*source, request.privileged, &candidate.by)
-                });
-                by_policy.and_then(|()| self.judge(request, &candidate))
-            };
+            let is_allowed = is_allowed_beside_scheduler(request, &candidate, way);
+            let judged = judge.judge(&candidate.sources, &candidate.by, is_allowed);
             match judged {
                 Ok(()) => counting.push((candidate, way)),
                 Err(reason) => refused.push(reason),
@@ -188,14 +208,14 @@ impl<'a> Nvidia<'a> {
     /// True for a hook that NVIDIA's runtime leaves out in the modes that make a specification.
     fn is_disabled(&self, hook: &str) -> bool {
         let names = &self.config.disabled_hooks;
-        self.reader == Reader::Runtime
+        self.kind == FrontEndKind::Runtime
             && matches!(self.config.mode, Mode::Auto | Mode::JitCdi)
             && names.iter().any(|name| name == "all" || name == hook)
     }
 
     fn way(&self, candidate: &Candidate, host: &HostOf) -> Way {
         let is_tegra = || host.open().is_ok_and(|host| mode::is_tegra(&host));
-        let way = mode::way(self.config.mode, self.reader, candidate.names(), is_tegra);
+        let way = mode::way(self.config.mode, self.kind, candidate.names(), is_tegra);
         // A hook does not have the scheduler's environment, and reads the container's mounts first.
         if way == Way::Hook && candidate.is_schedulers() {
             return Way::VendorFile;
@@ -203,25 +223,13 @@ impl<'a> Nvidia<'a> {
         way
     }
 
-    /// Applies NVIDIA's own rule about variables of images.
-    fn judge(&self, request: &Request, candidate: &Candidate) -> std::result::Result<(), String> {
-        let by_environment = candidate.sources.contains(&Source::Environment);
-        if self.config.environment_when_unprivileged || request.privileged || !by_environment {
-            return Ok(());
-        }
-        Err(format!(
-            "{} of the container's environment does not count: the container is not privileged, and accept-nvidia-visible-devices-envvar-when-unprivileged is false",
-            candidate.by
-        ))
-    }
-
     /// What a spec gets in addition to a vendor file's answer. Programs of the driver must not make
     /// nodes in a container that was given its nodes. Our hook prevents that itself. The runtime
     /// starts before the container exists, so it adds a hook, but only if the driver's settings on
     /// the host require it.
     pub fn beside(&self, host: &Host) -> Result<Edits> {
-        let hook = match self.reader {
-            Reader::Runtime
+        let hook = match self.kind {
+            FrontEndKind::Runtime
                 if self.reads_annotations
                     && !self.is_disabled("disable-device-node-modification") =>
             {
@@ -231,7 +239,7 @@ impl<'a> Nvidia<'a> {
         };
         Ok(Edits {
             hooks: hook.into_iter().collect(),
-            keeps_nodes: self.reader == Reader::Hook,
+            keeps_nodes: self.kind == FrontEndKind::Hook,
             ..Edits::default()
         })
     }
@@ -248,7 +256,7 @@ impl HostOf<'_> {
 }
 
 /// True for a candidate that counts although a scheduler gives the devices.
-fn is_apart(request: &Request, candidate: &Candidate, way: Way) -> bool {
+fn is_allowed_beside_scheduler(request: &Request, candidate: &Candidate, way: Way) -> bool {
     let mut names = candidate.names().iter();
     let is_others = |name: &String| {
         let kind = name.split_once('=').map(|(kind, _)| kind);

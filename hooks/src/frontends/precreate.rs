@@ -6,11 +6,11 @@ use std::path::Path;
 use crate::apply::spec::Spec;
 use crate::config::settings::Loaded;
 use crate::error::{exit, Result};
-use crate::frontends::nvidia::Reader;
-use crate::frontends::{self, text_of, FrontEnd};
+use crate::frontends::{self, Context, FrontEndKind};
 use crate::host::rootfs::Rootfs;
 use crate::log::level::Level;
 use crate::log::{Log, Note};
+use crate::spec::config::Config;
 
 /// The edited spec. `None`: nothing applies, and every byte of the spec stays.
 /// Errors: the start is refused.
@@ -26,11 +26,12 @@ pub fn run(loaded: &Loaded, config: &[u8]) -> Result<Option<String>> {
 }
 
 fn edit(loaded: &Loaded, config: &[u8], log: &Log) -> Result<Option<String>> {
-    let front_end = FrontEnd::new(loaded, log, Reader::Runtime);
-    let Some(mut edits) = front_end.edits(&front_end.request(config))? else {
+    let context = Context::new(loaded, log, FrontEndKind::Runtime);
+    let config = Config::parse(config);
+    let Some(mut edits) = context.edits(&context.request(&config))? else {
         return Ok(None);
     };
-    let spec = Spec::parse(text_of(config)?)?;
+    let spec = Spec::of(&config)?;
     // The image may still change after this stage, so only single files are safe to mount.
     edits.folders.clear();
     let rootfs = rootfs_to_look_at(&spec)?;

@@ -12,17 +12,18 @@ use rustix::fs::Stat;
 
 use crate::apply::spec::Spec;
 use crate::apply::write_files;
+use crate::config::nvidia;
 use crate::config::settings::{self, Loaded};
 use crate::error::{exit, Error, Result};
-use crate::frontends::foreign::Foreign;
-use crate::frontends::nvidia::{Nvidia, Reader};
+use crate::frontends::nvidia::Nvidia;
 use crate::frontends::program::{candidates, is_executable, PATH};
-use crate::frontends::{self, text_of, FrontEnd};
+use crate::frontends::{self, Context, FrontEndKind};
+use crate::host::bundle;
 use crate::log::clock;
 use crate::log::level::Level;
 use crate::log::{append, printable, Log, Note};
-use crate::spec::bundle;
 use crate::spec::command_line::{Arguments, Create, LogFormat};
+use crate::spec::config::Config;
 use crate::spec::json::quote;
 
 /// The program's name as a runtime.
@@ -33,25 +34,10 @@ pub fn run(words: &[OsString]) -> u8 {
     run_as(words, None)
 }
 
-/// What differs for the runtime under another program's name.
-#[derive(Debug)]
-pub struct Guise<'a> {
-    pub nvidia: Nvidia<'a>,
-    /// Low-level runtimes. `None`: those of our settings.
-    pub runtimes: Option<&'a [String]>,
-    /// The file that has them.
-    pub file: &'a Path,
-    /// `None`: the level of our settings.
-    pub log_level: Option<Level>,
-    pub log_file: Option<PathBuf>,
-    /// Warnings about the configuration, which are logged if something is asked for.
-    pub warnings: &'a [String],
-}
-
-/// Runs the command line of a runtime under another program's name. Returns only if that fails.
-pub fn run_as(words: &[OsString], guise: Option<&Guise>) -> u8 {
+/// Runs the command line of a runtime, under NVIDIA's name or our own. Returns only if that fails.
+pub fn run_as(words: &[OsString], nvidia: Option<Nvidia>) -> u8 {
     let arguments = Arguments::parse(words);
-    let error = match start(&arguments, words, guise) {
+    let error = match start(&arguments, words, nvidia) {
         Ok(never) => match never {},
         Err(error) => error,
     };
@@ -62,23 +48,24 @@ pub fn run_as(words: &[OsString], guise: Option<&Guise>) -> u8 {
 fn start(
     arguments: &Arguments,
     words: &[OsString],
-    guise: Option<&Guise>,
+    nvidia: Option<Nvidia>,
 ) -> Result<std::convert::Infallible> {
     // Containers can be stopped even if the settings are broken.
     let named = settings::named_by_environment();
     let loaded = settings::load(named.as_deref());
     if let Some(likeliest) = arguments.creates.first() {
-        decorate(&loaded, arguments, &likeliest.container, guise)?;
+        decorate(&loaded, arguments, &likeliest.container, nvidia)?;
     }
-    let (runtimes, file) = match guise.and_then(|guise| Some((guise.runtimes?, guise.file))) {
-        Some(theirs) => theirs,
-        None => (
-            loaded.settings.runtimes.as_slice(),
-            named
-                .as_deref()
-                .unwrap_or(Path::new(settings::DEFAULT_PATH)),
-        ),
-    };
+    let theirs = nvidia.and_then(|nvidia| {
+        let file = nvidia.file.unwrap_or(Path::new(nvidia::DEFAULT_PATH));
+        Some((nvidia.config.runtimes.as_deref()?, file))
+    });
+    let (runtimes, file) = theirs.unwrap_or((
+        &loaded.settings.runtimes,
+        named
+            .as_deref()
+            .unwrap_or(Path::new(settings::DEFAULT_PATH)),
+    ));
     become_runtime(runtimes, file, words)
 }
 
@@ -87,28 +74,28 @@ fn decorate(
     loaded: &Loaded,
     arguments: &Arguments,
     container: &str,
-    guise: Option<&Guise>,
+    nvidia: Option<Nvidia>,
 ) -> Result<()> {
     let settings = &loaded.settings;
-    let (level, file) = match guise {
-        Some(guise) => (
-            guise.log_level.unwrap_or(settings.log_level),
-            guise.log_file.as_ref(),
-        ),
-        None => (settings.log_level, None),
+    let theirs = nvidia.map(|nvidia| nvidia.config);
+    let level = theirs.and_then(|config| config.log_level);
+    let file = theirs.and_then(|config| config.log_file.clone());
+    // In NVIDIA's configuration, /dev/null means that no log is written.
+    let file = file.filter(|file| file != Path::new("/dev/null"));
+    let log = Log::new(
+        level.unwrap_or(settings.log_level),
+        file.or_else(|| settings.log_file.clone()),
+        container,
+    );
+    let context = match nvidia {
+        Some(nvidia) => Context::of_nvidia(loaded, &log, nvidia),
+        None => Context::new(loaded, &log, FrontEndKind::Runtime),
     };
-    let file = file.or(settings.log_file.as_ref()).cloned();
-    let log = Log::new(level, file, container);
-    let mut front_end = FrontEnd::new(loaded, &log, Reader::Runtime);
-    if let Some(guise) = guise {
-        front_end.foreign = Foreign::of_nvidia(settings, guise.nvidia);
-        front_end.warnings = guise.warnings;
-    }
     let edited = configs(&arguments.creates).and_then(|configs| {
         match (configs.as_slice(), arguments.doubt) {
             ([], _) => Ok(()), // The runtime reports what is missing.
-            ([config], None) => edit_bundle(&front_end, config),
-            (configs, doubt) => refuse_who_asks(&front_end, configs, doubt),
+            ([config], None) => edit_bundle(&context, config),
+            (configs, doubt) => refuse_who_asks(&context, configs, doubt),
         }
     });
     if let Err(error) = &edited {
@@ -118,21 +105,21 @@ fn decorate(
 }
 
 /// An existing config of a container.
-struct Config<'a> {
+struct Existing<'a> {
     create: &'a Create,
     bytes: Vec<u8>,
     stat: Stat,
 }
 
 /// The configs that exist, each once. A runtime that looks elsewhere makes no container.
-fn configs(creates: &[Create]) -> Result<Vec<Config<'_>>> {
-    let mut found: Vec<Config> = Vec::new();
+fn configs(creates: &[Create]) -> Result<Vec<Existing<'_>>> {
+    let mut found: Vec<Existing> = Vec::new();
     for create in creates {
         if found.iter().any(|other| is_same(other.create, create)) {
             continue;
         }
         if let Some((bytes, stat)) = bundle::read_config(&create.config)? {
-            found.push(Config {
+            found.push(Existing {
                 create,
                 bytes,
                 stat,
@@ -160,9 +147,9 @@ fn is_same_folder(one: Option<&Path>, other: Option<&Path>) -> bool {
 }
 
 /// Refuses containers that ask, because the runtime may read another config than we would edit.
-fn refuse_who_asks(front_end: &FrontEnd, configs: &[Config], doubt: Option<&str>) -> Result<()> {
+fn refuse_who_asks(context: &Context, configs: &[Existing], doubt: Option<&str>) -> Result<()> {
     for config in configs {
-        if let Some(flag) = front_end.may_ask(&front_end.request(&config.bytes))? {
+        if let Some(flag) = context.may_ask(&context.request(&Config::parse(&config.bytes)))? {
             let why = doubt.unwrap_or("runc, crun and youki would take different bundles");
             let message = format!(
                 "{flag} is set, but the runtime's command line can't be read for certain: {why}"
@@ -175,30 +162,21 @@ fn refuse_who_asks(front_end: &FrontEnd, configs: &[Config], doubt: Option<&str>
     Ok(())
 }
 
-fn edit_bundle(front_end: &FrontEnd, config: &Config) -> Result<()> {
-    let Config {
-        create,
-        bytes,
-        stat,
-    } = config;
-    let Some(edits) = front_end.edits(&front_end.request(bytes))? else {
+fn edit_bundle(context: &Context, existing: &Existing) -> Result<()> {
+    let create = existing.create;
+    let config = Config::parse(&existing.bytes);
+    let Some(edits) = context.edits(&context.request(&config))? else {
         return Ok(());
     };
-    let log = front_end.log;
-    let text = text_of(bytes)?;
+    let log = context.log;
     let path = &create.config;
-    let spec = Spec::parse(text)?;
+    let spec = Spec::of(&config)?;
     let rootfs = frontends::rootfs(&spec, &create.bundle)?;
-    let settled = frontends::settle(
-        edits,
-        &spec,
-        rootfs.as_ref(),
-        &front_end.loaded.settings.root,
-        log,
-    )?;
+    let root = &context.loaded.settings.root;
+    let settled = frontends::settle(edits, &spec, rootfs.as_ref(), root, log)?;
     let edited = spec.edited(&settled)?;
-    if edited != text {
-        bundle::write_config(path, &edited, stat).map_err(|e| {
+    if edited != spec.text() {
+        bundle::write_config(path, &edited, &existing.stat).map_err(|e| {
             Error::failed(format!("can't write {}: {e}", path.display()))
                 .resolve("the bundle must be writable for what its container asks for")
         })?;

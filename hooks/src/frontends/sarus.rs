@@ -27,12 +27,12 @@ const ERASED: [&str; 4] = [CUDA_VERSION, CUDA, DEVICES, CAPABILITIES];
 
 /// The devices that the scheduler gave, from the environment of this process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Given {
+pub struct SchedulerLists {
     pub cuda: Option<String>,
     pub rocr: Option<String>,
 }
 
-impl Given {
+impl SchedulerLists {
     /// From the environment of this process.
     pub fn of_process() -> Self {
         let get = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
@@ -55,7 +55,7 @@ struct Translation {
 /// if the device facts are needed.
 pub fn apply(
     request: &mut Request,
-    given: &Given,
+    given: &SchedulerLists,
     scheduler: Scheduler,
     facts: impl Fn() -> Option<Facts>,
 ) {

@@ -1,19 +1,18 @@
 //! Ensures that only the scheduler gives GPUs. The device nodes decide, whatever flag or CDI kind a
 //! container names and whatever hooks its spec has.
 
-use crate::config::settings::Settings;
 use crate::error::Result;
 use crate::host::reserved::Reserved;
 use crate::host::Host;
 use crate::log::level::Level;
 use crate::log::Note;
-use crate::model::decide::{not_scheduled, refuse, Choice, VendorFile};
+use crate::model::decide::Choice;
 use crate::model::edits::Edits;
-use crate::model::policy::Policy;
+use crate::model::policy::{not_scheduled, refuse, Policy};
 use crate::model::request::Request;
+use crate::model::vendor::VendorFile;
 
-use super::foreign::Foreign;
-use super::nvidia::{Reader, HOOKS};
+use super::nvidia::HOOKS;
 
 /// The devices that only the host's scheduler gives.
 #[derive(Debug)]
@@ -32,7 +31,7 @@ impl<'a> Scheduled<'a> {
         policy: &'a Policy,
     ) -> Option<Self> {
         let vendors = files.iter().filter_map(|file| file.content.as_ref().ok());
-        (!request.reserved.is_empty()).then(|| Self {
+        request.has_scheduler().then(|| Self {
             host,
             reserved: Reserved::of(host, vendors),
             policy,
@@ -65,14 +64,9 @@ pub fn flags(choices: &[Choice]) -> String {
     flags.collect::<Vec<_>>().join(", ")
 }
 
-/// Adds the vendors that only the scheduler of the settings gives to a request.
-pub fn reserve(request: &mut Request, settings: &Settings) {
-    Foreign::of_settings(settings, Reader::Runtime).reserve(request);
-}
-
 /// True if a scheduler counts and the spec has a hook that would give devices.
 pub fn has_hook(request: &Request) -> bool {
-    !request.reserved.is_empty() && hooks(request).next().is_some()
+    request.has_scheduler() && hooks(request).next().is_some()
 }
 
 fn hooks<'r>(request: &'r Request) -> impl Iterator<Item = &'r String> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::capabilities::{channels, right_node};
-use super::facts::{Facts, Found, WRITE_AGAIN};
+use super::facts::{Facts, FactsState, WRITE_AGAIN};
 use super::inventory::{collect_one, missing, summary, Report};
 use super::nodes::{add, Nodes};
 use super::requirements::check_requirements;
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::log::level::Level;
 use crate::log::{brief, Note};
 use crate::model::decide::answers::Answer;
-use crate::model::decide::units::{choose, Asker, Chosen};
+use crate::model::decide::units::{choose, Chosen, RequestContext};
 use crate::model::edits::{Compat, Device, Edits};
 use crate::model::request::{Interface, Subject, Units};
 
@@ -51,7 +51,7 @@ pub fn collect_answer(host: &Host, answer: &Answer) -> Result<(Edits, Vec<Note>)
     let found = usable(host.facts(&choice.file.name), answer, &mut notes)?;
     let facts = found.facts();
     let known = all_nodes(host, answer, &edits.devices, facts);
-    let asker = Asker {
+    let asker = RequestContext {
         interface: ask.interface,
         by: &ask.by,
         known: facts.is_some(),
@@ -94,8 +94,8 @@ fn all_nodes<'a>(
 
 /// Facts that are broken or out of date refuse only a container that needs them, such as one that
 /// names a device: a guess could give another container's.
-fn usable(found: Found, answer: &Answer, notes: &mut Vec<Note>) -> Result<Found> {
-    let Found::Broken(problem) = &found else {
+fn usable(found: FactsState, answer: &Answer, notes: &mut Vec<Note>) -> Result<FactsState> {
+    let FactsState::Broken(problem) = &found else {
         return Ok(found);
     };
     let by = &answer.ask.by;
@@ -116,7 +116,7 @@ fn usable(found: Found, answer: &Answer, notes: &mut Vec<Note>) -> Result<Found>
     }
     let message = format!("{problem}; devices are known by the numbers of their nodes");
     notes.push(Note::new(Level::Warning, message).vendor(&answer.choice.file.name));
-    Ok(Found::Absent)
+    Ok(FactsState::Absent)
 }
 
 impl Resolved<'_> {

@@ -9,8 +9,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::Host;
-use crate::host::rootfs::{read_regular, split};
+use crate::host::rootfs::read_regular;
 use crate::host::trust::untrusted;
+use crate::model::edits::paths::split;
 use crate::spec::json::Json;
 
 /// The folder of the files, below the host's root.
@@ -69,14 +70,14 @@ pub struct Mig {
 
 /// The facts file of a vendor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
+pub enum FactsState {
     Absent,
     Facts(Facts),
     /// The path of the file, and why it can't be used.
     Broken(String),
 }
 
-impl Found {
+impl FactsState {
     pub fn facts(&self) -> Option<&Facts> {
         match self {
             Self::Facts(facts) => Some(facts),
@@ -88,13 +89,14 @@ impl Found {
 impl Host {
     /// Reads the facts about a vendor's devices, and compares them with the kernel. No link in the path is followed, and only root may
     /// be able to change the file and the folders above it.
-    pub fn facts(&self, vendor: &str) -> Found {
+    pub fn facts(&self, vendor: &str) -> FactsState {
         let path = format!("{FOLDER}/{vendor}.json");
-        let broken = |problem: &str| Found::Broken(format!("{}: {problem}", self.shown(&path)));
+        let broken =
+            |problem: &str| FactsState::Broken(format!("{}: {problem}", self.shown(&path)));
         let bytes = match self.trusted_bytes(&path) {
             Ok(Ok(bytes)) => bytes,
             Ok(Err(problem)) => return broken(&problem),
-            Err(Errno::NOENT) => return Found::Absent,
+            Err(Errno::NOENT) => return FactsState::Absent,
             Err(Errno::INVAL) => return broken("not a regular file"),
             Err(Errno::FBIG) => return broken(&format!("larger than {MAX_SIZE} bytes")),
             Err(error) => return broken(&format!("can't be read: {error}")),
@@ -104,7 +106,7 @@ impl Host {
             .and_then(parse)
         {
             Ok(facts) => match self.contradicts(&facts) {
-                None => Found::Facts(facts),
+                None => FactsState::Facts(facts),
                 Some(reason) => {
                     self.have_facts_written();
                     broken(&format!("out of date: {reason}"))

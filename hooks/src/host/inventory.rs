@@ -6,19 +6,19 @@ use rustc_hash::FxHashMap;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use crate::config::vendor::Inventory;
 use crate::error::{Error, Result};
 use crate::host::elf::{self, Elf};
 use crate::host::libraries::is_library;
 use crate::host::nodes::{Class, Nodes};
-use crate::host::rootfs::split;
 use crate::host::tree::whole_folders;
-use crate::host::{DeviceFound, Found, Host, Tree};
+use crate::host::{DeviceFound, Host, Tree, TreeEntry};
 use crate::log::level::Level;
 use crate::log::Note;
 use crate::model::decide::units::Chosen;
 use crate::model::decide::Choice;
+use crate::model::edits::paths::split;
 use crate::model::edits::{Edits, Library, Mount};
+use crate::model::vendor::Inventory;
 
 /// One line of an inventory, and what the host has for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -275,7 +275,7 @@ impl<'a> Collector<'a> {
     /// Errors: the file differs from what the vendor file says.
     fn library(
         &mut self,
-        found: &Found,
+        found: &TreeEntry,
         path: &str,
     ) -> std::result::Result<Option<Library>, String> {
         let library = |soname: &str, flags| Library {

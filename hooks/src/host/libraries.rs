@@ -12,8 +12,9 @@ use rustix::fs::OFlags;
 use crate::error::Result;
 use crate::host::elf;
 use crate::host::rootfs::listing::names_in;
-use crate::host::rootfs::{open_regular, split, Root};
+use crate::host::rootfs::{open_regular, Root};
 use crate::host::Host;
+use crate::model::edits::paths::split;
 use crate::model::edits::{lies_in, Edits, Library, Link};
 
 /// More files than any driver has in one folder.

@@ -2,12 +2,12 @@
 //! specification and `check` give nodes by this one classification.
 
 use super::capabilities::is_right;
-use super::facts::{Facts, Found, Source};
+use super::facts::{Facts, FactsState, Source};
 use super::units::{is_drm, units};
 use super::{DeviceFound, Host};
-use crate::config::vendor::Vendor;
 use crate::model::decide::units::{Chosen, Unit};
 use crate::model::edits::Device;
+use crate::model::vendor::Vendor;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
@@ -75,12 +75,12 @@ impl<'a> Nodes<'a> {
         let found = if devices.iter().any(depends) {
             host.facts(name)
         } else {
-            Found::Absent
+            FactsState::Absent
         };
         let nodes = Self::of(host, vendor, devices, found.facts());
         let problem = match found {
-            Found::Broken(problem) => Some(problem),
-            Found::Absent | Found::Facts(_) => None,
+            FactsState::Broken(problem) => Some(problem),
+            FactsState::Absent | FactsState::Facts(_) => None,
         };
         (nodes, problem)
     }

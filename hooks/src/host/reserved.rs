@@ -7,8 +7,8 @@ use rustix::fs::FileType;
 
 use super::capabilities::is_right;
 use super::{DeviceFound, Host};
-use crate::config::vendor::Vendor;
 use crate::model::edits::{lies_in, Device};
+use crate::model::vendor::Vendor;
 
 /// Nodes of GPUs, on any host. Graphics nodes also depend on their vendor.
 const NAMES: [&str; 2] = ["nvidia[0-9]*", "nvidia-caps/*"];

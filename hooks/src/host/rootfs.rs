@@ -211,14 +211,6 @@ pub fn path_of(fd: impl AsFd) -> Option<String> {
         .and_then(|path| path.into_string().ok())
 }
 
-/// The folder and the last part of a path. `None` for `/` and the empty path.
-pub fn split(path: &str) -> Option<(&str, &str)> {
-    let path = path.trim_end_matches('/');
-    let name = path.rsplit('/').next().filter(|name| !name.is_empty())?;
-    let folder = &path[..path.len() - name.len()];
-    Some((if folder.is_empty() { "." } else { folder }, name))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -309,13 +301,5 @@ mod tests {
         if crate::need::root("open_tree") {
             assert_eq!(beneath, Errno::NOENT);
         }
-    }
-
-    #[test]
-    fn split_table() {
-        assert_eq!(split("/a/b"), Some(("/a/", "b")));
-        assert_eq!(split("a"), Some((".", "a")));
-        assert_eq!(split("/a"), Some(("/", "a")));
-        assert_eq!(split("/"), None);
     }
 }

@@ -18,7 +18,8 @@ use rustix::io::Errno;
 
 use super::Host;
 use crate::host::rootfs::listing::entries_in;
-use crate::host::rootfs::{open_regular, split, Root};
+use crate::host::rootfs::{open_regular, Root};
+use crate::model::edits::paths::split;
 use crate::model::edits::Mount;
 
 /// Links within one folder that are followed without openat2.
@@ -89,7 +90,7 @@ impl Folder {
 
 /// A file of the host.
 #[derive(Debug)]
-pub struct Found {
+pub struct TreeEntry {
     pub kind: FileType,
     /// The path to mount it from: without links, and beginning with the host's root as the caller
     /// wrote it. `None`: not valid UTF-8.
@@ -107,7 +108,7 @@ enum Place {
     Open(OwnedFd),
 }
 
-impl Found {
+impl TreeEntry {
     /// Opens it for reading. Errors: `INVAL` if it is not a regular file.
     pub fn open(&self) -> rustix::io::Result<OwnedFd> {
         match &self.place {
@@ -133,7 +134,7 @@ impl<'a> Tree<'a> {
     }
 
     /// Looks a path up without opening the file.
-    pub fn find(&self, path: &str) -> rustix::io::Result<Found> {
+    pub fn find(&self, path: &str) -> rustix::io::Result<TreeEntry> {
         match self.find_in_folder(path) {
             Ok(Some(found)) => Ok(found),
             Ok(None) | Err(Errno::LOOP) => self.find_through_links(path),
@@ -167,7 +168,7 @@ impl<'a> Tree<'a> {
     }
 
     /// Looks a path up in its open folder. `None`, or `LOOP`: the path needs openat2.
-    fn find_in_folder(&self, path: &str) -> rustix::io::Result<Option<Found>> {
+    fn find_in_folder(&self, path: &str) -> rustix::io::Result<Option<TreeEntry>> {
         let Some((folder, name)) = split(path) else {
             return Ok(None);
         };
@@ -177,7 +178,7 @@ impl<'a> Tree<'a> {
         for links in 0..MAX_LINKS {
             let kind = opened.kind(&name)?;
             if kind != FileType::Symlink {
-                return Ok(Some(Found {
+                return Ok(Some(TreeEntry {
                     kind,
                     source: Some([&*self.written, folder, &*name].concat()),
                     is_link: links > 0,
@@ -222,10 +223,10 @@ impl<'a> Tree<'a> {
         })
     }
 
-    fn find_through_links(&self, path: &str) -> rustix::io::Result<Found> {
+    fn find_through_links(&self, path: &str) -> rustix::io::Result<TreeEntry> {
         let fd = self.root().open_in(path, OFlags::PATH)?;
         let stat = rustix::fs::fstat(&fd)?;
-        Ok(Found {
+        Ok(TreeEntry {
             kind: FileType::from_raw_mode(stat.st_mode),
             source: self.host.source(&fd),
             is_link: self.is_link(path),

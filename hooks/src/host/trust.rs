@@ -18,7 +18,7 @@ const MAX_LINKS: usize = 40;
 
 /// The file that a path leads to.
 #[derive(Debug)]
-pub struct Found {
+pub struct OpenedPath {
     /// Opened with `O_PATH`.
     pub fd: OwnedFd,
     /// The first step of the path that a user other than root may change.
@@ -58,7 +58,7 @@ impl fmt::Display for Distrust {
 }
 
 /// Opens a file or folder, and examines every step of its path.
-pub fn open(path: &Path) -> rustix::io::Result<Found> {
+pub fn open(path: &Path) -> rustix::io::Result<OpenedPath> {
     let path = std::path::absolute(path).map_err(|_| Errno::NOENT)?;
     let mut walk = Walk::begin()?;
     walk.push(&path);
@@ -75,7 +75,7 @@ pub fn open(path: &Path) -> rustix::io::Result<Found> {
             walk.push(&target);
         }
     }
-    Ok(Found {
+    Ok(OpenedPath {
         fd: walk.at,
         problem: walk.problem,
     })

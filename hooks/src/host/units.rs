@@ -5,11 +5,11 @@ use rustix::fs::OFlags;
 
 use super::facts::Facts;
 use super::Host;
-use crate::config::vendor::Vendor;
 use crate::host::rootfs::listing::names_in;
 use crate::host::rootfs::path_of;
 use crate::model::decide::units::{Part, Unit};
 use crate::model::edits::Device;
+use crate::model::vendor::Vendor;
 
 /// The folder of the kernel's graphics nodes.
 const DRM: &str = "/dev/dri/";

@@ -6,69 +6,15 @@ pub mod units;
 
 use rustc_hash::FxHashMap;
 
-use crate::config::vendor::{summary, Mistake, Vendor};
 use crate::error::{Error, Result};
 use crate::log::level::Level;
 use crate::log::{brief, Note};
-use crate::model::policy::{OnRefusal, Policy, Verdict};
-use crate::model::request::{asked, Asked, Interface, Request, ANNOTATION_PREFIX};
+use crate::model::policy::{not_scheduled, refuse, Policy, Verdict};
+use crate::model::request::{asked, Asked, Request, ANNOTATION_PREFIX};
+use crate::model::vendor::{summary, Broken, Vendor, VendorFile};
 
 /// At most this many annotations without a vendor file are reported.
 const SAID: usize = 5;
-
-/// A vendor file as it was found, with or without mistakes.
-#[derive(Debug)]
-pub struct VendorFile {
-    /// The file's name without `.json`.
-    pub name: String,
-    pub path: String,
-    pub content: std::result::Result<Vendor, Broken>,
-}
-
-/// What is known about a file that can't be used.
-#[derive(Debug, Default)]
-pub struct Broken {
-    pub mistakes: Vec<Mistake>,
-    /// Activation flags that its text appears to name.
-    pub flags: Vec<String>,
-    /// Interfaces that its text appears to name.
-    pub interfaces: Vec<Interface>,
-}
-
-impl VendorFile {
-    pub fn flags(&self) -> &[String] {
-        match &self.content {
-            Ok(vendor) => std::slice::from_ref(&vendor.activation_flag),
-            Err(broken) => &broken.flags,
-        }
-    }
-
-    /// The interfaces that it answers, or appears to answer.
-    fn interfaces(&self) -> &[Interface] {
-        match &self.content {
-            Ok(vendor) => &vendor.interfaces,
-            Err(broken) => &broken.interfaces,
-        }
-    }
-
-    /// The vendor, for commands that need a file without mistakes.
-    /// Errors: the file has mistakes, the first of which is named.
-    pub fn usable(&self) -> Result<&Vendor> {
-        self.content.as_ref().map_err(|broken| {
-            let mistake = broken.mistakes.first().map(|m| format!(": {m}"));
-            let mistake = mistake.unwrap_or_default();
-            Error::usage(format!("{} can't be used{mistake}", self.path))
-                .resolve("`oci-decorator check` lists every mistake")
-        })
-    }
-
-    /// The CDI kind of its devices.
-    fn kind(&self) -> String {
-        let own = self.content.as_ref().ok();
-        let own = own.and_then(|vendor| vendor.cdi_kind.clone());
-        own.unwrap_or_else(|| format!("oci-decorator/{}", self.name))
-    }
-}
 
 /// A vendor that applies, and the features that the container gets.
 #[derive(Debug)]
@@ -86,7 +32,7 @@ pub fn may_ask<'a>(
     request: &'a Request,
     policy: &Policy,
 ) -> Option<&'a str> {
-    if let Some(by) = &request.suspect {
+    if let Some(by) = &request.possible_trigger {
         return Some(by);
     }
     let flags = |file: &'a VendorFile| file.flags().iter().map(move |flag| (file, flag));
@@ -163,18 +109,13 @@ fn asked_by<'a, 'r>(
             continue;
         };
         // Only the scheduler gives the devices of these interfaces.
-        if !request.reserved.is_empty() && !file.interfaces().is_empty() {
+        if request.has_scheduler() && !file.interfaces().is_empty() {
             refusals.add(file, not_scheduled(flag))?;
             continue;
         }
         return Ok(Some((flag, value)));
     }
     Ok(None)
-}
-
-/// Why a container's own request does not count where a scheduler gives the devices.
-pub fn not_scheduled(by: &str) -> String {
-    format!("{by} of the container does not count: with \"scheduler\" in config.toml, only the host's scheduler gives these devices")
 }
 
 /// What the policy leaves out. Each entry is a notice, or refuses the start.
@@ -197,22 +138,6 @@ impl<'p> Refusals<'p> {
         self.notes.push(refuse(self.policy, file, reason)?);
         Ok(())
     }
-}
-
-/// Handles a request that does not count. Errors: the policy refuses the start.
-pub fn refuse(policy: &Policy, file: Option<&VendorFile>, reason: String) -> Result<Note> {
-    if policy.on_refusal == OnRefusal::Fail {
-        return Err(Error::failed(reason)
-            .resolve("ask in a way that counts, or change [policy] in config.toml"));
-    }
-    let note = Note::new(
-        Level::Notice,
-        format!("{reason}; the container starts without"),
-    );
-    Ok(match file {
-        Some(file) => note.vendor(&file.name),
-        None => note,
-    })
 }
 
 /// The requested features that are allowed, each once. `all` means every allowed feature.

@@ -4,7 +4,11 @@
 
 use std::fmt;
 
+use crate::error::Error;
+use crate::log::level::Level;
+use crate::log::Note;
 use crate::model::request::{asked, Asked, Request, Source};
+use crate::model::vendor::VendorFile;
 
 /// The containers whose requests from one source count, from the widest to the narrowest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -113,6 +117,11 @@ impl Policy {
         }
     }
 
+    /// Whether requests from a source count for any container.
+    pub fn may_use(&self, source: Source) -> bool {
+        self.who(source) != Who::None
+    }
+
     /// True if an annotation may be the image's and must not override what a user may have set.
     pub fn images_may_annotate(&self) -> bool {
         self.annotations_from == Writer::Image
@@ -148,14 +157,6 @@ impl Policy {
         verdict
     }
 
-    /// Whether requests from a source count. Errors: why `by`, which asks, does not count.
-    pub fn judge_source(&self, source: Source, privileged: bool, by: &str) -> Result<(), String> {
-        if self.counts(source, privileged) {
-            return Ok(());
-        }
-        Err(self.not_counted(source, by))
-    }
-
     /// Whether the vendor may be asked for anything. Errors: why not.
     pub fn judge_vendor(&self, vendor: &str, by: &str) -> Result<(), String> {
         match self.allowed(vendor) {
@@ -184,7 +185,7 @@ impl Policy {
         self.allowed(vendor).is_some()
             && Source::OF_FLAGS
                 .into_iter()
-                .any(|source| self.who(source) != Who::None && request.may_ask(source, flag))
+                .any(|source| self.may_use(source) && request.may_ask(source, flag))
     }
 
     /// Whether a feature may be asked for.
@@ -225,6 +226,87 @@ impl Policy {
         };
         format!("{flag} of the container's {word} does not count: \"policy.{key}\" is {who:?}")
     }
+}
+
+/// Judges what one container asks for through other programs' interfaces.
+#[derive(Debug, Clone, Copy)]
+pub struct Judge<'a> {
+    policy: &'a Policy,
+    privileged: bool,
+    /// Only the host's scheduler gives devices.
+    has_scheduler: bool,
+    /// Variables of unprivileged containers count. NVIDIA's own rule, beside the policy's.
+    environment_when_unprivileged: bool,
+}
+
+impl<'a> Judge<'a> {
+    pub fn of(policy: &'a Policy, request: &Request) -> Self {
+        Self {
+            policy,
+            privileged: request.privileged,
+            has_scheduler: request.has_scheduler(),
+            environment_when_unprivileged: true,
+        }
+    }
+
+    /// The judge with NVIDIA's rule about the variables of images.
+    #[must_use]
+    pub fn with_nvidias_rule(self, environment_when_unprivileged: bool) -> Self {
+        Self {
+            environment_when_unprivileged,
+            ..self
+        }
+    }
+
+    /// Whether a request counts that comes from all of these sources. Errors: why `by`, which
+    /// asks, does not count.
+    pub fn judge(
+        self,
+        sources: &[Source],
+        by: &str,
+        is_allowed_beside_scheduler: bool,
+    ) -> Result<(), String> {
+        if self.has_scheduler && !is_allowed_beside_scheduler {
+            return Err(not_scheduled(by));
+        }
+        for source in sources {
+            if !self.policy.counts(*source, self.privileged) {
+                return Err(self.policy.not_counted(*source, by));
+            }
+        }
+        let by_environment = sources.contains(&Source::Environment);
+        if self.environment_when_unprivileged || self.privileged || !by_environment {
+            return Ok(());
+        }
+        Err(format!(
+            "{by} of the container's environment does not count: the container is not privileged, and accept-nvidia-visible-devices-envvar-when-unprivileged is false"
+        ))
+    }
+}
+
+/// Why a container's own request does not count where a scheduler gives the devices.
+pub fn not_scheduled(by: &str) -> String {
+    format!("{by} of the container does not count: with \"scheduler\" in config.toml, only the host's scheduler gives these devices")
+}
+
+/// Handles a request that does not count. Errors: the policy refuses the start.
+pub fn refuse(
+    policy: &Policy,
+    file: Option<&VendorFile>,
+    reason: String,
+) -> crate::error::Result<Note> {
+    if policy.on_refusal == OnRefusal::Fail {
+        return Err(Error::failed(reason)
+            .resolve("ask in a way that counts, or change [policy] in config.toml"));
+    }
+    let note = Note::new(
+        Level::Notice,
+        format!("{reason}; the container starts without"),
+    );
+    Ok(match file {
+        Some(file) => note.vendor(&file.name),
+        None => note,
+    })
 }
 
 impl fmt::Display for Policy {

@@ -33,7 +33,7 @@ pub struct Request<'a> {
     pub asks: Vec<Ask>,
     /// The variable or annotation that may ask through these interfaces, in any reading of the
     /// request.
-    pub suspect: Option<String>,
+    pub possible_trigger: Option<String>,
     /// What it asks for through them that does not count, and why.
     pub refused: Vec<String>,
     /// The host's scheduler set the variables that ask.
@@ -103,6 +103,11 @@ impl<'a> Request<'a> {
             let rest = vendor.strip_suffix(own.as_str());
             rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
         })
+    }
+
+    /// Only the host's scheduler gives devices of the reserved vendors.
+    pub fn has_scheduler(&self) -> bool {
+        !self.reserved.is_empty()
     }
 
     /// The value that a source gives to a flag.

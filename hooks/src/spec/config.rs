@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use serde_json::value::RawValue;
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::model::request::{Annotations, AskingMount, Environment, Request, ANNOTATION_PREFIX};
 use crate::spec::json::{folds_to, lossy_text, RawObject};
 
@@ -19,7 +19,7 @@ const PRIVILEGE: &str = "CAP_SYS_ADMIN";
 
 /// The requests to look for besides flags.
 #[derive(Debug, Default)]
-pub struct Wanted<'w> {
+pub struct ScanScope<'w> {
     /// The container's folder in which mounts count as requests.
     pub mounts_below: Option<&'w str>,
     /// The prefix of annotations that name CDI devices.
@@ -28,16 +28,68 @@ pub struct Wanted<'w> {
 
 /// What the config asks for by the flags of vendor files.
 pub fn request(config: &[u8]) -> Request<'_> {
-    request_with(config, &Wanted::default())
+    Config::parse(config).request(&ScanScope::default())
 }
 
-/// What the config asks for.
-pub fn request_with<'a>(config: &'a [u8], wanted: &Wanted) -> Request<'a> {
-    if let Ok(text) = std::str::from_utf8(config) {
-        return read(text, wanted);
+/// Stages of hooks at which devices may be given: `prestart`, and what podman makes of it.
+pub const HOOK_STAGES: [&str; 2] = ["prestart", "createRuntime"];
+
+/// A `config.json`, parsed once for what it asks for and for its edits.
+#[derive(Debug)]
+pub struct Config<'a> {
+    bytes: &'a [u8],
+    /// Its text and members. `None`: it is not UTF-8.
+    parsed: Option<(&'a str, serde_json::Result<RawObject<'a>>)>,
+}
+
+impl<'a> Config<'a> {
+    pub fn parse(bytes: &'a [u8]) -> Self {
+        let text = std::str::from_utf8(bytes).ok();
+        let parsed = text.map(|text| (text, serde_json::from_str(text)));
+        Self { bytes, parsed }
     }
-    let text = String::from_utf8_lossy(config);
-    let found = read(&text, wanted);
+
+    /// Its text and members. Errors: it is not a JSON object. A config that asks is in doubt then,
+    /// and was refused.
+    pub fn members(&self) -> Result<(&'a str, &RawObject<'a>)> {
+        match &self.parsed {
+            Some((text, Ok(members))) => Ok((text, members)),
+            Some((_, Err(error))) => Err(doubtful(&error.to_string())),
+            None => Err(Error::failed("the container's config.json is not UTF-8")),
+        }
+    }
+
+    /// What it asks for.
+    pub fn request(&self, wanted: &ScanScope) -> Request<'a> {
+        match &self.parsed {
+            Some((_, Ok(members))) => read(members, wanted),
+            Some((text, Err(error))) => guess(text, error, wanted),
+            None => request_of_lossy(self.bytes, wanted),
+        }
+    }
+
+    /// The programs of the hooks at these stages, by their paths. A config that can't be read
+    /// gives none: the runtime reports that.
+    pub fn hooks_at(&self, stages: &[&str]) -> Vec<String> {
+        fn object(value: &RawValue) -> Option<RawObject<'_>> {
+            serde_json::from_str(value.get()).ok()
+        }
+        let members = self.members().ok();
+        let hooks = members.and_then(|(_, members)| object(members.get("hooks")?));
+        let at = |stage: &&str| {
+            let listed = hooks.as_ref()?.get(stage)?;
+            let list: Vec<&RawValue> = serde_json::from_str(listed.get()).ok()?;
+            let path = |hook: &RawValue| Some(lossy_text(object(hook)?.get("path")?)?.into_owned());
+            Some(list.into_iter().filter_map(path).collect::<Vec<_>>())
+        };
+        stages.iter().filter_map(at).flatten().collect()
+    }
+}
+
+/// What a config asks for whose text is not UTF-8.
+fn request_of_lossy(bytes: &[u8], wanted: &ScanScope) -> Request<'static> {
+    let text = String::from_utf8_lossy(bytes);
+    let found = Config::parse(text.as_bytes()).request(wanted);
     let owned = |text: Cow<str>| -> Cow<'static, str> { Cow::Owned(text.into_owned()) };
     let mount = |mount: AskingMount| AskingMount {
         source: owned(mount.source),
@@ -54,33 +106,9 @@ pub fn request_with<'a>(config: &'a [u8], wanted: &Wanted) -> Request<'a> {
     }
 }
 
-/// Stages of hooks at which devices may be given: `prestart`, and what podman makes of it.
-pub const HOOK_STAGES: [&str; 2] = ["prestart", "createRuntime"];
-
-/// The programs of the hooks at these stages, by their paths. A config that can't be read
-/// gives none: the runtime reports that.
-pub fn hooks_at(text: &str, stages: &[&str]) -> Vec<String> {
-    fn object(value: &RawValue) -> Option<RawObject<'_>> {
-        serde_json::from_str(value.get()).ok()
-    }
-    let hooks = |stage: &str| {
-        let members: RawObject = serde_json::from_str(text).ok()?;
-        let listed = object(members.get("hooks")?)?.get(stage)?;
-        let list: Vec<&RawValue> = serde_json::from_str(listed.get()).ok()?;
-        let path = |hook: &RawValue| Some(lossy_text(object(hook)?.get("path")?)?.into_owned());
-        Some(list.into_iter().filter_map(path).collect::<Vec<_>>())
-    };
-    let found = stages.iter().filter_map(|stage| hooks(stage));
-    found.flatten().collect()
-}
-
-fn read<'a>(text: &'a str, wanted: &Wanted) -> Request<'a> {
-    let members: RawObject = match serde_json::from_str(text) {
-        Ok(members) => members,
-        Err(error) => return guess(text, &error, wanted),
-    };
+fn read<'a>(members: &RawObject<'a>, wanted: &ScanScope) -> Request<'a> {
     let mut reader = Reader::default();
-    for process in reader.values("", &members, "process") {
+    for process in reader.values("", members, "process") {
         let Some(process) = reader.object("process", process) else {
             continue;
         };
@@ -91,12 +119,12 @@ fn read<'a>(text: &'a str, wanted: &Wanted) -> Request<'a> {
             reader.capabilities(capabilities);
         }
     }
-    for annotations in reader.values("", &members, "annotations") {
+    for annotations in reader.values("", members, "annotations") {
         reader.annotations(annotations);
         reader.cdi(annotations, wanted.cdi_prefixes);
     }
     if let Some(folder) = wanted.mounts_below {
-        for mounts in reader.values("", &members, "mounts") {
+        for mounts in reader.values("", members, "mounts") {
             reader.mounts(mounts, folder);
         }
     }
@@ -104,7 +132,7 @@ fn read<'a>(text: &'a str, wanted: &Wanted) -> Request<'a> {
 }
 
 /// Text that isn't JSON has no structure, so each of its strings may be a request.
-fn guess<'a>(text: &'a str, error: &serde_json::Error, wanted: &Wanted) -> Request<'a> {
+fn guess<'a>(text: &'a str, error: &serde_json::Error, wanted: &ScanScope) -> Request<'a> {
     let mut environment = Environment::default();
     let (mut cdi, mut mounts) = (Vec::new(), Vec::new());
     for piece in text.split('"') {

@@ -186,7 +186,7 @@ pub fn folds_to(key: &str, known: &str) -> bool {
 }
 
 /// The members of one object, each value an untouched slice of the text.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct RawObject<'a>(pub Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'a> RawObject<'a> {

@@ -4,14 +4,14 @@ use serde_json::{json, Value};
 
 use super::{plain, OWN_VENDOR};
 use crate::apply::spec::hooks::own_hook;
-use crate::config::vendor::Vendor;
 use crate::error::{Error, Result};
 use crate::host::inventory::{collect_whole, Report};
 use crate::host::nodes::{Class, Nodes};
 use crate::host::Host;
 use crate::model::decide::units::{Chosen, Unit};
-use crate::model::decide::{Choice, VendorFile};
+use crate::model::decide::Choice;
 use crate::model::edits::{self, Attribute, Device, Edits, Mount, FILE_MOUNT};
+use crate::model::vendor::{Vendor, VendorFile};
 
 pub(super) struct Devices<'a> {
     host: &'a Host,

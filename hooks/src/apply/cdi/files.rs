@@ -5,13 +5,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::{generate, gpu, yaml, Request, OWN_VENDOR};
+use super::{gpu, yaml, Request, Sources, OWN_VENDOR};
 use crate::config::cdi::folder::{self as cdi_folder, SpecFile};
-use crate::config::vendor_dir;
 use crate::error::{exit, Error, Result};
 use crate::host::publish::{publish, write_through};
-use crate::host::Host;
-use crate::model::decide::VendorFile;
 
 /// The name that the service of NVIDIA's package uses. If that service still runs, both write the
 /// same file, and no device exists twice.
@@ -28,21 +25,17 @@ const TEMPORARY: &str = ".oci-decorator.cdi.tmp";
 pub fn write_each(folder: &Path, request: &Request) -> Result<Vec<String>> {
     let mut written = BTreeSet::new();
     let mut errors = Vec::new();
-    let files = vendor_dir::read(&request.settings.config_dir)?;
-    for file in &files {
+    let sources = Sources::read(request.settings)?;
+    for file in &sources.files {
         let name = format!("{OWN_VENDOR}-{}.json", file.name);
-        let request = Request {
-            settings: request.settings,
-            vendor: Some(&file.name),
-            hook_words: request.hook_words.clone(),
-        };
-        match generate(&request).and_then(|text| write(&folder.join(&name), &text)) {
+        let text = sources.specification(Some(&file.name), &request.hook_words);
+        match text.and_then(|text| write(&folder.join(&name), &text)) {
             Ok(()) => _ = written.insert(name),
             Err(error) => errors.push(error),
         }
     }
     let mut notes = Vec::new();
-    match nvidia(folder, request, &files) {
+    match nvidia(folder, &sources) {
         Ok(Nvidia::Absent) => {}
         Ok(Nvidia::LeftTo(other)) => {
             let (own, other) = (folder.join(NVIDIA), other.display());
@@ -67,8 +60,8 @@ enum Nvidia {
     Written,
 }
 
-fn nvidia(folder: &Path, request: &Request, files: &[VendorFile]) -> Result<Nvidia> {
-    let Some(file) = gpu::answers(files) else {
+fn nvidia(folder: &Path, sources: &Sources) -> Result<Nvidia> {
+    let Some(file) = gpu::answers(&sources.files) else {
         return Ok(Nvidia::Absent);
     };
     let own = folder.join(NVIDIA);
@@ -76,24 +69,25 @@ fn nvidia(folder: &Path, request: &Request, files: &[VendorFile]) -> Result<Nvid
         return Ok(Nvidia::LeftTo(own));
     }
     let kind = format!("{}/{}", gpu::KIND.0, gpu::KIND.1);
-    if let Some(other) = other_of(&kind, folder, request)? {
+    if let Some(other) = other_of(&kind, folder, sources)? {
         return Ok(Nvidia::LeftTo(other));
     }
     let vendor = file.content.as_ref().ok();
     // The vendor's own specification then has a device `all`.
     let has_kind = vendor.is_some_and(|vendor| vendor.cdi_kind.as_ref() == Some(&kind));
-    let document = gpu::generate(&gpu::Request {
+    let request = gpu::Request {
         without_all: has_kind,
-        ..gpu::Request::of(request.settings)
-    })?;
+        ..gpu::Request::of(sources.settings)
+    };
+    let document = gpu::generate(sources, &request)?;
     write(&own, &format!("{MARK}\n{}", yaml::text(&document)))?;
     Ok(Nvidia::Written)
 }
 
 /// A specification of another program for a kind, in the folder or where engines look. Two files of
 /// one folder with the same device are a conflict, and a file in `/run` hides one in `/etc`.
-fn other_of(kind: &str, folder: &Path, request: &Request) -> Result<Option<PathBuf>> {
-    let host = Host::open(&request.settings.root)?;
+fn other_of(kind: &str, folder: &Path, sources: &Sources) -> Result<Option<PathBuf>> {
+    let host = sources.host()?;
     let usual = cdi_folder::DEFAULT.map(PathBuf::from);
     let mut folders: Vec<_> = usual.iter().map(|folder| host.folder(folder)).collect();
     folders.push(Some(folder.to_owned()));

@@ -10,17 +10,17 @@ use serde_json::{json, Value};
 use edits::{common, devices, hooks, needs_groups};
 use units::{Chosen, Given};
 
+use super::Sources;
 use crate::config::settings::Settings;
-use crate::config::vendor::Vendor;
-use crate::config::vendor_dir;
 use crate::error::{Error, Result};
-use crate::host::facts::{Facts, Found, WRITE_AGAIN};
+use crate::host::facts::{Facts, FactsState, WRITE_AGAIN};
 use crate::host::inventory::{collect_one, Report};
 use crate::host::nodes::Nodes;
 use crate::host::Host;
 use crate::model::decide::units::{Part, Unit};
-use crate::model::decide::{Choice, VendorFile};
+use crate::model::decide::Choice;
 use crate::model::request::Interface;
+use crate::model::vendor::{Vendor, VendorFile};
 
 /// The kind that NVIDIA's users name.
 pub const KIND: (&str, &str) = ("nvidia.com", "gpu");
@@ -115,24 +115,23 @@ impl<'a> Request<'a> {
 
 /// The specification. Errors: there is no vendor file for NVIDIA, its driver is not installed, or
 /// this host lacks its devices or the requested ones.
-pub fn generate(request: &Request) -> Result<Value> {
+pub(super) fn generate(sources: &Sources, request: &Request) -> Result<Value> {
     let kind = request.kind()?;
-    let files = vendor_dir::read(&request.settings.config_dir)?;
-    let (file, vendor) = choose(&files, request.settings)?;
-    let host = Host::open(&request.settings.root)?;
+    let (file, vendor) = choose(&sources.files, sources.settings)?;
+    let host = sources.host()?;
     let choice = Choice {
         file,
         vendor,
         features: vendor.feature_names().collect(),
     };
-    let (mut edits, _) = collect_one(&host, &choice, Report::Missing)?;
+    let (mut edits, _) = collect_one(host, &choice, Report::Missing)?;
     edits.sort();
-    let facts = facts(&host, &file.name)?;
-    let nodes = Nodes::of(&host, vendor, &edits.devices, facts.as_ref());
+    let facts = facts(host, &file.name)?;
+    let nodes = Nodes::of(host, vendor, &edits.devices, facts.as_ref());
     let given = Given::of(nodes, edits.devices.clone());
     let devices = match Chosen::of(&given, request.ids)? {
         Chosen::Nothing => vec![json!({"name": "none", "containerEdits": {"env": [VOID]}})],
-        _ if given.units().next().is_none() => return Err(no_device(&host, file, vendor)),
+        _ if given.units().next().is_none() => return Err(no_device(host, file, vendor)),
         chosen => devices(&given, &chosen, request),
     };
     let hooks = hooks(&edits, facts.as_ref(), request)?;
@@ -171,9 +170,9 @@ pub fn answers(files: &[VendorFile]) -> Option<&VendorFile> {
 /// index. Errors: the file is broken, or a user other than root may have written it.
 fn facts(host: &Host, vendor: &str) -> Result<Option<Facts>> {
     match host.facts(vendor) {
-        Found::Absent => Ok(None),
-        Found::Facts(facts) => Ok(Some(facts)),
-        Found::Broken(problem) => Err(Error::failed(format!(
+        FactsState::Absent => Ok(None),
+        FactsState::Facts(facts) => Ok(Some(facts)),
+        FactsState::Broken(problem) => Err(Error::failed(format!(
             "the device facts can't be used: {problem}"
         ))
         .resolve(WRITE_AGAIN)),

@@ -11,14 +11,14 @@ use serde_json::{json, Value};
 use crate::config::nvidia::{self, Place};
 use crate::config::settings::Loaded;
 use crate::error::{exit, Error};
-use crate::frontends::foreign::Foreign;
-use crate::frontends::nvidia::programs::{Settings, NAMES};
-use crate::frontends::nvidia::{Reader, HOOKS};
-use crate::frontends::{runtime, FrontEnd};
+use crate::frontends::nvidia::programs::{config_of, NAMES};
+use crate::frontends::nvidia::{Nvidia, HOOKS};
+use crate::frontends::{runtime, Context, FrontEndKind};
 use crate::log::level::Level;
 use crate::log::{Log, Note};
 use crate::model::edits::Edits;
 use crate::model::request::{Ask, Request, Units, Way};
+use crate::spec::config::Config;
 
 /// The container that the command line describes.
 #[derive(Debug, Default)]
@@ -100,24 +100,22 @@ impl NameResults {
             named: false,
         };
         let read = nvidia::load(&place.path, place.named);
-        let settings = Settings::new(&read, &place);
         let spec = container.spec();
         let log = Log::new(Level::Emergency, None, "");
-        let own = FrontEnd::new(loaded, &log, Reader::Runtime);
         let mut all = Vec::new();
+        let own = Context::new(loaded, &log, FrontEndKind::Runtime);
         add(&mut all, runtime::NAME, outcome(&own, &spec));
-        let as_nvidia = |nvidia| FrontEnd {
-            foreign: Foreign::of_nvidia(&loaded.settings, nvidia),
-            warnings: settings.warnings,
-            ..FrontEnd::new(loaded, &log, Reader::Runtime)
-        };
-        let configs = NAMES.map(|(name, _)| (name, settings.config_of(name)));
-        for (name, config) in &configs {
-            let front_end = as_nvidia(settings.by_runtime(config));
-            add(&mut all, name, outcome(&front_end, &spec));
+        for (name, _) in NAMES {
+            let nvidia = Nvidia {
+                config: &config_of(name, &read.config),
+                ..Nvidia::of_loaded(&read, &place, FrontEndKind::Runtime)
+            };
+            let context = Context::of_nvidia(loaded, &log, nvidia);
+            add(&mut all, name, outcome(&context, &spec));
         }
-        let front_end = as_nvidia(settings.by_hook());
-        add(&mut all, HOOKS[0], outcome(&front_end, &spec));
+        let nvidia = Nvidia::of_loaded(&read, &place, FrontEndKind::Hook);
+        let context = Context::of_nvidia(loaded, &log, nvidia);
+        add(&mut all, HOOKS[0], outcome(&context, &spec));
         Self {
             file: file.exists().then(|| file.display().to_string()),
             problem: read.problem.clone(),
@@ -137,15 +135,15 @@ impl NameResults {
 }
 
 /// The result under one name. `None`: the container asks for nothing through other interfaces.
-fn outcome(front_end: &FrontEnd, spec: &[u8]) -> Option<Outcome> {
-    let request = front_end.request(spec);
+fn outcome(context: &Context, spec: &[u8]) -> Option<Outcome> {
+    let request = context.request(&Config::parse(spec));
     let is_nothing = request.asks.is_empty() && request.refused.is_empty();
-    let is_sure = request.doubt.is_none() || request.suspect.is_none();
+    let is_sure = request.doubt.is_none() || request.possible_trigger.is_none();
     if is_nothing && is_sure && request.set.is_empty() && request.unset.is_empty() {
         return None;
     }
     let mut notes: Vec<Note> = Vec::new();
-    let (edits, refused) = match front_end.decided(&request, &mut notes) {
+    let (edits, refused) = match context.decided(&request, &mut notes) {
         Ok(edits) => (edits, None),
         Err(error) => (None, Some(error)),
     };

@@ -1,6 +1,6 @@
 //! What a CDI specification says, and which version of CDI has which field.
 
-use crate::config::vendor::Mistake;
+use crate::model::vendor::Mistake;
 
 /// A specification without mistakes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

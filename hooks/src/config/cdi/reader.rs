@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use super::document::{check_version, Uses};
 use super::{name, Document, NamedDevice, Node, Syntax};
-use crate::config::vendor::Mistake;
+use crate::model::vendor::Mistake;
 use values::get;
 
 /// Reads a specification's text. Errors: every mistake that it has.

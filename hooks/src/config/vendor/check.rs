@@ -1,7 +1,8 @@
 //! Checks the values of a vendor file. `None`: nothing is wrong.
 
 use super::RESERVED_FEATURES;
-use crate::host::glob;
+use crate::model::glob;
+use crate::model::vendor::device_name;
 
 /// True if the text can be the name of an environment variable.
 pub fn is_flag(text: &str) -> bool {
@@ -80,11 +81,6 @@ pub(super) fn check_target(path: &str) -> Option<String> {
 pub(super) fn check_soname(name: &str) -> Option<String> {
     let plain = !name.contains('/') && check_parts(name).is_none();
     (!plain).then(|| format!("{name:?} is not the name of a library, like libcuda.so.1"))
-}
-
-/// A device's name under `/dev`, with or without `/dev/` in front.
-pub(super) fn device_name(device: &str) -> &str {
-    device.strip_prefix("/dev/").unwrap_or(device)
 }
 
 /// Checks `units`, a pattern of device nodes.

@@ -6,9 +6,10 @@ use super::check::{
     check_device, check_feature, check_kind, check_path, check_soname, check_target, check_units,
     is_flag, may_match,
 };
-use super::{Inventory, Mistake, Vendor, FIELDS, INVENTORY_FIELDS, REQUIRED};
+use super::{FIELDS, INVENTORY_FIELDS, REQUIRED};
 use crate::log::level::Level;
 use crate::model::request::Interface;
+use crate::model::vendor::{Inventory, Mistake, Vendor};
 use crate::spec::json::Json;
 
 /// Reads the values and collects mistakes. The result only counts if there are none.

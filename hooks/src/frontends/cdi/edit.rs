@@ -6,7 +6,7 @@ use std::path::Path;
 use rustc_hash::{FxHashMap, FxHashSet};
 use rustix::fs::FileType;
 
-use super::registry::Found;
+use super::registry::CdiMatch;
 use super::translate::translate;
 use crate::config::cdi::folder::SpecFile;
 use crate::config::cdi::{ContainerEdits, DeviceNode};
@@ -20,26 +20,26 @@ use crate::model::edits::{Access, DescribedMount, Device, Edits, Link, NetDevice
 const DEFAULT_MODE: u32 = 0o666;
 
 /// Edits that are being composed.
-pub struct Composer<'a> {
+pub struct CdiEditBuilder<'a> {
     host: &'a Host,
     /// The other edits, as often as specifications have them.
     more: Edits,
-    devices: Latest<Device>,
-    mounts: Latest<DescribedMount>,
-    links: Latest<Link>,
-    net_devices: Latest<NetDevice>,
+    devices: LastWins<Device>,
+    mounts: LastWins<DescribedMount>,
+    links: LastWins<Link>,
+    net_devices: LastWins<NetDevice>,
     /// Files whose common edits are included.
     begun: FxHashSet<&'a Path>,
     pub notes: Vec<Note>,
 }
 
 /// Keeps the last item of each key, in its position. A specification may have thousands.
-struct Latest<T> {
+struct LastWins<T> {
     items: Vec<Option<T>>,
     places: FxHashMap<String, usize>,
 }
 
-impl<T> Latest<T> {
+impl<T> LastWins<T> {
     fn new() -> Self {
         let (items, places) = (Vec::new(), FxHashMap::default());
         Self { items, places }
@@ -58,22 +58,22 @@ impl<T> Latest<T> {
     }
 }
 
-impl<'a> Composer<'a> {
+impl<'a> CdiEditBuilder<'a> {
     pub fn new(host: &'a Host) -> Self {
         Self {
             host,
             more: Edits::default(),
-            devices: Latest::new(),
-            mounts: Latest::new(),
-            links: Latest::new(),
-            net_devices: Latest::new(),
+            devices: LastWins::new(),
+            mounts: LastWins::new(),
+            links: LastWins::new(),
+            net_devices: LastWins::new(),
             begun: FxHashSet::default(),
             notes: Vec::new(),
         }
     }
 
     /// Adds a device. The common edits of a specification come before its first device.
-    pub fn add(&mut self, found: &Found<'a>) -> Result<()> {
+    pub fn add(&mut self, found: &CdiMatch<'a>) -> Result<()> {
         let name = format!("{}={}", found.document.kind, found.device.name);
         let fail = |error: Error| Error {
             message: format!("{name} ({}): {}", found.file.path.display(), error.message),

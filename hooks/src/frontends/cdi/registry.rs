@@ -19,12 +19,12 @@ pub struct Registry<'a> {
     files: &'a [SpecFile],
     folders: &'a [PathBuf],
     /// Every device by its kind and name, in a map because a container may name thousands.
-    places: FxHashMap<(&'a str, &'a str), Vec<Found<'a>>>,
+    places: FxHashMap<(&'a str, &'a str), Vec<CdiMatch<'a>>>,
 }
 
 /// A device and its specification.
 #[derive(Debug, Clone, Copy)]
-pub struct Found<'a> {
+pub struct CdiMatch<'a> {
     pub file: &'a SpecFile,
     pub document: &'a Document,
     pub device: &'a NamedDevice,
@@ -42,14 +42,14 @@ pub struct Listed {
 impl<'a> Registry<'a> {
     /// Errors name the folders.
     pub fn new(files: &'a [SpecFile], folders: &'a [PathBuf]) -> Self {
-        let mut places: FxHashMap<_, Vec<Found>> = FxHashMap::default();
+        let mut places: FxHashMap<_, Vec<CdiMatch>> = FxHashMap::default();
         for file in files {
             let Ok(document) = &file.content else {
                 continue;
             };
             for device in &document.devices {
                 let key = (document.kind.as_str(), device.name.as_str());
-                places.entry(key).or_default().push(Found {
+                places.entry(key).or_default().push(CdiMatch {
                     file,
                     document,
                     device,
@@ -65,7 +65,7 @@ impl<'a> Registry<'a> {
 
     /// Finds a device. Errors: no specification has it, several of one folder have it, or a
     /// specification that may have it can't be used.
-    pub fn find(&self, name: &str) -> Result<Found<'a>> {
+    pub fn find(&self, name: &str) -> Result<CdiMatch<'a>> {
         let Some(wanted) = qualified(name) else {
             return Err(
                 Error::usage(format!("{:?} is not the name of a CDI device", brief(name)))

@@ -52,13 +52,6 @@ fn env(value: &str) -> String {
 }
 
 #[test]
-fn nothing_is_read_for_no_names() {
-    let scene = Scene::new();
-    scene.file("etc/cdi/bad.json", "{");
-    assert_eq!(scene.edits(&[]), Ok((Edits::default(), Vec::new())));
-}
-
-#[test]
 fn a_later_folder_counts_more_and_two_files_of_one_are_a_conflict() {
     let scene = Scene::new();
     scene.spec(
@@ -91,31 +84,6 @@ fn a_later_folder_counts_more_and_two_files_of_one_are_a_conflict() {
     assert_eq!(names, [("v.com/c=d", 0), ("v.com/c=e", 0)]);
 }
 
-#[test]
-fn what_is_not_known_is_refused_whole_with_the_nearest_names() {
-    let scene = Scene::new();
-    scene.spec(
-        "etc/cdi/a.json",
-        "",
-        &[("gpu0", &env("0")), ("gpu1", &env("1"))],
-    );
-    let error = scene.fails(&["v.com/c=gpu0", "v.com/c=gpu2"]);
-    for part in [
-        &format!("in {0}/etc/cdi, {0}/run/cdi has", scene.0.path().display()),
-        "v.com/c=gpu2",
-        "known are v.com/c=gpu0, v.com/c=gpu1",
-        "cdi list",
-    ] {
-        assert!(error.contains(part), "{part}\n{error}");
-    }
-    assert!(scene.fails(&["a/b=c"]).contains("a/b=c"));
-    assert!(scene
-        .fails(&["gpu0"])
-        .contains("not the name of a CDI device"));
-    let both = scene.fails(&["v.com/c=x", "v.com/c=y"]);
-    assert!(both.contains("=x;") && both.contains("=y;"), "{both}");
-}
-
 /// `/var/run` is a link on most hosts.
 #[test]
 fn links_of_the_host_lead_within_its_root() {
@@ -134,32 +102,6 @@ fn links_of_the_host_lead_within_its_root() {
     )
     .unwrap();
     assert_eq!(count("/out/cdi"), 0);
-}
-
-#[test]
-fn a_broken_file_stops_only_containers_that_may_need_it() {
-    let scene = Scene::new();
-    scene.spec("etc/cdi/a.json", "", &[("d", &env("1"))]);
-    scene.file("etc/cdi/other.json", r#"{"kind": "o.com/x", "x": 9}"#);
-    let (edits, notes) = scene.edits(&["v.com/c=d"]).unwrap();
-    assert_eq!(edits.environment, ["A=1"]);
-    assert!(notes[0]
-        .message
-        .contains("other.json can't be used and is ignored"));
-    let error = scene.fails(&["o.com/x=1"]);
-    assert!(
-        error.contains("other.json can't be used: ") && error.contains("(and "),
-        "{error}"
-    );
-    scene.file("etc/cdi/what.json", "\u{0}");
-    assert!(scene.edits(&["v.com/c=d"]).is_ok());
-    assert!(scene
-        .fails(&["v.com/c=none"])
-        .contains("what.json can't be used"));
-    scene.file("run/cdi/mine.json", r#"{"kind": "v.com/c", "#);
-    assert!(scene
-        .fails(&["v.com/c=d"])
-        .contains("mine.json can't be used"));
 }
 
 #[test]

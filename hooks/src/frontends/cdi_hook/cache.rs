@@ -5,9 +5,10 @@ use rustc_hash::FxHashSet;
 use crate::apply::{cannot_link, cannot_list};
 use crate::host::ldcache::{self, drop_in, parse, MAX_CACHE};
 use crate::host::libraries::{in_folder, in_root, is_library, soname_link};
-use crate::host::rootfs::{split, Root, Rootfs};
+use crate::host::rootfs::{Root, Rootfs};
 use crate::log::Note;
 use crate::model::edits::paths::clean;
+use crate::model::edits::paths::split;
 use crate::model::edits::{Library, Present};
 
 const CACHE: &str = "etc/ld.so.cache";

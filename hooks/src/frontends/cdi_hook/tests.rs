@@ -11,7 +11,6 @@ use tempfile::TempDir;
 
 const CONF: &str = "include ld.so.conf.d/*.conf\n";
 const CACHE: &str = "etc/ld.so.cache";
-const COMPAT: &str = "etc/ld.so.conf.d/00-oci-decorator-compat.conf";
 
 /// A bundle whose image has a loader of glibc.
 struct Bundle(TempDir);
@@ -71,93 +70,8 @@ impl Bundle {
     }
 }
 
-fn link(path: &str, target: &str) -> Link {
-    Link {
-        path: path.to_owned(),
-        target: target.to_owned(),
-    }
-}
-
 fn is_root() -> bool {
     crate::need::root("namespaces")
-}
-
-#[test]
-fn links_are_made_or_reported() {
-    if !is_root() {
-        return;
-    }
-    let bundle = Bundle::new();
-    bundle.file("file", "the image's");
-    let links = vec![
-        link("/new//x/../a", "b"),
-        link("/file", "b"),
-        link("c", "d"),
-    ];
-    let notes = bundle.run(&Verb::CreateSymlinks(links)).unwrap();
-    assert_eq!(notes.len(), 1, "{notes:?}");
-    assert!(notes[0].contains("/file"), "{notes:?}");
-    for (path, target) in [("new/a", "b"), ("c", "d")] {
-        assert_eq!(fs::read_link(bundle.at(path)).unwrap(), Path::new(target));
-    }
-}
-
-#[test]
-fn roots_that_are_the_hosts_are_refused() {
-    if !is_root() {
-        return;
-    }
-    let bundle = Bundle::new();
-    let links = || Verb::CreateSymlinks(vec![link("/made", "x")]);
-    for root in [
-        json!("/"),
-        json!("/.."),
-        json!("//./"),
-        json!(""),
-        Value::Null,
-    ] {
-        bundle.config(&json!({"root": {"path": root}}));
-        let error = bundle.run(&links()).unwrap_err().to_string();
-        assert!(error.contains("config.json has the root.path"), "{error}");
-        assert!(!bundle.0.path().join("made").exists());
-    }
-    for root in [
-        bundle.at("").display().to_string(),
-        "x/../rootfs".to_owned(),
-    ] {
-        fs::create_dir_all(bundle.0.path().join("x")).unwrap();
-        bundle.config(&json!({"root": {"path": root}}));
-        assert_eq!(bundle.run(&links()), Ok(vec![]));
-        fs::remove_file(bundle.at("made")).unwrap();
-    }
-    fs::remove_file(bundle.0.path().join("config.json")).unwrap();
-    let error = bundle.run(&links()).unwrap_err().to_string();
-    assert!(error.contains("the state's bundle has no "), "{error}");
-}
-
-#[test]
-fn libraries_of_folders_come_into_the_cache() {
-    if !is_root() {
-        return;
-    }
-    let bundle = Bundle::new();
-    bundle.library("opt/d/libx.so.5");
-    bundle.library("opt/d/liby.so.7");
-    bundle.file("opt/d/notes", "");
-    let folders = || Verb::UpdateLdcache(vec!["/opt//d/".to_owned(), "/opt/none".to_owned()]);
-    for _ in 0..2 {
-        assert_eq!(bundle.run(&folders()), Ok(vec![]));
-        assert_eq!(
-            bundle.listed(),
-            ["/opt/d/liby.so.7"],
-            "the newer name of one soname"
-        );
-    }
-    let garbage = Bundle::new();
-    garbage.library("opt/d/libx.so.5");
-    garbage.file(CACHE, "garbage");
-    let notes = garbage.run(&folders()).unwrap();
-    assert_eq!(notes.len(), 1, "{notes:?}");
 }
 
 /// The image's own cache decides about the folders that it knows.
@@ -217,44 +131,6 @@ fn only_needed_links_are_made_and_failures_are_reported() {
         assert_eq!(said.len(), 2 * notes, "{said:?}");
         assert!(bundle.at("opt/d/libx.so.1").is_file());
     }
-}
-
-#[test]
-fn newer_libraries_of_the_image_come_first_where_they_are_newer() {
-    if !is_root() {
-        return;
-    }
-    let bundle = Bundle::new();
-    bundle.library("usr/local/cuda/compat/libcuda.so.600.1");
-    let compat = |driver: &str| {
-        Verb::EnableCudaCompat(Compat {
-            folder: "/usr/local//cuda/compat/".to_owned(),
-            driver: Some(driver.to_owned()),
-            cuda: None,
-        })
-    };
-    let noted = || fs::read_to_string(bundle.at(COMPAT)).unwrap_or_default();
-    assert_eq!(bundle.run(&compat("700.1")), Ok(vec![]));
-    assert_eq!((noted().as_str(), bundle.listed().len()), ("", 0));
-    assert_eq!(bundle.run(&compat("535.1")), Ok(vec![]));
-    let line = noted().lines().last().map(str::to_owned);
-    assert_eq!(line.as_deref(), Some("/usr/local/cuda/compat"));
-    let file = "/usr/local/cuda/compat/libcuda.so.600.1";
-    assert_eq!(bundle.listed(), [file]);
-    // A later update keeps them.
-    bundle.library("opt/d/libx.so.5");
-    let folders = vec!["/opt/d".to_owned()];
-    assert_eq!(bundle.run(&Verb::UpdateLdcache(folders)), Ok(vec![]));
-    assert_eq!(bundle.listed(), ["/opt/d/libx.so.5", file]);
-    assert_eq!(bundle.run(&compat("700.1")), Ok(vec![]));
-    assert_eq!(noted(), "");
-    fs::remove_dir_all(bundle.at("etc")).unwrap();
-    bundle.file("etc", "a file");
-    let error = bundle.run(&compat("535.1")).unwrap_err().to_string();
-    assert!(
-        error.contains("/usr/local/cuda/compat comes first"),
-        "{error}"
-    );
 }
 
 #[test]

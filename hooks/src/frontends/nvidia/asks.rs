@@ -1,12 +1,11 @@
 //! Turns a candidate that counts into an [`Ask`].
 
 use super::devices::{Candidate, AUTOMATIC};
-use super::{capabilities, devices, imex, requirements, Nvidia, Reader, Words};
+use super::{capabilities, devices, imex, requirements, FrontEndKind, Nvidia, Words};
 use crate::config::nvidia::Compat;
 use crate::error::{Error, Result};
 use crate::log::brief;
-use crate::model::decide::not_scheduled;
-use crate::model::policy::Policy;
+use crate::model::policy::{Judge, Policy};
 use crate::model::request::{Ask, Details, Interface, Request, Source, Units, Way};
 
 impl Nvidia<'_> {
@@ -31,7 +30,7 @@ impl Nvidia<'_> {
             details = Err(mixed(&candidate.by));
         }
         let units = self.units(candidate.words, way);
-        if let (Reader::Hook, Units::These(names), Ok(_)) = (self.reader, &units, &details) {
+        if let (FrontEndKind::Hook, Units::These(names), Ok(_)) = (self.kind, &units, &details) {
             if let Some(name) = names.iter().find(|name| devices::is_qualified(name)) {
                 details = Err(names_of_cdi(&candidate.by, name));
             }
@@ -93,13 +92,7 @@ impl Nvidia<'_> {
         } else {
             requirements::requirements(environment)?
         };
-        let judge = |source, by: &str| {
-            if !request.reserved.is_empty() {
-                return Err(not_scheduled(by));
-            }
-            policy.judge_source(source, request.privileged, by)
-        };
-        let mut beside = imex::Judged::new(&judge, refused);
+        let mut beside = imex::Judged::new(Judge::of(policy, request), refused);
         let (channels, channels_by) = imex::channels(request, self.config, &mut beside)?;
         Ok(Details {
             capabilities,

@@ -5,20 +5,20 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::DEVICES;
 use crate::config::nvidia::Config;
-use crate::config::vendor::{Inventory, Vendor};
 use crate::error::{Error, Result};
 use crate::host::answer::groups;
 use crate::host::inventory::collect;
 use crate::host::requirements::check_one;
-use crate::host::rootfs::split;
 use crate::host::trust::{untrusted, Distrust};
 use crate::host::Host;
 use crate::log::level::Level;
 use crate::log::{brief, Note};
-use crate::model::decide::{Choice, VendorFile};
+use crate::model::decide::Choice;
+use crate::model::edits::paths::split;
 use crate::model::edits::paths::{clean, is_plain};
 use crate::model::edits::{Edits, Link, Mount};
 use crate::model::request::{Ask, Details, Interface, Known};
+use crate::model::vendor::{Inventory, Vendor, VendorFile};
 
 /// The base lists. The others only count for images that ask for all lists.
 const BASE: [&str; 3] = ["devices.csv", "drivers.csv", "l4t.csv"];

@@ -275,7 +275,7 @@ mod tests {
     /// An algorithm that is quadratic in the names would take minutes.
     #[test]
     fn many_names_are_read_in_no_time() {
-        let names: Vec<String> = (0..300_000).map(|at| at.to_string()).collect();
+        let names: Vec<String> = (0..60_000).map(|at| at.to_string()).collect();
         let list = names.join(",");
         let started = std::time::Instant::now();
         let words = Words::of([list.as_str(), "0,1,2"]);

@@ -9,13 +9,11 @@ use crate::config::nvidia::Config;
 use crate::error::{Error, Result};
 use crate::host::related::RELATED;
 use crate::log::brief;
+use crate::model::policy::Judge;
 use crate::model::request::{Channels, MigRight, Request, Source};
 
 const CHANNELS: &str = "NVIDIA_IMEX_CHANNELS";
 const RIGHTS: [MigRight; 2] = [MigRight::Config, MigRight::Monitor];
-
-/// Says why a request from a source, by this name, does not count.
-type Judge<'a> = &'a dyn Fn(Source, &str) -> std::result::Result<(), String>;
 
 /// Judges requests, and collects the reasons of those that do not count.
 pub struct Judged<'a> {
@@ -29,7 +27,7 @@ impl<'a> Judged<'a> {
     }
 
     fn counts(&mut self, source: Source, by: &str) -> bool {
-        let judged = (self.judge)(source, by);
+        let judged = self.judge.judge(&[source], by, false);
         let counts = judged.is_ok();
         self.refused.extend(judged.err());
         counts
@@ -127,101 +125,4 @@ pub fn related(request: &Request, config: &Config, judged: &mut Judged) -> Vec<&
     asking
         .filter(|name| judged.counts(Source::Environment, name))
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::request::AskingMount;
-
-    /// Reads channels while every source counts.
-    fn channels(request: &Request, config: &Config) -> Result<Channels> {
-        let mut refused = Vec::new();
-        let mut judged = Judged::new(&|_, _| Ok(()), &mut refused);
-        super::channels(request, config, &mut judged).map(|(channels, _)| channels)
-    }
-
-    fn mig_rights(request: &Request) -> Result<Vec<MigRight>> {
-        let mut refused = Vec::new();
-        super::mig_rights(request, &mut Judged::new(&|_, _| Ok(()), &mut refused))
-    }
-
-    fn with(entries: &[&str], mounts: &[&str], privileged: bool) -> Request<'static> {
-        let mount = |name: &&str| AskingMount {
-            source: "/dev/null".into(),
-            destination: format!("/var/run/nvidia-container-devices/{name}").into(),
-        };
-        Request {
-            environment: entries.iter().map(|&entry| entry.to_owned()).collect(),
-            mounts: mounts.iter().map(mount).collect(),
-            privileged,
-            ..Request::default()
-        }
-    }
-
-    #[test]
-    fn channels_of_variables_and_mounts() {
-        let plain = Config::default();
-        let mounts = Config {
-            volume_mounts: true,
-            ..Config::default()
-        };
-        let none = Config {
-            ignore_imex: true,
-            ..Config::default()
-        };
-        let strict = Config {
-            environment_when_unprivileged: false,
-            ..Config::default()
-        };
-        let numbers = |numbers: &[u32]| Channels::These(numbers.to_vec());
-        for (config, value, mounted, privileged, expected) in [
-            (&plain, "0,1", &[][..], false, numbers(&[0, 1])),
-            (&plain, " 1 ,,1,0", &[], false, numbers(&[1, 0])),
-            (&plain, "all", &[], false, Channels::All),
-            (&plain, "", &[], false, Channels::None),
-            (&plain, "0", &["imex/3"], false, numbers(&[0])),
-            (&mounts, "0", &["imex/3", "0"], false, numbers(&[3])),
-            (&mounts, "0", &["0"], false, numbers(&[0])),
-            (&none, "0", &[], true, Channels::None),
-            (&strict, "0", &[], false, Channels::None),
-            (&strict, "0", &[], true, numbers(&[0])),
-        ] {
-            let request = with(&[&format!("{CHANNELS}={value}")], mounted, privileged);
-            assert_eq!(
-                channels(&request, config).unwrap(),
-                expected,
-                "{value:?} {mounted:?}"
-            );
-        }
-        for value in ["x", "-1", "0,all", "0x1", "99999999999"] {
-            let request = with(&[&format!("{CHANNELS}={value}")], &[], false);
-            let error = channels(&request, &plain).unwrap_err().to_string();
-            assert!(
-                error.starts_with("NVIDIA_IMEX_CHANNELS asks for the IMEX channel "),
-                "{error}"
-            );
-        }
-        assert_eq!(
-            channels(&with(&[], &[], false), &plain).unwrap(),
-            Channels::None
-        );
-    }
-
-    #[test]
-    fn rights_are_for_privileged_containers() {
-        for right in RIGHTS {
-            let name = right.variable();
-            let entry = format!("{name}=all");
-            let found = mig_rights(&with(&[&entry], &[], true)).unwrap();
-            assert_eq!(found, [right]);
-            let error = mig_rights(&with(&[&entry], &[], false))
-                .unwrap_err()
-                .to_string();
-            let expected = format!("{name}=all is for privileged containers only");
-            assert!(error.starts_with(&expected), "{error}");
-            let quiet = format!("{name}=");
-            assert_eq!(mig_rights(&with(&[&quiet], &[], false)).unwrap(), []);
-        }
-    }
 }

@@ -113,7 +113,7 @@ fn find(hook: &str, search: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::config::nvidia::Config;
-    use crate::frontends::nvidia::Reader;
+    use crate::frontends::FrontEndKind;
     use std::os::unix::fs::PermissionsExt;
 
     fn program(path: &Path) -> String {
@@ -136,7 +136,8 @@ mod tests {
             let nvidia = Nvidia {
                 config: &config,
                 problem: None,
-                reader: Reader::Runtime,
+                warnings: &[],
+                kind: FrontEndKind::Runtime,
                 reads_annotations: true,
                 file: None,
             };
@@ -157,61 +158,5 @@ mod tests {
         assert!(args(ours, "s.toml")[1].starts_with("-oci-decorator-config=/"));
         assert_eq!(args(ours, ""), ["ours", "prestart"]);
         assert_eq!(args(&theirs, "/s.toml"), ["theirs", "prestart"]);
-    }
-
-    #[test]
-    fn the_hook_is_added_once() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = program(&dir.path().join("gpu-hook"));
-        let mut config = Config {
-            hook: path.clone(),
-            ..Config::default()
-        };
-        let folder = dir.path().display().to_string();
-        let get = |name: &str| (name == "PATH").then(|| format!("relative:{folder}"));
-        let hook = |config: &Config, present: &[String]| {
-            let nvidia = Nvidia {
-                config,
-                problem: None,
-                reader: Reader::Runtime,
-                reads_annotations: true,
-                file: Some(Path::new("/c.toml")),
-            };
-            super::hook(&nvidia, present, get)
-        };
-        let added = hook(&config, &["/usr/bin/other".to_owned()])
-            .unwrap()
-            .unwrap();
-        let expected = Hook {
-            stage: "prestart".to_owned(),
-            path: path.clone(),
-            args: ["gpu-hook", "-config=/c.toml", "prestart"]
-                .map(str::to_owned)
-                .to_vec(),
-            env: vec![format!("PATH={PATH}")],
-            timeout: None,
-        };
-        assert_eq!(added, expected);
-        config.hook = "gpu-hook".to_owned();
-        assert_eq!(hook(&config, &[]).unwrap().unwrap().path, path);
-        for present in [
-            "/opt/gpu-hook",
-            "/usr/bin/nvidia-container-runtime-hook",
-            "/x/nvidia-container-toolkit",
-        ] {
-            assert_eq!(
-                hook(&config, &[present.to_owned()]).unwrap(),
-                None,
-                "{present}"
-            );
-        }
-        for missing in ["no-such-hook", "./gpu-hook", "/no/such/hook"] {
-            config.hook = missing.to_owned();
-            let error = hook(&config, &[]).unwrap_err().to_string();
-            assert!(
-                error.contains(missing) && error.contains("install-links"),
-                "{error}"
-            );
-        }
     }
 }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 /// The container's variables afterwards.
 fn container(host: Option<&str>, image: &[&str], scheduler: Scheduler) -> Vec<String> {
     let mut request = Request::of_environment(image.iter().copied());
-    let given = Given {
+    let given = SchedulerLists {
         cuda: host.map(str::to_owned),
         rocr: None,
     };
@@ -109,7 +109,7 @@ fn strict_reads_lists_literally_and_lenient_as_intended() {
 /// The list for CUDA, in a container whose image has its own list.
 fn cuda_list(list: &str, facts: Option<&Facts>) -> Option<String> {
     let mut request = Request::of_environment(["CUDA_VISIBLE_DEVICES=7"]);
-    let given = Given {
+    let given = SchedulerLists {
         cuda: Some(list.to_owned()),
         rocr: None,
     };

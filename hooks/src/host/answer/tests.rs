@@ -1,8 +1,8 @@
 use super::*;
 use crate::config::vendor;
-use crate::host::capabilities::MIG_RIGHTS;
-use crate::model::decide::{Choice, VendorFile};
-use crate::model::request::{Ask, Channels, Details, MigRight, Requirement, Source, Way};
+use crate::model::decide::Choice;
+use crate::model::request::{Ask, Channels, Details, Source, Way};
+use crate::model::vendor::VendorFile;
 use std::fs;
 use std::path::Path;
 
@@ -13,8 +13,6 @@ const FACTS: &str = r#"{"driver_version":"535.261.03","cuda_version":"12.2","dev
 const VENDOR: &str = r#"{"version":"535.261.03","activation_flag":"X","driver_feature":["compute"],
     "units":"nvidia[0-9]*","interfaces":["nvidia"],"inventory":{"compute":{"devices":
     ["nvidiactl","nvidia[0-9]*","dri/*","nvidia-caps/*"]}}}"#;
-const AMD: &str = r#"{"activation_flag":"X","driver_feature":["compute"],"units":"dri/renderD[0-9]*",
-    "interfaces":["amd"],"inventory":{"compute":{"devices":["kfd","dri/card*","dri/renderD*"]}}}"#;
 
 /// A host whose nodes are all `/dev/null` by another name, and groups of their own.
 fn host(names: &[(&str, u32, u32)], facts: Option<&str>) -> Option<(tempfile::TempDir, Host)> {
@@ -129,73 +127,6 @@ fn given(host: &Host, asked: &Asked) -> std::result::Result<Given, String> {
 }
 
 #[test]
-fn the_chosen_nodes_and_the_control_nodes() {
-    let Some((_dir, host)) = host(&NODES, Some(FACTS)) else {
-        return;
-    };
-    let first = [
-        "dri/card1",
-        "dri/renderD129",
-        "nvidia-caps/nvidia-cap3",
-        "nvidia1",
-        "nvidiactl",
-    ];
-    let second = ["dri/card0", "dri/renderD128", "nvidia0", "nvidiactl"];
-    let every: Vec<&str> = [&first[..4], &second[..]].concat();
-    for (units, expected, groups) in [
-        (Units::All, &every[..], &[44, 45, 46][..]),
-        (Units::None, &["nvidiactl"], &[]),
-        (these(&["0"]), &first, &[44, 46]),
-        (these(&["GPU-a"]), &first, &[44, 46]),
-        (these(&["0:0"]), &first, &[44, 46]),
-        (these(&["1", "GPU-b"]), &second, &[45]),
-        (these(&["0", "1"]), &every, &[44, 45, 46]),
-    ] {
-        let asked = Asked {
-            units: units.clone(),
-            ..Asked::default()
-        };
-        let (names, found, _) = given(&host, &asked).unwrap();
-        let mut expected = expected.to_vec();
-        expected.sort_unstable();
-        assert_eq!(
-            (names, found.as_slice()),
-            (expected.iter().map(|&n| n.to_owned()).collect(), groups),
-            "{units:?}"
-        );
-    }
-    let without_groups = Asked {
-        details: Details::default(),
-        ..Asked::default()
-    };
-    assert!(given(&host, &without_groups).unwrap().1.is_empty());
-}
-
-#[test]
-fn without_facts_numbers_of_nodes_are_indices() {
-    let Some((_dir, host)) = host(&NODES, None) else {
-        return;
-    };
-    let with = |units| Asked {
-        units,
-        ..Asked::default()
-    };
-    let (names, ..) = given(&host, &with(these(&["1"]))).unwrap();
-    assert_eq!(names, ["nvidia1", "nvidiactl"]);
-    // Nodes for graphics are known by facts only; which of the others are partitions, too.
-    let (names, ..) = given(&host, &with(Units::All)).unwrap();
-    assert!(
-        names.contains(&"dri/card0".to_owned()) && names.len() == 7,
-        "{names:?}"
-    );
-    let error = given(&host, &with(these(&["GPU-a"]))).unwrap_err();
-    assert!(
-        error.contains("the host has 0, 1: UUIDs and parts"),
-        "{error}"
-    );
-}
-
-#[test]
 fn a_device_without_a_node_is_refused() {
     let Some((_dir, host)) = host(&NODES[..2], Some(FACTS)) else {
         return;
@@ -210,140 +141,6 @@ fn a_device_without_a_node_is_refused() {
         "{error}"
     );
     assert!(given(&host, &with(Units::All)).is_ok());
-}
-
-#[test]
-fn broken_facts_stop_those_who_need_them() {
-    let Some((_dir, host)) = host(&NODES, Some("{")) else {
-        return;
-    };
-    let requires = |text: &str| Details {
-        requirements: vec![Requirement {
-            by: "R".to_owned(),
-            text: text.to_owned(),
-        }],
-        ..Details::default()
-    };
-    for (units, details, refused) in [
-        (Units::All, Details::default(), None),
-        (Units::All, requires("driver>=500"), None),
-        (
-            these(&["0"]),
-            Details::default(),
-            Some("V asks for the devices \"0\", and "),
-        ),
-        (
-            these(&["GPU-a", "0:0"]),
-            Details::default(),
-            Some("V asks for the devices \"GPU-a,0:0\", and "),
-        ),
-        (
-            Units::All,
-            requires("cuda>=1"),
-            Some("the image requires R=cuda>=1, and "),
-        ),
-        (
-            Units::All,
-            requires("driver>=900 brand=x"),
-            Some("the image requires R=driver"),
-        ),
-    ] {
-        let asked = Asked {
-            units,
-            details,
-            ..Asked::default()
-        };
-        match (given(&host, &asked), refused) {
-            (Ok((.., notes)), None) => {
-                let warned = notes.iter().any(|note| {
-                    note.level == Level::Warning && note.message.contains("v.json: not valid JSON")
-                });
-                assert!(warned, "{notes:?}");
-            }
-            (Err(error), Some(start)) => {
-                assert!(
-                    error.starts_with(start) && error.contains("v.json: not valid"),
-                    "{error}"
-                );
-            }
-            (found, _) => panic!("{found:?}"),
-        }
-    }
-}
-
-#[test]
-fn requirements_are_held_to_the_chosen_devices() {
-    let Some((_dir, host)) = host(&NODES, Some(FACTS)) else {
-        return;
-    };
-    for (units, text, problem) in [
-        (Units::All, "cuda>=12.2,driver>=535", None),
-        (Units::All, "cuda>=12.3", Some("R=cuda>=12.3, and the host has cuda 12.2, driver 535.261.03, arch 8.0, brand Tesla")),
-        (these(&["0"]), "brand=tesla", None),
-        (these(&["1"]), "brand=tesla", Some("brand Quadro")),
-        (Units::All, "arch>=8.0", Some("arch 7.5, brand Quadro")),
-        (Units::None, "arch>=9.0", None),
-        (Units::All, "colour=red", Some("\"colour=red\" is not a condition")),
-    ] {
-        let asked = Asked {
-            units: units.clone(),
-            details: Details {
-                requirements: vec![Requirement {
-                    by: "R".to_owned(),
-                    text: text.to_owned(),
-                }],
-                ..Details::default()
-            },
-            ..Asked::default()
-        };
-        match (given(&host, &asked), problem) {
-            (Ok(_), None) => {}
-            (Err(error), Some(part)) => assert!(error.contains(part), "{error}"),
-            (found, _) => panic!("{units:?} {text} {found:?}"),
-        }
-    }
-}
-
-#[test]
-fn channels_and_rights_are_nodes_of_their_own() {
-    let Some((dir, host)) = host(&NODES, Some(FACTS)) else {
-        return;
-    };
-    let with = |channels, mig_rights| Asked {
-        units: Units::None,
-        details: Details {
-            channels,
-            channels_by: "the mount m".to_owned(),
-            mig_rights,
-            ..Details::default()
-        },
-        ..Asked::default()
-    };
-    let channel = "nvidia-caps-imex-channels/channel0".to_owned();
-    for channels in [Channels::All, Channels::These(vec![0])] {
-        let (names, ..) = given(&host, &with(channels, Vec::new())).unwrap();
-        assert_eq!(names, [channel.clone(), "nvidiactl".to_owned()]);
-    }
-    let error = given(&host, &with(Channels::These(vec![0, 1]), Vec::new())).unwrap_err();
-    assert!(
-        error.starts_with("the mount m asks for an IMEX channel, and the host has no node /dev/nvidia-caps-imex-channels/channel1"),
-        "{error}"
-    );
-    let rights = vec![MigRight::Config];
-    let error = given(&host, &with(Channels::None, rights.clone())).unwrap_err();
-    assert!(
-        error.starts_with("NVIDIA_MIG_CONFIG_DEVICES asks for the MIG right \"config\", and the host has no /proc/driver"),
-        "{error}"
-    );
-    let folder = dir.path().join(MIG_RIGHTS);
-    fs::create_dir_all(&folder).unwrap();
-    fs::write(
-        folder.join("config"),
-        "DeviceFileMinor: 1\nDeviceFileMode: 256\n",
-    )
-    .unwrap();
-    let (names, ..) = given(&host, &with(Channels::None, rights)).unwrap();
-    assert_eq!(names, ["nvidia-caps/nvidia-cap1", "nvidiactl"]);
 }
 
 /// A vendor whose feature has these devices.
@@ -409,38 +206,6 @@ fn a_node_that_no_chosen_feature_has_is_not_said_to_be_missing() {
     let error = given(&host, &asked).unwrap_err();
     let expected = "V asks for the device 1, whose node /dev/nvidia0 is not in the inventory of the features compute: ask for a feature";
     assert!(error.starts_with(expected), "{error}");
-}
-
-#[test]
-fn devices_of_amd_go_with_their_control_node() {
-    let nodes = [
-        ("dri/card0", 0o660, 44),
-        ("dri/renderD128", 0o660, 45),
-        ("kfd", 0o660, 45),
-    ];
-    let asked = Asked {
-        vendor: AMD,
-        interface: Interface::Amd,
-        units: these(&["0"]),
-        ..Asked::default()
-    };
-    let Some((_whole, host)) = host(&nodes, None) else {
-        return;
-    };
-    let (names, groups, _) = given(&host, &asked).unwrap();
-    assert_eq!(
-        (names, groups),
-        (
-            vec!["dri/renderD128".to_owned(), "kfd".to_owned()],
-            vec![45]
-        )
-    );
-    let (_partly, without) = self::host(&nodes[..2], None).unwrap();
-    let (names, _, log) = given(&without, &asked).unwrap();
-    assert!(names.is_empty());
-    assert!(log[0]
-        .message
-        .contains("has no effect: the host has no /dev/kfd"));
 }
 
 #[test]

@@ -4,8 +4,8 @@ use rustc_hash::FxHashSet;
 use rustix::io::Errno;
 
 use super::update::put;
-use crate::host::glob;
 use crate::host::rootfs::Root;
+use crate::model::glob;
 
 const CONF: &str = "etc/ld.so.conf";
 const FOLDER: &str = "etc/ld.so.conf.d";

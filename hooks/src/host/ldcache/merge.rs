@@ -7,7 +7,7 @@ use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 
 use super::cache::compare_entries;
 use super::{compare_names, Cache, Entry};
-use crate::host::rootfs::split;
+use crate::model::edits::paths::split;
 use crate::model::edits::Library;
 
 /// A library to be found: this name, with these flags, at this path.

@@ -7,9 +7,10 @@ use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::host::publish::publish;
-use crate::host::rootfs::{split, Root};
+use crate::host::rootfs::Root;
 use crate::log::level::Level;
 use crate::log::Note;
+use crate::model::edits::paths::split;
 use crate::model::edits::Library;
 
 use super::merge::additions;

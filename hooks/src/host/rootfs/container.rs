@@ -8,9 +8,10 @@ use rustix::fs::{fstat, readlinkat, statat, AtFlags, FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::listing::is_empty;
-use super::{cannot_open, is_same, split, Root};
+use super::{cannot_open, is_same, Root};
 use crate::error::{Error, Result};
 use crate::model::edits::lies_in;
+use crate::model::edits::paths::split;
 use crate::model::edits::paths::{is_plain, At, Image};
 
 /// Names of the root that this program itself runs in, and of the one that the host's

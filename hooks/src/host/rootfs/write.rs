@@ -9,7 +9,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{is_same, split, Root};
+use super::{is_same, Root};
+use crate::model::edits::paths::split;
 
 const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
 const FILE_MODE: Mode = Mode::from_raw_mode(0o644);

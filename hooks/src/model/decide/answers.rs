@@ -1,13 +1,13 @@
 //! Decides which vendor file answers a request through another program's interface, and with which
 //! features. Pure.
 
-use super::{none_allowed, other_ways, refuse_broken, Choice, Refusals, VendorFile};
-use crate::config::vendor::Vendor;
+use super::{none_allowed, other_ways, refuse_broken, Choice, Refusals};
 use crate::error::{Error, Result};
 use crate::log::level::Level;
 use crate::log::{brief, Note};
 use crate::model::policy::Policy;
 use crate::model::request::{Ask, Details, Request, Way};
+use crate::model::vendor::{Vendor, VendorFile};
 
 /// A vendor file and what it gives for one request.
 #[derive(Debug)]
@@ -209,6 +209,3 @@ fn responsible<'a>(files: &'a [VendorFile], ask: &Ask, folder: &str) -> Result<&
         ))),
     }
 }
-
-#[cfg(test)]
-mod tests;

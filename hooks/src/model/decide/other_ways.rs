@@ -3,10 +3,12 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{not_scheduled, Refusals, VendorFile};
+use super::Refusals;
 use crate::error::Result;
 use crate::log::brief;
+use crate::model::policy::not_scheduled;
 use crate::model::request::{Ask, Request, Source, Units, Way};
+use crate::model::vendor::VendorFile;
 
 /// The part of the request that counts. `None`: no part counts.
 /// Errors: something does not count, and the policy refuses the start.
@@ -69,7 +71,7 @@ fn judge(
     refusals: &Refusals,
 ) -> std::result::Result<(), String> {
     let file = vendor_of(files, kind);
-    let is_scheduled = !request.reserved.is_empty() && ask.source != Source::Scheduler;
+    let is_scheduled = request.has_scheduler() && ask.source != Source::Scheduler;
     let is_answered = file.is_some_and(|file| !file.interfaces().is_empty());
     if is_scheduled && (is_answered || request.reserves(kind)) {
         return Err(not_scheduled(&ask.by));

@@ -45,7 +45,7 @@ pub struct Chosen {
 
 /// What asks, for messages.
 #[derive(Debug, Clone, Copy)]
-pub struct Asker<'a> {
+pub struct RequestContext<'a> {
     pub interface: Interface,
     pub by: &'a str,
     /// The host has device facts, not only nodes.
@@ -53,7 +53,7 @@ pub struct Asker<'a> {
 }
 
 /// Looks the names up. Errors: a name that matches no unit, or several.
-pub fn choose(wanted: &Units, units: &[Unit], asker: Asker) -> Result<Chosen, Error> {
+pub fn choose(wanted: &Units, units: &[Unit], asker: RequestContext) -> Result<Chosen, Error> {
     let mut chosen = Chosen::default();
     match wanted {
         Units::None => {}
@@ -102,7 +102,7 @@ impl Chosen {
 
 type Place = (usize, Option<usize>);
 
-fn find(name: &str, units: &[Unit], asker: Asker) -> Result<Place, Error> {
+fn find(name: &str, units: &[Unit], asker: RequestContext) -> Result<Place, Error> {
     let by = asker.by;
     let found = if let Some((index, part)) = name.split_once(':') {
         by_indices(index, part, units)
@@ -182,7 +182,7 @@ fn by_uuid(name: &str, units: &[Unit], by: &str) -> Result<Option<Place>, Error>
     }
 }
 
-fn unknown(name: &str, units: &[Unit], asker: Asker) -> Error {
+fn unknown(name: &str, units: &[Unit], asker: RequestContext) -> Error {
     let by = asker.by;
     let asks = format!("{by} asks for the device {:?}", brief(name));
     if units.is_empty() {

@@ -13,11 +13,11 @@ use rustc_hash::FxHashSet;
 
 use super::coalesce::fold;
 use super::paths::{clean, Image};
-use super::present::{Container, Present, Standing};
+use super::present::{Container, Overlap, Present};
 use super::{sort_mounts, DescribedMount, Device, Edits, Library, Link, Mount};
-use crate::host::rootfs::split;
 use crate::log::level::Level;
 use crate::log::Note;
+use crate::model::edits::paths::split;
 
 /// The path of the library cache.
 const CACHE: &str = "/etc/ld.so.cache";
@@ -143,15 +143,15 @@ impl Settled {
         self.mounts.retain_mut(|mount| {
             let (moved, standing) = container.stand(&mount.target, &mount.source);
             match standing {
-                Standing::Free => mount.target = moved.unwrap_or(take(&mut mount.target)),
-                Standing::Ours => {}
-                Standing::At(other) => kept.add(other, take(&mut mount.target)),
-                Standing::Around(other) | Standing::Within(other) => {
+                Overlap::Free => mount.target = moved.unwrap_or(take(&mut mount.target)),
+                Overlap::Ours => {}
+                Overlap::At(other) => kept.add(other, take(&mut mount.target)),
+                Overlap::Around(other) | Overlap::Within(other) => {
                     kept.add(other, mount.target.clone());
                     hidden.insert(take(&mut mount.target));
                 }
             }
-            standing == Standing::Free
+            standing == Overlap::Free
         });
         // Links may lead two mounts to one path, or put a folder behind a mount that lies in it.
         sort_mounts(&mut self.mounts);
@@ -174,16 +174,16 @@ impl Settled {
         for mut mount in mounts {
             let (moved, standing) = container.stand(&mount.target, &mount.source);
             match standing {
-                Standing::Free => {
+                Overlap::Free => {
                     mount.target = moved.unwrap_or(mount.target);
                     if there.insert(mount.target.clone()) {
                         self.described.push(mount);
                     }
                 }
-                Standing::Ours => {}
-                Standing::At(place) if container.is_made_as(place, &mount) => {}
-                Standing::At(other) => kept.add(other, mount.target),
-                Standing::Around(other) | Standing::Within(other) => {
+                Overlap::Ours => {}
+                Overlap::At(place) if container.is_made_as(place, &mount) => {}
+                Overlap::At(other) => kept.add(other, mount.target),
+                Overlap::Around(other) | Overlap::Within(other) => {
                     kept.add(other, mount.target.clone());
                     hidden.insert(mount.target);
                 }
@@ -202,11 +202,11 @@ impl Settled {
                 link.path = format!("{}/{name}", folder.trim_end_matches('/'));
             }
             match container.standing(&link.path, "") {
-                Standing::Free if container.new_around(&link.path).is_some() => {
+                Overlap::Free if container.new_around(&link.path).is_some() => {
                     self.late_links.push(link);
                 }
-                Standing::Free | Standing::Ours => self.links.push(link),
-                Standing::At(other) | Standing::Within(other) | Standing::Around(other) => {
+                Overlap::Free | Overlap::Ours => self.links.push(link),
+                Overlap::At(other) | Overlap::Within(other) | Overlap::Around(other) => {
                     kept.add(other, link.path);
                 }
             }
@@ -226,10 +226,10 @@ impl Settled {
             if listed.contains(&device.path) {
                 return false;
             }
-            if standing != Standing::Free {
+            if standing != Overlap::Free {
                 self.allowed.push(device.clone());
             }
-            standing == Standing::Free
+            standing == Overlap::Free
         });
     }
 
@@ -242,8 +242,8 @@ impl Settled {
         for directory in directories {
             let (moved, standing) = container.stand(&directory, "");
             match standing {
-                Standing::Around(place) => kept.add(place, directory),
-                Standing::At(_) => {}
+                Overlap::Around(place) => kept.add(place, directory),
+                Overlap::At(_) => {}
                 _ => self.directories.push(moved.unwrap_or(directory)),
             }
         }
@@ -256,7 +256,7 @@ impl Settled {
             return None;
         }
         let (moved, standing) = container.stand(CACHE, "");
-        let (Standing::At(place) | Standing::Around(place)) = standing else {
+        let (Overlap::At(place) | Overlap::Around(place)) = standing else {
             // The cache is made in the image, where this container does not see it.
             let path = container.new_around(moved.as_deref().unwrap_or(CACHE))?;
             let message = format!(

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 /// The mounts at, in and around a path. Of each kind it is the last one, because a later mount
 /// covers an earlier one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Near {
+pub(super) struct NearbyMounts {
     pub at: Option<usize>,
     pub within: Option<usize>,
     pub around: Option<usize>,
 }
 
-impl Near {
+impl NearbyMounts {
     /// The last mount at the path or around it.
     pub fn over(self) -> Option<usize> {
         self.at.max(self.around)
@@ -65,8 +65,8 @@ impl MountTree {
     }
 
     /// The mounts near a clean path.
-    pub fn near(&self, path: &str) -> Near {
-        let mut near = Near::default();
+    pub fn near(&self, path: &str) -> NearbyMounts {
+        let mut near = NearbyMounts::default();
         let mut here = &self.nodes[0];
         for name in names(path) {
             near.around = near.around.max(here.at);
@@ -92,8 +92,8 @@ mod tests {
     use proptest::prelude::*;
 
     /// The same result by examining every mount.
-    fn slowly(paths: &[String], path: &str) -> Near {
-        let mut near = Near::default();
+    fn slowly(paths: &[String], path: &str) -> NearbyMounts {
+        let mut near = NearbyMounts::default();
         for (number, place) in paths.iter().enumerate() {
             if place == path {
                 near.at = Some(number);
@@ -112,7 +112,7 @@ mod tests {
         for (number, path) in ["/a", "/a/b/c", "/a/b", "/a", "/"].iter().enumerate() {
             tree.add(path, number);
         }
-        let near = |at, within, around| Near { at, within, around };
+        let near = |at, within, around| NearbyMounts { at, within, around };
         assert_eq!(tree.near("/a/b"), near(Some(2), Some(1), Some(4)));
         assert_eq!(tree.near("/a").over(), Some(4));
         assert_eq!(tree.near("/"), near(Some(4), Some(3), None));

@@ -129,6 +129,14 @@ fn reversed(path: &str) -> impl Iterator<Item = String> + '_ {
     path.rsplit('/').map(str::to_owned)
 }
 
+/// The folder and the last part of a path. `None` for `/` and the empty path.
+pub fn split(path: &str) -> Option<(&str, &str)> {
+    let path = path.trim_end_matches('/');
+    let name = path.rsplit('/').next().filter(|name| !name.is_empty())?;
+    let folder = &path[..path.len() - name.len()];
+    Some((if folder.is_empty() { "." } else { folder }, name))
+}
+
 #[cfg(test)]
 pub mod tests {
     use super::*;
@@ -237,5 +245,13 @@ pub mod tests {
             assert_eq!(lead(path), expected, "{path}");
         }
         assert_eq!(lead("/loop/a"), "/loop/a");
+    }
+
+    #[test]
+    fn split_table() {
+        assert_eq!(split("/a/b"), Some(("/a/", "b")));
+        assert_eq!(split("a"), Some((".", "a")));
+        assert_eq!(split("/a"), Some(("/", "a")));
+        assert_eq!(split("/"), None);
     }
 }

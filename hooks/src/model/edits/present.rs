@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use rustc_hash::FxHashMap;
 
-use super::mount_tree::{MountTree, Near};
+use super::mount_tree::{MountTree, NearbyMounts};
 use super::paths::{clean, follow, is_plain, At, Image};
 use super::DescribedMount;
 
@@ -45,7 +45,7 @@ impl Present<'_> {
 
 /// How one of our paths relates to the existing mounts; the number is the position of the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum Overlap {
     Free,
     /// The file that we would mount is there already.
     Ours,
@@ -141,7 +141,7 @@ impl<'a> Container<'a> {
 
     /// The real path of one of our paths, with the image's links followed (`None`: unchanged), and
     /// how it relates to the existing mounts.
-    pub(super) fn stand(&mut self, path: &str, source: &str) -> (Option<String>, Standing) {
+    pub(super) fn stand(&mut self, path: &str, source: &str) -> (Option<String>, Overlap) {
         let (mut moved, mut at) = (None, At::Something);
         if let Some((folder, name)) = split(path) {
             if !self.folders.contains_key(folder) {
@@ -153,7 +153,7 @@ impl<'a> Container<'a> {
                 moved = Some(format!("{}/{name}", found.place));
             }
             if found.is_remote && found.at == At::Nothing {
-                return (moved, Standing::Free);
+                return (moved, Overlap::Free);
             }
             at = found.at;
         }
@@ -170,7 +170,7 @@ impl<'a> Container<'a> {
         let standing = self.standing(&found.place, source);
         let free = found.at == At::Nothing || self.image.is_free(&found.place);
         self.folders.insert(path.to_owned(), found);
-        free && matches!(standing, Standing::Free | Standing::Ours)
+        free && matches!(standing, Overlap::Free | Overlap::Ours)
     }
 
     /// The real path of one of our paths.
@@ -189,17 +189,17 @@ impl<'a> Container<'a> {
         }
     }
 
-    pub(super) fn standing(&self, path: &str, source: &str) -> Standing {
+    pub(super) fn standing(&self, path: &str, source: &str) -> Overlap {
         // A later mount around the path covers everything in it, deeper mounts too.
-        let Near { at, within, around } = self.by_path.near(path);
+        let NearbyMounts { at, within, around } = self.by_path.near(path);
         match (at, within, around) {
-            (Some(place), ..) if self.shows(place, path, source) => Standing::Ours,
-            (Some(place), ..) => Standing::At(place),
-            (_, Some(place), _) => Standing::Within(place),
-            (_, _, Some(place)) if self.places[place].mounted.is_new => Standing::Free,
-            (_, _, Some(place)) if self.shows(place, path, source) => Standing::Ours,
-            (_, _, Some(place)) => Standing::Around(place),
-            _ => Standing::Free,
+            (Some(place), ..) if self.shows(place, path, source) => Overlap::Ours,
+            (Some(place), ..) => Overlap::At(place),
+            (_, Some(place), _) => Overlap::Within(place),
+            (_, _, Some(place)) if self.places[place].mounted.is_new => Overlap::Free,
+            (_, _, Some(place)) if self.shows(place, path, source) => Overlap::Ours,
+            (_, _, Some(place)) => Overlap::Around(place),
+            _ => Overlap::Free,
         }
     }
 

@@ -228,7 +228,11 @@ fn mounts_and_cdi_are_sources_of_their_own() {
         ),
         (Source::Scheduler, false, None),
     ] {
-        let judged = policy.judge_source(source, privileged, "V");
+        let request = Request {
+            privileged,
+            ..Request::default()
+        };
+        let judged = Judge::of(&policy, &request).judge(&[source], "V", false);
         assert_eq!(judged.err().as_deref(), reason);
     }
 }

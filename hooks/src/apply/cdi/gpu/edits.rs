@@ -10,7 +10,7 @@ use crate::apply::spec::hooks::own_hook;
 use crate::config::cdi::name::is_device;
 use crate::error::Result;
 use crate::host::facts::Facts;
-use crate::host::rootfs::split;
+use crate::model::edits::paths::split;
 use crate::model::edits::{Device, Edits, Hook};
 
 pub(super) fn devices(given: &Given, chosen: &Chosen, request: &Request) -> Vec<Value> {

@@ -7,7 +7,7 @@
 use serde_json::{json, Value};
 
 use super::super::devices::{device_node, mount};
-use super::super::VERSION;
+use super::super::{Sources, VERSION};
 use super::Request;
 use crate::error::{Error, Result};
 use crate::host::related::{Related, RELATED};
@@ -44,7 +44,7 @@ impl Mode {
 /// nodes, or the mode is not supported.
 pub fn generate(mode: Mode, request: &Request) -> Result<Value> {
     match mode {
-        Mode::Devices => super::generate(request),
+        Mode::Devices => super::generate(&Sources::read(request.settings)?, request),
         Mode::Nodes(which) => of_nodes(which, request),
         Mode::Management => Err(Error::not_found(
             "--mode management is not supported: its device has every node of the driver, those that partition GPUs too",

@@ -63,35 +63,6 @@ fn text(tree: &TempDir, path: &str) -> Option<String> {
     fs::read_to_string(tree.path().join(path)).ok()
 }
 
-#[test]
-fn an_image_of_glibc_gets_a_cache_and_the_folders_for_a_later_one() {
-    for loader in ["lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1"] {
-        let tree = image(&[(loader, b""), (CONF, b"include ld.so.conf.d/*.conf\n")]);
-        let paths = ["/opt/d/liba.so.1", "/opt/d/libb.so.1", "/opt/e//libc.so.1"];
-        for _ in 0..2 {
-            assert_eq!(update_with(&tree, &paths), [""; 0]);
-            assert_eq!(listed(&tree), paths);
-            let expected = format!("{HEADER}/opt/d\n/opt/e\n");
-            assert_eq!(text(&tree, DROP_IN), Some(expected));
-        }
-        assert_eq!(update_with(&tree, &[]), [""; 0]);
-        assert_eq!(text(&tree, MUSL), None);
-    }
-}
-
-#[test]
-fn an_image_without_a_loader_or_without_libraries_stays_as_it_is() {
-    let conf: (&str, &[u8]) = (CONF, b"include ld.so.conf.d/*.conf\n");
-    let empty = image(&[conf]);
-    assert_eq!(update_with(&empty, &["/opt/d/liba.so.1"]), [""; 0]);
-    let unasked = image(&[conf, ("lib64/ld-linux-x86-64.so.2", b"")]);
-    assert_eq!(update_with(&unasked, &[]), [""; 0]);
-    for tree in [empty, unasked] {
-        assert!(!tree.path().join(CACHE).exists());
-        assert!(!tree.path().join("etc/ld.so.conf.d").exists());
-    }
-}
-
 /// The drop-in names the folders that an image's own `ldconfig` does not search.
 #[test]
 fn folders_that_the_image_knows_are_named_in_no_drop_in() {
@@ -244,34 +215,6 @@ fn the_cache_keeps_its_owner() {
         assert_eq!(about(&new.path().join(path)), (9, 10, 0o644), "{path}");
     }
     assert_eq!(about(&tree.path().join(MUSL)).2, 0o644);
-}
-
-#[test]
-fn musls_loader_gets_a_list_of_folders() {
-    let tree = image(&[
-        ("lib/ld-musl-x86_64.so.1", b""),
-        ("lib/ld-musl-i386.so.1", b""),
-    ]);
-    for _ in 0..2 {
-        assert_eq!(update_with(&tree, &["/opt/d/liba.so.1"]), [""; 0]);
-        let expected = "/lib\n/usr/local/lib\n/usr/lib\n/opt/d\n";
-        assert_eq!(text(&tree, MUSL).as_deref(), Some(expected));
-    }
-    // There is no library for the other one, and no loader of glibc.
-    assert_eq!(text(&tree, "etc/ld-musl-i386.path"), None);
-    assert_eq!(text(&tree, CACHE), None);
-    let own = image(&[
-        ("lib/ld-musl-x86_64.so.1", b""),
-        (MUSL, b":/own:\n /opt/d\n"),
-    ]);
-    update_with(&own, &["/opt/d/liba.so.1", "/opt/e/libb.so.1"]);
-    assert_eq!(text(&own, MUSL).as_deref(), Some("/own\n/opt/d\n/opt/e\n"));
-    let latin = image(&[("lib/ld-musl-x86_64.so.1", b""), (MUSL, b"/\xe9\n")]);
-    let notes = update_with(&latin, &["/opt/d/liba.so.1"]);
-    assert!(
-        matches!(&notes[..], [note] if note.starts_with("can't update musl's path file")),
-        "{notes:?}"
-    );
 }
 
 /// Lists up to 64 KiB are read. A larger file isn't a list of folders.

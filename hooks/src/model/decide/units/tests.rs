@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-const V: Asker<'static> = Asker {
+const V: RequestContext<'static> = RequestContext {
     interface: Interface::Nvidia,
     by: "V",
     known: true,
@@ -120,7 +120,12 @@ fn what_is_not_there_is_refused_with_what_is() {
         "V asks for the device \"GPU-aa\", which may be GPU-aa11, GPU-aa22: write more of the UUID";
     assert_eq!(error, expected);
     let bare = [Unit::default()];
-    let error = choose(&these(&["GPU-a"]), &bare, Asker { known: false, ..V }).unwrap_err();
+    let error = choose(
+        &these(&["GPU-a"]),
+        &bare,
+        RequestContext { known: false, ..V },
+    )
+    .unwrap_err();
     assert!(
         error
             .to_string()
@@ -131,7 +136,7 @@ fn what_is_not_there_is_refused_with_what_is() {
     let expected = "V asks for the device \"0\"; the host has no device of this vendor: load the driver: `provision load`";
     assert!(error.to_string().starts_with(expected), "{error}");
     let unknown = |name: &str, interface| {
-        let asker = Asker {
+        let asker = RequestContext {
             interface,
             known: false,
             ..V

@@ -5,10 +5,10 @@ use std::path::Path;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::apply::spec::MAX_SIZE;
 use crate::error::{Error, Result};
 use crate::host::publish::publish;
 use crate::host::rootfs::read_whole;
+use crate::spec::MAX_CONFIG;
 
 const TEMPORARY: &str = ".config.json.oci-decorator";
 
@@ -26,7 +26,7 @@ pub fn read_config(path: &Path) -> Result<Option<(Vec<u8>, Stat)>> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(fail(&"it is not a regular file"));
     }
-    let bytes = read_whole(&fd, &stat, MAX_SIZE).map_err(|e| fail(&e))?;
+    let bytes = read_whole(&fd, &stat, MAX_CONFIG).map_err(|e| fail(&e))?;
     Ok(Some((bytes, stat)))
 }
 
