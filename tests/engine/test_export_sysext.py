@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from kit.probe import need_programs
 from kit.process import run
 from kit.product import Provision
-from provision.kmod.loader import Place, write_loader
+from provision.kmod.loader import write_loader
 from provision.store.layout import Layout
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin
 
@@ -22,7 +22,7 @@ def root(tmp_path: Path) -> Path:
     layout = Layout(tmp_path / "host", "demo")
     make_artifact(layout.entry(make_pin().short_digest))
     layout.current.symlink_to(make_pin().short_digest)
-    write_loader(layout.current.resolve(), Place(PurePosixPath("/var/lib/provision")), {})
+    write_loader(layout.current.resolve(), {}, root=layout.root)
     return tmp_path / "host"
 
 

@@ -23,10 +23,9 @@ from provision.doctor import diagnose, observe
 from provision.files import in_root
 from provision.host.facts import read_facts
 from provision.host.kernels import find_kernels
-from provision.kmod.device_setup import configured_folder, make_nodes
+from provision.kmod.device_setup import configured_folder
 from provision.kmod.host_modules import stored_drivers
 from provision.kmod.loaded import loaded_modules
-from provision.manifest import DeviceNode
 from provision.progress import silent
 from provision.shipped import templates_dir
 from provision.store.artifacts import activate_entry, deactivate
@@ -170,26 +169,6 @@ def test_units_are_installed_and_removed_below_the_root(host: DoctorHost) -> Non
     assert plan_units(host.root, files) == []
     apply_units(host.root, plan_units(host.root, []), on_change=lambda _change: None)
     assert plan_units(host.root, []) == []
-
-
-def test_nodes_are_made_below_the_root(host: DoctorHost) -> None:
-    made: list[Path] = []
-
-    def mknod(path: Path, _mode: int, _device: int) -> None:
-        made.append(path)
-        path.touch()
-
-    host.manifest = host.manifest.model_copy(
-        update={
-            "host": host.manifest.host.model_copy(
-                update={"nodes": (DeviceNode(name="demo/0", major=240, minor=1),)}
-            )
-        }
-    )
-    host_file(host, "proc/devices", "Character devices:\n240 demo\n")
-    make_nodes(host.manifest, root=host.root, mknod=mknod)
-    assert [path.is_relative_to(host.root) for path in made] == [True]
-    assert not made[0].is_relative_to(host.root / "dev")
 
 
 @pytest.mark.parametrize(

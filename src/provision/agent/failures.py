@@ -6,7 +6,7 @@ from pathlib import Path
 
 from provision.build.diagnosis import BuildError, kind_of
 from provision.errors import ProvisionError
-from provision.kmod.unload import ModuleInUseError
+from provision.kmod.load import ModuleInUseError
 from provision.pin import Pin
 from provision.registry.image_signature import UntrustedError
 from provision.store.artifact_lookup import MissingArtifactError

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from provision.agent.model import Desired, DesiredDriver
 from provision.errors import ProvisionError
-from provision.kmod.loader import Place, is_written, write_loader
+from provision.kmod.loader import is_written, write_loader
 from provision.progress import Note, Progress
 from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
@@ -21,9 +21,8 @@ def write_loaders(root: Path, desired: Desired, progress: Progress) -> None:
     for driver in desired.drivers:
         layout = Layout(root, driver.name)
         for digest in sorted(set(linked_kernels(layout).values())):
-            if layout.entry(digest).is_dir() and not is_written(
-                layout.entry(digest), _place(layout, digest), driver.options
-            ):
+            entry = layout.entry(digest)
+            if entry.is_dir() and not is_written(entry, driver.options, root=root):
                 with changing(layout, progress):
                     give_loader(layout, digest, driver, progress)
 
@@ -31,10 +30,6 @@ def write_loaders(root: Path, desired: Desired, progress: Progress) -> None:
 def give_loader(layout: Layout, digest: str, driver: DesiredDriver, progress: Progress) -> None:
     """Write the loader of one artifact; the caller holds the driver's lock."""
     try:
-        write_loader(layout.entry(digest), _place(layout, digest), driver.options)
+        write_loader(layout.entry(digest), driver.options, root=layout.root)
     except (OSError, ProvisionError) as error:
         progress(Note(f"The loader of {driver.name} {digest} can't be written: {error}"))
-
-
-def _place(layout: Layout, digest: str) -> Place:
-    return Place(PurePosixPath(layout.on_host(layout.entry(digest))))

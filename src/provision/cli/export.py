@@ -46,7 +46,7 @@ from provision.export.sysext import (
 )
 from provision.export.yaml_files import Value, check_output, to_yaml, write_files
 from provision.files import copy, sha256_file
-from provision.kmod.load import parameters_of
+from provision.kmod.loader import parameters_of
 from provision.registry.registries import TrustOverride, registry_login
 
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set

@@ -17,10 +17,9 @@ from provision.kmod.device_setup import (
     firmware_names,
     missing_nodes,
 )
-from provision.kmod.load import devices_of
+from provision.kmod.load import devices_of, loaded_conflicts
 from provision.kmod.loaded import other_builds, users_of
 from provision.kmod.module_signatures import is_signed
-from provision.kmod.unload import loaded_conflicts
 from provision.manifest import Manifest
 from provision.store.confinement import unlabelled
 from provision.store.units import PACKAGED_UNITS, UNITS

@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.export.yaml_files import Value
-from provision.kmod.load import load_order
+from provision.kmod.loader import load_order
 from provision.manifest import Manifest
 from provision.registry.names import KMM_SIGNED, HostTag, Reference
 

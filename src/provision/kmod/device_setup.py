@@ -1,5 +1,7 @@
 """What devices need besides loaded modules: firmware that the kernel finds, and device nodes.
 
+The loader makes both; here is found out what is missing.
+
 The firmware of an artifact lies in the store and not below /lib. The kernel looks into one folder
 of our choice before its own: https://docs.kernel.org/driver-api/firmware/fw_search_path.html. That
 folder is made again at each load, on a file system that a reboot empties, and holds links into the
@@ -16,55 +18,15 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from provision.errors import ProvisionError
-from provision.files import glob_in_root, in_root, switch_symlink
+from provision.files import glob_in_root, in_root
 from provision.manifest import DeviceNode, Manifest
-from provision.progress import Note, Progress, silent
 
 FIRMWARE_FOLDER = PurePosixPath("run/provision/firmware")
 FIRMWARE_PARAMETER = PurePosixPath("sys/module/firmware_class/parameters/path")
 _PREFIXES = ("/usr/lib/firmware/", "/lib/firmware/")
-
-
-def offer_firmware(entry: Path, manifest: Manifest, *, root: Path = Path("/")) -> bool:
-    """Link an artifact's firmware into the folder that the kernel looks into.
-
-    Args:
-        entry: The artifact's folder.
-        manifest: Its manifest.
-        root: Root of the running host.
-
-    Returns:
-        Whether the artifact has firmware.
-
-    Raises:
-        ProvisionError: Another folder is configured, so the kernel would not look into ours.
-        OSError: The folder can't be written.
-    """
-    names = firmware_names(manifest)
-    if not names:
-        return False
-    ours = f"/{FIRMWARE_FOLDER}"
-    current = configured_folder(root)
-    if current not in {"", ours}:
-        raise ProvisionError(
-            f"The kernel looks for firmware in '{current}', which someone else has set.",
-            resolution=f"Remove firmware_class.path={current} from the kernel's command line (or"
-            f" from whatever writes /{FIRMWARE_PARAMETER}), or copy the driver's firmware there and"
-            " to /lib/firmware.",
-        )
-    real = entry.resolve()
-    for name, path in names.items():
-        target = f"/{(real / path).relative_to(root.resolve())}"
-        switch_symlink(in_root(root, FIRMWARE_FOLDER / name, follow=False), target)
-    if current != ours:
-        # This is a parameter of the kernel and can't be replaced by a rename.
-        in_root(root, FIRMWARE_PARAMETER).write_text(ours)
-    return True
 
 
 def firmware_names(manifest: Manifest) -> dict[str, str]:
@@ -83,10 +45,6 @@ def configured_folder(root: Path) -> str:
         return in_root(root, FIRMWARE_PARAMETER).read_text().strip()
     except OSError:
         return ""
-
-
-# Makes a node from its path, its mode with the type, and its device number, as ``os.mknod`` does.
-Mknod = Callable[[Path, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,64 +73,6 @@ def required_nodes(manifest: Manifest, *, root: Path = Path("/")) -> list[Node]:
 def missing_nodes(manifest: Manifest, *, root: Path = Path("/")) -> list[Node]:
     """Return the required nodes that are missing or have another device's numbers."""
     return [node for node in required_nodes(manifest, root=root) if not _is_there(root, node)]
-
-
-def make_nodes(
-    manifest: Manifest,
-    *,
-    root: Path = Path("/"),
-    progress: Progress = silent,
-    mknod: Mknod = os.mknod,
-) -> tuple[str, ...]:
-    """Make the nodes and links that an artifact's loaded modules need.
-
-    Args:
-        manifest: The artifact's manifest.
-        root: Root of the running host.
-        progress: Receives a note of each node that is made.
-        mknod: Makes a node.
-
-    Returns:
-        The new nodes, as paths on the host.
-
-    Raises:
-        ProvisionError: The nodes can't be made.
-    """
-    made = []
-    for node in required_nodes(manifest, root=root):
-        if not _is_there(root, node):
-            progress(Note(f"make /dev/{node.name} ({node.major}:{node.minor})"))
-            _make(root, node, mknod)
-            made.append(f"/dev/{node.name}")
-        link = in_root(root, f"dev/char/{node.major}:{node.minor}", follow=False)
-        place = in_root(root, f"dev/{node.name}", follow=False)
-        switch_symlink(link, os.path.relpath(place, link.parent))
-    return tuple(made)
-
-
-def remove_nodes(manifest: Manifest, *, root: Path = Path("/")) -> tuple[str, ...]:
-    """Remove the nodes of modules that are not loaded any more, and their links.
-
-    Returns:
-        The removed nodes, as paths on the host.
-    """
-    majors = _majors(root)
-    removed = []
-    for rule in manifest.host.nodes:
-        if rule.major in majors or rule.major in majors.values():
-            continue
-        pattern = re.compile(re.escape(rule.name).replace(r"\{minor\}", r"\d+"))
-        for found in glob_in_root(root, str(PurePosixPath("dev", rule.name).parent / "*")):
-            path = in_root(root, found, follow=False)
-            name = str(found.relative_to("dev"))
-            if pattern.fullmatch(name) and stat.S_ISCHR(path.lstat().st_mode):
-                numbers = path.lstat().st_rdev
-                number = f"{os.major(numbers)}:{os.minor(numbers)}"
-                link = in_root(root, f"dev/char/{number}", follow=False)
-                link.unlink(missing_ok=True)
-                path.unlink()
-                removed.append(f"/dev/{name}")
-    return tuple(removed)
 
 
 def _majors(root: Path) -> dict[str, int]:
@@ -206,21 +106,3 @@ def _is_there(root: Path, node: Node) -> bool:
     except FileNotFoundError:
         return False
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == os.makedev(node.major, node.minor)
-
-
-def _make(root: Path, node: Node, mknod: Mknod) -> None:
-    """Make a node and rename it to its name, so that it appears with its permissions."""
-    path = in_root(root, f"dev/{node.name}", follow=False)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.unlink(missing_ok=True)
-        mknod(draft, stat.S_IFCHR | node.mode, os.makedev(node.major, node.minor))
-        draft.chmod(node.mode)
-        draft.replace(path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise ProvisionError(
-            f"The device node '{path}' could not be made: {error.strerror}.",
-            resolution="Run the command as root, on the host itself.",
-        ) from error

@@ -17,9 +17,15 @@ from provision.files import glob_in_root, in_root
 from provision.host.devices.reading import VENDORS, Recorded, record_facts
 from provision.host.devices.record import recording, remove_facts
 from provision.host.folders import STORE
-from provision.kmod.load import devices_of, load, loadable, require_kernel, unload
+from provision.kmod.load import (
+    load,
+    loadable,
+    loaded_conflicts,
+    removable,
+    require_kernel,
+    unload,
+)
 from provision.kmod.loaded import loaded_modules
-from provision.kmod.unload import loaded_conflicts, removable
 from provision.kmod.verify import verify_modules
 from provision.manifest import MANIFEST, Manifest
 from provision.progress import Note, Progress, silent
@@ -235,9 +241,7 @@ def unload_driver(
     layout = Layout(settings.root, driver)
     if dry_run:
         entry, manifest = _artifact(layout)
-        names = [module.name for module in manifest.modules]
-        devices = devices_of(manifest)
-        return Moved(manifest, entry, removable(names, devices=devices, root=settings.root))
+        return Moved(manifest, entry, removable(manifest, root=settings.root))
     with switching(settings.root, progress), changing(layout, progress):
         entry, manifest = _artifact(layout)
         with unloading(settings.root, driver, progress=progress):

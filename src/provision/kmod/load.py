@@ -1,64 +1,76 @@
-"""Loads the modules of an artifact into the running kernel, and unloads them.
+"""Loads the modules of an artifact into the running kernel, and unloads them, by its loader.
 
-The artifact's own modules come from the store (``modprobe -d``), so that /lib/modules may be
-read-only. The kernel's modules that they need come from /lib/modules, by plain ``modprobe``.
-
-SELinux policies run modprobe in a domain of its own (``kmod_t``). The reference policy (Debian's)
-lets that domain read /lib/modules but not /var/lib, whatever labels the store's files have. The
-process that installs drivers may read the store and load modules, so modprobe runs in its domain.
+What the loader can't say is found out here: who uses a module, and why the kernel refused one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from graphlib import TopologicalSorter
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.errors import ExitCode, InUseError, NotFoundError, ProvisionError
 from provision.files import in_root
-from provision.host.facts import selinux
-from provision.kmod.device_setup import make_nodes, offer_firmware, remove_nodes
-from provision.kmod.loaded import loaded_modules, other_builds, users_of
+from provision.host.initramfs import IF_IT_COMES_BACK
+from provision.kmod.loaded import LoadedModule, User, loaded_modules, other_builds, users_of
+from provision.kmod.loader import LOADER, Options, load_order, write_loader
 from provision.kmod.refusals import KernelLog, Refusal, explain
-from provision.kmod.unload import ModuleInUseError, unload_conflicts, unload_modules
-from provision.kmod.verify import HOSTS
 from provision.manifest import Manifest, Module
 from provision.progress import Note, Progress, silent
-from provision.run import find_program, run
+from provision.run import Completed, run
 
-# Module parameters: by module, then by name.
-Parameter = str | int | bool
-Options = Mapping[str, Mapping[str, Parameter]]
-# Seconds for one module and its hardware: fewer than provision-boot.service has for all modules, so
-# that the status can still name the one that hung.
+# Seconds for one module: more than the loader's own limit.
 _LIMIT_S = 120.0
+_IS_BUSY = re.compile("in use|temporarily unavailable")
 
 
-def in_own_domain(argv: list[str | Path], root: Path = Path("/")) -> list[str | Path]:
-    """Return an argument list that runs a program in this process's own SELinux domain.
-
-    In a container (root is the host's, as a volume), no domain is entered: programs of images have
-    none, and ``runcon`` needs selinuxfs and a policy, which containers do not have.
+class ModuleInUseError(InUseError):
+    """Modules can't be unloaded, because they are in use.
 
     Args:
-        argv: Program and arguments.
-        root: Root of the running host.
-
-    Source: runcon(1), of coreutils; proc_pid_attr(5).
+        message: What could not be done.
+        users: The users of the modules.
+        resolution: What to do next; None: stop the users, or reboot.
     """
-    if selinux(root) not in {"enforcing", "permissive"}:
-        return argv
-    try:
-        context = in_root(root, "proc/self/attr/current").read_text().rstrip("\0\n")
-    except OSError:
-        # This kernel has no SELinux, whatever the configuration says.
-        return argv
-    within: list[str | Path] = ["runcon", context]
-    if not context or not find_program("runcon"):
-        return argv
-    probe = run([*within, "true"], why="see whether this process has SELinux", check=False)
-    return argv if probe.returncode else [*within, *argv]
+
+    def __init__(
+        self, message: str, users: Iterable[User], *, resolution: str | None = None
+    ) -> None:
+        self.users = tuple(users)
+        super().__init__(
+            message,
+            resolution=resolution
+            or "Stop what uses it and run the command again, or reboot: what is current then gets"
+            " loaded.",
+            details="\n".join(map(str, self.users)) or None,
+        )
+
+    def members(self) -> dict[str, object]:
+        """Return each user, for the error's JSON document."""
+        return {
+            "users": [
+                {"module": user.module, "kind": user.kind, "name": user.name} for user in self.users
+            ]
+        }
+
+
+class ConflictError(ModuleInUseError):
+    """A module conflicts with a driver, and can't be unloaded while this kernel runs."""
+
+    def __init__(self, driver: str, users: Iterable[User]) -> None:
+        users = tuple(users)
+        names = ", ".join(dict.fromkeys(user.module for user in users))
+        super().__init__(
+            f"{names} is in the way of {driver} and in use.",
+            users,
+            resolution=f"Reboot: /etc/modprobe.d/provision-{driver}.conf then keeps it from being"
+            f" loaded. {IF_IT_COMES_BACK}",
+        )
+
+
+def loaded_conflicts(manifest: Manifest, loaded: Mapping[str, LoadedModule]) -> tuple[str, ...]:
+    """Return the loaded modules that conflict with an artifact's."""
+    return tuple(name for name in manifest.host.conflicts if name in loaded)
 
 
 def load(
@@ -93,28 +105,14 @@ def load(
         ProvisionError: The kernel refused a module; says why.
     """
     missing = loadable(entry, manifest, root=root)
-    parameters = parameters_of(manifest, options or {})
-    if missing:
-        unload_conflicts(manifest, root=root, progress=progress)
-        offer_firmware(entry, manifest, root=root)
-        _load_needed(manifest, missing, root, progress)
-    loaded: list[str] = []
-    try:
-        for module in missing:
-            try:
-                _insert(entry, manifest, module.name, parameters.get(module.name, []), root)
-            except ProvisionError as error:
-                if module.name not in manifest.host.optional:
-                    raise
-                progress(Note(f"left out {module.name}, which is optional: {error.message}"))
-            else:
-                loaded.append(module.name)
-                progress(Note(f"loaded {module.name}"))
-    except BaseException:
-        unload_modules(loaded, root=root, progress=progress)
-        raise
-    make_nodes(manifest, root=root, progress=progress)
-    return tuple(loaded)
+    with KernelLog(root) as log:
+        done = _run_loader("load", entry, manifest, options, root, progress)
+        if done.returncode == ExitCode.IN_USE:
+            raise _conflict(manifest, root, done)
+        if done.returncode != 0:
+            raise _refused(manifest, done, log)
+    loaded = loaded_modules(root)
+    return tuple(module.name for module in missing if module.name in loaded)
 
 
 def loadable(entry: Path, manifest: Manifest, *, root: Path = Path("/")) -> list[Module]:
@@ -123,7 +121,18 @@ def loadable(entry: Path, manifest: Manifest, *, root: Path = Path("/")) -> list
     Arguments and errors as ``load``, which calls this first.
     """
     require_kernel(manifest, root)
-    return _not_loaded(entry, manifest, root)
+    loaded = loaded_modules(root)
+    if others := other_builds(manifest, entry, loaded):
+        names = ", ".join(others)
+        driver = manifest.pin.driver.name
+        raise ModuleInUseError(
+            f"{names} is loaded already, from another build of {driver}.",
+            users_of(others, loaded, devices=devices_of(manifest), root=root),
+            resolution=f"Unload it first (provision unload {driver}), or reboot.",
+        )
+    missing = [module for module in load_order(manifest) if module.name not in loaded]
+    # If only optional modules are missing, the kernel refused them before, and would again.
+    return missing if any(m.name not in manifest.host.optional for m in missing) else []
 
 
 def unload(
@@ -150,27 +159,35 @@ def unload(
         InUseError: A module is in use; names its users. The driver is as it was then.
         ProvisionError: The kernel refused for another reason.
     """
-    names = [module.name for module in manifest.modules]
-    is_own = not other_builds(manifest, entry, loaded_modules(root))
+    names = removable(manifest, root=root)
+    done = _run_loader("unload", entry, manifest, options, root, progress)
+    if done.returncode == ExitCode.IN_USE and _IS_BUSY.search(done.stderr):
+        # It was opened after it was looked at.
+        raise ModuleInUseError(
+            f"{manifest.pin.driver.name} can't be unloaded: in use.",
+            _users(names, root, devices_of(manifest)),
+        )
+    if done.returncode != 0:
+        raise ProvisionError(
+            f"The modules of {manifest.pin.driver.name} could not be unloaded.",
+            resolution="Run the command as root; if it is, reboot.",
+            details=done.stderr.strip() or None,
+        )
+    return names
 
-    def reload(removed: Sequence[str]) -> None:
-        parameters = parameters_of(manifest, options or {})
-        with suppress(ProvisionError):
-            for name in removed if is_own else ():
-                _insert(entry, manifest, name, parameters.get(name, []), root)
 
-    unloaded = unload_modules(
-        names, devices=devices_of(manifest), root=root, progress=progress, reload=reload
-    )
-    remove_nodes(manifest, root=root)
-    return unloaded
+def removable(manifest: Manifest, *, root: Path = Path("/")) -> tuple[str, ...]:
+    """Return the loaded modules of an artifact, each after those that use it.
 
-
-def load_order(manifest: Manifest) -> list[Module]:
-    """Return the modules of an artifact, each after those of them that it depends on."""
-    modules = {module.name: module for module in manifest.modules}
-    depends = {name: [d for d in m.depends if d in modules] for name, m in modules.items()}
-    return [modules[name] for name in TopologicalSorter(depends).static_order()]
+    Raises:
+        InUseError: One is in use; names its users.
+    """
+    loaded = loaded_modules(root)
+    names = tuple(m.name for m in reversed(load_order(manifest)) if m.name in loaded)
+    if users := users_of(names, loaded, devices=devices_of(manifest), root=root):
+        listed = ", ".join(dict.fromkeys(user.module for user in users))
+        raise ModuleInUseError(f"{listed} can't be unloaded: in use.", users)
+    return names
 
 
 def devices_of(manifest: Manifest) -> tuple[str, ...]:
@@ -201,87 +218,62 @@ def require_kernel(manifest: Manifest, root: Path = Path("/")) -> None:
         )
 
 
-def parameters_of(manifest: Manifest, options: Options) -> dict[str, list[str]]:
-    """Return each module's parameters as arguments of modprobe.
+def _run_loader(
+    verb: str,
+    entry: Path,
+    manifest: Manifest,
+    options: Options | None,
+    root: Path,
+    progress: Progress,
+) -> Completed:
+    """Run a loader that is up to date; its errors hold what other programs said, too."""
+    write_loader(entry, options or {}, root=root)
+    done = run(
+        ["/bin/sh", entry / LOADER, "--root", root, verb],
+        why=f"{verb} the modules of {manifest.pin.driver.name}",
+        check=False,
+        timeout=_LIMIT_S * (len(manifest.modules) + 2),
+    )
+    for line in done.stderr.splitlines():
+        own = line.removeprefix(f"{manifest.pin.driver.name}: ")
+        if own != line:
+            progress(Note(own))
+    return done
 
-    Raises:
-        UsageError: The artifact has no such module.
-    """
-    known = {module.name for module in manifest.modules}
-    given = {module.replace("-", "_"): values for module, values in options.items()}
-    if unknown := sorted(set(given) - known):
-        raise UsageError(
-            f"There are options for the module '{unknown[0]}', which {manifest.pin.driver.name}"
-            " does not have.",
-            resolution=f"Its modules are {', '.join(sorted(known))}.",
+
+def _users(names: tuple[str, ...], root: Path, devices: Iterable[str] = ()) -> tuple[User, ...]:
+    found = users_of(names, loaded_modules(root), devices=devices, root=root)
+    return found or (User(names[0], "kernel", "a process that has just opened it"),)
+
+
+def _conflict(manifest: Manifest, root: Path, done: Completed) -> ProvisionError:
+    """Return why modules that conflict with an artifact's stay."""
+    driver = manifest.pin.driver.name
+    conflicts = loaded_conflicts(manifest, loaded_modules(root))
+    if not conflicts:
+        return ProvisionError(
+            f"The modules of {driver} could not be loaded: others are in use.",
+            resolution="Reboot.",
+            details=done.stderr.strip() or None,
         )
-    return {
-        module: [f"{name}={_text(value)}" for name, value in values.items()]
-        for module, values in given.items()
-    }
+    return ConflictError(driver, _users(conflicts, root))
 
 
-def _text(value: Parameter) -> str:
-    text = str(int(value)) if isinstance(value, bool) else str(value)
-    # The kernel splits parameters at blanks outside of quotes: kernel/params.c, lib/cmdline.c.
-    return f'"{text}"' if any(character.isspace() for character in text) else text
-
-
-def _not_loaded(entry: Path, manifest: Manifest, root: Path) -> list[Module]:
-    loaded = loaded_modules(root)
-    if others := other_builds(manifest, entry, loaded):
-        names = ", ".join(others)
-        driver = manifest.pin.driver.name
-        raise ModuleInUseError(
-            f"{names} is loaded already, from another build of {driver}.",
-            users_of(others, loaded, devices=devices_of(manifest), root=root),
-            resolution=f"Unload it first (provision unload {driver}), or reboot.",
-        )
-    missing = [module for module in load_order(manifest) if module.name not in loaded]
-    # If only optional modules are missing, the kernel refused them before, and would again.
-    return missing if any(m.name not in manifest.host.optional for m in missing) else []
-
-
-def _load_needed(manifest: Manifest, modules: list[Module], root: Path, progress: Progress) -> None:
-    """Load the kernel's own modules that the artifact's modules need.
-
-    If they can't be loaded for an optional module, the kernel refuses that module later.
-    """
-    own = {module.name for module in manifest.modules}
-    loaded = loaded_modules(root)
-    for module in modules:
-        needed = [name for name in module.depends if name not in own and name not in loaded]
-        if not needed:
-            continue
-        elsewhere: list[str | Path] = [] if root == Path("/") else ["-d", root]
-        with KernelLog(root) as log:
-            done = run(
-                ["modprobe", *elsewhere, "-a", *needed],
-                why=f"load what {module.name} needs",
-                check=False,
-                timeout=_LIMIT_S,
-            )
-            if done.returncode == 0:
-                progress(Note(f"loaded {', '.join(needed)} of the kernel's own"))
-            elif module.name not in manifest.host.optional:
-                raise _explained(manifest, ", ".join(needed), done.stderr, log)
-
-
-def _insert(entry: Path, manifest: Manifest, name: str, parameters: list[str], root: Path) -> None:
-    # Without -i, modprobe would run a command that modprobe.d has for the module.
-    # The dependencies that modules.dep has for KMM are loaded already.
-    folder = entry.resolve() if manifest.kmm is None else entry.resolve() / HOSTS
-    where: list[str | Path] = ["-i", "-d", folder, "-S", manifest.pin.kernel.release]
-    with KernelLog(root) as log:
-        done = run(
-            in_own_domain(["modprobe", *where, name, *parameters], root),
-            why=f"load the module {name}",
-            check=False,
-            timeout=_LIMIT_S,
-        )
-        if done.returncode != 0:
-            raise _explained(manifest, name, done.stderr, log)
-
-
-def _explained(manifest: Manifest, name: str, said: str, log: KernelLog) -> ProvisionError:
-    return explain(Refusal(name, manifest.pin.kernel.release, said.strip(), log.lines()))
+def _refused(manifest: Manifest, done: Completed, log: KernelLog) -> ProvisionError:
+    """Return why the loader failed: mostly, the kernel refused a module."""
+    driver = manifest.pin.driver.name
+    lines = [line for line in done.stderr.splitlines() if not line.startswith(f"{driver}: ")]
+    refused = re.search(rf"^{re.escape(driver)}: (.+) could not be loaded:", done.stderr, re.M)
+    if refused is not None:
+        names = refused[1].split(", ")
+        said = {n: [line for line in lines if f"'{n}'" in line] for n in names}
+        named = [name for name in names if said[name]] or names
+        text = "\n".join(line for name in named for line in said[name] or lines[-1:])
+        release = manifest.pin.kernel.release
+        return explain(Refusal(", ".join(named), release, text, log.lines()))
+    last = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]
+    return ProvisionError(
+        f"The modules of {driver} could not be loaded: {last.removeprefix(f'{driver}: ')}.",
+        resolution="See what is wrong: provision doctor",
+        details="\n".join(lines) or None,
+    )

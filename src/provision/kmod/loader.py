@@ -1,8 +1,8 @@
-"""The loader: a shell script that loads one artifact's modules, for a boot without Python.
+"""The loader: a shell script that loads one artifact's modules, at boot and for every command.
 
-It needs sh, kmod, awk and coreutils. In a store entry it lies beside what it loads, so that the one
-rename that switches a kernel to another artifact switches the loader too. System extensions have
-the same script.
+It needs sh, kmod, awk and coreutils, and no Python. In a store entry it lies beside what it loads,
+so that the one rename that switches a kernel to another artifact switches the loader too. System
+extensions have the same script.
 """
 
 from __future__ import annotations
@@ -13,24 +13,29 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from provision.documents import load_json
 from provision.errors import ProvisionError, UsageError
 from provision.files import remove_drafts, sha256_file, write_atomic
+from provision.kmod.device_setup import firmware_names
+from provision.kmod.module_file import content_digest, read_identity, read_signature
+from provision.manifest import Manifest, Module
 from provision.shipped import templates_dir
 
-if TYPE_CHECKING:
-    from provision.kmod.load import Options
-    from provision.manifest import Manifest, Module
-
+# Module parameters: by module, then by name.
+Parameter = str | int | bool
+Options = Mapping[str, Mapping[str, Parameter]]
 # Files of an entry that a host adds and no manifest names: the script, and links by which builds
 # of kmod that read DIR/usr/lib/modules find the modules, too.
 LOADER = PurePosixPath("load")
 MODULES_LINKS = (PurePosixPath("usr/lib/modules"), PurePosixPath("host/usr/lib/modules"))
 _TEMPLATE = PurePosixPath("loader/load.sh.j2")
 # Increased when this module puts other values into the same template.
-_FORMAT = 1
+_FORMAT = 2
 # Characters that a shell would not take literally in a file name or pattern.
 _NO_PATTERN = re.compile(r"[^A-Za-z0-9._/*?\[\]!-]")
 
@@ -40,26 +45,24 @@ class Place:
     """Where a loader and its artifact are.
 
     Attributes:
-        entry: The artifact's folder, as a path below the root.
-        root: The host's root where the loader runs; empty: /.
+        entry: The artifact's folder, as a path of the host.
         vendor_file: A vendor file that comes and goes with the modules; None: something else
             writes it.
         has_firmware: Whether the firmware lies where the kernel looks for it anyway.
     """
 
     entry: PurePosixPath
-    root: str = ""
     vendor_file: PurePosixPath | None = None
     has_firmware: bool = False
 
 
-def write_loader(entry: Path, place: Place, options: Options) -> bool:
+def write_loader(entry: Path, options: Options, *, root: Path = Path("/")) -> bool:
     """Write the loader of a store entry, unless it is there already.
 
     Args:
         entry: The entry's folder.
-        place: The same on the host.
         options: Parameters of its modules.
+        root: Root of the host.
 
     Returns:
         Whether anything changed.
@@ -69,21 +72,25 @@ def write_loader(entry: Path, place: Place, options: Options) -> bool:
         OSError: The store can't be written.
     """
     linked = link_modules(entry)
-    if is_written(entry, place, options):
+    if is_written(entry, options, root=root):
         return linked
     remove_drafts(entry / LOADER)
-    from provision.documents import load_json  # noqa: PLC0415 - a boot finds the loader in place
-    from provision.manifest import Manifest  # noqa: PLC0415 - as above
-
     manifest = load_json(entry / "driver/manifest.json", Manifest)
-    return write_atomic(entry / LOADER, loader_script(entry, manifest, place, options)) or linked
+    return (
+        write_atomic(entry / LOADER, loader_script(entry, manifest, _place(entry, root), options))
+        or linked
+    )
 
 
-def is_written(entry: Path, place: Place, options: Options) -> bool:
+def _place(entry: Path, root: Path) -> Place:
+    return Place(PurePosixPath("/", entry.resolve().relative_to(root.resolve())))
+
+
+def is_written(entry: Path, options: Options, *, root: Path = Path("/")) -> bool:
     """Return whether an entry has the loader that ``write_loader`` would write."""
     try:
         with (entry / LOADER).open("rb") as stream:
-            return _tag(place, options).encode() in stream.read(256)
+            return _tag(_place(entry, root), options).encode() in stream.read(256)
     except OSError:
         return False
 
@@ -129,12 +136,6 @@ def loader_script(
     Raises:
         UsageError: Options name a module that it does not have; or a value can't stand in a script.
     """
-    # These load Jinja and the models of manifests.
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415
-
-    from provision.kmod.device_setup import firmware_names  # noqa: PLC0415
-    from provision.kmod.load import load_order, parameters_of  # noqa: PLC0415
-
     options = options or {}
     parameters = parameters_of(manifest, options)
     own = {module.name for module in manifest.modules}
@@ -174,7 +175,6 @@ def loader_script(
         driver=manifest.pin.driver.name,
         version=manifest.pin.driver.version,
         kernel=manifest.pin.kernel.release,
-        root=place.root,
         entry=str(place.entry),
         modules="" if manifest.kmm is None else "/host",
         conflicts=manifest.host.conflicts,
@@ -187,6 +187,39 @@ def loader_script(
     )
 
 
+def load_order(manifest: Manifest) -> list[Module]:
+    """Return the modules of an artifact, each after those of them that it depends on."""
+    modules = {module.name: module for module in manifest.modules}
+    depends = {name: [d for d in m.depends if d in modules] for name, m in modules.items()}
+    return [modules[name] for name in TopologicalSorter(depends).static_order()]
+
+
+def parameters_of(manifest: Manifest, options: Options) -> dict[str, list[str]]:
+    """Return each module's parameters as arguments of modprobe.
+
+    Raises:
+        UsageError: The artifact has no such module.
+    """
+    known = {module.name for module in manifest.modules}
+    given = {module.replace("-", "_"): values for module, values in options.items()}
+    if unknown := sorted(set(given) - known):
+        raise UsageError(
+            f"There are options for the module '{unknown[0]}', which {manifest.pin.driver.name}"
+            " does not have.",
+            resolution=f"Its modules are {', '.join(sorted(known))}.",
+        )
+    return {
+        module: [f"{name}={_text(value)}" for name, value in values.items()]
+        for module, values in given.items()
+    }
+
+
+def _text(value: Parameter) -> str:
+    text = str(int(value)) if isinstance(value, bool) else str(value)
+    # The kernel splits parameters at blanks outside of quotes: kernel/params.c, lib/cmdline.c.
+    return f'"{text}"' if any(character.isspace() for character in text) else text
+
+
 def _tag(place: Place, options: Mapping[str, Mapping[str, object]]) -> str:
     """Return the line by which a loader that is up to date is recognised."""
     total = hashlib.sha256((templates_dir() / _TEMPLATE).read_bytes())
@@ -197,8 +230,6 @@ def _tag(place: Place, options: Mapping[str, Mapping[str, object]]) -> str:
 
 def _identity(path: Path) -> tuple[str, str, str]:
     """Return a module's build id, checksum of the source, and version, as a loaded one has them."""
-    from provision.kmod.module_file import read_identity  # noqa: PLC0415 - only to write one
-
     try:
         build_id, info = read_identity(path)
     except (ProvisionError, OSError):
@@ -210,8 +241,6 @@ def _identity(path: Path) -> tuple[str, str, str]:
 
 def _checksum(path: Path, module: Module) -> str:
     """Return the sha256 that a module's file should have: the host may have signed it."""
-    from provision.kmod.module_file import content_digest, read_signature  # noqa: PLC0415 - only to write one
-
     try:
         signature = read_signature(path)
         if signature is not None and content_digest(path, signature) == module.sha256:

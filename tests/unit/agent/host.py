@@ -16,11 +16,9 @@ from provision.agent.model import Desired, Mode, Run
 from provision.agent.status import ArtifactStatus
 from provision.build.driver_request import DriverRequest
 from provision.errors import ProvisionError
-from provision.kmod import load, unload
 from provision.manifest import HostNeeds, Manifest
 from provision.pin import Pin
 from provision.progress import Event, Note
-from provision.run import LIMIT_S, Completed
 from provision.store.entries import add
 from provision.store.layout import Layout
 from provision.store.pulling import Obtained
@@ -49,7 +47,6 @@ class Host:
         kernel: Its running kernel.
         broken: What is raised instead of making an artifact, by kernel or driver.
         newest: The version that ``latest`` and ``production`` are.
-        refused: What modprobe and the kernel's log say about a version that does not load.
         is_gone: Whether versions that were chosen before are not offered any more.
         needs: What the driver needs of its host.
         wanted: What was resolved.
@@ -59,7 +56,6 @@ class Host:
     root: Path
     kernel: kernels.Kernel
     broken: dict[str, ProvisionError] = field(default_factory=dict)
-    refused: dict[str, tuple[str, str]] = field(default_factory=dict)
     newest: str = NEWEST
     is_gone: bool = False
     needs: HostNeeds = field(default_factory=HostNeeds)
@@ -112,34 +108,16 @@ class Host:
 
     def reboot(self, release: str = KERNEL) -> None:
         """Boot a kernel: nothing is loaded."""
-        self.kernel.references.clear()
-        self.kernel.loaded.clear()
-        self.kernel.publish()
+        self.kernel.clear()
         write(self.root / "proc/sys/kernel/osrelease", f"{release}\n".encode())
 
     def use(self) -> None:
         """Let someone have a device of the driver open."""
-        self.kernel.references[DRIVER] = 1
-        self.kernel.publish()
+        self.kernel.hold(DRIVER, references=1)
 
-    def run(
-        self, argv: Sequence[str | Path], *, why: str, check: bool = True, timeout: float = LIMIT_S
-    ) -> Completed:
-        """Stand in for ``provision.run.run``: a loaded module has the version of its file."""
-        words = [str(word) for word in argv]
-        version = ""
-        if "-d" in words:
-            entry = Path(words[words.index("-d") + 1])
-            manifest = Manifest.model_validate_json((entry / "driver/manifest.json").read_text())
-            version = manifest.pin.driver.version
-        if version in self.refused:
-            self.kernel.refused[DRIVER] = self.refused[version]
-        done = self.kernel.run(argv, why=why, check=check, timeout=timeout)
-        if version in self.refused:
-            del self.kernel.refused[DRIVER]
-        elif version and done.returncode == 0:
-            write(self.root / f"sys/module/{DRIVER}/version", f"{version}\n".encode())
-        return done
+    def refuse(self, version: str, said: str, logged: str = "") -> None:
+        """Refuse a version's module: what modprobe and the kernel's log say."""
+        self.kernel.refuse(f"{DRIVER}-{version}", said, logged)
 
     def hear(self, event: Event) -> None:
         """Note what is said."""
@@ -206,8 +184,6 @@ def make_host(
     host.configure(f"[drivers.{DRIVER}]\n")
     is_live: Callable[[Path], bool] = lambda _root: True  # noqa: E731 - one line says it all
     monkeypatch.setattr(observe, "is_running_host", is_live)
-    monkeypatch.setattr(load, "run", host.run)
-    monkeypatch.setattr(unload, "run", host.run)
     monkeypatch.setattr(preparing, "resolve_pin", host.resolve)
     monkeypatch.setattr(preparing, "obtain", host.obtain)
     return host

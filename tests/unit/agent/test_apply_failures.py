@@ -189,7 +189,7 @@ def test_a_driver_that_works_is_not_missing_because_its_surroundings_changed(
         assert artifact.resolution == failure.resolution
     ready.reboot()
     assert ready.apply().status.state == state
-    assert ready.kernel.loaded
+    assert ready.kernel.loaded()
     ready.broken.clear()
     ready.apply(retry=True)
     assert ready.artifact().reason is None
@@ -200,8 +200,7 @@ def test_a_conflicting_module_in_use_at_the_first_apply_asks_for_a_reboot(
     host: Host, ends: str
 ) -> None:
     host.needs = HostNeeds(conflicts=("nouveau",))
-    host.kernel.references["nouveau"] = 1
-    host.kernel.have("nouveau")
+    host.kernel.have("nouveau", references=1)
     for _ in range(2):
         result = host.apply()
         assert (result.status.state, result.status.exit_code) == ("reboot-required", 4)
@@ -214,15 +213,13 @@ def test_a_conflicting_module_in_use_at_the_first_apply_asks_for_a_reboot(
     if ends == "reboot":
         host.reboot()
     elif ends == "the user goes":
-        host.kernel.references.clear()
-        host.kernel.publish()
+        host.kernel.hold("nouveau")
     else:
-        host.kernel.references.clear()
-        host.kernel.loaded.clear()
+        host.kernel.clear()
         host.kernel.have(DRIVER, version=NEWEST)
     result = host.apply()
     assert (result.status.state, result.status.exit_code) == ("ready", 0)
-    assert list(host.kernel.loaded) == [DRIVER]
+    assert list(host.kernel.loaded()) == [DRIVER]
 
 
 def test_a_conflicting_module_in_use_at_a_boot_is_no_reason_to_go_back(ready: Host) -> None:
@@ -231,8 +228,7 @@ def test_a_conflicting_module_in_use_at_a_boot_is_no_reason_to_go_back(ready: Ho
     ready.ask_for(NEWEST)
     ready.apply()
     ready.reboot()
-    ready.kernel.references["nouveau"] = 1
-    ready.kernel.have("nouveau")
+    ready.kernel.have("nouveau", references=1)
     assert boot(ready.root).status.state == "reboot-required"
     assert ready.current() == NEWEST
 
@@ -330,12 +326,12 @@ def test_an_engine_that_does_not_come_back_is_a_failure_that_passes(
 
 def test_modules_that_do_not_load_give_way_to_those_that_did(ready: Host) -> None:
     ready.ask_for(NEWEST)
-    ready.kernel.refused[DRIVER] = ("Invalid argument", "demo: no")
+    ready.kernel.refuse(DRIVER, "Invalid argument", "demo: no")
     result = ready.apply()
     kinds = [o.action.kind for o in result.outcomes]
     assert kinds == ["prepare", "unload", "activate", "load", "activate", "load"]
     assert ready.current() == OLDER
-    ready.kernel.refused.clear()
+    ready.kernel.accept()
     assert ready.kinds() == [f"load {KERNEL}"]
     result = ready.apply()
     assert (result.outcomes, result.status.state) == ((), "failed")

@@ -130,12 +130,12 @@ def test_mistakes_in_the_configuration_cost_no_driver_at_a_boot(ready: Host) -> 
     ready.configure("[drivers\n")
     with pytest.raises(ConfigError):
         boot(ready.root)
-    assert list(ready.kernel.loaded) == [DRIVER]
+    assert list(ready.kernel.loaded()) == [DRIVER]
     (ready.root / "var/lib/provision/.desired.json").unlink(missing_ok=True)
     ready.reboot()
     with pytest.raises(ConfigError):
         boot(ready.root)
-    assert list(ready.kernel.loaded) == [DRIVER]
+    assert list(ready.kernel.loaded()) == [DRIVER]
 
 
 def test_each_kernel_finds_a_loader_beside_its_modules(ready: Host) -> None:
@@ -155,10 +155,10 @@ def test_each_kernel_finds_a_loader_beside_its_modules(ready: Host) -> None:
 
 
 def test_what_the_loader_has_loaded_is_not_loaded_again(ready: Host) -> None:
-    ready.kernel.calls.clear()
+    ready.kernel.calls()
     result = boot(ready.root)
     assert (result.outcomes, result.status.state) == ((), "ready")
-    assert ready.kernel.calls == []
+    assert ready.kernel.calls() == []
 
 
 _MAGIC = "demo: version magic 'a' should be 'b'"
@@ -185,16 +185,16 @@ def test_only_what_is_wrong_with_an_artifact_rejects_it(
     ready.ask_for(NEWEST)
     ready.apply()
     failing = ready.layout.kernel_link(KERNEL).readlink().name
-    ready.refused[NEWEST] = (said, logged)
+    ready.refuse(NEWEST, said, logged)
     ready.reboot()
     boot(ready.root)
     # The driver serves, whatever it was.
-    assert (ready.current(), list(ready.kernel.loaded)) == (OLDER, [DRIVER])
+    assert (ready.current(), list(ready.kernel.loaded())) == (OLDER, [DRIVER])
     assert load_state(ready.layout).of(KERNEL).rejected == ((failing,) if is_rejected else ())
     # What works is not taken out at once for what has just failed.
     assert ready.kinds() == []
     assert ready.apply().status.state == "failed"
-    ready.refused.clear()
+    ready.kernel.accept()
     later = time.time() + 24 * 3600
     monkeypatch.setattr("time.time", lambda: later)
     ready.apply()
@@ -205,7 +205,7 @@ def test_only_what_is_wrong_with_an_artifact_rejects_it(
 def test_each_failure_to_load_makes_the_pause_longer_until_one_succeeds(
     ready: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ready.refused[NEWEST] = ("Device or resource busy", "")
+    ready.refuse(NEWEST, "Device or resource busy", "")
     ready.ask_for(NEWEST)
     ready.apply()
     for attempts in (2, 3):
@@ -219,11 +219,11 @@ def test_each_failure_to_load_makes_the_pause_longer_until_one_succeeds(
 
 
 def test_a_rejected_artifact_that_loads_after_all_is_rejected_no_more(ready: Host) -> None:
-    ready.refused[NEWEST] = ("Exec format error", _MAGIC)
+    ready.refuse(NEWEST, "Exec format error", _MAGIC)
     ready.ask_for(NEWEST)
     ready.apply()
     assert ready.current() == OLDER
-    ready.refused.clear()
+    ready.kernel.accept()
     ready.apply(retry=True)
     assert ready.current() == NEWEST
     known = load_state(ready.layout).of(KERNEL)

@@ -66,7 +66,7 @@ def test_a_rollback_during_a_build_waits_for_nothing_and_holds(
     assert "rolled back meanwhile" in result.outcomes[0].result
     assert [o.action.kind for o in result.outcomes] == ["prepare"]
     assert twice.current() == OLDER
-    assert list(twice.kernel.loaded) == [DRIVER]
+    assert list(twice.kernel.loaded()) == [DRIVER]
     assert twice.kinds() == []
     assert twice.kinds(retry=True)[0] == f"prepare {KERNEL}"
     assert twice.current() == THIRD

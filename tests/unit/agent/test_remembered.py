@@ -111,14 +111,13 @@ def test_a_boot_into_another_kernel_needs_no_state(ready: Host) -> None:
     _edit(ready, schema=2)
     ready.reboot(NEXT)
     assert [o.action.kind for o in boot(ready.root).outcomes] == ["activate", "load"]
-    assert list(ready.kernel.loaded) == [DRIVER]
+    assert list(ready.kernel.loaded()) == [DRIVER]
     assert boot(ready.root).outcomes == ()
 
 
 def test_a_driver_that_a_newer_provision_knows_is_not_taken_out_of_use(ready: Host) -> None:
     _edit(ready, schema=2)
-    ready.kernel.loaded.clear()
-    ready.kernel.publish()
+    ready.kernel.clear()
     ready.configure("[policy]\n")
     result = ready.apply()
     assert isinstance(result.outcomes[-1].error, ProvisionError)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -17,7 +17,7 @@ from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, UsageError
 from provision.export.artifact_source import ArtifactSource, Choice, check_driver, choose
 from provision.export.kmm_module import ClusterKernels
-from provision.kmod.loader import Place, write_loader
+from provision.kmod.loader import write_loader
 from provision.registry.names import HostTag
 from provision.registry.registries import TrustOverride
 from provision.store.layout import Layout
@@ -124,7 +124,7 @@ def test_the_store_has_what_no_registry_has(source: ArtifactSource, tmp_path: Pa
     made = make_artifact(entry)
     layout.current.symlink_to(entry.name)
     # As the agent leaves it for a boot.
-    write_loader(entry, Place(PurePosixPath(layout.on_host(entry))), {})
+    write_loader(entry, {}, root=layout.root)
     assert source.artifact(DriverRequest("demo", kernel=KERNEL), tmp_path / "out") == made
     assert (tmp_path / "out" / made.modules[0].path).is_file()
     # What a host has added is no part of the artifact.

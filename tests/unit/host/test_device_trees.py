@@ -176,7 +176,7 @@ def test_facts_that_can_not_be_written_fail_no_load(
     write(tmp_path / FOLDER, b"a file where the folder should be")
     outcome = call("load", "gpu", "--root", tmp_path, "--json")
     assert outcome.code == 0
-    assert "demo" in kernel.loaded
+    assert "demo" in kernel.loaded()
     assert "could not be written" in outcome.document["drivers"][0]["problems"][0]
 
 
@@ -189,7 +189,7 @@ def test_who_unloads_waits_for_who_collects(
     monkeypatch.setattr("provision.host.devices.record._WAIT_S", 0.1)
     with recording(tmp_path), pytest.raises(InUseError, match=r"devices\.lock"):
         unload_driver(load_settings(tmp_path), "gpu")
-    assert "demo" in kernel.loaded
+    assert "demo" in kernel.loaded()
 
 
 def test_no_link_leads_out_of_a_root(tmp_path: Path) -> None:

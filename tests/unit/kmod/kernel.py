@@ -1,101 +1,141 @@
-"""A kernel made of files, by hand; the real one and kmod are in the guests of tests/vm."""
+"""A kernel made of files, by hand; the real one and kmod are in the guests of tests/vm.
+
+modprobe and rmmod are stand-ins made from kmod's manual pages, which change these files.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from provision.kmod import load, unload
 from provision.manifest import HostNeeds, Manifest, Module
-from provision.run import LIMIT_S, Completed
 from unit.kmod.artifact import KERNEL, make_artifact, make_module, write, write_manifest
+
+# They change /proc/modules and /sys/module below $ROOT, as the real ones do. $ROOT/refused/NAME (or
+# NAME-VERSION) and $ROOT/opened/NAME are modules that the kernel refuses, with what modprobe says
+# and what is logged, and those that someone opens a moment before.
+_MODPROBE = """\
+#!/bin/sh
+ROOT={root}
+echo "modprobe $*" >>"$ROOT/calls"
+add() {
+    version=
+    file=$folder/lib/modules/$kernel/$1.ko
+    [ -z "$kernel" ] || version=$(tr '\\0' '\\n' 2>/dev/null <"$file" | sed -n 's/^version=//p')
+    for refused in "$ROOT/refused/$1" "$ROOT/refused/$1-$version"; do
+        [ -e "$refused" ] || continue
+        echo "6,1,1,-;$(sed 1d "$refused")" >>"$ROOT/dev/kmsg"
+        echo >&2 "modprobe: ERROR: could not insert '$1': $(sed -n 1p "$refused")"
+        exit 1
+    done
+    grep -q "^$1 " "$ROOT/proc/modules" && return
+    echo "$1 1 0 - Live 0x0" >>"$ROOT/proc/modules"
+    mkdir -p "$ROOT/sys/module/$1"
+    echo live >"$ROOT/sys/module/$1/initstate"
+    [ -z "$version" ] || echo "$version" >"$ROOT/sys/module/$1/version"
+}
+folder= kernel=
+while :; do
+    case $1 in
+        -d) folder=$2; shift 2 ;;
+        -S) kernel=$2; shift 2 ;;
+        -*) shift ;;
+        *) break ;;
+    esac
+done
+if [ -n "$kernel" ]; then add "$1"; else for name; do add "$name"; done; fi
+"""
+_RMMOD = """\
+#!/bin/sh
+ROOT={root}
+echo "rmmod $*" >>"$ROOT/calls"
+if [ -e "$ROOT/opened/$1" ]; then
+    echo >&2 "rmmod: ERROR: Module $1 is in use"
+    exit 1
+fi
+awk -v gone="$1" '
+    $1 == gone { next }
+    index("," $4, "," gone ",") { sub(gone ",", "", $4); $3--; if ($4 == "") $4 = "-" }
+    { print }' "$ROOT/proc/modules" >"$ROOT/proc/new"
+mv "$ROOT/proc/new" "$ROOT/proc/modules"
+rm -r "$ROOT/sys/module/$1"
+"""
 
 
 @dataclass
 class Kernel:
-    """A running kernel below a root.
-
-    Attributes:
-        loaded: Holders of each loaded module.
-        references: Users of a module besides its holders.
-        opened: Modules that someone opens after they were looked at.
-        refused: What modprobe says about a module that the kernel refuses, and what it logs.
-        calls: The programs that were run.
-    """
+    """A running kernel below a root, and the programs that load its modules."""
 
     root: Path
-    loaded: dict[str, list[str]] = field(default_factory=dict)
-    references: dict[str, int] = field(default_factory=dict)
-    opened: set[str] = field(default_factory=set)
-    refused: dict[str, tuple[str, str]] = field(default_factory=dict)
-    calls: list[list[str]] = field(default_factory=list)
-    limits: list[float] = field(default_factory=list)
+    programs: Path
 
-    def __post_init__(self) -> None:
-        write(self.root / "proc/sys/kernel/osrelease", f"{KERNEL}\n".encode())
-        write(self.root / "dev/kmsg", b"")
-        self.publish()
-
-    def have(self, name: str, *, uses: Sequence[str] = (), version: str | None = None) -> None:
-        """Load a module that uses others."""
-        self.loaded[name] = []
-        for other in uses:
-            self.loaded.setdefault(other, []).append(name)
+    def have(
+        self, name: str, references: int = 0, users: Sequence[str] = (), *, version: str = ""
+    ) -> None:
+        """Load a module that others use; one of the driver's is another build, or a version."""
+        holders = "".join(f"{user}," for user in users) or "-"
+        with (self.root / "proc/modules").open("a") as stream:
+            stream.write(f"{name} 1 {references + len(users)} {holders} Live 0x0\n")
+        write(self.root / f"sys/module/{name}/initstate", b"live\n")
         if version:
             write(self.root / f"sys/module/{name}/version", f"{version}\n".encode())
-        self.publish()
 
-    def publish(self) -> None:
-        """Write /proc/modules."""
-        lines = [
-            f"{name} 16384 {len(users) + self.references.get(name, 0)}"
-            f" {''.join(f'{user},' for user in users) or '-'} Live 0x0000000000000000 (OE)\n"
-            for name, users in self.loaded.items()
-        ]
-        write(self.root / "proc/modules", "".join(lines).encode())
+    def hold(self, name: str, *users: str, references: int = 0) -> None:
+        """Let others use a loaded module: modules that depend on it, and whoever has it open."""
+        path = self.root / "proc/modules"
+        holders = "".join(f"{user}," for user in users) or "-"
+        held = f"{name} 1 {references + len(users)} {holders} "
+        lines = path.read_text().splitlines()
+        lines = [held + "Live 0x0" if line.split()[0] == name else line for line in lines]
+        path.write_text("".join(f"{line}\n" for line in lines))
 
-    def run(
-        self, argv: Sequence[str | Path], *, why: str, check: bool = True, timeout: float = LIMIT_S
-    ) -> Completed:
-        """Stand in for ``provision.run.run``: modprobe and rmmod."""
-        del why, check
-        self.limits.append(timeout)
-        words = [str(word) for word in argv]
-        self.calls.append(words)
-        said = self._modprobe(words) if words[0] == "modprobe" else self._rmmod(words[1])
-        return Completed(tuple(words), 1 if said else 0, "", said)
+    def refuse(self, name: str, said: str = "Exec format error", logged: str = "") -> None:
+        """Refuse a module from now on."""
+        write(self.root / "refused" / name, f"{said}\n{logged}\n".encode())
 
-    def _modprobe(self, words: list[str]) -> str:
-        names = words[words.index("-a") + 1 :] if "-a" in words else [words[words.index("-S") + 2]]
-        for name in names:
-            if name in self.refused:
-                said, log = self.refused[name]
-                with (self.root / "dev/kmsg").open("a") as stream:
-                    stream.write(f"6,1,1,-;{log}\n SUBSYSTEM=module\n")
-                return f"modprobe: ERROR: could not insert '{name}': {said}\n"
-            self.have(name)
-        return ""
+    def accept(self) -> None:
+        """Refuse nothing any more."""
+        shutil.rmtree(self.root / "refused", ignore_errors=True)
 
-    def _rmmod(self, name: str) -> str:
-        if self.references.get(name) or self.loaded[name] or name in self.opened:
-            return f"rmmod: ERROR: Module {name} is in use\n"
-        del self.loaded[name]
-        for users in self.loaded.values():
-            if name in users:
-                users.remove(name)
-        self.publish()
-        return ""
+    def open(self, name: str) -> None:
+        """Let someone open a module's device a moment before it is taken out."""
+        write(self.root / "opened" / name, b"")
+
+    def clear(self) -> None:
+        """Boot: nothing is loaded."""
+        write(self.root / "proc/modules", b"")
+        shutil.rmtree(self.root / "sys/module", ignore_errors=True)
+
+    def loaded(self) -> set[str]:
+        """The loaded modules."""
+        text = (self.root / "proc/modules").read_text()
+        return {line.split()[0] for line in text.splitlines()}
+
+    def calls(self) -> list[str]:
+        """What was run since the last time."""
+        path = self.root / "calls"
+        lines = path.read_text().splitlines() if path.exists() else []
+        path.unlink(missing_ok=True)
+        return lines
 
 
 def start(root: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     """Start a kernel; programs that are run from now on change it."""
-    kernel = Kernel(root)
-    monkeypatch.setattr(load, "run", kernel.run)
-    monkeypatch.setattr(unload, "run", kernel.run)
-    return kernel
+    programs = root.parent / f"{root.name}-programs"
+    write(root / "proc/sys/kernel/osrelease", f"{KERNEL}\n".encode())
+    write(root / "proc/modules", b"")
+    write(root / "dev/kmsg", b"")
+    for name, text in {"modprobe": _MODPROBE, "rmmod": _RMMOD}.items():
+        write(programs / name, text.replace("{root}", str(root)).encode(), 0o755)
+    path = os.environ["PATH"].split(os.pathsep)
+    others = [folder for folder in path if not folder.endswith("-programs")]
+    monkeypatch.setenv("PATH", os.pathsep.join([str(programs), *others]))
+    return Kernel(root, programs)
 
 
 def make_stack(folder: Path, host: HostNeeds | None = None) -> Manifest:

@@ -8,8 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from provision.catalogue import Catalogue, catalogue_folders
-from provision.errors import ProvisionError
-from provision.kmod.device_setup import make_nodes, required_nodes
+from provision.kmod.device_setup import required_nodes
 from provision.manifest import DeviceNode, Manifest, MinorsFrom
 from unit.kmod.artifact import make_artifact, write
 
@@ -61,15 +60,6 @@ def test_a_driver_that_is_not_loaded_has_no_nodes(nvidia: Manifest, tmp_path: Pa
     none = "Character devices:\n  1 mem\n"
     assert required_nodes(nvidia, root=_machine(tmp_path, devices=none)) == []
     assert required_nodes(nvidia, root=tmp_path / "nothing") == []
-
-
-def test_a_node_that_can_not_be_made_is_named(nvidia: Manifest, tmp_path: Path) -> None:
-    def refuse(path: Path, mode: int, device: int) -> None:
-        del path, mode, device
-        raise PermissionError(1, "Operation not permitted")
-
-    with pytest.raises(ProvisionError, match=r"dev/nvidiactl' could not be made: Operation not"):
-        make_nodes(nvidia, root=_machine(tmp_path), mknod=refuse)
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,11 @@ import pytest
 
 from provision.errors import ProvisionError
 from provision.kmod.loaded import (
-    LoadedModule,
     is_same_build,
     loaded_modules,
     other_builds,
     users_of,
 )
-from provision.kmod.unload import unload_order
 from unit.kmod.artifact import MODULE, make_artifact, write
 
 # Lines of a real machine.
@@ -123,9 +121,3 @@ def test_the_same_build_is_known_by_what_both_sides_have(tmp_path: Path) -> None
     assert other_builds(manifest, tmp_path / "entry", {}) == ()
     assert not is_same_build(tmp_path / "entry" / "nowhere.ko", loaded["demo"])
     assert is_same_build(tmp_path / "entry" / MODULE, loaded["demo"])
-
-
-def test_modules_that_hold_each_other_are_still_listed() -> None:
-    kernel = {"a": ["b"], "b": ["a"]}
-    loaded = {name: LoadedModule(name, 1, tuple(holders)) for name, holders in kernel.items()}
-    assert set(unload_order(["a", "b", "c"], loaded)) == {"a", "b"}

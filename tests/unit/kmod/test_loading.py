@@ -1,7 +1,6 @@
 """Modules are loaded and unloaded: by Python, and by the loader, which a boot runs without it.
 
-Both run the same programs, on a host in a folder. modprobe and rmmod are stand-ins made from kmod's
-manual pages, as only a guest can load modules: tests/vm runs both ways with the real ones.
+Both are tried on a host in a folder; tests/vm runs both with a real kernel and kmod.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -18,59 +16,15 @@ import pytest
 from kit.probe import is_root, need, need_programs
 from kit.process import run
 from provision.errors import ProvisionError
-from provision.kmod import load as loading
-from provision.kmod.device_setup import missing_nodes, remove_nodes
-from provision.kmod.load import Options, load, unload
-from provision.kmod.loader import Place, write_loader
-from provision.kmod.unload import ModuleInUseError
+from provision.kmod.device_setup import missing_nodes
+from provision.kmod.load import ModuleInUseError, load, unload
+from provision.kmod.loader import Options, write_loader
 from provision.manifest import DeviceNode, DriverFile, HostNeeds, Manifest, MinorsFrom
 from unit.kmod.artifact import KERNEL, make_module, write, write_manifest
-from unit.kmod.kernel import make_stack
+from unit.kmod.kernel import Kernel, make_stack, start
 
 _ENTRY = PurePosixPath("/var/lib/provision/demo/0123456789ab")
 _DONE, _FAILED, _USAGE, _MISSING, _IN_USE = range(5)
-# They change /proc/modules and /sys/module below $ROOT, as the real ones do. $ROOT/refused/NAME and
-# $ROOT/opened/NAME are modules that the kernel refuses, and that someone opens a moment before.
-_MODPROBE = """\
-#!/bin/sh
-ROOT={root}
-echo "modprobe $*" >>"$ROOT/calls"
-add() {
-    if [ -e "$ROOT/refused/$1" ]; then
-        echo "6,1,1,-;$(cat "$ROOT/refused/$1")" >>"$ROOT/dev/kmsg"
-        echo >&2 "modprobe: ERROR: could not insert '$1': Exec format error"
-        exit 1
-    fi
-    grep -q "^$1 " "$ROOT/proc/modules" && return
-    echo "$1 1 0 - Live 0x0" >>"$ROOT/proc/modules"
-    mkdir -p "$ROOT/sys/module/$1"
-    echo live >"$ROOT/sys/module/$1/initstate"
-}
-plain=yes
-while :; do
-    case $1 in
-        -d | -S) [ "$1" = -d ] || plain=no; shift 2 ;;
-        -*) shift ;;
-        *) break ;;
-    esac
-done
-if [ $plain = no ]; then add "$1"; else for name; do add "$name"; done; fi
-"""
-_RMMOD = """\
-#!/bin/sh
-ROOT={root}
-echo "rmmod $*" >>"$ROOT/calls"
-if [ -e "$ROOT/opened/$1" ]; then
-    echo >&2 "rmmod: ERROR: Module $1 is in use"
-    exit 1
-fi
-awk -v gone="$1" '
-    $1 == gone { next }
-    index("," $4, "," gone ",") { sub(gone ",", "", $4); $3--; if ($4 == "") $4 = "-" }
-    { print }' "$ROOT/proc/modules" >"$ROOT/proc/new"
-mv "$ROOT/proc/new" "$ROOT/proc/modules"
-rm -r "$ROOT/sys/module/$1"
-"""
 
 
 @dataclass
@@ -83,12 +37,10 @@ class Done:
 
 
 @dataclass
-class Host:
+class Host(Kernel):
     """A host with a store entry of three modules: ``core``, and two that need it."""
 
-    root: Path
     manifest: Manifest
-    programs: Path
     by: str
 
     @property
@@ -99,42 +51,11 @@ class Host:
         self.manifest = self.manifest.model_copy(update=changes)
         write_manifest(self.entry, self.manifest)
 
-    def have(self, name: str, references: int = 0, users: Sequence[str] = ()) -> None:
-        """Load a module, which another build has made if it is one of the driver's."""
-        holders = "".join(f"{user}," for user in users) or "-"
-        with (self.root / "proc/modules").open("a") as stream:
-            stream.write(f"{name} 1 {references + len(users)} {holders} Live 0x0\n")
-        write(self.root / f"sys/module/{name}/initstate", b"live\n")
-
-    def hold(self, name: str, *users: str) -> None:
-        """Let loaded modules use another one, as what depends on it does."""
-        path = self.root / "proc/modules"
-        held = f"{name} 1 {len(users)} {','.join(users)}, "
-        path.write_text(path.read_text().replace(f"{name} 1 0 - ", held))
-
     def have_nodes(self, *nodes: DeviceNode, devices: str) -> None:
         self.change(host=HostNeeds(nodes=nodes))
         write(
             self.root / "proc/devices", f"Character devices:\n{devices}\nBlock devices:\n".encode()
         )
-
-    def refuse(self, name: str, logged: str = "") -> None:
-        write(self.root / "refused" / name, f"{logged}\n".encode())
-
-    def open(self, name: str) -> None:
-        """Let someone open a module's device a moment before it is taken out."""
-        write(self.root / "opened" / name, b"")
-
-    def loaded(self) -> set[str]:
-        text = (self.root / "proc/modules").read_text()
-        return {line.split()[0] for line in text.splitlines()}
-
-    def calls(self) -> list[str]:
-        """What was run since the last time."""
-        path = self.root / "calls"
-        lines = path.read_text().splitlines() if path.exists() else []
-        path.unlink(missing_ok=True)
-        return lines
 
     def run(self, verb: str, options: Options | None = None) -> Done:
         return self.script(verb, options) if self.by == "loader" else self.python(verb, options)
@@ -150,9 +71,9 @@ class Host:
         return Done(_DONE)
 
     def script(self, verb: str, options: Options | None = None) -> Done:
-        write_loader(self.entry, Place(_ENTRY, root=str(self.root)), options or {})
+        write_loader(self.entry, options or {}, root=self.root)
         done = subprocess.run(
-            ["/bin/sh", self.entry / "load", verb],
+            ["/bin/sh", self.entry / "load", "--root", self.root, verb],
             capture_output=True,
             text=True,
             check=False,
@@ -161,13 +82,8 @@ class Host:
         return Done(done.returncode, done.stderr)
 
 
-@pytest.fixture(params=["Python", "loader"])
-def host(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
-    return _host(tmp_path, monkeypatch, request.param)
-
-
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     return _host(tmp_path, monkeypatch, "loader")
 
 
@@ -177,15 +93,9 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
 
 
 def _host(folder: Path, monkeypatch: pytest.MonkeyPatch, by: str) -> Host:
-    root, programs = folder / "root", folder / "programs"
-    write(root / "proc/sys/kernel/osrelease", f"{KERNEL}\n".encode())
-    write(root / "proc/modules", b"")
-    write(root / "proc/devices", b"Character devices:\n  1 mem\n")
-    write(root / "dev/kmsg", b"")
-    for name, text in {"modprobe": _MODPROBE, "rmmod": _RMMOD}.items():
-        write(programs / name, text.replace("{root}", str(root)).encode(), 0o755)
-    monkeypatch.setenv("PATH", f"{programs}:/usr/sbin:/usr/bin:/sbin:/bin")
-    return Host(root, make_stack(root / _ENTRY.relative_to("/")), programs, by)
+    kernel = start(folder / "root", monkeypatch)
+    write(kernel.root / "proc/devices", b"Character devices:\n  1 mem\n")
+    return Host(kernel.root, kernel.programs, make_stack(kernel.root / _ENTRY.relative_to("/")), by)
 
 
 def test_modules_come_in_order_and_go_again(host: Host) -> None:
@@ -222,7 +132,7 @@ def test_another_kernels_artifact_is_not_loaded(host: Host) -> None:
 @pytest.mark.parametrize("optional", [(), ("extra",)])
 def test_a_refused_module_takes_the_others_out_again(host: Host, optional: tuple[str, ...]) -> None:
     host.change(host=HostNeeds(optional=optional))
-    host.refuse("extra", "extra: version magic 'a b' should be 'c d'")
+    host.refuse("extra", logged="extra: version magic 'a b' should be 'c d'")
     done = host.run("load")
     if optional:
         assert done.code == _DONE
@@ -341,9 +251,11 @@ def test_nodes_are_made_as_the_kernel_numbers_them(host: Host) -> None:
     assert (host.root / "dev/char/195:3").readlink() == Path("../demo3")
     # As long as the driver is loaded, nothing is missing and nothing goes.
     assert missing_nodes(host.manifest, root=host.root) == []
-    assert remove_nodes(host.manifest, root=host.root) == ()
+    host.run("unload")
+    assert (host.root / "dev/democtl").exists()
     write(host.root / "proc/devices", b"Character devices:\n  1 mem\n")
-    assert set(remove_nodes(host.manifest, root=host.root)) >= {"/dev/democtl"}
+    assert host.run("unload").code == _DONE
+    assert not [path for path in (host.root / "dev").rglob("*") if path.is_char_device()]
     assert list((host.root / "dev/char").iterdir()) == []
 
 
@@ -381,52 +293,116 @@ def test_the_policys_own_domain_for_modprobe_is_not_entered(
     assert any(call.startswith(entered) for call in host.calls()) == is_entered
 
 
-# What only the loader does
+def test_the_loader_says_whether_its_driver_is_loaded(host: Host) -> None:
+    assert host.script("").code == _USAGE
+    assert host.script("status").code == _MISSING
+    host.run("load")
+    assert host.script("status").code == _DONE
 
 
-def test_the_loader_says_whether_its_driver_is_loaded(script: Host) -> None:
-    assert script.script("").code == _USAGE
-    assert script.script("status").code == _MISSING
-    script.run("load")
-    assert script.script("status").code == _DONE
-
-
-def test_only_what_was_built_is_loaded_at_a_boot(script: Host) -> None:
-    script.have("nouveau")
-    script.change(host=HostNeeds(conflicts=("nouveau",)))
-    path = script.entry / script.manifest.modules[0].path
+def test_only_what_was_built_is_loaded_at_a_boot(host: Host) -> None:
+    host.have("nouveau")
+    host.change(host=HostNeeds(conflicts=("nouveau",)))
+    path = host.entry / host.manifest.modules[0].path
     path.write_bytes(path.read_bytes() + b"x")
-    assert (script.run("load").code, script.calls()) == (_FAILED, [])
-    assert script.loaded() == {"nouveau"}
+    assert (host.run("load").code, host.calls()) == (_FAILED, [])
+    assert host.loaded() == {"nouveau"}
 
 
 @pytest.mark.parametrize("references", [0, 1])
-def test_another_build_is_replaced_at_a_boot_when_idle(script: Host, references: int) -> None:
-    script.have("core", references)
-    write(script.root / "sys/module/core/version", b"0.9\n")
-    assert script.script("status").code == _MISSING
-    assert script.run("load").code == (_IN_USE if references else _DONE)
+def test_another_build_is_replaced_at_a_boot_when_idle(host: Host, references: int) -> None:
+    host.have("core", references)
+    write(host.root / "sys/module/core/version", b"0.9\n")
+    assert host.script("status").code == _MISSING
+    assert host.run("load").code == (_IN_USE if references else _DONE)
     everything = {"ib", "videodev", "core", "net", "extra"}
-    assert script.loaded() == ({"core"} if references else everything)
+    assert host.loaded() == ({"core"} if references else everything)
 
 
 @pytest.mark.parametrize("folder", ["", "usr", "host", "host/usr"])
-def test_both_paths_of_modprobe_lead_to_the_modules(script: Host, folder: str) -> None:
+def test_both_paths_of_modprobe_lead_to_the_modules(host: Host, folder: str) -> None:
     """Some builds of kmod look below usr/lib/modules of the folder that they are given."""
     need_programs("depmod", "modprobe")
-    write(script.entry / f"host/lib/modules/{KERNEL}/modules.dep", b"net.ko:\n")
-    (script.entry / f"host/lib/modules/{KERNEL}/net.ko").symlink_to(
+    write(host.entry / f"host/lib/modules/{KERNEL}/modules.dep", b"net.ko:\n")
+    (host.entry / f"host/lib/modules/{KERNEL}/net.ko").symlink_to(
         f"../../../../lib/modules/{KERNEL}/net.ko"
     )
-    script.run("status")
-    (script.programs / "modprobe").unlink()
-    for base in (script.entry, script.entry / "host"):
+    host.run("status")
+    (host.programs / "modprobe").unlink()
+    for base in (host.entry, host.entry / "host"):
         run(["depmod", "-b", base, KERNEL])
-    shown = run(["modprobe", "-d", script.entry / folder, "-S", KERNEL, "--show-depends", "net"])
+    shown = run(["modprobe", "-d", host.entry / folder, "-S", KERNEL, "--show-depends", "net"])
     assert f"{folder}/lib/modules/{KERNEL}/net.ko" in shown.stdout
 
 
-# What only Python does: it explains, and leaves another build to who asked for it
+def test_a_driver_that_hangs_is_given_up(host: Host) -> None:
+    write(host.programs / "modprobe", b"#!/bin/sh\nexec sleep 60\n", 0o755)
+    host.run("status")
+    path = host.entry / "load"
+    # No test has that long, and the boot unit has three minutes.
+    path.write_text(path.read_text().replace("limit=100\n", "limit=0.2\n"))
+    assert host.run("load").code == _FAILED
+
+
+def test_a_node_that_can_not_be_made_is_named(host: Host) -> None:
+    host.have_nodes(DeviceNode(name="democtl", major=240, minor=1), devices="240 demo")
+    write(host.programs / "mknod", b"#!/bin/sh\nexit 1\n", 0o755)
+    done = host.run("load")
+    assert done.code == _FAILED
+    assert "/dev/democtl could not be made" in done.said
+
+
+# What Python adds: it explains, and leaves another build to who asked for it
+
+
+@pytest.mark.parametrize("module", ["extra", "videodev"])
+def test_why_the_kernel_refused_a_module_is_said(python: Host, module: str) -> None:
+    python.refuse(module, logged=f"{module}: version magic 'a b' should be 'c d'")
+    done = python.run("load")
+    assert done.code == _FAILED
+    assert f"'{module}' could not be loaded: it was built for another kernel" in done.said
+    assert python.loaded() <= {"ib", "videodev"}
+
+
+def test_another_kernels_artifact_is_named(python: Host) -> None:
+    write(python.root / "proc/sys/kernel/osrelease", b"6.9.0\n")
+    assert python.run("load").code == _MISSING
+
+
+def test_modules_come_and_go_by_the_same_loader(python: Host) -> None:
+    assert load(python.entry, python.manifest, root=python.root)[0] == "core"
+    assert load(python.entry, python.manifest, root=python.root) == ()
+    python.hold("core", "net", "extra")
+    assert unload(python.entry, python.manifest, root=python.root)[-1] == "core"
+    assert python.loaded() == {"ib", "videodev"}
+
+
+def test_who_holds_the_hardware_is_named(python: Host) -> None:
+    python.change(host=HostNeeds(conflicts=("nova",)))
+    python.have("nova", references=1)
+    done = python.run("load")
+    assert (done.code, python.loaded()) == (_IN_USE, {"nova"})
+    assert isinstance(done.error, ModuleInUseError)
+    assert [user.module for user in done.error.users] == ["nova"]
+
+
+def test_what_is_opened_meanwhile_is_in_use(python: Host) -> None:
+    python.run("load")
+    python.hold("core", "net", "extra")
+    python.open("core")
+    assert python.run("unload").code == _IN_USE
+    assert {"core", "net", "extra"} <= python.loaded()
+
+
+def test_foreign_firmware_settings_are_named(python: Host) -> None:
+    file = DriverFile(
+        path="/lib/firmware/a.bin", kind="firmware", sha256="0" * 64, size=8, mode="0644"
+    )
+    python.change(files=(file,))
+    write(python.root / "sys/module/firmware_class/parameters/path", b"/srv/firmware\n")
+    done = python.run("load")
+    assert (done.code, python.loaded()) == (_FAILED, set())
+    assert "/srv/firmware, which someone else has set" in done.said
 
 
 def test_options_for_an_unknown_module_are_a_mistake(python: Host) -> None:
@@ -449,14 +425,6 @@ def test_another_build_is_not_replaced_silently(python: Host, kind: str) -> None
         write(python.entry / python.manifest.modules[0].path, make_module()[:40])
     python.calls()
     assert (python.run("load").code, python.calls()) == (_IN_USE, [])
-
-
-def test_a_driver_that_hangs_is_given_up(python: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(python.programs / "modprobe", b"#!/bin/sh\nexec sleep 60\n", 0o755)
-    # Before the boot unit is: TimeoutStartSec of templates/systemd/provision-boot.service.j2.
-    assert loading._LIMIT_S < 180  # noqa: SLF001 - no test has that long
-    monkeypatch.setattr(loading, "_LIMIT_S", 0.2)
-    assert python.run("load").code == _FAILED
 
 
 def test_who_uses_a_module_is_named_and_the_whole_driver_stays(python: Host) -> None:
