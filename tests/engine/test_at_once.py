@@ -74,7 +74,7 @@ class _Host:
             assert verify_artifact(self.layout.entry(digest)).findings == ()
         assert load_state(self.layout).problems == ()
         store = self.root / "var/lib/provision"
-        hidden = [p for p in store.rglob(".*") if p.name not in {".lock", ".desired.json"}]
+        hidden = [p for p in store.rglob(".*") if p.name not in {".lock", ".provision.toml"}]
         assert hidden == []
 
     @property

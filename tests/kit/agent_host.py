@@ -90,7 +90,7 @@ class AgentHost:
     def leftovers(self) -> list[Path]:
         """What a run left behind that it should not have."""
         store = self.root / "var/lib/provision"
-        kept = {".lock", ".desired.json"}
+        kept = {".lock", ".provision.toml"}
         return [path for path in store.rglob(".*") if path.name not in kept]
 
     @staticmethod

@@ -108,6 +108,7 @@ if [ -e "$root/../refused/$1" ]; then
 fi
 echo "$1 16384 0 - Live 0x0000000000000000 (OE)" >> "$root/proc/modules"
 mkdir -p "$root/sys/module/$1"
+echo live > "$root/sys/module/$1/initstate"
 file=$(find "$entry/lib/modules" -name "$1.ko" | head -n 1)
 modinfo -F version "$file" > "$root/sys/module/$1/version"
 """

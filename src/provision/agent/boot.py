@@ -8,11 +8,9 @@ needs no network and no engine, and builds nothing. A later run makes what is mi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from provision.agent.conclusion import Result
-from provision.agent.contents import damages, read_contents
 from provision.agent.desired import last_desired, load_desired
 from provision.agent.model import Desired, DesiredDriver, KernelArtifact, Mode, Observed, Run
 from provision.agent.observe import observe
@@ -20,6 +18,7 @@ from provision.agent.reconcile import apply, clean
 from provision.errors import ConfigError
 from provision.files import glob_in_root
 from provision.host.folders import STORE
+from provision.kmod.verify import first_damage, stored_manifest
 from provision.progress import Note, Progress, silent
 from provision.store.entries import link_kernel
 from provision.store.layout import Layout
@@ -45,7 +44,7 @@ def boot(
     except ConfigError as error:
         progress(Note(f"{error.message}: its last valid content is used"))
         mistakes = error
-        desired = last_desired(root) or _stored(root)
+        desired = last_desired(root, catalogues=catalogues) or _stored(root)
     with switching(root, progress):
         for driver in desired.drivers:
             clean(Layout(root, driver.name), progress)
@@ -86,23 +85,23 @@ def _replace_damaged(root: Path, observed: Observed, progress: Progress) -> None
 def _replace(layout: Layout, running: str, artifact: KernelArtifact, progress: Progress) -> None:
     """Record that a kernel's artifact is damaged; fall back to the previous one if it is whole."""
     state = load_state(layout)
-    known = replace(state.of(running), damaged=artifact.digest)
+    known = state.of(running).model_copy(update={"damaged": artifact.digest})
     before = artifact.known.previous
     if before is None or before == artifact.digest or not _is_whole(layout, before, running):
         store_state(layout, state.updated(running, known))
         return
     # Its inputs are not known, so a later run decides again. The state is written first and keeps
     # the previous artifact: if this boot is killed here, the next one repeats it.
-    known = replace(known, inputs=None, fingerprint=None)
+    known = known.model_copy(update={"inputs": None, "fingerprint": None})
     store_state(layout, state.updated(running, known))
     link_kernel(layout, running, before)
-    store_state(layout, state.updated(running, replace(known, previous=None)))
+    store_state(layout, state.updated(running, known.model_copy(update={"previous": None})))
     progress(Note(f"Falling back to the previous artifact: {before}"))
 
 
 def _is_whole(layout: Layout, digest: str, running: str) -> bool:
     entry = layout.entry(digest)
-    contents = read_contents(entry)
-    if contents is None or contents.kernel != running:
+    manifest = stored_manifest(entry)
+    if manifest is None or manifest.pin.kernel.release != running:
         return False
-    return not any(damages(entry, contents, all_checksums=True))
+    return first_damage(entry, modules_only=False) is None

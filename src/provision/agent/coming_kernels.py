@@ -15,7 +15,6 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 from provision.files import in_root
@@ -58,7 +57,7 @@ def announce(layout: Layout, coming: Iterable[str], root: Path) -> None:
         def marked(state: DriverState) -> DriverState:
             for release in releases:
                 if release in links:
-                    known = replace(state.of(release), announced=running)
+                    known = state.of(release).model_copy(update={"announced": running})
                     state = state.updated(release, known)
             return state
 
@@ -89,7 +88,7 @@ def settled(layout: Layout, kernels: Kernels) -> DriverState:
     still = awaited(state, kernels)
     for release, known in state.kernels.items():
         if known.announced is not None and release not in still:
-            state = state.updated(release, replace(known, announced=None))
+            state = state.updated(release, known.model_copy(update={"announced": None}))
     return state
 
 

@@ -138,9 +138,9 @@ def _with_failures(observed: Observed, outcomes: Iterable[Outcome]) -> Observed:
         if known.failure or known.load_failure:
             continue
         if kind != "prepare":
-            known = replace(known, load_failure=outcome.failure)
+            known = known.model_copy(update={"load_failure": outcome.failure})
         elif not artifact.is_current:
-            known = replace(known, failure=outcome.failure)
+            known = known.model_copy(update={"failure": outcome.failure})
         artifact = replace(artifact, known=known)
         drivers[name] = replace(drivers[name], artifacts={**artifacts, release: artifact})
     return replace(observed, drivers=drivers)
@@ -169,5 +169,6 @@ def _with_fingerprints(
     links = linked_kernels(layout)
     for release, (digest, fingerprint) in fingerprints.items():
         if links.get(release) == digest:
-            state = state.updated(release, replace(state.of(release), fingerprint=fingerprint))
+            known = state.of(release).model_copy(update={"fingerprint": fingerprint})
+            state = state.updated(release, known)
     return state

@@ -1,46 +1,42 @@
-"""The desired state of provision.toml, in models that load fast, and fingerprints of all inputs.
+"""The desired state of provision.toml, and fingerprints of all inputs.
 
 While a fingerprint is the same, resolving again would give the existing artifact, or a newer one
 that was not requested. So a run with nothing to do needs neither the archive nor an engine.
 
-Reading and validating provision.toml takes longer than the rest of such a run. So the desired state
-is cached beside the store, with a fingerprint of the file.
+The last valid provision.toml is kept beside the store: it applies at a boot whose provision.toml
+has mistakes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from pathlib import Path, PurePath
 
 import provision
-from provision.agent.contents import read_contents
 from provision.agent.model import Desired, DesiredDriver
-from provision.errors import InUseError, NotFoundError
+from provision.catalogue import catalogue_folders
+from provision.config import PATH as CONFIG
+from provision.config import Config, load
+from provision.distros import find_distro
+from provision.errors import NotFoundError, ProvisionError
 from provision.files import in_root, remove_drafts, write_atomic
 from provision.host.folders import STORE
 from provision.host.kernels import machine
+from provision.kmod.verify import stored_manifest
+from provision.shipped import templates_dir
 from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
-from provision.store.locks import switching
 from provision.store.state import load_state
-
-if TYPE_CHECKING:
-    from provision.config import Config
 
 _OS_RELEASES = ("etc/os-release", "usr/lib/os-release")
 _PACKAGE = Path(provision.__file__).parent
 # Programs of ours that run in build containers.
 _IN_BUILDS = ("collector", "kmm", "unpack_source")
-CONFIG = Path("etc/provision/provision.toml")
-_KEPT = STORE / ".desired.json"
-# The limit of provision.documents, which loads pydantic.
-_MAX_BYTES = 16 * 1024 * 1024
+_KEPT = STORE / ".provision.toml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,34 +120,39 @@ def load_desired(
     Args:
         root: Root of the host.
         catalogues: Additional folders of drivers.
-        keep: Whether to cache the result for later runs.
+        keep: Whether to keep a copy of provision.toml for ``last_desired``.
 
     Raises:
         ConfigError: provision.toml has mistakes; the error lists all of them.
         NotFoundError: provision's own catalogue or templates are missing.
     """
-    key = _key(root, catalogues)
-    kept = _kept(root)
-    if kept is not None and kept["key"] == key:
-        return _from_json(kept["desired"])
-    desired = _read(root, catalogues)
+    desired = _desired(root, CONFIG, catalogues)
     if keep:
         # If the store can't be written, a later step reports that.
-        with suppress(OSError, InUseError), switching(root):
+        with suppress(OSError):
             path = in_root(root, _KEPT, follow=False)
             remove_drafts(path)
-            write_atomic(path, json.dumps({"key": key, "desired": asdict(desired)}) + "\n")
+            write_atomic(path, _text(root, CONFIG))
     return desired
 
 
-def _read(root: Path, catalogues: Sequence[Path]) -> Desired:
-    """Read provision.toml; errors as ``load_desired``."""
-    # A run with nothing to do does not need these models.
-    from provision.catalogue import catalogue_folders  # noqa: PLC0415 - as above
-    from provision.config import load  # noqa: PLC0415 - as above
-    from provision.shipped import templates_dir  # noqa: PLC0415 - as above
+def last_desired(root: Path, *, catalogues: Sequence[Path] = ()) -> Desired | None:
+    """Return the desired state of the last valid provision.toml; None if none is known."""
+    if not in_root(root, _KEPT).exists():
+        return None
+    try:
+        return _desired(root, _KEPT, catalogues)
+    except (OSError, ProvisionError):
+        return None
 
-    config = load(root)
+
+def _text(root: Path, name: PurePath) -> str:
+    path = in_root(root, name)
+    return path.read_text() if path.exists() else ""
+
+
+def _desired(root: Path, name: PurePath, catalogues: Sequence[Path]) -> Desired:
+    config = load(root, name=name)
     folders = [*catalogue_folders(config.catalogue, root=root), *catalogues]
     return Desired(
         drivers=tuple(
@@ -159,7 +160,7 @@ def _read(root: Path, catalogues: Sequence[Path]) -> Desired:
             for name, driver in config.drivers.items()
         ),
         # A crash or an editor may leave an empty file, which is no decision to remove drivers.
-        is_configured=bool(_content(root).strip()),
+        is_configured=bool(_text(root, name).strip()),
         unload=config.policy.unload,
         prebuild=config.policy.prebuild,
         keep=config.policy.keep,
@@ -175,8 +176,6 @@ def _read(root: Path, catalogues: Sequence[Path]) -> Desired:
 
 def _distro(root: Path) -> str:
     """Return the host's release as builds know it: 9.4 and 9.5 of an EL are both 9."""
-    from provision.distros import find_distro  # noqa: PLC0415 - as in _read
-
     named = _os_release(root)
     try:
         found = find_distro(named)
@@ -233,49 +232,5 @@ def settled_version(root: Path, driver: DesiredDriver, release: str) -> str | No
         return found
     links = linked_kernels(layout)
     digests = [links.pop(release, None), *links.values()]
-    used = (read_contents(layout.entry(digest)) for digest in digests if digest)
-    return next((contents.version for contents in used if contents), None)
-
-
-def last_desired(root: Path) -> Desired | None:
-    """Return the desired state of the last valid provision.toml."""
-    kept = _kept(root)
-    return None if kept is None else _from_json(kept["desired"])
-
-
-def _kept(root: Path) -> Mapping[str, Any] | None:
-    try:
-        kept = json.loads(in_root(root, _KEPT).read_text())
-        return {"key": kept["key"], "desired": kept["desired"]}
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _key(root: Path, catalogues: Sequence[Path]) -> str:
-    """Return a fingerprint of provision.toml, the distro and the program that reads them."""
-    text = _content(root)
-    # The place of the program decides its own catalogue and templates.
-    program = (provision.__version__, provision.__file__, sys.prefix, sys.version, str(root))
-    parts = [*program, _os_release(root), *map(str, catalogues)]
-    return hashlib.sha256("\0".join(parts).encode() + b"\0" + text).hexdigest()
-
-
-def _content(root: Path) -> bytes:
-    """Return the content of provision.toml, up to the largest size that is allowed.
-
-    Anything but a regular file gives content that is not TOML, so that nothing is cached for it.
-    """
-    path = in_root(root, CONFIG)
-    if not path.exists():
-        return b""
-    if not path.is_file():
-        return b"\0"
-    with path.open("rb") as stream:
-        return stream.read(_MAX_BYTES + 1)
-
-
-def _from_json(kept: Mapping[str, Any]) -> Desired:
-    # In older files, the fingerprint of the settings has another name.
-    data = {("settings" if name == "basis" else name): value for name, value in kept.items()}
-    drivers = tuple(DesiredDriver(**driver) for driver in data["drivers"])
-    return Desired(**{**data, "drivers": drivers, "catalogue": tuple(data["catalogue"])})
+    used = (stored_manifest(layout.entry(digest)) for digest in digests if digest)
+    return next((manifest.pin.driver.version for manifest in used if manifest), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -95,7 +95,8 @@ class Executor:
             return False
         before = artifact.known.load_failure
         failure = failure_of(error, artifact.inputs, before=before, time=int(time.time()))
-        failure = replace(failure, reason="load", final=isinstance(error, UnfitModuleError))
+        is_final = isinstance(error, UnfitModuleError)
+        failure = failure.model_copy(update={"reason": "load", "final": is_final})
         with changing(layout, self.run.progress):
             try:
                 _now, digest = choose(layout, action.kernel)
@@ -138,7 +139,7 @@ class Executor:
         entry = layout.entry(_artifact(observed, action).digest or "")
         activate_entry(layout, entry, progress=self.run.progress)
         try:
-            update_state(layout, lambda state: replace(state, activated=entry.name))
+            update_state(layout, lambda state: state.model_copy(update={"activated": entry.name}))
         except NewerStateError as error:
             # The artifact is active; only the state can't record it.
             self.run.progress(Note(error.message))
@@ -182,16 +183,16 @@ class Executor:
         failure = failure_of(error, artifact.inputs, before=before, time=int(time.time()))
         if not is_preparing:
             if failure.reason != IN_USE:
-                failure = replace(failure, reason=action.kind)
+                failure = failure.model_copy(update={"reason": action.kind})
         elif self.run.mode.update and artifact.is_current:
             # The requested artifact exists. Only a newer version that can't be built is recorded,
             # and not as final: a still newer one may build.
             if failure.reason not in {"build", "compile"}:
                 return failure
-            failure = replace(failure, final=False)
+            failure = failure.model_copy(update={"final": False})
         elif failure.reason == "compile" and asks_registries(self.preparer.settings):
             # An artifact that was built with a patch may be pushed.
-            failure = replace(failure, final=False)
+            failure = failure.model_copy(update={"final": False})
         name = "failure" if is_preparing else "load_failure"
         try:
             self._update(action, **{name: failure})
@@ -202,7 +203,7 @@ class Executor:
 
     def _update(self, action: Action, **changes: Any) -> None:  # noqa: ANN401 - fields of the state
         def changed(state: DriverState) -> DriverState:
-            return state.updated(action.kernel, replace(state.of(action.kernel), **changes))
+            return state.updated(action.kernel, state.of(action.kernel).model_copy(update=changes))
 
         update_state(Layout(self.run.root, action.driver), changed)
 

@@ -1,7 +1,7 @@
 """Garbage collection: artifacts that no kernel needs, and what builds left behind.
 
 Packages, logs, locks and images of the engine are kept as long as a kernel of this host may need
-them. Loads the models of packages and of results.
+them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from provision.agent.coming_kernels import awaited, is_calm, settled
-from provision.agent.contents import read_contents
 from provision.agent.model import Desired
+from provision.build.artifact_image import DIGEST_LABEL
+from provision.build.image_builds import open_engine
 from provision.build.package_store import PackageStore
 from provision.build.workspace import load_settings
 from provision.distros.debian import default_cache
@@ -23,10 +24,10 @@ from provision.files import glob_in_root, remove_lock
 from provision.fleet.matrix.results import Results, matrix_folder
 from provision.host.folders import STORE
 from provision.host.kernels import Kernels, find_kernels
+from provision.kmod.verify import stored_manifest
 from provision.progress import Note, Progress, silent
 from provision.store.entries import entries, linked_kernels, remove, remove_leftovers, unlink_kernel
 from provision.store.layout import Layout
-from provision.store.lazy_builds import open_engine
 from provision.store.locks import building, changing, switching
 from provision.store.state import DriverState, NewerStateError, load_state, store_state
 
@@ -171,7 +172,7 @@ def _planned(layout: Layout, kernels: Kernels, keep: int, progress: Progress) ->
     """Return the artifacts of a driver that can be removed."""
     stock = _stock(layout)
     if stock.state.is_newer:
-        progress(Note(NewerStateError(layout.state, stock.state.schema).message))
+        progress(Note(NewerStateError(layout.state, stock.state.schema_version).message))
         return []
     bootable = {*kernels.bootable, *awaited(stock.state, kernels)}
     found = unneeded(stock, bootable, keep=keep, is_sure=not kernels.doubts)
@@ -213,9 +214,9 @@ def _stock(layout: Layout) -> Stock:
     there = sorted(
         entries(layout), key=lambda digest: layout.entry(digest).stat().st_ctime_ns, reverse=True
     )
-    contents = {digest: read_contents(layout.entry(digest)) for digest in there}
+    manifests = {digest: stored_manifest(layout.entry(digest)) for digest in there}
     return Stock(
-        entries={digest: known.kernel if known else None for digest, known in contents.items()},
+        entries={d: m.pin.kernel.release if m else None for d, m in manifests.items()},
         links=linked_kernels(layout),
         current=layout.current.readlink().name if layout.current.is_symlink() else None,
         state=load_state(layout),
@@ -319,9 +320,6 @@ def remove_images(
         NotFoundError: No engine answers.
         ProvisionError: The engine failed.
     """
-    # Loads the engine's SDK.
-    from provision.build.artifact_image import DIGEST_LABEL  # noqa: PLC0415 - only for images
-
     gone = []
     # An image that was just built may not be in the store yet.
     waiting = nullcontext() if dry_run else building(root, progress)

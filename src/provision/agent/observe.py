@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from provision.agent.contents import Contents, damages, files_fingerprint, read_contents
 from provision.agent.desired import Inputs, read_inputs, setting_fingerprint
 from provision.agent.model import (
     Desired,
@@ -24,14 +23,23 @@ from provision.host.devices.record import recorded_problems
 from provision.host.folders import STORE
 from provision.host.initramfs import recorded_problem
 from provision.host.kernels import find_kernels, is_running_host
+from provision.kmod.load import devices_of
 from provision.kmod.loaded import LoadedModule, is_same_build, loaded_modules, users_of
+from provision.kmod.verify import files_fingerprint, first_damage, stored_manifest
+from provision.manifest import Manifest
 from provision.store.entries import linked_kernels, unsigned_reference
 from provision.store.layout import Layout
-from provision.store.lenient import copies_of
-from provision.store.state import DriverState, Failure, KernelState, NewerStateError, load_state
+from provision.store.state import (
+    DriverState,
+    Failure,
+    KernelState,
+    NewerStateError,
+    copies_of,
+    load_state,
+)
 
-# How artifacts are checked: by the sizes and times of their files, and by checksums if those have
-# changed; or by the checksums of their modules.
+# How artifacts are checked: by checksums if the sizes and times of their files have changed; or
+# those of their modules in any case.
 Look = Literal["files", "modules"]
 
 
@@ -96,17 +104,17 @@ def _driver(
     )
     if loaded is None:
         return driver
-    contents = {digest: read_contents(layout.entry(digest)) for digest in (mine, current) if digest}
+    used = {digest: stored_manifest(layout.entry(digest)) for digest in (mine, current) if digest}
+    manifests = {digest: manifest for digest, manifest in used.items() if manifest is not None}
     how = {
-        digest: _how_loaded(layout.entry(digest), known, loaded)
-        for digest, known in contents.items()
-        if known is not None
+        digest: _how_loaded(layout.entry(digest), manifest, loaded)
+        for digest, manifest in manifests.items()
     }
     return replace(
         driver,
         loaded=how.get(mine or "", "no"),
         serves=is_active and how.get(current or "") == "yes",
-        users=_users([known for known in contents.values() if known], loaded, layout.root),
+        users=_users(manifests.values(), loaded, layout.root),
     )
 
 
@@ -147,20 +155,20 @@ def _artifacts(
     artifacts: dict[str, KernelArtifact] = {}
     for release in releases:
         digest = links.get(release)
-        contents = read_contents(layout.entry(digest)) if digest else None
+        manifest = stored_manifest(layout.entry(digest)) if digest else None
         known = state.of(release)
-        damage = _damage(layout, digest, contents, known, look) if digest else None
+        damage = _damage(layout, digest, manifest, known, look) if digest else None
         artifact = replace(
-            _artifact(inputs.of(driver, release), known, digest, contents),
+            _artifact(inputs.of(driver, release), known, digest, manifest),
             is_wanted=known.wanted == setting_fingerprint(driver),
         )
         if state.is_newer:
-            artifact = _sealed(artifact, NewerStateError(layout.state, state.schema))
-        if digest and contents and damage is None:
+            artifact = _sealed(artifact, NewerStateError(layout.state, state.schema_version))
+        if digest and manifest and damage is None:
             artifact = replace(
                 artifact,
                 is_whole=True,
-                fingerprint=files_fingerprint(layout.entry(digest), contents),
+                fingerprint=files_fingerprint(layout.entry(digest), manifest),
             )
         if digest:
             artifact = replace(artifact, unsigned=unsigned_reference(layout.entry(digest)))
@@ -169,14 +177,14 @@ def _artifacts(
 
 
 def _artifact(
-    inputs: str, known: KernelState, digest: str | None, contents: Contents | None
+    inputs: str, known: KernelState, digest: str | None, manifest: Manifest | None
 ) -> KernelArtifact:
     failure = known.failure
     return KernelArtifact(
         inputs=inputs,
         known=known,
         digest=digest,
-        version=contents.version if contents else None,
+        version=manifest.pin.driver.version if manifest else None,
         holds_off=failure is not None
         and failure.inputs == inputs
         and failure.holds(now=time.time()),
@@ -187,43 +195,47 @@ def _sealed(artifact: KernelArtifact, error: NewerStateError) -> KernelArtifact:
     """Return the artifact of a driver whose state a newer provision wrote: it must not change."""
     now = int(time.time())
     failure = Failure(
-        "state", error.message, error.resolution, None, artifact.inputs, now, final=True
+        reason="state",
+        message=error.message,
+        resolution=error.resolution,
+        inputs=artifact.inputs,
+        time=now,
+        final=True,
     )
-    return replace(artifact, known=replace(artifact.known, failure=failure), holds_off=True)
+    known = artifact.known.model_copy(update={"failure": failure})
+    return replace(artifact, known=known, holds_off=True)
 
 
 def _damage(
-    layout: Layout, digest: str, contents: Contents | None, known: KernelState, look: Look
+    layout: Layout, digest: str, manifest: Manifest | None, known: KernelState, look: Look
 ) -> str | None:
     """Return the first damage of an artifact; None if it is whole."""
     entry = layout.entry(digest)
-    if contents is None:
+    if manifest is None:
         return f"it is missing in the store: {entry}"
     if known.damaged == digest:
         return "it was found damaged"
-    has_changed = files_fingerprint(entry, contents) != known.fingerprint
+    has_changed = files_fingerprint(entry, manifest) != known.fingerprint
     if look == "files" and not has_changed:
         return None
-    found = damages(entry, contents, all_checksums=has_changed and look == "files")
-    return next(found, None)
+    return first_damage(entry, modules_only=not has_changed)
 
 
-def _how_loaded(entry: Path, contents: Contents, loaded: Mapping[str, LoadedModule]) -> Loaded:
-    there = [module for module in contents.modules if module.name in loaded]
+def _how_loaded(entry: Path, manifest: Manifest, loaded: Mapping[str, LoadedModule]) -> Loaded:
+    there = [module for module in manifest.modules if module.name in loaded]
     if not there:
         return "no"
     if not all(is_same_build(entry / module.path, loaded[module.name]) for module in there):
         return "other"
     names = {module.name for module in there}
-    is_all = all(m.name in names or m.name in contents.optional for m in contents.modules)
+    is_all = all(m.name in names or m.name in manifest.host.optional for m in manifest.modules)
     return "yes" if is_all else "partly"
 
 
 def _users(
-    artifacts: Iterable[Contents], loaded: Mapping[str, LoadedModule], root: Path
+    manifests: Collection[Manifest], loaded: Mapping[str, LoadedModule], root: Path
 ) -> tuple[str, ...]:
     """Return the users of the modules of a driver's artifacts."""
-    known = list(artifacts)
-    names = dict.fromkeys(module.name for contents in known for module in contents.modules)
-    devices = dict.fromkeys(device for contents in known for device in contents.devices)
+    names = dict.fromkeys(module.name for manifest in manifests for module in manifest.modules)
+    devices = dict.fromkeys(device for manifest in manifests for device in devices_of(manifest))
     return tuple(str(user) for user in users_of(names, loaded, devices=devices, root=root))

@@ -10,21 +10,23 @@ import time
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from provision.agent.coming_kernels import shutdown_delayed
-from provision.agent.contents import files_fingerprint, read_contents
 from provision.agent.desired import setting_fingerprint, settled_version
 from provision.agent.failures import older, rejected, removed_again
 from provision.agent.loaders import give_loader
 from provision.agent.model import Action, DesiredDriver, KernelArtifact, Observed, Run
 from provision.build.driver_request import DriverRequest
+from provision.build.image_builds import open_engine
+from provision.build.package_pins import Resolved
 from provision.build.package_store import PackageGoneError
+from provision.build.resolving import resolve_pin
 from provision.build.workspace import Settings, load_settings
 from provision.distros.debian import compare_versions
 from provision.engine.docker_api import Engine, EngineLostError
 from provision.errors import ProvisionError
 from provision.host.kernels import kernel_release
+from provision.kmod.verify import files_fingerprint, stored_manifest
 from provision.pin import Pin
 from provision.progress import Note
 from provision.registry.find import SearchOptions
@@ -32,8 +34,8 @@ from provision.registry.registries import TrustOverride
 from provision.store.artifact_lookup import look_for
 from provision.store.entries import link_kernel, linked_kernels
 from provision.store.layout import Layout
-from provision.store.lazy_builds import obtain, open_engine, resolve_pin
 from provision.store.locks import changing
+from provision.store.obtaining import obtain
 from provision.store.pulling import Obtained, obtain_pulled
 from provision.store.state import (
     DriverState,
@@ -43,9 +45,6 @@ from provision.store.state import (
     store_state,
     update_state,
 )
-
-if TYPE_CHECKING:
-    from provision.build.package_pins import Resolved
 
 # How often a lost engine is tried again: an upgrade restarts it within seconds.
 _RECONNECTIONS = 30
@@ -284,8 +283,8 @@ class Preparer:
         layout = Layout(self.run.root, driver.name)
         digest = obtained.entry.name
         with changing(layout, self.run.progress):
-            contents = read_contents(obtained.entry)
-            if contents is None:
+            manifest = stored_manifest(obtained.entry)
+            if manifest is None:
                 return None
             state = load_state(layout)
             known = state.of(action.kernel)
@@ -296,12 +295,13 @@ class Preparer:
             now = linked_kernels(layout).get(action.kernel)
             previous = known.previous if now in {None, digest} else now
             # If the run is killed here, the next one repeats this, with the previous artifact.
-            known = replace(known, previous=previous, inputs=None)
+            known = known.model_copy(update={"previous": previous, "inputs": None})
             store_state(layout, state.updated(action.kernel, known))
             give_loader(layout, digest, driver, self.run.progress)
             link_kernel(layout, action.kernel, digest)
             linked = self._linked(action, driver, artifact, obtained, known)
-            linked = replace(linked, fingerprint=files_fingerprint(obtained.entry, contents))
+            fingerprint = files_fingerprint(obtained.entry, manifest)
+            linked = linked.model_copy(update={"fingerprint": fingerprint})
             store_state(layout, state.updated(action.kernel, linked))
         version = obtained.manifest.pin.driver.version
         return f"{version} is in the store (from: {obtained.origin})"
@@ -330,12 +330,13 @@ class Preparer:
             # Until it is loaded, it counts how often that failed.
             load_failure=known.failure if has_not_loaded else None,
             announced=announced,
-            extra=known.extra,
+            **(known.model_extra or {}),
         )
 
     def _forget_failure(self, action: Action) -> None:
         def changed(state: DriverState) -> DriverState:
-            return state.updated(action.kernel, replace(state.of(action.kernel), failure=None))
+            known = state.of(action.kernel).model_copy(update={"failure": None})
+            return state.updated(action.kernel, known)
 
         update_state(Layout(self.run.root, action.driver), changed)
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from provision.agent.conclusion import Result, always_published
-from provision.agent.contents import damages, read_contents
 from provision.agent.desired import read_inputs
 from provision.agent.model import Desired, DesiredDriver, Mode, Run
 from provision.agent.reconcile import apply
 from provision.errors import InUseError, NotFoundError
 from provision.host.kernels import kernel_release
+from provision.kmod.verify import first_damage, stored_manifest
 from provision.progress import Note, Progress, silent
 from provision.store.entries import entries, link_kernel, linked_kernels
 from provision.store.layout import Layout
@@ -44,10 +44,10 @@ def choose(layout: Layout, release: str) -> tuple[str, str]:
         reverse=True,
     )
     for digest in others:
-        contents = read_contents(layout.entry(digest))
-        if contents is None or contents.kernel != release:
+        manifest = stored_manifest(layout.entry(digest))
+        if manifest is None or manifest.pin.kernel.release != release:
             continue
-        if not any(damages(layout.entry(digest), contents, all_checksums=True)):
+        if first_damage(layout.entry(digest), modules_only=False) is None:
             return now, digest
     raise NotFoundError(
         f"There is no other artifact of {layout.driver} for the kernel {release}.",
@@ -82,17 +82,18 @@ def reject(
     is_final = failure is None or failure.final
     candidates = [*known.rejected, now] if is_final else known.rejected
     rejected = tuple(d for d in dict.fromkeys(candidates) if d and d != digest)
-    contents = read_contents(layout.entry(digest))
-    changed = replace(
-        known,
-        inputs=inputs if is_final else None,
-        version=(contents.version if contents else None) if is_final else known.version,
-        previous=None,
-        fingerprint=None,
-        rejected=rejected,
-        failure=failure,
-        load_failure=None,
-    )
+    manifest = stored_manifest(layout.entry(digest))
+    version = manifest.pin.driver.version if manifest else None
+    changes = {
+        "inputs": inputs if is_final else None,
+        "version": version if is_final else known.version,
+        "previous": None,
+        "fingerprint": None,
+        "rejected": rejected,
+        "failure": failure,
+        "load_failure": None,
+    }
+    changed = known.model_copy(update=changes)
     # The rejection is written first: if the run is killed here, the user runs it again.
     store_state(layout, state.updated(release, changed))
     link_kernel(layout, release, digest)

@@ -163,8 +163,9 @@ class Status:
         document = asdict(self)
         for driver in document["drivers"]:
             for artifact in driver["kernels"]:
-                # Keys of a newer provision are not part of this format.
-                (artifact["failure"] or {}).pop("extra", None)
+                if (failure := artifact["failure"]) is not None:
+                    # Keys of a newer provision are not part of this format.
+                    artifact["failure"] = failure.model_dump(include=set(Failure.model_fields))
         return {"schema": SCHEMA, **document}
 
 

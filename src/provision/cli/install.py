@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from provision.build.driver_request import BuildSettings, DriverRequest, RequestOptions
+from provision.build.image_builds import build_image
 from provision.build.workspace import load_settings
 from provision.cli import options
 from provision.cli.job import Job, building, examined, job, target, trusting
@@ -38,7 +39,6 @@ from provision.store.artifacts import (
     verify_path,
 )
 from provision.store.layout import Layout
-from provision.store.lazy_builds import build_image
 from provision.store.managed_files import Change
 from provision.store.pulling import check_age, store_pulled, verify_pulled
 

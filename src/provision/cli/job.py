@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from provision.build.driver_request import BuildSettings, DriverRequest, RequestOptions
+from provision.build.image_builds import open_engine
+from provision.build.resolving import resolve_pin
 from provision.build.workspace import Settings, load_settings
 from provision.cli import options
 from provision.cli.output import fields, progress
@@ -28,7 +30,6 @@ from provision.registry.names import parse_reference
 from provision.registry.private_key import open_signer
 from provision.registry.registries import TrustOverride, connect, examine
 from provision.registry.signing_key import password_line, read_password
-from provision.store.lazy_builds import open_engine, resolve_pin
 
 if TYPE_CHECKING:
     from provision.build.package_pins import Resolved

@@ -5,7 +5,7 @@ Every key is optional; a host without the file gets the defaults.
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
@@ -184,11 +184,11 @@ class Config(Frozen):
         return self.distros.get(distro_id, DistroConfig())
 
 
-def load(root: Path = Path("/")) -> Config:
-    """Read the configuration of the host under ``root``.
+def load(root: Path = Path("/"), *, name: PurePath = PATH) -> Config:
+    """Read the configuration of the host under ``root``: an empty one if there is no file.
 
     Raises:
         ConfigError: The file has mistakes; all of them are named.
     """
-    path = in_root(root, str(PATH))
+    path = in_root(root, name)
     return load_toml(path, Config) if path.exists() else Config()

@@ -26,7 +26,7 @@ from provision.kmod.load import (
     unload,
 )
 from provision.kmod.loaded import loaded_modules
-from provision.kmod.verify import verify_modules
+from provision.kmod.verify import stored_manifest, verify_modules
 from provision.manifest import MANIFEST, Manifest
 from provision.progress import Note, Progress, silent
 from provision.store.layout import VENDOR_CONFIGS, Layout
@@ -136,20 +136,12 @@ def _stored(root: Path) -> Iterator[tuple[str, tuple[Path, ...]]]:
         found: list[Path] = []
         serves = False
         for entry in entries:
-            manifest = _manifest(entry)
+            manifest = stored_manifest(entry) if entry is not None else None
             if entry is not None and manifest is not None:
                 serves = serves or _NVIDIA in (manifest.container.interfaces or ())
                 found += _libraries(entry, manifest)
         if serves:
             yield layout.driver, tuple(found)
-
-
-def _manifest(entry: Path | None) -> Manifest | None:
-    """Return the manifest of an artifact; None: it is missing or damaged, which others report."""
-    try:
-        return load_json(entry / MANIFEST, Manifest) if entry is not None else None
-    except (OSError, ProvisionError):
-        return None
 
 
 def _libraries(entry: Path, manifest: Manifest) -> tuple[Path, ...]:

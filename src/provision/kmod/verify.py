@@ -6,6 +6,7 @@ Signatures are verified elsewhere: those of images, before they are downloaded, 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import stat
@@ -147,6 +148,39 @@ def verify_modules(artifact: Path) -> Report:
     check.pin(None)
     check.modules()
     return Report(manifest, tuple(check.findings), check.size)
+
+
+def stored_manifest(entry: Path) -> Manifest | None:
+    """Return the manifest of a store entry; None if it is missing or damaged."""
+    try:
+        return load_json(entry / MANIFEST, Manifest)
+    except (OSError, ProvisionError):
+        return None
+
+
+def files_fingerprint(entry: Path, manifest: Manifest) -> str:
+    """Return a fingerprint of the sizes, modes and times of an entry's files.
+
+    While it stays the same, nothing has written to the files, and another comparison of checksums
+    could only find a defective disk.
+    """
+    total = hashlib.sha256()
+    names = [module.path for module in manifest.modules]
+    names += [f"driver{file.path}" for file in manifest.files if file.link is None]
+    for name in (str(MANIFEST), *names):
+        status = _status(entry / name)
+        facts = status and (status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        total.update(f"{facts}\n".encode())
+    return total.hexdigest()
+
+
+def first_damage(entry: Path, *, modules_only: bool) -> str | None:
+    """Return the first damage of a store entry; files that no manifest names are none."""
+    try:
+        report = verify_modules(entry) if modules_only else verify_artifact(entry)
+    except (OSError, ProvisionError) as error:
+        return str(error)
+    return next((str(found) for found in report.findings if found.kind != "extra"), None)
 
 
 class _Check:

@@ -2,34 +2,24 @@
 
 No other file has these decisions: which artifacts someone rolled back from, and which version
 stays. So unknown keys are kept, a file that can't be read is reported and set aside, and the file
-of a newer provision is not touched: docs/decisions/19-agent.md. The models are plain classes, which
-load faster than pydantic's.
+of a newer provision is not touched: docs/decisions/19-agent.md.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+from pydantic import ConfigDict, Field, FiniteFloat, ValidationError
+
+from provision.documents import Frozen
 from provision.errors import ProvisionError
-from provision.files import write_atomic
+from provision.files import sync_directory, write_atomic
+from provision.mistakes import mistakes_of
 from provision.store.layout import Layout
-from provision.store.lenient import (
-    Kind,
-    any_number,
-    flag,
-    members,
-    number,
-    numbers,
-    optional,
-    read_object,
-    set_aside,
-    text,
-    texts,
-)
 from provision.store.locks import changing
 
 # It grows when an existing key changes its meaning, not when a key is added.
@@ -38,14 +28,22 @@ SCHEMA = 1
 _PAUSE = 60
 _LONGEST_PAUSE = 6 * 3600
 _MOST_DOUBLINGS = 16
-
+_SET_ASIDE = ".unreadable-"
+# Whole numbers up to here are exact for every reader of JSON: RFC 8259, section 6.
+_LARGEST = 2**53 - 1
+_Number = Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
 
 # The reason of a failure that a reboot ends: modules that have to go first are in use.
 IN_USE = "in-use"
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class _Remembered(Frozen):
+    """What a newer provision adds to the same format is kept."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Failure(_Remembered):
     """Why there is no artifact for a kernel.
 
     Attributes:
@@ -60,19 +58,17 @@ class Failure:
         attempts: How often in a row it failed with these inputs.
         final: Whether another attempt makes sense only after the inputs have changed.
         log: Path of the build's whole output, if there was a build.
-        extra: Keys that this version does not know; they are kept.
     """
 
     reason: str
     message: str
-    resolution: str | None
-    details: str | None
+    resolution: str | None = None
+    details: str | None = None
     inputs: str
-    time: int
-    attempts: int = 1
+    time: _Number
+    attempts: _Number = 1
     final: bool = False
     log: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
     def holds(self, *, now: float) -> bool:
         """Return whether it is too early for another attempt with the same inputs.
@@ -85,8 +81,7 @@ class Failure:
         return self.final or (has_pause and 0 <= now - self.time < pause)
 
 
-@dataclass(frozen=True, slots=True)
-class KernelState:
+class KernelState(_Remembered):
     """The state of a driver's artifact for one kernel.
 
     Attributes:
@@ -104,7 +99,6 @@ class KernelState:
             they could.
         announced: The kernel that ran while the artifact was prepared for a kernel that was yet to
             come (empty if no kernel ran); None for other kernels.
-        extra: Keys that this version does not know; they are kept.
     """
 
     inputs: str | None = None
@@ -113,38 +107,36 @@ class KernelState:
     previous: str | None = None
     fingerprint: str | None = None
     damaged: str | None = None
-    prepared: int | None = None
-    seconds: Mapping[str, float] = field(default_factory=dict)
+    prepared: _Number | None = None
+    seconds: dict[str, FiniteFloat] = Field(default_factory=dict)
     rejected: tuple[str, ...] = ()
     failure: Failure | None = None
     load_failure: Failure | None = None
     announced: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class DriverState:
+class DriverState(_Remembered):
     """A ``state.json``.
 
     Attributes:
         kernels: The state of each kernel, by release.
         activated: The artifact whose activation was completed: links, vendor config and all.
-        schema: Version of the format. A version greater than ``SCHEMA`` shows that a newer
+        schema_version: Version of the format. A version greater than ``SCHEMA`` shows that a newer
             provision wrote the file, which must not be overwritten.
-        extra: Keys that this version does not know; they are kept.
-        problems: A line for each value that could not be read.
+        problems: Why the file could not be read, one line each.
     """
 
-    kernels: Mapping[str, KernelState] = field(default_factory=dict)
+    schema_version: int = Field(default=SCHEMA, alias="schema")
     activated: str | None = None
-    schema: int = SCHEMA
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    problems: tuple[str, ...] = ()
+    kernels: dict[str, KernelState] = Field(default_factory=dict)
+    problems: tuple[str, ...] = Field(default=(), exclude=True)
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
     @property
     def is_newer(self) -> bool:
         """Whether a newer provision wrote it."""
-        return self.schema > SCHEMA
+        return self.schema_version > SCHEMA
 
     def of(self, release: str) -> KernelState:
         """Return the state of one kernel; an empty one if nothing is known."""
@@ -152,12 +144,12 @@ class DriverState:
 
     def updated(self, release: str, kernel: KernelState) -> DriverState:
         """Return this state with that of one kernel replaced."""
-        return replace(self, kernels={**self.kernels, release: kernel})
+        return self.model_copy(update={"kernels": {**self.kernels, release: kernel}})
 
     def without(self, release: str) -> DriverState:
         """Return this state without one kernel."""
         kept = {name: kernel for name, kernel in self.kernels.items() if name != release}
-        return replace(self, kernels=kept)
+        return self.model_copy(update={"kernels": kept})
 
 
 class NewerStateError(ProvisionError):
@@ -188,25 +180,25 @@ def load_state(layout: Layout) -> DriverState:
 
 def parse_state(data: bytes) -> DriverState:
     """Return the state in the bytes of a ``state.json``."""
-    problems: list[str] = []
     try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        return DriverState(problems=(f"it is not JSON: {error}",))
-    found = read_object(document, _DRIVER, where="", problems=problems)
-    if isinstance(document, dict) and "schema" not in document:
-        problems.append("schema: it is missing")
-    kernels = {
-        release: _kernel(data, release, problems)
-        for release, data in found.pop("kernels", {}).items()
-    }
-    return DriverState(**{**found, "kernels": kernels, "problems": tuple(problems)})
+        return DriverState.model_validate_json(data)
+    except ValidationError as error:
+        if (schema := _schema_of(data)) > SCHEMA:
+            return DriverState(schema_version=schema)
+        return DriverState(problems=tuple(map(str, mistakes_of(error, DriverState))))
+
+
+def _schema_of(data: bytes) -> int:
+    try:
+        return int(json.loads(data)["schema"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return 0
 
 
 def store_state(layout: Layout, state: DriverState) -> bool:
     """Write a driver's state; the caller holds the driver's lock.
 
-    A file that could not be read whole is copied to another name first.
+    A file that could not be read is copied to another name first.
 
     Returns:
         Whether the file changed.
@@ -217,15 +209,13 @@ def store_state(layout: Layout, state: DriverState) -> bool:
     """
     refuse_newer(layout)
     if load_state(layout).problems:
-        set_aside(layout.state)
+        _set_aside(layout.state)
     return write_atomic(layout.state, state_text(state))
 
 
 def state_text(state: DriverState) -> str:
     """Return the text of a ``state.json``."""
-    kernels = {name: _document(kernel) for name, kernel in state.kernels.items()}
-    known = {"schema": SCHEMA, "activated": state.activated, "kernels": kernels}
-    return json.dumps({**state.extra, **known}, indent=2) + "\n"
+    return json.dumps(state.model_dump(), indent=2) + "\n"
 
 
 def update_state(layout: Layout, change: Callable[[DriverState], DriverState]) -> bool:
@@ -244,64 +234,31 @@ def refuse_newer(layout: Layout) -> None:
     """
     state = load_state(layout)
     if state.is_newer:
-        raise NewerStateError(layout.state, state.schema)
+        raise NewerStateError(layout.state, state.schema_version)
 
 
-def _kernel(data: object, release: str, problems: list[str]) -> KernelState:
-    where = f"kernels.{release}"
-    found = read_object(data, _KERNEL, where=where, problems=problems)
-    for name in ("failure", "load_failure"):
-        failure = found.pop(name, None)
-        found[name] = None
-        if failure is None:
-            continue
-        read = read_object(failure, _FAILURE, where=f"{where}.{name}", problems=problems)
-        missing = [key for key in _NEEDED if key not in read]
-        if missing:
-            problems.append(f"{where}.{name}: it lacks {', '.join(missing)}")
-        else:
-            found[name] = Failure(**read)
-    return KernelState(**{_FIELDS.get(key, key): value for key, value in found.items()})
+def _set_aside(path: Path) -> Path:
+    """Keep a copy of a file that is about to be overwritten, and return the copy's path.
+
+    The same content gets the same name, so the next run may repeat what a killed run did.
+
+    Raises:
+        OSError: The folder can't be written.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError:
+        # The disk is defective: the file can be kept, but not copied.
+        kept = path.with_name(f"{path.name}{_SET_ASIDE}disk")
+        path.rename(kept)
+        sync_directory(path.parent)
+        return kept
+    digest = hashlib.sha256(data).hexdigest()[:8]
+    kept = path.with_name(f"{path.name}{_SET_ASIDE}{digest}")
+    write_atomic(kept, data, mode=0o600)
+    return kept
 
 
-def _document(kernel: KernelState) -> dict[str, Any]:
-    """Return a kernel's state as JSON, with the unknown keys that were kept."""
-    document = asdict(kernel)
-    for name in ("failure", "load_failure"):
-        if document[name] is not None:
-            document[name] = {**document[name].pop("extra"), **document[name]}
-    named = {_KEYS.get(name, name): value for name, value in document.items() if name != "extra"}
-    return {**document["extra"], **named}
-
-
-# Keys of the file that have other names here: files on hosts have the old names.
-_FIELDS = {"wish": "wanted", "stamp": "fingerprint"}
-_KEYS = {name: key for key, name in _FIELDS.items()}
-_FAILURE: dict[str, Kind] = {
-    "reason": text,
-    "message": text,
-    "resolution": optional(text),
-    "details": optional(text),
-    "inputs": text,
-    "time": number,
-    "attempts": number,
-    "final": flag,
-    "log": optional(text),
-}
-_NEEDED = ("reason", "message", "resolution", "details", "inputs", "time")
-_KERNEL: dict[str, Kind] = {
-    "inputs": optional(text),
-    "wish": optional(text),
-    "version": optional(text),
-    "previous": optional(text),
-    "stamp": optional(text),
-    "damaged": optional(text),
-    "prepared": optional(number),
-    "seconds": numbers,
-    "rejected": texts,
-    "announced": optional(text),
-    # These are objects, which ``_kernel`` reads.
-    "failure": lambda value: value,
-    "load_failure": lambda value: value,
-}
-_DRIVER: dict[str, Kind] = {"schema": any_number, "activated": optional(text), "kernels": members}
+def copies_of(path: Path) -> tuple[Path, ...]:
+    """Return the copies of a file that ``store_state`` made and that still exist."""
+    return tuple(sorted(path.parent.glob(f"{path.name}{_SET_ASIDE}*")))

@@ -68,17 +68,19 @@ class Simulation:
     def _prepare(self, action: Action, driver: ObservedDriver) -> ObservedDriver:
         artifact = driver.artifacts[action.kernel]
         if (action.driver, action.kernel) in self.failing:
-            failure = Failure("compile", "it does not compile", None, None, artifact.inputs, 0)
+            failure = Failure(
+                reason="compile", message="it does not compile", inputs=artifact.inputs, time=0
+            )
             changed = replace(
                 artifact,
-                known=replace(artifact.known, failure=failure, rejected=()),
+                known=artifact.known.model_copy(update={"failure": failure, "rejected": ()}),
                 holds_off=True,
             )
             return _with(driver, action.kernel, changed)
         digest = f"{action.driver} {action.kernel} {artifact.inputs}"
         changed = KernelArtifact(
             inputs=artifact.inputs,
-            known=KernelState(artifact.inputs, previous=artifact.digest),
+            known=KernelState(inputs=artifact.inputs, previous=artifact.digest),
             digest=digest,
             is_whole=True,
             version="1",

@@ -131,7 +131,7 @@ def test_mistakes_in_the_configuration_cost_no_driver_at_a_boot(ready: Host) -> 
     with pytest.raises(ConfigError):
         boot(ready.root)
     assert list(ready.kernel.loaded()) == [DRIVER]
-    (ready.root / "var/lib/provision/.desired.json").unlink(missing_ok=True)
+    (ready.root / "var/lib/provision/.provision.toml").unlink(missing_ok=True)
     ready.reboot()
     with pytest.raises(ConfigError):
         boot(ready.root)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -242,8 +241,8 @@ def test_an_older_image_is_missing_unless_it_is_allowed(ready: Host, registry: R
     found = look(ready, retry=True)
     # Nothing failed, so there is nothing to try again.
     assert found[KERNEL].source == "store"
-    failure = Failure("compile", "it does not compile", None, None, inputs="", time=0)
-    failed = replace(load_state(ready.layout).of(KERNEL), failure=failure)
+    failure = Failure(reason="compile", message="it does not compile", inputs="", time=0)
+    failed = load_state(ready.layout).of(KERNEL).model_copy(update={"failure": failure})
     update_state(ready.layout, lambda state: state.updated(KERNEL, failed))
     found = look(ready, retry=True)
     assert found[KERNEL].source == "missing"
@@ -257,7 +256,7 @@ def test_what_was_rolled_back_from_is_missing(ready: Host, registry: Registry) -
     found = look(ready, update=True)[KERNEL]
     assert found.source == "registry"
     digest = registry.pins[KERNEL].short_digest
-    rejected = replace(load_state(ready.layout).of(KERNEL), rejected=(digest,))
+    rejected = load_state(ready.layout).of(KERNEL).model_copy(update={"rejected": (digest,)})
     update_state(ready.layout, lambda state: state.updated(KERNEL, rejected))
     found = look(ready, update=True)[KERNEL]
     assert found.source == "missing"

@@ -27,7 +27,7 @@ KERNELS = (KERNEL, NEXT)
 
 
 def test_some_older_ones_stay_to_go_back_to_what_was_used_last_first() -> None:
-    state = DriverState({KERNEL: KernelState(previous="old")})
+    state = DriverState(kernels={KERNEL: KernelState(previous="old")})
     entries = dict.fromkeys(["now", "newer", "new", "old"], KERNEL)
     stock = Stock(entries, {KERNEL: "now"}, "now", state)
     assert set(unneeded(stock, KERNELS, keep=0)) == {"newer", "new", "old"}

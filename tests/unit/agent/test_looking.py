@@ -35,30 +35,22 @@ def _configure(root: Path, text: bytes = TEXT) -> None:
     write(root / "etc/provision/provision.toml", text)
 
 
-def test_settings_are_kept_as_they_were_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_are_those_of_provision_toml(tmp_path: Path) -> None:
     _configure(tmp_path)
-    read = load_desired(tmp_path, keep=True)
+    read = load_desired(tmp_path)
     assert read.drivers == (DesiredDriver("demo", "535", "open", {"demo": {"devices": "2"}}),)
     assert (read.unload, read.keep, read.is_configured) == ("never", 3, True)
     assert read.catalogue[-1] == str(tmp_path / "srv/drivers")
-
-    def load(root: Path) -> None:
-        raise AssertionError(f"the models were loaded for {root}")
-
-    monkeypatch.setattr("provision.config.load", load)
-    assert load_desired(tmp_path) == read
-    _configure(tmp_path, TEXT + b"\n")
-    with pytest.raises(AssertionError, match="were loaded"):
-        load_desired(tmp_path)
+    _configure(tmp_path, b"# no drivers\n")
+    assert load_desired(tmp_path).is_configured
+    _configure(tmp_path, b"\n")
+    assert not load_desired(tmp_path).is_configured
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b'{"key": 1}', b'{"key": "", "desired": []}'])
+@pytest.mark.parametrize("text", [b"[drivers\n", b"\xff"])
 def test_what_was_kept_may_be_anything(text: bytes, tmp_path: Path) -> None:
-    _configure(tmp_path)
-    write(tmp_path / "var/lib/provision/.desired.json", text)
-    assert load_desired(tmp_path).keep == 3
+    write(tmp_path / "var/lib/provision/.provision.toml", text)
+    assert last_desired(tmp_path) is None
 
 
 def test_the_last_settings_outlive_a_mistake(tmp_path: Path) -> None:

@@ -25,10 +25,18 @@ from unit.agent.simulation import Simulation, unmet
 RUNNING, NEXT = "6.1.0-47-amd64", "6.1.0-56-amd64"
 WANTED = Desired((DesiredDriver("demo"),))
 WHOLE = KernelArtifact(
-    "inputs", KernelState("inputs"), digest="aaaaaaaaaaaa", is_whole=True, version="1.2"
+    "inputs", KernelState(inputs="inputs"), digest="aaaaaaaaaaaa", is_whole=True, version="1.2"
 )
 EMPTY = KernelArtifact("inputs")
-BROKEN = Failure("compile", "it does not compile", "patch it", "line 1", "inputs", 0, final=True)
+BROKEN = Failure(
+    reason="compile",
+    message="it does not compile",
+    resolution="patch it",
+    details="line 1",
+    inputs="inputs",
+    time=0,
+    final=True,
+)
 
 
 def _observed(
@@ -75,8 +83,9 @@ _NAMES = ("demo", "other")
 _failures = st.one_of(
     st.none(),
     st.builds(
-        replace,
-        st.just(BROKEN),
+        Failure,
+        message=st.just("it does not compile"),
+        time=st.just(0),
         inputs=st.sampled_from(["inputs", "others"]),
         final=st.booleans(),
         reason=st.sampled_from(["compile", "rejected", "missing"]),

@@ -115,7 +115,7 @@ def _check_whole(host: Host, *, expected: bool) -> None:
 
 
 def _check_clean(host: Host) -> None:
-    kept = {".lock", ".desired.json"}
+    kept = {".lock", ".provision.toml"}
     hidden = [path for path in host.root.rglob(".*") if path.name not in kept]
     assert hidden == []
 

@@ -32,12 +32,21 @@ RUNNING, NEXT = "6.1.0-47-amd64", "6.1.0-56-amd64"
 WANTED = Desired((DesiredDriver("demo", "latest"),))
 WHOLE = KernelArtifact(
     "i",
-    KernelState("i", prepared=1000, seconds={"total": 12.5}),
+    KernelState(inputs="i", prepared=1000, seconds={"total": 12.5}),
     digest="aaaaaaaaaaaa",
     is_whole=True,
     version="1.2",
 )
-BROKEN = Failure("compile", 'it "fails"', "patch", "a\nb", "i", 900, attempts=2, final=True)
+BROKEN = Failure(
+    reason="compile",
+    message='it "fails"',
+    resolution="patch",
+    details="a\nb",
+    inputs="i",
+    time=900,
+    attempts=2,
+    final=True,
+)
 SCHEMA = Path(__file__).parents[3] / "docs/reference/status.schema.json"
 
 
@@ -56,7 +65,7 @@ def _status(following: KernelArtifact = WHOLE, **changes: Any) -> Status:  # noq
 
 
 def _known(artifact: KernelArtifact, **changes: Any) -> KernelArtifact:  # noqa: ANN401 - any field
-    return replace(artifact, known=replace(artifact.known, **changes))
+    return replace(artifact, known=artifact.known.model_copy(update=changes))
 
 
 def _failed() -> Status:
@@ -74,16 +83,16 @@ def test_a_host_is_as_its_worst_part() -> None:
     assert (waiting.state, waiting.exit_code) == ("pending", 0)
     used = _status(loaded="other", users=("demo is used by x",), current="b")
     assert (used.state, used.exit_code) == ("reboot-required", 4)
-    refused = _status(_known(WHOLE, load_failure=replace(BROKEN, reason="load")))
+    refused = _status(_known(WHOLE, load_failure=BROKEN.model_copy(update={"reason": "load"})))
     assert refused.state == "next-kernel-not-ready"
     missing = _status(
-        _known(replace(WHOLE, digest=None), failure=replace(BROKEN, reason="missing"))
+        _known(replace(WHOLE, digest=None), failure=BROKEN.model_copy(update={"reason": "missing"}))
     )
     assert missing.exit_code == 3
 
 
 def test_a_failure_with_other_inputs_is_past() -> None:
-    old = _known(WHOLE, failure=replace(BROKEN, inputs="before"))
+    old = _known(WHOLE, failure=BROKEN.model_copy(update={"inputs": "before"}))
     assert _status(old).state == "ready"
 
 
@@ -170,7 +179,7 @@ def test_what_cannot_be_written_is_said_and_nothing_else(tmp_path: Path) -> None
 
 def test_the_document_is_what_its_schema_says() -> None:
     schema = json.loads(SCHEMA.read_text())
-    unknown = replace(BROKEN, extra={"of a newer version": 1})
+    unknown = BROKEN.model_copy(update={"of a newer version": 1})
     newer = _known(replace(WHOLE, digest=None, is_whole=False, holds_off=True), failure=unknown)
     trouble = Trouble("it failed", "do this", None, 1)
     noted = _status(notes=("'state.json' was set aside",))

@@ -127,7 +127,9 @@ def test_what_was_rolled_back_from_is_not_taken_from_a_registry(
     assert digest is not None
     state = load_state(ready.layout)
     registry.pin = make_pin(version=NEWEST)
-    rejected = replace(state.of(KERNEL), rejected=(registry.pin.short_digest,), inputs=None)
+    rejected = state.of(KERNEL).model_copy(
+        update={"rejected": (registry.pin.short_digest,), "inputs": None}
+    )
     update_state(ready.layout, lambda s: s.updated(KERNEL, rejected))
     result = ready.apply()
     failures = [one.failure for one in result.outcomes if one.failure]
@@ -152,7 +154,10 @@ def test_an_older_version_of_a_registry_replaces_nothing_unasked(
     registry = Registry(ready, monkeypatch)
     digest = ready.layout.linked(ready.layout.current)
     registry.pin = make_pin(version="0.9")
-    update_state(ready.layout, lambda s: s.updated(KERNEL, replace(s.of(KERNEL), inputs="others")))
+    update_state(
+        ready.layout,
+        lambda s: s.updated(KERNEL, s.of(KERNEL).model_copy(update={"inputs": "others"})),
+    )
     result = ready.apply()
     assert "which is older" in str(result.outcomes[0].error)
     assert ready.layout.linked(ready.layout.current) == digest

@@ -12,8 +12,7 @@ from provision.agent.garbage import remove_unneeded
 from provision.agent.reconcile import look_at
 from provision.agent.rollback import rollback
 from provision.errors import ProvisionError
-from provision.store.lenient import copies_of
-from provision.store.state import NewerStateError, load_state
+from provision.store.state import NewerStateError, copies_of, load_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
 from unit.kmod.artifact import KERNEL
 
@@ -71,15 +70,6 @@ def test_a_file_that_cannot_be_read_is_said_and_kept_and_the_version_stays(
     assert json.loads((back.root / "run/provision/status.json").read_text())["drivers"][0]["notes"]
     kept.unlink()
     assert back.apply().status.drivers[0].notes == ()
-
-
-def test_one_value_that_cannot_be_read_does_not_bring_a_rejected_artifact_back(back: Host) -> None:
-    _edit(back, seconds="long")
-    rejected = load_state(back.layout).of(KERNEL).rejected
-    assert rejected
-    assert back.kinds() == []
-    assert back.artifact().rejected == rejected
-    assert "seconds" in back.apply().status.drivers[0].notes[0]
 
 
 def test_what_a_newer_provision_remembers_is_left_alone_and_serves(back: Host) -> None:

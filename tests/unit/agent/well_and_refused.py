@@ -14,7 +14,9 @@ def slot(
     release: str = KERNEL, state: State = "ready", reason: str | None = None
 ) -> ArtifactStatus:
     """A kernel's part of a driver."""
-    failure = Failure(reason, "m", None, None, "i", NOW, attempts=3) if reason else None
+    failure = (
+        Failure(reason=reason, message="m", inputs="i", time=NOW, attempts=3) if reason else None
+    )
     return ArtifactStatus(
         release=release,
         role="running" if release == KERNEL else "next",

@@ -250,8 +250,8 @@ _STORE = (
     ".units/written.json",
     ".units/.lock",
     ".lock",
-    ".desired.json",
-    "..desired.json.q7",
+    ".provision.toml",
+    "..provision.toml.q7",
 )
 
 

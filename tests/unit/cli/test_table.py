@@ -21,7 +21,7 @@ Call = Callable[..., Outcome]
 
 _AREAS = {
     "status": r"run/provision/status\.json",
-    "settings": r"var/lib/provision/\.desired\.json",
+    "settings": r"var/lib/provision/\.provision\.toml",
     "entry": rf"var/lib/provision/{DRIVER}/[0-9a-f]{{12}}/.*",
     "in use": rf"var/lib/provision/{DRIVER}/(current|written\.json)",
     "previous": rf"var/lib/provision/{DRIVER}/previous",

@@ -91,7 +91,7 @@ class DoctorHost:
             attempts=attempts,
             log="/var/cache/provision/logs/x.log",
         )
-        store_state(self.layout, DriverState({kernel: KernelState(failure=failure)}))
+        store_state(self.layout, DriverState(kernels={kernel: KernelState(failure=failure)}))
 
     def listen(self, *paths: str) -> None:
         """Let services listen on these sockets, and on no other."""

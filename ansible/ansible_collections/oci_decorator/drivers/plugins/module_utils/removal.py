@@ -15,7 +15,7 @@ _OURS = re.compile(
     rf"|\.(?:partial|removed)-[0-9a-f]{{12}}.*|\.(?:current|previous|{_FILES})\..+"
 )
 # Beside the drivers.
-_OURS_BESIDE = re.compile(r"\.lock|\.desired\.json|\.\.desired\.json\..+")
+_OURS_BESIDE = re.compile(r"\.lock|\.provision\.toml|\.\.provision\.toml\..+")
 # A folder of the store with any of these belongs to a driver.
 _MARKS = ("kernels", "current", "previous", "state.json", "written.json", ".lock")
 # Copies of foreign files that were replaced on request: vendor files and units.
