@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path, PurePosixPath
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from provision.documents import load_json
 from provision.errors import ProvisionError, UsageError
 from provision.files import remove_drafts, sha256_file, write_atomic
@@ -160,6 +158,8 @@ def loader_script(
         }
         for module in order
     ]
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415 - a boot finds the loader in place
+
     environment = Environment(
         loader=FileSystemLoader(templates_dir()),
         undefined=StrictUndefined,
