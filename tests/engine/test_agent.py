@@ -30,7 +30,7 @@ pytestmark = pytest.mark.minutes(3)
 _WANTED = f"[drivers.{SMALL_DRIVER}]\n"
 _BROKEN = "1.4"
 _LONG = "1.1"
-_HEAVY = ("pydantic", "docker", "requests", "rich", "jinja2", "debian")
+_HEAVY = ("docker", "requests", "rich", "jinja2")
 
 
 @pytest.fixture

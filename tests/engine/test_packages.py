@@ -275,11 +275,12 @@ def test_units_of_the_package_are_enabled_and_whole(debian: _Host) -> None:
     assert "package has installed the units" in debian("provision", "units", "install").stderr
 
 
-def test_a_host_goes_back_to_an_earlier_release_and_upgrades(debian: _Host, release: Path) -> None:
+def test_a_host_goes_back_to_an_earlier_release_and_upgrades(
+    debian: _Host, release: Path, tmp_path: Path
+) -> None:
     debian.write(_SETTINGS, "[drivers]\n")
     installed = _versions(debian)
-    folder = debian.binds[-1]
-    packages = [_earlier(next(release.glob(f"{name}_*.deb")), folder) for name in installed]
+    packages = [_earlier(next(release.glob(f"{name}_*.deb")), tmp_path) for name in installed]
     debian("apt-get", "-qy", "--allow-downgrades", "install", *packages)
     assert set(_versions(debian).values()) == {_EARLIER}
     debian("apt-get", "-qy", "upgrade")

@@ -151,7 +151,8 @@ def test_user_space_is_one_layer_for_all_kernels(site: Site, tmp_path: Path) -> 
     tags = sorted(_hosts_tags(site))
     pulled = [
         site.provision.json(
-            "pull", f"{site.address}/drivers/{SMALL_DRIVER}:{tag}", "--root", host.root
+            *("registry", "pull", f"{site.address}/drivers/{SMALL_DRIVER}:{tag}"),
+            *("--root", host.root),
         )
         for tag in tags
     ]
