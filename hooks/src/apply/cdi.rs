@@ -3,27 +3,22 @@
 
 use std::cell::OnceCell;
 
-use serde_json::json;
-
 use crate::config::settings::Settings;
 use crate::config::vendor_dir;
 use crate::error::{Error, Result};
 use crate::host::Host;
-use crate::model::edits::Edits;
 use crate::model::vendor::{Vendor, VendorFile};
-use devices::{Devices, Hook};
 
 pub use files::{write, write_each};
 
-mod devices;
+mod document;
 mod files;
 pub mod gpu;
+mod own;
+pub mod related;
 pub mod transform;
 pub mod yaml;
 
-/// The oldest version with everything that we use (`hostPath` of a node), so that engines of 2022
-/// can read it too.
-const VERSION: &str = "0.5.0";
 const OWN_VENDOR: &str = "oci-decorator";
 
 /// What to generate.
@@ -68,30 +63,18 @@ impl<'a> Sources<'a> {
         Ok(self.host.get_or_init(|| host))
     }
 
+    /// Engines refuse a specification without devices.
     fn specification(&self, vendor: Option<&str>, hook_words: &[String]) -> Result<String> {
         let chosen = self.choose(vendor)?;
-        let kind = kind(&chosen)?;
-        let mut devices = Devices::new(self.host()?, Hook::new(hook_words)?);
-        let single = chosen.len() == 1;
-        let mut all = Edits::default();
-        let mut flags = Vec::new();
-        for (file, vendor) in &chosen {
-            let prefix = if single {
-                String::new()
-            } else {
-                format!("{}-", file.name)
-            };
-            all.append(devices.add_vendor(file, vendor, &prefix)?);
-            flags.push(format!("{}=all", vendor.activation_flag));
+        let document = own::document(self.host()?, kind(&chosen)?, &chosen, hook_words)?;
+        if document.devices.is_empty() {
+            return Err(
+                Error::not_found("this host has nothing that the vendor files list").resolve(
+                    "load the driver: provision load; see what is missing: oci-decorator check",
+                ),
+            );
         }
-        all.sort();
-        devices.add("all", &all, &flags);
-        let document = json!({
-            "cdiVersion": VERSION,
-            "kind": kind,
-            "devices": devices.found()?,
-        });
-        Ok(format!("{document:#}\n"))
+        Ok(format!("{:#}\n", document::json(&document)))
     }
 
     /// The vendor file of this name, or all of them. Errors: there is none, or one has mistakes.

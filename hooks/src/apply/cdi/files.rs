@@ -3,19 +3,17 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
-
-use super::{gpu, yaml, Request, Sources, OWN_VENDOR};
+use super::{document, gpu, yaml, Request, Sources, OWN_VENDOR};
 use crate::config::cdi::folder::{self as cdi_folder, SpecFile};
 use crate::error::{exit, Error, Result};
-use crate::host::publish::{publish, write_through};
+use crate::host::files;
+use crate::host::publish::write_through;
 
 /// The name that the service of NVIDIA's package uses. If that service still runs, both write the
 /// same file, and no device exists twice.
 const NVIDIA: &str = "nvidia.yaml";
 /// The first line of our file. The format has no field for it before version 0.6.
 const MARK: &str = "# Written by `oci-decorator cdi generate`, which replaces it.";
-const TEMPORARY: &str = ".oci-decorator.cdi.tmp";
 
 /// Writes a file `oci-decorator-NAME.json` for each vendor into the folder, and removes the files
 /// of vendors that have none now. If a vendor answers NVIDIA's interface, `nvidia.yaml` gets its
@@ -79,7 +77,7 @@ fn nvidia(folder: &Path, sources: &Sources) -> Result<Nvidia> {
         without_all: has_kind,
         ..gpu::Request::of(sources.settings)
     };
-    let document = gpu::generate(sources, &request)?;
+    let document = document::json(&gpu::document(sources, &request)?);
     write(&own, &format!("{MARK}\n{}", yaml::text(&document)))?;
     Ok(Nvidia::Written)
 }
@@ -153,47 +151,16 @@ fn together(mut errors: Vec<Error>) -> Option<Error> {
     })
 }
 
-/// Makes a folder and the missing folders above it. Everyone may read them, whatever the umask,
-/// because an engine that runs as a user looks there.
-fn make_folder(folder: &Path) -> Result<()> {
-    let fail = |e: std::io::Error| Error::of_file("make", folder, &e);
-    let above = folder
-        .ancestors()
-        .take_while(|path| !path.as_os_str().is_empty());
-    let missing: Vec<&Path> = above.take_while(|path| !path.exists()).collect();
-    std::fs::create_dir_all(folder).map_err(fail)?;
-    for made in missing {
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(made, mode).map_err(fail)?;
-    }
-    Ok(())
-}
-
-/// Writes the file, whole or not at all, or to what is no file, as `write_through` says. A file with the right content stays untouched, so that
-/// programs that watch it are not notified. A missing folder is made, such as `/etc/cdi` on a new
-/// host.
+/// Writes the file by one rename, or to what is no file. A file with the right content stays
+/// untouched, so that programs that watch it are not notified.
 pub fn write(path: &Path, text: &str) -> Result<()> {
     if write_through(path, text.as_bytes()).map_err(|e| Error::of_file("write", path, &e))? {
         return Ok(());
     }
-    let fail = |e: rustix::io::Errno| Error::of_file("write", path, &e.into());
-    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(fail(rustix::io::Errno::ISDIR));
-    };
-    let folder = if folder == Path::new("") {
-        Path::new(".")
-    } else {
-        folder
-    };
-    make_folder(folder)?;
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = rustix::fs::open(folder, flags, Mode::empty()).map_err(fail)?;
-    let mut like = rustix::fs::fstat(&folder).map_err(fail)?;
-    like.st_mode = 0o644;
     if is_as_wanted(path, text) {
         return Ok(());
     }
-    publish(&folder, TEMPORARY, name, text.as_bytes(), &like).map_err(fail)
+    files::replace(path, text, Some(0o644))
 }
 
 fn is_as_wanted(path: &Path, text: &str) -> bool {

@@ -1,24 +1,27 @@
-//! Generates a specification as NVIDIA's own tool does: a device for each unit by its index and its
-//! UUID, a device for each part, and `all`. The common edits have what all devices share.
+//! A specification as NVIDIA's own tool makes it: a device for each unit by its index and its UUID, a
+//! device for each part, and `all`. The common edits have what all devices share.
 
-mod edits;
-pub mod modes;
-mod units;
+use std::collections::BTreeSet;
 
-use serde_json::{json, Value};
+use rustc_hash::FxHashSet;
 
-use edits::{common, devices, hooks, needs_groups};
-use units::{Chosen, Given};
-
+use super::document::{add, mounts, nodes};
 use super::Sources;
+use crate::apply::spec::hooks::own_hook;
+use crate::config::cdi::name::is_device;
+use crate::config::cdi::{ContainerEdits, Document};
 use crate::config::settings::Settings;
 use crate::error::{Error, Result};
+use crate::host::answer::groups;
 use crate::host::facts::{Facts, FactsState, WRITE_AGAIN};
 use crate::host::inventory::{collect_one, Report};
-use crate::host::nodes::Nodes;
+use crate::host::nodes::{Class, Nodes};
 use crate::host::Host;
-use crate::model::decide::units::{Part, Unit};
+use crate::log::brief;
+use crate::model::decide::units::Chosen;
 use crate::model::decide::Choice;
+use crate::model::edits::paths::split;
+use crate::model::edits::{Device, Edits, Hook};
 use crate::model::request::Interface;
 use crate::model::vendor::{Vendor, VendorFile};
 
@@ -49,22 +52,6 @@ impl Naming {
             "uuid" => Some(Self::Uuid),
             "type-index" => Some(Self::TypeIndex),
             _ => None,
-        }
-    }
-
-    fn unit(self, unit: &Unit) -> Option<String> {
-        match self {
-            Self::Index => Some(unit.index.to_string()),
-            Self::Uuid => unit.uuid.clone(),
-            Self::TypeIndex => Some(format!("gpu{}", unit.index)),
-        }
-    }
-
-    fn part(self, unit: &Unit, number: u32, part: &Part) -> Option<String> {
-        match self {
-            Self::Index => Some(format!("{}:{number}", unit.index)),
-            Self::Uuid => part.uuid.clone(),
-            Self::TypeIndex => Some(format!("mig{}:{number}", unit.index)),
         }
     }
 }
@@ -103,7 +90,7 @@ impl<'a> Request<'a> {
     }
 
     /// Errors: vendor and class do not make a CDI kind.
-    fn kind(&self) -> Result<String> {
+    pub(super) fn kind(&self) -> Result<String> {
         let kind = format!("{}/{}", self.vendor, self.class);
         let Some(problem) = crate::config::vendor::check_kind(&kind) else {
             return Ok(kind);
@@ -113,9 +100,62 @@ impl<'a> Request<'a> {
     }
 }
 
+/// A unit or a part, which can be a device of a specification.
+struct Candidate<'a> {
+    /// In the order of [`Naming`].
+    names: [Option<String>; 3],
+    /// A whole unit comes with its parts, as at a start.
+    nodes: Vec<&'a Device>,
+}
+
+impl<'a> Candidate<'a> {
+    /// Every candidate. A unit of the facts without a node can't be given.
+    fn all(nodes: &Nodes, given: &'a [Device]) -> Vec<Self> {
+        let mut found = Vec::new();
+        for (at, unit) in nodes.units.iter().enumerate() {
+            if !given.iter().any(|it| unit.nodes.contains(&it.path)) {
+                continue;
+            }
+            let own = |part| {
+                let chosen = Chosen::one(&nodes.units, at, part);
+                let is_own = |it: &&Device| {
+                    chosen.nodes.contains(&it.path) && nodes.class(&it.path) != Class::Common
+                };
+                given.iter().filter(is_own).collect()
+            };
+            let index = unit.index;
+            found.push(Self {
+                names: [
+                    Some(index.to_string()),
+                    unit.uuid.clone(),
+                    Some(format!("gpu{index}")),
+                ],
+                nodes: own(None),
+            });
+            for (place, part) in unit.parts.iter().enumerate() {
+                // Facts that were collected without NVML may lack the driver's number.
+                let number = part.index.map_or(place.to_string(), |own| own.to_string());
+                found.push(Self {
+                    names: [
+                        Some(format!("{index}:{number}")),
+                        part.uuid.clone(),
+                        Some(format!("mig{index}:{number}")),
+                    ],
+                    nodes: own(Some(place)),
+                });
+            }
+        }
+        found
+    }
+
+    fn has(&self, id: &String) -> bool {
+        self.names.iter().flatten().any(|name| name == id)
+    }
+}
+
 /// The specification. Errors: there is no vendor file for NVIDIA, its driver is not installed, or
 /// this host lacks its devices or the requested ones.
-pub(super) fn generate(sources: &Sources, request: &Request) -> Result<Value> {
+pub(super) fn document(sources: &Sources, request: &Request) -> Result<Document> {
     let kind = request.kind()?;
     let (file, vendor) = choose(&sources.files, sources.settings)?;
     let host = sources.host()?;
@@ -128,21 +168,132 @@ pub(super) fn generate(sources: &Sources, request: &Request) -> Result<Value> {
     edits.sort();
     let facts = facts(host, &file.name)?;
     let nodes = Nodes::of(host, vendor, &edits.devices, facts.as_ref());
-    let given = Given::of(nodes, edits.devices.clone());
-    let devices = match Chosen::of(&given, request.ids)? {
-        Chosen::Nothing => vec![json!({"name": "none", "containerEdits": {"env": [VOID]}})],
-        _ if given.units().next().is_none() => return Err(no_device(host, file, vendor)),
-        chosen => devices(&given, &chosen, request),
+    let mut given = edits.devices.clone();
+    nodes.limit(&mut given, &Chosen::all(&nodes.units));
+    // A unit's own node comes before those of its parts.
+    given.sort_by_key(|device| nodes.class(&device.path) != Class::Unit);
+    let is_common = |device: &&Device| nodes.class(&device.path) == Class::Common;
+    let (common, own): (Vec<_>, Vec<_>) = given.iter().partition(is_common);
+    let mut document = Document {
+        kind,
+        edits: ContainerEdits {
+            env: vec![VOID.to_owned()],
+            mounts: mounts(&edits.mounts),
+            ..of_nodes(common)
+        },
+        ..Document::default()
     };
-    let hooks = hooks(&edits, facts.as_ref(), request)?;
-    let common = common(&given.common().collect::<Vec<_>>(), &edits, &hooks);
-    let groups = needs_groups(given.common().chain(given.own()));
-    Ok(json!({
-        "cdiVersion": if groups { "0.7.0" } else { super::VERSION },
-        "kind": kind,
-        "devices": devices,
-        "containerEdits": common,
-    }))
+    // The first special word counts, as in NVIDIA's tool.
+    let mut special = request.ids.iter().map(String::as_str);
+    match special.find(|id| matches!(*id, "all" | "none")) {
+        Some("none") => {
+            let env = vec![VOID.to_owned()];
+            let nothing = ContainerEdits {
+                env,
+                ..ContainerEdits::default()
+            };
+            add(&mut document, "none", nothing);
+        }
+        special => {
+            let candidates = Candidate::all(&nodes, &given);
+            if candidates.is_empty() {
+                return Err(no_device(host, file, vendor));
+            }
+            let ids = if special.is_some() { &[] } else { request.ids };
+            add_devices(&mut document, &candidates, own, ids, request)?;
+        }
+    }
+    document.edits.hooks = hooks(&edits, facts.as_ref(), request)?;
+    Ok(document)
+}
+
+/// Adds the candidates with these ids, or every one, and `all`. Errors: an id that none has.
+fn add_devices<'g>(
+    document: &mut Document,
+    candidates: &[Candidate<'g>],
+    mut all: Vec<&'g Device>,
+    ids: &[String],
+    request: &Request,
+) -> Result<()> {
+    if let Some(unknown) = ids
+        .iter()
+        .find(|id| !candidates.iter().any(|it| it.has(id)))
+    {
+        let known = candidates.iter().flat_map(|it| it.names.iter().flatten());
+        return Err(Error::not_found(format!(
+            "this host has no device {:?}; known are {}",
+            brief(unknown),
+            known.map(String::as_str).collect::<Vec<_>>().join(", ")
+        ))
+        .resolve("give --device-id an index or a UUID of these; `nvidia-ctk info` lists them"));
+    }
+    let is_chosen = |it: &&Candidate| ids.is_empty() || ids.iter().any(|id| it.has(id));
+    let chosen: Vec<_> = candidates.iter().filter(is_chosen).collect();
+    for candidate in &chosen {
+        for naming in request.namings {
+            if let Some(name) = candidate.names[*naming as usize]
+                .as_ref()
+                .filter(|name| is_device(name))
+            {
+                add(document, name, of_nodes(candidate.nodes.iter().copied()));
+            }
+        }
+    }
+    if !ids.is_empty() {
+        let mut known = FxHashSet::default();
+        all = chosen.iter().flat_map(|it| &it.nodes).copied().collect();
+        all.retain(|device| known.insert(&device.path));
+    }
+    if !request.without_all {
+        add(document, "all", of_nodes(all));
+    }
+    Ok(())
+}
+
+fn of_nodes<'d>(devices: impl IntoIterator<Item = &'d Device> + Clone) -> ContainerEdits {
+    ContainerEdits {
+        groups: groups(devices.clone()),
+        nodes: nodes(devices),
+        ..ContainerEdits::default()
+    }
+}
+
+/// The hooks, in the form that NVIDIA's tool writes.
+fn hooks(edits: &Edits, facts: Option<&Facts>, request: &Request) -> Result<Vec<Hook>> {
+    let mut calls: Vec<Vec<String>> = Vec::new();
+    calls.extend(facts.and_then(compat_call));
+    calls.extend(cache_call(edits));
+    calls.push(vec!["disable-device-node-modification".to_owned()]);
+    let is_on = |words: &Vec<String>| {
+        let is_disabled = |hook: &String| hook == "all" || *hook == words[0];
+        request.enabled_hooks.contains(&words[0]) || !request.disabled_hooks.iter().any(is_disabled)
+    };
+    let hook = |mut words: Vec<String>| {
+        words.insert(0, "nvidia-cdi-hook".to_owned());
+        own_hook("createContainer", words)
+    };
+    calls.into_iter().filter(is_on).map(hook).collect()
+}
+
+fn compat_call(facts: &Facts) -> Option<Vec<String>> {
+    let version = facts.driver_version.as_deref()?;
+    let mut words = vec![
+        "enable-cuda-compat".to_owned(),
+        format!("--host-driver-version={version}"),
+    ];
+    let cuda = facts.cuda_version.iter();
+    words.extend(cuda.map(|version| format!("--host-cuda-version={version}")));
+    Some(words)
+}
+
+fn cache_call(edits: &Edits) -> Option<Vec<String>> {
+    let folders = edits.libraries.iter().filter_map(|it| split(&it.path));
+    let folders: BTreeSet<&str> = folders
+        .map(|(folder, _)| folder.trim_end_matches('/'))
+        .collect();
+    let options = folders.iter().flat_map(|folder| ["--folder", *folder]);
+    let words = ["update-ldcache"].into_iter().chain(options);
+    (!folders.is_empty()).then(|| words.map(str::to_owned).collect())
 }
 
 /// The error for a host without devices. Engines refuse a specification without one.

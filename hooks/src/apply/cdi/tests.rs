@@ -52,22 +52,3 @@ fn kinds_are_the_vendors_or_made_of_the_files_name() {
     let several = [file("x", None), file("xpu", Some("x.com/pu"))];
     assert_eq!(kind_of(&several).as_deref(), Ok("oci-decorator/driver"));
 }
-
-#[test]
-fn a_path_that_can_not_be_a_file_is_refused() {
-    let tree = tempfile::tempdir().unwrap();
-    std::fs::write(tree.path().join("file"), "").unwrap();
-    std::fs::create_dir(tree.path().join("folder")).unwrap();
-    for (path, part) in [
-        ("/", "can't write /"),
-        ("folder/..", "can't write "),
-        ("folder", "can't write "),
-        ("file/x.json", "can't make "),
-    ] {
-        let error = write(&tree.path().join(path), "{}").unwrap_err();
-        assert_eq!(error.code, exit::FAILED);
-        assert!(error.to_string().contains(part), "{path}: {error}");
-    }
-    // The old files stay, and no other file is left.
-    assert_eq!(std::fs::read_dir(tree.path()).unwrap().count(), 2);
-}

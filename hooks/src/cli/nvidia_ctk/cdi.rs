@@ -5,8 +5,8 @@
 use std::path::{Path, PathBuf};
 
 use super::warn;
-use crate::apply::cdi::gpu::modes::{self, Mode};
 use crate::apply::cdi::gpu::{self, Naming, KIND};
+use crate::apply::cdi::related::{self, Mode};
 use crate::apply::cdi::transform::Transform;
 use crate::apply::cdi::{write, yaml};
 use crate::cli::cdi_list::Listing;
@@ -128,7 +128,7 @@ pub fn generate(words: &Words) -> Result<u8> {
         enabled_hooks: &enabled_hooks,
         ..gpu::Request::of(&settings)
     };
-    let document = modes::generate(mode.unwrap_or(Mode::Devices), &request)?;
+    let document = related::generate(mode.unwrap_or(Mode::Devices), &request)?;
     for name in words.each(UNUSED).map(|given| &given.by) {
         warn(
             words,

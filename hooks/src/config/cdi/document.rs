@@ -67,6 +67,17 @@ pub const VERSIONS: [&str; 8] = [
     "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0",
 ];
 
+/// What generated documents have at least: engines of 2022 can read it too.
+const LOWEST: &str = "0.5.0";
+
+impl Document {
+    /// The lowest version that has every field of a generated document.
+    pub fn lowest_version(&self) -> &'static str {
+        let needed = needed(self, Uses::default()).into_iter();
+        needed.map(|(version, _)| version).fold(LOWEST, Ord::max)
+    }
+}
+
 /// Features of a document that not every version has.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Uses {

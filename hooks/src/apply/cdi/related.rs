@@ -4,11 +4,12 @@
 //! Source:
 //! <https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html>
 
-use serde_json::{json, Value};
+use serde_json::Value;
 
-use super::super::devices::{device_node, mount};
-use super::super::{Sources, VERSION};
-use super::Request;
+use super::document::{add, json, mounts, nodes};
+use super::gpu::{self, Request};
+use super::Sources;
+use crate::config::cdi::{ContainerEdits, Document};
 use crate::error::{Error, Result};
 use crate::host::related::{Related, RELATED};
 use crate::host::Host;
@@ -40,42 +41,45 @@ impl Mode {
     }
 }
 
-/// The specification of a mode. Errors: those of [`super::generate`], the host has none of the
-/// nodes, or the mode is not supported.
+/// The specification of a mode. Errors: those of the GPUs' own, the host has none of the nodes, or
+/// the mode is not supported.
 pub fn generate(mode: Mode, request: &Request) -> Result<Value> {
-    match mode {
-        Mode::Devices => super::generate(&Sources::read(request.settings)?, request),
-        Mode::Nodes(which) => of_nodes(which, request),
-        Mode::Management => Err(Error::not_found(
+    let document = match mode {
+        Mode::Devices => gpu::document(&Sources::read(request.settings)?, request)?,
+        Mode::Nodes(which) => document(which, request)?,
+        Mode::Management => return Err(Error::not_found(
             "--mode management is not supported: its device has every node of the driver, those that partition GPUs too",
         )
         .resolve("leave --mode out, as the device \"all\" has every GPU: nvidia-ctk cdi generate")),
-    }
+    };
+    Ok(json(&document))
 }
 
-fn of_nodes(which: &Related, request: &Request) -> Result<Value> {
-    let kind = request.kind()?;
+fn document(which: &Related, request: &Request) -> Result<Document> {
+    let mut document = Document {
+        kind: request.kind()?,
+        ..Document::default()
+    };
     let host = Host::open(&request.settings.root)?;
-    let mut nodes = which.devices(&host);
-    if nodes.is_empty() {
+    let mut devices = which.devices(&host);
+    if devices.is_empty() {
         return Err(nothing(which, &host));
     }
-    choose(which, &mut nodes, request.ids)?;
-    let all = || nodes.iter().collect::<Vec<_>>();
-    let mut devices = Vec::new();
+    choose(which, &mut devices, request.ids)?;
+    let of = |devices: &[Device]| ContainerEdits {
+        nodes: nodes(devices),
+        ..ContainerEdits::default()
+    };
     if let Some(name) = which.number_behind {
-        let number = |node: &Device| node.path.rsplit(name).next().map(str::to_owned);
-        let each = nodes.iter().filter_map(|it| Some((number(it)?, vec![it])));
-        devices.extend(each.map(|(number, node)| device(&number, &node)));
+        for device in &devices {
+            let number = device.path.rsplit(name).next().unwrap_or_default();
+            add(&mut document, number, of(std::slice::from_ref(device)));
+        }
     }
-    if devices.is_empty() || !request.without_all {
-        devices.push(device("all", &all()));
+    if document.devices.is_empty() || !request.without_all {
+        add(&mut document, "all", of(&devices));
     }
-    let mut document = json!({"cdiVersion": VERSION, "kind": kind, "devices": devices});
-    let mounts: Vec<Value> = which.mounts(&host).iter().map(mount).collect();
-    if !mounts.is_empty() {
-        document["containerEdits"] = json!({"mounts": mounts});
-    }
+    document.edits.mounts = mounts(&which.mounts(&host));
     Ok(document)
 }
 
@@ -109,9 +113,4 @@ fn choose(which: &Related, nodes: &mut Vec<Device>, ids: &[String]) -> Result<()
     }
     nodes.retain(|node| ids.iter().any(|id| is(node, id)));
     Ok(())
-}
-
-fn device(name: &str, nodes: &[&Device]) -> Value {
-    let nodes: Vec<Value> = nodes.iter().map(|node| device_node(node)).collect();
-    json!({"name": name, "containerEdits": {"deviceNodes": nodes}})
 }
