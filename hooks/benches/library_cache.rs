@@ -26,11 +26,8 @@ use oci_decorator::model::request::Request;
 const ROUNDS: usize = 60;
 
 fn main() {
-    let words: Vec<PathBuf> = std::env::args_os()
-        .skip(1)
-        .filter(|word| word != "--bench")
-        .map(PathBuf::from)
-        .collect();
+    let words: Vec<PathBuf> =
+        std::env::args_os().skip(1).filter(|word| word != "--bench").map(PathBuf::from).collect();
     let [host, image] = words.as_slice() else {
         eprintln!("usage: cargo bench --bench library_cache -- HOST IMAGE");
         return;
@@ -60,9 +57,7 @@ fn edits(host: &Path) -> Edits {
     let flags = vendors.map(|vendor| format!("{}=all", vendor.activation_flag));
     let request = Request::of_environment(flags);
     let (choices, _) = decide(&files, &request, &Policy::default()).expect("a decision");
-    collect(&Host::open(host).expect("the host"), &choices)
-        .expect("edits")
-        .0
+    collect(&Host::open(host).expect("the host"), &choices).expect("edits").0
 }
 
 /// Measures the way from the vendor files to the cache, with lookups and sonames.
@@ -117,11 +112,7 @@ impl Drop for Container {
 fn copy(image: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().expect("a folder");
     let source = image.join(".");
-    let status = Command::new("cp")
-        .arg("-a")
-        .arg(source)
-        .arg(copy.path())
-        .status();
+    let status = Command::new("cp").arg("-a").arg(source).arg(copy.path()).status();
     assert!(status.expect("cp").success());
     copy
 }
@@ -133,11 +124,8 @@ fn install(edits: &Edits, image: &Path) {
         fs::create_dir_all(target.parent().expect("a folder")).expect("a folder");
         fs::copy(&mount.source, target).expect("a copy");
     }
-    let folders: std::collections::BTreeSet<_> = edits
-        .libraries
-        .iter()
-        .filter_map(|library| Path::new(&library.path).parent())
-        .collect();
+    let folders: std::collections::BTreeSet<_> =
+        edits.libraries.iter().filter_map(|library| Path::new(&library.path).parent()).collect();
     let mut lines = String::new();
     for folder in folders {
         lines.push_str(&folder.display().to_string());

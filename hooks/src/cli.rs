@@ -47,23 +47,14 @@ const CHECK: &[Opt] = &[
     value(&["annotation"]),
     flag(&["privileged"]),
 ];
-const GENERATE: &[Opt] = &[
-    CONFIG,
-    CONFIG_DIR,
-    ROOT,
-    value(&["vendor"]),
-    value(&["output"]),
-    value(&["output-dir"]),
-];
+const GENERATE: &[Opt] =
+    &[CONFIG, CONFIG_DIR, ROOT, value(&["vendor"]), value(&["output"]), value(&["output-dir"])];
 
 static PROGRAM: Program = Program {
     name: "oci-decorator",
     version: concat!("oci-decorator ", env!("CARGO_PKG_VERSION"), "\n"),
     options: &[CONFIG, flag(&["version", "V"])],
-    helps: &[
-        ("", include_str!("cli/help.txt")),
-        ("configure", include_str!("cli/configure.txt")),
-    ],
+    helps: &[("", include_str!("cli/help.txt")), ("configure", include_str!("cli/configure.txt"))],
     commands: &[
         command("check", CHECK, check),
         command("precreate", HOST, filter),
@@ -90,11 +81,7 @@ pub fn run(line: &[OsString]) -> u8 {
     });
     done.unwrap_or_else(|error| {
         let is_engines = line.iter().any(|word| is_called_by_engines(word));
-        let error = if is_engines {
-            error.on_one_line()
-        } else {
-            error
-        };
+        let error = if is_engines { error.on_one_line() } else { error };
         complain(PROGRAM.name, &error)
     })
 }
@@ -162,20 +149,14 @@ fn check(words: &Words) -> Result<u8> {
         None => nvidia::DEFAULT_PATH.into(),
     };
     let environment = words.each("env").map(|given| given.value.clone()).collect();
-    let annotations = words
-        .each("annotation")
-        .map(|given| annotation(words, &given.value));
+    let annotations = words.each("annotation").map(|given| annotation(words, &given.value));
     let container = SampleContainer {
         environment,
         annotations: annotations.collect::<Result<_>>()?,
         privileged: words.is_set("privileged"),
     };
     let report = check::run(&container, &loaded, &nvidia)?;
-    print(&if words.is_set("json") {
-        report.json()
-    } else {
-        report.text()
-    })?;
+    print(&if words.is_set("json") { report.json() } else { report.text() })?;
     Ok(report.code())
 }
 
@@ -202,10 +183,8 @@ fn filter(words: &Words) -> Result<u8> {
 /// Runs the hook at a stage at which a container's mount namespace can be joined.
 fn run_hook(words: &Words) -> Result<u8> {
     let settings = settings_of(words)?;
-    let library_cache: Vec<_> = words
-        .each("library-cache")
-        .map(|given| given.value.clone())
-        .collect();
+    let library_cache: Vec<_> =
+        words.each("library-cache").map(|given| given.value.clone()).collect();
     let state = read_input("the state", hook::MAX_STATE)?;
     let state = std::str::from_utf8(&state)
         .map_err(|_| Error::failed("the state on standard input is not UTF-8"))?;
@@ -238,11 +217,7 @@ fn generate(words: &Words) -> Result<u8> {
         return Err(words.wrong("--output-dir is for all vendors, without --output and --vendor"));
     }
     let settings = settings_of(words)?.sound()?;
-    let request = cdi::Request {
-        settings: &settings,
-        vendor,
-        hook_words: words_for_hook(words)?,
-    };
+    let request = cdi::Request { settings: &settings, vendor, hook_words: words_for_hook(words)? };
     if let Some(folder) = &folder {
         for note in cdi::write_each(folder, &request)? {
             let _ = writeln!(std::io::stderr(), "note: {}", printable(&note));
@@ -260,11 +235,7 @@ fn generate(words: &Words) -> Result<u8> {
 /// Errors: the working folder is needed and unknown.
 fn words_for_hook(words: &Words) -> Result<Vec<String>> {
     let mut found = Vec::new();
-    for (key, option) in [
-        ("settings", "config"),
-        ("config-dir", "config-dir"),
-        ("root", "root"),
-    ] {
+    for (key, option) in [("settings", "config"), ("config-dir", "config-dir"), ("root", "root")] {
         if let Some(path) = words.value(key) {
             let absolute = std::path::absolute(path);
             let absolute = absolute.map_err(|e| Error::failed(format!("{path}: {e}")))?;

@@ -39,14 +39,12 @@ impl Engine {
 
     pub fn from_word(word: &str) -> Option<Self> {
         let mut all = Self::ALL.iter();
-        all.find(|(name, _)| *name == word)
-            .map(|(_, engine)| *engine)
+        all.find(|(name, _)| *name == word).map(|(_, engine)| *engine)
     }
 
     pub fn word(self) -> &'static str {
         let mut all = Self::ALL.iter();
-        all.find(|(_, engine)| *engine == self)
-            .map_or("", |(name, _)| *name)
+        all.find(|(_, engine)| *engine == self).map_or("", |(name, _)| *name)
     }
 
     /// The default file.

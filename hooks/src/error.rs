@@ -56,9 +56,8 @@ impl Error {
             ErrorKind::PermissionDenied => failed.resolve(format!(
                 "run the command as root (sudo), or see who may do it: ls -ld {there}"
             )),
-            ErrorKind::ReadOnlyFilesystem => failed.resolve(format!(
-                "see which file system is read-only: findmnt --target {there}"
-            )),
+            ErrorKind::ReadOnlyFilesystem => failed
+                .resolve(format!("see which file system is read-only: findmnt --target {there}")),
             ErrorKind::StorageFull => failed.resolve(format!("make room: df -h {there}")),
             _ => failed,
         }
@@ -82,19 +81,11 @@ impl Error {
     /// The same error with everything in its message, for a program that a container waits for.
     #[must_use]
     pub fn on_one_line(self) -> Self {
-        Self {
-            message: self.to_string(),
-            resolution: None,
-            code: self.code,
-        }
+        Self { message: self.to_string(), resolution: None, code: self.code }
     }
 
     fn with_code(message: impl Into<String>, code: u8) -> Self {
-        Self {
-            message: message.into(),
-            resolution: None,
-            code,
-        }
+        Self { message: message.into(), resolution: None, code }
     }
 }
 

@@ -89,10 +89,7 @@ impl<'a> Context<'a> {
 
     /// Under NVIDIA's names.
     pub fn of_nvidia(loaded: &'a Loaded, log: &'a Log, nvidia: Nvidia<'a>) -> Self {
-        Self {
-            nvidia: Some(nvidia),
-            ..Self::new(loaded, log, nvidia.kind)
-        }
+        Self { nvidia: Some(nvidia), ..Self::new(loaded, log, nvidia.kind) }
     }
 
     /// What a container with this request gets, logged. `None`: nothing applies.
@@ -126,11 +123,7 @@ impl<'a> Context<'a> {
         }
         let host = Host::open(&self.loaded.settings.root)?;
         let scheduled = Scheduled::of(request, &host, &files, self.policy);
-        let found = Decided {
-            choices,
-            answers,
-            scheduled,
-        };
+        let found = Decided { choices, answers, scheduled };
         self.collected(request, &host, &found, notes).map(Some)
     }
 
@@ -142,9 +135,7 @@ impl<'a> Context<'a> {
         decided: &Decided,
         notes: &mut Vec<Note>,
     ) -> Result<Edits> {
-        let Decided {
-            choices, scheduled, ..
-        } = decided;
+        let Decided { choices, scheduled, .. } = decided;
         let warning = |text: &String| Note::new(Level::Warning, text.clone());
         notes.extend(self.warnings().map(warning));
         let (mut edits, more) = collect(host, choices)?;
@@ -175,9 +166,7 @@ impl<'a> Context<'a> {
         edits: &mut Edits,
         notes: &mut Vec<Note>,
     ) -> Result<()> {
-        let Decided {
-            answers, scheduled, ..
-        } = decided;
+        let Decided { answers, scheduled, .. } = decided;
         for answer in &answers.by_files {
             match collect_answer(host, answer) {
                 Ok((own, more)) => {
@@ -241,10 +230,7 @@ struct Decided<'a> {
 
 /// Why a container that asks is refused, while another would start.
 fn in_doubt(flag: &str, problem: &Error) -> Error {
-    Error {
-        message: format!("{flag} is set, but {}", problem.message),
-        ..problem.clone()
-    }
+    Error { message: format!("{flag} is set, but {}", problem.message), ..problem.clone() }
 }
 
 /// Reads standard input to its end. Errors: it is larger than `limit` bytes.
@@ -275,9 +261,7 @@ fn read_all(source: impl Read, shown: &str, limit: u64) -> Result<Vec<u8>> {
     let read = source.take(limit + 1).read_to_end(&mut bytes);
     read.map_err(|e| Error::failed(format!("can't read {shown}: {e}")))?;
     if bytes.len() as u64 > limit {
-        return Err(Error::failed(format!(
-            "{shown} is larger than {limit} bytes"
-        )));
+        return Err(Error::failed(format!("{shown} is larger than {limit} bytes")));
     }
     Ok(bytes)
 }
@@ -286,8 +270,7 @@ fn read_all(source: impl Read, shown: &str, limit: u64) -> Result<Vec<u8>> {
 /// Errors: it can't be opened, or is the host's own.
 pub fn rootfs(spec: &Spec, bundle: &Path) -> Result<Option<Rootfs>> {
     let path = spec.root_path()?;
-    path.map(|path| Rootfs::open(&bundle.join(&*path)))
-        .transpose()
+    path.map(|path| Rootfs::open(&bundle.join(&*path))).transpose()
 }
 
 /// Settles the edits with what the container's spec has already. `root` is the host's.

@@ -218,11 +218,7 @@ impl Host {
     /// The nodes that a device name, path or pattern stands for, with their paths in a container.
     pub fn devices(&self, wanted: &str) -> Vec<(String, DeviceFound)> {
         let name = wanted.strip_prefix("/dev/").unwrap_or(wanted);
-        let names = if glob::is_pattern(name) {
-            self.expand(name)
-        } else {
-            vec![name.to_owned()]
-        };
+        let names = if glob::is_pattern(name) { self.expand(name) } else { vec![name.to_owned()] };
         names
             .into_iter()
             .map(|name| format!("/dev/{name}"))
@@ -282,10 +278,7 @@ impl Host {
     fn expand(&self, pattern: &str) -> Vec<String> {
         let mut names = vec![String::new()];
         for part in pattern.split('/') {
-            names = names
-                .iter()
-                .flat_map(|folder| self.expand_part(folder, part))
-                .collect();
+            names = names.iter().flat_map(|folder| self.expand_part(folder, part)).collect();
         }
         names
     }

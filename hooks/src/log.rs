@@ -39,13 +39,7 @@ pub struct Note {
 
 impl Note {
     pub fn new(level: Level, message: impl Into<String>) -> Self {
-        Self {
-            level,
-            message: message.into(),
-            vendor: None,
-            feature: None,
-            limit: None,
-        }
+        Self { level, message: message.into(), vendor: None, feature: None, limit: None }
     }
 
     #[must_use]
@@ -80,12 +74,7 @@ pub struct Log {
 impl Log {
     /// A log of lines up to this level, about this container (its id, or an empty string).
     pub fn new(level: Level, file: Option<PathBuf>, container: &str) -> Self {
-        Self {
-            level,
-            file,
-            container: container.to_owned(),
-            daemon: OnceCell::new(),
-        }
+        Self { level, file, container: container.to_owned(), daemon: OnceCell::new() }
     }
 
     pub fn write_all(&self, notes: &[Note]) {
@@ -100,12 +89,7 @@ impl Log {
         }
         self.send(note);
         if let Some(file) = &self.file {
-            let line = format!(
-                "{} {} {}\n",
-                clock::now(),
-                note.level.word(),
-                self.line(note)
-            );
+            let line = format!("{} {} {}\n", clock::now(), note.level.word(), self.line(note));
             append(file, &line);
         }
     }
@@ -120,11 +104,8 @@ impl Log {
             (journal || socket.connect(SYSLOG).is_ok()).then_some((socket, journal))
         });
         if let Some((socket, journal)) = daemon {
-            let datagram = if *journal {
-                self.journal_datagram(note)
-            } else {
-                self.syslog_datagram(note)
-            };
+            let datagram =
+                if *journal { self.journal_datagram(note) } else { self.syslog_datagram(note) };
             // If the queue is full, the line is lost; waiting would delay the start.
             let _ = socket.send(datagram.as_bytes());
         }
@@ -142,10 +123,8 @@ impl Log {
 
     /// The note on one line, with what it is about.
     fn line(&self, note: &Note) -> String {
-        let about: Vec<String> = self
-            .fields(note)
-            .map(|(name, value)| format!("{name}={}", printable(value)))
-            .collect();
+        let about: Vec<String> =
+            self.fields(note).map(|(name, value)| format!("{name}={}", printable(value))).collect();
         let message = printable(&note.message);
         if about.is_empty() {
             message
@@ -225,9 +204,7 @@ mod tests {
 
     #[test]
     fn a_line_says_what_it_is_about_and_stays_one_line() {
-        let note = Note::new(Level::Warning, "no\nsuch file")
-            .vendor("nvidia")
-            .feature("compute");
+        let note = Note::new(Level::Warning, "no\nsuch file").vendor("nvidia").feature("compute");
         assert_eq!(
             log().line(&note),
             "no\\nsuch file [vendor=nvidia feature=compute container=c1]"
@@ -235,9 +212,7 @@ mod tests {
         let datagram = log().journal_datagram(&note);
         assert!(datagram.contains("PRIORITY=4\n"));
         assert!(datagram.contains("OCI_DECORATOR_VENDOR=nvidia\n"));
-        assert!(log()
-            .syslog_datagram(&note)
-            .starts_with("<28>oci-decorator["));
+        assert!(log().syslog_datagram(&note).starts_with("<28>oci-decorator["));
     }
 
     #[test]

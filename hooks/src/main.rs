@@ -12,9 +12,7 @@ fn main() -> ExitCode {
     let mut words = std::env::args_os();
     let called = words.next().unwrap_or_default();
     let words: Vec<OsString> = words.collect();
-    let name = Path::new(&called)
-        .file_name()
-        .and_then(|name| name.to_str());
+    let name = Path::new(&called).file_name().and_then(|name| name.to_str());
     ExitCode::from(match name.unwrap_or_default() {
         runtime::NAME => runtime::run(&words),
         name if nvidia::is_name(name) => nvidia::run_runtime(&words, name),

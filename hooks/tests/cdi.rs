@@ -49,10 +49,7 @@ fn what_gives_nothing_is_left_out() {
     let Some(tree) = host() else { return };
     std::fs::remove_file(tree.path("dev/x1")).unwrap();
     std::fs::remove_file(tree.path("usr/bin/x-smi")).unwrap();
-    assert_eq!(
-        names(&generate(&tree, &[])),
-        ["x0", "xctl", "feature-run", "all"]
-    );
+    assert_eq!(names(&generate(&tree, &[])), ["x0", "xctl", "feature-run", "all"]);
     let nothing = r#"{"activation_flag":"A","driver_feature":[],"inventory":{"a":{"devices":["y*"],"binaries":["/y"]}}}"#;
     tree.file(&format!("{DIRECTORY}/ypu.json"), nothing);
     let root = tree.shown();
@@ -67,15 +64,8 @@ fn a_folder_has_a_file_for_each_vendor_that_can_have_one() {
     let Some(tree) = host() else { return };
     let vendor = |name: &str, text: &str| tree.file(&format!("{DIRECTORY}/{name}.json"), text);
     vendor("ypu", &VENDOR.replace("OCI_X", "OCI_Y"));
-    vendor(
-        "gone",
-        &VENDOR.replace("\"inventory\"", "\"root\": \"/gone\", \"inventory\""),
-    );
-    for others in [
-        "nvidia.json",
-        "oci-decorator-nvidia.yaml",
-        "oci-decorator.json",
-    ] {
+    vendor("gone", &VENDOR.replace("\"inventory\"", "\"root\": \"/gone\", \"inventory\""));
+    for others in ["nvidia.json", "oci-decorator-nvidia.yaml", "oci-decorator.json"] {
         tree.file(&format!("run/cdi/{others}"), "another's");
     }
     let generate = |expected: i32| {
@@ -101,20 +91,11 @@ fn a_folder_has_a_file_for_each_vendor_that_can_have_one() {
     assert_eq!(generate(0).0, ["oci-decorator-ypu.json"]);
     // A file that can't be read is worse than a missing driver.
     vendor("bad", "{");
-    vendor(
-        "gone",
-        &VENDOR.replace("\"inventory\"", "\"root\": \"/gone\", \"inventory\""),
-    );
+    vendor("gone", &VENDOR.replace("\"inventory\"", "\"root\": \"/gone\", \"inventory\""));
     let (found, message) = generate(2);
     assert_eq!(found, ["oci-decorator-ypu.json"]);
     assert!(message.contains("bad.json can't be used") && message.contains("not installed"));
-    assert_eq!(
-        tree.listing()
-            .iter()
-            .filter(|p| p.starts_with("run/cdi/"))
-            .count(),
-        4
-    );
+    assert_eq!(tree.listing().iter().filter(|p| p.starts_with("run/cdi/")).count(), 4);
 }
 
 const NVIDIA: &str = r#"{"activation_flag": "OCI_NVIDIA", "driver_feature": ["compute"], "interfaces": ["nvidia"],
@@ -134,10 +115,7 @@ fn devices_have_the_names_that_nvidias_users_know_unless_others_give_them() {
         (code(&output), stderr(&output))
     };
     assert_eq!(generate(), (0, String::new()));
-    assert!(
-        !tree.path(ours).exists(),
-        "no vendor file answers NVIDIA's interface"
-    );
+    assert!(!tree.path(ours).exists(), "no vendor file answers NVIDIA's interface");
     let vendor = |more: &str| {
         let text = NVIDIA.replace("\"units\"", &format!("{more}\"units\""));
         tree.file(&format!("{DIRECTORY}/gpus.json"), text);
@@ -151,12 +129,7 @@ fn devices_have_the_names_that_nvidias_users_know_unless_others_give_them() {
     assert_eq!(generate(), (0, String::new()));
     assert_eq!(names(), ["0", "1", "all"]);
     // A second run does not notify programs that watch the folder.
-    let changed = || {
-        std::fs::metadata(tree.path(ours))
-            .unwrap()
-            .modified()
-            .unwrap()
-    };
+    let changed = || std::fs::metadata(tree.path(ours)).unwrap().modified().unwrap();
     let before = changed();
     assert_eq!(generate().0, 0);
     assert_eq!(changed(), before);
@@ -199,19 +172,14 @@ fn devices_have_the_names_that_nvidias_users_know_unless_others_give_them() {
 #[test]
 fn a_relative_root_is_absolute_in_what_is_written() {
     let Some(tree) = host() else { return };
-    let vendor = VENDOR.replace(
-        "\"inventory\"",
-        "\"interfaces\":[\"nvidia\"],\"units\":\"x[0-9]\",\"inventory\"",
-    );
+    let vendor = VENDOR
+        .replace("\"inventory\"", "\"interfaces\":[\"nvidia\"],\"units\":\"x[0-9]\",\"inventory\"");
     tree.file(&format!("{DIRECTORY}/xpu.json"), vendor);
     let spec = r#"{"process":{"env":["OCI_X=all"]},"mounts":[]}"#;
     for (name, words) in [
         ("oci-decorator", &["cdi", "generate", "--root"][..]),
         ("oci-decorator", &["precreate", "--root"]),
-        (
-            "nvidia-ctk",
-            &["cdi", "generate", "--format=json", "--root"],
-        ),
+        ("nvidia-ctk", &["cdi", "generate", "--format=json", "--root"]),
     ] {
         let (root, folder) = (tree.0.path(), tree.0.path().parent().unwrap());
         let relative = root.file_name().unwrap();
@@ -228,10 +196,7 @@ fn a_relative_root_is_absolute_in_what_is_written() {
             stdout(&child.wait_with_output().unwrap())
         };
         let absolute = made(root.as_os_str());
-        assert!(
-            absolute.contains(&format!("{}/opt/x", tree.shown())),
-            "{absolute}"
-        );
+        assert!(absolute.contains(&format!("{}/opt/x", tree.shown())), "{absolute}");
         assert_eq!(made(relative), absolute, "{name} {words:?}");
     }
 }
@@ -249,10 +214,7 @@ fn an_output_that_is_no_file_is_written_to() {
     let transform = ["transform", "root", "--from=/", "--to=/x", "--input"];
     let commands: [(&str, Vec<&str>); 4] = [
         ("oci-decorator", vec!["cdi", "generate", "--root", &root]),
-        (
-            "nvidia-ctk",
-            [&["cdi"], &transform[..], &[&*document]].concat(),
-        ),
+        ("nvidia-ctk", [&["cdi"], &transform[..], &[&*document]].concat()),
         ("nvidia-ctk", vec!["config"]),
         ("nvidia-ctk", vec!["config", "default"]),
     ];
@@ -266,10 +228,7 @@ fn an_output_that_is_no_file_is_written_to() {
     let socket = std::os::unix::net::UnixListener::bind(tree.path("socket")).unwrap();
     socket.set_nonblocking(true).unwrap();
     let mut options = std::fs::OpenOptions::new();
-    options
-        .read(true)
-        .write(true)
-        .custom_flags(libc::O_NONBLOCK);
+    options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
     let names = ["fifo", "null", "link", "socket"];
     let state = || {
         let about = |name: &str| std::fs::symlink_metadata(tree.path(name)).unwrap().ino();
@@ -293,11 +252,7 @@ fn an_output_that_is_no_file_is_written_to() {
             command
         };
         let plain = call(None).output().unwrap();
-        assert!(
-            code(&plain) == 0 && !plain.stdout.is_empty(),
-            "{}",
-            stderr(&plain)
-        );
+        assert!(code(&plain) == 0 && !plain.stdout.is_empty(), "{}", stderr(&plain));
         let before = state();
         let done = call(Some("null")).output().unwrap();
         assert_eq!((code(&done), stdout(&done)), (0, String::new()));
@@ -305,17 +260,10 @@ fn an_output_that_is_no_file_is_written_to() {
             // Both ends are open here, so that neither this test nor the program waits.
             let mut reader = options.open(&fifo).unwrap();
             let done = call(Some(output)).output().unwrap();
-            assert_eq!(
-                code(&done),
-                0,
-                "{name} {words:?} {output}: {}",
-                stderr(&done)
-            );
+            assert_eq!(code(&done), 0, "{name} {words:?} {output}: {}", stderr(&done));
             let mut bytes = Vec::new();
             let read = match output {
-                "socket" => socket
-                    .accept()
-                    .and_then(|mut it| it.0.read_to_end(&mut bytes)),
+                "socket" => socket.accept().and_then(|mut it| it.0.read_to_end(&mut bytes)),
                 _ => reader.read_to_end(&mut bytes),
             };
             assert!(read.is_ok() || output != "socket", "{read:?}");
@@ -326,9 +274,7 @@ fn an_output_that_is_no_file_is_written_to() {
             assert_eq!(call(Some(output)).output().unwrap().stdout, plain.stdout);
             let mut file = tempfile::tempfile().unwrap();
             file.write_all(b"before ").unwrap();
-            let status = call(Some(output))
-                .stdout(file.try_clone().unwrap())
-                .status();
+            let status = call(Some(output)).stdout(file.try_clone().unwrap()).status();
             assert!(status.unwrap().success());
             let mut bytes = Vec::new();
             std::io::Seek::rewind(&mut file).unwrap();
@@ -350,15 +296,10 @@ fn folders_that_are_made_can_be_read_by_everyone() {
         "umask 077; exec {program} cdi generate --root {root} --output-dir {}",
         folder.display()
     );
-    let status = std::process::Command::new("sh")
-        .args(["-c", &script])
-        .status();
+    let status = std::process::Command::new("sh").args(["-c", &script]).status();
     assert!(status.unwrap().success());
     for folder in ["a", "a/b", "a/b/cdi"] {
-        let mode = std::fs::metadata(tree.path(folder))
-            .unwrap()
-            .permissions()
-            .mode();
+        let mode = std::fs::metadata(tree.path(folder)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o755, "{folder}");
     }
 }

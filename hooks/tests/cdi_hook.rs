@@ -10,20 +10,14 @@ use crate::support::{code, need, program, runtime, stderr, stdout, Tree};
 fn setup() -> Tree {
     let tree = Tree::new();
     tree.file("bundle/rootfs/lib64/ld-linux-x86-64.so.2", "");
-    tree.file(
-        "bundle/rootfs/etc/ld.so.conf",
-        "include ld.so.conf.d/*.conf\n",
-    );
+    tree.file("bundle/rootfs/etc/ld.so.conf", "include ld.so.conf.d/*.conf\n");
     tree.library("bundle/rootfs/opt/d/libx.so.5", "libx.so.1", &[]);
     config(&tree, "rootfs");
     tree
 }
 
 fn config(tree: &Tree, root: &str) {
-    tree.file(
-        "bundle/config.json",
-        json!({"root": {"path": root}}).to_string(),
-    );
+    tree.file("bundle/config.json", json!({"root": {"path": root}}).to_string());
 }
 
 /// Runs the hook as runtimes do at that stage. What it must not use exists, and is wrong.
@@ -38,21 +32,13 @@ fn hook(tree: &Tree, words: &[&str]) -> std::process::Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let _ = child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(state.to_string().as_bytes());
+    let _ = child.stdin.take().unwrap().write_all(state.to_string().as_bytes());
     child.wait_with_output().unwrap()
 }
 
 fn works(tree: &Tree, words: &[&str]) {
     let output = hook(tree, words);
-    assert_eq!(
-        (code(&output), stderr(&output)),
-        (0, String::new()),
-        "{words:?}"
-    );
+    assert_eq!((code(&output), stderr(&output)), (0, String::new()), "{words:?}");
 }
 
 #[test]
@@ -60,12 +46,8 @@ fn links_are_made_within_the_root() {
     let tree = setup();
     let outside = Tree::new();
     tree.link("bundle/rootfs/out", &outside.shown());
-    let words = [
-        "create-symlinks",
-        "--link",
-        "libx.so.5::/opt/d/libx.so",
-        "--link=../a::/new/folder/b",
-    ];
+    let words =
+        ["create-symlinks", "--link", "libx.so.5::/opt/d/libx.so", "--link=../a::/new/folder/b"];
     for _ in 0..2 {
         works(&tree, &words);
     }
@@ -73,16 +55,8 @@ fn links_are_made_within_the_root() {
     assert_eq!(lead("opt/d/libx.so").to_str(), Some("libx.so.5"));
     assert_eq!(lead("new/folder/b").to_str(), Some("../a"));
     // A file is the image's own. A folder of the host is out of reach.
-    let output = hook(
-        &tree,
-        &[
-            "create-symlinks",
-            "--link",
-            "x::/etc/ld.so.conf",
-            "--link",
-            "x::/out/evil",
-        ],
-    );
+    let output =
+        hook(&tree, &["create-symlinks", "--link", "x::/etc/ld.so.conf", "--link", "x::/out/evil"]);
     assert_eq!(code(&output), 0);
     assert!(
         stderr(&output).contains("the image has a file or folder of that name"),
@@ -96,13 +70,7 @@ fn links_are_made_within_the_root() {
 #[test]
 fn the_cache_is_merged_once_however_often_a_container_starts() {
     let tree = setup();
-    let words = [
-        "update-ldcache",
-        "--folder",
-        "/opt/d",
-        "--ldconfig-path",
-        "@/sbin/ldconfig",
-    ];
+    let words = ["update-ldcache", "--folder", "/opt/d", "--ldconfig-path", "@/sbin/ldconfig"];
     works(&tree, &words);
     let cache = tree.text("bundle/rootfs/etc/ld.so.cache");
     assert!(cache.contains("/opt/d/libx.so.5\0"), "{cache}");
@@ -121,20 +89,10 @@ fn newer_libraries_of_the_image_come_first_and_only_where_they_are_newer() {
     let tree = setup();
     tree.library("bundle/rootfs/opt/d/libcuda.so.1", "libcuda.so.1", &[]);
     let compat = "bundle/rootfs/usr/local/cuda/compat";
-    tree.library(
-        &format!("{compat}/libcuda.so.580.10.01"),
-        "libcuda.so.1",
-        &[],
-    );
+    tree.library(&format!("{compat}/libcuda.so.580.10.01"), "libcuda.so.1", &[]);
     tree.link(&format!("{compat}/libcuda.so.1"), "libcuda.so.580.10.01");
     let start = |driver: &str| {
-        works(
-            &tree,
-            &[
-                "enable-cuda-compat",
-                &format!("--host-driver-version={driver}"),
-            ],
-        );
+        works(&tree, &["enable-cuda-compat", &format!("--host-driver-version={driver}")]);
         works(&tree, &["update-ldcache", "--folder", "/opt/d"]);
         let cache = tree.text("bundle/rootfs/etc/ld.so.cache");
         let ours = cache.find("/usr/local/cuda/compat/libcuda.so.1\0");
@@ -152,15 +110,8 @@ fn newer_libraries_of_the_image_come_first_and_only_where_they_are_newer() {
     // The order matters, because the loader takes the first entry.
     let bytes = std::fs::read(tree.path("bundle/rootfs/etc/ld.so.cache")).unwrap();
     let cache = oci_decorator::host::ldcache::parse(&bytes).unwrap();
-    let first = cache
-        .entries
-        .iter()
-        .find(|e| e.soname == b"libcuda.so.1")
-        .unwrap();
-    assert_eq!(
-        String::from_utf8_lossy(first.path),
-        "/usr/local/cuda/compat/libcuda.so.1"
-    );
+    let first = cache.entries.iter().find(|e| e.soname == b"libcuda.so.1").unwrap();
+    assert_eq!(String::from_utf8_lossy(first.path), "/usr/local/cuda/compat/libcuda.so.1");
     start("590.1");
     assert!(!drop_in.exists());
 }
@@ -178,11 +129,8 @@ fn a_folder_of_the_image_with_too_many_files_is_left_out() {
         for folder in folders {
             let folder = tree.folder(&format!("bundle/rootfs{folder}"));
             tree.library("image/libcuda.so.580.1", "libcuda.so.1", &[]);
-            std::fs::copy(
-                tree.path("image/libcuda.so.580.1"),
-                folder.join("libcuda.so.580.1"),
-            )
-            .unwrap();
+            std::fs::copy(tree.path("image/libcuda.so.580.1"), folder.join("libcuda.so.580.1"))
+                .unwrap();
             for number in 0..20_000 {
                 let name = [&filler.repeat(240)[..], number.to_string().as_bytes()].concat();
                 let name = std::ffi::OsStr::from_bytes(&name);
@@ -191,10 +139,7 @@ fn a_folder_of_the_image_with_too_many_files_is_left_out() {
         }
         for (words, left_out) in [
             (&["update-ldcache", "--folder", "/opt/d"][..], &folders[..]),
-            (
-                &["enable-cuda-compat", "--host-driver-version=535.1"],
-                &folders[1..],
-            ),
+            (&["enable-cuda-compat", "--host-driver-version=535.1"], &folders[1..]),
         ] {
             let output = hook(&tree, words);
             assert_eq!(code(&output), 0, "{words:?}");
@@ -222,10 +167,7 @@ fn the_hosts_root_is_refused_and_so_is_what_is_not_understood() {
             stderr(&output)
         );
     }
-    works(
-        &tree,
-        &["update-application-profile", "--new=option", "--other", "x"],
-    );
+    works(&tree, &["update-application-profile", "--new=option", "--other", "x"]);
     // What a newer version of NVIDIA's program knows stops no container; a mistake does.
     for (words, expected) in [
         (&["fly"][..], 0),
@@ -243,24 +185,10 @@ fn the_hosts_root_is_refused_and_so_is_what_is_not_understood() {
     config(&tree, "rootfs");
     let state = tree.file("state", json!({"bundle": tree.path("bundle")}).to_string());
     let state = state.display().to_string();
-    works(
-        &tree,
-        &[
-            "create-symlinks",
-            "--container-spec",
-            &state,
-            "--link",
-            "x::/y",
-        ],
-    );
+    works(&tree, &["create-symlinks", "--container-spec", &state, "--link", "x::/y"]);
     works(&tree, &["chmod", "--mode", "700", "--path", "/opt/d"]);
-    let mode = std::fs::metadata(tree.path("bundle/rootfs/opt/d"))
-        .unwrap()
-        .permissions();
-    assert_eq!(
-        std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777,
-        0o700
-    );
+    let mode = std::fs::metadata(tree.path("bundle/rootfs/opt/d")).unwrap().permissions();
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o700);
 }
 
 /// In a mount namespace, as at that stage. This machine has no such driver, so that a plain
@@ -289,10 +217,7 @@ fn the_drivers_settings_are_covered_by_a_file_of_ours() {
         .unwrap();
     let new = own.replace("Files: 1", "Files: 0");
     let expected = format!("{new}params\nversion\nRead-only\n1\n");
-    assert_eq!(
-        (stdout(&output), stderr(&output)),
-        (expected, String::new())
-    );
+    assert_eq!((stdout(&output), stderr(&output)), (expected, String::new()));
     assert!(state.exists());
     assert_eq!(tree.text("bundle/rootfs/proc/driver/nvidia/params"), own);
 }
@@ -306,10 +231,7 @@ fn what_the_user_mounted_stays_as_it_is() {
     let tree = setup();
     tree.file("bundle/rootfs/vol/x", "");
     tree.file("volume/x", "");
-    tree.file(
-        "bundle/rootfs/proc/driver/nvidia/params",
-        "ModifyDeviceFiles: 1\n",
-    );
+    tree.file("bundle/rootfs/proc/driver/nvidia/params", "ModifyDeviceFiles: 1\n");
     tree.folder("memory");
     tree.file("state", json!({"bundle": tree.path("bundle")}).to_string());
     tree.link("nvidia-cdi-hook", env!("CARGO_BIN_EXE_oci-decorator"));
@@ -329,12 +251,7 @@ fn what_the_user_mounted_stays_as_it_is() {
         .output()
         .unwrap();
     let expected = "ModifyDeviceFiles: 1\n644\n".to_owned();
-    assert_eq!(
-        (stdout(&output), code(&output)),
-        (expected, 0),
-        "{}",
-        stderr(&output)
-    );
+    assert_eq!((stdout(&output), code(&output)), (expected, 0), "{}", stderr(&output));
 }
 
 #[test]
@@ -371,11 +288,7 @@ fn a_real_runtime_starts_a_container_with_every_hook() {
     let lead = |path: &str| std::fs::read_link(container.path(path)).unwrap();
     assert_eq!(lead("/usr/lib/libx.so").to_str(), Some("libx.so.5"));
     assert_eq!(lead("/usr/lib/libx.so.1").to_str(), Some("libx.so.5"));
-    assert_eq!(
-        lead("/dev/by/x").to_str(),
-        Some("../null"),
-        "a file system that is new"
-    );
+    assert_eq!(lead("/dev/by/x").to_str(), Some("../null"), "a file system that is new");
     drop(container);
     let cache = tree.text("bundle/rootfs/etc/ld.so.cache");
     assert!(cache.contains("/usr/lib/libx.so.5\0"), "{cache}");

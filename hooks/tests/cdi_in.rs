@@ -36,10 +36,7 @@ fn setup() -> Tree {
     tree.library("host/usr/lib/libx.so.5", "libx.so.1", &[]);
     tree.folder("host/dev");
     tree.file("bundle/rootfs/lib64/ld-linux-x86-64.so.2", "");
-    tree.file(
-        "bundle/rootfs/etc/ld.so.conf",
-        "include ld.so.conf.d/*.conf\n",
-    );
+    tree.file("bundle/rootfs/etc/ld.so.conf", "include ld.so.conf.d/*.conf\n");
     let yaml = "---
 cdiVersion: 0.7.0
 kind: v.com/gpu
@@ -91,10 +88,7 @@ fn a_container_gets_what_its_device_says() {
     assert_eq!(edited["process"]["env"], expected);
     assert_eq!(edited["process"]["user"]["additionalGids"], json!([44]));
     // Only the hook that has to wait for /dev is left.
-    assert_eq!(
-        edited["hooks"]["createContainer"].as_array().unwrap().len(),
-        1
-    );
+    assert_eq!(edited["hooks"]["createContainer"].as_array().unwrap().len(), 1);
     let container = match runtime::create(&mut Command::new(program), &tree) {
         Ok(container) => container,
         Err(problem) => panic!("{problem}"),
@@ -106,11 +100,7 @@ fn a_container_gets_what_its_device_says() {
         (rustix::fs::makedev(1, 5), 0o640, 44)
     );
     assert_eq!(container.mount("/scratch").unwrap().2, "tmpfs");
-    assert!(container
-        .mount("/usr/lib/x/libx.so.5")
-        .unwrap()
-        .0
-        .contains(&"ro".to_owned()));
+    assert!(container.mount("/usr/lib/x/libx.so.5").unwrap().0.contains(&"ro".to_owned()));
     let lead = |path: &str| std::fs::read_link(container.path(path)).unwrap();
     assert_eq!(lead("/usr/lib/x/libx.so"), Path::new("libx.so.5"));
     assert_eq!(lead("/usr/lib/x/libx.so.1"), Path::new("libx.so.5"));
@@ -134,9 +124,5 @@ fn runc_refuses_mounts_below_proc() {
     tree.file("bundle/config.json", spec.to_string());
     let output = runtime::run(&mut Command::new(program), &tree);
     assert_ne!(code(&output), 0, "{}", stdout(&output));
-    assert!(
-        stderr(&output).contains("inside /proc"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("inside /proc"), "{}", stderr(&output));
 }

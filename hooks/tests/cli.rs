@@ -74,10 +74,7 @@ fn files_of_the_overflow_user_do_not_count_where_the_hosts_root_is_mapped() {
             std::os::unix::fs::chown(&file, Some(owner), None).unwrap();
             let output = in_users(map, &script);
             assert_eq!(code(&output), 2, "{map} {owner}: {}", stdout(&output));
-            assert!(
-                stderr(&output).contains("is not owned by root"),
-                "{output:?}"
-            );
+            assert!(stderr(&output).contains("is not owned by root"), "{output:?}");
         }
         std::os::unix::fs::chown(&file, Some(0), None).unwrap();
         assert_eq!(code(&in_users(map, &script)), 0, "{map}");
@@ -95,11 +92,7 @@ fn check_holds_sonames_to_the_files() {
         let output = run(&["check", "--root", &tree.shown()], "");
         assert_eq!(code(&output), 0, "{}", stderr(&output));
         let lines = stdout(&output);
-        lines
-            .lines()
-            .find(|line| line.contains("/lib/libx.so"))
-            .unwrap()
-            .to_owned()
+        lines.lines().find(|line| line.contains("/lib/libx.so")).unwrap().to_owned()
     };
     let right = explained("/lib/libx.so", "libx.so.1");
     assert!(!right.contains("sonames"), "{right}");
@@ -178,10 +171,7 @@ fn check_says_what_the_policy_leaves_out() {
     }
     let output = check(&["--env", "OCI_X=a", "--json"]);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(
-        report["policy"].as_str().map(str::len),
-        Some(line.len() - "policy: \n".len())
-    );
+    assert_eq!(report["policy"].as_str().map(str::len), Some(line.len() - "policy: \n".len()));
     assert!(report["ignored"][0]
         .as_str()
         .unwrap()
@@ -189,11 +179,7 @@ fn check_says_what_the_policy_leaves_out() {
     assert!(report["vendors"].as_array().unwrap().is_empty());
     let output = check(&["--annotation", "OCI_X=a"]);
     assert_eq!(code(&output), 2);
-    assert!(
-        stderr(&output).contains("expected oci-decorator.d/FLAG=VALUE"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("expected oci-decorator.d/FLAG=VALUE"), "{}", stderr(&output));
 }
 
 #[test]
@@ -202,12 +188,7 @@ fn odd_environments_are_decided_too() {
     let words = ["precreate", "--root", &tree.shown()];
     let spec = |entries: &[String]| serde_json::json!({"process": {"env": entries}}).to_string();
     let mut many: Vec<String> = (0..100_000).map(|i| format!("V{i}=value of {i}")).collect();
-    many.extend([
-        "NOEQUALS".to_owned(),
-        String::new(),
-        "=".to_owned(),
-        "=x".to_owned(),
-    ]);
+    many.extend(["NOEQUALS".to_owned(), String::new(), "=".to_owned(), "=x".to_owned()]);
     let without = spec(&many);
     assert_eq!(stdout(&run(&words, &without)), without);
     many.push("OCI_X".to_owned());
@@ -219,10 +200,7 @@ fn odd_environments_are_decided_too() {
         assert_eq!(code(&output), 2, "{value:?}");
         let message = stderr(&output);
         assert_eq!(message.lines().count(), 1, "{message}");
-        assert!(
-            !message.trim_end().contains(char::is_control),
-            "{message:?}"
-        );
+        assert!(!message.trim_end().contains(char::is_control), "{message:?}");
     }
 }
 
@@ -233,10 +211,7 @@ fn a_broken_spec_that_asks_is_refused_with_the_place() {
     for (spec, reason) in [
         (r#"{"process":{"env":["OCI_X=a"]},"mounts":{}}"#, "mounts"),
         (r#"{"process":{"env":["OCI_X=a"],"env":[]}}"#, "given twice"),
-        (
-            &format!("[\"OCI_X=a\"{}", "[".repeat(100_000)),
-            "not a valid spec",
-        ),
+        (&format!("[\"OCI_X=a\"{}", "[".repeat(100_000)), "not a valid spec"),
     ] {
         let output = run(&words, spec);
         assert_eq!(code(&output), 1);

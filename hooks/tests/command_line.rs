@@ -42,11 +42,7 @@ impl Bench {
             let number = inotify::add_watch(&watch, &path, WatchFlags::OPEN).unwrap();
             configs.push((number, name));
         }
-        Self {
-            tree,
-            watch,
-            configs,
-        }
+        Self { tree, watch, configs }
     }
 
     /// The configs that a runtime opens, by their paths from the current folder.
@@ -59,10 +55,7 @@ impl Bench {
         let mut reader = Reader::new(&self.watch, &mut buffer);
         let mut opened = BTreeSet::new();
         while let Ok(event) = reader.next() {
-            let of = self
-                .configs
-                .iter()
-                .find(|(number, _)| *number == event.wd());
+            let of = self.configs.iter().find(|(number, _)| *number == event.wd());
             opened.insert(of.unwrap().1.clone());
         }
         opened
@@ -70,17 +63,11 @@ impl Bench {
 
     /// The configs that we take a runtime to open, of those that are there.
     fn understood(&self, words: &[&str]) -> (BTreeSet<String>, Option<&'static str>) {
-        let line: Vec<OsString> = ["--root", "state"]
-            .iter()
-            .chain(words)
-            .map(|word| OsString::from(*word))
-            .collect();
+        let line: Vec<OsString> =
+            ["--root", "state"].iter().chain(words).map(|word| OsString::from(*word)).collect();
         let arguments = Arguments::parse(&line);
         let cwd = self.tree.path("cwd");
-        let there = arguments
-            .creates
-            .iter()
-            .map(|create| cwd.join(&create.config));
+        let there = arguments.creates.iter().map(|create| cwd.join(&create.config));
         let there = there.filter_map(|path| path.canonicalize().ok());
         let cwd = cwd.canonicalize().unwrap();
         let name = |path: PathBuf| path.strip_prefix(&cwd).unwrap().display().to_string();
@@ -113,19 +100,10 @@ fn what_a_runtime_takes_is_understood() {
                 ("create --b=a id", "a/config.json"),
                 ("create -b b --bundle= id", ""),
                 ("create -b a --no-pivot --pid-file b -- id", "a/config.json"),
-                (
-                    "--debug --log b/log -log-format=json create --bundle a id",
-                    "a/config.json",
-                ),
-                (
-                    "-systemd-cgroup --rootless=auto run -d --keep -b a id",
-                    "a/config.json",
-                ),
+                ("--debug --log b/log -log-format=json create --bundle a id", "a/config.json"),
+                ("-systemd-cgroup --rootless=auto run -d --keep -b a id", "a/config.json"),
                 ("restore --bundle a --image-path b id", "a/config.json"),
-                (
-                    "restore -d --work-path b --empty-ns network -b a id",
-                    "a/config.json",
-                ),
+                ("restore -d --work-path b --empty-ns network -b a id", "a/config.json"),
                 ("-- create -b a id", "a/config.json"),
                 ("state a", ""),
                 ("--new create -b a id", ""),
@@ -145,14 +123,8 @@ fn what_a_runtime_takes_is_understood() {
                 ("run -b a -f other.json id", "other.json"),
                 ("run -b a --config=config.json id", "a/config.json"),
                 ("run --conf other.json id", "other.json"),
-                (
-                    "--cgroup-manager=cgroupfs --deb create -b a -- id",
-                    "a/config.json",
-                ),
-                (
-                    "--log-f json --log=b/log --cgroup-m cgroupfs create -b a id",
-                    "a/config.json",
-                ),
+                ("--cgroup-manager=cgroupfs --deb create -b a -- id", "a/config.json"),
+                ("--log-f json --log=b/log --cgroup-m cgroupfs create -b a id", "a/config.json"),
                 ("state a", ""),
                 ("--new create -b a id", ""),
             ],
@@ -163,10 +135,8 @@ fn what_a_runtime_takes_is_understood() {
         };
         for (line, expected) in lines {
             let opened = bench.opened_by(&runtime, &words(line));
-            let expected: Vec<&str> = Some(*expected)
-                .into_iter()
-                .filter(|e| !e.is_empty())
-                .collect();
+            let expected: Vec<&str> =
+                Some(*expected).into_iter().filter(|e| !e.is_empty()).collect();
             assert_eq!(opened, set(&expected), "{name} {line}");
             if opened.is_empty() {
                 continue;
@@ -186,16 +156,8 @@ fn what_a_runtime_takes_is_understood() {
 fn what_runtimes_take_differently_is_known_for_each() {
     let bench = Bench::new();
     for (line, runc, crun) in [
-        (
-            "create -b=a id",
-            Some("a/config.json"),
-            Some("=a/config.json"),
-        ),
-        (
-            "create -bundle=a id",
-            Some("a/config.json"),
-            Some("undle=a/config.json"),
-        ),
+        ("create -b=a id", Some("a/config.json"), Some("=a/config.json")),
+        ("create -bundle=a id", Some("a/config.json"), Some("undle=a/config.json")),
     ] {
         let (understood, _) = bench.understood(&words(line));
         for (name, expected) in [("runc", runc), ("crun", crun)] {
@@ -203,15 +165,8 @@ fn what_runtimes_take_differently_is_known_for_each() {
                 continue;
             };
             let opened = bench.opened_by(&runtime, &words(line));
-            assert_eq!(
-                opened,
-                expected.into_iter().map(str::to_owned).collect(),
-                "{name} {line}"
-            );
-            assert!(
-                opened.is_subset(&understood),
-                "{name} {line}: {understood:?}"
-            );
+            assert_eq!(opened, expected.into_iter().map(str::to_owned).collect(), "{name} {line}");
+            assert!(opened.is_subset(&understood), "{name} {line}: {understood:?}");
         }
         assert_eq!(understood.len(), 2, "{line}");
     }

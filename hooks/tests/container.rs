@@ -44,18 +44,12 @@ fn setup() -> Tree {
     node(&tree, "host/dev/xctl", FileType::BlockDevice, 2, 0o666);
     tree.file("bundle/rootfs/lib64/ld-linux-x86-64.so.2", "");
     let root = tree.path("host").display().to_string();
-    tree.file(
-        "config.toml",
-        format!("root = {root:?}\nruntimes = [\"runc\"]\n"),
-    );
+    tree.file("config.toml", format!("root = {root:?}\nruntimes = [\"runc\"]\n"));
     tree
 }
 
 /// A front end, and how a container is created by it.
-type FrontEnd = (
-    &'static str,
-    fn(&Tree, Value) -> Result<Created<'_>, String>,
-);
+type FrontEnd = (&'static str, fn(&Tree, Value) -> Result<Created<'_>, String>);
 
 const FRONT_ENDS: [FrontEnd; 2] = [
     ("runtime", |tree, spec| {
@@ -100,9 +94,7 @@ fn mounts_are_read_only_without_set_id_and_devices_and_private() {
             assert!(written.is_err(), "{front_end}: {path}");
         }
         // The container can't change the files of a folder either.
-        let file = fs::File::options()
-            .write(true)
-            .open(container.path("/opt/x/data/a"));
+        let file = fs::File::options().write(true).open(container.path("/opt/x/data/a"));
         let error = file.unwrap_err().raw_os_error();
         let read_only = rustix::io::Errno::ROFS;
         assert_eq!(error, Some(read_only.raw_os_error()), "{front_end}");
@@ -117,10 +109,9 @@ fn nodes_have_exactly_the_hosts_attributes() {
     for (front_end, create) in FRONT_ENDS {
         let tree = setup();
         let container = create(&tree, runtime::bundle(&tree, &["OCI_X=all"])).unwrap();
-        for (name, kind, minor, mode, owner) in [
-            ("x0", 0o020_000, 1, 0o640, (3, 4)),
-            ("xctl", 0o060_000, 2, 0o666, (0, 0)),
-        ] {
+        for (name, kind, minor, mode, owner) in
+            [("x0", 0o020_000, 1, 0o640, (3, 4)), ("xctl", 0o060_000, 2, 0o666, (0, 0))]
+        {
             let about = fs::symlink_metadata(container.path(&format!("/dev/{name}"))).unwrap();
             assert_eq!(about.mode(), kind | mode, "{front_end}: {name}");
             assert_eq!(about.rdev(), makedev(MAJOR, minor), "{front_end}: {name}");
@@ -140,19 +131,16 @@ fn only_the_devices_that_were_asked_for_open() {
         let tree = setup();
         let nodes: Vec<PathBuf> = (0..4)
             .flat_map(|minor| {
-                [
-                    ('c', FileType::CharacterDevice),
-                    ('b', FileType::BlockDevice),
-                ]
-                .map(|(letter, kind)| {
-                    node(&tree, &format!("try/{letter}{minor}"), kind, minor, 0o666)
-                })
+                [('c', FileType::CharacterDevice), ('b', FileType::BlockDevice)].map(
+                    |(letter, kind)| {
+                        node(&tree, &format!("try/{letter}{minor}"), kind, minor, 0o666)
+                    },
+                )
             })
             .collect();
-        for (environment, expected) in [
-            (&["OCI_X=all"][..], vec!["try/c1", "try/b2"]),
-            (&[], vec![]),
-        ] {
+        for (environment, expected) in
+            [(&["OCI_X=all"][..], vec!["try/c1", "try/b2"]), (&[], vec![])]
+        {
             let container = create(&tree, runtime::bundle(&tree, environment)).unwrap();
             let expected: Vec<_> = expected.iter().map(|path| tree.path(path)).collect();
             assert_eq!(container.may_open(&nodes), expected, "{front_end}");

@@ -37,10 +37,7 @@ fn setup() -> Tree {
     tree.file("bundle/rootfs/usr/lib64/ld-linux-x86-64.so.2", "");
     tree.link("bundle/rootfs/lib64", "usr/lib64");
     tree.folder("bundle/rootfs/run");
-    tree.file(
-        "bundle/rootfs/etc/ld.so.conf",
-        "include ld.so.conf.d/*.conf\n",
-    );
+    tree.file("bundle/rootfs/etc/ld.so.conf", "include ld.so.conf.d/*.conf\n");
     tree.file("volume/file", "user");
     let root = tree.path("host").display().to_string();
     let log = tree.path("log").display().to_string();
@@ -68,10 +65,7 @@ fn own_hook(tree: &Tree, words: &[&str]) -> Value {
 fn script(tree: &Tree, name: &str, text: &str) -> Value {
     let inner = tree.script(&format!("{name}.inner"), text);
     let pid = r#"sed -n 's/.*"pid":\([0-9]*\).*/\1/p'"#;
-    let outer = format!(
-        "exec nsenter --mount=/proc/$({pid})/ns/mnt {}",
-        inner.display()
-    );
+    let outer = format!("exec nsenter --mount=/proc/$({pid})/ns/mnt {}", inner.display());
     let path = tree.script(name, &outer);
     json!({"path": path, "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]})
 }
@@ -84,11 +78,7 @@ fn start(tree: &Tree, front_end: FrontEnd, mounts: Vec<Value>, show: &[&str]) ->
     });
     let text = show.collect::<Vec<_>>().join("\n");
     let out = tree.path("seen");
-    let look = script(
-        tree,
-        "look",
-        &format!("exec >{}\n{text}\ntrue", out.display()),
-    );
+    let look = script(tree, "look", &format!("exec >{}\n{text}\ntrue", out.display()));
     let mut spec = runtime::bundle(tree, &["OCI_X="]);
     spec["mounts"].as_array_mut().unwrap().extend(mounts);
     spec["root"]["path"] = json!(tree.path("bundle/rootfs"));
@@ -140,44 +130,19 @@ fn what_the_user_mounted_stays() {
     // What the user mounts where; then, what the library, the data and the user's file are.
     let cases: [Case; 9] = [
         (LIBRARY, "volume/file", ["user", "driver", "user"], LIBRARY),
-        (
-            "/opt/x/lib/../lib//libx.so.1/",
-            "volume/file",
-            ["user", "driver", "user"],
-            LIBRARY,
-        ),
-        (
-            "/way/lib/libx.so.1",
-            "volume/file",
-            ["user", "driver", "user"],
-            LIBRARY,
-        ),
-        (
-            "/opt/x/data",
-            "volume",
-            ["\u{7f}ELF\u{2}\u{1}", "user", "user"],
-            DATA,
-        ),
+        ("/opt/x/lib/../lib//libx.so.1/", "volume/file", ["user", "driver", "user"], LIBRARY),
+        ("/way/lib/libx.so.1", "volume/file", ["user", "driver", "user"], LIBRARY),
+        ("/opt/x/data", "volume", ["\u{7f}ELF\u{2}\u{1}", "user", "user"], DATA),
         (
             "/opt/x/data/mine",
             "volume",
             ["\u{7f}ELF\u{2}\u{1}", "none", "user"],
             "/opt/x/data/mine/file",
         ),
-        (
-            "/opt/x/lib",
-            "volume",
-            ["none", "driver", "user"],
-            "/opt/x/lib/file",
-        ),
+        ("/opt/x/lib", "volume", ["none", "driver", "user"], "/opt/x/lib/file"),
         ("/opt/x/", "volume", ["none", "none", "user"], "/opt/x/file"),
         ("/way", "volume", ["none", "none", "user"], "/opt/x/file"),
-        (
-            "/elsewhere",
-            "volume",
-            ["\u{7f}ELF\u{2}\u{1}", "driver", "user"],
-            "/elsewhere/file",
-        ),
+        ("/elsewhere", "volume", ["\u{7f}ELF\u{2}\u{1}", "driver", "user"], "/elsewhere/file"),
     ];
     for front_end in ALL {
         for (destination, source, expected, file) in cases {
@@ -189,18 +154,9 @@ fn what_the_user_mounted_stays() {
             let seen: Vec<&str> = seen.lines().collect();
             let case = format!("{front_end:?} {destination}");
             assert_eq!(seen, expected, "{case}");
-            assert_eq!(
-                fs::read_dir(tree.path("volume")).unwrap().count(),
-                1,
-                "{case}"
-            );
+            assert_eq!(fs::read_dir(tree.path("volume")).unwrap().count(), 1, "{case}");
             let noted = tree.text("log").contains("stays as it is: ");
-            assert_eq!(
-                noted,
-                destination != "/elsewhere",
-                "{case}: {}",
-                tree.text("log")
-            );
+            assert_eq!(noted, destination != "/elsewhere", "{case}: {}", tree.text("log"));
         }
     }
 }
@@ -238,11 +194,9 @@ fn nothing_is_written_into_a_volume() {
         return;
     }
     let drop_in = "bundle/rootfs/etc/ld.so.conf.d/00-oci-decorator.conf";
-    for (how, cache_only) in [
-        (FrontEnd::Runtime, false),
-        (FrontEnd::Hook, false),
-        (FrontEnd::Hook, true),
-    ] {
+    for (how, cache_only) in
+        [(FrontEnd::Runtime, false), (FrontEnd::Hook, false), (FrontEnd::Hook, true)]
+    {
         for (destination, beneath) in [("/etc", false), ("/etc/ld.so.conf.d", true)] {
             let tree = setup();
             tree.folder("bundle/rootfs/etc/ld.so.conf.d");
@@ -251,11 +205,7 @@ fn nothing_is_written_into_a_volume() {
             let mut spec = runtime::bundle(&tree, &["OCI_X="]);
             let volume = bind(&tree, destination, "volume");
             spec["mounts"].as_array_mut().unwrap().push(volume);
-            let words: &[&str] = if cache_only {
-                &["--library-cache", "OCI_X="]
-            } else {
-                &[]
-            };
+            let words: &[&str] = if cache_only { &["--library-cache", "OCI_X="] } else { &[] };
             if how == FrontEnd::Hook {
                 spec["hooks"] = json!({"createRuntime": [own_hook(&tree, words)]});
             }
@@ -304,9 +254,7 @@ fn a_mount_of_another_hook_is_left_alone() {
     let hidden = "a mount in the container hides /etc/ld.so.cache";
     assert_eq!(log.matches(hidden).count(), 1, "{log}");
     // What can be made beneath the mount is made.
-    assert!(tree
-        .text("bundle/rootfs/etc/ld.so.cache")
-        .contains("libx.so.1"));
+    assert!(tree.text("bundle/rootfs/etc/ld.so.cache").contains("libx.so.1"));
 }
 
 #[test]
@@ -334,14 +282,9 @@ fn a_file_in_anothers_mount_is_left_alone() {
         assert_eq!(entries(&tree, "volume"), ["file", "lib"]);
         assert_eq!(entries(&tree, "volume/lib"), theirs);
         let log = tree.text("log");
-        assert!(
-            log.contains("the mount at /opt/x/lib/libx.so.1 in the container stays"),
-            "{log}"
-        );
+        assert!(log.contains("the mount at /opt/x/lib/libx.so.1 in the container stays"), "{log}");
         // What can be made beneath the mount is made.
-        assert!(tree
-            .text("bundle/rootfs/etc/ld.so.cache")
-            .contains("libx.so.1"));
+        assert!(tree.text("bundle/rootfs/etc/ld.so.cache").contains("libx.so.1"));
     }
 }
 
@@ -371,9 +314,7 @@ fn mounts_in_a_bundles_root_are_not_written_to() {
         assert_eq!(entries(&tree, "volume"), ["file"], "{prefix}");
         let cache = tree.path("bundle/rootfs/etc/ld.so.cache");
         assert_eq!(cache.exists(), beneath, "{prefix}");
-        let warned = tree
-            .text("log")
-            .contains("can't update the image's library cache");
+        let warned = tree.text("log").contains("can't update the image's library cache");
         assert_eq!(warned, !beneath, "{prefix}: {}", tree.text("log"));
     }
 }
@@ -419,10 +360,7 @@ fn the_hosts_own_root_is_refused_by_every_front_end() {
 fn refused(output: &Output, path: &str) {
     let message = stderr(output);
     assert_eq!(code(output), 1, "{path}: {message}");
-    assert!(
-        message.contains("nothing is done to it"),
-        "{path}: {message}"
-    );
+    assert!(message.contains("nothing is done to it"), "{path}: {message}");
 }
 
 /// Calls the hook with a process in a mount namespace of its own.
@@ -476,11 +414,7 @@ fn folders_have_their_parents_owner_and_a_mode_of_their_own() {
             ("opt/x/empty", (100_000, 100_001), 0o40_755),
             ("etc/ld.so.conf.d", (100_002, 100_003), 0o40_755),
             ("etc/ld.so.cache", (100_002, 100_003), 0o100_644),
-            (
-                "etc/ld.so.conf.d/00-oci-decorator.conf",
-                (100_002, 100_003),
-                0o100_644,
-            ),
+            ("etc/ld.so.conf.d/00-oci-decorator.conf", (100_002, 100_003), 0o100_644),
         ] {
             let about = fs::metadata(tree.path(&format!("bundle/rootfs/{path}"))).unwrap();
             let found = ((about.uid(), about.gid()), about.mode());
@@ -525,10 +459,7 @@ fn assert_attributes(mounts: &str, target: &str, expected: &[&str]) {
     let line = line.unwrap_or_else(|| panic!("{target} is not mounted: {mounts}"));
     let fields: Vec<&str> = line.split(' ').collect();
     for option in expected {
-        assert!(
-            fields[5].split(',').any(|o| o == *option),
-            "{option}: {line}"
-        );
+        assert!(fields[5].split(',').any(|o| o == *option), "{option}: {line}");
     }
     assert_eq!(fields[6], "-", "not private: {line}");
 }
@@ -542,10 +473,7 @@ fn nodes_that_are_mounted_are_only_devices() {
     let tree = setup();
     let vendor = VENDOR.replace("\"libraries\"", "\"devices\": [\"x0\"], \"libraries\"");
     tree.file("host/etc/oci-decorator/oci-decorator.d/x.json", vendor);
-    let (kind, numbers) = (
-        rustix::fs::FileType::CharacterDevice,
-        rustix::fs::makedev(1, 3),
-    );
+    let (kind, numbers) = (rustix::fs::FileType::CharacterDevice, rustix::fs::makedev(1, 3));
     let node = tree.folder("host/dev").join("x0");
     let mode = rustix::fs::Mode::from_raw_mode(0o666);
     rustix::fs::mknodat(rustix::fs::CWD, node, kind, mode, numbers).unwrap();
@@ -562,11 +490,7 @@ fn nodes_that_are_mounted_are_only_devices() {
     tree.file("bundle/config.json", spec.to_string());
     let mut owner = Command::new("chown");
     owner.args(["-R", "100000:100000"]);
-    assert!(owner
-        .arg(tree.path("bundle/rootfs"))
-        .status()
-        .unwrap()
-        .success());
+    assert!(owner.arg(tree.path("bundle/rootfs")).status().unwrap().success());
     let open: fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o711);
     fs::set_permissions(tree.0.path(), open).unwrap();
     let output = runtime::run(&mut Command::new("runc"), &tree);
@@ -612,9 +536,7 @@ fn libraries_that_a_cdi_document_mounted_are_cached() {
     spec["hooks"] = json!({"createRuntime": [hook]});
     let output = run_with(&tree, FrontEnd::Hook, &spec.to_string());
     assert_eq!(code(&output), 0, "{}", stderr(&output));
-    assert!(tree
-        .text("bundle/rootfs/etc/ld.so.cache")
-        .contains("/opt/x/lib/libx.so.1\0"));
+    assert!(tree.text("bundle/rootfs/etc/ld.so.cache").contains("/opt/x/lib/libx.so.1\0"));
     assert!(tree.path("bundle/rootfs/opt/x/empty").is_dir());
     let log = tree.text("log");
     assert!(!log.contains("stays as it is"), "{log}");
@@ -630,10 +552,7 @@ fn starts_leave_no_mount_behind() {
     let mut spec = runtime::bundle(&tree, &["OCI_X="]);
     let hook = own_hook(&tree, &[]);
     spec["hooks"] = json!({"createRuntime": [hook, hook]});
-    spec["mounts"]
-        .as_array_mut()
-        .unwrap()
-        .push(bind(&tree, "/etc/ld.so.conf.d", "volume"));
+    spec["mounts"].as_array_mut().unwrap().push(bind(&tree, "/etc/ld.so.conf.d", "volume"));
     tree.file("bundle/config.json", spec.to_string());
     let shown = tree.shown();
     // Of this tree only: mounts of other tests go when their folders are removed. The name is

@@ -28,10 +28,7 @@ fn what_is_recorded_is_what_happens() {
     }
     let files: Vec<PathBuf> = sorted(Path::new(FOLDER), "cases");
     let played: Vec<Played> = std::thread::scope(|scope| {
-        let threads: Vec<_> = files
-            .iter()
-            .map(|file| scope.spawn(|| play(file)))
-            .collect();
+        let threads: Vec<_> = files.iter().map(|file| scope.spawn(|| play(file))).collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()
     });
     let mut messages = String::from(HEAD);
@@ -39,10 +36,7 @@ fn what_is_recorded_is_what_happens() {
     for (file, played) in files.iter().zip(&played) {
         let name = file.file_stem().unwrap().to_string_lossy();
         for (case, lines) in &played.messages {
-            let new: Vec<_> = lines
-                .lines()
-                .filter(|l| known.insert(l.to_string()))
-                .collect();
+            let new: Vec<_> = lines.lines().filter(|l| known.insert(l.to_string())).collect();
             if !new.is_empty() {
                 writeln!(messages, "\n{name}: {case}\n    {}", new.join("\n    ")).unwrap();
             }
@@ -76,20 +70,14 @@ fn compare(file: &Path, text: &str) -> String {
     }
     let tree = Tree::new();
     tree.file("now", text);
-    let diff = Command::new("diff")
-        .args(["-U2"])
-        .arg(file)
-        .arg(tree.path("now"))
-        .output()
-        .unwrap();
+    let diff = Command::new("diff").args(["-U2"]).arg(file).arg(tree.path("now")).output().unwrap();
     String::from_utf8_lossy(&diff.stdout).into_owned()
 }
 
 fn sorted(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path());
-    let mut found: Vec<_> = entries
-        .filter(|p| p.extension().is_some_and(|e| e == extension))
-        .collect();
+    let mut found: Vec<_> =
+        entries.filter(|p| p.extension().is_some_and(|e| e == extension)).collect();
     found.sort();
     found
 }
@@ -109,10 +97,7 @@ struct Group {
 
 fn play(file: &Path) -> Played {
     let text = fs::read_to_string(file).unwrap();
-    let mut played = Played {
-        recorded: String::new(),
-        messages: Vec::new(),
-    };
+    let mut played = Played { recorded: String::new(), messages: Vec::new() };
     let mut group = Group::default();
     let mut tree: Option<Tree> = None;
     let mut results = BTreeMap::new();
@@ -130,10 +115,7 @@ fn play(file: &Path) -> Played {
             ">" | "$" | "&" => {
                 if key != "&" {
                     tree = Some(Tree::new());
-                    group
-                        .setup
-                        .iter()
-                        .for_each(|line| prepare(tree.as_ref().unwrap(), line));
+                    group.setup.iter().for_each(|line| prepare(tree.as_ref().unwrap(), line));
                 }
                 let tree = tree.as_ref().expect("a case before");
                 let result = if key == ">" {
@@ -154,16 +136,15 @@ fn play(file: &Path) -> Played {
 
 /// A long result that a case of the group had before, but for the number of config.json, in one line.
 fn shortened(result: &str, case: &str, results: &mut BTreeMap<String, String>) -> String {
-    let (numbers, rest): (Vec<_>, Vec<_>) = result
-        .lines()
-        .partition(|line| line.starts_with("config.json "));
+    let (numbers, rest): (Vec<_>, Vec<_>) =
+        result.lines().partition(|line| line.starts_with("config.json "));
     if rest.len() < 4 {
         return result.to_owned();
     }
     match results.entry(rest.join("\n")) {
-        Entry::Occupied(known) => format!("{}\nthe rest as {}", numbers.join("\n"), known.get())
-            .trim()
-            .to_owned(),
+        Entry::Occupied(known) => {
+            format!("{}\nthe rest as {}", numbers.join("\n"), known.get()).trim().to_owned()
+        }
         Entry::Vacant(free) => {
             free.insert(case.to_owned());
             result.to_owned()
@@ -193,37 +174,24 @@ fn words(line: &str) -> Vec<String> {
 fn prepare(tree: &Tree, line: &str) {
     let all = words(line);
     let word = |at: usize| all[at].as_str();
-    let rest = |after: usize| {
-        line.splitn(after + 2, ' ')
-            .nth(after + 1)
-            .unwrap_or_default()
-    };
+    let rest = |after: usize| line.splitn(after + 2, ' ').nth(after + 1).unwrap_or_default();
     match word(0) {
         "host" => {
             let text = fs::read_to_string(format!("{FOLDER}/hosts/{}", word(1))).unwrap();
-            let lines = text
-                .lines()
-                .filter(|line| !line.is_empty() && !line.starts_with('#'));
+            let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
             lines.for_each(|line| prepare(tree, line));
         }
         "folder" => _ = tree.folder(word(1)),
         "file" => {
             let content = fs::read_to_string(format!("{FOLDER}/files/{}", word(2))).unwrap();
-            tree.file(
-                word(1),
-                content.replace("@/", &format!("{}/", tree.shown())),
-            );
+            tree.file(word(1), content.replace("@/", &format!("{}/", tree.shown())));
         }
         "write" => {
-            let content = rest(1)
-                .replace("\\n", "\n")
-                .replace("@/", &format!("{}/", tree.shown()));
+            let content = rest(1).replace("\\n", "\n").replace("@/", &format!("{}/", tree.shown()));
             tree.file(word(1), content);
         }
         "add" => {
-            let content = rest(1)
-                .replace("\\n", "\n")
-                .replace("@/", &format!("{}/", tree.shown()));
+            let content = rest(1).replace("\\n", "\n").replace("@/", &format!("{}/", tree.shown()));
             let before = fs::read_to_string(tree.path(word(1))).unwrap_or_default();
             tree.file(word(1), before + &content + "\n");
         }
@@ -235,12 +203,7 @@ fn prepare(tree: &Tree, line: &str) {
         "link" => tree.link(word(1), word(2)),
         "remove" => {
             let path = tree.path(word(1));
-            if path.is_dir() {
-                fs::remove_dir_all(path)
-            } else {
-                fs::remove_file(path)
-            }
-            .unwrap();
+            if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
         }
         "mode" => {
             let mode = u32::from_str_radix(word(1), 8).unwrap();
@@ -269,14 +232,8 @@ fn prepare(tree: &Tree, line: &str) {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             let (major, minor) = word(2).split_once(':').unwrap();
             let number = makedev(major.parse().unwrap(), minor.parse().unwrap());
-            mknodat(
-                CWD,
-                &path,
-                FileType::CharacterDevice,
-                Mode::from_raw_mode(0o600),
-                number,
-            )
-            .unwrap();
+            mknodat(CWD, &path, FileType::CharacterDevice, Mode::from_raw_mode(0o600), number)
+                .unwrap();
             let mode = u32::from_str_radix(all.get(3).map_or("666", String::as_str), 8).unwrap();
             fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
             let group = all.get(4).map(|group| group.parse().unwrap());
@@ -313,24 +270,13 @@ fn ask(tree: &Tree, group: &Group, asked: &[String]) -> Outcome {
         if let Some(text) = word.strip_prefix("text:") {
             raw = Some(text.replace("\\n", "\n"));
         } else if let Some((name, value)) = word.strip_prefix('%').and_then(|w| w.split_once('=')) {
-            variables.push((
-                name.to_owned(),
-                value.replace("@/", &format!("{}/", tree.shown())),
-            ));
+            variables.push((name.to_owned(), value.replace("@/", &format!("{}/", tree.shown()))));
         } else if let Some((key, value)) = word.strip_prefix('@').and_then(|w| w.split_once('=')) {
             spec["annotations"][key] = json!(value);
         } else if let Some(capability) = word.strip_prefix('+') {
-            push(
-                &mut spec,
-                "/process/capabilities/bounding",
-                json!(capability),
-            );
+            push(&mut spec, "/process/capabilities/bounding", json!(capability));
         } else if let Some(path) = word.strip_prefix("hook:") {
-            push(
-                &mut spec,
-                "/hooks/prestart",
-                json!({"path": path, "args": [path, "prestart"]}),
-            );
+            push(&mut spec, "/hooks/prestart", json!({"path": path, "args": [path, "prestart"]}));
         } else if let Some(id) = word.strip_prefix("device:") {
             let destination = format!("/var/run/nvidia-container-devices/{id}");
             push(
@@ -397,22 +343,14 @@ fn command(tree: &Tree, line: &[String]) -> Outcome {
     let variables: Vec<_> = line[..split]
         .iter()
         .map(|word| word[1..].split_once('=').unwrap())
-        .map(|(name, value)| {
-            (
-                name.to_owned(),
-                value.replace("@/", &format!("{}/", tree.shown())),
-            )
-        })
+        .map(|(name, value)| (name.to_owned(), value.replace("@/", &format!("{}/", tree.shown()))))
         .collect();
     if matches!(
         line[split].as_str(),
         "write" | "add" | "replace" | "remove" | "node" | "link" | "mode"
     ) {
         prepare(tree, &line[split..].join(" "));
-        return Outcome {
-            result: String::new(),
-            said: String::new(),
-        };
+        return Outcome { result: String::new(), said: String::new() };
     }
     start(tree, &line[split..], &variables, None)
 }
@@ -430,29 +368,18 @@ fn start(
     let _ = fs::remove_file(tree.path("log"));
     let state = json!({"ociVersion": "1.0.2", "id": "c1", "status": "creating", "pid": 1, "bundle": tree.path("bundle")});
     let input = input.map_or_else(|| state.to_string(), str::to_owned);
-    let folder = [
-        ("bundle/rootfs", line[0] == "nvidia-cdi-hook"),
-        ("bundle", true),
-        ("", true),
-    ];
-    let folder = folder
-        .iter()
-        .find(|(folder, fits)| *fits && tree.path(folder).is_dir());
+    let folder = [("bundle/rootfs", line[0] == "nvidia-cdi-hook"), ("bundle", true), ("", true)];
+    let folder = folder.iter().find(|(folder, fits)| *fits && tree.path(folder).is_dir());
     let nvidia = tree.path("nvidia.toml");
     let mut child = program(&line[0])
         .args(line[1..].iter().map(|word| {
-            word.replace("@/", &format!("{shown}/"))
-                .replace("=@", &format!("={shown}"))
+            word.replace("@/", &format!("{shown}/")).replace("=@", &format!("={shown}"))
         }))
         .env_clear()
         .env("PATH", format!("{shown}/bin"))
         .envs(profile().map(|path| ("LLVM_PROFILE_FILE", path)))
         .env("OCI_DECORATOR_CONFIG", tree.path("config.toml"))
-        .envs(
-            nvidia
-                .is_file()
-                .then_some(("NVIDIA_CTK_CONFIG_FILE_PATH", &nvidia)),
-        )
+        .envs(nvidia.is_file().then_some(("NVIDIA_CTK_CONFIG_FILE_PATH", &nvidia)))
         .envs(variables.iter().map(|(name, value)| (name, value)))
         .current_dir(tree.path(folder.unwrap().0))
         .stdin(Stdio::piped())
@@ -470,13 +397,9 @@ fn start(
     feeder.join().unwrap();
     let neutral = |bytes: &[u8]| {
         let text = String::from_utf8_lossy(bytes).replace(PROGRAM, "<program>");
-        text.replace(&shown, "@")
-            .replace(env!("CARGO_PKG_VERSION"), "<version>")
+        text.replace(&shown, "@").replace(env!("CARGO_PKG_VERSION"), "<version>")
     };
-    let mut outcome = Outcome {
-        result: String::new(),
-        said: neutral(&output.stderr),
-    };
+    let mut outcome = Outcome { result: String::new(), said: neutral(&output.stderr) };
     match output.status.code() {
         Some(0) => {}
         code => writeln!(outcome.result, "exit {}", code.unwrap_or(-1)).unwrap(),
@@ -490,12 +413,7 @@ fn start(
         shown_text(&mut outcome.result, &printed);
     } else if let Some(value) = document(&printed) {
         judge_cdi(&mut outcome.result, &output.stdout);
-        value_lines(
-            &mut outcome.result,
-            "",
-            &brief_cdi(masked(value, &mut outcome.said)),
-            0,
-        );
+        value_lines(&mut outcome.result, "", &brief_cdi(masked(value, &mut outcome.said)), 0);
     } else if let Some(low) = printed.strip_prefix("low ") {
         write!(outcome.result, "started {low}").unwrap();
     } else {
@@ -521,11 +439,7 @@ fn judge_cdi(out: &mut String, text: &[u8]) {
     };
     let shown = String::from_utf8_lossy(text);
     if shown.contains("cdiVersion") && shown.contains("containerEdits") {
-        let suffix = if shown.starts_with('{') {
-            "json"
-        } else {
-            "yaml"
-        };
+        let suffix = if shown.starts_with('{') { "json" } else { "yaml" };
         let tree = Tree::new();
         let file = tree.file(&format!("spec.{suffix}"), text);
         let output = Command::new(validator).arg(file).output().unwrap();
@@ -541,9 +455,9 @@ fn document(text: &str) -> Option<Value> {
     if let Ok(value) = serde_json::from_str(text) {
         return Some(value);
     }
-    let text = text.strip_prefix('#').map_or(text, |rest| {
-        rest.split_once('\n').map_or("", |(_, rest)| rest)
-    });
+    let text = text
+        .strip_prefix('#')
+        .map_or(text, |rest| rest.split_once('\n').map_or("", |(_, rest)| rest));
     if !text.starts_with("---") {
         return None;
     }
@@ -578,11 +492,9 @@ fn masked(value: Value, said: &mut String) -> Value {
             json!("…")
         }
         Value::Array(items) => items.into_iter().map(|item| masked(item, said)).collect(),
-        Value::Object(map) => Value::Object(
-            map.into_iter()
-                .map(|(key, value)| (key, masked(value, said)))
-                .collect(),
-        ),
+        Value::Object(map) => {
+            Value::Object(map.into_iter().map(|(key, value)| (key, masked(value, said))).collect())
+        }
         other => other,
     }
 }
@@ -594,12 +506,7 @@ fn brief_cdi(value: Value) -> Value {
     match value {
         Value::Array(items) => items.into_iter().map(brief_cdi).collect(),
         Value::Object(map) => {
-            let text = |key: &str| {
-                map.get(key)
-                    .and_then(Value::as_str)
-                    .unwrap_or("?")
-                    .to_owned()
-            };
+            let text = |key: &str| map.get(key).and_then(Value::as_str).unwrap_or("?").to_owned();
             let keys: Vec<_> = map.keys().map(String::as_str).collect();
             let at = |source: String, target: String| match source.strip_suffix(&target) {
                 Some(root) => format!("{root}|{target}"),
@@ -615,15 +522,10 @@ fn brief_cdi(value: Value) -> Value {
                 }
                 ["containerPath", "hostPath", "options"] => {
                     let options = map["options"].to_string().replace(['[', ']', '"'], "");
-                    json!(format!(
-                        "{} {options}",
-                        at(text("hostPath"), text("containerPath"))
-                    ))
+                    json!(format!("{} {options}", at(text("hostPath"), text("containerPath"))))
                 }
                 _ => Value::Object(
-                    map.into_iter()
-                        .map(|(key, value)| (key, brief_cdi(value)))
-                        .collect(),
+                    map.into_iter().map(|(key, value)| (key, brief_cdi(value))).collect(),
                 ),
             }
         }
@@ -702,12 +604,7 @@ fn value_changes(out: &mut String, at: &str, before: &Value, after: &Value) {
         (Value::Array(old), Value::Array(new)) => {
             let front = old.iter().zip(new).take_while(|(a, b)| a == b).count();
             let (old, new) = (&old[front..], &new[front..]);
-            let back = old
-                .iter()
-                .rev()
-                .zip(new.iter().rev())
-                .take_while(|(a, b)| a == b)
-                .count();
+            let back = old.iter().rev().zip(new.iter().rev()).take_while(|(a, b)| a == b).count();
             old[..old.len() - back]
                 .iter()
                 .for_each(|item| writeln!(out, "{at} - {}", brief(item)).unwrap());
@@ -722,13 +619,9 @@ fn value_changes(out: &mut String, at: &str, before: &Value, after: &Value) {
 /// The usual forms of devices and mounts in fewer words; any other one whole.
 fn brief(item: &Value) -> String {
     let text = |key: &str| item[key].as_str().unwrap_or("?").to_owned();
-    let keys = item
-        .as_object()
-        .map(|map| map.keys().map(String::as_str).collect::<BTreeSet<_>>());
-    let is = |names: &[&str]| {
-        keys.as_ref()
-            .is_some_and(|keys| *keys == names.iter().copied().collect())
-    };
+    let keys = item.as_object().map(|map| map.keys().map(String::as_str).collect::<BTreeSet<_>>());
+    let is =
+        |names: &[&str]| keys.as_ref().is_some_and(|keys| *keys == names.iter().copied().collect());
     if is(&["path", "type", "major", "minor", "fileMode", "uid", "gid"]) {
         let mode = item["fileMode"].as_u64().unwrap_or_default();
         let owner = format!("{}:{}", item["uid"], item["gid"]);
@@ -741,11 +634,7 @@ fn brief(item: &Value) -> String {
         );
     }
     if is(&["allow", "type", "major", "minor", "access"]) {
-        let verb = if item["allow"] == true {
-            "allow"
-        } else {
-            "deny"
-        };
+        let verb = if item["allow"] == true { "allow" } else { "deny" };
         return format!(
             "{verb} {} {}:{} {}",
             text("type"),
@@ -767,8 +656,7 @@ fn brief(item: &Value) -> String {
 }
 
 fn shown_text(out: &mut String, text: &str) {
-    text.lines()
-        .for_each(|line| writeln!(out, "| {line}").unwrap());
+    text.lines().for_each(|line| writeln!(out, "| {line}").unwrap());
     if !text.is_empty() && !text.ends_with('\n') {
         writeln!(out, "| (no end of line)").unwrap();
     }
@@ -788,20 +676,13 @@ fn snapshot(tree: &Tree) -> Files {
         let found = fs::symlink_metadata(&path).unwrap();
         let kind = found.file_type();
         let content = if kind.is_symlink() {
-            fs::read_link(&path)
-                .unwrap()
-                .into_os_string()
-                .into_encoded_bytes()
+            fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes()
         } else if kind.is_file() {
             fs::read(&path).unwrap()
         } else {
             Vec::new()
         };
-        let number = if kind.is_char_device() {
-            found.rdev()
-        } else {
-            0
-        };
+        let number = if kind.is_char_device() { found.rdev() } else { 0 };
         files.insert(name, (found.mode(), number, content));
     }
     files
@@ -823,17 +704,9 @@ fn changed_files(
         }
         let (mode, number, content) = new;
         let (kind, mode) = (mode & 0o170_000, mode & 0o7777);
-        let verb = if before.contains_key(name) {
-            "changed"
-        } else {
-            "new"
-        };
+        let verb = if before.contains_key(name) { "changed" } else { "new" };
         let usual = mode == if kind == 0o040_000 { 0o755 } else { 0o644 };
-        let mode = if usual || kind == 0o120_000 {
-            String::new()
-        } else {
-            format!(" {mode:o}")
-        };
+        let mode = if usual || kind == 0o120_000 { String::new() } else { format!(" {mode:o}") };
         let text = neutral(content);
         match kind {
             0o040_000 => writeln!(outcome.result, "{verb} {name}/{mode}").unwrap(),
@@ -865,9 +738,7 @@ fn changed_files(
                 } else {
                     shown_text(&mut lines, &text);
                 }
-                lines
-                    .lines()
-                    .for_each(|line| writeln!(outcome.result, "  {line}").unwrap());
+                lines.lines().for_each(|line| writeln!(outcome.result, "  {line}").unwrap());
             }
         }
     }
@@ -875,35 +746,23 @@ fn changed_files(
 
 /// Starts a container of the real runc with the program as its hook, and looks into it.
 fn hooked(tree: &Tree, asked: &Value, words: &[String], variables: &[(String, String)]) -> Outcome {
-    let mut outcome = Outcome {
-        result: String::new(),
-        said: String::new(),
-    };
+    let mut outcome = Outcome { result: String::new(), said: String::new() };
     if runtime::find("runc").is_none() {
         return outcome;
     }
-    let entries: Vec<_> = asked["process"]["env"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|e| e.as_str().unwrap())
-        .collect();
+    let entries: Vec<_> =
+        asked["process"]["env"].as_array().unwrap().iter().map(|e| e.as_str().unwrap()).collect();
     let mut spec = runtime::bundle(tree, &entries);
     spec["annotations"] = asked["annotations"].clone();
     if spec["annotations"].is_null() {
         spec.as_object_mut().unwrap().remove("annotations");
     }
-    let more = asked["mounts"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter(|mount| mount["type"] == "bind");
+    let more =
+        asked["mounts"].as_array().into_iter().flatten().filter(|mount| mount["type"] == "bind");
     spec["mounts"].as_array_mut().unwrap().extend(more.cloned());
     let (stage, arguments) = words.split_first().unwrap();
-    let arguments: Vec<_> = arguments
-        .iter()
-        .map(|word| word.replace("@/", &format!("{}/", tree.shown())))
-        .collect();
+    let arguments: Vec<_> =
+        arguments.iter().map(|word| word.replace("@/", &format!("{}/", tree.shown()))).collect();
     let environment: Vec<_> = variables
         .iter()
         .map(|(name, value)| format!("{name}={value}"))
@@ -914,9 +773,7 @@ fn hooked(tree: &Tree, asked: &Value, words: &[String], variables: &[(String, St
     let before = snapshot(tree);
     let shown = tree.shown();
     let neutral = |bytes: &[u8]| {
-        String::from_utf8_lossy(bytes)
-            .replace(PROGRAM, "<program>")
-            .replace(&shown, "@")
+        String::from_utf8_lossy(bytes).replace(PROGRAM, "<program>").replace(&shown, "@")
     };
     let mut runc = Command::new("runc");
     match runtime::create(&mut runc, tree) {
@@ -933,15 +790,12 @@ fn hooked(tree: &Tree, asked: &Value, words: &[String], variables: &[(String, St
             // Those of the runtime are links, a console, and nodes of the kernel's own.
             let mut nodes = Vec::new();
             find_nodes(&container.path("/dev"), &mut nodes);
-            for (path, found) in nodes
-                .iter()
-                .filter(|(_, found)| rustix::fs::major(found.rdev()) == 240)
+            for (path, found) in
+                nodes.iter().filter(|(_, found)| rustix::fs::major(found.rdev()) == 240)
             {
                 let name = path.strip_prefix(container.path("/dev")).unwrap().display();
-                let (major, minor) = (
-                    rustix::fs::major(found.rdev()),
-                    rustix::fs::minor(found.rdev()),
-                );
+                let (major, minor) =
+                    (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev()));
                 writeln!(
                     outcome.result,
                     "node /dev/{name} c {major}:{minor} {:o} {}:{}",
@@ -960,10 +814,7 @@ fn hooked(tree: &Tree, asked: &Value, words: &[String], variables: &[(String, St
 }
 
 fn find_nodes(folder: &Path, found: &mut Vec<(PathBuf, fs::Metadata)>) {
-    let mut entries: Vec<_> = fs::read_dir(folder)
-        .unwrap()
-        .map(|e| e.unwrap().path())
-        .collect();
+    let mut entries: Vec<_> = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
     entries.sort();
     for path in entries {
         let about = fs::symlink_metadata(&path).unwrap();

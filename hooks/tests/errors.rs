@@ -14,8 +14,7 @@ const USER: u32 = 1000;
 /// The line about what to do, which is the last one.
 fn what_to_do(text: &str) -> &str {
     let last = text.lines().last().unwrap_or_default();
-    last.strip_prefix(MARK)
-        .unwrap_or_else(|| panic!("{text} has no line {MARK}"))
+    last.strip_prefix(MARK).unwrap_or_else(|| panic!("{text} has no line {MARK}"))
 }
 
 /// Runs `oci-decorator` as an ordinary user.
@@ -71,11 +70,7 @@ fn specifications_that_can_not_be_used() {
 
 #[test]
 fn what_engines_start_prints_one_line() {
-    for words in [
-        &["prestart", "--colour"][..],
-        &["precreate", "--colour"],
-        &["prestart"],
-    ] {
+    for words in [&["prestart", "--colour"][..], &["precreate", "--colour"], &["prestart"]] {
         let output = run(words, "no state");
         assert_ne!(code(&output), 0);
         let text = stderr(&output);

@@ -19,10 +19,7 @@ fn setup() -> Tree {
     let vendor = |root: &str| {
         format!(r#"{{"activation_flag": "OCI_X", "driver_feature": ["run"], {root} {INVENTORY}}}"#)
     };
-    tree.file(
-        "host/etc/oci-decorator/oci-decorator.d/x.json",
-        vendor("\"root\": \"/store\","),
-    );
+    tree.file("host/etc/oci-decorator/oci-decorator.d/x.json", vendor("\"root\": \"/store\","));
     // The program in the container checks the same inventory there.
     tree.file("bundle/rootfs/vendors/x.json", vendor(""));
     tree.library("host/store/opt/x/lib/libx.so.1.2", "libx.so.1", &[]);
@@ -30,10 +27,7 @@ fn setup() -> Tree {
     tree.file("host/store/opt/x/data/a", "");
     tree.folder("host/dev");
     tree.file("bundle/rootfs/lib64/ld-linux-x86-64.so.2", "");
-    tree.file(
-        "bundle/rootfs/etc/ld.so.conf",
-        "include ld.so.conf.d/*.conf\n",
-    );
+    tree.file("bundle/rootfs/etc/ld.so.conf", "include ld.so.conf.d/*.conf\n");
     let root = tree.path("host").display().to_string();
     tree.file("config.toml", format!("root = {root:?}\n"));
     tree
@@ -149,17 +143,11 @@ fn a_state_that_can_not_be_used_is_one_line() {
     let cases = [
         (String::new(), "not valid JSON"),
         (json!({"id": "c", "pid": 5}).to_string(), "\"bundle\""),
-        (
-            json!({"bundle": "/nowhere", "pid": 5}).to_string(),
-            "/nowhere/config.json",
-        ),
+        (json!({"bundle": "/nowhere", "pid": 5}).to_string(), "/nowhere/config.json"),
         (state(Value::Null), "\"pid\": expected a number, found null"),
         (state(json!(0)), "0 is not the container's process"),
         (state(json!(i32::MAX)), "is gone"),
-        (
-            state(json!(std::process::id())),
-            "no mount namespace of its own",
-        ),
+        (state(json!(std::process::id())), "no mount namespace of its own"),
         ("x".repeat(2 << 20), "larger than 1048576 bytes"),
     ];
     for (input, reason) in cases {
@@ -180,11 +168,7 @@ fn a_state_that_can_not_be_used_is_one_line() {
 fn other_stages_do_nothing() {
     for stage in ["createContainer", "startContainer", "poststart", "poststop"] {
         let output = run(&["-config=/nowhere", stage], "");
-        assert_eq!(
-            (code(&output), stderr(&output)),
-            (0, String::new()),
-            "{stage}"
-        );
+        assert_eq!((code(&output), stderr(&output)), (0, String::new()), "{stage}");
     }
     assert_eq!(code(&run(&["prestart", "--json"], "")), 2);
 }
@@ -204,27 +188,15 @@ fn code_of_the_image_never_runs_on_the_host() {
     let source = tree.file("evil.c", source);
     let library = tree.path("bundle/rootfs/evil.so");
     let mut compiler = Command::new("cc");
-    compiler
-        .args(["-shared", "-fPIC", "-o"])
-        .args([&library, &source]);
+    compiler.args(["-shared", "-fPIC", "-o"]).args([&library, &source]);
     assert!(compiler.status().unwrap().success());
     let mut spec = runtime::bundle(
         &tree,
-        &[
-            "OCI_X=",
-            "LD_PRELOAD=/proc/self/cwd/evil.so",
-            "LD_LIBRARY_PATH=/",
-        ],
+        &["OCI_X=", "LD_PRELOAD=/proc/self/cwd/evil.so", "LD_LIBRARY_PATH=/"],
     );
     let config = format!("-config={}", tree.path("config.toml").display());
     let program = env!("CARGO_BIN_EXE_oci-decorator");
-    let stages = [
-        "prestart",
-        "createRuntime",
-        "createContainer",
-        "poststart",
-        "poststop",
-    ];
+    let stages = ["prestart", "createRuntime", "createContainer", "poststart", "poststop"];
     for stage in stages {
         let words = ["oci-decorator", &config, stage];
         let with = json!({"path": program, "args": words, "env": ["PATH=/bin"]});
@@ -261,9 +233,7 @@ fn a_container_with_users_of_its_own_gets_everything() {
     let config = spec.to_string().replace("OCI_X=none", "OCI_X=all");
     tree.file("bundle/config.json", config);
     let mut owner = Command::new("chown");
-    owner
-        .args(["-R", "100000:100000"])
-        .arg(tree.path("bundle/rootfs"));
+    owner.args(["-R", "100000:100000"]).arg(tree.path("bundle/rootfs"));
     assert!(owner.status().unwrap().success());
     // Such a root has to reach its own files.
     let open: std::fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o711);
@@ -288,21 +258,11 @@ fn the_devices_that_a_variable_names_are_given() {
         std::fs::remove_file(tree.path("bundle/rootfs/vendors/x.json")).unwrap();
         tree.file("bundle/rootfs/vendors/g.json", vendor);
         let settings = tree.text("config.toml");
-        tree.file(
-            "config.toml",
-            format!("{settings}interfaces = [\"nvidia\"]\n"),
-        );
+        tree.file("config.toml", format!("{settings}interfaces = [\"nvidia\"]\n"));
         for (name, minor) in [("g0", 3), ("g1", 5)] {
             let node = tree.path(&format!("host/dev/{name}"));
             let mode = Mode::from_raw_mode(0o666);
-            mknodat(
-                CWD,
-                node,
-                FileType::CharacterDevice,
-                mode,
-                makedev(1, minor),
-            )
-            .unwrap();
+            mknodat(CWD, node, FileType::CharacterDevice, mode, makedev(1, minor)).unwrap();
         }
         let asks = format!("NVIDIA_VISIBLE_DEVICES={value}");
         let output = start(&tree, "prestart", false, &[&asks], 1);
@@ -418,11 +378,7 @@ fn device_rules_hold_wherever_the_runtime_has_put_them() {
         tree.file("bundle/config.json", spec.to_string());
         let output = runtime::run(&mut in_version_two("runc"), &tree);
         let said = stderr(&output);
-        let expected = if opens {
-            LET_THROUGH
-        } else {
-            "a cgroup above "
-        };
+        let expected = if opens { LET_THROUGH } else { "a cgroup above " };
         assert!(said.contains(expected), "{case}: {said}");
         if let Some(created) = &created {
             let opened = created.may_open(&[tree.path("host/dev/xnull")]);

@@ -116,15 +116,9 @@ fn setup() -> (Tree, Value) {
     tree.file("canary/ld.so.cache", "host");
     tree.file("canary/libx.so.1", "host");
     let root = tree.path("host").display().to_string();
-    tree.file(
-        "config.toml",
-        format!("root = {root:?}\nruntimes = [\"runc\"]\n"),
-    );
+    tree.file("config.toml", format!("root = {root:?}\nruntimes = [\"runc\"]\n"));
     tree.file("bundle/rootfs/lib64/ld-linux-x86-64.so.2", "");
-    tree.file(
-        "bundle/rootfs/etc/ld.so.conf",
-        "include ld.so.conf.d/*.conf\n",
-    );
+    tree.file("bundle/rootfs/etc/ld.so.conf", "include ld.so.conf.d/*.conf\n");
     let spec = runtime::bundle(&tree, &["OCI_X="]);
     (tree, spec)
 }
@@ -136,11 +130,7 @@ fn canary(tree: &Tree) -> Vec<(PathBuf, u64, i64, String)> {
     for entry in fs::read_dir(tree.path("canary")).unwrap() {
         let path = entry.unwrap().path();
         let about = fs::symlink_metadata(&path).unwrap();
-        let text = if about.is_file() {
-            fs::read_to_string(&path).unwrap()
-        } else {
-            String::new()
-        };
+        let text = if about.is_file() { fs::read_to_string(&path).unwrap() } else { String::new() };
         if !about.is_symlink() {
             found.push((path, about.ino(), about.ctime_nsec(), text));
         }
@@ -154,11 +144,7 @@ fn cases() -> Vec<(&'static str, Kind, Trap)> {
     let places = PLACES.iter().enumerate();
     places
         .flat_map(|(at, (place, kind))| {
-            let traps = if is_quick() {
-                &TRAPS[at % TRAPS.len()..][..1]
-            } else {
-                &TRAPS[..]
-            };
+            let traps = if is_quick() { &TRAPS[at % TRAPS.len()..][..1] } else { &TRAPS[..] };
             traps.iter().map(move |trap| (*place, *kind, *trap))
         })
         .collect()
@@ -184,10 +170,7 @@ fn try_everything(start: fn(&Tree, Value) -> std::process::Output) {
     }
     let all = cases.len();
     println!("{started} of {all} hostile images started, the others were refused");
-    assert!(
-        started > all / 2,
-        "{started} of {all}: is the set-up broken?"
-    );
+    assert!(started > all / 2, "{started} of {all}: is the set-up broken?");
 }
 
 #[test]

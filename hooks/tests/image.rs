@@ -83,16 +83,10 @@ fn no_path_of_the_image_leads_to_the_host() {
             relink(t, "etc", &format!("/proc/self/root{canary}"));
         }),
         ("cache is an absolute link", |t, canary| {
-            t.link(
-                "bundle/rootfs/etc/ld.so.cache",
-                &format!("{canary}/ld.so.cache"),
-            );
+            t.link("bundle/rootfs/etc/ld.so.cache", &format!("{canary}/ld.so.cache"));
         }),
         ("cache is a relative link", |t, _| {
-            t.link(
-                "bundle/rootfs/etc/ld.so.cache",
-                "../../../canary/ld.so.cache",
-            );
+            t.link("bundle/rootfs/etc/ld.so.cache", "../../../canary/ld.so.cache");
         }),
         ("cache is a folder", |t, _| {
             t.folder("bundle/rootfs/etc/ld.so.cache/x");
@@ -102,22 +96,14 @@ fn no_path_of_the_image_leads_to_the_host() {
         }),
         ("cache is huge", |t, _| {
             let file = t.file("bundle/rootfs/etc/ld.so.cache", "");
-            fs::File::options()
-                .write(true)
-                .open(file)
-                .unwrap()
-                .set_len(1 << 40)
-                .unwrap();
+            fs::File::options().write(true).open(file).unwrap().set_len(1 << 40).unwrap();
         }),
         ("drop-in folder is a link", |t, canary| {
             t.link("bundle/rootfs/etc/ld.so.conf.d", canary);
         }),
         ("drop-in is a link", |t, canary| {
             let target = format!("{canary}/ld.so.cache");
-            t.link(
-                "bundle/rootfs/etc/ld.so.conf.d/00-oci-decorator.conf",
-                &target,
-            );
+            t.link("bundle/rootfs/etc/ld.so.conf.d/00-oci-decorator.conf", &target);
         }),
         ("conf is a fifo", |t, _| {
             fs::remove_file(t.path("bundle/rootfs/etc/ld.so.conf")).unwrap();
@@ -175,9 +161,8 @@ fn no_device_and_no_fifo_of_the_image_is_ever_opened() {
         "etc/ld-musl-x86_64.path",
         "etc/.oci-decorator.tmp",
     ];
-    for (file, kind) in files
-        .iter()
-        .flat_map(|f| [(f, FileType::CharacterDevice), (f, FileType::Fifo)])
+    for (file, kind) in
+        files.iter().flat_map(|f| [(f, FileType::CharacterDevice), (f, FileType::Fifo)])
     {
         let tree = setup();
         tree.file("bundle/rootfs/lib/ld-musl-x86_64.so.1", "");

@@ -5,18 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// From the bottom. A folder imports from itself and from those before it.
-const ORDER: [&str; 10] = [
-    "log",
-    "error",
-    "model",
-    "spec",
-    "host",
-    "config",
-    "apply",
-    "frontends",
-    "engines",
-    "cli",
-];
+const ORDER: [&str; 10] =
+    ["log", "error", "model", "spec", "host", "config", "apply", "frontends", "engines", "cli"];
 
 #[test]
 fn a_folder_imports_from_those_below_it_only() {
@@ -54,9 +44,6 @@ fn place(folder: &str) -> Option<usize> {
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|it| it.unwrap().path());
     let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
-    let rust = files
-        .into_iter()
-        .filter(|it| it.extension() == Some("rs".as_ref()));
-    rust.chain(folders.iter().flat_map(|it| sources(it)))
-        .collect()
+    let rust = files.into_iter().filter(|it| it.extension() == Some("rs".as_ref()));
+    rust.chain(folders.iter().flat_map(|it| sources(it))).collect()
 }

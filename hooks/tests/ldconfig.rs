@@ -33,10 +33,7 @@ fn image() -> Option<Tree> {
         ("usr/local/lib/libshared.so.1.0", "libshared.so.1"),
         ("usr/local/lib/libown.so.12", "libown.so.12"),
         ("usr/local/lib/libown.so.9", "libown.so.9"),
-        (
-            "usr/local/lib/glibc-hwcaps/x86-64-v2/libshared.so.1",
-            "libshared.so.1",
-        ),
+        ("usr/local/lib/glibc-hwcaps/x86-64-v2/libshared.so.1", "libshared.so.1"),
         ("usr/lib/libz.so.1", "libz.so.1"),
     ] {
         image.library(path, soname, &[]);
@@ -46,11 +43,8 @@ fn image() -> Option<Tree> {
 }
 
 fn ldconfig_in(image: &Tree) {
-    let output = Command::new(image.path("sbin/ldconfig"))
-        .arg("-r")
-        .arg(image.0.path())
-        .output()
-        .unwrap();
+    let output =
+        Command::new(image.path("sbin/ldconfig")).arg("-r").arg(image.0.path()).output().unwrap();
     assert!(output.status.success(), "{output:?}");
 }
 
@@ -76,11 +70,7 @@ fn install_driver(tree: &Tree) {
         tree.library(&format!("{DRIVER}/libc.so.6"), "libc.so.6", &["-m32"]);
         let libc = tree.path(&format!("{DRIVER}/libc.so.6"));
         let needed = ["-m32", "-Wl,--no-as-needed", libc.to_str().unwrap()];
-        tree.library(
-            &format!("{DRIVER}/libcuda32.so.1"),
-            "libcuda32.so.1",
-            &needed,
-        );
+        tree.library(&format!("{DRIVER}/libcuda32.so.1"), "libcuda32.so.1", &needed);
         // One that needs no libc.so.6 is not here: glibc 2.36 and 2.41 record it differently.
         fs::remove_file(libc).unwrap();
     }
@@ -115,12 +105,8 @@ fn libraries(host: &Tree) -> Vec<Library> {
 
 fn copy(tree: &Tree) -> Tree {
     let copy = Tree::new();
-    let output = Command::new("cp")
-        .arg("-a")
-        .arg(tree.path("."))
-        .arg(copy.0.path())
-        .output()
-        .unwrap();
+    let output =
+        Command::new("cp").arg("-a").arg(tree.path(".")).arg(copy.0.path()).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     copy
 }
@@ -146,10 +132,8 @@ fn merged_cache_is_what_ldconfig_writes() {
     ldconfig_in(&with_driver);
     assert_eq!(update(&image, &libraries(&host)), Vec::<String>::new());
     let listed = |tree: &Tree| {
-        let output = Command::new("/sbin/ldconfig")
-            .args(["-p", "-C"])
-            .arg(tree.path(CACHE))
-            .output();
+        let output =
+            Command::new("/sbin/ldconfig").args(["-p", "-C"]).arg(tree.path(CACHE)).output();
         let text = crate::support::stdout(&output.unwrap());
         text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>()
     };
@@ -196,26 +180,18 @@ fn an_unreadable_cache_is_replaced_by_the_drivers_entries_and_starts_nothing() {
     let empty = copy(&image);
     fs::write(empty.path(CACHE), "").unwrap();
     update(&empty, &libraries);
-    for broken in [
-        b"garbage".to_vec(),
-        bytes(&image)[..200].to_vec(),
-        b"ld.so-1.7.0\0\0\0\0\0".to_vec(),
-    ] {
+    for broken in
+        [b"garbage".to_vec(), bytes(&image)[..200].to_vec(), b"ld.so-1.7.0\0\0\0\0\0".to_vec()]
+    {
         let image = copy(&image);
         fs::write(image.path(CACHE), broken).unwrap();
         // Opening it would wait for a writer for ever.
         fifo(&image, "etc/ld.so.conf.d/wait.conf");
-        image.file(
-            "etc/ld.so.conf.d/libc.conf",
-            "include /etc/ld.so.conf.d/wait.conf\n",
-        );
+        image.file("etc/ld.so.conf.d/libc.conf", "include /etc/ld.so.conf.d/wait.conf\n");
         let before = image.listing();
         let notes = update(&image, &libraries);
         assert_eq!(notes.len(), 1, "{notes:?}");
-        assert!(
-            notes[0].contains("library cache can't be read"),
-            "{notes:?}"
-        );
+        assert!(notes[0].contains("library cache can't be read"), "{notes:?}");
         assert!(bytes(&image) == bytes(&empty), "not our entries only");
         let mut after = image.listing();
         after.retain(|path| !before.contains(path));
@@ -240,11 +216,7 @@ fn files_that_are_not_regular_are_never_opened() {
         // It returns at all: opening a FIFO waits for its other end.
         let notes = update(&image, &libraries).join("\n");
         let kind = fs::symlink_metadata(image.path(name)).unwrap().file_type();
-        assert_eq!(
-            std::os::unix::fs::FileTypeExt::is_fifo(&kind),
-            stays,
-            "{name}"
-        );
+        assert_eq!(std::os::unix::fs::FileTypeExt::is_fifo(&kind), stays, "{name}");
         assert!(notes.contains(reported), "{name}: {notes}");
         assert_eq!(notes.is_empty(), reported.is_empty(), "{name}: {notes}");
         if name != CACHE {
@@ -255,9 +227,6 @@ fn files_that_are_not_regular_are_never_opened() {
 }
 
 fn fifo(image: &Tree, path: &str) {
-    let (kind, mode) = (
-        rustix::fs::FileType::Fifo,
-        rustix::fs::Mode::from_raw_mode(0o644),
-    );
+    let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o644));
     rustix::fs::mknodat(rustix::fs::CWD, image.path(path), kind, mode, 0).unwrap();
 }

@@ -13,10 +13,7 @@ fn lines_are_appended_to_a_regular_file() {
     tree.file("log", "before\n");
     assert_eq!(code(&shim(&tree, &["create", "c1"])), 0);
     let log = tree.text("log");
-    assert!(
-        log.starts_with("before\n") && log.contains("OCI_X gives run"),
-        "{log}"
-    );
+    assert!(log.starts_with("before\n") && log.contains("OCI_X gives run"), "{log}");
 }
 
 #[test]
@@ -39,11 +36,7 @@ fn a_log_file_that_is_a_fifo_holds_nothing_up() {
     let mode = Mode::from_raw_mode(0o600);
     mknodat(CWD, tree.path("log"), FileType::Fifo, mode, 0).unwrap();
     assert_eq!(code(&shim(&tree, &["create", "c1"])), 0);
-    let reader = fs::File::options()
-        .read(true)
-        .write(true)
-        .open(tree.path("log"))
-        .unwrap();
+    let reader = fs::File::options().read(true).write(true).open(tree.path("log")).unwrap();
     assert_eq!(code(&shim(&tree, &["create", "c2"])), 0);
     drop(reader);
 }

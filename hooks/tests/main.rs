@@ -37,9 +37,6 @@ fn every_test_file_is_a_module() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let module = name.trim_end_matches(".rs");
         let listed = include_str!("main.rs").contains(&format!("\nmod {module};"));
-        assert!(
-            listed || module == "main",
-            "tests/{name} is no module of tests/main.rs"
-        );
+        assert!(listed || module == "main", "tests/{name} is no module of tests/main.rs");
     }
 }

@@ -83,23 +83,14 @@ fn host() -> Option<Tree> {
     for (pci, vendor, names) in GRAPHICS {
         let device = format!("sys/devices/{pci}");
         tree.file(&format!("{device}/vendor"), format!("{vendor}\n"));
-        tree.link(
-            &format!("sys/bus/pci/devices/{pci}"),
-            &format!("../../../devices/{pci}"),
-        );
+        tree.link(&format!("sys/bus/pci/devices/{pci}"), &format!("../../../devices/{pci}"));
         for name in names {
             tree.folder(&format!("{device}/drm/{name}"));
             tree.link(&format!("{device}/drm/{name}/device"), "../..");
-            tree.link(
-                &format!("sys/class/drm/{name}"),
-                &format!("../../devices/{pci}/drm/{name}"),
-            );
+            tree.link(&format!("sys/class/drm/{name}"), &format!("../../devices/{pci}/drm/{name}"));
         }
     }
-    let settings = format!(
-        "root = {:?}\ninterfaces = [\"nvidia\", \"amd\"]\n",
-        tree.shown()
-    );
+    let settings = format!("root = {:?}\ninterfaces = [\"nvidia\", \"amd\"]\n", tree.shown());
     tree.file("config.toml", settings);
     Some(tree)
 }
@@ -129,9 +120,7 @@ fn started(tree: &Tree, variables: &str) -> BTreeSet<String> {
     let output = run(&words, "");
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let by_flag = items(&report["vendors"])
-        .iter()
-        .flat_map(|it| items(&it["items"]));
+    let by_flag = items(&report["vendors"]).iter().flat_map(|it| items(&it["items"]));
     let by_flag = by_flag.filter(|it| it["kind"] == "device" && it["present"] == true);
     let foreign = items(&report["names"]).iter().take(1);
     let foreign = foreign.flat_map(|it| items(&it["gets"]["device"]));
@@ -150,16 +139,11 @@ fn described(tree: &Tree, name: &str) -> BTreeSet<String> {
         let words = ["cdi", "generate", "--root", &root, "--format=json"];
         program("nvidia-ctk").args(words).output().unwrap()
     } else {
-        run(
-            &["cdi", "generate", "--root", &root, "--vendor", vendor],
-            "",
-        )
+        run(&["cdi", "generate", "--root", &root, "--vendor", vendor], "")
     };
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let spec: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let found = items(&spec["devices"])
-        .iter()
-        .find(|it| it["name"] == device);
+    let found = items(&spec["devices"]).iter().find(|it| it["name"] == device);
     let Some(found) = found else {
         return BTreeSet::new();
     };
@@ -273,10 +257,7 @@ fn gpus(tree: &Tree, gpus: &[(&str, u32, &str)]) {
 fn parts(tree: &Tree, parts: &[(&str, u32)]) {
     for (path, number) in parts {
         let text = format!("DeviceFileMinor: {number}\nDeviceFileMode: 292\n");
-        tree.file(
-            &format!("proc/driver/nvidia/capabilities/gpu0/mig/{path}/access"),
-            text,
-        );
+        tree.file(&format!("proc/driver/nvidia/capabilities/gpu0/mig/{path}/access"), text);
     }
 }
 
@@ -297,25 +278,10 @@ fn a_name_is_refused_if_the_kernel_contradicts_the_facts() {
     for (facts, now, capabilities, is_believed) in [
         (FACTS, &usual[..], &divided[..], true),
         (FACTS, &[], &[], true), // The driver is not loaded.
-        (
-            FACTS,
-            &[(first, 0, "GPU-????????-????"), usual[1]],
-            &divided,
-            true,
-        ),
-        (
-            FACTS,
-            &[(first, 1, "GPU-a"), (second, 0, "GPU-b")],
-            &divided,
-            false,
-        ),
+        (FACTS, &[(first, 0, "GPU-????????-????"), usual[1]], &divided, true),
+        (FACTS, &[(first, 1, "GPU-a"), (second, 0, "GPU-b")], &divided, false),
         (FACTS, &[(first, 0, "GPU-c"), usual[1]], &divided, false),
-        (
-            FACTS,
-            &[usual[0], ("0000:03:00.0", 1, "GPU-b")],
-            &divided,
-            false,
-        ),
+        (FACTS, &[usual[0], ("0000:03:00.0", 1, "GPU-b")], &divided, false),
         (FACTS, &usual, &[], false),
         (FACTS, &usual, &[("gi1", 3), ("gi1/ci0", 5)], false),
         (FACTS, &usual, &[("gi2", 3), ("gi2/ci0", 4)], false),
@@ -336,15 +302,8 @@ fn a_name_is_refused_if_the_kernel_contradicts_the_facts() {
         for name in ["0", "GPU-b", "MIG-a"] {
             let output = start(&format!("NVIDIA_VISIBLE_DEVICES={name}"));
             let said = stderr(&output);
-            assert_eq!(
-                code(&output) == 0,
-                is_believed,
-                "{now:?} {capabilities:?} {said}"
-            );
-            assert!(
-                is_believed || said.contains("provision devices --rescan"),
-                "{said}"
-            );
+            assert_eq!(code(&output) == 0, is_believed, "{now:?} {capabilities:?} {said}");
+            assert!(is_believed || said.contains("provision devices --rescan"), "{said}");
         }
         // Every device needs no name, and no partition is guessed.
         for all in ["NVIDIA_VISIBLE_DEVICES=all", "OCI_NVIDIA=all"] {
@@ -359,11 +318,7 @@ fn a_name_is_refused_if_the_kernel_contradicts_the_facts() {
         let words = ["cdi", "generate", "--root", &root];
         let generated = program("nvidia-ctk").args(words).output().unwrap();
         assert_eq!(code(&generated) == 0, is_believed, "{}", stderr(&generated));
-        assert_eq!(
-            refresh.exists(),
-            !is_believed,
-            "what starts provision-devices.service"
-        );
+        assert_eq!(refresh.exists(), !is_believed, "what starts provision-devices.service");
     }
 }
 
@@ -371,11 +326,9 @@ fn a_name_is_refused_if_the_kernel_contradicts_the_facts() {
 fn facts_of_graphics_are_compared_with_the_kernel_too() {
     let Some(tree) = host() else { return };
     let config = tree.path("config.toml").display().to_string();
-    for (pci, minor, expected) in [
-        ("0000:04:00.0", 128, 0),
-        ("0000:03:00.0", 128, 2),
-        ("0000:09:00.0", 128, 2),
-    ] {
+    for (pci, minor, expected) in
+        [("0000:04:00.0", 128, 0), ("0000:03:00.0", 128, 2), ("0000:09:00.0", 128, 2)]
+    {
         let facts =
             json!({"source": "sysfs", "devices": [{"index": 0, "minor": minor, "pci": pci}]});
         tree.file("run/oci-decorator/devices/amd.json", facts.to_string());

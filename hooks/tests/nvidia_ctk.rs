@@ -33,10 +33,7 @@ fn links_to_devices_by_number() {
     tree.folder("dev/nvidia-caps");
     let mknod = |path: &str, major: &str, minor: &str| {
         let path = tree.path(path);
-        let made = std::process::Command::new("mknod")
-            .arg(path)
-            .args(["c", major, minor])
-            .status();
+        let made = std::process::Command::new("mknod").arg(path).args(["c", major, minor]).status();
         assert!(made.unwrap().success());
     };
     mknod("dev/nvidia0", "195", "0");
@@ -55,14 +52,10 @@ fn links_to_devices_by_number() {
     let dry = ok(&ctk(&[&words[..], &["--dry-run".to_owned()]].concat()));
     assert_eq!(dry.lines().count(), 2, "{dry}");
     assert_eq!(ok(&ctk(&words)), dry);
-    for (link, node) in [
-        ("char/195:0", "dev/nvidia0"),
-        ("char/237:1", "dev/nvidia-caps/nvidia-cap1"),
-    ] {
-        assert_eq!(
-            std::fs::read_link(tree.path(link)).unwrap(),
-            tree.path(node)
-        );
+    for (link, node) in
+        [("char/195:0", "dev/nvidia0"), ("char/237:1", "dev/nvidia-caps/nvidia-cap1")]
+    {
+        assert_eq!(std::fs::read_link(tree.path(link)).unwrap(), tree.path(node));
     }
     assert_eq!(ok(&ctk(&words)), "", "a second run changes nothing");
     tree.file("char2/195:0", "");
@@ -74,21 +67,14 @@ fn links_to_devices_by_number() {
         "--root",
         &tree.shown(),
     ]);
-    assert!(
-        stderr(&refused).contains("is not a link"),
-        "{}",
-        stderr(&refused)
-    );
+    assert!(stderr(&refused).contains("is not a link"), "{}", stderr(&refused));
     let watch = ctk(&["system", "create-dev-char-symlinks", "--watch"]);
     assert_eq!(code(&watch), 2);
     assert!(stderr(&watch).contains("udev"));
     // The variables of NVIDIA's program stand in for its options.
     let (char3, root) = (tree.path("char3"), tree.shown());
     let by_variables = |more: &[(&str, &str)]| {
-        let variables = [
-            ("DEV_CHAR_PATH", char3.to_str().unwrap()),
-            ("DRIVER_ROOT", &*root),
-        ];
+        let variables = [("DEV_CHAR_PATH", char3.to_str().unwrap()), ("DRIVER_ROOT", &*root)];
         let mut command = program("nvidia-ctk");
         command.args(["system", "create-dev-char-symlinks"]);
         command.envs(variables).envs(more.iter().copied());
@@ -117,33 +103,17 @@ fn the_hooks_command_line() {
         ("nvidia-container-runtime-hook", &[], 2),
         ("nvidia-container-runtime-hook", &["createRuntime"], 2),
         ("nvidia-container-runtime-hook", &["-colour", "prestart"], 2),
-        (
-            "nvidia-container-runtime-hook",
-            &["-config", "/none/config.toml", "prestart"],
-            1,
-        ),
-        (
-            "nvidia-container-runtime-hook",
-            &["-config=/none/config.toml", "prestart"],
-            1,
-        ),
+        ("nvidia-container-runtime-hook", &["-config", "/none/config.toml", "prestart"], 1),
+        ("nvidia-container-runtime-hook", &["-config=/none/config.toml", "prestart"], 1),
         ("nvidia-container-runtime-hook", &["prestart"], 1),
     ] {
         let output = called(name, words);
-        assert_eq!(
-            code(&output),
-            expected,
-            "{name} {words:?}: {}",
-            stderr(&output)
-        );
+        assert_eq!(code(&output), expected, "{name} {words:?}: {}", stderr(&output));
         if expected == 2 {
             assert!(stderr(&output).contains("Usage of nvidia-container-runtime-hook"));
         }
     }
-    let output = called(
-        "nvidia-container-runtime-hook",
-        &["-config=/none/c", "prestart"],
-    );
+    let output = called("nvidia-container-runtime-hook", &["-config=/none/c", "prestart"]);
     assert!(stderr(&output).contains("can't read /none/c: there is no such file"));
 }
 
@@ -158,18 +128,11 @@ fn links_make_the_program_answer_by_nvidias_names() {
     assert_eq!(ok(&install(&[])), "nothing to do\n");
     for (name, word, expected) in [
         ("nvidia-ctk", "--version", "NVIDIA Container Toolkit CLI"),
-        (
-            "nvidia-cdi-hook",
-            "--version",
-            "nvidia-cdi-hook (oci-decorator)",
-        ),
+        ("nvidia-cdi-hook", "--version", "nvidia-cdi-hook (oci-decorator)"),
         ("nvidia-container-runtime-hook", "--version", "Runtime Hook"),
         ("nvidia-container-toolkit", "-version", "Runtime Hook"),
     ] {
-        let output = std::process::Command::new(bin.join(name))
-            .arg(word)
-            .output()
-            .unwrap();
+        let output = std::process::Command::new(bin.join(name)).arg(word).output().unwrap();
         assert!(ok(&output).contains(expected), "{name}");
     }
     assert_eq!(ok(&install(&["--remove"])).lines().count(), 7);

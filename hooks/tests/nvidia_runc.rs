@@ -33,10 +33,7 @@ fn setup() -> Tree {
     let folder = "host/etc/oci-decorator/oci-decorator.d";
     tree.file(&format!("{folder}/nvidia.json"), VENDOR);
     let root = tree.path("host").display().to_string();
-    tree.file(
-        "etc/oci-decorator/config.toml",
-        format!("root = {root:?}\n"),
-    );
+    tree.file("etc/oci-decorator/config.toml", format!("root = {root:?}\n"));
     tree.library("host/usr/lib/libcuda.so.1", "libcuda.so.1", &[]);
     tree.folder("host/dev");
     for (minor, node) in (1..).zip(nodes(&tree)) {
@@ -172,11 +169,9 @@ fn a_spec_has_the_hook_for_the_drivers_settings_only_where_they_call_for_it() {
     if runtime::find("runc").is_none() {
         return;
     }
-    for (settings, expected) in [
-        (Some("ModifyDeviceFiles: 1\n"), 1),
-        (Some("ModifyDeviceFiles: 0\n"), 0),
-        (None, 0),
-    ] {
+    for (settings, expected) in
+        [(Some("ModifyDeviceFiles: 1\n"), 1), (Some("ModifyDeviceFiles: 0\n"), 0), (None, 0)]
+    {
         let tree = setup();
         if let Some(settings) = settings {
             tree.file(&format!("host/{PARAMS}"), settings);
@@ -224,15 +219,8 @@ fn the_hook_covers_the_drivers_settings_itself() {
             nsenter --target $pid --mount cat \"$PWD/bundle/rootfs/proc/driver/nvidia/params\"";
         let mut command = there(&tree, "sh");
         let output = runtime::finish(command.args(["-c", script]).current_dir(tree.0.path()));
-        let expected = if covered {
-            own.replace("Files: 1", "Files: 0")
-        } else {
-            own.to_owned()
-        };
-        assert_eq!(
-            (stdout(&output), stderr(&output)),
-            (expected, String::new())
-        );
+        let expected = if covered { own.replace("Files: 1", "Files: 0") } else { own.to_owned() };
+        assert_eq!((stdout(&output), stderr(&output)), (expected, String::new()));
         assert_eq!(tree.text(&format!("bundle/rootfs/{PARAMS}")), own);
     }
 }
@@ -252,11 +240,7 @@ fn the_hook_gives_what_the_policy_allows() {
         ("[policy.allow]\nnvidia = [\"utility\"]", &[], ""),
         ("[policy.allow]\namd = \"all\"", &[], ""),
         ("[policy]\nenvironment = \"none\"", &[], ""),
-        (
-            "[policy]\non-refusal = \"fail\"\n[policy.allow]\namd = \"all\"",
-            &[],
-            "\"policy.allow\"",
-        ),
+        ("[policy]\non-refusal = \"fail\"\n[policy.allow]\namd = \"all\"", &[], "\"policy.allow\""),
     ] {
         let tree = setup();
         tree.folder("bundle/rootfs/dev");
@@ -294,9 +278,7 @@ fn first(tree: &Tree) -> String {
     let bytes = fs::read(tree.path("bundle/rootfs/etc/ld.so.cache")).unwrap();
     let cache = ldcache::parse(&bytes).unwrap();
     let mut entries = cache.entries.iter();
-    let found = entries
-        .find(|entry| entry.soname == b"libcuda.so.1")
-        .unwrap();
+    let found = entries.find(|entry| entry.soname == b"libcuda.so.1").unwrap();
     String::from_utf8_lossy(found.path).into_owned()
 }
 
@@ -305,10 +287,7 @@ fn newer_libraries_of_the_image_come_first_as_the_mode_says() {
     if runtime::find("runc").is_none() {
         return;
     }
-    let (image, host) = (
-        "/usr/local/cuda/compat/libcuda.so.1",
-        "/usr/lib/libcuda.so.1",
-    );
+    let (image, host) = ("/usr/local/cuda/compat/libcuda.so.1", "/usr/lib/libcuda.so.1");
     for (version, mode, expected) in [
         ("580.10.01", None, image),
         ("580.10.01", Some("ldconfig"), image),

@@ -10,10 +10,8 @@ use serde_json::{json, Value};
 
 /// A container with these parts that the tests are about, and nothing else.
 fn spec(environment: &[&str], annotations: &[(&str, &str)], capabilities: &[&str]) -> String {
-    let annotations: serde_json::Map<String, Value> = annotations
-        .iter()
-        .map(|(key, value)| ((*key).to_owned(), Value::from(*value)))
-        .collect();
+    let annotations: serde_json::Map<String, Value> =
+        annotations.iter().map(|(key, value)| ((*key).to_owned(), Value::from(*value))).collect();
     json!({
         "ociVersion": "1.0.2",
         "annotations": annotations,
@@ -40,10 +38,7 @@ fn started(tree: &Tree, spec: &str) -> [(&'static str, Output); 3] {
     [
         ("runtime", shim(tree, &["create", "c1"])),
         ("precreate", run(&["--config", &config, "precreate"], spec)),
-        (
-            "prestart",
-            run(&["--config", &config, "prestart"], &state.to_string()),
-        ),
+        ("prestart", run(&["--config", &config, "prestart"], &state.to_string())),
     ]
 }
 
@@ -86,10 +81,7 @@ fn environment_and_annotations_count_by_default() {
     refused(&tree, &spec(&[], &[(ANNOTATION, "fly")], &[]), FLY);
     starts(&tree, &spec(&["OCI_Y=fly"], &[("OCI_X", "fly")], &[]));
     let log = tree.text("log");
-    assert!(
-        !log.contains(" notice ") && !log.contains(" warning "),
-        "{log}"
-    );
+    assert!(!log.contains(" notice ") && !log.contains(" warning "), "{log}");
 }
 
 /// What an engine copies from the labels of an image is no more than a variable of the image, and a
@@ -105,12 +97,7 @@ fn an_image_gets_no_further_by_a_label_than_by_a_variable() {
         ("environment = \"privileged\"", "OCI_Y=1", "fly", false),
         ("annotations-from = \"user\"", "OCI_X=none", "fly", true),
         ("annotations-from = \"user\"", "OCI_X=fly", "none", false),
-        (
-            "annotations-from = \"user\"\nenvironment = \"none\"",
-            "OCI_X=run",
-            "fly",
-            true,
-        ),
+        ("annotations-from = \"user\"\nenvironment = \"none\"", "OCI_X=run", "fly", true),
     ] {
         let tree = setup();
         set(&tree, &format!("[policy]\n{policy}"));
@@ -149,10 +136,7 @@ fn the_policy_says_whose_environment_counts() {
     starts(&tree, &asks(&privileged));
 
     let tree = setup();
-    set(
-        &tree,
-        "[policy]\nenvironment = \"none\"\non-refusal = \"fail\"",
-    );
+    set(&tree, "[policy]\nenvironment = \"none\"\non-refusal = \"fail\"");
     let reason = [
         "OCI_X of the container's environment",
         "\"policy.environment\" is \"none\"",
@@ -166,40 +150,24 @@ fn the_policy_says_whose_environment_counts() {
 fn the_policy_says_whose_annotations_and_which_vendors_count() {
     let tree = setup();
     set(&tree, "[policy]\nannotations = \"none\"");
-    starts(
-        &tree,
-        &spec(&[], &[(ANNOTATION, "fly")], &["CAP_SYS_ADMIN"]),
-    );
-    refused(
-        &tree,
-        &spec(&["OCI_X=fly"], &[(ANNOTATION, "none")], &[]),
-        FLY,
-    );
+    starts(&tree, &spec(&[], &[(ANNOTATION, "fly")], &["CAP_SYS_ADMIN"]));
+    refused(&tree, &spec(&["OCI_X=fly"], &[(ANNOTATION, "none")], &[]), FLY);
 
     let tree = setup();
     set(&tree, "[policy.allow]\ny = \"all\"");
-    starts(
-        &tree,
-        &spec(&["OCI_X=fly"], &[(ANNOTATION, "fly")], &["CAP_SYS_ADMIN"]),
-    );
+    starts(&tree, &spec(&["OCI_X=fly"], &[(ANNOTATION, "fly")], &["CAP_SYS_ADMIN"]));
     assert!(tree
         .text("log")
         .contains("OCI_X asks for the vendor \"x\", and \"policy.allow\" has no such vendor"));
 
     let tree = setup();
-    set(
-        &tree,
-        "[policy]\nallow = {x = [\"run\"]}\non-refusal = \"fail\"",
-    );
+    set(&tree, "[policy]\nallow = {x = [\"run\"]}\non-refusal = \"fail\"");
     let reason = ["OCI_X asks for the feature \"more\"", "\"policy.allow\""];
     refused(&tree, &spec(&["OCI_X=run,more"], &[], &[]), &reason);
     tree.file("bundle/config.json", spec(&["OCI_X=all"], &[], &[]));
     assert_eq!(code(&shim(&tree, &["create", "c1"])), 0);
     let edited = tree.text("bundle/config.json");
-    assert!(
-        edited.contains("libx.so.1") && !edited.contains("x-smi"),
-        "{edited}"
-    );
+    assert!(edited.contains("libx.so.1") && !edited.contains("x-smi"), "{edited}");
 }
 
 /// The engine has decided who may name a CDI device.
@@ -223,10 +191,7 @@ fn broken_settings_refuse_only_containers_that_ask() {
         ("colour = 1", "colour: unknown key"),
         ("[policy]\ncolour = 1", "policy.colour: unknown key"),
         ("log-level = [", "not valid TOML"),
-        (
-            "config-dir = \"relative\"",
-            "config-dir: \"relative\" is not an absolute path",
-        ),
+        ("config-dir = \"relative\"", "config-dir: \"relative\" is not an absolute path"),
     ] {
         let tree = setup();
         set(&tree, settings);
@@ -258,11 +223,7 @@ fn folders_that_others_may_change_refuse_only_containers_that_ask() {
     let above = tree.path("host/etc");
     fs::set_permissions(&above, fs::Permissions::from_mode(0o777)).unwrap();
     let reason = format!("{} is writable by everyone", above.display());
-    refused(
-        &tree,
-        &spec(&["OCI_X=run"], &[], &[]),
-        &["x.json can't be used", &reason],
-    );
+    refused(&tree, &spec(&["OCI_X=run"], &[], &[]), &["x.json can't be used", &reason]);
     starts(&tree, &spec(&["OCI_X=none"], &[], &[]));
 }
 
@@ -284,26 +245,14 @@ fn odd_specs_refuse_only_containers_that_ask() {
     let tree = setup();
     for (odd, part) in [
         (r#""Mounts":[]"#, "\"Mounts\" is not \"mounts\""),
-        (
-            r#""root":{"path":"rootfs"},"root":{"path":"/"}"#,
-            "\"root\" is given twice",
-        ),
+        (r#""root":{"path":"rootfs"},"root":{"path":"/"}"#, "\"root\" is given twice"),
         (
             r#""process":{"env":["OCI_X=VALUE"],"Env":[]}"#,
             "process.Env: some runtimes take it for \"env\"",
         ),
-        (
-            r#""process":{"env":["OCI_X=VALUE",7]}"#,
-            "not every entry is a string",
-        ),
-        (
-            "\"proce\u{17f}s\":{\"env\":[\"OCI_X=VALUE\"]}",
-            "some runtimes take it for \"process\"",
-        ),
-        (
-            r#""process":{"env":["OCI_X=VALUE"]}}{"#,
-            "trailing characters",
-        ),
+        (r#""process":{"env":["OCI_X=VALUE",7]}"#, "not every entry is a string"),
+        ("\"proce\u{17f}s\":{\"env\":[\"OCI_X=VALUE\"]}", "some runtimes take it for \"process\""),
+        (r#""process":{"env":["OCI_X=VALUE"]}}{"#, "trailing characters"),
     ] {
         let whole = |value: &str| {
             let odd = odd.replace("VALUE", value);
@@ -327,10 +276,7 @@ fn half_a_character_elsewhere_changes_nothing() {
     tree.file("bundle/config.json", odd.replace("VALUE", "run"));
     assert_eq!(code(&shim(&tree, &["create", "c1"])), 0);
     let edited = tree.text("bundle/config.json");
-    assert!(
-        edited.contains(r#""X=\ud800""#) && edited.contains("libx.so"),
-        "{edited}"
-    );
+    assert!(edited.contains(r#""X=\ud800""#) && edited.contains("libx.so"), "{edited}");
 }
 
 #[test]
@@ -374,18 +320,9 @@ fn hooks_and_filters_never_read_the_runtimes_variable() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        child
-            .stdin
-            .take()
-            .unwrap()
-            .write_all(input.as_bytes())
-            .unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
         let output = child.wait_with_output().unwrap();
-        assert_eq!(
-            (code(&output), stderr(&output)),
-            (0, String::new()),
-            "{verb}"
-        );
+        assert_eq!((code(&output), stderr(&output)), (0, String::new()), "{verb}");
     }
     // The same words read the same settings when they are named.
     refused(&tree, &asks, FLY);

@@ -9,10 +9,7 @@ use crate::support::{code, stderr, stdout};
 fn create_edits_the_bundle_and_becomes_the_runtime() {
     let tree = setup();
     let bundle = tree.path("bundle").display().to_string();
-    let output = shim(
-        &tree,
-        &["--root", "/r", "create", "--bundle", &bundle, "c1"],
-    );
+    let output = shim(&tree, &["--root", "/r", "create", "--bundle", &bundle, "c1"]);
     assert_eq!((code(&output), stderr(&output)), (0, String::new()));
     let expected = format!("low: --root /r create --bundle {bundle} c1\n");
     assert_eq!(stdout(&output), expected);
@@ -54,17 +51,12 @@ fn nothing_is_touched_without_a_request() {
         let tree = setup();
         let spec = SPEC.replace("OCI_X=run", &format!("OCI_X={value}"));
         tree.file("bundle/config.json", &spec);
-        tree.file(
-            &format!("{CONFIG_DIR}/bad.json"),
-            "{\"activation_flag\": \"OCI_BAD\",",
-        );
+        tree.file(&format!("{CONFIG_DIR}/bad.json"), "{\"activation_flag\": \"OCI_BAD\",");
         let listing = tree.listing();
         assert_eq!(code(&shim(&tree, &["create", "c1"])), 0);
         assert_eq!(tree.text("bundle/config.json"), spec);
         fs::remove_file(tree.path("ran")).unwrap();
-        assert!(tree
-            .text("log")
-            .contains("bad.json can't be used and is ignored"));
+        assert!(tree.text("log").contains("bad.json can't be used and is ignored"));
         fs::remove_file(tree.path("log")).unwrap();
         assert_eq!(tree.listing(), listing);
     }
@@ -120,10 +112,7 @@ fn no_runtime_is_taken_from_the_bundle() {
             .current_dir(tree.path("bundle"))
             .output()
             .unwrap();
-        assert!(
-            stderr(&output).contains("no low-level runtime found: runc"),
-            "{path}"
-        );
+        assert!(stderr(&output).contains("no low-level runtime found: runc"), "{path}");
         assert!(!tree.path("owned").exists(), "{path}");
     }
 }
@@ -151,16 +140,9 @@ fn no_command_line_starts_a_container_without_its_driver() {
         let words: Vec<&str> = line.split(' ').collect();
         tree.folder("elsewhere");
         let output = shim_in(&tree, "elsewhere", &words);
-        assert_eq!(
-            (code(&output), stderr(&output)),
-            (0, String::new()),
-            "{line}"
-        );
+        assert_eq!((code(&output), stderr(&output)), (0, String::new()), "{line}");
         assert_eq!(stdout(&output), format!("low: {line}\n"));
-        assert!(
-            tree.text("bundle/config.json").contains("libx.so"),
-            "{line}"
-        );
+        assert!(tree.text("bundle/config.json").contains("libx.so"), "{line}");
     }
 }
 
@@ -169,10 +151,7 @@ fn a_command_line_that_can_be_misread_refuses_containers_that_ask() {
     for (line, reason) in [
         // runc opens ./bundle, crun ./=bundle.
         ("create -b=bundle c1", "would take different bundles"),
-        (
-            "create --unheard-of --bundle=bundle c1",
-            "would take different bundles",
-        ),
+        ("create --unheard-of --bundle=bundle c1", "would take different bundles"),
         ("create -b bundle one two", "exactly one name"),
         ("create -b bundle", "exactly one name"),
         ("--unheard-of create state", "which command it is"),
@@ -189,11 +168,9 @@ fn a_command_line_that_can_be_misread_refuses_containers_that_ask() {
         let output = shim_in(&tree, "", &words);
         assert_eq!(code(&output), 1, "{line}");
         let said = stderr(&output);
-        for part in [
-            "OCI_X is set, but the runtime's command line",
-            reason,
-            "`create --bundle DIR NAME`",
-        ] {
+        for part in
+            ["OCI_X is set, but the runtime's command line", reason, "`create --bundle DIR NAME`"]
+        {
             assert!(said.contains(part), "{line}: {part}\n{said}");
         }
         assert!(!tree.path("ran").exists());
@@ -201,10 +178,7 @@ fn a_command_line_that_can_be_misread_refuses_containers_that_ask() {
         // The runtime judges a container that asks for nothing.
         tree.file("bundle/config.json", &quiet);
         tree.file("config.json", &quiet);
-        assert_eq!(
-            stdout(&shim_in(&tree, "", &words)),
-            format!("low: {line}\n")
-        );
+        assert_eq!(stdout(&shim_in(&tree, "", &words)), format!("low: {line}\n"));
         assert_eq!(tree.text("bundle/config.json"), quiet);
     }
 }
@@ -228,11 +202,7 @@ fn odd_bundles() {
     let tree = setup();
     fs::remove_file(tree.path("bundle/config.json")).unwrap();
     let output = shim(&tree, &["create", "c1"]);
-    assert_eq!(
-        stdout(&output),
-        "low: create c1\n",
-        "the runtime says what is missing"
-    );
+    assert_eq!(stdout(&output), "low: create c1\n", "the runtime says what is missing");
     for content in ["{\"process\":", "[]"] {
         tree.file("bundle/config.json", content);
         let output = shim(&tree, &["create", "c1"]);

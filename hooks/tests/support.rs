@@ -65,9 +65,7 @@ impl Tree {
         static MADE: Mutex<BTreeMap<String, Vec<u8>>> = Mutex::new(BTreeMap::new());
         let kind = format!("{soname} {arguments:?}");
         let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes = made
-            .entry(kind)
-            .or_insert_with(|| compile(soname, arguments));
+        let bytes = made.entry(kind).or_insert_with(|| compile(soname, arguments));
         let path = self.file(path, bytes);
         fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("a mode");
     }
@@ -93,11 +91,7 @@ pub fn install(content: &[u8], path: &Path) {
     let mut pipe = child.stdin.take().expect("a pipe");
     pipe.write_all(content).expect("install reads");
     drop(pipe);
-    assert!(
-        child.wait().expect("install").success(),
-        "{}",
-        path.display()
-    );
+    assert!(child.wait().expect("install").success(), "{}", path.display());
 }
 
 /// Copies a program that a test is about to start (see [`install`]).
@@ -110,9 +104,7 @@ fn compile(soname: &str, arguments: &[&str]) -> Vec<u8> {
     let source = tree.file("library.c", "int driver(void) { return 535; }\n");
     let path = tree.path("library.so");
     let mut command = Command::new("cc");
-    command
-        .args(["-shared", "-fPIC", "-nostdlib", "-o"])
-        .arg(&path);
+    command.args(["-shared", "-fPIC", "-nostdlib", "-o"]).arg(&path);
     if !soname.is_empty() {
         command.arg(format!("-Wl,-soname,{soname}"));
     }

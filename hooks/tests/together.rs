@@ -20,18 +20,11 @@ fn rounds() -> usize {
 /// Starts all of them, and waits until all have done what they are for.
 fn all(name: &str, lines: &[Vec<String>]) {
     let start = |words: &Vec<String>| {
-        program(name)
-            .args(words)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap()
+        program(name).args(words).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
     };
     let started: Vec<_> = lines.iter().map(start).collect();
-    let ended: Vec<_> = started
-        .into_iter()
-        .map(|child| child.wait_with_output().unwrap())
-        .collect();
+    let ended: Vec<_> =
+        started.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
     for output in ended {
         assert_eq!((code(&output), stderr(&output)), (0, String::new()));
     }
@@ -48,20 +41,8 @@ fn a_file_of_an_engine_keeps_its_bytes_and_its_mode() {
         let file = tree.file("daemon.json", DAEMON).display().to_string();
         // New folders for it are made by the first and removed by the last.
         let record = tree.path("lib/record/rec.json").display().to_string();
-        let fixed = [
-            "configure",
-            "docker",
-            "--config",
-            &file,
-            "--record",
-            &record,
-        ];
-        let more: [&[&str]; 4] = [
-            &[],
-            &["--set-as-default"],
-            &["--cdi"],
-            &["--runtime-name=x"],
-        ];
+        let fixed = ["configure", "docker", "--config", &file, "--record", &record];
+        let more: [&[&str]; 4] = [&[], &["--set-as-default"], &["--cdi"], &["--runtime-name=x"]];
         all("oci-decorator", &more.map(|more| words(&fixed, more)));
         let text = tree.text("daemon.json");
         serde_json::from_str::<serde_json::Value>(&text).unwrap();
@@ -82,20 +63,10 @@ fn a_file_in_a_new_folder_is_removed_with_it() {
         tree.file("kept", "");
         let record = tree.path("rec.json").display().to_string();
         let file = tree.path("a/b/50.conf").display().to_string();
-        let fixed = [
-            "configure",
-            "podman",
-            "--record",
-            &record,
-            "--config",
-            &file,
-        ];
+        let fixed = ["configure", "podman", "--record", &record, "--config", &file];
         let line = words(&fixed, &[]);
         all("oci-decorator", &[line.clone(), line.clone(), line]);
-        assert_eq!(
-            tree.listing(),
-            ["a", "a/b", "a/b/50.conf", "kept", "rec.json"]
-        );
+        assert_eq!(tree.listing(), ["a", "a/b", "a/b/50.conf", "kept", "rec.json"]);
         let line = words(&fixed, &["--remove"]);
         all("oci-decorator", &[line.clone(), line]);
         assert_eq!(tree.listing(), ["kept"]);
@@ -107,10 +78,7 @@ fn every_link_is_there_in_the_end() {
     for _ in 0..rounds() {
         let tree = Tree::new();
         let line = words(&["install-links", &tree.shown()], &[]);
-        all(
-            "oci-decorator",
-            &[line.clone(), line.clone(), line.clone(), line],
-        );
+        all("oci-decorator", &[line.clone(), line.clone(), line.clone(), line]);
         assert_eq!(tree.listing().len(), 7);
     }
 }
@@ -146,14 +114,7 @@ fn a_changed_file_keeps_its_label() {
     let (name, label) = ("security.selinux", b"system_u:object_r:etc_t:s0\0");
     rustix::fs::setxattr(&*file, name, label, XattrFlags::empty()).unwrap();
     let record = tree.path("rec.json").display().to_string();
-    let words = [
-        "configure",
-        "docker",
-        "--config",
-        &file,
-        "--record",
-        &record,
-    ];
+    let words = ["configure", "docker", "--config", &file, "--record", &record];
     assert_eq!(code(&run(&words, "")), 0);
     assert_ne!(tree.text("daemon.json"), DAEMON);
     let mut kept = [0; 64];

@@ -10,12 +10,8 @@ use crate::support::{code, program, runtime, stderr};
 
 /// Lets openat2(2) fail with this error in the program.
 fn forbid(command: &mut Command, errno: i32) {
-    let instruction = |code: u32, jt, jf, k| libc::sock_filter {
-        code: u16::try_from(code).unwrap(),
-        jt,
-        jf,
-        k,
-    };
+    let instruction =
+        |code: u32, jt, jf, k| libc::sock_filter { code: u16::try_from(code).unwrap(), jt, jf, k };
     let openat2 = u32::try_from(libc::SYS_openat2).unwrap();
     let refuse = libc::SECCOMP_RET_ERRNO | u32::try_from(errno).unwrap();
     let mut filter = [
@@ -26,19 +22,12 @@ fn forbid(command: &mut Command, errno: i32) {
         instruction(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let install = move || {
-        let program = libc::sock_fprog {
-            len: 4,
-            filter: filter.as_mut_ptr(),
-        };
+        let program = libc::sock_fprog { len: 4, filter: filter.as_mut_ptr() };
         // SAFETY: both calls take numbers and a program that lives until they are over.
         let results = unsafe {
             [
                 libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
-                libc::prctl(
-                    libc::PR_SET_SECCOMP,
-                    libc::SECCOMP_MODE_FILTER,
-                    &raw const program,
-                ),
+                libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program),
             ]
         };
         match results {

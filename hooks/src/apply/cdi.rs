@@ -47,11 +47,7 @@ struct Sources<'a> {
 
 impl<'a> Sources<'a> {
     fn read(settings: &'a Settings) -> Result<Self> {
-        Ok(Self {
-            settings,
-            files: vendor_dir::read(&settings.config_dir)?,
-            host: OnceCell::new(),
-        })
+        Ok(Self { settings, files: vendor_dir::read(&settings.config_dir)?, host: OnceCell::new() })
     }
 
     /// Errors: the root can't be opened, which is said only where the vendor files are well.
@@ -68,11 +64,10 @@ impl<'a> Sources<'a> {
         let chosen = self.choose(vendor)?;
         let document = own::document(self.host()?, kind(&chosen)?, &chosen, hook_words)?;
         if document.devices.is_empty() {
-            return Err(
-                Error::not_found("this host has nothing that the vendor files list").resolve(
+            return Err(Error::not_found("this host has nothing that the vendor files list")
+                .resolve(
                     "load the driver: provision load; see what is missing: oci-decorator check",
-                ),
-            );
+                ));
         }
         Ok(format!("{:#}\n", document::json(&document)))
     }
@@ -115,9 +110,7 @@ fn kind(chosen: &[(&VendorFile, &Vendor)]) -> Result<String> {
 /// The text with a dash for every character except letters, digits and `others`.
 fn plain(text: &str, others: &str) -> String {
     let known = |c: char| c.is_ascii_alphanumeric() || others.contains(c);
-    text.chars()
-        .map(|c| if known(c) { c } else { '-' })
-        .collect()
+    text.chars().map(|c| if known(c) { c } else { '-' }).collect()
 }
 
 #[cfg(test)]

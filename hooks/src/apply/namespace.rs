@@ -44,19 +44,12 @@ impl DetachedMounts {
         let mut described = BySource::default();
         for mount in edits.described.iter().filter(|mount| is_bind(mount)) {
             let opened = Opened::described(mount)?;
-            described
-                .entry(mount.source.clone())
-                .or_default()
-                .push(opened);
+            described.entry(mount.source.clone()).or_default().push(opened);
         }
         let mounts_nodes = process.has_own_users() || process.is_rootless();
         let nodes = mounts_nodes.then(|| open_nodes(&edits.devices));
         let nodes = nodes.transpose()?;
-        Ok(Self {
-            mounts,
-            described,
-            nodes,
-        })
+        Ok(Self { mounts, described, nodes })
     }
 
     /// Puts the settled edits into the container. Notes: existing mounts that the container's
@@ -64,12 +57,7 @@ impl DetachedMounts {
     pub fn put_into(mut self, rootfs: &Rootfs, edits: &Settled) -> Result<Vec<Note>> {
         let mut notes = Vec::new();
         for mount in edits.mounts() {
-            notes.extend(attach(
-                &mut self.mounts,
-                rootfs,
-                &mount.source,
-                &mount.target,
-            )?);
+            notes.extend(attach(&mut self.mounts, rootfs, &mount.source, &mount.target)?);
         }
         for mount in edits.described() {
             let (source, target) = (&mount.source, &mount.target);
@@ -106,18 +94,12 @@ fn left_out(edits: &Settled) -> Option<Note> {
         let groups: Vec<_> = rest.groups.iter().map(ToString::to_string).collect();
         what.push(format!("the groups {}", groups.join(", ")));
     }
-    let hooks = rest
-        .hooks
-        .iter()
-        .map(|hook| format!("the {} hook {}", hook.stage, hook.path));
+    let hooks = rest.hooks.iter().map(|hook| format!("the {} hook {}", hook.stage, hook.path));
     what.extend(hooks);
     if rest.intel_rdt.is_some() {
         what.push("the settings of Intel RDT".to_owned());
     }
-    let moved = rest
-        .net_devices
-        .iter()
-        .map(|d| format!("the interface {}", d.host));
+    let moved = rest.net_devices.iter().map(|d| format!("the interface {}", d.host));
     what.extend(moved);
     (!what.is_empty()).then(|| {
         let message = format!(

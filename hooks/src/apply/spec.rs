@@ -20,9 +20,8 @@ use crate::spec::keys;
 use splice::{apply, extend, Additions, Splice};
 
 /// Types of file systems that a runtime creates for each container.
-const NEW_FILE_SYSTEMS: [&str; 9] = [
-    "tmpfs", "proc", "sysfs", "devpts", "mqueue", "cgroup", "cgroup2", "ramfs", "devtmpfs",
-];
+const NEW_FILE_SYSTEMS: [&str; 9] =
+    ["tmpfs", "proc", "sysfs", "devpts", "mqueue", "cgroup", "cgroup2", "ramfs", "devtmpfs"];
 const BINDS: [&str; 2] = ["bind", "rbind"];
 
 /// The text of a spec and its members.
@@ -52,9 +51,7 @@ impl<'a> Spec<'a> {
 
     /// `root.path`, relative to the bundle or absolute.
     pub fn root_path(&self) -> Result<Option<Cow<'a, str>>> {
-        self.within("root", "path")?
-            .map(|path| text("root.path", path))
-            .transpose()
+        self.within("root", "path")?.map(|path| text("root.path", path)).transpose()
     }
 
     /// The mounts and devices of the container's own configuration.
@@ -127,11 +124,7 @@ fn mounted<'a>(members: &RawObject<'a>) -> Result<Mounted<'a>> {
             is_new &= !BINDS.contains(&&*text("mounts", option)?);
         }
     }
-    Ok(Mounted {
-        destination: get("destination")?,
-        source: get("source")?,
-        is_new,
-    })
+    Ok(Mounted { destination: get("destination")?, source: get("source")?, is_new })
 }
 
 fn mount_json(mount: &Mount, options: &str) -> String {
@@ -149,11 +142,7 @@ fn mount_json(mount: &Mount, options: &str) -> String {
 }
 
 fn described_json(mount: &DescribedMount) -> String {
-    let kind = if mount.kind.is_empty() {
-        "bind"
-    } else {
-        &mount.kind
-    };
+    let kind = if mount.kind.is_empty() { "bind" } else { &mount.kind };
     format!(
         "{{\"destination\":{},\"type\":{},\"source\":{},\"options\":{}}}",
         quote(&mount.target),
@@ -178,10 +167,7 @@ fn present(value: Option<&RawValue>) -> Option<&RawValue> {
 }
 
 fn object<'a>(key: &str, text: &'a str) -> Result<RawObject<'a>> {
-    checked(
-        key,
-        serde_json::from_str(text).map_err(|e| invalid(key, &e))?,
-    )
+    checked(key, serde_json::from_str(text).map_err(|e| invalid(key, &e))?)
 }
 
 /// Errors: runtimes may read a member differently.
@@ -205,17 +191,13 @@ fn text<'a>(key: &str, value: &'a RawValue) -> Result<Cow<'a, str>> {
     let raw = value.get();
     match raw.strip_prefix('"').and_then(|r| r.strip_suffix('"')) {
         Some(plain) if !plain.contains('\\') => Ok(Cow::Borrowed(plain)),
-        _ => serde_json::from_str(raw)
-            .map(Cow::Owned)
-            .map_err(|e| invalid(key, &e)),
+        _ => serde_json::from_str(raw).map(Cow::Owned).map_err(|e| invalid(key, &e)),
     }
 }
 
 fn invalid(key: &str, problem: &dyn std::fmt::Display) -> Error {
     let place = if key.is_empty() { "" } else { ": " };
-    Error::failed(format!(
-        "the container's config.json is not a valid spec: {key}{place}{problem}"
-    ))
+    Error::failed(format!("the container's config.json is not a valid spec: {key}{place}{problem}"))
 }
 
 #[cfg(test)]

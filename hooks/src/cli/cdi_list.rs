@@ -33,16 +33,11 @@ impl Listing {
         }
         for device in Registry::new(&files, folders).list() {
             let (name, file) = (device.name, device.file.display().to_string());
-            let conflicts = device
-                .conflicts
-                .iter()
-                .map(|path| path.display().to_string());
+            let conflicts = device.conflicts.iter().map(|path| path.display().to_string());
             let conflicts: Vec<_> = conflicts.collect();
             if !conflicts.is_empty() {
                 let others = conflicts.join(", ");
-                problems.push(format!(
-                    "{name}: {file} has it and so has {others}: neither counts"
-                ));
+                problems.push(format!("{name}: {file} has it and so has {others}: neither counts"));
             }
             devices.push(json!({"name": name, "file": file, "conflicts": conflicts}));
         }
@@ -56,18 +51,11 @@ impl Listing {
             let document = json!({"devices": self.devices, "problems": self.problems});
             format!("{document:#}\n")
         } else {
-            let usable = self
-                .devices
-                .iter()
-                .filter(|device| device["conflicts"] == json!([]));
+            let usable = self.devices.iter().filter(|device| device["conflicts"] == json!([]));
             let names = usable.filter_map(|device| device["name"].as_str());
             names.flat_map(|name| [name, "\n"]).collect()
         })?;
-        Ok(if self.problems.is_empty() {
-            exit::DONE
-        } else {
-            exit::USAGE
-        })
+        Ok(if self.problems.is_empty() { exit::DONE } else { exit::USAGE })
     }
 
     /// Prints the files that can't be used, and what to do about them.

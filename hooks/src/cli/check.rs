@@ -165,11 +165,7 @@ fn everything(files: &[VendorFile]) -> Vec<Choice<'_>> {
         .iter()
         .filter_map(|file| {
             let vendor = file.content.as_ref().ok()?;
-            Some(Choice {
-                file,
-                vendor,
-                features: vendor.feature_names().collect(),
-            })
+            Some(Choice { file, vendor, features: vendor.feature_names().collect() })
         })
         .collect()
 }

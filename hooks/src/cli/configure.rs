@@ -59,9 +59,7 @@ pub fn run(words: &Words) -> Result<u8> {
         Some(path) => path.to_owned(),
         None => beside_us("oci-decorator-runtime")?,
     };
-    let folder = words
-        .path("hook-folder")?
-        .unwrap_or_else(|| hooks_d::FOLDER.into());
+    let folder = words.path("hook-folder")?.unwrap_or_else(|| hooks_d::FOLDER.into());
     let hooks = || -> Result<Vec<Hook>> {
         let program = beside_us("oci-decorator")?;
         let stages = [(10, "precreate"), (20, "prestart")];
@@ -102,13 +100,10 @@ pub fn is_hook_mode(words: &Words, engine: Engine) -> Result<bool> {
     match words.value("config-mode").unwrap_or("config-file") {
         "config-file" => Ok(false),
         "oci-hook" if matches!(engine, Engine::Crio | Engine::Podman) => Ok(true),
-        "oci-hook" => Err(words.wrong(&format!(
-            "{} reads no files with hooks; crio and podman do",
-            engine.word()
-        ))),
-        other => Err(words.wrong(&format!(
-            "unknown --config-mode {other:?}; known are config-file, oci-hook"
-        ))),
+        "oci-hook" => Err(words
+            .wrong(&format!("{} reads no files with hooks; crio and podman do", engine.word()))),
+        other => Err(words
+            .wrong(&format!("unknown --config-mode {other:?}; known are config-file, oci-hook"))),
     }
 }
 
@@ -129,9 +124,9 @@ pub fn runtime(
     }
     if engine != Engine::Docker && !program.starts_with('/') {
         let engine = engine.word();
-        return Err(words.wrong(&format!(
-            "{program:?} is not an absolute path, which {engine} needs"
-        )));
+        return Err(
+            words.wrong(&format!("{program:?} is not an absolute path, which {engine} needs"))
+        );
     }
     Ok(RuntimeEntry {
         name: name.to_owned(),
@@ -224,12 +219,7 @@ impl Order {
             Error::failed(format!("{shown}: {problem}. The file is unchanged"))
                 .resolve(plan::by_hand(main))
         })?;
-        notes.extend(
-            found
-                .notes
-                .into_iter()
-                .map(|note| format!("{shown}: {note}")),
-        );
+        notes.extend(found.notes.into_iter().map(|note| format!("{shown}: {note}")));
         let file = match (&self.drop_in, &found.import_folder) {
             (Some(file), Some(folder)) if file.parent() == Some(folder) => file.clone(),
             (Some(file), _) => {
@@ -300,9 +290,7 @@ fn crios(ours: &Path, notes: &mut Vec<String>) -> Vec<String> {
     let mut paths = vec![PathBuf::from("/etc/crio/crio.conf")];
     let folder = ours.parent().unwrap_or(Path::new("/"));
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let others = entries
-        .map(|entry| entry.path())
-        .filter(|path| path != ours);
+    let others = entries.map(|entry| entry.path()).filter(|path| path != ours);
     let mut others: Vec<_> = others.collect();
     others.sort();
     paths.extend(others);
@@ -339,10 +327,6 @@ mod tests {
         std::fs::write(here.join("40-latin"), b"\xff").unwrap();
         let mut notes = Vec::new();
         let others = crios(&here.join("99-ours.conf"), &mut notes);
-        assert_eq!(
-            (notes.len(), others),
-            (4, vec![model.to_owned()]),
-            "{notes:?}"
-        );
+        assert_eq!((notes.len(), others), (4, vec![model.to_owned()]), "{notes:?}");
     }
 }

@@ -10,14 +10,10 @@ pub fn of(text: &str, command: &str) -> String {
     let mut out = String::new();
     for (title, body) in text.split("\n\n").filter_map(|part| part.split_once('\n')) {
         let kept: Vec<&str> = match title {
-            "Usage:" | "Commands:" => entries(body)
-                .into_iter()
-                .filter(|entry| is_about(entry, command))
-                .collect(),
-            "Options:" => entries(body)
-                .into_iter()
-                .filter(|entry| is_named(entry, &out))
-                .collect(),
+            "Usage:" | "Commands:" => {
+                entries(body).into_iter().filter(|entry| is_about(entry, command)).collect()
+            }
+            "Options:" => entries(body).into_iter().filter(|entry| is_named(entry, &out)).collect(),
             own if own == format!("Options of {name}:") => entries(body),
             _ => continue,
         };

@@ -28,21 +28,13 @@ pub fn run(words: &Words) -> Result<u8> {
     } else {
         (links.install()?, "made")
     };
-    let changed: Vec<_> = changed
-        .iter()
-        .map(|path| path.display().to_string())
-        .collect();
+    let changed: Vec<_> = changed.iter().map(|path| path.display().to_string()).collect();
     print(&if words.is_set("json") {
-        format!(
-            "{}\n",
-            json!({"target": links.target.to_string_lossy(), "changed": changed})
-        )
+        format!("{}\n", json!({"target": links.target.to_string_lossy(), "changed": changed}))
     } else if changed.is_empty() {
         "nothing to do\n".to_owned()
     } else {
-        let text = changed
-            .iter()
-            .flat_map(|path| [path.as_str(), " was ", verb, "\n"]);
+        let text = changed.iter().flat_map(|path| [path.as_str(), " was ", verb, "\n"]);
         text.collect()
     })
 }

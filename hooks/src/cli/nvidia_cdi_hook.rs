@@ -18,10 +18,9 @@ pub const NAME: &str = "nvidia-cdi-hook";
 /// Runs a command line, without the program's name.
 pub fn run(words: &[OsString]) -> u8 {
     let done = match words.first().and_then(|word| word.to_str()) {
-        Some("--version" | "-v" | "-version") => print(&format!(
-            "{NAME} (oci-decorator) {}\n",
-            env!("CARGO_PKG_VERSION")
-        )),
+        Some("--version" | "-v" | "-version") => {
+            print(&format!("{NAME} (oci-decorator) {}\n", env!("CARGO_PKG_VERSION")))
+        }
         Some("--help" | "-h" | "help") => {
             let verbs = VERBS.join("\n    ");
             print(&format!(

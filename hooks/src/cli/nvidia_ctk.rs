@@ -31,9 +31,7 @@ static PROGRAM: Program = Program {
     options: &[
         flag(&["debug", "d"]).or(&["NVIDIA_CTK_DEBUG"]),
         flag(&["quiet"]).or(&["NVIDIA_CTK_QUIET"]),
-        value(&["config"])
-            .keyed("settings")
-            .or(&["NVIDIA_CTK_CONFIG"]),
+        value(&["config"]).keyed("settings").or(&["NVIDIA_CTK_CONFIG"]),
         flag(&["version", "v"]),
     ],
     helps: &[("", HELP), ("cdi", cdi::HELP)],
@@ -42,16 +40,8 @@ static PROGRAM: Program = Program {
         command("config", config::OPTIONS, config::run),
         command("config default", config::OPTIONS, config::run_default),
         command("info", info::OPTIONS, info::run),
-        command(
-            "system create-dev-char-symlinks",
-            system::LINK_OPTIONS,
-            system::links,
-        ),
-        command(
-            "system create-device-nodes",
-            system::NODE_OPTIONS,
-            system::nodes,
-        ),
+        command("system create-dev-char-symlinks", system::LINK_OPTIONS, system::links),
+        command("system create-device-nodes", system::NODE_OPTIONS, system::nodes),
         command("cdi generate", cdi::GENERATE, cdi::generate),
         command("cdi list", cdi::LIST, cdi::list),
         command("cdi transform root", cdi::TRANSFORM, cdi::transform),
@@ -67,9 +57,7 @@ fn hook(words: &Words) -> Result<u8> {
 
 /// Runs a command line, without the program's name.
 pub fn run(line: &[OsString]) -> u8 {
-    let done = PROGRAM
-        .run(line)
-        .and_then(|done| done.map_or_else(|| print(HELP), Ok));
+    let done = PROGRAM.run(line).and_then(|done| done.map_or_else(|| print(HELP), Ok));
     done.unwrap_or_else(|error| complain(PROGRAM.name, &error))
 }
 
@@ -123,25 +111,18 @@ mod tests {
         }
         let words = HELP.split(|c: char| !(c.is_ascii_alphanumeric() || "-.".contains(c)));
         for option in words.filter(|word| word.starts_with("--")) {
-            let is_there = ["`", " ", "="]
-                .iter()
-                .any(|end| page.contains(&format!("`{option}{end}")));
+            let is_there =
+                ["`", " ", "="].iter().any(|end| page.contains(&format!("`{option}{end}")));
             assert!(is_there, "{option}");
         }
     }
 
     #[test]
     fn the_help_of_cdi_has_every_option() {
-        for option in [cdi::GENERATE, cdi::LIST, cdi::TRANSFORM]
-            .into_iter()
-            .flatten()
-        {
+        for option in [cdi::GENERATE, cdi::LIST, cdi::TRANSFORM].into_iter().flatten() {
             let name = option.name();
             let is_global = ["debug", "quiet"].contains(&name);
-            assert!(
-                is_global || cdi::HELP.contains(&format!("--{name}")),
-                "{name}"
-            );
+            assert!(is_global || cdi::HELP.contains(&format!("--{name}")), "{name}");
         }
     }
 }

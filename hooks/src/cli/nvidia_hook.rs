@@ -63,11 +63,9 @@ pub fn run(words: &[OsString]) -> u8 {
     let done = match words.operands.first().and_then(|word| word.to_str()) {
         _ if words.is_set("version") => print(VERSION),
         _ if words.is_set("help") => return wrong(USAGE),
-        Some("prestart") => prestart(
-            &place,
-            words.value(SETTINGS_OPTION).map(Path::new),
-            words.is_set("debug"),
-        ),
+        Some("prestart") => {
+            prestart(&place, words.value(SETTINGS_OPTION).map(Path::new), words.is_set("debug"))
+        }
         Some("poststart" | "poststop") => Ok(exit::DONE),
         _ => return wrong(USAGE),
     };

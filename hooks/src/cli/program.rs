@@ -21,12 +21,7 @@ pub const fn command(
     options: &'static [Opt],
     run: fn(&Words) -> Result<u8>,
 ) -> Command {
-    Command {
-        name,
-        options,
-        takes: Takes::Nothing,
-        run,
-    }
+    Command { name, options, takes: Takes::Nothing, run }
 }
 
 impl Command {
@@ -121,10 +116,7 @@ impl Program {
         for command in self.commands {
             let rest = match group {
                 "" => Some(command.name),
-                group => command
-                    .name
-                    .strip_prefix(group)
-                    .and_then(|rest| rest.strip_prefix(' ')),
+                group => command.name.strip_prefix(group).and_then(|rest| rest.strip_prefix(' ')),
             };
             match rest.and_then(|rest| rest.split(' ').next()) {
                 Some(word) if !found.contains(&word) => found.push(word),
@@ -145,10 +137,7 @@ impl Program {
         match self.help_of(name) {
             (_, text) if name.is_empty() => print(text),
             (of, text) if of == name => print(text),
-            (of, text) => print(&help::of(
-                text,
-                name.strip_prefix(of).unwrap_or(name).trim(),
-            )),
+            (of, text) => print(&help::of(text, name.strip_prefix(of).unwrap_or(name).trim())),
         }
     }
 

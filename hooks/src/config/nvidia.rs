@@ -2,7 +2,6 @@
 
 mod keys;
 mod reader;
-mod tables;
 
 use std::path::PathBuf;
 
@@ -110,6 +109,5 @@ impl Default for Config {
 }
 
 /// Every driver capability.
-pub const CAPABILITIES: [&str; 7] = [
-    "compat32", "compute", "display", "graphics", "ngx", "utility", "video",
-];
+pub const CAPABILITIES: [&str; 7] =
+    ["compat32", "compute", "display", "graphics", "ngx", "utility", "video"];

@@ -5,15 +5,8 @@ use toml::Value;
 use crate::model::policy::{Allowed, OnRefusal, Policy, Who, Writer};
 
 /// Every key of the table.
-pub const KEYS: [&str; 7] = [
-    "environment",
-    "annotations",
-    "annotations-from",
-    "mounts",
-    "cdi",
-    "on-refusal",
-    "allow",
-];
+pub const KEYS: [&str; 7] =
+    ["environment", "annotations", "annotations-from", "mounts", "cdi", "on-refusal", "allow"];
 
 /// Reads the table. A wrong value leaves the default, and adds `policy.KEY: PROBLEM` to the
 /// mistakes.
@@ -79,9 +72,9 @@ fn allowed(value: &Value) -> Result<Allowed, String> {
     };
     match value {
         Value::String(word) if word == "all" => Ok(Allowed::All),
-        Value::String(word) => Err(format!(
-            "{word:?} is not a list of features; write [{word:?}], or \"all\""
-        )),
+        Value::String(word) => {
+            Err(format!("{word:?} is not a list of features; write [{word:?}], or \"all\""))
+        }
         Value::Array(items) => {
             let names = items.iter().map(|item| item.as_str().map(str::to_owned));
             let names = names.collect::<Option<Vec<_>>>().ok_or_else(wrong)?;

@@ -61,11 +61,8 @@ pub enum Scheduler {
 }
 
 impl Scheduler {
-    pub const WORDS: [(&'static str, Self); 3] = [
-        ("ignore", Self::Ignored),
-        ("strict", Self::Strict),
-        ("lenient", Self::Lenient),
-    ];
+    pub const WORDS: [(&'static str, Self); 3] =
+        [("ignore", Self::Ignored), ("strict", Self::Strict), ("lenient", Self::Lenient)];
 }
 
 /// Settings as far as they could be read.
@@ -90,11 +87,7 @@ impl Loaded {
     fn broken(settings: Settings, problem: Error) -> Self {
         let mut suspected = vec![PathBuf::from(DEFAULT_CONFIG_DIR)];
         suspected.retain(|folder| *folder != settings.config_dir);
-        Self {
-            settings,
-            problem: Some(problem),
-            suspected,
-        }
+        Self { settings, problem: Some(problem), suspected }
     }
 
     /// A file whose text may be right, but which a user other than root may write.
@@ -142,9 +135,8 @@ fn load_from(path: &Path) -> Loaded {
     let file = match read(path) {
         Ok(file) => file,
         Err(Errno::INVAL) => {
-            let problem = Error::usage(format!("{shown} is not a regular file")).resolve(format!(
-                "put a file in its place; see what it is: ls -ld {shown}"
-            ));
+            let problem = Error::usage(format!("{shown} is not a regular file"))
+                .resolve(format!("put a file in its place; see what it is: ls -ld {shown}"));
             return Loaded::broken(Settings::default(), problem);
         }
         Err(error) => return Loaded::broken(Settings::default(), cannot_read(path, error)),
@@ -159,10 +151,7 @@ fn load_from(path: &Path) -> Loaded {
         return Loaded::broken(settings, problem);
     }
     if mistakes.is_empty() {
-        return Loaded {
-            settings,
-            ..Loaded::default()
-        };
+        return Loaded { settings, ..Loaded::default() };
     }
     let problem = Error::usage(format!("{shown}: {}", mistakes.join("; "))).resolve(correct(path));
     Loaded::broken(settings, problem)
@@ -185,9 +174,7 @@ pub(super) fn cannot_read(path: &Path, error: Errno) -> Error {
     match error {
         Errno::NOENT => {
             let folder = path.parent().unwrap_or(Path::new("/")).display();
-            problem.resolve(format!(
-                "name a file that exists; see what is there: ls -l {folder}"
-            ))
+            problem.resolve(format!("name a file that exists; see what is there: ls -l {folder}"))
         }
         Errno::ACCESS => problem.resolve(format!(
             "let every user read the file: chmod a+r {shown}; or run the command as root (sudo)"
@@ -198,9 +185,7 @@ pub(super) fn cannot_read(path: &Path, error: Errno) -> Error {
 
 /// The file that the runtime's own variable names. `None`: it is empty or not set.
 pub fn named_by_environment() -> Option<PathBuf> {
-    std::env::var_os(VARIABLE)
-        .filter(|v| !v.is_empty())
-        .map(PathBuf::from)
+    std::env::var_os(VARIABLE).filter(|v| !v.is_empty()).map(PathBuf::from)
 }
 
 /// The part of the file that was read.
@@ -229,11 +214,7 @@ pub(super) fn read(path: &Path) -> rustix::io::Result<File> {
         problem.get_or_insert_with(|| "is not valid UTF-8".to_owned());
         String::from_utf8_lossy(error.as_bytes()).into_owned()
     });
-    Ok(File {
-        text,
-        problem,
-        distrust: found.problem,
-    })
+    Ok(File { text, problem, distrust: found.problem })
 }
 
 /// The settings of the text, and every mistake in it.
@@ -293,9 +274,7 @@ fn set(settings: &mut Settings, key: &str, value: &Value) -> std::result::Result
 }
 
 pub(super) fn string(value: &Value) -> std::result::Result<&str, String> {
-    value
-        .as_str()
-        .ok_or_else(|| format!("expected a string, found {}", value.type_str()))
+    value.as_str().ok_or_else(|| format!("expected a string, found {}", value.type_str()))
 }
 
 pub(super) fn path(value: &Value) -> std::result::Result<PathBuf, String> {
@@ -350,10 +329,7 @@ pub(super) fn runtimes(value: &Value) -> std::result::Result<Vec<String>, String
     if names.is_empty() {
         return Err("expected at least one runtime".to_owned());
     }
-    match names
-        .iter()
-        .find(|n| n.is_empty() || n.contains('/') && !n.starts_with('/'))
-    {
+    match names.iter().find(|n| n.is_empty() || n.contains('/') && !n.starts_with('/')) {
         Some(name) => Err(format!("{name:?} is neither a name nor an absolute path")),
         None => Ok(names),
     }

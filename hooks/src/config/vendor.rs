@@ -30,13 +30,8 @@ pub const FIELDS: [&str; 12] = [
 /// The required members.
 pub const REQUIRED: [&str; 3] = ["activation_flag", "driver_feature", "inventory"];
 /// The members of a feature of the inventory.
-pub const INVENTORY_FIELDS: [&str; 5] = [
-    "devices",
-    "directories",
-    "binaries",
-    "libraries",
-    "miscellaneous",
-];
+pub const INVENTORY_FIELDS: [&str; 5] =
+    ["devices", "directories", "binaries", "libraries", "miscellaneous"];
 /// Values of a flag that do not name a feature.
 pub const RESERVED_FEATURES: [&str; 3] = ["all", "none", "void"];
 

@@ -11,11 +11,8 @@ use super::toml_text::{self, get, get_table, get_text, parse, table};
 use super::{FileHistory, Result, RuntimeEntry};
 
 /// The name of containerd's CRI plugin, by the version of the configuration.
-const PLUGINS: [(i64, &str); 3] = [
-    (1, "cri"),
-    (2, "io.containerd.grpc.v1.cri"),
-    (3, "io.containerd.cri.v1.runtime"),
-];
+const PLUGINS: [(i64, &str); 3] =
+    [(1, "cri"), (2, "io.containerd.grpc.v1.cri"), (3, "io.containerd.cri.v1.runtime")];
 /// The version of a new file: every containerd since 1.3 reads it.
 const NEW: i64 = 2;
 const BUILT_IN: &str = "runc";
@@ -106,14 +103,9 @@ pub fn look(text: &str, name: &str) -> Result<Outlook> {
     let document = parse(text)?;
     let list = |key: &str| {
         let list = document.get(key).and_then(Item::as_array);
-        list.into_iter()
-            .flatten()
-            .filter_map(toml_edit::Value::as_str)
+        list.into_iter().flatten().filter_map(toml_edit::Value::as_str)
     };
-    let mut found = Outlook {
-        has_runtime: program(text, name)?.is_some(),
-        ..Outlook::default()
-    };
+    let mut found = Outlook { has_runtime: program(text, name)?.is_some(), ..Outlook::default() };
     if list("disabled_plugins").any(|word| PLUGINS.iter().any(|(_, plugin)| word == *plugin)) {
         found.notes.push(
             "disabled_plugins names CRI, so that Kubernetes' containers are not made at all"
@@ -137,9 +129,7 @@ pub fn look(text: &str, name: &str) -> Result<Outlook> {
 fn version_of(document: &DocumentMut, main: Option<&DocumentMut>) -> i64 {
     let version = |document: &DocumentMut| document.get("version").and_then(Item::as_integer);
     let implied = if document.is_empty() { NEW } else { 1 };
-    version(document)
-        .or_else(|| main.map(|main| version(main).unwrap_or(1)))
-        .unwrap_or(implied)
+    version(document).or_else(|| main.map(|main| version(main).unwrap_or(1))).unwrap_or(implied)
 }
 
 fn plugin_of(version: i64) -> Result<&'static str> {
@@ -172,11 +162,7 @@ fn add_runtime(
     }
     let ours = table(document, &[&path[..], &[&runtime.name]].concat())?;
     let kind = ours.get("runtime_type").and_then(Item::as_str);
-    let key = if kind == Some(OLD) {
-        "Runtime"
-    } else {
-        "BinaryName"
-    };
+    let key = if kind == Some(OLD) { "Runtime" } else { "BinaryName" };
     let options = table(document, &[&path[..], &[&runtime.name, "options"]].concat())?;
     toml_text::set(options, key, &runtime.program);
     Ok(())

@@ -45,11 +45,7 @@ pub fn without(text: &str, name: &str, history: &FileHistory) -> Result<String> 
 pub fn program(text: &str, name: &str) -> Result<Option<String>> {
     let document = parse(text)?;
     let runtime = get(&document, &[RUNTIME, &["runtimes", name]].concat());
-    let path = |item: &Item| {
-        item.get("runtime_path")
-            .and_then(Item::as_str)
-            .map(str::to_owned)
-    };
+    let path = |item: &Item| item.get("runtime_path").and_then(Item::as_str).map(str::to_owned);
     Ok(runtime.map(|item| path(item).unwrap_or_default()))
 }
 
@@ -66,10 +62,7 @@ fn model(document: &DocumentMut, history: &FileHistory, name: &str) -> Result<Ta
         files.push(parse(text)?);
     }
     let files: Vec<&DocumentMut> = files.iter().chain([document]).collect();
-    let named = files
-        .iter()
-        .rev()
-        .find_map(|file| get_text(file, &[RUNTIME, &[DEFAULT]].concat()));
+    let named = files.iter().rev().find_map(|file| get_text(file, &[RUNTIME, &[DEFAULT]].concat()));
     let models = named.into_iter().filter(|n| *n != name).chain(BUILT_IN);
     for name in models {
         let path = [RUNTIME, &["runtimes", name]].concat();

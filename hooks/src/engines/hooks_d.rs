@@ -62,9 +62,7 @@ pub fn put(hook: &Hook, record: &Path, is_removed: bool, is_dry: bool) -> Result
 
 fn is_ours(text: &str) -> bool {
     let root = json_text::parse(text).unwrap_or_default();
-    root["hook"]["path"]
-        .as_str()
-        .is_some_and(links::is_name_of_ours)
+    root["hook"]["path"].as_str().is_some_and(links::is_name_of_ours)
 }
 
 #[cfg(test)]
@@ -89,20 +87,11 @@ mod tests {
     #[test]
     fn the_shipped_files_say_the_same() {
         for (stage, shipped) in [
-            (
-                "precreate",
-                include_str!("../../hooks.d/10-oci-decorator-precreate.json"),
-            ),
-            (
-                "prestart",
-                include_str!("../../hooks.d/20-oci-decorator-prestart.json"),
-            ),
+            ("precreate", include_str!("../../hooks.d/10-oci-decorator-precreate.json")),
+            ("prestart", include_str!("../../hooks.d/20-oci-decorator-prestart.json")),
         ] {
-            let hook = Hook {
-                file: PathBuf::new(),
-                program: "/usr/bin/oci-decorator".to_owned(),
-                stage,
-            };
+            let hook =
+                Hook { file: PathBuf::new(), program: "/usr/bin/oci-decorator".to_owned(), stage };
             let parsed = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
             assert_eq!(parsed(&hook.text()), parsed(shipped), "{stage}");
         }

@@ -20,9 +20,7 @@ const OWN: [&str; 2] = ["oci-decorator", "oci-decorator-runtime"];
 
 /// True for the path or name of one of our programs.
 pub fn is_name_of_ours(program: &str) -> bool {
-    let name = Path::new(program)
-        .file_name()
-        .and_then(|name| name.to_str());
+    let name = Path::new(program).file_name().and_then(|name| name.to_str());
     name.is_some_and(|name| NAMES.contains(&name) || OWN.contains(&name))
 }
 
@@ -55,11 +53,7 @@ impl<'a> Links<'a> {
             _ => false,
         };
         let name = program.file_name().filter(|_| is_beside);
-        Self {
-            folder,
-            program,
-            target: name.map_or(program.to_owned(), PathBuf::from),
-        }
+        Self { folder, program, target: name.map_or(program.to_owned(), PathBuf::from) }
     }
 
     /// Makes all links, or none. Returns those that were made.
@@ -72,13 +66,7 @@ impl<'a> Links<'a> {
         }
         let _held = lock::take()?;
         let is_foreign = |path: &PathBuf| self.state_of(path) == LinkState::Foreign;
-        refuse(
-            &self
-                .paths()
-                .into_iter()
-                .filter(is_foreign)
-                .collect::<Vec<_>>(),
-        )?;
+        refuse(&self.paths().into_iter().filter(is_foreign).collect::<Vec<_>>())?;
         let mut made = Vec::new();
         for path in self.paths() {
             match std::fs::read_link(&path) {
@@ -143,10 +131,7 @@ fn refuse(foreign: &[PathBuf]) -> Result<()> {
     let Some(first) = foreign.first() else {
         return Ok(());
     };
-    let shown: Vec<_> = foreign
-        .iter()
-        .map(|path| path.display().to_string())
-        .collect();
+    let shown: Vec<_> = foreign.iter().map(|path| path.display().to_string()).collect();
     let first = first.display();
     Err(Error::failed(format!(
         "nothing was changed, because these files belong to other programs: {}",
@@ -199,27 +184,10 @@ mod tests {
                 assert_eq!(count(), 0);
             } else {
                 let error = links.install().unwrap_err();
-                assert!(
-                    error.message.ends_with("/nvidia-container-toolkit"),
-                    "{error}"
-                );
+                assert!(error.message.ends_with("/nvidia-container-toolkit"), "{error}");
                 assert!(error.resolution.unwrap().contains("dpkg -S"));
                 assert_eq!((links.remove().unwrap().len(), count()), (0, 1));
             }
         }
-    }
-
-    #[test]
-    fn links_beside_the_program_are_relative() {
-        let dir = tempfile::tempdir().unwrap();
-        let program = dir.path().join("oci-decorator");
-        std::fs::write(&program, "x").unwrap();
-        let links = Links::new(dir.path(), &program);
-        links.install().unwrap();
-        let target = std::fs::read_link(dir.path().join("nvidia-ctk")).unwrap();
-        assert_eq!(target, Path::new("oci-decorator"));
-        let none = dir.path().join("none");
-        let error = Links::new(&none, &program).install().unwrap_err();
-        assert!(error.message.ends_with("is not a folder"), "{error}");
     }
 }

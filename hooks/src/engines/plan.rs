@@ -72,11 +72,7 @@ pub fn change(
     let mut record = Record::load(record)?;
     let old = record.get(&file).cloned();
     let Plan { after, mut entry } = decide(before.as_deref(), old.as_ref())?;
-    let done = Done {
-        file,
-        before,
-        after,
-    };
+    let done = Done { file, before, after };
     if is_dry {
         return Ok(done);
     }
@@ -109,18 +105,13 @@ pub fn change(
 
 fn refused(file: &Path, problem: &str) -> Error {
     let shown = file.display();
-    Error::failed(format!(
-        "{shown} can't be changed: {problem}. The file is unchanged"
-    ))
-    .resolve(by_hand(file))
+    Error::failed(format!("{shown} can't be changed: {problem}. The file is unchanged"))
+        .resolve(by_hand(file))
 }
 
 /// What to do about a file that the program can't change.
 pub fn by_hand(file: &Path) -> String {
-    format!(
-        "correct the file, and run the command again: editor {}",
-        file.display()
-    )
+    format!("correct the file, and run the command again: editor {}", file.display())
 }
 
 /// The plan that adds a runtime. Errors: the text can't be changed, or has a foreign runtime of
@@ -141,34 +132,22 @@ fn added(
     let original = original_of(engine, current, entry)?;
     let history = FileHistory {
         original: original.as_deref(),
-        written: entry
-            .and_then(|entry| entry.written.first())
-            .map(String::as_str),
+        written: entry.and_then(|entry| entry.written.first()).map(String::as_str),
         others,
     };
     let after = engine.with(text, runtime, &history)?;
     if current == Some(after.as_str()) {
-        return Ok(Plan {
-            after: Some(after),
-            entry: entry.cloned(),
-        });
+        return Ok(Plan { after: Some(after), entry: entry.cloned() });
     }
     let mut entry = Entry {
         original,
-        written: [Some(after.as_str()), current]
-            .into_iter()
-            .flatten()
-            .map(str::to_owned)
-            .collect(),
+        written: [Some(after.as_str()), current].into_iter().flatten().map(str::to_owned).collect(),
         ..entry.cloned().unwrap_or_default()
     };
     if !is_remembered {
         entry.runtimes.push(runtime.name.clone());
     }
-    Ok(Plan {
-        after: Some(after),
-        entry: Some(entry),
-    })
+    Ok(Plan { after: Some(after), entry: Some(entry) })
 }
 
 /// Errors: the runtime of that name runs a program that is not ours.
@@ -219,19 +198,13 @@ fn removed(
     name: &str,
 ) -> super::Result<Plan> {
     let Some(text) = current else {
-        return Ok(Plan {
-            after: None,
-            entry: None,
-        });
+        return Ok(Plan { after: None, entry: None });
     };
     let nothing = Entry::default();
     let known = entry.unwrap_or(&nothing);
     let is_only = known.runtimes.iter().all(|other| other == name);
     if entry.is_some() && is_only && known.has_written(text) {
-        return Ok(Plan {
-            after: known.original.clone(),
-            entry: None,
-        });
+        return Ok(Plan { after: known.original.clone(), entry: None });
     }
     let after = without(engine, text, known, name)?;
     let mut entry = entry.cloned();

@@ -15,11 +15,7 @@ pub fn with(text: &str, runtime: &RuntimeEntry, history: &FileHistory) -> Result
     let mut document = parse(text)?;
     let programs = Value::Array([runtime.program.as_str()].into_iter().collect());
     if runtime.is_default == Some(true) {
-        toml_text::set(
-            table(&mut document, &DEFAULT[..1])?,
-            DEFAULT[1],
-            &runtime.name,
-        );
+        toml_text::set(table(&mut document, &DEFAULT[..1])?, DEFAULT[1], &runtime.name);
     }
     toml_text::set(table(&mut document, RUNTIMES)?, &runtime.name, programs);
     if runtime.is_default == Some(false) {

@@ -52,10 +52,7 @@ impl Record {
                 "move it away: mv {shown} {shown}.old; then remove our runtimes from the engines' files by hand"
             ))
         })?;
-        Ok(Self {
-            path: path.to_owned(),
-            entries,
-        })
+        Ok(Self { path: path.to_owned(), entries })
     }
 
     pub fn get(&self, file: &Path) -> Option<&Entry> {
@@ -105,10 +102,7 @@ mod tests {
         for text in ["", "[]", "{\"/x\": 1}", "{\"/x\": {\"original\": 1}}"] {
             std::fs::write(&path, text).unwrap();
             let error = Record::load(&path).unwrap_err();
-            assert!(
-                error.message.contains("is not a record of files"),
-                "{error}"
-            );
+            assert!(error.message.contains("is not a record of files"), "{error}");
             assert!(error.resolution.unwrap().contains("mv "));
         }
     }

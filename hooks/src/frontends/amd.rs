@@ -2,9 +2,8 @@
 
 use crate::config::settings::Scheduler;
 use crate::model::policy::{Judge, Policy};
-use crate::model::request::{Ask, Details, Interface, Request, Source, Units, Way};
+use crate::model::request::{Ask, Details, Interface, Request, Source, Units, Way, Words};
 
-use super::nvidia::Words;
 use super::sarus::{SchedulerLists, ROCR};
 
 /// Adds what the variable asks for to the request. If the host's scheduler counts, its variable
@@ -12,16 +11,8 @@ use super::sarus::{SchedulerLists, ROCR};
 /// runs its hook for every container of a host with `/dev/kfd` and gives all devices.
 pub fn read(request: &mut Request, given: &SchedulerLists, scheduler: Scheduler, policy: &Policy) {
     let is_scheduled = scheduler != Scheduler::Ignored;
-    let source = if is_scheduled {
-        Source::Scheduler
-    } else {
-        Source::Environment
-    };
-    let value = if is_scheduled {
-        given.rocr.as_deref()
-    } else {
-        request.environment.get(ROCR)
-    };
+    let source = if is_scheduled { Source::Scheduler } else { Source::Environment };
+    let value = if is_scheduled { given.rocr.as_deref() } else { request.environment.get(ROCR) };
     let Some(value) = value else {
         if scheduler == Scheduler::Strict && request.doubt.is_none() {
             request.asks.push(ask(Source::Scheduler, Units::All, true));
@@ -34,9 +25,7 @@ pub fn read(request: &mut Request, given: &SchedulerLists, scheduler: Scheduler,
         Words::These(names) => Units::These(names),
     };
     if policy.may_use(source) {
-        request
-            .possible_trigger
-            .get_or_insert_with(|| ROCR.to_owned());
+        request.possible_trigger.get_or_insert_with(|| ROCR.to_owned());
     }
     if request.doubt.is_some() {
         return;
@@ -50,11 +39,7 @@ pub fn read(request: &mut Request, given: &SchedulerLists, scheduler: Scheduler,
 
 fn ask(source: Source, units: Units, is_implied: bool) -> Ask {
     // The nodes belong to a group that the container's process has to join.
-    let details = Details {
-        groups: true,
-        is_implied,
-        ..Details::default()
-    };
+    let details = Details { groups: true, is_implied, ..Details::default() };
     Ask {
         interface: Interface::Amd,
         source,

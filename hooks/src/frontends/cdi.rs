@@ -42,21 +42,15 @@ pub fn edits(names: &[String], folders: &[PathBuf], host: &Host) -> Result<(Edit
     let searched = folders.iter().map(|f| host.on_host(&f.to_string_lossy()));
     let searched: Vec<PathBuf> = searched.map(PathBuf::from).collect();
     let registry = Registry::new(&files, &searched);
-    let mut found = Vec::new();
-    let (mut unknown, mut more) = (Vec::new(), 0);
+    let (mut found, mut unknown) = (Vec::new(), Vec::new());
     let mut known: BTreeSet<&String> = BTreeSet::new();
     for name in names.iter().filter(|name| known.insert(name)) {
-        if unknown.len() >= SAID && !registry.has(name) {
-            // Looking for similar names takes the most time.
-            more += 1;
-            continue;
-        }
         match registry.find(name) {
             Ok(device) => found.push(device),
             Err(error) => unknown.push(error),
         }
     }
-    if let Some(error) = together(unknown, more) {
+    if let Some(error) = together(unknown) {
         return Err(error);
     }
     let mut composer = edit::CdiEditBuilder::new(host);
@@ -65,11 +59,7 @@ pub fn edits(names: &[String], folders: &[PathBuf], host: &Host) -> Result<(Edit
     }
     let edits = composer.finish();
     edits.validate()?;
-    let notes = files
-        .iter()
-        .filter_map(ignored)
-        .chain(composer.notes)
-        .collect();
+    let notes = files.iter().filter_map(ignored).chain(composer.notes).collect();
     Ok((edits, notes))
 }
 
@@ -82,29 +72,23 @@ pub fn read(folders: &[PathBuf], host: &Host) -> Result<Vec<SpecFile>> {
 /// A warning about a broken file that no name needs.
 fn ignored(file: &SpecFile) -> Option<Note> {
     let broken = file.content.as_ref().err()?;
-    let message = format!(
-        "{} can't be used and is ignored: {}",
-        file.path.display(),
-        broken.summary()
-    );
+    let message =
+        format!("{} can't be used and is ignored: {}", file.path.display(), broken.summary());
     Some(Note::new(Level::Warning, message))
 }
 
-/// One error for all unknown names. `unsaid` is the number of further ones.
-fn together(mut errors: Vec<Error>, unsaid: usize) -> Option<Error> {
+/// One error for all unknown names.
+fn together(mut errors: Vec<Error>) -> Option<Error> {
     if errors.len() < 2 {
         return errors.pop();
     }
     let messages = errors.iter().take(SAID);
     let messages: Vec<_> = messages.map(|error| error.message.as_str()).collect();
-    let more = match errors.len() - messages.len() + unsaid {
+    let more = match errors.len() - messages.len() {
         0 => String::new(),
         more => format!(" (and {more} more)"),
     };
-    Some(Error {
-        message: format!("{}{more}", messages.join("; ")),
-        ..errors[0].clone()
-    })
+    Some(Error { message: format!("{}{more}", messages.join("; ")), ..errors[0].clone() })
 }
 
 #[cfg(test)]

@@ -98,10 +98,7 @@ fn make_links(rootfs: &Rootfs, links: &[Link]) -> Vec<Note> {
 /// Adds the image's newer libraries to the cache. A drop-in with a fixed name holds their folder,
 /// so that later updates keep it in front.
 fn enable_compat(rootfs: &Rootfs, compat: &Compat) -> Result<Vec<Note>> {
-    let compat = Compat {
-        folder: clean(&compat.folder).into_owned(),
-        ..compat.clone()
-    };
+    let compat = Compat { folder: clean(&compat.folder).into_owned(), ..compat.clone() };
     let mut notes = Vec::new();
     let found = library_cache::compatible(&rootfs.files, &compat).unwrap_or_else(|error| {
         notes.push(cannot_list(&compat.folder, error));
@@ -109,10 +106,7 @@ fn enable_compat(rootfs: &Rootfs, compat: &Compat) -> Result<Vec<Note>> {
     });
     let folder = (!found.is_empty()).then_some(compat.folder.as_str());
     drop_in::put_compat(&rootfs.files, folder).map_err(|e| {
-        Error::failed(format!(
-            "can't note in the image that {} comes first: {e}",
-            compat.folder
-        ))
+        Error::failed(format!("can't note in the image that {} comes first: {e}", compat.folder))
     })?;
     if !found.is_empty() {
         notes.extend(crate::host::ldcache::update(&rootfs.files, &found));

@@ -33,12 +33,7 @@ impl Context<'_> {
             nvidia.read(&mut request, config, self.policy, &HostOf(&settings.root));
         }
         if settings.interfaces.contains(&Interface::Amd) {
-            amd::read(
-                &mut request,
-                &self.scheduled,
-                settings.scheduler,
-                self.policy,
-            );
+            amd::read(&mut request, &self.scheduled, settings.scheduler, self.policy);
         }
         request
     }
@@ -65,10 +60,7 @@ impl Context<'_> {
             Way::Hook => {
                 let get = |name: &str| std::env::var(name).ok();
                 let hook = legacy::hook(&nvidia, &request.hooks, get)?;
-                let edits = Edits {
-                    hooks: hook.into_iter().collect(),
-                    ..Edits::default()
-                };
+                let edits = Edits { hooks: hook.into_iter().collect(), ..Edits::default() };
                 return Ok((edits, Vec::new()));
             }
         };

@@ -11,6 +11,7 @@ mod mode;
 pub mod programs;
 mod requirements;
 
+use std::cell::LazyCell;
 use std::path::Path;
 use std::sync::LazyLock;
 
@@ -21,14 +22,10 @@ use crate::frontends::cdi::params_edit;
 use crate::host::Host;
 use crate::model::edits::Edits;
 use crate::model::policy::{Judge, Policy};
-use crate::model::request::{Interface, Request, Source, Way};
+use crate::model::request::{Candidate, Interface, Request, Source, Way, Words};
 use crate::spec::config::{Config as Spec, ScanScope, HOOK_STAGES};
 
 use super::FrontEndKind;
-
-pub use devices::Words;
-
-use devices::Candidate;
 
 /// The variable for devices.
 pub const DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
@@ -43,10 +40,7 @@ const MOUNTS: &str = "/var/run/nvidia-container-devices";
 pub const HOOKS: [&str; 2] = ["nvidia-container-runtime-hook", "nvidia-container-toolkit"];
 
 /// The configuration for NVIDIA's interface under this program's own names: by the vendor file.
-static OWN: LazyLock<Config> = LazyLock::new(|| Config {
-    mode: Mode::JitCdi,
-    ..Config::default()
-});
+static OWN: LazyLock<Config> = LazyLock::new(|| Config { mode: Mode::JitCdi, ..Config::default() });
 
 /// The parameters of NVIDIA's interface.
 #[derive(Debug, Clone, Copy)]
@@ -91,11 +85,8 @@ impl<'a> Nvidia<'a> {
 
     /// The parts of a config that are read for this interface.
     pub fn scan_scope(&self) -> ScanScope<'a> {
-        let prefixes: &[String] = if self.reads_annotations {
-            &self.config.cdi_prefixes
-        } else {
-            &[]
-        };
+        let prefixes: &[String] =
+            if self.reads_annotations { &self.config.cdi_prefixes } else { &[] };
         ScanScope {
             mounts_below: self.config.volume_mounts.then_some(MOUNTS),
             cdi_prefixes: prefixes,
@@ -114,9 +105,11 @@ impl<'a> Nvidia<'a> {
         if request.doubt.is_some() {
             return;
         }
-        let (counting, mut refused) = self.counting(request, policy, host);
-        for (candidate, way) in counting {
-            let ask = self.ask(request, candidate, way, policy, &mut refused);
+        let judge =
+            Judge::of(policy, request).with_nvidias_rule(self.config.environment_when_unprivileged);
+        let (counting, mut refused) = judge.pick(request, self.candidates(request, host));
+        for candidate in counting {
+            let ask = self.ask(request, candidate, judge, &mut refused);
             if ask.way == Way::Hook {
                 request.hooks = config.hooks_at(&HOOK_STAGES[..1]);
             }
@@ -162,47 +155,26 @@ impl<'a> Nvidia<'a> {
         asking.map(str::to_owned)
     }
 
-    /// The candidates that count, with the way in which each is given, and why the others do not
-    /// count. Without a scheduler, the first candidate counts. With one, its list counts, and CDI
-    /// names of devices that no scheduler gives.
-    fn counting(
-        &self,
-        request: &Request,
-        policy: &Policy,
-        host: &HostOf,
-    ) -> (Vec<(Candidate, Way)>, Vec<String>) {
-        let (mut counting, mut refused) = (Vec::new(), Vec::new());
-        let is_scheduled = request.has_scheduler();
-        let judge =
-            Judge::of(policy, request).with_nvidias_rule(self.config.environment_when_unprivileged);
-        let declined = policy.images_may_annotate() && devices::are_declined(request, self.config);
-        for mut candidate in devices::candidates(request, self.config) {
-            if declined && candidate.sources.contains(&Source::Annotations) {
-                continue;
-            }
-            if candidate.words == Words::Nothing {
-                if is_scheduled {
-                    continue;
-                }
-                break;
-            }
-            let way = self.way(&candidate, host);
-            let is_named = |name: &str| devices::is_qualified(name) && !devices::is_automatic(name);
+    /// What may ask for devices, each with the way in which it would be given.
+    fn candidates(&self, request: &Request, host: &HostOf) -> Vec<Candidate> {
+        let is_tegra = LazyCell::new(|| host.open().is_ok_and(|host| mode::is_tegra(&host)));
+        let mut candidates = devices::candidates(request, self.config);
+        for candidate in &mut candidates {
             let names = candidate.names();
-            if way == Way::Cdi || names.iter().any(|name| is_named(name)) {
+            let way = mode::way(self.config.mode, self.kind, names, || *is_tegra);
+            let is_cdi =
+                |name: &String| devices::is_qualified(name) && !devices::is_automatic(name);
+            if way == Way::Cdi || names.iter().any(is_cdi) {
                 candidate.require_cdi();
             }
-            let is_allowed = is_allowed_beside_scheduler(request, &candidate, way);
-            let judged = judge.judge(&candidate.sources, &candidate.by, is_allowed);
-            match judged {
-                Ok(()) => counting.push((candidate, way)),
-                Err(reason) => refused.push(reason),
-            }
-            if !is_scheduled && !counting.is_empty() {
-                break;
-            }
+            // A hook does not have the scheduler's environment, and reads the container's mounts
+            // first.
+            candidate.way = match way {
+                Way::Hook if candidate.is_schedulers() => Way::VendorFile,
+                way => way,
+            };
         }
-        (counting, refused)
+        candidates
     }
 
     /// True for a hook that NVIDIA's runtime leaves out in the modes that make a specification.
@@ -211,16 +183,6 @@ impl<'a> Nvidia<'a> {
         self.kind == FrontEndKind::Runtime
             && matches!(self.config.mode, Mode::Auto | Mode::JitCdi)
             && names.iter().any(|name| name == "all" || name == hook)
-    }
-
-    fn way(&self, candidate: &Candidate, host: &HostOf) -> Way {
-        let is_tegra = || host.open().is_ok_and(|host| mode::is_tegra(&host));
-        let way = mode::way(self.config.mode, self.kind, candidate.names(), is_tegra);
-        // A hook does not have the scheduler's environment, and reads the container's mounts first.
-        if way == Way::Hook && candidate.is_schedulers() {
-            return Way::VendorFile;
-        }
-        way
     }
 
     /// What a spec gets in addition to a vendor file's answer. Programs of the driver must not make
@@ -253,16 +215,6 @@ impl HostOf<'_> {
     fn open(&self) -> Result<Host> {
         Host::open(self.0)
     }
-}
-
-/// True for a candidate that counts although a scheduler gives the devices.
-fn is_allowed_beside_scheduler(request: &Request, candidate: &Candidate, way: Way) -> bool {
-    let mut names = candidate.names().iter();
-    let is_others = |name: &String| {
-        let kind = name.split_once('=').map(|(kind, _)| kind);
-        kind.is_some_and(|kind| !request.reserves(kind))
-    };
-    candidate.is_schedulers() || way == Way::Cdi && names.all(is_others)
 }
 
 #[cfg(test)]

@@ -36,10 +36,7 @@ impl SchedulerLists {
     /// From the environment of this process.
     pub fn of_process() -> Self {
         let get = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-        Self {
-            cuda: get(CUDA),
-            rocr: get(ROCR),
-        }
+        Self { cuda: get(CUDA), rocr: get(ROCR) }
     }
 }
 
@@ -100,10 +97,7 @@ fn translate(
         let names: Vec<&str> = list.split(',').collect();
         let mut sorted = names.clone();
         sorted.sort_unstable();
-        return Some(Translation {
-            devices: list.to_owned(),
-            cuda: Some(places(&names, &sorted)),
-        });
+        return Some(Translation { devices: list.to_owned(), cuda: Some(places(&names, &sorted)) });
     }
     let names = names_of(list);
     if names.is_empty() {
@@ -149,10 +143,7 @@ fn number(name: &str) -> Option<u64> {
 fn by_uuid(names: &[String], facts: &Facts) -> Option<String> {
     let mut found: Vec<&str> = Vec::new();
     for name in names {
-        let uuids = facts
-            .devices
-            .iter()
-            .filter_map(|gpu| Some((gpu, gpu.uuid.as_deref()?)));
+        let uuids = facts.devices.iter().filter_map(|gpu| Some((gpu, gpu.uuid.as_deref()?)));
         let uuid = match number(name) {
             Some(number) => uuids
                 .clone()

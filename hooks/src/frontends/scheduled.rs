@@ -50,9 +50,7 @@ impl<'a> Scheduled<'a> {
             let reason = format!("{}: {first} is a GPU's", not_scheduled(by));
             notes.push(refuse(self.policy, None, reason)?);
             edits.devices.retain(|device| !paths.contains(&device.path));
-            edits
-                .described
-                .retain(|mount| !paths.contains(&mount.target));
+            edits.described.retain(|mount| !paths.contains(&mount.target));
         }
         Ok(paths)
     }
@@ -86,8 +84,5 @@ pub fn without_hooks(request: &Request, notes: &mut Vec<Note>) -> Edits {
     notes.extend(hooks(request).map(reason));
     let is_replaced = has_hook(request);
     let replaced_hooks = is_replaced.then(|| HOOKS.map(str::to_owned).to_vec());
-    Edits {
-        replaced_hooks: replaced_hooks.unwrap_or_default(),
-        ..Edits::default()
-    }
+    Edits { replaced_hooks: replaced_hooks.unwrap_or_default(), ..Edits::default() }
 }

@@ -35,11 +35,7 @@ struct Resolved<'a> {
 /// Looks up what an answer gives a container. Notes: what the host lacks.
 /// Errors: a device that is missing, or a requirement that is not met.
 pub fn collect_answer(host: &Host, answer: &Answer) -> Result<(Edits, Vec<Note>)> {
-    let Answer {
-        choice,
-        ask,
-        details,
-    } = answer;
+    let Answer { choice, ask, details } = answer;
     let mut notes = Vec::new();
     let (mut edits, items) = collect_one(host, choice, Report::Missing)?;
     notes.extend(items.iter().filter_map(|item| missing(choice, item)));
@@ -51,11 +47,7 @@ pub fn collect_answer(host: &Host, answer: &Answer) -> Result<(Edits, Vec<Note>)
     let found = usable(host.facts(&choice.file.name), answer, &mut notes)?;
     let facts = found.facts();
     let known = all_nodes(host, answer, &edits.devices, facts);
-    let asker = RequestContext {
-        interface: ask.interface,
-        by: &ask.by,
-        known: facts.is_some(),
-    };
+    let asker = RequestContext { interface: ask.interface, by: &ask.by, known: facts.is_some() };
     let resolved = Resolved {
         host,
         answer,
@@ -102,10 +94,7 @@ fn usable(found: FactsState, answer: &Answer, notes: &mut Vec<Note>) -> Result<F
     let resolve = |message: String| Err(Error::usage(message).resolve(WRITE_AGAIN));
     if let Units::These(names) = &answer.ask.units {
         let names = names.join(",");
-        return resolve(format!(
-            "{by} asks for the devices {:?}, and {problem}",
-            brief(&names)
-        ));
+        return resolve(format!("{by} asks for the devices {:?}, and {problem}", brief(&names)));
     }
     // The vendor file has the driver's version too, so that one needs no facts.
     let needs = [Subject::Cuda, Subject::Arch, Subject::Brand];
@@ -141,9 +130,7 @@ impl Resolved<'_> {
     fn without_node(&self, at: usize) -> Error {
         let (by, choice) = (&self.answer.ask.by, &self.answer.choice);
         let index = self.nodes.units[at].index;
-        let minor = self
-            .facts
-            .and_then(|facts| Some(facts.devices.get(at)?.minor));
+        let minor = self.facts.and_then(|facts| Some(facts.devices.get(at)?.minor));
         let is_own = |node: &&Device| number(&node.path) == minor && minor.is_some();
         if let Some(node) = nodes_of_units(self.host, self.answer).iter().find(is_own) {
             let path = &node.path;
@@ -235,11 +222,7 @@ pub fn groups<'d>(devices: impl IntoIterator<Item = &'d Device>) -> Vec<u32> {
         let (group, others) = (device.mode >> 3 & 0o6, device.mode & 0o6);
         device.gid != Some(0) && group & !others != 0
     };
-    let groups: BTreeSet<u32> = devices
-        .into_iter()
-        .filter(needed)
-        .filter_map(|d| d.gid)
-        .collect();
+    let groups: BTreeSet<u32> = devices.into_iter().filter(needed).filter_map(|d| d.gid).collect();
     groups.into_iter().collect()
 }
 

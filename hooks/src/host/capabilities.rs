@@ -24,9 +24,7 @@ pub(super) fn channels(host: &Host, wanted: &Channels, by: &str) -> Result<Vec<S
             Ok(found.into_iter().map(|(path, _)| path).collect())
         }
         Channels::These(numbers) => {
-            let paths = numbers
-                .iter()
-                .map(|number| format!("{CHANNELS}channel{number}"));
+            let paths = numbers.iter().map(|number| format!("{CHANNELS}channel{number}"));
             let paths: Vec<String> = paths.collect();
             let is_missing = |path: &&String| {
                 let found = host.devices(path);
@@ -51,9 +49,7 @@ pub(super) fn right_node(host: &Host, right: MigRight) -> Result<String> {
     let number = || {
         let bytes = host.text_of_kernel(&path)?;
         let text = String::from_utf8_lossy(&bytes).into_owned();
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix("DeviceFileMinor:"))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("DeviceFileMinor:"))?;
         line.trim().parse::<u32>().ok()
     };
     let number = number().ok_or_else(|| {

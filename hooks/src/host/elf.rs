@@ -102,11 +102,7 @@ where
     }
     let segments: &'a [Header::ProgramHeader] = header.program_headers(endian, data).ok()?;
     Some(Elf {
-        flags: flags(
-            header.e_machine(endian),
-            header.is_class_64(),
-            header.e_flags(endian).0,
-        ),
+        flags: flags(header.e_machine(endian), header.is_class_64(), header.e_flags(endian).0),
         soname: soname::<Header>(segments, endian, data),
     })
 }
@@ -125,9 +121,7 @@ where
     let entries: &'a [Header::Dyn] = data.read_slice(&mut offset, count).ok()?;
     let value = |tag| {
         let set = entries.iter().take_while(|e| e.tag(endian).0 != 0);
-        set.clone()
-            .find(|e| e.tag(endian) == tag)
-            .map(|e| e.val(endian))
+        set.clone().find(|e| e.tag(endian) == tag).map(|e| e.val(endian))
     };
     let strings = file_offset(segments, endian, value(DT_STRTAB)?)?;
     name(data, strings.checked_add(value(DT_SONAME)?)?)
@@ -147,9 +141,7 @@ where
 
 /// A string of the table. `None`: it is empty, or has a slash or control characters.
 fn name(data: &ReadCache<Headed>, at: u64) -> Option<String> {
-    let bytes = data
-        .read_bytes_at_until(at..at.checked_add(MAX_NAME)?, 0)
-        .ok()?;
+    let bytes = data.read_bytes_at_until(at..at.checked_add(MAX_NAME)?, 0).ok()?;
     let name = std::str::from_utf8(bytes).ok()?;
     let plain = !name.is_empty() && !name.contains(|c: char| c == '/' || c.is_control());
     plain.then(|| name.to_owned())
@@ -188,11 +180,7 @@ struct Headed<'a> {
 
 impl<'a> Headed<'a> {
     fn new(file: &'a File) -> Option<Self> {
-        let mut headed = Self {
-            file,
-            at: 0,
-            head: Vec::new(),
-        };
+        let mut headed = Self { file, at: 0, head: Vec::new() };
         let mut head = vec![0; HEAD];
         let length = headed.read(&mut head).ok()?;
         head.truncate(length);

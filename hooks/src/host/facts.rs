@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 
 use super::Host;
 use crate::host::rootfs::read_regular;
 use crate::host::trust::untrusted;
 use crate::model::edits::paths::split;
-use crate::spec::json::Json;
 
 /// The folder of the files, below the host's root.
 pub const FOLDER: &str = "/run/oci-decorator/devices";
@@ -23,48 +24,63 @@ const REFRESH: (&str, &str) = ("run/oci-decorator", "refresh");
 /// Largest file that is read, in bytes. A device takes some hundred bytes.
 pub const MAX_SIZE: u64 = 1 << 20;
 
-/// A vendor's devices.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// A vendor's devices, as the file has them. Unknown members are for other programs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub struct Facts {
     pub source: Option<Source>,
+    #[serde(deserialize_with = "filled")]
     pub driver_version: Option<String>,
+    #[serde(deserialize_with = "filled")]
     pub cuda_version: Option<String>,
     pub devices: Vec<Gpu>,
-    /// The writer found out everything.
-    pub is_whole: bool,
+    /// What the writer could not find out.
+    pub problems: Vec<String>,
 }
 
-/// Where the facts come from. `None`: NVIDIA's driver, in another way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Where the facts come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Source {
     /// NVIDIA's files in `/proc`, which know no parts.
     Proc,
     /// The kernel's graphics nodes.
     Sysfs,
+    /// NVIDIA's driver, in another way.
+    #[serde(other)]
+    Driver,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Gpu {
     pub index: u32,
     pub minor: u32,
+    #[serde(default, deserialize_with = "filled")]
     pub uuid: Option<String>,
     /// `0000:01:00.0`
+    #[serde(default, deserialize_with = "filled")]
     pub pci: Option<String>,
+    #[serde(default, deserialize_with = "filled")]
     pub brand: Option<String>,
     /// Compute capability: `8.0`.
+    #[serde(default, deserialize_with = "filled")]
     pub arch: Option<String>,
+    #[serde(default)]
     pub mig: Vec<Mig>,
 }
 
 /// A MIG partition, which can be used like a device.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub struct Mig {
     /// Its number on its device.
     pub index: Option<u32>,
+    #[serde(deserialize_with = "filled")]
     pub uuid: Option<String>,
     pub gpu_instance: Option<u32>,
     pub compute_instance: Option<u32>,
     /// Names under `/dev`.
+    #[serde(deserialize_with = "names_under_dev")]
     pub nodes: Vec<String>,
 }
 
@@ -101,10 +117,7 @@ impl Host {
             Err(Errno::FBIG) => return broken(&format!("larger than {MAX_SIZE} bytes")),
             Err(error) => return broken(&format!("can't be read: {error}")),
         };
-        match std::str::from_utf8(&bytes)
-            .map_err(|e| e.to_string())
-            .and_then(parse)
-        {
+        match parse(&bytes) {
             Ok(facts) => match self.contradicts(&facts) {
                 None => FactsState::Facts(facts),
                 Some(reason) => {
@@ -143,123 +156,42 @@ impl Host {
     }
 }
 
-/// Reads the text. Unknown members are for other programs.
-fn parse(text: &str) -> Result<Facts, String> {
-    let value: Json = serde_json::from_str(text).map_err(|e| format!("not valid JSON: {e}"))?;
-    let Json::Object(_) = value else {
-        return Err(format!("expected an object, found {}", value.kind()));
-    };
-    let mut facts = Facts {
-        source: match text_of(&value, "source")?.as_deref() {
-            Some("proc") => Some(Source::Proc),
-            Some("sysfs") => Some(Source::Sysfs),
-            _ => None,
-        },
-        is_whole: list_of(&value, "problems")?.is_empty(),
-        driver_version: text_of(&value, "driver_version")?,
-        cuda_version: text_of(&value, "cuda_version")?,
-        devices: Vec::new(),
-    };
+/// Reads the text. Errors: it is not one of facts, or two devices have the same number.
+fn parse(text: &[u8]) -> Result<Facts, String> {
+    let facts: Facts = serde_json::from_slice(text).map_err(|e| e.to_string())?;
     let (mut indices, mut minors) = (BTreeMap::new(), BTreeMap::new());
-    for (at, device) in list_of(&value, "devices")?.iter().enumerate() {
-        let gpu = gpu(device).map_err(|problem| format!("devices[{at}]: {problem}"))?;
-        for (what, number, known) in [
-            ("index", gpu.index, &mut indices),
-            ("minor", gpu.minor, &mut minors),
-        ] {
+    for (at, gpu) in facts.devices.iter().enumerate() {
+        for (what, number, known) in
+            [("index", gpu.index, &mut indices), ("minor", gpu.minor, &mut minors)]
+        {
             if let Some(other) = known.insert(number, at) {
                 return Err(format!(
                     "devices[{other}] and devices[{at}] have the same {what}, {number}"
                 ));
             }
         }
-        facts.devices.push(gpu);
     }
     Ok(facts)
 }
 
-fn gpu(value: &Json) -> Result<Gpu, String> {
-    let mut gpu = Gpu {
-        index: number_of(value, "index")?.ok_or("\"index\" is missing")?,
-        minor: number_of(value, "minor")?.ok_or("\"minor\" is missing")?,
-        uuid: text_of(value, "uuid")?,
-        pci: text_of(value, "pci")?,
-        brand: text_of(value, "brand")?,
-        arch: text_of(value, "arch")?,
-        mig: Vec::new(),
-    };
-    for (at, part) in list_of(value, "mig")?.iter().enumerate() {
-        let mig = mig(part).map_err(|problem| format!("mig[{at}]: {problem}"))?;
-        gpu.mig.push(mig);
-    }
-    Ok(gpu)
+/// An empty text says nothing.
+fn filled<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let text = Option::<String>::deserialize(from)?;
+    Ok(text.filter(|text| !text.is_empty()))
 }
 
-fn mig(value: &Json) -> Result<Mig, String> {
-    let nodes = list_of(value, "nodes")?.iter().map(|node| {
-        let node = node
-            .text()
-            .ok_or("\"nodes\": not every entry is a string")?;
-        let name = node.strip_prefix("/dev/").unwrap_or(node);
-        let plain = !name.split('/').any(|part| matches!(part, "" | "." | ".."));
-        let plain = plain && !name.contains(|c: char| c.is_control());
-        plain
-            .then(|| name.to_owned())
-            .ok_or(format!("{node:?} is not a name under /dev"))
-    });
-    Ok(Mig {
-        index: number_of(value, "index")?,
-        uuid: text_of(value, "uuid")?,
-        gpu_instance: number_of(value, "gpu_instance")?,
-        compute_instance: number_of(value, "compute_instance")?,
-        nodes: nodes.collect::<Result<_, String>>()?,
-    })
-}
-
-fn member<'j>(value: &'j Json, key: &str) -> Option<&'j Json<'j>> {
-    let Json::Object(members) = value else {
-        return None;
-    };
-    let mut members = members.iter().rev();
-    let found = members
-        .find(|(name, _)| name == key)
-        .map(|(_, value)| value);
-    found.filter(|value| **value != Json::Null)
-}
-
-fn wrong(key: &str, what: &str, found: &Json) -> String {
-    format!("{key:?}: expected {what}, found {}", found.kind())
-}
-
-fn text_of(value: &Json, key: &str) -> Result<Option<String>, String> {
-    let text = |found: &Json| match found.text() {
-        Some(text) => Ok(text.to_owned()),
-        None => Err(wrong(key, "a string", found)),
-    };
-    let found = member(value, key).map(text).transpose()?;
-    Ok(found.filter(|text| !text.is_empty()))
-}
-
-fn number_of(value: &Json, key: &str) -> Result<Option<u32>, String> {
-    let number = |found: &Json| match found {
-        Json::Number(number)
-            if number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(number) =>
-        {
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // It was compared.
-            let number = *number as u32;
-            Ok(number)
+fn names_under_dev<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    let nodes = Vec::<String>::deserialize(from)?.into_iter();
+    let name = |node: String| {
+        let name = node.strip_prefix("/dev/").unwrap_or(&node);
+        let is_part = |part: &str| !matches!(part, "" | "." | "..");
+        if name.split('/').all(is_part) && !name.contains(char::is_control) {
+            Ok(name.to_owned())
+        } else {
+            Err(D::Error::custom(format!("{node:?} is not a name under /dev")))
         }
-        other => Err(wrong(key, "a whole number", other)),
     };
-    member(value, key).map(number).transpose()
-}
-
-fn list_of<'j>(value: &'j Json, key: &str) -> Result<&'j [Json<'j>], String> {
-    match member(value, key) {
-        None => Ok(&[]),
-        Some(Json::Array(items)) => Ok(items),
-        Some(other) => Err(wrong(key, "a list", other)),
-    }
+    nodes.map(name).collect()
 }
 
 #[cfg(test)]

@@ -42,9 +42,8 @@ pub fn read_others(path: &Path) -> Result<Option<String>> {
     }
     let bytes = std::fs::read(path).map_err(|error| Error::of_file("read", path, &error))?;
     let text = String::from_utf8(bytes).map_err(|_| {
-        fail("it is not valid UTF-8").resolve(format!(
-            "correct these lines: LC_ALL=C.UTF-8 grep -naxv '.*' {shown}"
-        ))
+        fail("it is not valid UTF-8")
+            .resolve(format!("correct these lines: LC_ALL=C.UTF-8 grep -naxv '.*' {shown}"))
     })?;
     Ok(Some(text))
 }
@@ -69,9 +68,7 @@ pub fn replace(path: &Path, text: &str, mode: Option<u32>) -> Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = rustix::fs::open(folder, flags, Mode::empty()).map_err(fail)?;
     let old = rustix::fs::lstat(path).ok();
-    let mut like = old
-        .map_or_else(|| rustix::fs::fstat(&folder), Ok)
-        .map_err(fail)?;
+    let mut like = old.map_or_else(|| rustix::fs::fstat(&folder), Ok).map_err(fail)?;
     if old.is_none() {
         like.st_mode = MODE;
         like.st_uid = rustix::process::geteuid().as_raw();
@@ -148,46 +145,14 @@ fn real(path: &Path) -> Result<PathBuf> {
         return Ok(target);
     }
     let target = target.display();
-    Err(Error::failed(format!(
-        "{shown} is a link to {target}, which another program may own"
-    ))
-    .resolve(format!("to change it anyway, name it: --config {target}")))
+    Err(Error::failed(format!("{shown} is a link to {target}, which another program may own"))
+        .resolve(format!("to change it anyway, name it: --config {target}")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{symlink, MetadataExt};
-
-    #[test]
-    fn a_file_keeps_its_owner_and_permissions() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a/b/file");
-        assert_eq!(
-            missing_folders(&path),
-            [dir.path().join("a"), dir.path().join("a/b")]
-        );
-        assert_eq!(read(&path).unwrap(), None);
-        write(&path, "one", None).unwrap();
-        let about = || std::fs::metadata(&path).unwrap();
-        assert_eq!(about().mode() & 0o777, 0o644);
-        std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
-        if crate::need::root("chown") {
-            std::os::unix::fs::chown(&path, Some(7), Some(8)).unwrap();
-        }
-        let before = about();
-        write(&path, "two", None).unwrap();
-        assert_eq!(read(&path).unwrap().unwrap(), "two");
-        let found = (about().uid(), about().gid(), about().mode());
-        assert_eq!(found, (before.uid(), before.gid(), before.mode()));
-        assert_ne!(about().ino(), before.ino(), "no reader sees half of it");
-        assert_eq!(
-            std::fs::read_dir(path.parent().unwrap()).unwrap().count(),
-            1
-        );
-        remove(&path).unwrap();
-        remove(&path).unwrap();
-    }
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn a_link_is_followed_in_its_folder_only() {
@@ -202,10 +167,7 @@ mod tests {
         write(&path("beside"), "y", None).unwrap();
         assert_eq!(std::fs::read_to_string(path("real")).unwrap(), "y");
         assert!(path("beside").is_symlink());
-        for (name, expected) in [
-            ("elsewhere", "is a link to"),
-            ("dangling", "can't be followed"),
-        ] {
+        for (name, expected) in [("elsewhere", "is a link to"), ("dangling", "can't be followed")] {
             for error in [
                 read(&path(name)).unwrap_err(),
                 write(&path(name), "y", None).unwrap_err(),

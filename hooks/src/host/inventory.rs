@@ -104,15 +104,13 @@ pub fn collect_whole(host: &Host, choice: &Choice, report: Report) -> Result<(Ed
 /// Collects the edits of one choice with the nodes of every class, and reports on the lines of its
 /// inventory. Errors: the driver is not installed, or a path can't be given to a container.
 pub fn collect_one(host: &Host, choice: &Choice, report: Report) -> Result<(Edits, Vec<Item>)> {
-    let tree = host
-        .tree(choice.vendor.root.as_deref())
-        .map_err(|error| Error {
-            message: format!(
-                "{} is set ({}): {}",
-                choice.vendor.activation_flag, choice.file.path, error.message
-            ),
-            ..error
-        })?;
+    let tree = host.tree(choice.vendor.root.as_deref()).map_err(|error| Error {
+        message: format!(
+            "{} is set ({}): {}",
+            choice.vendor.activation_flag, choice.file.path, error.message
+        ),
+        ..error
+    })?;
     let mut collector = Collector {
         host,
         tree: &tree,
@@ -145,10 +143,7 @@ pub(super) fn missing(choice: &Choice, item: &Item) -> Option<Note> {
     let problem = item.found.as_ref().err()?;
     let message = format!("{} is left out: {problem}", item.path);
     let note = Note::new(Level::Warning, message).feature(&item.feature);
-    Some(
-        note.vendor(&choice.file.name)
-            .limit(choice.vendor.log_level),
-    )
+    Some(note.vendor(&choice.file.name).limit(choice.vendor.log_level))
 }
 
 pub(super) fn summary(choice: &Choice, edits: &Edits) -> Note {
@@ -206,9 +201,7 @@ impl<'a> Collector<'a> {
             }
             let outcome = &self.files[path];
             if self.report == Report::All || outcome.is_err() {
-                let found = outcome
-                    .clone()
-                    .map(|at| self.edits.mounts[at].source.clone());
+                let found = outcome.clone().map(|at| self.edits.mounts[at].source.clone());
                 self.items.extend(self.item(Kind::File, path, &found));
             }
         }
@@ -253,10 +246,7 @@ impl<'a> Collector<'a> {
             Errno::NOENT => "the host has no such file".to_owned(),
             other => other.to_string(),
         })?;
-        if !matches!(
-            found.kind,
-            FileType::RegularFile | FileType::Directory | FileType::Socket
-        ) {
+        if !matches!(found.kind, FileType::RegularFile | FileType::Directory | FileType::Socket) {
             return Err("neither a file, a folder nor a socket".to_owned());
         }
         if found.kind == FileType::RegularFile && is_library(path) {

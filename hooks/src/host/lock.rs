@@ -47,16 +47,12 @@ fn busy(file: &File, limit: Duration) -> Error {
     let limit = limit.as_secs();
     let what = "configuration files of this host are being changed";
     match holder(&locks, inode) {
-        Some(id) => Error::failed(format!(
-            "{what}: process {id} has held the lock for {limit} s"
-        ))
-        .resolve(format!(
-            "wait until it is done, or end it, and try again: kill {id}"
-        )),
-        None => Error::failed(format!(
-            "{what}: another process has held the lock for {limit} s"
-        ))
-        .resolve("find it, wait until it is done, and try again: ps -C oci-decorator,nvidia-ctk"),
+        Some(id) => Error::failed(format!("{what}: process {id} has held the lock for {limit} s"))
+            .resolve(format!("wait until it is done, or end it, and try again: kill {id}")),
+        None => Error::failed(format!("{what}: another process has held the lock for {limit} s"))
+            .resolve(
+                "find it, wait until it is done, and try again: ps -C oci-decorator,nvidia-ctk",
+            ),
     }
 }
 
@@ -81,9 +77,7 @@ mod tests {
     #[test]
     fn a_second_one_waits_and_then_names_who_holds_it() {
         let held = take().unwrap();
-        let error = take_within(Duration::from_millis(30))
-            .unwrap_err()
-            .to_string();
+        let error = take_within(Duration::from_millis(30)).unwrap_err().to_string();
         let own = format!("process {} has held", std::process::id());
         assert!(error.contains(&own) && error.contains("kill "), "{error}");
         drop(held);

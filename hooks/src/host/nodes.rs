@@ -72,11 +72,7 @@ impl<'a> Nodes<'a> {
         devices: &[Device],
     ) -> (Self, Option<String>) {
         let depends = |device: &Device| is_right(&device.path) || is_drm(&device.path);
-        let found = if devices.iter().any(depends) {
-            host.facts(name)
-        } else {
-            FactsState::Absent
-        };
+        let found = if devices.iter().any(depends) { host.facts(name) } else { FactsState::Absent };
         let nodes = Self::of(host, vendor, devices, found.facts());
         let problem = match found {
             FactsState::Broken(problem) => Some(problem),
@@ -123,11 +119,7 @@ impl<'a> Nodes<'a> {
         devices.retain(|device| self.gives(chosen, &device.path));
         let parts = self.units.iter().flat_map(|unit| &unit.parts);
         let paths = parts.flat_map(|part| &part.nodes);
-        add(
-            self.host,
-            devices,
-            paths.filter(|path| chosen.nodes.contains(*path)),
-        )
+        add(self.host, devices, paths.filter(|path| chosen.nodes.contains(*path)))
     }
 }
 

@@ -186,15 +186,6 @@ mod tests {
     }
 
     #[test]
-    fn leaves_nothing_but_the_file() {
-        let tree = tempfile::tempdir().unwrap();
-        published(tree.path(), b"one");
-        published(tree.path(), b"two");
-        assert_eq!(std::fs::read(tree.path().join("cache")).unwrap(), b"two");
-        assert_eq!(std::fs::read_dir(tree.path()).unwrap().count(), 1);
-    }
-
-    #[test]
     fn what_another_start_is_writing_stays_its_own() {
         let tree = tempfile::tempdir().unwrap();
         std::fs::write(tree.path().join(NAME), "half").unwrap();
@@ -208,24 +199,18 @@ mod tests {
     fn what_a_killed_start_left_is_abandoned_after_a_while() {
         let tree = tempfile::tempdir().unwrap();
         let mut stat = rustix::fs::fstat(folder_of(tree.path())).unwrap();
-        for (ctime, abandoned) in [
-            (1000, false),
-            (991, false),
-            (990, true),
-            (1001, false),
-            (1010, true),
-        ] {
+        for (ctime, abandoned) in
+            [(1000, false), (991, false), (990, true), (1001, false), (1010, true)]
+        {
             stat.st_ctime = ctime;
             assert_eq!(is_abandoned(&stat, 1000), abandoned, "{ctime}");
         }
         std::fs::write(tree.path().join(NAME), "half").unwrap();
         let folder = folder_of(tree.path());
         let now = clock::seconds();
-        for (name, now, expected) in [
-            (NAME, now, true),
-            (NAME, now + 60, false),
-            ("no", now, false),
-        ] {
+        for (name, now, expected) in
+            [(NAME, now, true), (NAME, now + 60, false), ("no", now, false)]
+        {
             assert_eq!(is_anothers(&folder, name, now), expected, "{name} {now}");
             // Then its own name is used again, for a new file.
             let mode = Mode::from_raw_mode(0o600);

@@ -85,10 +85,7 @@ impl Related {
             return Vec::new();
         };
         let files = self.files.iter().filter_map(|path| {
-            Some(Mount {
-                source: tree.find(path).ok()?.source?,
-                target: (*path).to_owned(),
-            })
+            Some(Mount { source: tree.find(path).ok()?.source?, target: (*path).to_owned() })
         });
         files.collect()
     }
@@ -98,10 +95,7 @@ impl Related {
 pub fn edits(host: &Host, details: &Details) -> (Edits, Vec<Note>) {
     let mut edits = Edits::default();
     let mut notes = Vec::new();
-    let asked = |it: &&Related| {
-        it.variable
-            .is_some_and(|name| details.related.contains(&name))
-    };
+    let asked = |it: &&Related| it.variable.is_some_and(|name| details.related.contains(&name));
     for related in RELATED.iter().filter(asked) {
         let devices = related.devices(host);
         if devices.is_empty() {

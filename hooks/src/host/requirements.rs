@@ -36,22 +36,13 @@ fn known<'a>(answer: &'a Answer, facts: Option<&'a Facts>, chosen: &'a Chosen) -
     let version = version.filter(|version| is_version(version));
     let host = Known {
         cuda: facts.and_then(|facts| facts.cuda_version.as_deref()),
-        driver: facts
-            .and_then(|facts| facts.driver_version.as_deref())
-            .or(version),
+        driver: facts.and_then(|facts| facts.driver_version.as_deref()).or(version),
         ..Known::default()
     };
     let gpus = facts.map_or(&[][..], |facts| &facts.devices);
-    let chosen = gpus
-        .iter()
-        .enumerate()
-        .filter(|(at, _)| chosen.units.contains(at));
+    let chosen = gpus.iter().enumerate().filter(|(at, _)| chosen.units.contains(at));
     let mut known: Vec<Known> = chosen
-        .map(|(_, gpu)| Known {
-            arch: gpu.arch.as_deref(),
-            brand: gpu.brand.as_deref(),
-            ..host
-        })
+        .map(|(_, gpu)| Known { arch: gpu.arch.as_deref(), brand: gpu.brand.as_deref(), ..host })
         .collect();
     if known.is_empty() {
         known.push(host);

@@ -32,16 +32,11 @@ impl Reserved {
     pub fn of<'v>(host: &Host, vendors: impl Iterator<Item = &'v Vendor>) -> Self {
         let answering = vendors.filter(|vendor| !vendor.interfaces.is_empty());
         let units = answering.filter_map(|vendor| vendor.units.as_deref());
-        let named = NAMES
-            .into_iter()
-            .chain(units.filter(|it| !it.contains("dri/")));
+        let named = NAMES.into_iter().chain(units.filter(|it| !it.contains("dri/")));
         let named = named.flat_map(|pattern| host.devices(pattern));
         let graphics = GRAPHICS.iter().flat_map(|pattern| host.devices(pattern));
         let graphics = graphics.filter(|(path, _)| host.may_be_scheduled(path));
-        let mut found = Self {
-            numbers: FxHashSet::default(),
-            paths: Vec::new(),
-        };
+        let mut found = Self { numbers: FxHashSet::default(), paths: Vec::new() };
         for (path, device) in named.chain(graphics) {
             if let DeviceFound::Node(device) = device {
                 found.numbers.insert(numbers(&device));
@@ -53,9 +48,7 @@ impl Reserved {
 
     /// True for the node of a GPU, under any name in the container.
     pub fn has(&self, device: &Device) -> bool {
-        let Device {
-            kind, major, minor, ..
-        } = device;
+        let Device { kind, major, minor, .. } = device;
         self.numbers.contains(&numbers(device))
             || *kind == 'c' && *major == NVIDIA_MAJOR && *minor < NVIDIA_GPUS
             || is_right(&device.path)
@@ -130,64 +123,9 @@ mod tests {
             ("/dev/nvidia-uvm", 240, 1, false),
             ("/dev/any", 240, 0, false),
         ] {
-            assert_eq!(
-                reserved.has(&device(path, major, minor)),
-                is,
-                "{path} {major}:{minor}"
-            );
+            assert_eq!(reserved.has(&device(path, major, minor)), is, "{path} {major}:{minor}");
         }
-        let block = Device {
-            kind: 'b',
-            ..device("/dev/any", 195, 0)
-        };
+        let block = Device { kind: 'b', ..device("/dev/any", 195, 0) };
         assert!(!reserved.has(&block));
-    }
-
-    #[test]
-    fn the_hosts_nodes_are_known_under_any_name() {
-        use rustix::fs::{makedev, mknodat, Mode, CWD};
-        if !crate::need::root("mknod") {
-            return;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let path = |name: &str| dir.path().join(name);
-        std::fs::create_dir_all(path("dev/dri")).unwrap();
-        let names = ["nvidia3", "x7", "dri/card0", "dri/card1", "nic"];
-        for (minor, name) in (0..).zip(names) {
-            let mode = Mode::from_raw_mode(0o666);
-            let kind = FileType::CharacterDevice;
-            mknodat(CWD, path("dev").join(name), kind, mode, makedev(240, minor)).unwrap();
-        }
-        // The kernel reports Intel as the vendor of this node.
-        std::fs::create_dir_all(path("sys/class/drm/card1/device")).unwrap();
-        std::fs::write(path("sys/class/drm/card1/device/vendor"), "0x8086\n").unwrap();
-        let vendor = |interfaces: &str| {
-            let text = format!(
-                r#"{{"activation_flag":"X","driver_feature":[],"units":"x[0-9]*",{interfaces}
-                    "inventory":{{"a":{{"devices":["x[0-9]*"]}}}}}}"#
-            );
-            crate::config::vendor::parse(&text).unwrap()
-        };
-        let host = Host::open(dir.path()).unwrap();
-        for (vendor, expected) in [
-            (
-                vendor(r#""interfaces":["nvidia"],"#),
-                [true, true, true, false, false],
-            ),
-            (vendor(""), [true, false, true, false, false]),
-        ] {
-            let reserved = Reserved::of(&host, [&vendor].into_iter());
-            let found = [0, 1, 2, 3, 4].map(|minor| reserved.has(&device("/dev/y", 240, minor)));
-            assert_eq!(found, expected);
-            for (name, is) in [
-                ("dev/nvidia3", true),
-                ("dev", true),
-                ("dev/nic", false),
-                ("dev/dri/card1", false),
-            ] {
-                let source = path(name).display().to_string();
-                assert_eq!(reserved.is_in(&host, &source), is, "{name}");
-            }
-        }
     }
 }

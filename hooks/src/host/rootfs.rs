@@ -51,16 +51,12 @@ impl Root {
     /// path that leads there is an error, `EXDEV`.
     #[must_use]
     pub fn without_mounts(self) -> Self {
-        Self {
-            bare: Some(OnceCell::new()),
-            ..self
-        }
+        Self { bare: Some(OnceCell::new()), ..self }
     }
 
     /// A folder of this tree as a tree of its own.
     pub fn sub(&self, path: &str) -> rustix::io::Result<Self> {
-        self.open_in(path, OFlags::PATH | OFlags::DIRECTORY)
-            .map(Self::new)
+        self.open_in(path, OFlags::PATH | OFlags::DIRECTORY).map(Self::new)
     }
 
     /// Opens a path of the tree. Links are followed within the tree only.
@@ -99,8 +95,7 @@ impl Root {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE
             | OpenTreeFlags::OPEN_TREE_CLOEXEC
             | OpenTreeFlags::AT_EMPTY_PATH;
-        bare.get_or_init(|| open_tree(&self.fd, "", flags).ok())
-            .as_ref()
+        bare.get_or_init(|| open_tree(&self.fd, "", flags).ok()).as_ref()
     }
 
     /// Reads a regular file of at most `limit` bytes.
@@ -206,9 +201,7 @@ fn own_link(fd: &impl AsFd) -> String {
 
 /// The path of an open file, as the kernel reports it.
 pub fn path_of(fd: impl AsFd) -> Option<String> {
-    rustix::fs::readlink(own_link(&fd), Vec::new())
-        .ok()
-        .and_then(|path| path.into_string().ok())
+    rustix::fs::readlink(own_link(&fd), Vec::new()).ok().and_then(|path| path.into_string().ok())
 }
 
 #[cfg(test)]
@@ -223,11 +216,7 @@ mod tests {
         let tree = tempfile::tempdir().unwrap();
         let target = outside.path().join("secret");
         symlink(&target, tree.path().join("absolute")).unwrap();
-        symlink(
-            "../../../../../../../../etc/passwd",
-            tree.path().join("dots"),
-        )
-        .unwrap();
+        symlink("../../../../../../../../etc/passwd", tree.path().join("dots")).unwrap();
         symlink("/proc/self/root/etc/passwd", tree.path().join("magic")).unwrap();
         let root = Root::open(tree.path()).unwrap();
         for name in ["absolute", "dots", "magic", "../../etc/passwd"] {
@@ -254,21 +243,6 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_never_opened() {
-        if !crate::need::root("mknod") {
-            return;
-        }
-        let tree = tempfile::tempdir().unwrap();
-        let node = tree.path().join("node");
-        // No driver has this number, so opening it would fail with ENXIO.
-        let numbers = rustix::fs::makedev(240, 77);
-        let (kind, mode) = (FileType::CharacterDevice, Mode::from_raw_mode(0o600));
-        rustix::fs::mknodat(rustix::fs::CWD, node, kind, mode, numbers).unwrap();
-        let root = Root::open(tree.path()).unwrap();
-        assert_eq!(root.read("node", 9).unwrap_err(), Errno::INVAL);
-    }
-
-    #[test]
     fn a_filter_of_system_calls_is_distinguished_from_a_closed_folder() {
         for (error, opens, expected) in [
             (Errno::PERM, true, Errno::NOSYS),
@@ -278,10 +252,7 @@ mod tests {
             assert_eq!(refused(error, || opens), expected);
         }
         let closed = cannot_open("the root", Path::new("/x"), Errno::NOENT).to_string();
-        assert!(
-            closed.contains("/x: ") && !closed.contains("openat2"),
-            "{closed}"
-        );
+        assert!(closed.contains("/x: ") && !closed.contains("openat2"), "{closed}");
         let filtered = cannot_open("the root", Path::new("/x"), Errno::NOSYS).to_string();
         assert!(filtered.contains("the system call openat2 is missing"));
     }

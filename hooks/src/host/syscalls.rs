@@ -44,14 +44,7 @@ pub fn restrict_mount(mount: impl AsFd, attributes: &[Attribute]) -> rustix::io:
     // Both live until the call returns.
     let result = unsafe {
         let size = size_of::<MountAttributes>();
-        libc::syscall(
-            libc::SYS_mount_setattr,
-            fd,
-            path,
-            flags,
-            &raw const attributes,
-            size,
-        )
+        libc::syscall(libc::SYS_mount_setattr, fd, path, flags, &raw const attributes, size)
     };
     checked(result).map(drop)
 }
@@ -78,10 +71,7 @@ pub unsafe fn bpf<T>(command: libc::c_int, attributes: &mut T) -> rustix::io::Re
 }
 
 /// Longer than a look at some nodes takes.
-const CHILD: Timespec = Timespec {
-    tv_sec: 5,
-    tv_nsec: 0,
-};
+const CHILD: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// Flags of `linux/sched.h`.
 const INTO_CGROUP: u64 = 0x2_0000_0000;
@@ -148,9 +138,7 @@ pub fn forbidden_in<'d>(
     let ended = waitid(WaitId::PidFd(child.as_fd()), WaitIdOptions::EXITED | ALL)?;
     match ended.and_then(|ended| ended.exit_status()) {
         Some(0) => Ok(None),
-        Some(code) => Ok(usize::try_from(code - 1)
-            .ok()
-            .and_then(|at| devices.get(at))),
+        Some(code) => Ok(usize::try_from(code - 1).ok().and_then(|at| devices.get(at))),
         None => Err(Errno::TIMEDOUT),
     }
 }
@@ -166,10 +154,6 @@ fn checked(result: libc::c_long) -> rustix::io::Result<libc::c_long> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::edits::{DEVICE_MOUNT, FILE_MOUNT};
-    use rustix::fs::{fstatvfs, StatVfsMountFlags as Flags, CWD};
-    use rustix::mount::{open_tree, OpenTreeFlags};
-    use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     /// The numbers of `linux/mount.h`.
     #[test]
@@ -183,51 +167,5 @@ mod tests {
         for (attribute, number) in bits {
             assert_eq!(bit(attribute), number, "{attribute:?}");
         }
-    }
-
-    /// The test uses a clone that is mounted nowhere.
-    #[test]
-    fn a_mount_has_the_attributes_that_were_set() {
-        if !crate::need::root("open_tree") {
-            return;
-        }
-        let folder = tempfile::tempdir().unwrap();
-        for (attributes, expected) in [
-            (FILE_MOUNT, Flags::RDONLY | Flags::NOSUID | Flags::NODEV),
-            (DEVICE_MOUNT, Flags::NOSUID | Flags::NOEXEC),
-        ] {
-            let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-            let mount = open_tree(CWD, folder.path(), flags).unwrap();
-            // A temporary folder may lie on a mount that has attributes already.
-            let before = fstatvfs(&mount).unwrap().f_flag;
-            restrict_mount(&mount, attributes).unwrap();
-            let known = Flags::RDONLY | Flags::NOSUID | Flags::NODEV | Flags::NOEXEC;
-            let found = fstatvfs(&mount).unwrap().f_flag;
-            assert_eq!(found & known, (before | expected) & known);
-        }
-    }
-
-    /// Credentials for files belong to one thread and end with it.
-    #[test]
-    fn files_are_made_as_the_user_that_was_named() {
-        if !crate::need::root("setfsuid") {
-            return;
-        }
-        let folder = tempfile::tempdir().unwrap();
-        let everyone = std::fs::Permissions::from_mode(0o777);
-        std::fs::set_permissions(folder.path(), everyone).unwrap();
-        let file = folder.path().join("file");
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                // That user may have no access to the folders above.
-                let open = std::fs::File::open(folder.path()).unwrap();
-                use_files_as(12345, 23456);
-                let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY;
-                let mode = rustix::fs::Mode::from_raw_mode(0o600);
-                rustix::fs::openat(&open, "file", flags, mode).unwrap();
-            });
-        });
-        let about = std::fs::metadata(file).unwrap();
-        assert_eq!((about.uid(), about.gid()), (12345, 23456));
     }
 }

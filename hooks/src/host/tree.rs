@@ -61,22 +61,14 @@ impl Folder {
             let entries = entries_in(&self.fd, MAX_LISTING).ok()??;
             Some(entries.into_iter().collect())
         };
-        let names = if self.is_own {
-            self.names.get_or_init(list)
-        } else {
-            &None
-        };
+        let names = if self.is_own { self.names.get_or_init(list) } else { &None };
         names.as_ref()
     }
 
     /// The type of the file with this name. A link is not followed.
     fn kind(&self, name: &str) -> rustix::io::Result<FileType> {
         self.lookups.set(self.lookups.get() + 1);
-        let names = if self.lookups.get() > PATIENCE {
-            self.names()
-        } else {
-            None
-        };
+        let names = if self.lookups.get() > PATIENCE { self.names() } else { None };
         match names.map(|names| names.get(name)) {
             Some(None) => Err(Errno::NOENT),
             Some(Some(kind)) if *kind != FileType::Unknown => Ok(*kind),
@@ -125,12 +117,7 @@ impl TreeEntry {
 
 impl<'a> Tree<'a> {
     pub(super) fn new(host: &'a Host, sub: Option<Root>, written: String) -> Self {
-        Self {
-            host,
-            sub,
-            written,
-            folders: RefCell::default(),
-        }
+        Self { host, sub, written, folders: RefCell::default() }
     }
 
     /// Looks a path up without opening the file.
@@ -268,10 +255,7 @@ pub fn whole_folders(tree: &Tree, mounts: &[Mount]) -> Vec<Mount> {
             let known = |name: &str| files.binary_search_by_key(&name, |f| f.0).is_ok();
             let whole = files.iter().all(|(_, m)| from_here(m))
                 && tree.holds_only(folder, known).is_ok_and(|only| only);
-            whole.then(|| Mount {
-                source: source.clone(),
-                target: folder.to_owned(),
-            })
+            whole.then(|| Mount { source: source.clone(), target: folder.to_owned() })
         })
         .collect()
 }

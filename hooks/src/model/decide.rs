@@ -59,11 +59,7 @@ pub fn decide<'a>(
                 let refused = refusals.notes.len();
                 let features = features(file, vendor, asked(Some(value)), &mut refusals)?;
                 if !features.is_empty() || refusals.notes.len() == refused {
-                    choices.push(Choice {
-                        file,
-                        vendor,
-                        features,
-                    });
+                    choices.push(Choice { file, vendor, features });
                 }
             }
             (Err(broken), Some((flag, _))) => return Err(refuse_broken(file, broken, flag)),
@@ -83,11 +79,7 @@ pub fn decide<'a>(
 
 /// Notes about annotations whose flag no vendor file has.
 fn unknown_flags(files: &[VendorFile], request: &Request) -> Vec<Note> {
-    let known = |flag: &&str| {
-        files
-            .iter()
-            .any(|file| file.flags().iter().any(|f| f == flag))
-    };
+    let known = |flag: &&str| files.iter().any(|file| file.flags().iter().any(|f| f == flag));
     let mut unknown = request.annotations.asking().filter(|flag| !known(flag));
     let mut notes: Vec<Note> = unknown.by_ref().take(SAID).map(no_such_flag).collect();
     notes.extend(more_unknown(unknown.count()));
@@ -230,20 +222,14 @@ fn more_unknown(count: usize) -> Option<Note> {
 fn ignored(file: &VendorFile, broken: &Broken) -> Note {
     Note::new(
         Level::Warning,
-        format!(
-            "{} can't be used and is ignored: {}",
-            file.path,
-            summary(&broken.mistakes)
-        ),
+        format!("{} can't be used and is ignored: {}", file.path, summary(&broken.mistakes)),
     )
     .vendor(&file.name)
 }
 
 fn claimed_twice(flag: &str, one: &str, other: &str) -> Error {
-    Error::usage(format!(
-        "{flag} is the activation_flag of {one} and of {other}"
-    ))
-    .resolve("remove one of the files, or rename its flag")
+    Error::usage(format!("{flag} is the activation_flag of {one} and of {other}"))
+        .resolve("remove one of the files, or rename its flag")
 }
 
 #[cfg(test)]

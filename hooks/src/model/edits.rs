@@ -189,9 +189,7 @@ fn has_within(sorted: &[&str], folder: &str) -> bool {
     }
     let within = format!("{}/", folder.trim_end_matches('/'));
     let first = sorted.partition_point(|path| **path < *within);
-    sorted
-        .get(first)
-        .is_some_and(|path| path.starts_with(&within))
+    sorted.get(first).is_some_and(|path| path.starts_with(&within))
 }
 
 /// True for `NAME=value`.
@@ -216,10 +214,7 @@ mod tests {
     use super::*;
 
     fn mount(target: &str) -> Mount {
-        Mount {
-            source: format!("/host{target}"),
-            target: target.to_owned(),
-        }
+        Mount { source: format!("/host{target}"), target: target.to_owned() }
     }
 
     #[test]
@@ -237,9 +232,7 @@ mod tests {
     #[test]
     fn a_folder_with_a_mount_in_it_is_not_bare() {
         let edits = Edits {
-            mounts: ["/usr/lib64/nvidia/libcuda.so", "/opt/a.d/x", "/opt/b"]
-                .map(mount)
-                .into(),
+            mounts: ["/usr/lib64/nvidia/libcuda.so", "/opt/a.d/x", "/opt/b"].map(mount).into(),
             directories: ["/usr/lib64/nvidia", "/usr/lib64/nv", "/opt/a", "/opt/b"]
                 .map(String::from)
                 .into(),
@@ -247,31 +240,19 @@ mod tests {
         };
         // Invalid paths are compared too.
         assert!(has_within(&["/opt/c/"], "/opt/c"));
-        assert_eq!(
-            edits.bare_directories().collect::<Vec<_>>(),
-            ["/usr/lib64/nv", "/opt/a"]
-        );
+        assert_eq!(edits.bare_directories().collect::<Vec<_>>(), ["/usr/lib64/nv", "/opt/a"]);
     }
 
     #[test]
     fn only_plain_absolute_paths_are_valid() {
-        let with = |target: &str| Edits {
-            mounts: vec![mount(target)],
-            ..Edits::default()
-        };
+        let with = |target: &str| Edits { mounts: vec![mount(target)], ..Edits::default() };
         assert_eq!(with("/usr/lib/a b").validate(), Ok(()));
         for path in ["", "a", "/a/../b", "/a//b", "/a/", "/./a", "/", "/a\0b"] {
-            let directory = Edits {
-                directories: vec![path.to_owned()],
-                ..Edits::default()
-            };
+            let directory = Edits { directories: vec![path.to_owned()], ..Edits::default() };
             let error = directory.validate().unwrap_err().to_string();
             assert!(error.contains(&format!("{path:?}")), "{error}");
         }
-        let edits = Edits {
-            folders: vec![mount("relative")],
-            ..Edits::default()
-        };
+        let edits = Edits { folders: vec![mount("relative")], ..Edits::default() };
         assert!(edits.validate().is_err());
     }
 }

@@ -103,11 +103,7 @@ mod tests {
             ("[", "[", true),
             ("", "", true),
             ("", "a", false),
-            (
-                "/etc/ld.so.conf.d/*.conf",
-                "/etc/ld.so.conf.d/00-x.conf",
-                true,
-            ),
+            ("/etc/ld.so.conf.d/*.conf", "/etc/ld.so.conf.d/00-x.conf", true),
         ];
         for (pattern, name, expected) in cases {
             assert_eq!(matches(pattern, name), expected, "{pattern} {name}");

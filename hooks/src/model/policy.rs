@@ -6,8 +6,8 @@ use std::fmt;
 
 use crate::error::Error;
 use crate::log::level::Level;
-use crate::log::Note;
-use crate::model::request::{asked, Asked, Request, Source};
+use crate::log::{brief, Note};
+use crate::model::request::{asked, Asked, Candidate, Request, Source, Words};
 use crate::model::vendor::VendorFile;
 
 /// The containers whose requests from one source count, from the widest to the narrowest.
@@ -71,17 +71,12 @@ pub struct Verdict<'r> {
 }
 
 impl Who {
-    pub const WORDS: [(&'static str, Self); 3] = [
-        ("all", Self::All),
-        ("privileged", Self::Privileged),
-        ("none", Self::None),
-    ];
+    pub const WORDS: [(&'static str, Self); 3] =
+        [("all", Self::All), ("privileged", Self::Privileged), ("none", Self::None)];
 
     pub fn word(self) -> &'static str {
         let mut words = Self::WORDS.into_iter();
-        words
-            .find(|(_, who)| *who == self)
-            .map_or("", |(word, _)| word)
+        words.find(|(_, who)| *who == self).map_or("", |(word, _)| word)
     }
 }
 
@@ -202,9 +197,7 @@ impl Policy {
             return Some(&Allowed::All);
         };
         let mut entries = allow.iter();
-        entries
-            .find(|(name, _)| name == vendor)
-            .map(|(_, what)| what)
+        entries.find(|(name, _)| name == vendor).map(|(_, what)| what)
     }
 
     fn counts(&self, source: Source, privileged: bool) -> bool {
@@ -252,10 +245,61 @@ impl<'a> Judge<'a> {
     /// The judge with NVIDIA's rule about the variables of images.
     #[must_use]
     pub fn with_nvidias_rule(self, environment_when_unprivileged: bool) -> Self {
-        Self {
-            environment_when_unprivileged,
-            ..self
+        Self { environment_when_unprivileged, ..self }
+    }
+
+    /// The candidates that count, and why the others do not. An earlier one overrides the later
+    /// ones: without a scheduler the first that counts is the only one, and one that wants nothing
+    /// ends the search.
+    pub fn pick(
+        self,
+        request: &Request,
+        candidates: Vec<Candidate>,
+    ) -> (Vec<Candidate>, Vec<String>) {
+        let (mut counting, mut refused) = (Vec::new(), Vec::new());
+        // A user can always set the environment, and an image may have written the annotation.
+        let declines = |it: &Candidate| {
+            it.sources == [Source::Environment] && matches!(it.words, Words::Nothing | Words::None)
+        };
+        let is_declined = self.policy.images_may_annotate() && candidates.iter().any(declines);
+        for candidate in candidates {
+            if is_declined && candidate.sources.contains(&Source::Annotations) {
+                continue;
+            }
+            if candidate.words == Words::Nothing {
+                if self.has_scheduler {
+                    continue;
+                }
+                break;
+            }
+            let is_beside = candidate.is_beside(request);
+            match self.judge(&candidate.sources, &candidate.by, is_beside) {
+                Ok(()) => counting.push(candidate),
+                Err(reason) => refused.push(reason),
+            }
+            if !self.has_scheduler && !counting.is_empty() {
+                break;
+            }
         }
+        (counting, refused)
+    }
+
+    /// Whether NVIDIA's rule lets variables of this container count.
+    pub fn hears_environment(self) -> bool {
+        self.environment_when_unprivileged || self.privileged
+    }
+
+    /// Whether the container may have a right over every device's partitions. Errors: it is not
+    /// privileged, and its start is refused.
+    pub fn judge_right(self, by: &str, value: &str) -> crate::error::Result<()> {
+        if self.privileged {
+            return Ok(());
+        }
+        Err(Error::usage(format!(
+            "{by}={} is for privileged containers only: it lets a container change or watch every GPU's partitions",
+            brief(value)
+        ))
+        .resolve("start the container with CAP_SYS_ADMIN, or without the variable"))
     }
 
     /// Whether a request counts that comes from all of these sources. Errors: why `by`, which
@@ -275,7 +319,7 @@ impl<'a> Judge<'a> {
             }
         }
         let by_environment = sources.contains(&Source::Environment);
-        if self.environment_when_unprivileged || self.privileged || !by_environment {
+        if self.hears_environment() || !by_environment {
             return Ok(());
         }
         Err(format!(
@@ -299,10 +343,7 @@ pub fn refuse(
         return Err(Error::failed(reason)
             .resolve("ask in a way that counts, or change [policy] in config.toml"));
     }
-    let note = Note::new(
-        Level::Notice,
-        format!("{reason}; the container starts without"),
-    );
+    let note = Note::new(Level::Notice, format!("{reason}; the container starts without"));
     Ok(match file {
         Some(file) => note.vendor(&file.name),
         None => note,
@@ -315,12 +356,7 @@ impl fmt::Display for Policy {
         let others = [Source::Mounts, Source::Cdi].into_iter();
         let others = others.filter(|source| self.who(*source) != Who::All);
         for source in Source::OF_FLAGS.into_iter().chain(others) {
-            write!(
-                f,
-                "{} of {}, ",
-                source.word(),
-                self.who(source).containers()
-            )?;
+            write!(f, "{} of {}, ", source.word(), self.who(source).containers())?;
         }
         match &self.allow {
             None => f.write_str("every vendor")?,

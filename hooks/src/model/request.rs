@@ -3,6 +3,7 @@
 //! [`decide`](crate::model::decide) what the container gets.
 
 mod ask;
+mod candidate;
 mod requirement;
 
 use std::borrow::Cow;
@@ -11,6 +12,7 @@ use std::collections::BTreeSet;
 use crate::error::Error;
 
 pub use ask::{Ask, Channels, Details, Interface, MigRight, Units, Way};
+pub use candidate::{Candidate, Words};
 pub use requirement::{is_version, Known, Outcome, Requirement, Subject};
 
 /// Annotations that ask: `oci-decorator.d/FLAG`, with the same values as the variable `FLAG`.
@@ -88,10 +90,7 @@ impl Source {
 impl<'a> Request<'a> {
     /// A request that consists of variables only: `NAME=value`.
     pub fn of_environment<T: Into<Cow<'a, str>>>(entries: impl IntoIterator<Item = T>) -> Self {
-        Self {
-            environment: entries.into_iter().collect(),
-            ..Self::default()
-        }
+        Self { environment: entries.into_iter().collect(), ..Self::default() }
     }
 
     /// True for a CDI kind (`vendor.com/class`) that only the host's scheduler gives. A vendor's
@@ -192,9 +191,7 @@ impl<'a> Environment<'a> {
     /// An entry without a `=`, if there is one.
     pub fn bare(&self) -> Option<&str> {
         let mut entries = self.0.iter();
-        entries
-            .find(|entry| !entry.contains('='))
-            .map(|entry| &**entry)
+        entries.find(|entry| !entry.contains('=')).map(|entry| &**entry)
     }
 
     /// The same, without borrowing from the text that it was read from.
@@ -242,21 +239,14 @@ impl<'a> Annotations<'a> {
     /// The flags that ask for something.
     pub fn asking(&self) -> impl Iterator<Item = &str> {
         let asks = |value| asked(Some(value)) != Asked::Nothing;
-        self.0
-            .iter()
-            .filter(move |(_, value)| asks(value))
-            .map(|(flag, _)| &**flag)
+        self.0.iter().filter(move |(_, value)| asks(value)).map(|(flag, _)| &**flag)
     }
 
     /// The same, without borrowing from the text that they were read from.
     pub fn into_owned(self) -> Annotations<'static> {
         let owned = |text: Cow<str>| Cow::Owned(text.into_owned());
         let pairs = self.0.into_iter();
-        Annotations(
-            pairs
-                .map(|(flag, value)| (owned(flag), owned(value)))
-                .collect(),
-        )
+        Annotations(pairs.map(|(flag, value)| (owned(flag), owned(value))).collect())
     }
 }
 

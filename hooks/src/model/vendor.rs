@@ -53,10 +53,7 @@ pub struct Vendor {
 
 impl Vendor {
     pub fn feature(&self, name: &str) -> Option<&Inventory> {
-        self.inventory
-            .iter()
-            .find(|(feature, _)| feature == name)
-            .map(|(_, inventory)| inventory)
+        self.inventory.iter().find(|(feature, _)| feature == name).map(|(_, inventory)| inventory)
     }
 
     /// True for the path of a node that can be chosen by itself. Every other node of a feature is a
@@ -79,10 +76,7 @@ impl Vendor {
         }
         let mut aliases = self.aliases.iter();
         let alias = aliases.find(|(known, _)| known == name);
-        alias
-            .into_iter()
-            .flat_map(|(_, features)| features.iter().map(String::as_str))
-            .collect()
+        alias.into_iter().flat_map(|(_, features)| features.iter().map(String::as_str)).collect()
     }
 
     pub fn feature_names(&self) -> impl Iterator<Item = &str> {
@@ -100,10 +94,7 @@ pub struct Mistake {
 
 impl Mistake {
     pub fn new(key: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self {
-            key: key.into(),
-            problem: problem.into(),
-        }
+        Self { key: key.into(), problem: problem.into() }
     }
 }
 

@@ -60,10 +60,8 @@ impl Arguments {
             all.iter().partition(|reading| reading.is_valid());
         // A reading with an option that no runtime knows is the least likely one.
         let fewest = valid.iter().map(|r| r.unknown).min();
-        let likely: Vec<&Reading> = valid
-            .into_iter()
-            .filter(|reading| Some(reading.unknown) == fewest)
-            .collect();
+        let likely: Vec<&Reading> =
+            valid.into_iter().filter(|reading| Some(reading.unknown) == fewest).collect();
         let (creating, other): (Vec<&Reading>, Vec<&Reading>) =
             likely.iter().partition(|reading| reading.creates);
         let first = likely.first().or(invalid.first()).copied();
@@ -79,11 +77,7 @@ impl Arguments {
         } else if likely.is_empty() {
             arguments.doubt = Some(NAME);
         }
-        let of = if likely.is_empty() || !complete {
-            all.iter().collect()
-        } else {
-            creating
-        };
+        let of = if likely.is_empty() || !complete { all.iter().collect() } else { creating };
         for reading in of.into_iter().filter(|reading| reading.creates) {
             arguments.add(reading);
         }

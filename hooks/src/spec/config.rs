@@ -143,10 +143,7 @@ fn guess<'a>(text: &'a str, error: &serde_json::Error, wanted: &ScanScope) -> Re
         if wanted.mounts_below.is_some_and(|at| string.starts_with(at)) {
             let source = Cow::Borrowed("");
             let destination = string.clone();
-            mounts.push(AskingMount {
-                source,
-                destination,
-            });
+            mounts.push(AskingMount { source, destination });
         }
         environment.push(match string.strip_prefix(ANNOTATION_PREFIX) {
             Some(flag) => Cow::Owned(flag.to_owned()),
@@ -221,8 +218,7 @@ impl<'a> Reader<'a> {
 
     fn list(&mut self, place: &str, value: &'a RawValue) -> Vec<&'a RawValue> {
         let read = serde_json::from_str(value.get());
-        read.map_err(|e| self.doubt(&format!("{place}: {e}")))
-            .unwrap_or_default()
+        read.map_err(|e| self.doubt(&format!("{place}: {e}"))).unwrap_or_default()
     }
 
     fn environment(&mut self, value: &'a RawValue) {
@@ -293,10 +289,7 @@ impl<'a> Reader<'a> {
                 values.into_iter().find_map(lossy_text).unwrap_or_default()
             };
             let (source, destination) = (text("source"), text("destination"));
-            self.request.mounts.push(AskingMount {
-                source,
-                destination,
-            });
+            self.request.mounts.push(AskingMount { source, destination });
         }
     }
 
@@ -309,11 +302,7 @@ impl<'a> Reader<'a> {
             return;
         };
         let mut found = Annotations::default();
-        for (key, value) in members
-            .0
-            .iter()
-            .filter(|(key, _)| key.starts_with(ANNOTATION_PREFIX))
-        {
+        for (key, value) in members.0.iter().filter(|(key, _)| key.starts_with(ANNOTATION_PREFIX)) {
             let flag = &key[ANNOTATION_PREFIX.len()..];
             if !self.flags.insert(flag.to_owned()) {
                 self.doubt(&format!("annotations: {key:?} is given twice"));
@@ -329,9 +318,7 @@ impl<'a> Reader<'a> {
 }
 
 fn doubtful(problem: &str) -> Error {
-    Error::failed(format!(
-        "the container's config.json is not a valid spec: {problem}"
-    ))
+    Error::failed(format!("the container's config.json is not a valid spec: {problem}"))
 }
 
 #[cfg(test)]

@@ -36,32 +36,10 @@ const KEYS: [(&str, &[&str]); 13] = [
             "execCPUAffinity",
         ],
     ),
-    (
-        "process.capabilities",
-        &[
-            "bounding",
-            "effective",
-            "inheritable",
-            "permitted",
-            "ambient",
-        ],
-    ),
-    (
-        "process.user",
-        &["uid", "gid", "umask", "additionalGids", "username"],
-    ),
+    ("process.capabilities", &["bounding", "effective", "inheritable", "permitted", "ambient"]),
+    ("process.user", &["uid", "gid", "umask", "additionalGids", "username"]),
     ("root", &["path", "readonly"]),
-    (
-        "mounts",
-        &[
-            "destination",
-            "type",
-            "source",
-            "options",
-            "uidMappings",
-            "gidMappings",
-        ],
-    ),
+    ("mounts", &["destination", "type", "source", "options", "uidMappings", "gidMappings"]),
     (
         "linux",
         &[
@@ -97,14 +75,8 @@ const KEYS: [(&str, &[&str]); 13] = [
             "unified",
         ],
     ),
-    (
-        "linux.devices",
-        &["path", "type", "major", "minor", "fileMode", "uid", "gid"],
-    ),
-    (
-        "linux.resources.devices",
-        &["allow", "type", "major", "minor", "access"],
-    ),
+    ("linux.devices", &["path", "type", "major", "minor", "fileMode", "uid", "gid"]),
+    ("linux.resources.devices", &["allow", "type", "major", "minor", "access"]),
     ("linux.namespaces", &["type", "path"]),
     ("hooks.", &["path", "args", "env", "timeout"]),
     (

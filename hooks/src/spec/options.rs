@@ -23,22 +23,12 @@ pub struct Opt {
 
 /// An option without a value, or with `=true` and the like.
 pub const fn flag(names: &'static [&'static str]) -> Opt {
-    Opt {
-        key: names[0],
-        names,
-        is_flag: true,
-        variables: &[],
-    }
+    Opt { key: names[0], names, is_flag: true, variables: &[] }
 }
 
 /// An option with a value.
 pub const fn value(names: &'static [&'static str]) -> Opt {
-    Opt {
-        key: names[0],
-        names,
-        is_flag: false,
-        variables: &[],
-    }
+    Opt { key: names[0], names, is_flag: false, variables: &[] }
 }
 
 impl Opt {
@@ -95,11 +85,7 @@ pub struct Words {
 impl Words {
     /// The words of a program or command, before the line is read.
     pub fn of(command: &str, help: [&'static str; 2]) -> Self {
-        Self {
-            command: command.to_owned(),
-            help,
-            ..Self::default()
-        }
+        Self { command: command.to_owned(), help, ..Self::default() }
     }
 
     /// The error of a mistake in the line.
@@ -212,9 +198,7 @@ impl Words {
         &'a self,
         option: &'a str,
     ) -> impl DoubleEndedIterator<Item = &'a Given> + use<'a> {
-        self.given
-            .iter()
-            .filter(move |given| given.option == option)
+        self.given.iter().filter(move |given| given.option == option)
     }
 
     /// The last value of an option.
@@ -226,10 +210,7 @@ impl Words {
 
     /// The values of an option that may be repeated and has a list each time, with commas.
     pub fn list(&self, option: &str) -> Vec<String> {
-        self.each(option)
-            .flat_map(parts)
-            .map(str::to_owned)
-            .collect()
+        self.each(option).flat_map(parts).map(str::to_owned).collect()
     }
 
     /// The last value of an option, read by a function that returns `None` for an unknown one.
@@ -241,9 +222,7 @@ impl Words {
         known: &str,
     ) -> Result<Option<T>> {
         let given = self.each(option).next_back();
-        given
-            .map(|given| self.known(given, &given.value, read, known))
-            .transpose()
+        given.map(|given| self.known(given, &given.value, read, known)).transpose()
     }
 
     /// The same of each value of an option that may be repeated and has a list each time.
@@ -253,11 +232,8 @@ impl Words {
         read: impl Fn(&str) -> Option<T>,
         known: &str,
     ) -> Result<Vec<T>> {
-        let each = self
-            .each(option)
-            .flat_map(|given| parts(given).map(move |part| (given, part)));
-        each.map(|(given, part)| self.known(given, part, &read, known))
-            .collect()
+        let each = self.each(option).flat_map(|given| parts(given).map(move |part| (given, part)));
+        each.map(|(given, part)| self.known(given, part, &read, known)).collect()
     }
 
     fn known<T>(
@@ -317,16 +293,10 @@ mod tests {
             ("run -- -debug", None, None, "run -debug"),
         ] {
             let found = Words::default().all(&words(line), KNOWN).unwrap();
-            assert_eq!(
-                (found.value("config"), found.flag("debug")),
-                (config, debug),
-                "{line}"
-            );
+            assert_eq!((found.value("config"), found.flag("debug")), (config, debug), "{line}");
             assert_eq!(found.operands, words(operands), "{line}");
         }
-        let leading = Words::default()
-            .leading(&words("-c /c run -debug"), KNOWN)
-            .unwrap();
+        let leading = Words::default().leading(&words("-c /c run -debug"), KNOWN).unwrap();
         assert_eq!(leading.operands, ["run", "-debug"]);
         assert_eq!(leading.value("config"), Some("/c"));
     }

@@ -56,19 +56,13 @@ impl State {
         let members = members(text)?;
         let bundle = bundle_of(&members)?;
         let id = members.get("id").and_then(lossy_text).unwrap_or_default();
-        Ok(Self {
-            id: id.into_owned(),
-            pid: pid(members.get("pid"))?,
-            bundle,
-        })
+        Ok(Self { id: id.into_owned(), pid: pid(members.get("pid"))?, bundle })
     }
 }
 
 fn pid(value: Option<&RawValue>) -> Result<Pid> {
     let Some(value) = value else {
-        return Err(invalid(
-            "it has no \"pid\": the container has no process yet",
-        ));
+        return Err(invalid("it has no \"pid\": the container has no process yet"));
     };
     let number = match serde_json::from_str(value.get()) {
         Ok(Json::Number(number)) => number,
@@ -88,15 +82,12 @@ fn pid(value: Option<&RawValue>) -> Result<Pid> {
 }
 
 fn invalid(problem: &str) -> Error {
-    Error::failed(format!(
-        "the state on standard input can't be used: {problem}"
-    ))
+    Error::failed(format!("the state on standard input can't be used: {problem}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
     fn both_names_of_the_bundle() {
@@ -119,47 +110,20 @@ mod tests {
         for (text, reason) in [
             ("", "not valid JSON"),
             ("[]", "expected an object"),
-            (
-                r#"{"pid":42,"bundle":"/b","Bundle":"/c"}"#,
-                "some read its \"Bundle\" as \"bundle\"",
-            ),
-            (
-                r#"{"PID":43,"bundle":"/b"}"#,
-                "some read its \"PID\" as \"pid\"",
-            ),
+            (r#"{"pid":42,"bundle":"/b","Bundle":"/c"}"#, "some read its \"Bundle\" as \"bundle\""),
+            (r#"{"PID":43,"bundle":"/b"}"#, "some read its \"PID\" as \"pid\""),
             ("{", "not valid JSON"),
             (r#"{"pid":42}"#, "\"bundle\" is not an absolute path"),
-            (
-                r#"{"pid":42,"bundle":"b"}"#,
-                "\"bundle\" is not an absolute path",
-            ),
-            (
-                r#"{"pid":42,"bundle":"/b\u0000c"}"#,
-                "\"bundle\" is not an absolute path",
-            ),
+            (r#"{"pid":42,"bundle":"b"}"#, "\"bundle\" is not an absolute path"),
+            (r#"{"pid":42,"bundle":"/b\u0000c"}"#, "\"bundle\" is not an absolute path"),
             (r#"{"bundle":"/b"}"#, "no \"pid\""),
-            (
-                r#"{"bundle":"/b","pid":0}"#,
-                "0 is not the container's process",
-            ),
-            (
-                r#"{"bundle":"/b","pid":1}"#,
-                "1 is not the container's process",
-            ),
+            (r#"{"bundle":"/b","pid":0}"#, "0 is not the container's process"),
+            (r#"{"bundle":"/b","pid":1}"#, "1 is not the container's process"),
             (r#"{"bundle":"/b","pid":-3}"#, "-3 is not"),
             (r#"{"bundle":"/b","pid":2.5}"#, "2.5 is not"),
-            (
-                r#"{"bundle":"/b","pid":1e99}"#,
-                "is not the container's process",
-            ),
-            (
-                r#"{"bundle":"/b","pid":"42"}"#,
-                "expected a number, found a string",
-            ),
-            (
-                r#"{"bundle":"/b","pid":42,"pid":43}"#,
-                "\"pid\" is given twice",
-            ),
+            (r#"{"bundle":"/b","pid":1e99}"#, "is not the container's process"),
+            (r#"{"bundle":"/b","pid":"42"}"#, "expected a number, found a string"),
+            (r#"{"bundle":"/b","pid":42,"pid":43}"#, "\"pid\" is given twice"),
             (
                 r#"{"annotations":{},"bundle":"/b","pid":42,"annotations":{},"pid":43}"#,
                 "\"pid\" is given twice",
@@ -169,13 +133,5 @@ mod tests {
             assert!(error.contains(reason), "{text}\n{error}");
         }
         assert!(State::parse(&"[".repeat(100_000)).is_err());
-    }
-
-    proptest! {
-        #[test]
-        fn any_text_is_read_or_refused(text in "[\\[\\]{}\":,a-z0-9/.\\\\-]{0,80}") {
-            let _ = State::parse(&text);
-            let _ = State::parse(&format!("{{\"bundle\":\"/b\",\"pid\":{text}}}"));
-        }
     }
 }

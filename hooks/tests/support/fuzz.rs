@@ -28,11 +28,7 @@ pub fn targets() -> Vec<Target> {
         include_str!("../../vendors/oci-nvidia.json"),
         include_str!("../../vendors/oci-onload.json"),
     ];
-    let target = |name, samples, check| Target {
-        name,
-        samples,
-        check,
-    };
+    let target = |name, samples, check| Target { name, samples, check };
     vec![
         target("vendor", text(&vendors), check_vendor),
         target("spec", text(&SPECS), check_spec),
@@ -190,10 +186,7 @@ fn check_requirement(bytes: &[u8]) {
 fn check_nvidia(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     for mistake in nvidia::mistakes(&text) {
-        assert!(
-            !mistake.is_empty() && !mistake.contains('\n'),
-            "{mistake:?}"
-        );
+        assert!(!mistake.is_empty() && !mistake.contains('\n'), "{mistake:?}");
     }
 }
 
@@ -211,10 +204,7 @@ fn edits() -> Edits {
     };
     Edits {
         devices: vec![device("/dev/n0"), device("/dev/n1")],
-        mounts: vec![Mount {
-            source: "/h/a\"b".to_owned(),
-            target: "/a\"b".to_owned(),
-        }],
+        mounts: vec![Mount { source: "/h/a\"b".to_owned(), target: "/a\"b".to_owned() }],
         ..Edits::default()
     }
 }
@@ -260,10 +250,7 @@ fn additions() -> [Addition; 2] {
         path: path.to_owned(),
         flags: 0x303,
     };
-    [
-        addition("liba.so.1", "/o/liba.so.1"),
-        addition("libz.so.10", "/o/libz.so.10"),
-    ]
+    [addition("liba.so.1", "/o/liba.so.1"), addition("libz.so.10", "/o/libz.so.10")]
 }
 
 fn cache_sample() -> Vec<u8> {

@@ -49,10 +49,7 @@ pub fn bundle(tree: &Tree, environment: &[&str]) -> Value {
 
 /// Runs a program to its end. One that takes a minute hangs, and is a failure.
 pub fn finish(command: &mut Command) -> Output {
-    let piped = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = piped.spawn().expect("a program");
     let started = Instant::now();
     while child.try_wait().expect("its state").is_none() {
@@ -67,10 +64,7 @@ pub fn finish(command: &mut Command) -> Output {
 
 /// How a container is started: `RUNTIME --root STATE run NAME`, in the bundle.
 pub fn run(program: &mut Command, tree: &Tree) -> Output {
-    let command = program
-        .arg("--root")
-        .arg(tree.folder("state"))
-        .args(["run", &name(tree)]);
+    let command = program.arg("--root").arg(tree.folder("state")).args(["run", &name(tree)]);
     finish(command.current_dir(tree.path("bundle")))
 }
 
@@ -117,10 +111,7 @@ impl Created<'_> {
     /// container's mountinfo (proc(5)).
     pub fn mount(&self, path: &str) -> Option<(Vec<String>, Vec<String>, String)> {
         let text = fs::read_to_string(format!("/proc/{}/mountinfo", self.pid)).expect("mounts");
-        let line = text
-            .lines()
-            .rev()
-            .find(|line| line.split(' ').nth(4) == Some(path))?;
+        let line = text.lines().rev().find(|line| line.split(' ').nth(4) == Some(path))?;
         let (front, back) = line.split_once(" - ").expect("a separator");
         let words: Vec<_> = front.split(' ').map(str::to_owned).collect();
         let options = words[5].split(',').map(str::to_owned).collect();
@@ -152,9 +143,8 @@ impl Created<'_> {
                 "devices" => &["/sys/fs/cgroup/devices"],
                 _ => &[],
             };
-            let files = bases
-                .iter()
-                .map(|base| PathBuf::from(format!("{base}{}/cgroup.procs", fields[2])));
+            let files =
+                bases.iter().map(|base| PathBuf::from(format!("{base}{}/cgroup.procs", fields[2])));
             found.extend(files.filter(|file| file.exists()));
         }
         assert!(!found.is_empty(), "{member}");
@@ -174,8 +164,5 @@ impl Drop for Created<'_> {
 /// A name that no other test's container has.
 pub fn name(tree: &Tree) -> String {
     let folder = tree.0.path().file_name().expect("a name").to_string_lossy();
-    format!(
-        "test{}",
-        folder.replace(|c: char| !c.is_ascii_alphanumeric(), "")
-    )
+    format!("test{}", folder.replace(|c: char| !c.is_ascii_alphanumeric(), ""))
 }

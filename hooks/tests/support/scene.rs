@@ -40,10 +40,7 @@ pub fn setup() -> Tree {
     }
     tree.file("bundle/config.json", SPEC);
     tree.file("bundle/rootfs/lib64/ld-linux-x86-64.so.2", "");
-    tree.file(
-        "bundle/rootfs/etc/ld.so.conf",
-        "include /etc/ld.so.conf.d/*.conf\n",
-    );
+    tree.file("bundle/rootfs/etc/ld.so.conf", "include /etc/ld.so.conf.d/*.conf\n");
     // It has the variables of the engine, too.
     tree.script(
         "bin/low",

@@ -73,10 +73,7 @@ fn nvidia(folder: &Path, sources: &Sources) -> Result<Nvidia> {
     let vendor = file.content.as_ref().ok();
     // The vendor's own specification then has a device `all`.
     let has_kind = vendor.is_some_and(|vendor| vendor.cdi_kind.as_ref() == Some(&kind));
-    let request = gpu::Request {
-        without_all: has_kind,
-        ..gpu::Request::of(sources.settings)
-    };
+    let request = gpu::Request { without_all: has_kind, ..gpu::Request::of(sources.settings) };
     let document = document::json(&gpu::document(sources, &request)?);
     write(&own, &format!("{MARK}\n{}", yaml::text(&document)))?;
     Ok(Nvidia::Written)
@@ -144,11 +141,7 @@ fn together(mut errors: Vec<Error>) -> Option<Error> {
     let worse = errors.iter().find(|e| e.code != exit::NOT_FOUND);
     let code = worse.map_or(exit::NOT_FOUND, |e| e.code);
     let messages: Vec<_> = errors.iter().map(ToString::to_string).collect();
-    Some(Error {
-        message: messages.join("; "),
-        resolution: None,
-        code,
-    })
+    Some(Error { message: messages.join("; "), resolution: None, code })
 }
 
 /// Writes the file by one rename, or to what is no file. A file with the right content stays

@@ -125,11 +125,7 @@ impl<'a> Candidate<'a> {
             };
             let index = unit.index;
             found.push(Self {
-                names: [
-                    Some(index.to_string()),
-                    unit.uuid.clone(),
-                    Some(format!("gpu{index}")),
-                ],
+                names: [Some(index.to_string()), unit.uuid.clone(), Some(format!("gpu{index}"))],
                 nodes: own(None),
             });
             for (place, part) in unit.parts.iter().enumerate() {
@@ -159,11 +155,7 @@ pub(super) fn document(sources: &Sources, request: &Request) -> Result<Document>
     let kind = request.kind()?;
     let (file, vendor) = choose(&sources.files, sources.settings)?;
     let host = sources.host()?;
-    let choice = Choice {
-        file,
-        vendor,
-        features: vendor.feature_names().collect(),
-    };
+    let choice = Choice { file, vendor, features: vendor.feature_names().collect() };
     let (mut edits, _) = collect_one(host, &choice, Report::Missing)?;
     edits.sort();
     let facts = facts(host, &file.name)?;
@@ -188,10 +180,7 @@ pub(super) fn document(sources: &Sources, request: &Request) -> Result<Document>
     match special.find(|id| matches!(*id, "all" | "none")) {
         Some("none") => {
             let env = vec![VOID.to_owned()];
-            let nothing = ContainerEdits {
-                env,
-                ..ContainerEdits::default()
-            };
+            let nothing = ContainerEdits { env, ..ContainerEdits::default() };
             add(&mut document, "none", nothing);
         }
         special => {
@@ -215,10 +204,7 @@ fn add_devices<'g>(
     ids: &[String],
     request: &Request,
 ) -> Result<()> {
-    if let Some(unknown) = ids
-        .iter()
-        .find(|id| !candidates.iter().any(|it| it.has(id)))
-    {
+    if let Some(unknown) = ids.iter().find(|id| !candidates.iter().any(|it| it.has(id))) {
         let known = candidates.iter().flat_map(|it| it.names.iter().flatten());
         return Err(Error::not_found(format!(
             "this host has no device {:?}; known are {}",
@@ -231,9 +217,8 @@ fn add_devices<'g>(
     let chosen: Vec<_> = candidates.iter().filter(is_chosen).collect();
     for candidate in &chosen {
         for naming in request.namings {
-            if let Some(name) = candidate.names[*naming as usize]
-                .as_ref()
-                .filter(|name| is_device(name))
+            if let Some(name) =
+                candidate.names[*naming as usize].as_ref().filter(|name| is_device(name))
             {
                 add(document, name, of_nodes(candidate.nodes.iter().copied()));
             }
@@ -277,10 +262,8 @@ fn hooks(edits: &Edits, facts: Option<&Facts>, request: &Request) -> Result<Vec<
 
 fn compat_call(facts: &Facts) -> Option<Vec<String>> {
     let version = facts.driver_version.as_deref()?;
-    let mut words = vec![
-        "enable-cuda-compat".to_owned(),
-        format!("--host-driver-version={version}"),
-    ];
+    let mut words =
+        vec!["enable-cuda-compat".to_owned(), format!("--host-driver-version={version}")];
     let cuda = facts.cuda_version.iter();
     words.extend(cuda.map(|version| format!("--host-cuda-version={version}")));
     Some(words)
@@ -288,9 +271,7 @@ fn compat_call(facts: &Facts) -> Option<Vec<String>> {
 
 fn cache_call(edits: &Edits) -> Option<Vec<String>> {
     let folders = edits.libraries.iter().filter_map(|it| split(&it.path));
-    let folders: BTreeSet<&str> = folders
-        .map(|(folder, _)| folder.trim_end_matches('/'))
-        .collect();
+    let folders: BTreeSet<&str> = folders.map(|(folder, _)| folder.trim_end_matches('/')).collect();
     let options = folders.iter().flat_map(|folder| ["--folder", *folder]);
     let words = ["update-ldcache"].into_iter().chain(options);
     (!folders.is_empty()).then(|| words.map(str::to_owned).collect())
@@ -323,10 +304,10 @@ fn facts(host: &Host, vendor: &str) -> Result<Option<Facts>> {
     match host.facts(vendor) {
         FactsState::Absent => Ok(None),
         FactsState::Facts(facts) => Ok(Some(facts)),
-        FactsState::Broken(problem) => Err(Error::failed(format!(
-            "the device facts can't be used: {problem}"
-        ))
-        .resolve(WRITE_AGAIN)),
+        FactsState::Broken(problem) => {
+            Err(Error::failed(format!("the device facts can't be used: {problem}"))
+                .resolve(WRITE_AGAIN))
+        }
     }
 }
 
@@ -346,10 +327,8 @@ fn choose<'a>(
         .or_else(|| files.iter().find(has_name));
     let Some(file) = found else {
         let folder = settings.config_dir.display();
-        return Err(
-            Error::not_found(format!("{folder} has no vendor file for {own_kind}"))
-                .resolve("install the driver, which brings one: provision apply"),
-        );
+        return Err(Error::not_found(format!("{folder} has no vendor file for {own_kind}"))
+            .resolve("install the driver, which brings one: provision apply"));
     };
     Ok((file, file.usable()?))
 }

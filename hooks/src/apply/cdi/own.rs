@@ -22,10 +22,7 @@ pub(super) fn document(
     hook_words: &[String],
 ) -> Result<Document> {
     let hook = CacheHook::new(hook_words)?;
-    let mut document = Document {
-        kind,
-        ..Document::default()
-    };
+    let mut document = Document { kind, ..Document::default() };
     let mut all = Edits::default();
     let mut flags = Vec::new();
     for (file, vendor) in chosen {
@@ -51,11 +48,7 @@ fn add_vendor(
     prefix: &str,
 ) -> Result<Edits> {
     let collect = |features: Vec<&str>| {
-        let choice = Choice {
-            file,
-            vendor,
-            features,
-        };
+        let choice = Choice { file, vendor, features };
         collect_whole(host, &choice, Report::Missing).map(|(mut edits, _)| {
             edits.sort();
             edits
@@ -68,11 +61,7 @@ fn add_vendor(
     let all = collect(vendor.feature_names().collect())?;
     let mut put = |name: &str, value: &str, edits: &Edits| {
         let flag = format!("{}={value}", vendor.activation_flag);
-        add(
-            document,
-            &format!("{prefix}{name}"),
-            hook.edits(edits, &[flag]),
-        );
+        add(document, &format!("{prefix}{name}"), hook.edits(edits, &[flag]));
     };
     let (nodes, _) = Nodes::by_facts(host, vendor, &file.name, &all.devices);
     for device in &all.devices {
@@ -109,9 +98,7 @@ fn around<'a>(
     let at = nodes.units.iter().position(own);
     let chosen = at.map(|at| Chosen::one(&nodes.units, at, None));
     let chosen = chosen.unwrap_or_default();
-    edits
-        .devices
-        .retain(|d| d.path == node.path || nodes.gives(&chosen, &d.path));
+    edits.devices.retain(|d| d.path == node.path || nodes.gives(&chosen, &d.path));
     edits.sort();
     (names, edits)
 }
@@ -148,10 +135,7 @@ impl<'a> CacheHook<'a> {
             for flag in flags {
                 args.extend(["--library-cache".to_owned(), flag.clone()]);
             }
-            Hook {
-                args,
-                ..self.bare.clone()
-            }
+            Hook { args, ..self.bare.clone() }
         });
         ContainerEdits {
             nodes: nodes(&edits.devices),

@@ -56,20 +56,15 @@ pub fn generate(mode: Mode, request: &Request) -> Result<Value> {
 }
 
 fn document(which: &Related, request: &Request) -> Result<Document> {
-    let mut document = Document {
-        kind: request.kind()?,
-        ..Document::default()
-    };
+    let mut document = Document { kind: request.kind()?, ..Document::default() };
     let host = Host::open(&request.settings.root)?;
     let mut devices = which.devices(&host);
     if devices.is_empty() {
         return Err(nothing(which, &host));
     }
     choose(which, &mut devices, request.ids)?;
-    let of = |devices: &[Device]| ContainerEdits {
-        nodes: nodes(devices),
-        ..ContainerEdits::default()
-    };
+    let of =
+        |devices: &[Device]| ContainerEdits { nodes: nodes(devices), ..ContainerEdits::default() };
     if let Some(name) = which.number_behind {
         for device in &devices {
             let number = device.path.rsplit(name).next().unwrap_or_default();

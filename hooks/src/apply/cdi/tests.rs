@@ -22,10 +22,8 @@ fn file(name: &str, kind: Option<&str>) -> VendorFile {
 #[test]
 fn kinds_are_the_vendors_or_made_of_the_files_name() {
     let kind_of = |files: &[VendorFile]| {
-        let chosen: Vec<_> = files
-            .iter()
-            .map(|file| (file, file.content.as_ref().unwrap()))
-            .collect();
+        let chosen: Vec<_> =
+            files.iter().map(|file| (file, file.content.as_ref().unwrap())).collect();
         kind(&chosen).map_err(|error| (error.code, error.to_string()))
     };
     for (name, own, expected) in [
@@ -40,14 +38,8 @@ fn kinds_are_the_vendors_or_made_of_the_files_name() {
     for name in ["x", "1pu", "xpu-", "xpu.", "é"] {
         let (code, message) = kind_of(&[file(name, None)]).unwrap_err();
         assert_eq!(code, exit::USAGE);
-        assert!(
-            message.contains(&format!("/conf/{name}.json: ")),
-            "{message}"
-        );
-        assert!(
-            message.contains("give the file a \"cdi_kind\""),
-            "{message}"
-        );
+        assert!(message.contains(&format!("/conf/{name}.json: ")), "{message}");
+        assert!(message.contains("give the file a \"cdi_kind\""), "{message}");
     }
     let several = [file("x", None), file("xpu", Some("x.com/pu"))];
     assert_eq!(kind_of(&several).as_deref(), Ok("oci-decorator/driver"));

@@ -46,11 +46,7 @@ impl Transform {
     }
 
     fn edits(&self, edits: &mut Value) {
-        let mount_key = if self.in_container {
-            "containerPath"
-        } else {
-            "hostPath"
-        };
+        let mount_key = if self.in_container { "containerPath" } else { "hostPath" };
         for node in list(edits, "deviceNodes") {
             // Without `hostPath`, the host has the node at the path of the container.
             let own = node.get("hostPath").or_else(|| node.get("path"));
@@ -168,11 +164,7 @@ mod tests {
 
     #[test]
     fn nothing_is_lost() {
-        let nothing = Transform {
-            from: "/a".to_owned(),
-            to: "/b".to_owned(),
-            in_container: false,
-        };
+        let nothing = Transform { from: "/a".to_owned(), to: "/b".to_owned(), in_container: false };
         for text in [
             r#"{"x": 1.5, "y": {"z": [1e300, -0.25, 18446744073709551615]}, "none": null}"#,
             r#"{"containerEdits": null, "devices": [{"name": "0", "containerEdits": null}, 7, [1.5]]}"#,
@@ -189,11 +181,8 @@ mod tests {
 
     #[test]
     fn what_is_no_specification_is_an_error() {
-        let transform = Transform {
-            from: "/a".to_owned(),
-            to: "/b".to_owned(),
-            in_container: false,
-        };
+        let transform =
+            Transform { from: "/a".to_owned(), to: "/b".to_owned(), in_container: false };
         for (text, syntax) in [
             ("[]", Syntax::Json),
             ("3", Syntax::Json),

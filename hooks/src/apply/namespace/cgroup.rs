@@ -29,9 +29,9 @@ pub fn allow(devices: &[Device], process: &Process, id: &str) -> Result<()> {
     match find(&mounts, &process.cgroups) {
         Some(Cgroup::One(folder)) => allow_by_file(devices, &folder),
         Some(Cgroup::Two(folder)) => allow_by_program(devices, &folder, id),
-        None => Err(Error::failed(
-            "can't find the cgroup of the container, to let it use its devices",
-        )),
+        None => {
+            Err(Error::failed("can't find the cgroup of the container, to let it use its devices"))
+        }
     }
 }
 
@@ -81,12 +81,7 @@ impl<'a> Mounted<'a> {
         let (root, point) = (front.next()?, front.next()?);
         let mut back = back.split(' ');
         let kind = back.next()?;
-        Some(Self {
-            root,
-            point,
-            kind,
-            options: back.nth(1)?,
-        })
+        Some(Self { root, point, kind, options: back.nth(1)? })
     }
 
     /// The folder of a cgroup. `None`: it lies outside of the mounted part of the tree.
@@ -102,18 +97,14 @@ fn allow_by_file(devices: &[Device], folder: &Path) -> Result<()> {
     let file = folder.join("devices.allow");
     let fail = |e: std::io::Error| {
         let file = file.display();
-        Error::failed(format!(
-            "can't let the container use its devices: {file}: {e}"
-        ))
+        Error::failed(format!("can't let the container use its devices: {file}: {e}"))
     };
     for device in devices.iter().filter(|device| device.needs_rule()) {
         let (kind, major, minor) = (device.kind, device.major, device.minor);
         let rule = format!("{kind} {major}:{minor} {}", device.access);
         // One rule for each write (cgroup-v1/devices.rst).
         let opened = File::options().write(true).open(&file);
-        opened
-            .and_then(|mut f| f.write_all(rule.as_bytes()))
-            .map_err(fail)?;
+        opened.and_then(|mut f| f.write_all(rule.as_bytes())).map_err(fail)?;
     }
     Ok(())
 }
@@ -121,10 +112,8 @@ fn allow_by_file(devices: &[Device], folder: &Path) -> Result<()> {
 fn allow_by_program(devices: &[Device], folder: &Path, id: &str) -> Result<()> {
     let shown = folder.display();
     let fail = |e: Errno| {
-        Error::failed(format!(
-            "can't let the container use its devices: {shown}: {e}"
-        ))
-        .resolve("use oci-decorator-runtime, which puts the rules into the spec")
+        Error::failed(format!("can't let the container use its devices: {shown}: {e}"))
+            .resolve("use oci-decorator-runtime, which puts the rules into the spec")
     };
     let cgroups = containers_own(folder, id).into_iter().map(|folder| {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -177,18 +166,12 @@ mod tests {
         assert_eq!(find(HYBRID, hybrid), Some(devices));
         let two = Cgroup::Two("/sys/fs/cgroup/machine.slice/c.scope".into());
         assert_eq!(find(TWO, "0::/machine.slice/c.scope\n"), Some(two));
-        assert_eq!(
-            find(TWO, "0::/\n"),
-            Some(Cgroup::Two("/sys/fs/cgroup/".into()))
-        );
+        assert_eq!(find(TWO, "0::/\n"), Some(Cgroup::Two("/sys/fs/cgroup/".into())));
         // A controller of version 1 that is mounted nowhere, and a named one.
         let named = "3:name=devices:/x\n1:devices:/x\n7::/x\n0:odd:/x\n0::/c\n";
         let two = Cgroup::Two("/sys/fs/cgroup/c".into());
         assert_eq!(find(TWO, named), Some(two));
-        assert_eq!(
-            find(HYBRID, "0::/c\n"),
-            Some(Cgroup::Two("/sys/fs/cgroup/unified/c".into()))
-        );
+        assert_eq!(find(HYBRID, "0::/c\n"), Some(Cgroup::Two("/sys/fs/cgroup/unified/c".into())));
         assert_eq!(find(TWO, "1:cpu:/x\n"), None);
         assert_eq!(find("", "0::/x\n"), None);
         assert_eq!(find(TWO, "0::/../x\n"), None);

@@ -58,11 +58,7 @@ struct Instruction {
 fn make(code: u8, registers: u8, offset: i16, immediate: i32) -> Instruction {
     Instruction {
         code,
-        registers: if cfg!(target_endian = "big") {
-            registers.rotate_left(4)
-        } else {
-            registers
-        },
+        registers: if cfg!(target_endian = "big") { registers.rotate_left(4) } else { registers },
         offset,
         immediate,
     }
@@ -186,10 +182,7 @@ struct OpenById {
 }
 
 fn open(id: u32) -> rustix::io::Result<OwnedFd> {
-    let mut attributes = OpenById {
-        id,
-        ..OpenById::default()
-    };
+    let mut attributes = OpenById { id, ..OpenById::default() };
     // SAFETY: the structure has no addresses in it.
     let fd = unsafe { bpf(number::OPEN_BY_ID, &mut attributes) }?;
     owned(fd)

@@ -45,10 +45,7 @@ impl Opened {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         let opened = open_tree(CWD, source, flags).and_then(|mount| {
             restrict_mount(&mount, attributes)?;
-            Ok(Self {
-                stat: fstat(&mount)?,
-                mount,
-            })
+            Ok(Self { stat: fstat(&mount)?, mount })
         });
         opened.map_err(|error| {
             let failed = Error::failed(format!("can't open {source} for a mount: {error}"));
@@ -64,8 +61,7 @@ impl Opened {
     /// Mounts the file at the path, which is made in the image if it is missing. A mount that is
     /// there already stays, with a note unless it is the same file.
     pub fn attach(self, rootfs: &Rootfs, path: &str) -> Result<Option<Note>> {
-        self.try_attach(rootfs, path)
-            .map_err(|error| fail(path, error))
+        self.try_attach(rootfs, path).map_err(|error| fail(path, error))
     }
 
     fn try_attach(&self, rootfs: &Rootfs, path: &str) -> rustix::io::Result<Option<Note>> {

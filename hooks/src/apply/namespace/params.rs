@@ -44,9 +44,7 @@ fn try_hide(rootfs: &Rootfs) -> rustix::io::Result<()> {
         other => other?,
     };
     // If the file lies on another file system than /proc, it is covered already.
-    let proc = rootfs
-        .mounted
-        .open_plain("/proc", OFlags::PATH | OFlags::DIRECTORY)?;
+    let proc = rootfs.mounted.open_plain("/proc", OFlags::PATH | OFlags::DIRECTORY)?;
     if fstat(&found)?.st_dev != fstat(&proc)?.st_dev {
         return Ok(());
     }
@@ -54,9 +52,7 @@ fn try_hide(rootfs: &Rootfs) -> rustix::io::Result<()> {
         return Ok(());
     };
     let folder = PATH.trim_end_matches(NAME).trim_end_matches('/');
-    let folder = rootfs
-        .mounted
-        .open_plain(folder, OFlags::PATH | OFlags::DIRECTORY)?;
+    let folder = rootfs.mounted.open_plain(folder, OFlags::PATH | OFlags::DIRECTORY)?;
     let file = file_mount(&folder, new.as_bytes())?;
     attach(&file, &found)
 }
@@ -124,61 +120,8 @@ pub fn changed(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::process::tests::apart;
+
     use super::*;
-    use rustix::fs::{statvfs, StatVfsMountFlags as Flags};
-    use rustix::mount::{mount, MountFlags};
-    use std::os::unix::fs::MetadataExt;
-
-    /// What the container sees if `/proc` has these settings and one more file.
-    fn hidden(settings: &str) -> (String, usize) {
-        let image = tempfile::tempdir().unwrap();
-        let proc = image.path().join("proc");
-        std::fs::create_dir(&proc).unwrap();
-        let folder = proc.join("driver/nvidia");
-        apart(|_| {
-            mount("none", &proc, "tmpfs", MountFlags::empty(), None).unwrap();
-            std::fs::create_dir_all(&folder).unwrap();
-            std::fs::write(folder.join("version"), "9").unwrap();
-            std::fs::write(folder.join(NAME), settings).unwrap();
-            let rootfs = Rootfs::open(image.path()).unwrap();
-            // A file that is covered already is not covered again.
-            for _ in 0..2 {
-                hide(&rootfs).unwrap();
-            }
-            assert_eq!(std::fs::read(folder.join("version")).unwrap(), b"9");
-            let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
-            let own = format!(" {}", folder.display());
-            let count = mounts.lines().filter(|line| line.contains(&own)).count();
-            if count > 0 {
-                let params = folder.join(NAME);
-                let flags = Flags::RDONLY | Flags::NOSUID | Flags::NODEV;
-                assert!(statvfs(&params).unwrap().f_flag.contains(flags));
-                assert_eq!(
-                    std::fs::metadata(&params).unwrap().mode() & !0o444,
-                    0o100_000
-                );
-            }
-            let seen = std::fs::read_to_string(folder.join(NAME)).unwrap();
-            (seen, count)
-        })
-    }
-
-    #[test]
-    fn the_settings_are_covered_by_a_file_of_ours() {
-        if !crate::need::root("mounts") {
-            return;
-        }
-        let off = "ModifyDeviceFiles: 0\nDeviceFileUID: 0\n".to_owned();
-        let long = format!("{off}{}", "Setting: 1\n".repeat(500));
-        for (settings, seen, count) in [
-            (off.replace("Files: 0", "Files: 1"), off.clone(), 1),
-            (long.replace("Files: 0", "Files: 1"), long, 1),
-            (off.clone(), off, 0),
-        ] {
-            assert_eq!(hidden(&settings), (seen, count));
-        }
-    }
 
     #[test]
     fn nothing_is_done_where_there_are_no_settings() {
@@ -191,10 +134,7 @@ mod tests {
         // A link there is not followed; it is an error.
         std::os::unix::fs::symlink("/x", image.path().join("proc")).unwrap();
         let error = hide(&rootfs).unwrap_err().to_string();
-        assert!(
-            error.contains("can't change /proc/driver/nvidia/params"),
-            "{error}"
-        );
+        assert!(error.contains("can't change /proc/driver/nvidia/params"), "{error}");
     }
 
     #[test]

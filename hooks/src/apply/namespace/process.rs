@@ -53,13 +53,7 @@ impl Process {
             // Only the handle, not the number, shows that this was one process all the time.
             ended(&handle).map_err(|e| gone(pid, e))?;
         }
-        Ok(Self {
-            pid,
-            mounts,
-            cgroups,
-            root,
-            rootless: is_rootless(),
-        })
+        Ok(Self { pid, mounts, cgroups, root, rootless: is_rootless() })
     }
 
     /// True if the process has its own user namespace.
@@ -80,10 +74,8 @@ impl Process {
         let kind = Some(LinkNameSpaceType::Mount);
         move_into_link_name_space(self.mounts.as_fd(), kind).map_err(|e| {
             let pid = raw(self.pid);
-            Error::failed(format!(
-                "can't join the mount namespace of the process {pid}: {e}"
-            ))
-            .resolve("the hook needs the rights that the runtime has")
+            Error::failed(format!("can't join the mount namespace of the process {pid}: {e}"))
+                .resolve("the hook needs the rights that the runtime has")
         })?;
         if let Some((user, group)) = self.root {
             use_files_as(user, group);
@@ -108,9 +100,7 @@ fn gone(pid: Pid, error: Errno) -> Error {
         Errno::NOENT | Errno::SRCH => {
             Error::failed(format!("the container's process {pid} is gone"))
         }
-        other => Error::failed(format!(
-            "can't look at the container's process {pid}: {other}"
-        )),
+        other => Error::failed(format!("can't look at the container's process {pid}: {other}")),
     }
 }
 
@@ -121,9 +111,7 @@ fn root_of(pid: Pid, map: &str) -> Result<u32> {
         .map_err(|e| gone(pid, Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
     root_in(&text).ok_or_else(|| {
         let pid = raw(pid);
-        Error::failed(format!(
-            "the container's process {pid} has no root in its {map}"
-        ))
+        Error::failed(format!("the container's process {pid} has no root in its {map}"))
     })
 }
 
@@ -146,10 +134,7 @@ fn same(namespace: &OwnedFd, own: &str) -> Result<bool> {
 fn ended(handle: &OwnedFd) -> rustix::io::Result<()> {
     use rustix::event::{poll, PollFd, PollFlags, Timespec};
     let mut one = [PollFd::new(handle, PollFlags::IN)];
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     match poll(&mut one, Some(&now))? {
         0 => Ok(()),
         _ => Err(Errno::SRCH),

@@ -23,18 +23,6 @@ fn noted(edits: Edits) -> Option<String> {
 }
 
 #[test]
-fn only_files_of_the_host_can_be_mounted() {
-    for (kind, expected) in [
-        ("", true),
-        ("bind", true),
-        ("tmpfs", false),
-        ("Bind", false),
-    ] {
-        assert_eq!(is_bind(&described(kind)), expected, "{kind}");
-    }
-}
-
-#[test]
 fn edits_that_come_too_late_are_named() {
     let hook = Hook {
         stage: "createContainer".to_owned(),
@@ -43,71 +31,24 @@ fn edits_that_come_too_late_are_named() {
         env: Vec::new(),
         timeout: None,
     };
-    let interface = NetDevice {
-        host: "eth7".to_owned(),
-        name: "eth0".to_owned(),
-    };
+    let interface = NetDevice { host: "eth7".to_owned(), name: "eth0".to_owned() };
     let none = Edits::default;
     for (edits, what) in [
+        (Edits { described: vec![described("tmpfs")], ..none() }, "the tmpfs at /t/tmpfs"),
         (
-            Edits {
-                described: vec![described("tmpfs")],
-                ..none()
-            },
-            "the tmpfs at /t/tmpfs",
-        ),
-        (
-            Edits {
-                environment: vec!["A=1".to_owned()],
-                unset: vec!["B".to_owned()],
-                ..none()
-            },
+            Edits { environment: vec!["A=1".to_owned()], unset: vec!["B".to_owned()], ..none() },
             "the variables A, B",
         ),
-        (
-            Edits {
-                groups: vec![44, 105],
-                ..none()
-            },
-            "the groups 44, 105",
-        ),
-        (
-            Edits {
-                hooks: vec![hook],
-                ..none()
-            },
-            "the createContainer hook /bin/x",
-        ),
-        (
-            Edits {
-                intel_rdt: Some("{}".to_owned()),
-                ..none()
-            },
-            "the settings of Intel RDT",
-        ),
-        (
-            Edits {
-                net_devices: vec![interface],
-                ..none()
-            },
-            "the interface eth7",
-        ),
+        (Edits { groups: vec![44, 105], ..none() }, "the groups 44, 105"),
+        (Edits { hooks: vec![hook], ..none() }, "the createContainer hook /bin/x"),
+        (Edits { intel_rdt: Some("{}".to_owned()), ..none() }, "the settings of Intel RDT"),
+        (Edits { net_devices: vec![interface], ..none() }, "the interface eth7"),
     ] {
         let expected = format!(
             "a hook comes too late for {what}: use oci-decorator-runtime, which edits the spec"
         );
         assert_eq!(noted(edits), Some(expected));
     }
-}
-
-#[test]
-fn edits_that_a_hook_can_make_are_not_reported() {
-    let edits = Edits {
-        described: vec![described("bind")],
-        ..Edits::default()
-    };
-    assert_eq!(noted(edits), None);
-    assert_eq!(noted(Edits::default()), None);
 }
 
 /// A host with a file and a folder, and an image with a folder for nodes.
@@ -123,14 +64,10 @@ fn host_and_image() -> (TempDir, TempDir) {
 
 fn mounted(host: &TempDir, targets: &[(&str, &str)]) -> Edits {
     let at = |name: &str| host.path().join(name).display().to_string();
-    let mounts = targets.iter().map(|(name, target)| Mount {
-        source: at(name),
-        target: (*target).to_owned(),
-    });
-    Edits {
-        mounts: mounts.collect(),
-        ..Edits::default()
-    }
+    let mounts = targets
+        .iter()
+        .map(|(name, target)| Mount { source: at(name), target: (*target).to_owned() });
+    Edits { mounts: mounts.collect(), ..Edits::default() }
 }
 
 /// Puts the edits into the image, as into a container with this process.
@@ -167,10 +104,7 @@ fn what_can_not_be_mounted_is_refused_with_the_reason() {
             let result = put(&edits, image.path(), &process.open());
             let said = result.as_ref().err().map(ToString::to_string);
             assert_eq!(said.is_some(), !why.is_empty(), "{target}: {said:?}");
-            assert!(
-                said.unwrap_or_default().contains(why),
-                "{target}: {result:?}"
-            );
+            assert!(said.unwrap_or_default().contains(why), "{target}: {result:?}");
         }
     });
 }

@@ -93,10 +93,9 @@ fn is_same(item: &RawValue, hook: &Hook) -> bool {
     };
     let get = |key: &str| members.iter().find(|(name, _)| name == key).map(|m| &m.1);
     let list = |key: &str, own: &[String]| match get(key) {
-        Some(Json::Array(items)) => items
-            .iter()
-            .map(Json::text)
-            .eq(own.iter().map(|t| Some(t.as_str()))),
+        Some(Json::Array(items)) => {
+            items.iter().map(Json::text).eq(own.iter().map(|t| Some(t.as_str())))
+        }
         _ => own.is_empty(),
     };
     let timeout = match get("timeout") {
@@ -111,9 +110,7 @@ fn is_same(item: &RawValue, hook: &Hook) -> bool {
 }
 
 fn hook_json(hook: &Hook) -> String {
-    let timeout = hook
-        .timeout
-        .map_or(String::new(), |seconds| format!(",\"timeout\":{seconds}"));
+    let timeout = hook.timeout.map_or(String::new(), |seconds| format!(",\"timeout\":{seconds}"));
     format!(
         "{{\"path\":{},\"args\":{},\"env\":{}{timeout}}}",
         quote(&hook.path),

@@ -123,11 +123,7 @@ fn add_net_devices<'a>(
 
 fn nodes(spec: &Spec, devices: &[Device]) -> Result<Vec<String>> {
     let is_given = |device: &Device| device.uid.is_some() && device.gid.is_some();
-    let owner = if devices.iter().all(is_given) {
-        (0, 0)
-    } else {
-        user(spec)?
-    };
+    let owner = if devices.iter().all(is_given) { (0, 0) } else { user(spec)? };
     Ok(devices.iter().map(|d| device_json(d, owner)).collect())
 }
 

@@ -77,11 +77,7 @@ fn edit_environment<'a>(
             None => kept.push(item.get().into()),
         }
     }
-    let missing = edits
-        .environment
-        .iter()
-        .zip(&done)
-        .filter(|(_, done)| !*done);
+    let missing = edits.environment.iter().zip(&done).filter(|(_, done)| !*done);
     let new: Vec<String> = missing.map(|(entry, _)| quote(entry)).collect();
     match listed {
         Some(listed) if is_changed => {

@@ -38,10 +38,7 @@ impl<'a> Additions<'a> {
     /// Adds a member, or replaces its `null` (Go writes one for an empty list).
     pub fn set(&mut self, key: &str, value: &str) {
         match self.nulls.iter().find(|(name, _)| name == key) {
-            Some((_, old)) => self.replaced.push(Splice {
-                old,
-                new: value.to_owned(),
-            }),
+            Some((_, old)) => self.replaced.push(Splice { old, new: value.to_owned() }),
             None => self.new.push(format!("{}:{value}", quote(key))),
         }
     }
@@ -50,11 +47,7 @@ impl<'a> Additions<'a> {
         let end = &self.object[self.object.len() - 1..];
         let own = (!self.new.is_empty()).then(|| Splice {
             old: end,
-            new: format!(
-                "{}{}}}",
-                if self.empty { "" } else { "," },
-                self.new.join(",")
-            ),
+            new: format!("{}{}}}", if self.empty { "" } else { "," }, self.new.join(",")),
         });
         self.replaced.into_iter().chain(own)
     }
@@ -75,16 +68,9 @@ pub(super) fn extend<'a>(
     match present.filter(|value| value.get() != "null") {
         None => object.set(key, &format!("[{items}]")),
         Some(value) => {
-            let comma = if list(key, value)?.is_empty() {
-                ""
-            } else {
-                ","
-            };
+            let comma = if list(key, value)?.is_empty() { "" } else { "," };
             let old = &value.get()[value.get().len() - 1..];
-            splices.push(Splice {
-                old,
-                new: format!("{comma}{items}]"),
-            });
+            splices.push(Splice { old, new: format!("{comma}{items}]") });
         }
     }
     Ok(())

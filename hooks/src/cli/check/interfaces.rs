@@ -42,14 +42,9 @@ impl SampleContainer {
 
     fn spec(&self) -> Vec<u8> {
         let annotations = self.annotations.iter();
-        let annotations: serde_json::Map<String, Value> = annotations
-            .map(|(key, value)| (key.clone(), json!(value)))
-            .collect();
-        let bounding: &[&str] = if self.privileged {
-            &["CAP_SYS_ADMIN"]
-        } else {
-            &[]
-        };
+        let annotations: serde_json::Map<String, Value> =
+            annotations.map(|(key, value)| (key.clone(), json!(value))).collect();
+        let bounding: &[&str] = if self.privileged { &["CAP_SYS_ADMIN"] } else { &[] };
         let process = json!({"env": self.environment, "capabilities": {"bounding": bounding}});
         let spec = json!({"annotations": annotations, "process": process});
         spec.to_string().into_bytes()
@@ -95,10 +90,7 @@ pub struct NameResults {
 impl NameResults {
     /// Sends the request under every name. NVIDIA's settings are those of this file, if it exists.
     pub fn of(container: &SampleContainer, loaded: &Loaded, file: &Path) -> Self {
-        let place = Place {
-            path: file.to_owned(),
-            named: false,
-        };
+        let place = Place { path: file.to_owned(), named: false };
         let read = nvidia::load(&place.path, place.named);
         let spec = container.spec();
         let log = Log::new(Level::Emergency, None, "");
@@ -148,11 +140,7 @@ fn outcome(context: &Context, spec: &[u8]) -> Option<Outcome> {
         Err(error) => (None, Some(error)),
     };
     let notes = notes.into_iter().filter(|n| n.level <= Level::Notice);
-    let asked = |ask: Ask| Asked {
-        by: ask.by,
-        units: ask.units,
-        way: ask.way,
-    };
+    let asked = |ask: Ask| Asked { by: ask.by, units: ask.units, way: ask.way };
     Some(Outcome {
         asks: request.asks.into_iter().map(asked).collect(),
         gets: edits.as_ref().map(parts).unwrap_or_default(),
@@ -168,22 +156,14 @@ fn add(all: &mut Vec<NameResult>, name: &'static str, outcome: Option<Outcome>) 
     };
     match all.iter_mut().find(|known| known.outcome == outcome) {
         Some(known) => known.names.push(name),
-        None => all.push(NameResult {
-            names: vec![name],
-            outcome,
-        }),
+        None => all.push(NameResult { names: vec![name], outcome }),
     }
 }
 
 impl NameResult {
     /// The lines of the text report.
     pub fn lines(&self) -> Vec<String> {
-        let Outcome {
-            asks,
-            gets,
-            notes,
-            refused,
-        } = &self.outcome;
+        let Outcome { asks, gets, notes, refused } = &self.outcome;
         let mut lines = vec![format!("\nas {}:", self.names.join(", "))];
         let asks = asks.iter().map(|ask| {
             let (units, way) = (ask.units(), ask.way());
@@ -198,11 +178,7 @@ impl NameResult {
         lines.extend(notes.iter().map(|note| format!("  {note}")));
         if let Some(error) = refused {
             let said = error.lines().join("\n  ");
-            lines.extend(
-                format!("  start refused: {said}")
-                    .lines()
-                    .map(str::to_owned),
-            );
+            lines.extend(format!("  start refused: {said}").lines().map(str::to_owned));
         }
         lines
     }
@@ -213,11 +189,8 @@ impl NameResult {
         let asks: Vec<Value> = asks
             .map(|ask| json!({"by": ask.by, "devices": ask.units(), "way": ask.way()}))
             .collect();
-        let gets: serde_json::Map<String, Value> = outcome
-            .gets
-            .iter()
-            .map(|(kind, list)| ((*kind).to_owned(), json!(list)))
-            .collect();
+        let gets: serde_json::Map<String, Value> =
+            outcome.gets.iter().map(|(kind, list)| ((*kind).to_owned(), json!(list))).collect();
         json!({
             "names": self.names,
             "asks": asks,
@@ -255,28 +228,14 @@ fn parts(edits: &Edits) -> Parts {
     let hooks = hooks.map(|hook| format!("{}: {} {}", hook.stage, hook.path, hook.args.join(" ")));
     let links = edits.links.iter();
     vec![
-        (
-            "device",
-            edits.devices.iter().map(|d| d.path.clone()).collect(),
-        ),
+        ("device", edits.devices.iter().map(|d| d.path.clone()).collect()),
         ("file", files.chain(described).cloned().collect()),
         ("folder", edits.directories.clone()),
-        (
-            "link",
-            links
-                .map(|l| format!("{} -> {}", l.path, l.target))
-                .collect(),
-        ),
+        ("link", links.map(|l| format!("{} -> {}", l.path, l.target)).collect()),
         ("environment", edits.environment.clone()),
         ("unset", edits.unset.clone()),
-        (
-            "group",
-            edits.groups.iter().map(ToString::to_string).collect(),
-        ),
+        ("group", edits.groups.iter().map(ToString::to_string).collect()),
         ("hook", hooks.collect()),
-        (
-            "compat",
-            edits.compat.iter().map(|c| c.folder.clone()).collect(),
-        ),
+        ("compat", edits.compat.iter().map(|c| c.folder.clone()).collect()),
     ]
 }

@@ -49,11 +49,7 @@ impl Findings {
         if let Some(unanswered) = &self.unanswered {
             error(&mut out, "", unanswered);
         }
-        let lines = self
-            .names
-            .all
-            .iter()
-            .flat_map(interfaces::NameResult::lines);
+        let lines = self.names.all.iter().flat_map(interfaces::NameResult::lines);
         lines.for_each(|text| line(&mut out, &text));
         out
     }
@@ -110,13 +106,7 @@ impl VendorReport {
     fn write(&self, out: &mut String) {
         let version = self.version.as_deref().unwrap_or("version unknown");
         let features = self.features.join(", ");
-        line(
-            out,
-            &format!(
-                "\n{} ({}, {version}): {features}",
-                self.activation_flag, self.name
-            ),
-        );
+        line(out, &format!("\n{} ({}, {version}): {features}", self.activation_flag, self.name));
         if let Some(problem) = &self.problem {
             error(out, "  ", problem);
         }

@@ -42,37 +42,16 @@ pub const GENERATE: &[Opt] = &[
     ROOT,
     CONFIG_DIR,
     // These change nothing, because the vendor file has the paths of the driver.
-    unused(
-        &["config-search-path"],
-        &["NVIDIA_CTK_CDI_GENERATE_CONFIG_SEARCH_PATHS"],
-    ),
-    unused(
-        &["csv.compat-container-root"],
-        &["NVIDIA_CTK_CDI_GENERATE_CSV_CONTAINER_COMPAT_ROOT"],
-    ),
+    unused(&["config-search-path"], &["NVIDIA_CTK_CDI_GENERATE_CONFIG_SEARCH_PATHS"]),
+    unused(&["csv.compat-container-root"], &["NVIDIA_CTK_CDI_GENERATE_CSV_CONTAINER_COMPAT_ROOT"]),
     unused(&["csv.file"], &["NVIDIA_CTK_CDI_GENERATE_CSV_FILES"]),
-    unused(
-        &["csv.ignore-pattern"],
-        &["NVIDIA_CTK_CDI_GENERATE_CSV_IGNORE_PATTERNS"],
-    ),
+    unused(&["csv.ignore-pattern"], &["NVIDIA_CTK_CDI_GENERATE_CSV_IGNORE_PATTERNS"]),
     unused(&["dev-root"], &["NVIDIA_CTK_DEV_ROOT"]),
     unused(&["driver-root"], &["NVIDIA_CTK_DRIVER_ROOT"]),
-    unused(
-        &["feature-flag", "feature-flags"],
-        &["NVIDIA_CTK_CDI_GENERATE_FEATURE_FLAGS"],
-    ),
-    unused(
-        &["ldconfig-path"],
-        &["NVIDIA_CTK_CDI_GENERATE_LDCONFIG_PATH"],
-    ),
-    unused(
-        &["library-search-path"],
-        &["NVIDIA_CTK_CDI_GENERATE_LIBRARY_SEARCH_PATHS"],
-    ),
-    unused(
-        &["nvidia-cdi-hook-path", "nvidia-ctk-path"],
-        &["NVIDIA_CTK_CDI_HOOK_PATH"],
-    ),
+    unused(&["feature-flag", "feature-flags"], &["NVIDIA_CTK_CDI_GENERATE_FEATURE_FLAGS"]),
+    unused(&["ldconfig-path"], &["NVIDIA_CTK_CDI_GENERATE_LDCONFIG_PATH"]),
+    unused(&["library-search-path"], &["NVIDIA_CTK_CDI_GENERATE_LIBRARY_SEARCH_PATHS"]),
+    unused(&["nvidia-cdi-hook-path", "nvidia-ctk-path"], &["NVIDIA_CTK_CDI_HOOK_PATH"]),
 ];
 
 const UNUSED: &str = "unused";
@@ -81,14 +60,8 @@ const fn unused(names: &'static [&'static str], variables: &'static [&'static st
     value(names).keyed(UNUSED).or(variables)
 }
 
-pub const LIST: &[Opt] = &[
-    DEBUG,
-    QUIET,
-    value(&["spec-dir"]).or(&["NVIDIA_CTK_CDI_SPEC_DIRS"]),
-    JSON,
-    ROOT,
-    CONFIG_DIR,
-];
+pub const LIST: &[Opt] =
+    &[DEBUG, QUIET, value(&["spec-dir"]).or(&["NVIDIA_CTK_CDI_SPEC_DIRS"]), JSON, ROOT, CONFIG_DIR];
 
 pub const TRANSFORM: &[Opt] = &[
     DEBUG,
@@ -103,11 +76,8 @@ pub const TRANSFORM: &[Opt] = &[
 
 pub fn generate(words: &Words) -> Result<u8> {
     let settings = settings_of(words)?;
-    let namings = words.list_of(
-        "device-name-strategy",
-        Naming::parse,
-        "index, uuid and type-index",
-    )?;
+    let namings =
+        words.list_of("device-name-strategy", Naming::parse, "index, uuid and type-index")?;
     let enabled_hooks = words.list("enable-hook");
     if enabled_hooks.iter().any(|hook| hook == "all") {
         return Err(words.wrong("--enable-hook all: name each hook"));
@@ -117,11 +87,7 @@ pub fn generate(words: &Words) -> Result<u8> {
     let request = gpu::Request {
         vendor: words.value("vendor").unwrap_or(KIND.0),
         class: words.value("class").unwrap_or(KIND.1),
-        namings: if namings.is_empty() {
-            &gpu::USUAL
-        } else {
-            &namings
-        },
+        namings: if namings.is_empty() { &gpu::USUAL } else { &namings },
         ids: &words.list("device-id"),
         without_all: words.is_set("no-all-device"),
         disabled_hooks: &words.list("disable-hook"),
@@ -182,11 +148,7 @@ pub fn transform(words: &Words) -> Result<u8> {
     };
     let in_container = words.one_of("relative-to", in_container, "host and container")?;
     let output_syntax = syntax(words)?;
-    let text = match words
-        .value("input")
-        .filter(|path| *path != "-")
-        .map(Path::new)
-    {
+    let text = match words.value("input").filter(|path| *path != "-").map(Path::new) {
         None => is_text("standard input", read_input("the specification", MAX_SIZE)?),
         Some(path) => is_text(&path.display().to_string(), read_file(path, MAX_SIZE)?),
     }?;
@@ -218,9 +180,7 @@ fn settings_of(words: &Words) -> Result<Settings> {
 
 /// The file to write. `None`: standard output.
 fn output(words: &Words) -> Option<&Path> {
-    let named = words
-        .value("output")
-        .filter(|path| !matches!(*path, "" | "-"));
+    let named = words.value("output").filter(|path| !matches!(*path, "" | "-"));
     named.map(Path::new)
 }
 

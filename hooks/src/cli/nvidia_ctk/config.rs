@@ -30,11 +30,8 @@ pub fn run(words: &Words) -> Result<u8> {
         Some(text) => text,
         None if place.named && !is_in_place => {
             let shown = place.path.display();
-            return Err(
-                Error::not_found(format!("there is no file {shown}")).resolve(format!(
-                    "`nvidia-ctk config default --output {shown}` makes it"
-                )),
-            );
+            return Err(Error::not_found(format!("there is no file {shown}"))
+                .resolve(format!("`nvidia-ctk config default --output {shown}` makes it")));
         }
         None => default(flavour()),
     };

@@ -22,17 +22,11 @@ impl Flavour {
         let value = |name: &str| {
             let mut lines = os_release.lines();
             let value = lines.find_map(|line| line.strip_prefix(name));
-            value
-                .unwrap_or_default()
-                .trim_matches(['"', '\''])
-                .to_owned()
+            value.unwrap_or_default().trim_matches(['"', '\'']).to_owned()
         };
         let words = format!("{} {}", value("ID="), value("ID_LIKE="));
         let is_suse = |word: &str| word == "suse" || word == "sles" || word.starts_with("opensuse");
-        Self {
-            is_suse: words.split_whitespace().any(is_suse),
-            has_real_ldconfig,
-        }
+        Self { is_suse: words.split_whitespace().any(is_suse), has_real_ldconfig }
     }
 }
 
@@ -104,25 +98,10 @@ mod tests {
     fn every_distributions_file_is_without_mistake() {
         for (release, real, user, ldconfig) in [
             ("ID=debian\n", false, false, "@/sbin/ldconfig"),
-            (
-                "ID=ubuntu\nID_LIKE=debian\n",
-                true,
-                false,
-                "@/sbin/ldconfig.real",
-            ),
-            (
-                "ID=\"opensuse-leap\"\nID_LIKE=\"suse opensuse\"\n",
-                false,
-                true,
-                "@/sbin/ldconfig",
-            ),
+            ("ID=ubuntu\nID_LIKE=debian\n", true, false, "@/sbin/ldconfig.real"),
+            ("ID=\"opensuse-leap\"\nID_LIKE=\"suse opensuse\"\n", false, true, "@/sbin/ldconfig"),
             ("ID=sles\nVERSION_ID=15\n", false, true, "@/sbin/ldconfig"),
-            (
-                "ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n",
-                false,
-                false,
-                "@/sbin/ldconfig",
-            ),
+            ("ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n", false, false, "@/sbin/ldconfig"),
         ] {
             let text = default(Flavour::of(release, real));
             assert_eq!(nvidia::mistakes(&text), Vec::<String>::new());
@@ -153,71 +132,10 @@ mod tests {
             let mut config = loaded.config;
             config.capabilities.sort();
             // If these two are set, they override our settings.
-            assert_eq!(
-                config.log_level.take(),
-                Some(crate::log::level::Level::Info)
-            );
+            assert_eq!(config.log_level.take(), Some(crate::log::level::Level::Info));
             let runtimes = config.runtimes.take().unwrap();
             assert_eq!(runtimes, ["runc", "crun"]);
             assert_eq!(config, nvidia::Config::default());
         }
-    }
-
-    #[test]
-    fn values_have_the_type_of_their_key() {
-        let text = "# mine\n[nvidia-container-cli] # c\nno-cgroups = false # why\n";
-        for (setting, expected) in [
-            (
-                "nvidia-container-cli.no-cgroups=true",
-                text.replace("false", "true"),
-            ),
-            (
-                "nvidia-container-cli.no-cgroups",
-                text.replace("false", "true"),
-            ),
-            ("nvidia-container-cli.no-cgroups=false", text.to_owned()),
-            (
-                "disable-require",
-                text.replace("[nv", "disable-require = true\n[nv").replacen(
-                    "# mine\ndisable-require = true\n",
-                    "disable-require = true\n# mine\n",
-                    1,
-                ),
-            ),
-            (
-                "nvidia-container-runtime.mode=cdi",
-                format!("{text}\n[nvidia-container-runtime]\nmode = \"cdi\"\n"),
-            ),
-            (
-                "nvidia-container-runtime.runtimes=crun:runc",
-                format!("{text}\n[nvidia-container-runtime]\nruntimes = [\"crun\", \"runc\"]\n"),
-            ),
-            (
-                "nvidia-container-cli.debug=true",
-                text.to_owned() + "debug = \"true\"\n",
-            ),
-            (
-                "nvidia-container-cli.environment=",
-                text.to_owned() + "environment = []\n",
-            ),
-        ] {
-            assert_eq!(set(text, setting).unwrap(), expected, "{setting}");
-        }
-        for (setting, expected) in [
-            ("colour=1", "there is no setting \"colour\""),
-            (
-                "nvidia-container-runtime.mode=fast",
-                "invalid mode \"fast\"",
-            ),
-            ("disable-require=maybe", "expected true or false"),
-            ("features", "expected a table"),
-            ("=1", "there is no setting \"\""),
-        ] {
-            let problem = set(text, setting).unwrap_err();
-            assert!(problem.contains(expected), "{problem}");
-        }
-        assert!(set("a = \n", "disable-require")
-            .unwrap_err()
-            .starts_with("line 1"));
     }
 }

@@ -12,22 +12,16 @@ use crate::config::nvidia::{self, Loaded, Mode, Place};
 use crate::config::settings;
 use crate::engines::links::NAMES;
 use crate::error::{exit, Result};
-use crate::host::facts::MAX_SIZE;
+use crate::host::facts::{FactsState, Gpu};
 use crate::host::Host;
 use crate::spec::options::{value, Opt, Words};
 
 pub const OPTIONS: &[Opt] = &[JSON, value(&["config-file", "config"])];
-/// Below the host's root.
-const FACTS: &str = "run/oci-decorator/devices/nvidia.json";
 const VERSION: &str = "/proc/driver/nvidia/version";
 
 pub fn run(words: &Words) -> Result<u8> {
     let report = Report::of(place_of(words))?;
-    print(&if words.is_set("json") {
-        report.json()
-    } else {
-        report.text()
-    })?;
+    print(&if words.is_set("json") { report.json() } else { report.text() })?;
     Ok(match report.loaded.problem {
         Some(_) => exit::USAGE,
         None => exit::DONE,
@@ -46,17 +40,18 @@ struct Report {
 impl Report {
     fn of(place: Place) -> Result<Self> {
         let settings = settings::load(settings::named_by_environment().as_deref()).settings;
-        let facts = Host::open(&settings.root).ok();
-        let facts = facts.and_then(|host| host.read(FACTS, MAX_SIZE).ok());
-        let known = text_of(facts).as_deref().and_then(known_of);
-        let version = || {
-            let host = Host::open(Path::new("/")).ok()?;
-            driver_of(&text_of(host.text_of_kernel(VERSION))?)
-        };
-        let (driver, devices) = known.unwrap_or_else(|| {
+        let facts = Host::open(&settings.root).map(|host| host.facts("nvidia"));
+        let (driver, devices) = if let Ok(FactsState::Facts(facts)) = facts {
+            (facts.driver_version, facts.devices.iter().map(line_of).collect())
+        } else {
             let node = |minor| format!("/dev/nvidia{minor}");
             (None, gpus().into_iter().map(node).collect())
-        });
+        };
+        let version = || {
+            let host = Host::open(Path::new("/")).ok()?;
+            let text = host.text_of_kernel(VERSION)?;
+            driver_of(&String::from_utf8_lossy(&text))
+        };
         Ok(Self {
             loaded: nvidia::load(&place.path, place.named),
             place,
@@ -68,11 +63,7 @@ impl Report {
 
     fn text(&self) -> String {
         let config = &self.loaded.config;
-        let there = if self.place.path.exists() {
-            ""
-        } else {
-            " (not there: the defaults count)"
-        };
+        let there = if self.place.path.exists() { "" } else { " (not there: the defaults count)" };
         let mut lines = vec![
             format!("driver: {}", self.driver.as_deref().unwrap_or("not loaded")),
             format!("devices: {}", self.devices.len()),
@@ -84,41 +75,21 @@ impl Report {
             let said = problem.lines().join("\n");
             lines.push(format!("mistake: {said}"));
         }
-        lines.extend(
-            self.loaded
-                .warnings
-                .iter()
-                .map(|text| format!("warning: {text}")),
-        );
+        lines.extend(self.loaded.warnings.iter().map(|text| format!("warning: {text}")));
         if !self.loaded.idle.is_empty() {
             lines.push("keys that have no effect here:".to_owned());
         }
-        let idle = self
-            .loaded
-            .idle
-            .iter()
-            .map(|key| format!("  {key}: {}", why(key)));
+        let idle = self.loaded.idle.iter().map(|key| format!("  {key}: {}", why(key)));
         lines.extend(idle);
         lines.push(format!("links to this program: {}", self.links.len()));
-        lines.extend(
-            self.links
-                .iter()
-                .map(|link| format!("  {}", link.display())),
-        );
+        lines.extend(self.links.iter().map(|link| format!("  {}", link.display())));
         lines.join("\n") + "\n"
     }
 
     fn json(&self) -> String {
-        let Loaded {
-            config,
-            problem,
-            warnings,
-            idle,
-        } = &self.loaded;
-        let idle: serde_json::Map<String, Value> = idle
-            .iter()
-            .map(|key| (key.clone(), json!(why(key))))
-            .collect();
+        let Loaded { config, problem, warnings, idle } = &self.loaded;
+        let idle: serde_json::Map<String, Value> =
+            idle.iter().map(|key| (key.clone(), json!(why(key)))).collect();
         let document = json!({
             "driver_version": self.driver,
             "devices": self.devices,
@@ -136,10 +107,6 @@ impl Report {
     }
 }
 
-fn text_of(bytes: Option<Vec<u8>>) -> Option<String> {
-    String::from_utf8(bytes?).ok()
-}
-
 fn why(key: &str) -> &'static str {
     nvidia::without_meaning(key).unwrap_or_default()
 }
@@ -154,22 +121,12 @@ fn word_of(mode: Mode) -> &'static str {
     }
 }
 
-/// The driver's version and a line for each device, from the device facts.
-fn known_of(text: &str) -> Option<(Option<String>, Vec<String>)> {
-    let root: Value = serde_json::from_str(text).ok()?;
-    let line = |device: &Value| {
-        let words = ["index", "uuid", "pci", "brand", "arch"].map(|name| match &device[name] {
-            Value::String(text) => Some(text.clone()),
-            Value::Number(number) => Some(number.to_string()),
-            _ => None,
-        });
-        words.into_iter().flatten().collect::<Vec<_>>().join(" ")
-    };
-    let version = root["driver_version"].as_str().map(str::to_owned);
-    Some((
-        version,
-        root["devices"].as_array()?.iter().map(line).collect(),
-    ))
+fn line_of(gpu: &Gpu) -> String {
+    let index = gpu.index.to_string();
+    let texts = [&gpu.uuid, &gpu.pci, &gpu.brand, &gpu.arch];
+    let texts = texts.into_iter().flatten().map(String::as_str);
+    let words: Vec<&str> = std::iter::once(&*index).chain(texts).collect();
+    words.join(" ")
 }
 
 /// The version in the first line of the driver's file, which ends with a date.
@@ -197,19 +154,6 @@ fn links_of(program: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_was_collected_is_shown() {
-        let text = r#"{"driver_version": "535.1", "cuda_version": "12.2", "devices": [
-            {"index": 0, "minor": 0, "uuid": "GPU-1", "pci": "0000:01:00.0", "brand": "Tesla", "arch": "8.0", "mig": []},
-            {"index": 1}]}"#;
-        let (driver, devices) = known_of(text).unwrap();
-        assert_eq!(driver.as_deref(), Some("535.1"));
-        assert_eq!(devices, ["0 GPU-1 0000:01:00.0 Tesla 8.0", "1"]);
-        for broken in ["", "[]", "{}", "{\"devices\": 1}"] {
-            assert_eq!(known_of(broken), None, "{broken}");
-        }
-    }
 
     #[test]
     fn the_drivers_own_file_has_its_version() {

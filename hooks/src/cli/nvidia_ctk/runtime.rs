@@ -59,13 +59,7 @@ pub fn run(words: &Words) -> Result<u8> {
     debug(words, &format!("the runtime {name} is {program}"));
     Order {
         engine,
-        runtime: runtime(
-            words,
-            engine,
-            name,
-            program,
-            ["set-as-default", "cdi.enabled"],
-        )?,
+        runtime: runtime(words, engine, name, program, ["set-as-default", "cdi.enabled"])?,
         config: words.path("config")?,
         drop_in: words.path("drop-in-config")?,
         hooks: is_hook.then(hooks).transpose()?,

@@ -60,11 +60,7 @@ impl<'a> Work<'a> {
             debug(words, "modules are loaded by provision, not here");
         }
         let root = words.value("dev-root").or(words.value("driver-root"));
-        Self {
-            root: root.unwrap_or("/").into(),
-            is_dry: words.is_set("dry-run"),
-            words,
-        }
+        Self { root: root.unwrap_or("/").into(), is_dry: words.is_set("dry-run"), words }
     }
 
     fn nodes(&self) -> Result<u8> {
@@ -129,9 +125,7 @@ impl<'a> Work<'a> {
                 let name = entry.file_name().to_string_lossy().into_owned();
                 let is_ours = !folder.is_empty() || name.starts_with("nvidia");
                 let about = std::fs::symlink_metadata(entry.path());
-                let Some(about) = about
-                    .ok()
-                    .filter(|a| is_ours && a.file_type().is_char_device())
+                let Some(about) = about.ok().filter(|a| is_ours && a.file_type().is_char_device())
                 else {
                     continue;
                 };
@@ -238,9 +232,7 @@ fn minors(folder: &str, is_one: impl Fn(&Path) -> bool) -> Vec<u32> {
                 folders.push(path);
             } else if is_one(&path) {
                 let text = host.text_of_kernel(&path.to_string_lossy());
-                found.extend(minor_of(&String::from_utf8_lossy(
-                    &text.unwrap_or_default(),
-                )));
+                found.extend(minor_of(&String::from_utf8_lossy(&text.unwrap_or_default())));
             }
         }
     }
@@ -249,9 +241,7 @@ fn minors(folder: &str, is_one: impl Fn(&Path) -> bool) -> Vec<u32> {
 }
 
 pub fn gpus() -> Vec<u32> {
-    minors("/proc/driver/nvidia/gpus", |path| {
-        path.ends_with("information")
-    })
+    minors("/proc/driver/nvidia/gpus", |path| path.ends_with("information"))
 }
 
 fn capabilities() -> Vec<u32> {

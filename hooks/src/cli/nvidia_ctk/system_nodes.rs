@@ -31,9 +31,7 @@ pub struct Majors {
 impl Majors {
     /// Reads the text of `/proc/devices`: the first part, up to the block devices.
     pub fn of(proc_devices: &str) -> Self {
-        let lines = proc_devices
-            .lines()
-            .take_while(|line| *line != "Block devices:");
+        let lines = proc_devices.lines().take_while(|line| *line != "Block devices:");
         let mut majors = Self::default();
         for line in lines {
             let mut words = line.split_whitespace();
@@ -63,16 +61,8 @@ impl Majors {
             })),
             None => missing.push(driver),
         };
-        add(
-            "nvidia",
-            self.gpu,
-            &[("nvidiactl", 255), ("nvidia-modeset", 254)],
-        );
-        add(
-            "nvidia-uvm",
-            self.uvm,
-            &[("nvidia-uvm", 0), ("nvidia-uvm-tools", 1)],
-        );
+        add("nvidia", self.gpu, &[("nvidiactl", 255), ("nvidia-modeset", 254)]);
+        add("nvidia-uvm", self.uvm, &[("nvidia-uvm", 0), ("nvidia-uvm-tools", 1)]);
         (nodes, missing)
     }
 
@@ -80,14 +70,11 @@ impl Majors {
     pub fn others(self, gpus: &[u32], capabilities: &[u32]) -> Vec<Node> {
         let node = |path: String, major, minor| Node { path, major, minor };
         let gpus = self.gpu.into_iter().flat_map(|major| {
-            gpus.iter()
-                .map(move |minor| node(format!("nvidia{minor}"), major, *minor))
+            gpus.iter().map(move |minor| node(format!("nvidia{minor}"), major, *minor))
         });
         let caps = self.caps.into_iter().flat_map(|major| {
             let path = |minor| format!("nvidia-caps/nvidia-cap{minor}");
-            capabilities
-                .iter()
-                .map(move |minor| node(path(minor), major, *minor))
+            capabilities.iter().map(move |minor| node(path(minor), major, *minor))
         });
         gpus.chain(caps).collect()
     }
@@ -112,17 +99,10 @@ mod tests {
     #[test]
     fn numbers_are_the_kernels() {
         let majors = Majors::of(DEVICES);
-        let expected = Majors {
-            gpu: Some(195),
-            uvm: Some(510),
-            caps: Some(237),
-        };
+        let expected = Majors { gpu: Some(195), uvm: Some(510), caps: Some(237) };
         assert_eq!(majors, expected);
         let (nodes, missing) = majors.control();
-        let shown: Vec<_> = nodes
-            .iter()
-            .map(|n| format!("{} {}", n.path, n.number()))
-            .collect();
+        let shown: Vec<_> = nodes.iter().map(|n| format!("{} {}", n.path, n.number())).collect();
         assert_eq!(
             shown,
             [
@@ -134,18 +114,8 @@ mod tests {
         );
         assert_eq!(missing, Vec::<&str>::new());
         let others = majors.others(&[0, 3], &[21]);
-        let shown: Vec<_> = others
-            .iter()
-            .map(|n| format!("{} {}", n.path, n.number()))
-            .collect();
-        assert_eq!(
-            shown,
-            [
-                "nvidia0 195:0",
-                "nvidia3 195:3",
-                "nvidia-caps/nvidia-cap21 237:21"
-            ]
-        );
+        let shown: Vec<_> = others.iter().map(|n| format!("{} {}", n.path, n.number())).collect();
+        assert_eq!(shown, ["nvidia0 195:0", "nvidia3 195:3", "nvidia-caps/nvidia-cap21 237:21"]);
         let (nodes, missing) = Majors::of("Character devices:\n195 nvidia\n").control();
         assert_eq!((nodes.len(), missing), (2, vec!["nvidia-uvm"]));
         assert_eq!(Majors::default().control().1, ["nvidia", "nvidia-uvm"]);
@@ -154,10 +124,7 @@ mod tests {
 
     #[test]
     fn minors_are_in_the_drivers_files() {
-        assert_eq!(
-            minor_of("DeviceFileMinor: 21\nDeviceFileMode: 256\n"),
-            Some(21)
-        );
+        assert_eq!(minor_of("DeviceFileMinor: 21\nDeviceFileMode: 256\n"), Some(21));
         assert_eq!(minor_of("Model: \t X\nDevice Minor: \t 3\n"), Some(3));
         assert_eq!(minor_of("Model: 3\nDevice Minor: x\n"), None);
     }

@@ -63,9 +63,8 @@ pub struct Rdt {
 }
 
 /// The known versions, in ascending order.
-pub const VERSIONS: [&str; 8] = [
-    "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0",
-];
+pub const VERSIONS: [&str; 8] =
+    ["0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"];
 
 /// What generated documents have at least: engines of 2022 can read it too.
 const LOWEST: &str = "0.5.0";
@@ -99,20 +98,14 @@ pub fn check_version(document: &Document, uses: Uses) -> Vec<Mistake> {
         .into_iter()
         .filter(|(version, _)| place(version) > Some(own))
         .map(|(version, what)| {
-            let problem = format!(
-                "{:?} has no {what}: use {version} or newer",
-                document.version
-            );
+            let problem = format!("{:?} has no {what}: use {version} or newer", document.version);
             Mistake::new("cdiVersion", problem)
         })
         .collect();
     if all_edits(document).any(|e| e.rdt.as_ref().is_some_and(|rdt| rdt.is_old))
         && Some(own) >= place("1.1.0")
     {
-        let problem = format!(
-            "{:?} no longer has enableCMT and enableMBM",
-            document.version
-        );
+        let problem = format!("{:?} no longer has enableCMT and enableMBM", document.version);
         mistakes.push(Mistake::new("cdiVersion", problem));
     }
     mistakes
@@ -135,21 +128,9 @@ fn needed(document: &Document, uses: Uses) -> Vec<(&'static str, &'static str)> 
     let starts_with_digit = |name: &str| name.starts_with(|c: char| c.is_ascii_digit());
     let class = document.kind.split_once('/').map_or("", |(_, class)| class);
     let all = [
-        (
-            any(&|e| e.mounts.iter().any(|m| !m.kind.is_empty())),
-            "0.4.0",
-            "type of a mount",
-        ),
-        (
-            any(&|e| e.nodes.iter().any(|n| n.host_path.is_some())),
-            "0.5.0",
-            "hostPath of a node",
-        ),
-        (
-            names.into_iter().any(starts_with_digit),
-            "0.5.0",
-            "names that begin with a digit",
-        ),
+        (any(&|e| e.mounts.iter().any(|m| !m.kind.is_empty())), "0.4.0", "type of a mount"),
+        (any(&|e| e.nodes.iter().any(|n| n.host_path.is_some())), "0.5.0", "hostPath of a node"),
+        (names.into_iter().any(starts_with_digit), "0.5.0", "names that begin with a digit"),
         (uses.annotations, "0.6.0", "annotations"),
         (class.contains('.'), "0.6.0", "dot in a class"),
         (any(&|e| e.rdt.is_some()), "0.7.0", "intelRdt"),

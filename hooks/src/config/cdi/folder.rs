@@ -33,10 +33,7 @@ pub struct Broken {
 
 impl Broken {
     fn of(file: Unusable, syntax: Syntax) -> Self {
-        Self {
-            kind: kind_in(&file.text, syntax),
-            mistakes: file.mistakes,
-        }
+        Self { kind: kind_in(&file.text, syntax), mistakes: file.mistakes }
     }
 
     /// The first mistake, and how many more there are.
@@ -60,14 +57,10 @@ pub fn read(folders: &[Option<PathBuf>]) -> Result<Vec<SpecFile>> {
                 other.map_err(|e| Error::failed(format!("can't read {}: {e}", folder.display())))?
             }
         };
-        specs.extend(files.into_iter().map(|file| {
-            SpecFile {
-                priority,
-                content: file
-                    .content
-                    .map_err(|broken| Broken::of(broken, syntax(&file.name))),
-                path: file.path,
-            }
+        specs.extend(files.into_iter().map(|file| SpecFile {
+            priority,
+            content: file.content.map_err(|broken| Broken::of(broken, syntax(&file.name))),
+            path: file.path,
         }));
     }
     Ok(specs)

@@ -18,8 +18,7 @@ pub fn qualified(text: &str) -> Option<Qualified<'_>> {
 pub fn is_kind(text: &str) -> bool {
     let is_part =
         |part: &str| part.starts_with(|c: char| c.is_ascii_alphabetic()) && is_word(part, "_-.");
-    text.split_once('/')
-        .is_some_and(|(vendor, class)| is_part(vendor) && is_part(class))
+    text.split_once('/').is_some_and(|(vendor, class)| is_part(vendor) && is_part(class))
 }
 
 /// True for the name of a device within its kind.
@@ -35,7 +34,6 @@ fn is_word(text: &str, others: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
     fn names_and_texts_that_are_not_names() {
@@ -43,10 +41,7 @@ mod tests {
             ("nvidia.com/gpu=0", Some(("nvidia.com/gpu", "0"))),
             ("nvidia.com/gpu=all", Some(("nvidia.com/gpu", "all"))),
             ("nvidia.com/gpu=0:1", Some(("nvidia.com/gpu", "0:1"))),
-            (
-                "nvidia.com/gpu=GPU-0a.b_c",
-                Some(("nvidia.com/gpu", "GPU-0a.b_c")),
-            ),
+            ("nvidia.com/gpu=GPU-0a.b_c", Some(("nvidia.com/gpu", "GPU-0a.b_c"))),
             // With names of one letter, another reader's program crashes.
             ("a/b=c", Some(("a/b", "c"))),
             ("v/c.d=1", Some(("v/c.d", "1"))),
@@ -75,15 +70,6 @@ mod tests {
         ] {
             let found = qualified(text).map(|name| (name.kind, name.device));
             assert_eq!(found, expected, "{text}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn a_name_is_what_it_was_read_from(text in "[a-z/=.:0-9é-]{0,12}|.{0,12}") {
-            if let Some(name) = qualified(&text) {
-                prop_assert_eq!(format!("{}={}", name.kind, name.device), text);
-            }
         }
     }
 }

@@ -116,9 +116,7 @@ fn plain_integer(text: &str) -> Option<i64> {
     };
     let radix = |digits: &str, radix| {
         let plain = digits.chars().all(|c| c.is_digit(radix));
-        plain
-            .then(|| i64::from_str_radix(digits, radix).ok())
-            .flatten()
+        plain.then(|| i64::from_str_radix(digits, radix).ok()).flatten()
     };
     let value = if let Some(hex) = digits.strip_prefix("0x") {
         radix(hex, 16)

@@ -37,13 +37,7 @@ impl Reader {
     }
 
     fn document(&mut self, root: &Node) -> Document {
-        let fields = [
-            "cdiVersion",
-            "kind",
-            "annotations",
-            "devices",
-            "containerEdits",
-        ];
+        let fields = ["cdiVersion", "kind", "annotations", "devices", "containerEdits"];
         let members = self.object("", root, &fields);
         let mut document = Document {
             version: self.required("", members, "cdiVersion"),
@@ -51,10 +45,8 @@ impl Reader {
             ..Document::default()
         };
         if !document.kind.is_empty() && !name::is_kind(&document.kind) {
-            let problem = format!(
-                "{:?} is not a kind of CDI, like vendor.com/class",
-                document.kind
-            );
+            let problem =
+                format!("{:?} is not a kind of CDI, like vendor.com/class", document.kind);
             self.wrong("kind", problem);
         }
         self.annotations("annotations", get(members, "annotations"));
@@ -68,10 +60,7 @@ impl Reader {
             document.devices.push(device);
         }
         if document.devices.is_empty() {
-            self.wrong(
-                "devices",
-                "there is no device, and a specification must have one",
-            );
+            self.wrong("devices", "there is no device, and a specification must have one");
         }
         document
     }
@@ -80,10 +69,7 @@ impl Reader {
         let members = self.object(key, node, &["name", "annotations", "containerEdits"]);
         let name = self.required(key, members, "name");
         if !name.is_empty() && !name::is_device(&name) {
-            self.wrong(
-                &format!("{key}.name"),
-                format!("{name:?} is not a name of a device"),
-            );
+            self.wrong(&format!("{key}.name"), format!("{name:?} is not a name of a device"));
         }
         self.annotations(&format!("{key}.annotations"), get(members, "annotations"));
         let place = format!("{key}.containerEdits");

@@ -1,125 +1,123 @@
-//! Reads the values of NVIDIA's `config.toml`, key by key.
+//! The keys of NVIDIA's `config.toml`, in one table: what each changes, or why it changes nothing.
+//! Source: NVIDIA's container toolkit, `api/config/v1/config.go`.
 
 use toml::Value;
 
-use super::tables::{Kind, WITHOUT_MEANING, WITH_MEANING};
 use super::{Compat, Config, Mode, CAPABILITIES};
 use crate::config::cdi::name::is_kind;
 use crate::config::settings::{path, runtimes, string};
 use crate::log::level::Level;
 
+/// What a value does. Errors: it has the wrong type, or is a word that NVIDIA's program does not
+/// know either. `Some`: a warning, because it has another effect than in NVIDIA's program.
+type Taken = Result<Option<String>, String>;
+
+enum Key {
+    Sets(fn(&mut Config, &Value) -> Taken),
+    /// The type that NVIDIA's program expects, and why the value changes nothing here.
+    Idle(fn(&Value) -> Result<(), String>, &'static str),
+}
+
+use Key::{Idle, Sets};
+
+const FLAG: fn(&Value) -> Result<(), String> = |v| flag(v).map(drop);
+const TEXT: fn(&Value) -> Result<(), String> = |v| string(v).map(drop);
+const TEXTS: fn(&Value) -> Result<(), String> = |v| list(v, text).map(drop);
+
+#[rustfmt::skip]
+const KEYS: &[(&str, Key)] = &[
+    ("disable-require", Sets(|c, v| put(&mut c.disable_require, flag(v)))),
+    ("swarm-resource", Sets(|c, v| put(&mut c.swarm_resources, string(v).map(words)))),
+    ("accept-nvidia-visible-devices-envvar-when-unprivileged", Sets(|c, v| put(&mut c.environment_when_unprivileged, flag(v)))),
+    ("accept-nvidia-visible-devices-as-volume-mounts", Sets(|c, v| put(&mut c.volume_mounts, flag(v)))),
+    ("supported-driver-capabilities", Sets(|c, v| put(&mut c.capabilities, string(v).and_then(capabilities)))),
+    ("nvidia-container-cli.no-cgroups", Sets(|c, v| put(&mut c.no_cgroups, flag(v)))),
+    ("nvidia-container-runtime.debug", Sets(|c, v| put(&mut c.log_file, string(v).and_then(log_file)))),
+    ("nvidia-container-runtime.log-level", Sets(|c, v| string(v).map(|word| log_level(c, word)))),
+    ("nvidia-container-runtime.runtimes", Sets(|c, v| put(&mut c.runtimes, runtimes(v).map(Some)))),
+    ("nvidia-container-runtime.mode", Sets(|c, v| put(&mut c.mode, string(v).and_then(mode)))),
+    ("nvidia-container-runtime.modes.csv.mount-spec-path", Sets(|c, v| put(&mut c.csv_folder, path(v)))),
+    ("nvidia-container-runtime.modes.cdi.default-kind", Sets(|c, v| put(&mut c.cdi_kind, string(v).and_then(kind)))),
+    ("nvidia-container-runtime.modes.cdi.annotation-prefixes", Sets(|c, v| put(&mut c.cdi_prefixes, list(v, text)))),
+    ("nvidia-container-runtime.modes.cdi.spec-dirs", Sets(|c, v| put(&mut c.cdi_folders, list(v, path)))),
+    ("nvidia-container-runtime.modes.jit-cdi.nvcdi-disable-hooks", Sets(|c, v| put(&mut c.disabled_hooks, list(v, text)))),
+    ("nvidia-container-runtime.modes.legacy.cuda-compat-mode", Sets(|c, v| compat(c, string(v)?))),
+    ("nvidia-container-runtime-hook.path", Sets(|c, v| put(&mut c.hook, string(v).map(hook)))),
+    ("nvidia-container-runtime-hook.skip-mode-detection", Sets(|c, v| put(&mut c.hook_acts_always, flag(v)))),
+    ("features.disable-cuda-compat-lib-hook", Sets(|c, v| { if flag(v)? { c.compat = Compat::Disabled; } Ok(None) })),
+    ("features.ignore-imex-channel-requests", Sets(|c, v| put(&mut c.ignore_imex, flag(v)))),
+    ("features.no-additional-gids-for-device-nodes", Sets(|c, v| put(&mut c.no_groups, flag(v)))),
+    ("nvidia-container-cli.root", Idle(TEXT, "the settings of oci-decorator name the driver's folder (`root`)")),
+    ("nvidia-container-cli.path", Idle(TEXT, "nvidia-container-cli is not started")),
+    ("nvidia-container-cli.environment", Idle(TEXTS, "nvidia-container-cli is not started")),
+    ("nvidia-container-cli.debug", Idle(TEXT, "nvidia-container-cli is not started")),
+    ("nvidia-container-cli.ldcache", Idle(TEXT, "libraries are found by the vendor file")),
+    ("nvidia-container-cli.load-kmods", Idle(FLAG, "provision loads the modules before an engine starts")),
+    ("nvidia-container-cli.no-pivot", Idle(FLAG, "no program is started in the container's root")),
+    ("nvidia-container-cli.user", Idle(TEXT, "no program is started as another user")),
+    ("nvidia-container-cli.ldconfig", Idle(TEXT, "the library cache is written without ldconfig")),
+    ("nvidia-container-runtime.modes.csv.compat-container-root", Idle(TEXT, "compatibility libraries come into the library cache, not by a mount")),
+    ("nvidia-container-runtime.modes.jit-cdi.nvcdi-feature-flags", Idle(TEXTS, "devices are described by the vendor file")),
+    ("nvidia-container-runtime.modes.jit-cdi.load-kernel-modules", Idle(TEXTS, "provision loads the modules before an engine starts")),
+    ("nvidia-ctk.path", Idle(TEXT, "hooks name this program by its own path")),
+    ("features.allow-cuda-compat-libs-from-container", Idle(FLAG, "an image's libraries are never mounted")),
+    ("features.allow-ldconfig-from-container", Idle(FLAG, "no ldconfig is started, an image's least of all")),
+    ("features.allow-unknown-oci-spec-fields", Idle(FLAG, "unknown fields are always kept")),
+    ("features.disable-imex-channel-creation", Idle(FLAG, "channels are never made, only passed on")),
+    ("features.gds", Idle(FLAG, "a container asks for these nodes: NVIDIA_GDS=enabled")),
+    ("features.mofed", Idle(FLAG, "a container asks for these nodes: NVIDIA_MOFED=enabled")),
+    ("features.nvswitch", Idle(FLAG, "a container asks for these nodes: NVIDIA_NVSWITCH=enabled")),
+    ("features.gdrcopy", Idle(FLAG, "a container asks for these nodes: NVIDIA_GDRCOPY=enabled")),
+];
+
+fn find(key: &str) -> Option<&'static Key> {
+    let mut keys = KEYS.iter();
+    keys.find(|(name, _)| *name == key).map(|(_, what)| what)
+}
+
 /// Why a key of the file changes nothing here. `None`: the key has a meaning, or is unknown.
 pub fn without_meaning(key: &str) -> Option<&'static str> {
-    let mut keys = WITHOUT_MEANING.iter();
-    keys.find(|(name, ..)| *name == key).map(|(.., why)| *why)
+    match find(key)? {
+        Idle(_, why) => Some(why),
+        Sets(_) => None,
+    }
 }
 
 /// True for a key of NVIDIA's file, and for a table of such keys.
 pub fn is_known(key: &str) -> bool {
-    WITH_MEANING.contains(&key) || without_meaning(key).is_some() || is_table(key)
+    find(key).is_some() || is_table(key)
 }
 
 /// True if this key is a table.
 pub(super) fn is_table(key: &str) -> bool {
-    let below = |name: &&str| {
-        let rest = name.strip_prefix(key);
-        rest.is_some_and(|rest| rest.starts_with('.'))
-    };
-    let all = WITHOUT_MEANING.iter().map(|(name, ..)| *name);
-    all.chain(WITH_MEANING).any(|name| below(&name))
+    let below = |name: &str| name.strip_prefix(key)?.strip_prefix('.').map(drop);
+    KEYS.iter().any(|(name, _)| below(name).is_some())
 }
 
-/// The result of one key.
-pub(super) enum Taken {
-    Done,
-    /// The value has another effect than in NVIDIA's program.
-    Warning(String),
-    Unknown,
+/// Takes one value over. `None`: there is no such key.
+pub(super) fn set(config: &mut Config, key: &str, value: &Value) -> Option<Taken> {
+    Some(match find(key)? {
+        Sets(set) => set(config, value),
+        Idle(check, _) => check(value).map(|()| None),
+    })
 }
 
-/// Takes one value over. Errors: it has the wrong type, or is a word that NVIDIA's program does not
-/// know either.
-pub(super) fn set(config: &mut Config, key: &str, value: &Value) -> Result<Taken, String> {
-    match key {
-        "disable-require" => config.disable_require = flag(value)?,
-        "swarm-resource" => config.swarm_resources = words(string(value)?),
-        "accept-nvidia-visible-devices-envvar-when-unprivileged" => {
-            config.environment_when_unprivileged = flag(value)?;
-        }
-        "accept-nvidia-visible-devices-as-volume-mounts" => config.volume_mounts = flag(value)?,
-        "supported-driver-capabilities" => config.capabilities = capabilities(string(value)?)?,
-        "nvidia-container-cli.no-cgroups" => config.no_cgroups = flag(value)?,
-        "nvidia-container-runtime-hook.path" => name(string(value)?, &mut config.hook),
-        "nvidia-container-runtime-hook.skip-mode-detection" => {
-            config.hook_acts_always = flag(value)?;
-        }
-        "features.disable-cuda-compat-lib-hook" => {
-            if flag(value)? {
-                config.compat = Compat::Disabled;
-            }
-        }
-        "features.ignore-imex-channel-requests" => config.ignore_imex = flag(value)?,
-        "features.no-additional-gids-for-device-nodes" => config.no_groups = flag(value)?,
-        _ => match key.strip_prefix("nvidia-container-runtime.") {
-            Some(rest) if WITH_MEANING.contains(&key) => return set_runtime(config, rest, value),
-            _ => return check_idle(key, value),
-        },
-    }
-    Ok(Taken::Done)
+fn put<T>(place: &mut T, value: Result<T, String>) -> Taken {
+    *place = value?;
+    Ok(None)
 }
 
-fn set_runtime(config: &mut Config, key: &str, value: &Value) -> Result<Taken, String> {
-    match key {
-        "debug" => return debug(config, string(value)?),
-        "log-level" => return Ok(log_level(config, string(value)?)),
-        "runtimes" => config.runtimes = Some(runtimes(value)?),
-        "mode" => config.mode = mode(string(value)?)?,
-        // These two keys select a mode together, see `reader`.
-        "experimental" => _ = flag(value)?,
-        "discover-mode" => _ = discover_mode(string(value)?)?,
-        "modes.csv.mount-spec-path" => config.csv_folder = path(value)?,
-        "modes.cdi.default-kind" => config.cdi_kind = kind(string(value)?)?,
-        "modes.cdi.annotation-prefixes" => config.cdi_prefixes = texts(value)?,
-        "modes.cdi.spec-dirs" => {
-            let folders = value
-                .as_array()
-                .ok_or_else(|| expected("a list of strings", value))?;
-            config.cdi_folders = folders.iter().map(path).collect::<Result<_, _>>()?;
-        }
-        "modes.jit-cdi.nvcdi-disable-hooks" => config.disabled_hooks = texts(value)?,
-        "modes.legacy.cuda-compat-mode" => return compat(config, string(value)?),
-        _ => return Ok(Taken::Unknown),
-    }
-    Ok(Taken::Done)
+fn flag(value: &Value) -> Result<bool, String> {
+    value.as_bool().ok_or_else(|| expected("true or false", value))
 }
 
-/// Checks a key that changes nothing. It must have the type that NVIDIA's program expects.
-fn check_idle(key: &str, value: &Value) -> Result<Taken, String> {
-    let Some((_, kind, _)) = WITHOUT_MEANING.iter().find(|(name, ..)| *name == key) else {
-        return Ok(Taken::Unknown);
-    };
-    match kind {
-        Kind::Flag => _ = flag(value)?,
-        Kind::Text => _ = string(value)?,
-        Kind::Texts => _ = texts(value)?,
-    }
-    Ok(Taken::Done)
+fn text(value: &Value) -> Result<String, String> {
+    string(value).map(str::to_owned)
 }
 
-pub(super) fn flag(value: &Value) -> Result<bool, String> {
-    value
-        .as_bool()
-        .ok_or_else(|| expected("true or false", value))
-}
-
-fn texts(value: &Value) -> Result<Vec<String>, String> {
-    let items = value
-        .as_array()
-        .ok_or_else(|| expected("a list of strings", value))?;
-    items
-        .iter()
-        .map(|item| string(item).map(str::to_owned))
-        .collect()
+fn list<T>(value: &Value, item: fn(&Value) -> Result<T, String>) -> Result<Vec<T>, String> {
+    let items = value.as_array().ok_or_else(|| expected("a list of strings", value))?;
+    items.iter().map(item).collect()
 }
 
 fn expected(what: &str, value: &Value) -> String {
@@ -132,10 +130,11 @@ fn words(text: &str) -> Vec<String> {
     words.filter(|w| !w.is_empty()).map(str::to_owned).collect()
 }
 
-/// An empty name leaves the default.
-fn name(text: &str, name: &mut String) {
-    if !text.is_empty() {
-        text.clone_into(name);
+/// An empty name means the default.
+fn hook(name: &str) -> String {
+    match name {
+        "" => Config::default().hook,
+        name => name.to_owned(),
     }
 }
 
@@ -146,26 +145,21 @@ fn capabilities(text: &str) -> Result<Vec<String>, String> {
     }
     let unknown = words.iter().find(|w| !CAPABILITIES.contains(&w.as_str()));
     match unknown {
-        Some(word) => Err(format!(
-            "unknown capability {word:?}; known are all, {}",
-            CAPABILITIES.join(", ")
-        )),
+        Some(word) => {
+            Err(format!("unknown capability {word:?}; known are all, {}", CAPABILITIES.join(", ")))
+        }
         None => Ok(words),
     }
 }
 
-fn debug(config: &mut Config, text: &str) -> Result<Taken, String> {
+fn log_file(name: &str) -> Result<Option<std::path::PathBuf>, String> {
     // NVIDIA's default is /dev/null.
-    if text.is_empty() || text == "/dev/null" {
-        config.log_file = None;
-        return Ok(Taken::Done);
-    }
-    config.log_file = Some(path(&Value::String(text.to_owned()))?);
-    Ok(Taken::Done)
+    let named = Some(name).filter(|name| !matches!(*name, "" | "/dev/null"));
+    named.map(|name| path(&Value::from(name))).transpose()
 }
 
 /// Reads a level of Go's logrus, in upper or lower case.
-fn log_level(config: &mut Config, word: &str) -> Taken {
+fn log_level(config: &mut Config, word: &str) -> Option<String> {
     let known = match word.to_ascii_lowercase().as_str() {
         "panic" => Some(Level::Emergency),
         "fatal" => Some(Level::Critical),
@@ -176,12 +170,12 @@ fn log_level(config: &mut Config, word: &str) -> Taken {
         _ => None,
     };
     config.log_level = Some(known.unwrap_or(Level::Info));
-    if known.is_some() {
-        return Taken::Done;
-    }
-    Taken::Warning(format!(
+    let warning = || {
+        format!(
         "unknown level {word:?}, info counts; known are panic, fatal, error, warning, info, debug, trace"
-    ))
+    )
+    };
+    known.is_none().then(warning)
 }
 
 fn mode(word: &str) -> Result<Mode, String> {
@@ -191,19 +185,7 @@ fn mode(word: &str) -> Result<Mode, String> {
         "csv" => Ok(Mode::Csv),
         "cdi" => Ok(Mode::Cdi),
         "jit-cdi" => Ok(Mode::JitCdi),
-        _ => Err(format!(
-            "invalid mode {word:?}; known are auto, legacy, csv, cdi, jit-cdi"
-        )),
-    }
-}
-
-/// Reads a discover mode, of which there were three.
-pub(super) fn discover_mode(word: &str) -> Result<Mode, String> {
-    match word {
-        "auto" | "legacy" | "csv" => mode(word),
-        _ => Err(format!(
-            "invalid discover mode {word:?}; known are auto, legacy, csv"
-        )),
+        _ => Err(format!("invalid mode {word:?}; known are auto, legacy, csv, cdi, jit-cdi")),
     }
 }
 
@@ -211,29 +193,64 @@ fn kind(text: &str) -> Result<String, String> {
     if is_kind(text) {
         return Ok(text.to_owned());
     }
-    Err(format!(
-        "{text:?} is not a kind of CDI, like nvidia.com/gpu"
-    ))
+    Err(format!("{text:?} is not a kind of CDI, like nvidia.com/gpu"))
 }
 
-fn compat(config: &mut Config, word: &str) -> Result<Taken, String> {
+fn compat(config: &mut Config, word: &str) -> Taken {
     let chosen = match word {
         "ldconfig" | "hook" | "mount" | "" => Compat::LibraryCache,
         "disabled" => Compat::Disabled,
         _ => {
-            return Err(format!(
-                "unknown word {word:?}; known are ldconfig, mount, disabled, hook"
-            ))
+            return Err(format!("unknown word {word:?}; known are ldconfig, mount, disabled, hook"))
         }
     };
     // `features.disable-cuda-compat-lib-hook` overrides this key.
     if config.compat != Compat::Disabled {
         config.compat = chosen;
     }
-    if word != "mount" {
-        return Ok(Taken::Done);
+    let warning = "an image's files are never mounted: its compatibility libraries come into the library cache, as with \"ldconfig\"";
+    Ok((word == "mount").then(|| warning.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    const PAGE: &str = "../docs/reference/nvidia.md";
+
+    /// The rows of the page's table of keys: the keys of each, and whether they have a meaning.
+    fn rows(page: &str) -> Vec<(Vec<&str>, bool)> {
+        let (_, rest) = page.split_once("config.toml`\n").unwrap();
+        let (table, _) = rest.split_once("\n## ").unwrap();
+        let rows = table.lines().filter(|line| line.starts_with("| `"));
+        rows.map(|row| {
+            let cells: Vec<&str> = row.split(" | ").collect();
+            let keys = cells[0].split('`').skip(1).step_by(2);
+            (keys.collect(), cells[1] != "not done")
+        })
+        .collect()
     }
-    Ok(Taken::Warning(
-        "an image's files are never mounted: its compatibility libraries come into the library cache, as with \"ldconfig\"".to_owned(),
-    ))
+
+    /// The page lists every key, and no other.
+    #[test]
+    fn the_reference_has_every_key() {
+        let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE)).unwrap();
+        let rows = rows(&page);
+        let mut said: Vec<&str> = rows.iter().flat_map(|(keys, _)| keys.clone()).collect();
+        let mut known: Vec<&str> = KEYS.iter().map(|(key, _)| *key).collect();
+        said.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(said, known);
+        // These two are always on, so they have no switch.
+        let always =
+            ["features.allow-unknown-oci-spec-fields", "features.disable-imex-channel-creation"];
+        for (keys, has_meaning) in rows {
+            for key in keys {
+                let expected = without_meaning(key).is_none() || always.contains(&key);
+                assert_eq!(has_meaning, expected, "{key}");
+            }
+        }
+    }
 }

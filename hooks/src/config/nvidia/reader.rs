@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use toml::{Table, Value};
 
-use super::keys::{self, Taken};
+use super::keys;
 use super::Config;
 use crate::config::settings::{cannot_read, one_line, read, File};
 use crate::error::Error;
@@ -45,10 +45,7 @@ pub struct Loaded {
 
 impl Loaded {
     fn broken(problem: Error) -> Self {
-        Self {
-            problem: Some(problem),
-            ..Self::default()
-        }
+        Self { problem: Some(problem), ..Self::default() }
     }
 }
 
@@ -75,9 +72,8 @@ pub fn load(path: &Path, named: bool) -> Loaded {
         Ok(file) => judge(path, &file),
         Err(Errno::INVAL) => Loaded::broken(Error::usage(format!("{shown} is not a regular file"))),
         Err(Errno::NOENT) => Loaded::broken(
-            Error::usage(format!("can't read {shown}: there is no such file")).resolve(format!(
-                "make it: nvidia-ctk config default --output {shown}"
-            )),
+            Error::usage(format!("can't read {shown}: there is no such file"))
+                .resolve(format!("make it: nvidia-ctk config default --output {shown}")),
         ),
         Err(error) => Loaded::broken(cannot_read(path, error)),
     }
@@ -98,12 +94,7 @@ fn judge(path: &Path, file: &File) -> Loaded {
         problem = Some(Error::usage(message).resolve(correct(path)));
     }
     let warnings = read.warnings.iter().map(|text| format!("{shown}: {text}"));
-    Loaded {
-        config: read.config,
-        problem,
-        warnings: warnings.collect(),
-        idle: read.idle,
-    }
+    Loaded { config: read.config, problem, warnings: warnings.collect(), idle: read.idle }
 }
 
 /// What to do about a file with mistakes.
@@ -133,10 +124,7 @@ impl Reading {
     fn of(text: &str) -> Self {
         let mut reading = Self::default();
         match text.parse::<Table>() {
-            Ok(table) => {
-                reading.table("", &table);
-                reading.experimental(&table);
-            }
+            Ok(table) => reading.table("", &table),
             Err(error) => {
                 let line = error.span().map_or(1, |span| line_of(text, span.start));
                 let problem = format!("line {line}: not valid TOML: {}", one_line(&error));
@@ -162,55 +150,20 @@ impl Reading {
     fn value(&mut self, key: &str, value: &Value) {
         if keys::is_table(key) {
             let found = value.type_str();
-            self.mistakes
-                .push(format!("{key}: expected a table, found {found}"));
+            self.mistakes.push(format!("{key}: expected a table, found {found}"));
             return;
         }
         match keys::set(&mut self.config, key, value) {
-            Ok(Taken::Done) if keys::without_meaning(key).is_some() => {
-                self.idle.push(key.to_owned());
+            None => self.warnings.push(format!("{key}: unknown key, which changes nothing")),
+            Some(Err(problem)) => self.mistakes.push(format!("{key}: {problem}")),
+            Some(Ok(warning)) => {
+                let warning = warning.map(|text| format!("{key}: {text}"));
+                self.warnings.extend(warning);
+                if keys::without_meaning(key).is_some() {
+                    self.idle.push(key.to_owned());
+                }
             }
-            Ok(Taken::Done) => {}
-            Ok(Taken::Warning(text)) => self.warnings.push(format!("{key}: {text}")),
-            Ok(Taken::Unknown) => {
-                let text = format!("{key}: unknown key, which changes nothing");
-                self.warnings.push(text);
-            }
-            Err(problem) => self.mistakes.push(format!("{key}: {problem}")),
         }
-    }
-
-    /// Reads the mode in its old form, of early 2022.
-    fn experimental(&mut self, table: &Table) {
-        const TABLE: &str = "nvidia-container-runtime";
-        let Some(runtime) = table.get(TABLE).and_then(Value::as_table) else {
-            return;
-        };
-        let is_on = runtime.get("experimental").and_then(Value::as_bool);
-        let word = runtime.get("discover-mode").and_then(Value::as_str);
-        if is_on != Some(true) {
-            if word.is_some() {
-                self.warnings.push(format!(
-                    "{TABLE}.discover-mode: does not count without experimental = true; write `mode`"
-                ));
-            }
-            return;
-        }
-        let old = word.unwrap_or("auto");
-        let mode = runtime.get("mode").and_then(Value::as_str);
-        if let Some(mode) = mode {
-            self.warnings.push(format!(
-                "{TABLE}.experimental: does not count beside mode = {mode:?}; remove it"
-            ));
-            return;
-        }
-        // A wrong word has been reported already.
-        if let Ok(mode) = keys::discover_mode(old) {
-            self.config.mode = mode;
-        }
-        self.warnings.push(format!(
-            "{TABLE}.experimental: is an old form; write mode = {old:?}"
-        ));
     }
 }
 

@@ -23,10 +23,7 @@ fn the_commented_example_is_the_default() {
     assert_eq!(settings.log_file, Some("/var/log/oci-decorator.log".into()));
     let expected = Settings {
         log_file: settings.log_file.clone(),
-        policy: Policy {
-            allow: settings.policy.allow.clone(),
-            ..Policy::default()
-        },
+        policy: Policy { allow: settings.policy.allow.clone(), ..Policy::default() },
         ..Settings::default()
     };
     assert_eq!(settings, expected);
@@ -46,27 +43,14 @@ fn the_examples_of_the_reference_have_no_mistake() {
         .skip(1)
         .map(|rest| sound(rest.split("```").next().unwrap()).policy)
         .collect();
-    let whom: Vec<_> = examples
-        .iter()
-        .map(|p| (p.environment, p.annotations))
-        .collect();
-    assert_eq!(
-        whom,
-        [
-            (Who::All, Who::All),
-            (Who::None, Who::All),
-            (Who::All, Who::None)
-        ]
-    );
+    let whom: Vec<_> = examples.iter().map(|p| (p.environment, p.annotations)).collect();
+    assert_eq!(whom, [(Who::All, Who::All), (Who::None, Who::All), (Who::All, Who::None)]);
 }
 
 #[test]
 fn another_root_moves_the_default_folder() {
     let settings = sound("root = \"/sysroot\"");
-    assert_eq!(
-        settings.config_dir,
-        Path::new("/sysroot/etc/oci-decorator/oci-decorator.d")
-    );
+    assert_eq!(settings.config_dir, Path::new("/sysroot/etc/oci-decorator/oci-decorator.d"));
 }
 
 /// A policy may exist even if it can't be read at the moment.

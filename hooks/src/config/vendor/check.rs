@@ -13,17 +13,11 @@ pub fn is_flag(text: &str) -> bool {
 
 pub(super) fn check_feature(name: &str) -> Option<String> {
     let wellformed = name.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && name
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
     if !wellformed {
-        Some(format!(
-            "{name:?} is not a feature name: letters, digits, '.', '_' and '-'"
-        ))
+        Some(format!("{name:?} is not a feature name: letters, digits, '.', '_' and '-'"))
     } else if RESERVED_FEATURES.contains(&name) {
-        Some(format!(
-            "{name:?} has a meaning of its own as a value of the flag"
-        ))
+        Some(format!("{name:?} has a meaning of its own as a value of the flag"))
     } else {
         None
     }
@@ -37,9 +31,7 @@ pub fn check_kind(kind: &str) -> Option<String> {
         name.len() > 1
             && name.starts_with(|c: char| c.is_ascii_alphabetic())
             && name.ends_with(|c: char| c.is_ascii_alphanumeric())
-            && name
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || others.contains(c))
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || others.contains(c))
     };
     let parts = kind.split_once('/');
     let wellformed =
@@ -111,9 +103,7 @@ fn literal(pattern: &str) -> &str {
 pub(super) fn check_device(device: &str) -> Option<String> {
     let name = device_name(device);
     if name.starts_with('/') {
-        Some(format!(
-            "{device:?} is neither a name under /dev nor a path that begins with /dev/"
-        ))
+        Some(format!("{device:?} is neither a name under /dev nor a path that begins with /dev/"))
     } else {
         check_parts(name)
     }

@@ -110,10 +110,7 @@ impl Reader {
         };
         Level::from_syslog(&name).unwrap_or_else(|| {
             let known: Vec<_> = Level::syslog_names().collect();
-            self.note(
-                key,
-                format!("unknown level {name:?}; known are {}", known.join(", ")),
-            );
+            self.note(key, format!("unknown level {name:?}; known are {}", known.join(", ")));
             Level::Info
         })
     }
@@ -255,10 +252,7 @@ impl Reader {
         };
         let mut devices = vendor.inventory.iter().flat_map(|(_, f)| &f.devices);
         if check_units(units).is_none() && !devices.any(|device| may_match(units, device)) {
-            self.note(
-                "units",
-                format!("{units:?} matches no device of the inventory"),
-            );
+            self.note("units", format!("{units:?} matches no device of the inventory"));
         }
     }
 }

@@ -181,14 +181,8 @@ impl<'a> CdiEditBuilder<'a> {
 
     /// The node on the host, because its numbers change from one boot to the next.
     fn look_up(&self, path: &str) -> Result<(char, u32, u32)> {
-        let stat = self
-            .host
-            .stat(path)
-            .map_err(|e| missing("device", path, e))?;
-        let (major, minor) = (
-            rustix::fs::major(stat.st_rdev),
-            rustix::fs::minor(stat.st_rdev),
-        );
+        let stat = self.host.stat(path).map_err(|e| missing("device", path, e))?;
+        let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::CharacterDevice => Ok(('c', major, minor)),
             FileType::BlockDevice => Ok(('b', major, minor)),
@@ -207,11 +201,7 @@ impl<'a> CdiEditBuilder<'a> {
         let is_there = self.host.stat(&given.source);
         let real = is_there.and_then(|_| self.host.real(&given.source));
         mount.source = real.map_err(|e| missing("file", &given.source, e))?;
-        if !mount
-            .options
-            .iter()
-            .any(|option| matches!(option.as_str(), "bind" | "rbind"))
-        {
+        if !mount.options.iter().any(|option| matches!(option.as_str(), "bind" | "rbind")) {
             mount.options.insert(0, "bind".to_owned());
         }
         Ok(mount)

@@ -5,13 +5,10 @@ use std::path::PathBuf;
 use rustc_hash::FxHashMap;
 
 use crate::config::cdi::folder::SpecFile;
-use crate::config::cdi::name::{qualified, Qualified};
+use crate::config::cdi::name::qualified;
 use crate::config::cdi::{Document, NamedDevice};
 use crate::error::{Error, Result};
 use crate::log::brief;
-
-/// Names that an error suggests, at most.
-const MAX_SUGGESTIONS: usize = 5;
 
 /// The devices in the specifications of a host.
 #[derive(Debug)]
@@ -49,28 +46,18 @@ impl<'a> Registry<'a> {
             };
             for device in &document.devices {
                 let key = (document.kind.as_str(), device.name.as_str());
-                places.entry(key).or_default().push(CdiMatch {
-                    file,
-                    document,
-                    device,
-                });
+                places.entry(key).or_default().push(CdiMatch { file, document, device });
             }
         }
-        Self {
-            files,
-            folders,
-            places,
-        }
+        Self { files, folders, places }
     }
 
     /// Finds a device. Errors: no specification has it, several of one folder have it, or a
     /// specification that may have it can't be used.
     pub fn find(&self, name: &str) -> Result<CdiMatch<'a>> {
         let Some(wanted) = qualified(name) else {
-            return Err(
-                Error::usage(format!("{:?} is not the name of a CDI device", brief(name)))
-                    .resolve("write it like vendor.com/class=device"),
-            );
+            return Err(Error::usage(format!("{:?} is not the name of a CDI device", brief(name)))
+                .resolve("write it like vendor.com/class=device"));
         };
         // A broken file of this kind may have the device, or override another file.
         self.refuse_broken(name, |kind| kind == Some(wanted.kind))?;
@@ -83,15 +70,9 @@ impl<'a> Registry<'a> {
             (Some(one), Some(other)) => Err(conflict(name, one.file, other.file)),
             (None, _) => {
                 self.refuse_broken(name, |kind| kind.is_none())?;
-                Err(self.unknown(name, wanted))
+                Err(self.unknown(name))
             }
         }
-    }
-
-    /// True if a specification has the device, even if it can't be given.
-    pub fn has(&self, name: &str) -> bool {
-        let wanted = qualified(name);
-        wanted.is_some_and(|wanted| self.places.contains_key(&(wanted.kind, wanted.device)))
     }
 
     /// Every device of the specifications, sorted by name.
@@ -128,35 +109,11 @@ impl<'a> Registry<'a> {
         Ok(())
     }
 
-    fn unknown(&self, name: &str, wanted: Qualified) -> Error {
-        let folders: Vec<_> = self
-            .folders
-            .iter()
-            .map(|f| f.display().to_string())
-            .collect();
-        let folders = folders.join(", ");
-        let all = || {
-            self.places
-                .keys()
-                .map(|(kind, device)| format!("{kind}={device}"))
-        };
-        let of_kind = |listed: &String| qualified(listed).is_some_and(|it| it.kind == wanted.kind);
-        let mut near: Vec<String> = all().filter(of_kind).collect();
-        if near.is_empty() {
-            near = all().collect();
-        }
-        near.sort_unstable();
-        // For a very long name, the beginning is enough.
-        near.sort_by_cached_key(|known| distance(known, &brief(name)));
-        let more = near.len().saturating_sub(MAX_SUGGESTIONS);
-        near.truncate(MAX_SUGGESTIONS);
-        let known = match (near.is_empty(), more) {
-            (true, _) => "they have no devices".to_owned(),
-            (false, 0) => format!("known are {}", near.join(", ")),
-            (false, more) => format!("known are {} and {more} more", near.join(", ")),
-        };
+    fn unknown(&self, name: &str) -> Error {
+        let folders = self.folders.iter().map(|it| it.display().to_string());
+        let folders = folders.collect::<Vec<_>>().join(", ");
         Error::not_found(format!(
-            "no CDI specification in {folders} has the device {}; {known}",
+            "no CDI specification in {folders} has the device {}",
             brief(name)
         ))
         .resolve("`oci-decorator cdi list` shows every device; `oci-decorator cdi generate --output /etc/cdi/NAME.json` or the vendor's own tool writes a specification")
@@ -167,37 +124,4 @@ fn conflict(name: &str, one: &SpecFile, other: &SpecFile) -> Error {
     let (one, other) = (one.path.display(), other.path.display());
     Error::usage(format!("{name} is in {one} and in {other}: neither counts"))
         .resolve("remove one of the files, or its device")
-}
-
-/// The number of letters to change, add or remove.
-fn distance(one: &str, other: &str) -> usize {
-    let mut row: Vec<usize> = (0..=other.chars().count()).collect();
-    for (at, letter) in one.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = at + 1;
-        for (place, theirs) in other.chars().enumerate() {
-            let changed = diagonal + usize::from(letter != theirs);
-            diagonal = row[place + 1];
-            row[place + 1] = changed.min(diagonal + 1).min(row[place] + 1);
-        }
-    }
-    row.last().copied().unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn distances() {
-        for (one, other, expected) in [
-            ("", "", 0),
-            ("a", "", 1),
-            ("gpu=0", "gpu=1", 1),
-            ("abc", "b", 2),
-        ] {
-            assert_eq!(distance(one, other), expected);
-            assert_eq!(distance(other, one), expected);
-        }
-    }
 }

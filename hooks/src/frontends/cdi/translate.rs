@@ -62,10 +62,7 @@ fn add(verb: &Verb, host: &Host, edits: &mut Edits) -> Result<bool> {
             let folder = clean(&compat.folder).into_owned();
             let fit = is_plain(&folder);
             if fit {
-                edits.compat.push(Compat {
-                    folder,
-                    ..compat.clone()
-                });
+                edits.compat.push(Compat { folder, ..compat.clone() });
             }
             Ok(fit)
         }
@@ -80,10 +77,7 @@ fn add(verb: &Verb, host: &Host, edits: &mut Edits) -> Result<bool> {
 
 /// False: a path has no plain form.
 fn add_links(links: &[Link], edits: &mut Edits) -> bool {
-    let plain = |link: &Link| Link {
-        path: clean(&link.path).into_owned(),
-        ..link.clone()
-    };
+    let plain = |link: &Link| Link { path: clean(&link.path).into_owned(), ..link.clone() };
     let links: Vec<_> = links.iter().map(plain).collect();
     let fit = links.iter().all(|link| is_plain(&link.path));
     for link in links.into_iter().filter(|_| fit) {

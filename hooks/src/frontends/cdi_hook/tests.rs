@@ -125,9 +125,7 @@ fn only_needed_links_are_made_and_failures_are_reported() {
         let mounts = ["libx.so.5", second]
             .map(|name| json!({"destination": format!("/opt/d/{name}"), "type": "bind"}));
         bundle.config(&json!({"root": {"path": "rootfs"}, "mounts": mounts}));
-        let said = bundle
-            .run(&Verb::UpdateLdcache(vec!["/opt/d".to_owned()]))
-            .unwrap();
+        let said = bundle.run(&Verb::UpdateLdcache(vec!["/opt/d".to_owned()])).unwrap();
         assert_eq!(said.len(), 2 * notes, "{said:?}");
         assert!(bundle.at("opt/d/libx.so.1").is_file());
     }
@@ -144,25 +142,10 @@ fn modes_are_changed_in_the_image_only() {
     let mode = |path: &str| fs::metadata(bundle.at(path)).unwrap().permissions().mode() & 0o7777;
     let verb = Verb::Chmod {
         mode: 0o751,
-        paths: vec![
-            "/link".to_owned(),
-            "/opt/../opt//".to_owned(),
-            "/none".to_owned(),
-        ],
+        paths: vec!["/link".to_owned(), "/opt/../opt//".to_owned(), "/none".to_owned()],
     };
     let notes = bundle.run(&verb).unwrap();
     assert_eq!(notes.len(), 1, "{notes:?}");
-    assert!(
-        notes[0].starts_with("can't change the mode of /none"),
-        "{notes:?}"
-    );
+    assert!(notes[0].starts_with("can't change the mode of /none"), "{notes:?}");
     assert_eq!((mode("opt/file"), mode("opt")), (0o751, 0o751));
-}
-
-#[test]
-fn missing_settings_of_the_driver_are_not_an_error() {
-    if is_root() {
-        let done = Bundle::new().run(&Verb::DisableDeviceNodeModification);
-        assert_eq!(done, Ok(vec![]));
-    }
 }

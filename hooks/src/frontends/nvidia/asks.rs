@@ -1,12 +1,14 @@
 //! Turns a candidate that counts into an [`Ask`].
 
-use super::devices::{Candidate, AUTOMATIC};
-use super::{capabilities, devices, imex, requirements, FrontEndKind, Nvidia, Words};
+use super::devices::AUTOMATIC;
+use super::{capabilities, devices, imex, requirements, FrontEndKind, Nvidia};
 use crate::config::nvidia::Compat;
 use crate::error::{Error, Result};
 use crate::log::brief;
-use crate::model::policy::{Judge, Policy};
-use crate::model::request::{Ask, Details, Interface, Request, Source, Units, Way};
+use crate::model::policy::Judge;
+use crate::model::request::{
+    Ask, Candidate, Details, Interface, Request, Source, Units, Way, Words,
+};
 
 impl Nvidia<'_> {
     /// What a candidate asks for. The parts that do not count are added to `refused`.
@@ -14,15 +16,15 @@ impl Nvidia<'_> {
         &self,
         request: &Request,
         candidate: Candidate,
-        way: Way,
-        policy: &Policy,
+        judge: Judge,
         refused: &mut Vec<String>,
     ) -> Ask {
+        let way = candidate.way;
         let mut details = match way {
             Way::Cdi | Way::Hook => Ok(Details::default()),
-            Way::VendorFile | Way::Csv => self.details(request, policy, refused),
+            Way::VendorFile | Way::Csv => self.details(request, judge, refused),
         };
-        if let Some(name) = candidate.malformed() {
+        if let Some(name) = devices::malformed(&candidate) {
             details = Err(no_name(&candidate.by, name));
         }
         let mut names = candidate.names().iter();
@@ -37,11 +39,7 @@ impl Nvidia<'_> {
         }
         Ask {
             interface: Interface::Nvidia,
-            source: candidate
-                .sources
-                .first()
-                .copied()
-                .unwrap_or(Source::Environment),
+            source: candidate.sources.first().copied().unwrap_or(Source::Environment),
             by: candidate.by,
             units,
             way,
@@ -77,7 +75,7 @@ impl Nvidia<'_> {
     fn details(
         &self,
         request: &Request,
-        policy: &Policy,
+        judge: Judge,
         refused: &mut Vec<String>,
     ) -> Result<Details> {
         let environment = &request.environment;
@@ -92,7 +90,7 @@ impl Nvidia<'_> {
         } else {
             requirements::requirements(environment)?
         };
-        let mut beside = imex::Judged::new(Judge::of(policy, request), refused);
+        let mut beside = imex::Judged::new(judge, refused);
         let (channels, channels_by) = imex::channels(request, self.config, &mut beside)?;
         Ok(Details {
             capabilities,
@@ -101,7 +99,7 @@ impl Nvidia<'_> {
             channels,
             channels_by,
             mig_rights: imex::mig_rights(request, &mut beside)?,
-            related: imex::related(request, self.config, &mut beside),
+            related: imex::related(request, &mut beside),
             groups: !self.config.no_groups,
             compat: self.config.compat == Compat::LibraryCache
                 && !self.is_disabled("enable-cuda-compat"),

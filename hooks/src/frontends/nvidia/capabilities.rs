@@ -16,16 +16,10 @@ pub fn capabilities(
     is_legacy: bool,
 ) -> Result<(Vec<String>, bool)> {
     let value = environment.get(CAPABILITIES).unwrap_or_default();
-    let mut words = value
-        .split(',')
-        .map(str::trim)
-        .filter(|word| !word.is_empty());
+    let mut words = value.split(',').map(str::trim).filter(|word| !word.is_empty());
     let mut found: Vec<String> = Vec::new();
     let mut is_all = false;
-    if let Some(unknown) = words
-        .clone()
-        .find(|word| *word != "all" && !contains(supported, word))
-    {
+    if let Some(unknown) = words.clone().find(|word| *word != "all" && !contains(supported, word)) {
         return Err(unsupported(value, unknown, supported));
     }
     for word in &mut words {

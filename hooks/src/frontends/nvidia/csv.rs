@@ -57,19 +57,11 @@ pub fn edits(host: &Host, config: &Config, ask: &Ask) -> Result<(Edits, Vec<Note
     let Ok(vendor) = &file.content else {
         return Ok((Edits::default(), notes));
     };
-    let choice = Choice {
-        file: &file,
-        vendor,
-        features: vec![FEATURE],
-    };
+    let choice = Choice { file: &file, vendor, features: vec![FEATURE] };
     let (mut edits, found) = collect(host, &[choice])?;
     lines.check_sources(host, &edits.mounts)?;
     notes.extend(found);
-    edits.links = lines
-        .links
-        .iter()
-        .flat_map(|path| chain(host, path))
-        .collect();
+    edits.links = lines.links.iter().flat_map(|path| chain(host, path)).collect();
     if details.groups {
         edits.groups = groups(&edits.devices);
     }
@@ -79,11 +71,8 @@ pub fn edits(host: &Host, config: &Config, ask: &Ask) -> Result<(Edits, Vec<Note
 }
 
 fn whole(place: &str, target: &str, source: &str) -> Error {
-    let leads = if target == source {
-        String::new()
-    } else {
-        format!(", which leads to {source},")
-    };
+    let leads =
+        if target == source { String::new() } else { format!(", which leads to {source},") };
     Error::usage(format!(
         "{place}: {target}{leads} can't be given as a whole: it is the host's own, and the runtime makes one for each container"
     ))
@@ -192,12 +181,7 @@ impl Lines {
 
     /// Removes duplicates.
     fn each_once(&mut self) {
-        for list in [
-            &mut self.devices,
-            &mut self.libraries,
-            &mut self.folders,
-            &mut self.links,
-        ] {
+        for list in [&mut self.devices, &mut self.libraries, &mut self.folders, &mut self.links] {
             let mut known = FxHashSet::default();
             list.retain(|path| known.insert(path.clone()));
         }
@@ -246,10 +230,7 @@ fn requirements(host: &Host, details: &Details) -> Result<Vec<Note>> {
         arch: gpu.and_then(|gpu| gpu.arch.as_deref()),
         brand: gpu.and_then(|gpu| gpu.brand.as_deref()),
     };
-    let notes = details
-        .requirements
-        .iter()
-        .map(|one| check_one(one, &known));
+    let notes = details.requirements.iter().map(|one| check_one(one, &known));
     let notes: Result<Vec<Option<Note>>> = notes.collect();
     Ok(notes?.into_iter().flatten().collect())
 }

@@ -1,98 +1,12 @@
 //! The devices that a container asks for, in variables, mounts and annotations.
 
-use std::collections::BTreeSet;
-
 use super::{requirements, DEVICES, MOUNTS};
 use crate::config::nvidia::Config;
 use crate::frontends::cdi::is_name;
 use crate::frontends::sarus::CUDA;
 use crate::log::brief;
 use crate::model::edits::paths::clean;
-use crate::model::request::{Request, Source};
-
-/// The meaning of a list of words.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Words {
-    Nothing,
-    All,
-    /// Control nodes only.
-    None,
-    /// The devices with these names, each once.
-    These(Vec<String>),
-}
-
-impl Words {
-    /// Reads lists. `void` in any position means nothing. Otherwise the first `all` or `none`
-    /// counts for the whole. A name that is given twice counts once; NVIDIA's hook makes an empty
-    /// name of it.
-    pub fn of<'w>(lists: impl IntoIterator<Item = &'w str>) -> Self {
-        let mut names = Vec::new();
-        let mut special = None;
-        for word in lists.into_iter().flat_map(|list| list.split(',')) {
-            match word.trim() {
-                "void" => return Self::Nothing,
-                "all" => _ = special.get_or_insert(Self::All),
-                "none" => _ = special.get_or_insert(Self::None),
-                name => names.push(name),
-            }
-        }
-        special.unwrap_or_else(|| Self::names(names))
-    }
-
-    /// Reads names, each once, without empty ones. No word is special.
-    fn names<'w>(words: impl IntoIterator<Item = &'w str>) -> Self {
-        // Ordered and not hashed, because a container's author could choose names that collide.
-        let mut known = BTreeSet::new();
-        let mut names = Vec::new();
-        for word in words.into_iter().map(str::trim) {
-            if !word.is_empty() && known.insert(word) {
-                names.push(word.to_owned());
-            }
-        }
-        if names.is_empty() {
-            Self::Nothing
-        } else {
-            Self::These(names)
-        }
-    }
-}
-
-impl Candidate {
-    pub fn names(&self) -> &[String] {
-        match &self.words {
-            Words::These(names) => names,
-            _ => &[],
-        }
-    }
-
-    pub fn is_schedulers(&self) -> bool {
-        self.sources.contains(&Source::Scheduler)
-    }
-
-    /// Requires that CDI names count too, whatever the source of the names.
-    pub fn require_cdi(&mut self) {
-        if !self.is_schedulers() && !self.sources.contains(&Source::Cdi) {
-            self.sources.push(Source::Cdi);
-        }
-    }
-
-    /// A word of a CDI annotation that is not a CDI name.
-    pub fn malformed(&self) -> Option<&str> {
-        let mut names = self.names().iter();
-        let by_annotation = self.sources.first() == Some(&Source::Cdi);
-        let found = names.find(|name| by_annotation && !is_name(name));
-        found.map(String::as_str)
-    }
-}
-
-/// A variable, mount or annotation that may ask for devices.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Candidate {
-    /// The sources, all of which must count.
-    pub sources: Vec<Source>,
-    pub by: String,
-    pub words: Words,
-}
+use crate::model::request::{Candidate, Request, Source, Way, Words};
 
 /// The candidates of a request. An earlier one overrides the later ones.
 pub fn candidates(request: &Request, config: &Config) -> Vec<Candidate> {
@@ -103,6 +17,7 @@ pub fn candidates(request: &Request, config: &Config) -> Vec<Candidate> {
             sources: vec![Source::Cdi, Source::Annotations],
             by: key.clone().into_owned(),
             words: Words::names(names),
+            way: Way::VendorFile,
         });
     }
     if config.volume_mounts {
@@ -112,6 +27,7 @@ pub fn candidates(request: &Request, config: &Config) -> Vec<Candidate> {
                 sources: vec![Source::Mounts],
                 by: format!("the mount {MOUNTS}/{}", brief(first)),
                 words: Words::of(names.iter().map(String::as_str)),
+                way: Way::VendorFile,
             });
         }
     }
@@ -120,19 +36,9 @@ pub fn candidates(request: &Request, config: &Config) -> Vec<Candidate> {
     found
 }
 
-/// True if the environment, which a user can always set, says that the container gets no device.
-pub fn are_declined(request: &Request, config: &Config) -> bool {
-    let asked = by_environment(request, config);
-    asked.is_some_and(|asked| matches!(asked.words, Words::Nothing | Words::None))
-}
-
 fn by_environment(request: &Request, config: &Config) -> Option<Candidate> {
     let get = |name: &String| request.environment.get(name);
-    let swarm: Vec<&String> = config
-        .swarm_resources
-        .iter()
-        .filter(|n| get(n).is_some())
-        .collect();
+    let swarm: Vec<&String> = config.swarm_resources.iter().filter(|n| get(n).is_some()).collect();
     let (by, words) = if let Some(first) = swarm.first() {
         let values = swarm.iter().filter_map(|name| get(name));
         ((*first).clone(), Words::of(values))
@@ -148,8 +54,7 @@ fn by_environment(request: &Request, config: &Config) -> Option<Candidate> {
     } else {
         return None;
     };
-    let sources = vec![Source::Environment];
-    Some(Candidate { sources, by, words })
+    Some(Candidate { sources: vec![Source::Environment], by, words, way: Way::VendorFile })
 }
 
 /// The devices that the host's scheduler gave, in the variable with which a container asks.
@@ -162,6 +67,7 @@ fn by_scheduler(request: &Request) -> Option<Candidate> {
         sources: vec![Source::Scheduler],
         by: format!("{CUDA} of the scheduler"),
         words: Words::of([value]),
+        way: Way::VendorFile,
     })
 }
 
@@ -193,6 +99,14 @@ pub fn below(request: &Request) -> Vec<String> {
             Some(name.to_owned())
         })
         .collect()
+}
+
+/// A word of a CDI annotation that is not a CDI name.
+pub fn malformed(candidate: &Candidate) -> Option<&str> {
+    let mut names = candidate.names().iter();
+    let by_annotation = candidate.sources.first() == Some(&Source::Cdi);
+    let found = names.find(|name| by_annotation && !is_name(name));
+    found.map(String::as_str)
 }
 
 /// True for `vendor/class=device`.
@@ -236,31 +150,13 @@ mod tests {
     #[test]
     fn only_mounts_of_the_null_device_below_the_folder_ask() {
         let request = |source: &'static str, destination: &'static str| {
-            let mount = AskingMount {
-                source: source.into(),
-                destination: destination.into(),
-            };
-            Request {
-                mounts: vec![mount],
-                ..Request::default()
-            }
+            let mount = AskingMount { source: source.into(), destination: destination.into() };
+            Request { mounts: vec![mount], ..Request::default() }
         };
         for (source, destination, expected) in [
-            (
-                "/dev/null",
-                "/var/run/nvidia-container-devices/0",
-                Some("0"),
-            ),
-            (
-                "/dev//null",
-                "/var/run/nvidia-container-devices//0/",
-                Some("0"),
-            ),
-            (
-                "/dev/null",
-                "/var/run/x/../nvidia-container-devices/0",
-                Some("0"),
-            ),
+            ("/dev/null", "/var/run/nvidia-container-devices/0", Some("0")),
+            ("/dev//null", "/var/run/nvidia-container-devices//0/", Some("0")),
+            ("/dev/null", "/var/run/x/../nvidia-container-devices/0", Some("0")),
             ("/dev/zero", "/var/run/nvidia-container-devices/0", None),
             ("/dev/null", "/var/run/nvidia-container-devices", None),
             ("/dev/null", "/var/run/nvidia-container-devices0/0", None),
@@ -281,27 +177,5 @@ mod tests {
         let words = Words::of([list.as_str(), "0,1,2"]);
         assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
         assert_eq!(words, Words::These(names));
-    }
-
-    #[test]
-    fn names_of_cdi_have_three_parts() {
-        let kind = "nvidia.com/gpu";
-        for (name, is, without) in [
-            ("0", false, "0"),
-            ("nvidia.com/gpu=1", true, "1"),
-            ("nvidia.com/gpu=", false, "nvidia.com/gpu="),
-            ("nvidia.com/gpus=1", true, "nvidia.com/gpus=1"),
-            ("/gpu=1", false, "/gpu=1"),
-            ("nvidia.com/=1", false, "nvidia.com/=1"),
-            ("gpu=1", false, "gpu=1"),
-        ] {
-            assert_eq!((is_qualified(name), bare(name, kind)), (is, without));
-            let expected = if is {
-                name.to_owned()
-            } else {
-                format!("{kind}={name}")
-            };
-            assert_eq!(qualified(name, kind), expected);
-        }
     }
 }

@@ -58,7 +58,7 @@ pub fn channels(
         }
     }
     if words.is_empty() {
-        if !config.environment_when_unprivileged && !request.privileged {
+        if !judged.judge.hears_environment() {
             return Ok((Channels::None, by));
         }
         let value = request.environment.get(CHANNELS).unwrap_or_default();
@@ -104,25 +104,17 @@ pub fn mig_rights(request: &Request, judged: &mut Judged) -> Result<Vec<MigRight
         if value.trim().is_empty() || !judged.counts(Source::Environment, name) {
             continue;
         }
-        if !request.privileged {
-            return Err(Error::usage(format!(
-                "{name}={} is for privileged containers only: it lets a container change or watch every GPU's partitions",
-                brief(value)
-            ))
-            .resolve("start the container with CAP_SYS_ADMIN, or without the variable"));
-        }
+        judged.judge.judge_right(name, value)?;
         rights.push(right);
     }
     Ok(rights)
 }
 
 /// The variables that ask for nodes of related drivers.
-pub fn related(request: &Request, config: &Config, judged: &mut Judged) -> Vec<&'static str> {
+pub fn related(request: &Request, judged: &mut Judged) -> Vec<&'static str> {
     let asks = |name: &&str| request.environment.get(name) == Some("enabled");
-    let may = config.environment_when_unprivileged || request.privileged;
+    let may = judged.judge.hears_environment();
     let asking = RELATED.iter().filter_map(|it| it.variable);
     let asking = asking.filter(asks).filter(|_| may);
-    asking
-        .filter(|name| judged.counts(Source::Environment, name))
-        .collect()
+    asking.filter(|name| judged.counts(Source::Environment, name)).collect()
 }

@@ -22,18 +22,11 @@ pub fn hook(
     get: impl Fn(&str) -> Option<String>,
 ) -> Result<Option<Hook>> {
     let config = nvidia.config;
-    let base = |path: &str| {
-        Path::new(path)
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned())
-    };
+    let base =
+        |path: &str| Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned());
     let own = base(&config.hook).unwrap_or_default();
     let is_known = |name: &String| *name == own || HOOKS.contains(&name.as_str());
-    if present
-        .iter()
-        .filter_map(|path| base(path))
-        .any(|name| is_known(&name))
-    {
+    if present.iter().filter_map(|path| base(path)).any(|name| is_known(&name)) {
         return Ok(None);
     }
     let search = get("PATH").unwrap_or_default();
@@ -67,9 +60,7 @@ fn args(
     let named = get(settings::VARIABLE).filter(|file| !file.is_empty());
     if let Some(file) = named.filter(|_| is_ours(path)) {
         let file = std::path::absolute(&file).map_err(|error| {
-            Error::failed(format!(
-                "can't find the path of the settings {file}: {error}"
-            ))
+            Error::failed(format!("can't find the path of the settings {file}: {error}"))
         })?;
         args.insert(1, format!("-{SETTINGS_OPTION}={}", file.display()));
     }
@@ -91,10 +82,7 @@ fn knows_option(path: &str) -> bool {
     };
     let (name, first) = (SETTINGS_OPTION.as_bytes(), SETTINGS_OPTION.as_bytes()[0]);
     let is_elf = program.starts_with(b"\x7fELF");
-    let mut starts = program
-        .iter()
-        .enumerate()
-        .filter(|(_, byte)| **byte == first);
+    let mut starts = program.iter().enumerate().filter(|(_, byte)| **byte == first);
     is_elf && starts.any(|(at, _)| program[at..].starts_with(name))
 }
 
@@ -129,10 +117,7 @@ mod tests {
         std::os::unix::fs::symlink(std::env::current_exe().unwrap(), &ours).unwrap();
         let theirs = program(&dir.path().join("theirs"));
         let args = |path: &str, file: &'static str| {
-            let config = Config {
-                hook: path.to_owned(),
-                ..Config::default()
-            };
+            let config = Config { hook: path.to_owned(), ..Config::default() };
             let nvidia = Nvidia {
                 config: &config,
                 problem: None,

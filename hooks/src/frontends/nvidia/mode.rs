@@ -29,8 +29,7 @@ pub fn is_tegra(host: &Host) -> bool {
         let text = host.text_of_kernel("sys/devices/soc0/family")?;
         Some(text.to_ascii_lowercase().starts_with(b"tegra"))
     };
-    host.tree(None)
-        .is_ok_and(|tree| tree.find("/etc/nv_tegra_release").is_ok())
+    host.tree(None).is_ok_and(|tree| tree.find("/etc/nv_tegra_release").is_ok())
         || family().unwrap_or_default()
 }
 

@@ -22,10 +22,7 @@ pub const NAMES: [(&str, Option<Mode>); 3] = [
 
 /// The configuration of the runtime with this name.
 pub fn config_of(name: &str, config: &Config) -> Config {
-    Config {
-        mode: mode_of(name).unwrap_or(config.mode),
-        ..config.clone()
-    }
+    Config { mode: mode_of(name).unwrap_or(config.mode), ..config.clone() }
 }
 
 /// True for a name of NVIDIA's runtime.

@@ -1,33 +1,20 @@
 use super::*;
 use crate::model::policy::{Who, Writer};
-use crate::model::request::Units;
 
 /// A container's config.
 fn spec(environment: &[&str], more: &str) -> String {
-    let entries: Vec<String> = environment
-        .iter()
-        .map(|entry| crate::spec::json::quote(entry))
-        .collect();
+    let entries: Vec<String> =
+        environment.iter().map(|entry| crate::spec::json::quote(entry)).collect();
     let entries = entries.join(",");
     format!(r#"{{"process":{{"env":[{entries}]{more}}}}}"#)
 }
 
 fn config(mode: Mode) -> Config {
-    Config {
-        mode,
-        ..Config::default()
-    }
+    Config { mode, ..Config::default() }
 }
 
 fn under_nvidias_name(config: &Config, kind: FrontEndKind) -> Nvidia<'_> {
-    Nvidia {
-        config,
-        problem: None,
-        warnings: &[],
-        kind,
-        reads_annotations: true,
-        file: None,
-    }
+    Nvidia { config, problem: None, warnings: &[], kind, reads_annotations: true, file: None }
 }
 
 fn read<'a>(text: &'a str, config: &Config, policy: &Policy, kind: FrontEndKind) -> Request<'a> {
@@ -52,11 +39,7 @@ fn no_annotation_of_an_image_overrides_a_user_who_wants_nothing() {
         ("0", Who::None, Writer::Image, &[]),
         ("0", Who::None, user, &[Source::Cdi]),
     ] {
-        let policy = Policy {
-            annotations_from,
-            environment,
-            ..Policy::default()
-        };
+        let policy = Policy { annotations_from, environment, ..Policy::default() };
         let text = spec(&[&format!("{DEVICES}={variable}")], label);
         let request = read(&text, &config(Mode::Auto), &policy, FrontEndKind::Runtime);
         let asked: Vec<Source> = request.asks.iter().map(|ask| ask.source).collect();
@@ -65,101 +48,19 @@ fn no_annotation_of_an_image_overrides_a_user_who_wants_nothing() {
 }
 
 #[test]
-fn modes_say_who_gives_and_how_names_are_read() {
-    for (mode, reader, value, way, units) in [
-        (
-            Mode::Cdi,
-            FrontEndKind::Runtime,
-            "0,v.com/nic=1",
-            Way::Cdi,
-            &["nvidia.com/gpu=0", "v.com/nic=1"][..],
-        ),
-        (
-            Mode::Cdi,
-            FrontEndKind::Runtime,
-            "all",
-            Way::Cdi,
-            &["nvidia.com/gpu=all"],
-        ),
-        (
-            Mode::Auto,
-            FrontEndKind::Runtime,
-            "nvidia.com/gpu=0",
-            Way::Cdi,
-            &["nvidia.com/gpu=0"],
-        ),
-        (
-            Mode::JitCdi,
-            FrontEndKind::Runtime,
-            "nvidia.com/gpu=0",
-            Way::VendorFile,
-            &["0"],
-        ),
-        (Mode::Csv, FrontEndKind::Runtime, "0", Way::Csv, &["0"]),
-        (Mode::Legacy, FrontEndKind::Runtime, "0", Way::Hook, &["0"]),
-        (Mode::Cdi, FrontEndKind::Hook, "0", Way::VendorFile, &["0"]),
-        (
-            Mode::Legacy,
-            FrontEndKind::Hook,
-            "nvidia.com/gpu=1",
-            Way::VendorFile,
-            &["1"],
-        ),
-    ] {
-        let text = spec(&[&format!("NVIDIA_VISIBLE_DEVICES={value}")], "");
-        let request = read(&text, &config(mode), &Policy::default(), reader);
-        let units = Units::These(units.iter().map(|&name| name.to_owned()).collect());
-        let ask = &request.asks[0];
-        assert_eq!((ask.way, &ask.units), (way, &units), "{mode:?} {value}");
-        assert!(ask.details.is_ok());
-    }
-    let text = spec(&["NVIDIA_VISIBLE_DEVICES=v.com/nic=1"], "");
-    let request = read(
-        &text,
-        &config(Mode::Auto),
-        &Policy::default(),
-        FrontEndKind::Hook,
-    );
-    let error = request.asks[0].details.clone().unwrap_err().to_string();
-    assert!(
-        error.contains("\"v.com/nic=1\", which a hook can't give"),
-        "{error}"
-    );
-    let text = spec(&["NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=all"], "");
-    let request = read(
-        &text,
-        &config(Mode::JitCdi),
-        &Policy::default(),
-        FrontEndKind::Hook,
-    );
-    assert_eq!(request.asks[0].units, Units::All);
-}
-
-#[test]
 fn what_may_be_meant_is_suspected() {
     for (entries, suspect) in [
-        (
-            &["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=void"][..],
-            Some(DEVICES),
-        ),
+        (&["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=void"][..], Some(DEVICES)),
         (&["NVIDIA_VISIBLE_DEVICES=void"], None),
         (&["CUDA_VERSION=9.0"], Some(CUDA_VERSION)),
         (&["PATH=/bin"], None),
     ] {
         let mut text = spec(entries, "");
         text.insert_str(text.len() - 1, r#","Process":{}"#);
-        let request = read(
-            &text,
-            &Config::default(),
-            &Policy::default(),
-            FrontEndKind::Runtime,
-        );
+        let request = read(&text, &Config::default(), &Policy::default(), FrontEndKind::Runtime);
         assert!(request.doubt.is_some() && request.asks.is_empty());
         assert_eq!(request.possible_trigger.as_deref(), suspect, "{entries:?}");
-        let policy = Policy {
-            environment: Who::None,
-            ..Policy::default()
-        };
+        let policy = Policy { environment: Who::None, ..Policy::default() };
         let request = read(&text, &Config::default(), &policy, FrontEndKind::Runtime);
         assert_eq!(request.possible_trigger, None);
     }

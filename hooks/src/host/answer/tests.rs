@@ -25,10 +25,9 @@ fn host(names: &[(&str, u32, u32)], facts: Option<&str>) -> Option<(tempfile::Te
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         node(&path, *mode, *group);
     }
-    for (pci, names) in [
-        ("0000:01:00.0", ["card1", "renderD129"]),
-        ("0000:02:00.0", ["card0", "renderD128"]),
-    ] {
+    for (pci, names) in
+        [("0000:01:00.0", ["card1", "renderD129"]), ("0000:02:00.0", ["card0", "renderD128"])]
+    {
         for name in names {
             let folder = format!("sys/bus/pci/devices/{pci}/drm/{name}");
             fs::create_dir_all(dir.path().join(folder)).unwrap();
@@ -78,10 +77,7 @@ impl Default for Asked<'_> {
             vendor: VENDOR,
             interface: Interface::Nvidia,
             units: Units::All,
-            details: Details {
-                groups: true,
-                ..Details::default()
-            },
+            details: Details { groups: true, ..Details::default() },
         }
     }
 }
@@ -117,10 +113,7 @@ fn given(host: &Host, asked: &Asked) -> std::result::Result<Given, String> {
         details: &asked.details,
     };
     let (edits, notes) = collect_answer(host, &answer).map_err(|e| e.to_string())?;
-    let names = edits
-        .devices
-        .iter()
-        .map(|d| d.path.trim_start_matches("/dev/").to_owned());
+    let names = edits.devices.iter().map(|d| d.path.trim_start_matches("/dev/").to_owned());
     let mut names: Vec<String> = names.collect();
     names.sort();
     Ok((names, edits.groups, notes))
@@ -131,10 +124,7 @@ fn a_device_without_a_node_is_refused() {
     let Some((_dir, host)) = host(&NODES[..2], Some(FACTS)) else {
         return;
     };
-    let with = |units| Asked {
-        units,
-        ..Asked::default()
-    };
+    let with = |units| Asked { units, ..Asked::default() };
     let error = given(&host, &with(these(&["0"]))).unwrap_err();
     assert!(
         error.contains("V asks for the device 0, and the host has no node for it: load"),
@@ -145,10 +135,7 @@ fn a_device_without_a_node_is_refused() {
 
 /// A vendor whose feature has these devices.
 fn with_devices(devices: &str) -> String {
-    VENDOR.replace(
-        r#"["nvidiactl","nvidia[0-9]*","dri/*","nvidia-caps/*"]"#,
-        devices,
-    )
+    VENDOR.replace(r#"["nvidiactl","nvidia[0-9]*","dri/*","nvidia-caps/*"]"#, devices)
 }
 
 #[test]
@@ -171,10 +158,7 @@ fn without_a_feature_with_nodes_there_is_no_part_of_a_device() {
         let (names, _, notes) = given(&host, &asked).unwrap();
         assert!(names.is_empty(), "{names:?}");
         let said = notes.iter().find(|note| note.level == Level::Notice);
-        assert!(
-            said.unwrap().message.contains("V gets no device"),
-            "{notes:?}"
-        );
+        assert!(said.unwrap().message.contains("V gets no device"), "{notes:?}");
     }
 }
 
@@ -198,37 +182,8 @@ fn a_node_that_no_chosen_feature_has_is_not_said_to_be_missing() {
         return;
     };
     let vendor = with_devices(r#"["nvidiactl","nvidia1"]"#);
-    let asked = Asked {
-        vendor: &vendor,
-        units: these(&["1"]),
-        ..Asked::default()
-    };
+    let asked = Asked { vendor: &vendor, units: these(&["1"]), ..Asked::default() };
     let error = given(&host, &asked).unwrap_err();
     let expected = "V asks for the device 1, whose node /dev/nvidia0 is not in the inventory of the features compute: ask for a feature";
     assert!(error.starts_with(expected), "{error}");
-}
-
-#[test]
-fn groups_that_open_nothing_are_not_joined() {
-    let device = |mode, gid| Device {
-        source: String::new(),
-        path: String::new(),
-        kind: 'c',
-        major: 1,
-        minor: 3,
-        mode,
-        uid: Some(0),
-        gid: Some(gid),
-        access: crate::model::edits::Access::ALL,
-    };
-    let devices = [
-        device(0o660, 9),
-        device(0o660, 9),
-        device(0o666, 8),
-        device(0o600, 7),
-        device(0o660, 0),
-        device(0o664, 6),
-        device(0o640, 5),
-    ];
-    assert_eq!(groups(&devices), [5, 6, 9]);
 }

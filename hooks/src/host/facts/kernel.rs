@@ -18,11 +18,7 @@ impl Host {
     /// Why the facts describe other devices than this host has now.
     pub(super) fn contradicts(&self, facts: &Facts) -> Option<String> {
         let by_sysfs = facts.source == Some(Source::Sysfs);
-        let folder = if by_sysfs {
-            PCI.to_owned()
-        } else {
-            format!("{NVIDIA}/gpus")
-        };
+        let folder = if by_sysfs { PCI.to_owned() } else { format!("{NVIDIA}/gpus") };
         if !self.is_there(&folder) {
             return None;
         }
@@ -74,7 +70,7 @@ impl Host {
         });
         let known: BTreeSet<Part> = parts.collect();
         // Facts with problems may lack a part.
-        let is_same = known == now || !facts.is_whole && known.is_subset(&now);
+        let is_same = known == now || !facts.problems.is_empty() && known.is_subset(&now);
         (!is_same).then(|| format!("/{folder} has other partitions"))
     }
 
@@ -94,12 +90,10 @@ impl Host {
         let instances = numbered(folder, "gi").into_iter();
         let parts = instances.flat_map(|(gpu, instance)| {
             let own = node(&instance);
-            numbered(&instance, "ci")
-                .into_iter()
-                .map(move |(compute, path)| {
-                    let nodes = own.iter().cloned().chain(node(&path));
-                    (gpu, compute, nodes.collect())
-                })
+            numbered(&instance, "ci").into_iter().map(move |(compute, path)| {
+                let nodes = own.iter().cloned().chain(node(&path));
+                (gpu, compute, nodes.collect())
+            })
         });
         parts.collect()
     }
@@ -108,7 +102,5 @@ impl Host {
 /// The value of a line `NAME: VALUE`.
 fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     let mut lines = text.lines().filter_map(|line| line.split_once(':'));
-    lines
-        .find(|(key, _)| key.trim() == name)
-        .map(|(_, value)| value.trim())
+    lines.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim())
 }

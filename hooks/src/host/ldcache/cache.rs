@@ -87,10 +87,7 @@ pub fn compare_names(mut left: &[u8], mut right: &[u8]) -> Ordering {
 
 /// The run of digits at the head, without leading zeros, and what follows it.
 fn digits(text: &[u8]) -> (&[u8], &[u8]) {
-    let end = text
-        .iter()
-        .position(|b| !b.is_ascii_digit())
-        .unwrap_or(text.len());
+    let end = text.iter().position(|b| !b.is_ascii_digit()).unwrap_or(text.len());
     let zeros = text[..end].iter().take_while(|&&b| b == b'0').count();
     (&text[zeros..end], &text[end..])
 }
@@ -127,10 +124,7 @@ mod tests {
     #[test]
     fn values_and_not_digits_are_compared() {
         assert_eq!(compare_names(b"a007", b"a7"), Ordering::Equal);
-        assert_eq!(
-            compare_names(b"a99999999999999999999", b"a8"),
-            Ordering::Greater
-        );
+        assert_eq!(compare_names(b"a99999999999999999999", b"a8"), Ordering::Greater);
         assert_eq!(compare_names(b"a1", b"ax"), Ordering::Greater);
         assert_eq!(compare_names(b"a", b"a1"), Ordering::Less);
     }

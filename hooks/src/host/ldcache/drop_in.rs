@@ -27,9 +27,7 @@ pub fn read(root: &Root) -> String {
 
 /// The folder that [`put_compat`] wrote for this container.
 pub fn compat(root: &Root) -> Option<String> {
-    let (bytes, _) = root
-        .read(&format!("{FOLDER}/{COMPAT_NAME}"), MAX_CONF)
-        .ok()?;
+    let (bytes, _) = root.read(&format!("{FOLDER}/{COMPAT_NAME}"), MAX_CONF).ok()?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
     let first = folders(&text).next().map(str::to_owned);
     first
@@ -54,9 +52,7 @@ pub fn put_compat(root: &Root, compat: Option<&str>) -> rustix::io::Result<()> {
 
 /// The folders that a drop-in lists.
 pub fn folders(text: &str) -> impl Iterator<Item = &str> {
-    text.lines()
-        .map(str::trim)
-        .filter(|line| line.starts_with('/'))
+    text.lines().map(str::trim).filter(|line| line.starts_with('/'))
 }
 
 /// Writes the drop-in where `ld.so.conf` includes it. Folders that the `old` one
@@ -86,10 +82,9 @@ fn content(old: &str, new: &[&str]) -> String {
 
 fn included(root: &Root) -> rustix::io::Result<bool> {
     match root.read(CONF, MAX_CONF) {
-        Ok((bytes, _)) => Ok(includes(
-            &String::from_utf8_lossy(&bytes),
-            &format!("/{FOLDER}/{NAME}"),
-        )),
+        Ok((bytes, _)) => {
+            Ok(includes(&String::from_utf8_lossy(&bytes), &format!("/{FOLDER}/{NAME}")))
+        }
         Err(Errno::NOENT) => Ok(false),
         Err(error) => Err(error),
     }
@@ -119,10 +114,7 @@ mod tests {
     fn include_lines() {
         let path = "/etc/ld.so.conf.d/00-oci-decorator.conf";
         assert!(includes("include /etc/ld.so.conf.d/*.conf\n", path));
-        assert!(includes(
-            "/opt/lib\n  include ld.so.conf.d/*.conf # all",
-            path
-        ));
+        assert!(includes("/opt/lib\n  include ld.so.conf.d/*.conf # all", path));
         assert!(!includes("# include /etc/ld.so.conf.d/*.conf", path));
         assert!(!includes("include /etc/other.d/*.conf", path));
         assert!(!includes("hwcap 0 nosegneg", path));

@@ -41,22 +41,11 @@ pub fn additions(libraries: &[Library]) -> Vec<Addition> {
         let Some((folder, name)) = split(&library.path) else {
             continue;
         };
-        let soname = if is_development_link(library, name) {
-            name
-        } else {
-            library.soname.as_str()
-        };
+        let soname =
+            if is_development_link(library, name) { name } else { library.soname.as_str() };
         let named = [folder, soname].concat();
-        let path = if paths.contains(named.as_str()) {
-            named
-        } else {
-            library.path.clone()
-        };
-        let addition = Addition {
-            soname: soname.to_owned(),
-            path,
-            flags: library.flags,
-        };
+        let path = if paths.contains(named.as_str()) { named } else { library.path.clone() };
+        let addition = Addition { soname: soname.to_owned(), path, flags: library.flags };
         match places.get(&(folder, soname, library.flags)) {
             Some(&place) if is_newer(&addition, &additions[place]) => additions[place] = addition,
             Some(_) => {}
@@ -85,11 +74,8 @@ fn is_development_link(library: &Library, name: &str) -> bool {
 pub fn merge<'a>(cache: Cache<'a>, additions: &'a [Addition]) -> Cache<'a> {
     let identity = |e: &Entry<'a>| (e.path, e.soname, e.flags);
     let mut known = FxHashSet::with_capacity_and_hasher(additions.len(), FxBuildHasher);
-    let mut ours: Vec<Entry> = additions
-        .iter()
-        .map(Addition::entry)
-        .filter(|e| known.insert(identity(e)))
-        .collect();
+    let mut ours: Vec<Entry> =
+        additions.iter().map(Addition::entry).filter(|e| known.insert(identity(e))).collect();
     ours.sort_by(compare_entries);
     let mut entries = Vec::with_capacity(cache.entries.len() + ours.len());
     let kept = cache

@@ -54,11 +54,8 @@ fn extend(root: &Root, name: &str, folders: &[&str]) -> rustix::io::Result<()> {
 
 /// The list with the missing folders added. `None` if none is missing.
 fn extended(old: &str, folders: &[&str]) -> Option<String> {
-    let mut listed: Vec<&str> = old
-        .split(['\n', ':'])
-        .map(str::trim)
-        .filter(|f| !f.is_empty())
-        .collect();
+    let mut listed: Vec<&str> =
+        old.split(['\n', ':']).map(str::trim).filter(|f| !f.is_empty()).collect();
     let before = listed.len();
     for folder in folders {
         if !listed.contains(folder) {

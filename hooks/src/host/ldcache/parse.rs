@@ -27,11 +27,7 @@ pub fn parse(bytes: &[u8]) -> Result<Cache<'_>, Unreadable> {
         return Ok(Cache::default());
     }
     let start = new_header(bytes)?;
-    let file = File {
-        bytes,
-        new: &bytes[start..],
-        text: std::cell::Cell::new(0),
-    };
+    let file = File { bytes, new: &bytes[start..], text: std::cell::Cell::new(0) };
     let entries = file.entries()?;
     let sections = file.sections()?;
     Ok(Cache { entries, sections })
@@ -51,9 +47,7 @@ fn new_header(bytes: &[u8]) -> Result<usize, Unreadable> {
         .and_then(|size| size.checked_add(OLD_HEADER_SIZE))
         .ok_or(Unreadable("truncated"))?;
     let start = end.next_multiple_of(8);
-    let rest = bytes
-        .get(start..)
-        .ok_or(Unreadable("only the format from before glibc 2.2"))?;
+    let rest = bytes.get(start..).ok_or(Unreadable("only the format from before glibc 2.2"))?;
     if rest.starts_with(MAGIC) {
         Ok(start)
     } else {
@@ -85,18 +79,13 @@ impl<'a> File<'a> {
             return Err(Unreadable("written for another byte order"));
         }
         let count = number(self.new, MAGIC.len()).ok_or(Unreadable("truncated"))? as usize;
-        let size = count
-            .checked_mul(ENTRY_SIZE)
-            .ok_or(Unreadable("truncated"))?;
+        let size = count.checked_mul(ENTRY_SIZE).ok_or(Unreadable("truncated"))?;
         let table = self
             .new
             .get(HEADER_SIZE..)
             .and_then(|rest| rest.get(..size))
             .ok_or(Unreadable("truncated"))?;
-        table
-            .chunks_exact(ENTRY_SIZE)
-            .map(|entry| self.entry(entry))
-            .collect()
+        table.chunks_exact(ENTRY_SIZE).map(|entry| self.entry(entry)).collect()
     }
 
     fn entry(&self, entry: &[u8]) -> Result<Entry<'a>, Unreadable> {
@@ -111,15 +100,10 @@ impl<'a> File<'a> {
     }
 
     fn string(&self, offset: u32) -> Result<&'a [u8], Unreadable> {
-        let rest = self
-            .new
-            .get(offset as usize..)
-            .ok_or(Unreadable("a name lies outside the file"))?;
+        let rest =
+            self.new.get(offset as usize..).ok_or(Unreadable("a name lies outside the file"))?;
         let rest = &rest[..rest.len().min(MAX_STRING)];
-        let end = rest
-            .iter()
-            .position(|&b| b == 0)
-            .ok_or(Unreadable("a name has no end"))?;
+        let end = rest.iter().position(|&b| b == 0).ok_or(Unreadable("a name has no end"))?;
         self.text.set(self.text.get() + end + 1);
         if self.text.get() > MAX_TEXT {
             return Err(Unreadable("its names are larger than any real cache's"));
@@ -155,17 +139,9 @@ impl<'a> File<'a> {
             .get(offset..)
             .and_then(|rest| rest.get(..size))
             .ok_or(Unreadable("an extension lies outside the file"))?;
-        let data = if tag == TAG_HWCAPS {
-            Data::Names(self.names(data)?)
-        } else {
-            Data::Bytes(data)
-        };
-        let section = Section {
-            tag,
-            flags,
-            data,
-            position,
-        };
+        let data =
+            if tag == TAG_HWCAPS { Data::Names(self.names(data)?) } else { Data::Bytes(data) };
+        let section = Section { tag, flags, data, position };
         Ok((offset, section))
     }
 

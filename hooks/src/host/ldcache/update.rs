@@ -102,10 +102,7 @@ fn glibc(
     drop_stubs(root, &mut cache, additions, &earlier);
     let unlisted = unlisted(&cache, additions, folders);
     if let Err(error) = drop_in::update(root, &earlier, &unlisted) {
-        warn(
-            "a later ldconfig in the container won't find the driver's folders",
-            &error,
-        );
+        warn("a later ldconfig in the container won't find the driver's folders", &error);
     }
     let new = write(&merge(cache, additions)).ok_or(Errno::FBIG)?;
     if new != old {
@@ -154,9 +151,7 @@ fn is_stub(root: &Root, path: &[u8]) -> bool {
 }
 
 fn has_loader(root: &Root) -> bool {
-    GLIBC_LOADERS
-        .iter()
-        .any(|path| root.open_in(path, OFlags::PATH).is_ok())
+    GLIBC_LOADERS.iter().any(|path| root.open_in(path, OFlags::PATH).is_ok())
 }
 
 /// The file's own owner and mode, or the folder's owner for a new file.
@@ -186,9 +181,7 @@ fn unlisted<'a>(cache: &Cache, additions: &[Addition], folders: &[&'a str]) -> V
         }
     }
     let folders = folders.iter().copied();
-    folders
-        .filter(|f| left.contains(f.as_bytes()) && !matches!(*f, "/lib" | "/usr/lib"))
-        .collect()
+    folders.filter(|f| left.contains(f.as_bytes()) && !matches!(*f, "/lib" | "/usr/lib")).collect()
 }
 
 fn paths(additions: &[Addition]) -> FxHashSet<&[u8]> {

@@ -47,11 +47,7 @@ fn all_strings<'a>(cache: &'a Cache) -> impl Iterator<Item = &'a [u8]> {
         Data::Names(names) => names.as_slice(),
         Data::Bytes(_) => &[],
     });
-    cache
-        .entries
-        .iter()
-        .flat_map(|e| [e.soname, e.path])
-        .chain(names.copied())
+    cache.entries.iter().flat_map(|e| [e.soname, e.path]).chain(names.copied())
 }
 
 fn put(out: &mut Vec<u8>, number: usize) -> Option<()> {
@@ -105,10 +101,8 @@ struct Table {
 
 impl Table {
     fn new<'a>(strings: impl Iterator<Item = &'a [u8]>) -> Self {
-        let mut strings: Vec<(u128, usize, &[u8])> = strings
-            .enumerate()
-            .map(|(place, string)| (end_of(string), place, string))
-            .collect();
+        let mut strings: Vec<(u128, usize, &[u8])> =
+            strings.enumerate().map(|(place, string)| (end_of(string), place, string)).collect();
         // Few strings share their last sixteen letters.
         strings.sort_unstable_by(|a, b| b.0.cmp(&a.0).then_with(|| compare_ends(a.2, b.2)));
         let mut bytes = Vec::with_capacity(strings.iter().map(|(.., s)| s.len() + 1).sum());

@@ -49,12 +49,7 @@ impl Rootfs {
             .resolve("give the container a root of its own; a hook belongs to the stage prestart or createRuntime"));
         }
         let files = mounted.sub(".").map_err(fail)?.without_mounts();
-        Ok(Self {
-            mounted,
-            files,
-            new: Vec::new(),
-            last: RefCell::default(),
-        })
+        Ok(Self { mounted, files, new: Vec::new(), last: RefCell::default() })
     }
 
     /// Allows files to be created in file systems that are new for the container. Missing
@@ -98,9 +93,7 @@ impl Rootfs {
 }
 
 fn is_own(stat: &Stat) -> bool {
-    OWN_ROOTS
-        .iter()
-        .any(|own| rustix::fs::stat(*own).is_ok_and(|own| is_same(&own, stat)))
+    OWN_ROOTS.iter().any(|own| rustix::fs::stat(*own).is_ok_and(|own| is_same(&own, stat)))
 }
 
 /// A mount that is already there doesn't belong to the image: it has no links, and isn't free.

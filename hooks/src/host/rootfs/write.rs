@@ -141,7 +141,7 @@ fn hand_over(new: &OwnedFd, like: &Stat, mode: Mode) -> rustix::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{chown, symlink, MetadataExt};
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn folders_are_made_inside_the_tree() {
@@ -169,12 +169,7 @@ mod tests {
             root.make_link("/usr/lib/libx.so", target).unwrap();
             assert_eq!(lead("usr/lib/libx.so"), std::path::Path::new(target));
         }
-        assert_eq!(
-            std::fs::read_dir(tree.path().join("usr/lib"))
-                .unwrap()
-                .count(),
-            1
-        );
+        assert_eq!(std::fs::read_dir(tree.path().join("usr/lib")).unwrap().count(), 1);
         std::fs::write(tree.path().join("file"), "kept").unwrap();
         std::fs::create_dir(tree.path().join("folder")).unwrap();
         for name in ["file", "folder"] {
@@ -188,85 +183,5 @@ mod tests {
         symlink(host.path(), tree.path().join("out")).unwrap();
         assert_eq!(root.make_link("out/x", "y").unwrap_err(), Errno::NOENT);
         assert_eq!(std::fs::read_dir(host.path()).unwrap().count(), 0);
-    }
-
-    /// A file that isn't a folder is not opened to find that out.
-    #[test]
-    fn descriptors_of_what_is_made_open_nothing_else() {
-        use rustix::fs::fcntl_getfl;
-        use rustix::io::{fcntl_getfd, FdFlags};
-        let tree = tempfile::tempdir().unwrap();
-        std::fs::write(tree.path().join("kept"), "").unwrap();
-        let root = Root::open(tree.path()).unwrap();
-        assert_eq!(root.make_folder("kept").unwrap_err(), Errno::NOTDIR);
-        assert_eq!(root.make_folder("kept/a").unwrap_err(), Errno::NOTDIR);
-        let (folder, file) = (root.make_folder("a"), root.make_file("b"));
-        let (folder, file) = (folder.unwrap(), file.unwrap());
-        assert!(fcntl_getfl(&file).unwrap().contains(OFlags::PATH));
-        for made in [folder, file] {
-            assert!(fcntl_getfd(&made).unwrap().contains(FdFlags::CLOEXEC));
-        }
-    }
-
-    /// The engine's umask makes no difference. A thread with its own mounts has its own umask too.
-    #[test]
-    fn modes_are_those_that_are_meant() {
-        use crate::apply::namespace::process::tests::apart;
-        if !crate::need::root("a namespace") {
-            return;
-        }
-        let tree = tempfile::tempdir().unwrap();
-        for (name, umask) in [("closed", 0o777), ("usual", 0o022), ("open", 0)] {
-            apart(|_| {
-                rustix::process::umask(Mode::from_raw_mode(umask));
-                let root = Root::open(tree.path()).unwrap();
-                root.make_file(&format!("{name}/file")).unwrap();
-            });
-            let mode = |path: &str| std::fs::metadata(tree.path().join(path)).unwrap().mode();
-            assert_eq!(mode(name), 0o40_755, "{umask:o}");
-            assert_eq!(mode(&format!("{name}/file")), 0o100_644, "{umask:o}");
-        }
-    }
-
-    /// With userns-remap, the root of the host owns nothing in an image.
-    #[test]
-    fn what_is_made_is_owned_as_its_folder_is() {
-        if !crate::need::root("chown") {
-            return;
-        }
-        let tree = tempfile::tempdir().unwrap();
-        chown(tree.path(), Some(100_000), Some(100_001)).unwrap();
-        let root = Root::open(tree.path()).unwrap();
-        root.make_folder("a/b").unwrap();
-        root.make_file("c/d/file").unwrap();
-        root.make_link("e/link", "x").unwrap();
-        root.make_link("e/replaced", "x").unwrap();
-        let inode = || {
-            std::fs::symlink_metadata(tree.path().join("e/link"))
-                .unwrap()
-                .ino()
-        };
-        let before = inode();
-        root.make_link("e/link", "x").unwrap();
-        assert_eq!(
-            inode(),
-            before,
-            "what leads there already is not made again"
-        );
-        root.make_link("e/replaced", "y").unwrap();
-        for link in ["e/link", "e/replaced"] {
-            let about = std::fs::symlink_metadata(tree.path().join(link)).unwrap();
-            assert_eq!((about.uid(), about.gid()), (100_000, 100_001), "{link}");
-        }
-        for (path, mode) in [
-            ("a", 0o40_755),
-            ("a/b", 0o40_755),
-            ("c/d", 0o40_755),
-            ("c/d/file", 0o100_644),
-        ] {
-            let about = std::fs::metadata(tree.path().join(path)).unwrap();
-            let found = (about.uid(), about.gid(), about.mode());
-            assert_eq!(found, (100_000, 100_001, mode), "{path}");
-        }
     }
 }

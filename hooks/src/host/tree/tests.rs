@@ -106,31 +106,6 @@ fn a_folder_that_holds_only_what_is_known() {
 }
 
 #[test]
-fn a_large_folder_is_not_kept_and_still_read_whole() {
-    let dir = host();
-    let many = dir.path().join("store/many");
-    std::fs::create_dir(&many).unwrap();
-    for i in 0..400 {
-        std::fs::write(many.join(format!("a-name-that-is-rather-long-{i}")), "").unwrap();
-    }
-    let host = Host::open(dir.path()).unwrap();
-    let tree = host.tree(Some("/store")).unwrap();
-    for i in 0..400 {
-        assert!(tree
-            .find(&format!("/many/a-name-that-is-rather-long-{i}"))
-            .is_ok());
-    }
-    assert_eq!(
-        tree.holds_only("/many", |name| name.starts_with("a-")),
-        Ok(true)
-    );
-    assert_eq!(
-        tree.holds_only("/many", |name| name.ends_with('7')),
-        Ok(false)
-    );
-}
-
-#[test]
 fn names_that_are_not_utf8_have_no_source() {
     use std::os::unix::ffi::OsStrExt;
     let dir = host();

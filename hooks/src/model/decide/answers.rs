@@ -89,17 +89,9 @@ impl<'a> Finder<'a, '_> {
             return self.refuse(ask, file, reason);
         }
         let details = ask.details.as_ref().map_err(Clone::clone)?;
-        let mut choice = Choice {
-            file,
-            vendor,
-            features: Vec::new(),
-        };
+        let mut choice = Choice { file, vendor, features: Vec::new() };
         self.add_features(&mut choice, ask, details)?;
-        self.found.by_files.push(Answer {
-            choice,
-            ask,
-            details,
-        });
+        self.found.by_files.push(Answer { choice, ask, details });
         Ok(())
     }
 
@@ -158,11 +150,7 @@ impl<'a> Finder<'a, '_> {
                     brief(capability),
                     file.path
                 );
-                let level = if details.by_name {
-                    Level::Notice
-                } else {
-                    Level::Debug
-                };
+                let level = if details.by_name { Level::Notice } else { Level::Debug };
                 let note = Note::new(level, message).vendor(&file.name);
                 self.found.notes.push(note);
             }

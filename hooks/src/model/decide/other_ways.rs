@@ -45,10 +45,7 @@ pub fn counting(
         }
     }
     let counts = !left.is_empty() || names.is_empty();
-    Ok(counts.then(|| Ask {
-        units: Units::These(left),
-        ..ask.clone()
-    }))
+    Ok(counts.then(|| Ask { units: Units::These(left), ..ask.clone() }))
 }
 
 /// File lists and hooks give devices of one vendor.
@@ -88,8 +85,5 @@ fn vendor_of<'a>(files: &'a [VendorFile], kind: &str) -> Option<&'a VendorFile> 
         let mut interfaces = file.interfaces().iter();
         interfaces.any(|interface| interface.domain() == vendor)
     };
-    files
-        .iter()
-        .find(|file| file.kind() == kind)
-        .or_else(|| files.iter().find(by_interface))
+    files.iter().find(|file| file.kind() == kind).or_else(|| files.iter().find(by_interface))
 }

@@ -32,10 +32,7 @@ fn judged(
 ) -> std::result::Result<Vec<String>, String> {
     decide(files, &Request::of_environment(env.iter().copied()), policy)
         .map(|(choices, _)| {
-            choices
-                .iter()
-                .map(|c| format!("{}:{}", c.file.name, c.features.join("+")))
-                .collect()
+            choices.iter().map(|c| format!("{}:{}", c.file.name, c.features.join("+"))).collect()
         })
         .map_err(|e| e.to_string())
 }
@@ -65,11 +62,7 @@ fn whether_anything_may_be_asked_for() {
         (&["WORSE"], Some("WORSE")),
     ] {
         let request = Request::of_environment(env.iter().copied());
-        assert_eq!(
-            may_ask(&files, &request, &Policy::default()),
-            flag,
-            "{env:?}"
-        );
+        assert_eq!(may_ask(&files, &request, &Policy::default()), flag, "{env:?}");
     }
 }
 
@@ -81,23 +74,14 @@ fn the_log_is_not_a_containers_to_fill() {
         request.annotations.push(&key, "all".into());
     }
     let policy = Policy {
-        allow: Some(vec![(
-            "v".to_owned(),
-            Allowed::Features(vec!["b".to_owned()]),
-        )]),
+        allow: Some(vec![("v".to_owned(), Allowed::Features(vec!["b".to_owned()]))]),
         ..Policy::default()
     };
     let files = [file("v", "X")];
     let (_, notes) = decide(&files, &request, &policy).unwrap();
     assert_eq!(notes.len(), SAID + 2);
     let said: Vec<_> = notes.iter().map(|note| note.message.as_str()).collect();
-    assert!(
-        said.iter()
-            .any(|text| text.starts_with("995 more annotations")),
-        "{said:?}"
-    );
-    let refused = said
-        .iter()
-        .filter(|text| text.contains("the feature \"a\""));
+    assert!(said.iter().any(|text| text.starts_with("995 more annotations")), "{said:?}");
+    let refused = said.iter().filter(|text| text.contains("the feature \"a\""));
     assert_eq!(refused.count(), 1);
 }

@@ -71,10 +71,7 @@ pub fn choose(wanted: &Units, units: &[Unit], asker: RequestContext) -> Result<C
 impl Chosen {
     /// Every unit.
     pub fn all(units: &[Unit]) -> Self {
-        let mut chosen = Self {
-            is_all: true,
-            ..Self::default()
-        };
+        let mut chosen = Self { is_all: true, ..Self::default() };
         for at in 0..units.len() {
             chosen.add(units, at, None);
         }
@@ -173,10 +170,8 @@ fn by_uuid(name: &str, units: &[Unit], by: &str) -> Result<Option<Place>, Error>
         several => {
             let uuids: Vec<&str> = several.iter().map(|(uuid, _)| *uuid).collect();
             let uuids = uuids.join(", ");
-            let message = format!(
-                "{by} asks for the device {:?}, which may be {uuids}",
-                brief(name)
-            );
+            let message =
+                format!("{by} asks for the device {:?}, which may be {uuids}", brief(name));
             Err(Error::usage(message).resolve("write more of the UUID"))
         }
     }

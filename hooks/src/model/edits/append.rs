@@ -33,8 +33,7 @@ impl Edits {
 
     fn unset_variables(&mut self, names: Vec<String>) {
         for name in names {
-            self.environment
-                .retain(|entry| variable_name(entry) != name);
+            self.environment.retain(|entry| variable_name(entry) != name);
             if !self.unset.contains(&name) {
                 self.unset.push(name);
             }
@@ -86,10 +85,7 @@ mod tests {
     use crate::model::edits::{Hook, Mount};
 
     fn mount(target: &str) -> Mount {
-        Mount {
-            source: format!("/host{target}"),
-            target: target.to_owned(),
-        }
+        Mount { source: format!("/host{target}"), target: target.to_owned() }
     }
 
     fn texts(texts: &[&str]) -> Vec<String> {
@@ -98,16 +94,10 @@ mod tests {
 
     #[test]
     fn append_keeps_the_first_at_a_path() {
-        let mut edits = Edits {
-            mounts: vec![mount("/a")],
-            ..Edits::default()
-        };
+        let mut edits = Edits { mounts: vec![mount("/a")], ..Edits::default() };
         let mut other = mount("/a");
         other.source = "/elsewhere".to_owned();
-        edits.append(Edits {
-            mounts: vec![other, mount("/b"), mount("/b")],
-            ..Edits::default()
-        });
+        edits.append(Edits { mounts: vec![other, mount("/b"), mount("/b")], ..Edits::default() });
         assert_eq!(edits.mounts, [mount("/a"), mount("/b")]);
     }
 
@@ -125,20 +115,6 @@ mod tests {
         });
         assert_eq!(edits.environment, ["A=1", "B=2", "D=2", "F=3"]);
         assert_eq!(edits.unset, ["E", "C"]);
-    }
-
-    /// One source that keeps the nodes is enough.
-    #[test]
-    fn nodes_are_kept_where_either_says_so() {
-        let with = |keeps_nodes| Edits {
-            keeps_nodes,
-            ..Edits::default()
-        };
-        for (own, other) in [(false, false), (false, true), (true, false), (true, true)] {
-            let mut edits = with(own);
-            edits.append(with(other));
-            assert_eq!(edits.keeps_nodes, own || other, "{own} {other}");
-        }
     }
 
     #[test]

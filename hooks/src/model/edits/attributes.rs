@@ -30,14 +30,9 @@ impl Attribute {
 
     /// The attribute that a mount option sets. `None`: the option is of another kind.
     pub fn of_option(option: &str) -> Option<Self> {
-        [
-            Self::ReadOnly,
-            Self::NoSuid,
-            Self::NoDevices,
-            Self::NoPrograms,
-        ]
-        .into_iter()
-        .find(|attribute| attribute.option() == option)
+        [Self::ReadOnly, Self::NoSuid, Self::NoDevices, Self::NoPrograms]
+            .into_iter()
+            .find(|attribute| attribute.option() == option)
     }
 
     /// The mount options for these attributes, as a spec and a CDI document list them.

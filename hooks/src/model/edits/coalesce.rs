@@ -45,18 +45,12 @@ mod tests {
         }
 
         fn is_free(&self, folder: &str) -> bool {
-            !self
-                .0
-                .iter()
-                .any(|path| *path != folder && lies_in(path, folder))
+            !self.0.iter().any(|path| *path != folder && lies_in(path, folder))
         }
     }
 
     fn mount(target: &str) -> Mount {
-        Mount {
-            source: format!("/h{target}"),
-            target: target.to_owned(),
-        }
+        Mount { source: format!("/h{target}"), target: target.to_owned() }
     }
 
     fn edits() -> Edits {
@@ -73,10 +67,7 @@ mod tests {
             source: source.into(),
             is_new: false,
         });
-        let present = Present {
-            mounts: mounts.collect(),
-            ..Present::default()
-        };
+        let present = Present { mounts: mounts.collect(), ..Present::default() };
         let (settled, _) = edits.settle(&present, &Holds(image));
         settled.mounts().iter().map(|m| m.target.clone()).collect()
     }

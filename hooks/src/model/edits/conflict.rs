@@ -110,10 +110,8 @@ impl Edits {
         let mut container = Container::new(present, image);
         fold(&mut self, &mut container);
         let mut kept = Kept::default();
-        let mut settled = Settled {
-            new_file_systems: container.new_file_systems(),
-            ..Settled::default()
-        };
+        let mut settled =
+            Settled { new_file_systems: container.new_file_systems(), ..Settled::default() };
         let mut hidden = settled.add_mounts(take(&mut self.mounts), &mut container, &mut kept);
         let described = take(&mut self.described);
         settled.add_described(described, &mut container, &mut kept, &mut hidden);

@@ -39,17 +39,9 @@ pub struct Access {
 }
 
 impl Access {
-    pub const ALL: Self = Self {
-        read: true,
-        write: true,
-        make: true,
-    };
+    pub const ALL: Self = Self { read: true, write: true, make: true };
     /// The node exists, and the container's cgroup gives no right to use it.
-    pub const NONE: Self = Self {
-        read: false,
-        write: false,
-        make: false,
-    };
+    pub const NONE: Self = Self { read: false, write: false, make: false };
 
     /// Reads `rwm` or some of these letters. `None`: another letter, or no letter.
     pub fn parse(letters: &str) -> Option<Self> {

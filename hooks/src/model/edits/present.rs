@@ -182,11 +182,7 @@ impl<'a> Container<'a> {
 
     fn folder(&self, path: &str) -> Folder {
         let (place, at) = self.look_up(path);
-        Folder {
-            is_remote: !self.by_path.near(&place).is_any(),
-            place,
-            at,
-        }
+        Folder { is_remote: !self.by_path.near(&place).is_any(), place, at }
     }
 
     pub(super) fn standing(&self, path: &str, source: &str) -> Overlap {
@@ -213,10 +209,7 @@ impl<'a> Container<'a> {
     /// True if the container finds the source at the path, because the source or a folder around it
     /// is mounted.
     fn shows(&self, place: usize, path: &str, source: &str) -> bool {
-        let Place {
-            path: over,
-            mounted,
-        } = &self.places[place];
+        let Place { path: over, mounted } = &self.places[place];
         let below = path.strip_prefix(over.as_str());
         !mounted.is_new && below.is_some() && below == source.strip_prefix(&*mounted.source)
     }
@@ -224,6 +217,5 @@ impl<'a> Container<'a> {
 
 /// The folder and the name of a clean path. `None`: the path lies in `/`.
 fn split(path: &str) -> Option<(&str, &str)> {
-    path.rsplit_once('/')
-        .filter(|(folder, _)| !folder.is_empty())
+    path.rsplit_once('/').filter(|(folder, _)| !folder.is_empty())
 }

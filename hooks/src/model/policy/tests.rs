@@ -23,12 +23,7 @@ fn request<'a>(
 
 /// A policy on a host where only users write annotations.
 fn policy(environment: Who, annotations: Who) -> Policy {
-    Policy {
-        annotations,
-        annotations_from: Writer::User,
-        environment,
-        ..Policy::default()
-    }
+    Policy { annotations, annotations_from: Writer::User, environment, ..Policy::default() }
 }
 
 /// Tries every policy of one source with both kinds of container.
@@ -44,16 +39,8 @@ fn each_source_counts_for_whom_the_policy_says() {
     ] {
         let expected = counts.then_some("a");
         for (asking, policy, word) in [
-            (
-                request(Some("a"), None, privileged),
-                policy(who, Who::None),
-                "environment",
-            ),
-            (
-                request(None, Some("a"), privileged),
-                policy(Who::None, who),
-                "annotations",
-            ),
+            (request(Some("a"), None, privileged), policy(who, Who::None), "environment"),
+            (request(None, Some("a"), privileged), policy(Who::None, who), "annotations"),
         ] {
             let verdict = policy.judge(&asking, "v", "X");
             assert_eq!(verdict.value, expected, "{who:?} {privileged} {word}");
@@ -112,10 +99,8 @@ fn an_annotation_that_an_image_may_have_written_is_worth_a_variable() {
         (Privileged, All, none, Some("b"), true, Some("b"), 0),
         (All, Privileged, none, Some("b"), false, none, 1),
     ] {
-        let policy = Policy {
-            annotations_from: Writer::Image,
-            ..policy(environments, annotations)
-        };
+        let policy =
+            Policy { annotations_from: Writer::Image, ..policy(environments, annotations) };
         let request = request(environment, annotation, privileged);
         let verdict = policy.judge(&request, "v", "X");
         let found = (verdict.value, verdict.refused.len());
@@ -123,10 +108,7 @@ fn an_annotation_that_an_image_may_have_written_is_worth_a_variable() {
         let may = environments != Nobody && (environment, annotations) != (none, Nobody);
         assert_eq!(policy.may_count(&request, "v", "X"), may, "{policy:?}");
     }
-    let verdict = Policy {
-        environment: Nobody,
-        ..Policy::default()
-    };
+    let verdict = Policy { environment: Nobody, ..Policy::default() };
     let asking = request(None, Some("b"), true);
     let reason = verdict.judge(&asking, "v", "X").refused.remove(0);
     assert!(
@@ -136,138 +118,11 @@ fn an_annotation_that_an_image_may_have_written_is_worth_a_variable() {
 }
 
 #[test]
-fn the_allow_list_names_vendors_and_features() {
-    let features = Allowed::Features(vec!["a".to_owned(), "b".to_owned()]);
-    let policy = Policy {
-        allow: Some(vec![
-            ("v".to_owned(), features),
-            ("w".to_owned(), Allowed::All),
-        ]),
-        ..Policy::default()
-    };
-    let asking = request(Some("all"), None, true);
-    for (vendor, value) in [("v", Some("all")), ("w", Some("all")), ("u", None)] {
-        let verdict = policy.judge(&asking, vendor, "X");
-        assert_eq!(verdict.value, value);
-        assert_eq!(verdict.refused.is_empty(), value.is_some(), "{verdict:?}");
-        assert_eq!(policy.may_count(&asking, vendor, "X"), value.is_some());
-    }
-    let quiet = request(Some("none"), None, true);
-    assert!(policy.judge(&quiet, "u", "X").refused.is_empty());
-    for (vendor, feature, allows) in [
-        ("v", "a", true),
-        ("v", "c", false),
-        ("w", "c", true),
-        ("u", "a", false),
-    ] {
-        assert_eq!(policy.allows(vendor, feature), allows, "{vendor} {feature}");
-        assert!(Policy::default().allows(vendor, feature));
-    }
-}
-
-/// A list of features cannot limit whole devices.
-#[test]
-fn whole_devices_need_a_vendor_that_is_allowed_whole() {
-    let features = Allowed::Features(vec!["a".to_owned()]);
-    let policy = Policy {
-        allow: Some(vec![
-            ("v".to_owned(), features),
-            ("w".to_owned(), Allowed::All),
-        ]),
-        ..Policy::default()
-    };
-    for (vendor, reason) in [
-        (
-            "v",
-            Some("X asks for whole devices of the vendor \"v\", and \"policy.allow\" has only features of it"),
-        ),
-        ("w", None),
-        (
-            "u",
-            Some("X asks for the vendor \"u\", and \"policy.allow\" has no such vendor"),
-        ),
-    ] {
-        let judged = policy.judge_whole(vendor, "X");
-        assert_eq!(judged.err().as_deref(), reason);
-        assert_eq!(Policy::default().judge_whole(vendor, "X"), Ok(()));
-    }
-}
-
-#[test]
 fn a_request_in_doubt_may_count_wherever_its_source_does() {
-    for (who, may) in [
-        (Who::All, true),
-        (Who::Privileged, true),
-        (Who::None, false),
-    ] {
+    for (who, may) in [(Who::All, true), (Who::Privileged, true), (Who::None, false)] {
         let twice = Request::of_environment(["X=a", "X=none"]);
         assert_eq!(policy(who, Who::All).may_count(&twice, "v", "X"), may);
         assert!(!policy(who, Who::All).may_count(&twice, "v", "Y"));
-    }
-}
-
-#[test]
-fn mounts_and_cdi_are_sources_of_their_own() {
-    let policy = Policy {
-        mounts: Who::Privileged,
-        cdi: Who::None,
-        environment: Who::None,
-        ..Policy::default()
-    };
-    for (source, privileged, reason) in [
-        (Source::Mounts, true, None),
-        (
-            Source::Mounts,
-            false,
-            Some("V of the container's mounts does not count: \"policy.mounts\" is \"privileged\""),
-        ),
-        (
-            Source::Cdi,
-            true,
-            Some("V of the container's cdi does not count: \"policy.cdi\" is \"none\""),
-        ),
-        (Source::Scheduler, false, None),
-    ] {
-        let request = Request {
-            privileged,
-            ..Request::default()
-        };
-        let judged = Judge::of(&policy, &request).judge(&[source], "V", false);
-        assert_eq!(judged.err().as_deref(), reason);
-    }
-}
-
-#[test]
-fn a_policy_is_one_line() {
-    for (policy, line) in [
-        (
-            Policy::default(),
-            "annotations of all containers, environment of all containers, every vendor; anything else is ignored",
-        ),
-        (
-            Policy {
-                allow: Some(Vec::new()),
-                ..Policy::default()
-            },
-            "annotations of all containers, environment of all containers, no vendor; anything else is ignored",
-        ),
-        (
-            Policy {
-                annotations: Who::None,
-                annotations_from: Writer::User,
-                environment: Who::Privileged,
-                mounts: Who::None,
-                cdi: Who::Privileged,
-                on_refusal: OnRefusal::Fail,
-                allow: Some(vec![
-                    ("v".to_owned(), Allowed::All),
-                    ("w".to_owned(), Allowed::Features(vec!["a".to_owned(), "b".to_owned()])),
-                ]),
-            },
-            "annotations of no container, environment of privileged containers, mounts of no container, cdi of privileged containers, the vendors v, w (a, b); anything else refuses the start",
-        ),
-    ] {
-        assert_eq!(policy.to_string(), line);
     }
 }
 

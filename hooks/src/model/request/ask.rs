@@ -48,9 +48,7 @@ pub struct Ask {
 impl Ask {
     /// True if the host's setting asks and not the container: no container is refused for it.
     pub fn is_implied(&self) -> bool {
-        self.details
-            .as_ref()
-            .is_ok_and(|details| details.is_implied)
+        self.details.as_ref().is_ok_and(|details| details.is_implied)
     }
 }
 

@@ -175,11 +175,7 @@ fn parse(text: &str) -> Option<Condition<'_>> {
         Subject::Brand => matches!(comparison, Comparison::Equal | Comparison::NotEqual),
         _ => is_version(value),
     };
-    (comparable && !value.is_empty()).then_some(Condition {
-        subject,
-        comparison,
-        value,
-    })
+    (comparable && !value.is_empty()).then_some(Condition { subject, comparison, value })
 }
 
 impl Condition<'_> {
@@ -218,9 +214,7 @@ fn compare(one: &str, other: &str) -> Ordering {
     // Numbers may have any length, so they are compared as text without leading zeros.
     let numbers = |text: &str| -> Vec<String> {
         let parts = text.split('.').filter(|part| !part.is_empty());
-        parts
-            .map(|part| part.trim_start_matches('0').to_owned())
-            .collect()
+        parts.map(|part| part.trim_start_matches('0').to_owned()).collect()
     };
     let (one, other) = (numbers(one), numbers(other));
     let none = String::new();

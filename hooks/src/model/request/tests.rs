@@ -3,18 +3,10 @@ use proptest::prelude::*;
 
 #[test]
 fn names_match_exactly_and_the_last_entry_counts() {
-    let env: Environment = [
-        "NOT_OCI_X=1",
-        "FOO=OCI_X",
-        "OCI_XY=2",
-        "OCI_X=a",
-        "=",
-        "",
-        "OCI_X=b=c",
-        "BARE",
-    ]
-    .into_iter()
-    .collect();
+    let env: Environment =
+        ["NOT_OCI_X=1", "FOO=OCI_X", "OCI_XY=2", "OCI_X=a", "=", "", "OCI_X=b=c", "BARE"]
+            .into_iter()
+            .collect();
     assert_eq!(env.get("OCI_X"), Some("b=c"));
     assert_eq!(env.get("BARE"), Some(""));
     assert_eq!(env.get("OCI"), None);
@@ -40,10 +32,7 @@ fn many_variables_are_listed_in_no_time() {
 
 #[test]
 fn a_scheduler_has_a_vendors_kinds_and_those_below_it() {
-    let request = Request {
-        reserved: vec!["nvidia.com".to_owned()],
-        ..Request::default()
-    };
+    let request = Request { reserved: vec!["nvidia.com".to_owned()], ..Request::default() };
     for (kind, expected) in [
         ("nvidia.com/gpu", true),
         ("nvidia.com/mig", true),
@@ -81,10 +70,7 @@ fn an_overridden_value_may_ask_too() {
     assert!(request.may_ask(Source::Environment, "OCI_X"));
     assert!(!request.may_ask(Source::Environment, "OCI_Y"));
     assert!(!request.may_ask(Source::Annotations, "OCI_X"));
-    assert_eq!(
-        asked(request.get(Source::Environment, "OCI_X")),
-        Asked::Nothing
-    );
+    assert_eq!(asked(request.get(Source::Environment, "OCI_X")), Asked::Nothing);
 }
 
 proptest! {
@@ -96,21 +82,6 @@ proptest! {
         for name in ["A", "B", "AA", "AB", "D"] {
             let expected = entries.iter().rev().find(|(k, _)| k == name).map(|(_, v)| v.as_str());
             prop_assert_eq!(env.get(name), expected);
-        }
-    }
-
-    #[test]
-    fn a_request_may_ask_and_so_may_its_owned_copy(
-        entries in prop::collection::vec("[AB](=(all|none|void|x|))?", 0..8)
-    ) {
-        let request = Request::of_environment(entries.iter().map(String::as_str));
-        let owned = Request::of_environment(entries.clone()).environment.into_owned();
-        for name in ["A", "B"] {
-            let value = request.get(Source::Environment, name);
-            prop_assert!(
-                asked(value) == Asked::Nothing || request.may_ask(Source::Environment, name)
-            );
-            prop_assert_eq!(owned.get(name), value);
         }
     }
 }

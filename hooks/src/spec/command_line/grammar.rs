@@ -52,10 +52,7 @@ pub struct Readings<'a> {
 }
 
 pub fn readings(words: &[OsString]) -> Readings<'_> {
-    let mut found = Readings {
-        all: Vec::new(),
-        complete: true,
-    };
+    let mut found = Readings { all: Vec::new(), complete: true };
     let mut open: Vec<Place> = [Grammar::Unix, Grammar::Go].map(Place::start).into();
     let mut followed = 0;
     while let Some(mut place) = open.pop() {
@@ -95,26 +92,15 @@ struct Item<'a> {
 impl<'a> Item<'a> {
     /// With its value in the same word, or without one.
     fn whole(meaning: Meaning, value: Option<&'a OsStr>) -> Self {
-        Self {
-            meaning,
-            value,
-            takes_next: false,
-            unknown: false,
-        }
+        Self { meaning, value, takes_next: false, unknown: false }
     }
 
     fn takes(meaning: Meaning) -> Self {
-        Self {
-            takes_next: true,
-            ..Self::whole(meaning, None)
-        }
+        Self { takes_next: true, ..Self::whole(meaning, None) }
     }
 
     fn unknown(self) -> Self {
-        Self {
-            unknown: true,
-            ..self
-        }
+        Self { unknown: true, ..self }
     }
 }
 
@@ -184,11 +170,8 @@ impl<'a> Place<'a> {
             (Meaning::Config, Some(_)) => self.reading.config = value,
             (Meaning::Log, Some(_)) => self.reading.log = value,
             (Meaning::LogFormat, Some(value)) => {
-                self.reading.log_format = if value == "json" {
-                    LogFormat::Json
-                } else {
-                    LogFormat::Text
-                };
+                self.reading.log_format =
+                    if value == "json" { LogFormat::Json } else { LogFormat::Text };
             }
             _ => {}
         }
@@ -202,9 +185,7 @@ impl Grammar {
         match (self, long) {
             (Self::Go, _) => long_items(names, long.unwrap_or(word), |known, name| known == name),
             (Self::Unix, Some(name)) => {
-                let exact = names
-                    .iter()
-                    .any(|(known, _)| known.as_bytes() == name_of(name).0);
+                let exact = names.iter().any(|(known, _)| known.as_bytes() == name_of(name).0);
                 long_items(names, name, |known, name| {
                     known == name || !exact && known.len() > 1 && known.starts_with(name)
                 })
@@ -256,10 +237,7 @@ fn short_items<'a>(names: &Names, letters: &'a [u8]) -> Vec<Item<'a>> {
             Some((_, meaning)) => {
                 let guessed = !items.is_empty();
                 let of = values(*meaning, rest);
-                items.extend(
-                    of.into_iter()
-                        .map(|i| if guessed { i.unknown() } else { i }),
-                );
+                items.extend(of.into_iter().map(|i| if guessed { i.unknown() } else { i }));
                 return items;
             }
             // The rest of the word is its value, or more letters.

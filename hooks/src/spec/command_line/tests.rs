@@ -65,11 +65,7 @@ fn lines_that_only_some_runtimes_take() {
         "-l /l -r /r create -b /b id", // youki
         "-l/l -r/r create -c /c -p/p -b/b id",
     ] {
-        assert!(
-            made(line).contains(&"/b/config.json id".to_owned()),
-            "{line}: {:?}",
-            made(line)
-        );
+        assert!(made(line).contains(&"/b/config.json id".to_owned()), "{line}: {:?}", made(line));
         assert_eq!(parse(line).doubt, None, "{line}");
     }
 }
@@ -78,20 +74,11 @@ fn lines_that_only_some_runtimes_take() {
 fn lines_that_runtimes_read_differently_have_every_bundle() {
     for (line, expected) in [
         // runc and youki leave the sign out, crun does not.
-        (
-            "create -b=/b id",
-            &["/b/config.json id", "=/b/config.json id"][..],
-        ),
+        ("create -b=/b id", &["/b/config.json id", "=/b/config.json id"][..]),
         // runc takes this for a name, crun for -b with a value.
-        (
-            "create -bundle=/b id",
-            &["/b/config.json id", "undle=/b/config.json id"],
-        ),
+        ("create -bundle=/b id", &["/b/config.json id", "undle=/b/config.json id"]),
         // Either an option or the value of an option.
-        (
-            "create --new --bundle=/b id",
-            &["/b/config.json id", "config.json id"],
-        ),
+        ("create --new --bundle=/b id", &["/b/config.json id", "config.json id"]),
         ("run -f c.json id", &["c.json id"]),
         ("run -b /b -f c.json id", &["c.json id", "/b/c.json id"]),
         ("run -b /b --config=/c.json id", &["/c.json id"]),

@@ -34,10 +34,7 @@ impl Cgroup {
             .map(|point| Path::new(point).join(&name))
             .find(|folder| fs::create_dir(folder).is_ok());
         need::need(made.is_some(), "a cgroup2 file system that can be written");
-        Some(Self {
-            folder: made?,
-            nodes,
-        })
+        Some(Self { folder: made?, nodes })
     }
 
     fn open(&self) -> OwnedFd {
@@ -136,9 +133,8 @@ fn runtime_program(minor: i32) -> Vec<Instruction> {
 }
 
 /// The same numbers as a block device, its neighbours, and its numbers swapped.
-const NEAR: [&str; 7] = [
-    "c126:125", "b126:125", "c126:124", "c126:126", "c125:125", "c127:125", "c125:126",
-];
+const NEAR: [&str; 7] =
+    ["c126:125", "b126:125", "c126:124", "c126:126", "c125:125", "c127:125", "c125:126"];
 
 #[test]
 fn only_what_is_asked_for_opens_beside_what_opened_before() {
@@ -160,14 +156,7 @@ fn each_of_several_devices_opens() {
     let wanted = ["c126:3", "b125:4", "c126:1048575"];
     let devices: Vec<_> = wanted.iter().map(|name| device(name)).collect();
     allow(&cgroup.open(), &devices).unwrap();
-    let shut = [
-        "b126:3",
-        "c125:4",
-        "c126:4",
-        "b125:3",
-        "c126:1048574",
-        "c126:0",
-    ];
+    let shut = ["b126:3", "c125:4", "c126:4", "b125:3", "c126:1048574", "c126:0"];
     assert_eq!(cgroup.opened(&[&wanted[..], &shut].concat()), wanted);
 }
 
@@ -198,12 +187,7 @@ fn twice_is_once() {
         // Another device makes another program.
         allow(&cgroup.open(), &[device("c126:5")]).unwrap();
         assert_ne!(cgroup.ids(), once);
-        assert_eq!(
-            cgroup
-                .opened(&["c126:125", "c126:4", "c126:5", "c126:6"])
-                .len(),
-            3
-        );
+        assert_eq!(cgroup.opened(&["c126:125", "c126:4", "c126:5", "c126:6"]).len(), 3);
     }
 }
 
@@ -213,70 +197,6 @@ fn a_cgroup_without_programs_gets_none() {
     allow(&cgroup.open(), &[device("c126:125")]).unwrap();
     assert_eq!(cgroup.ids(), Vec::<u32>::new());
     assert_eq!(cgroup.opened(&NEAR).len(), NEAR.len());
-}
-
-#[test]
-fn a_folder_that_is_no_cgroup_is_an_error() {
-    let folder = tempfile::tempdir().unwrap();
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-    let fd = rustix::fs::open(folder.path(), flags, Mode::empty()).unwrap();
-    assert!(allow(&fd, &[device("c126:125")]).is_err());
-}
-
-#[test]
-fn the_program_is_found_by_its_name() {
-    let Some(_cgroup) = Cgroup::make() else {
-        return;
-    };
-    let program = load(&runtime_program(0)).unwrap();
-    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", program.as_raw_fd())).unwrap();
-    assert!(info.contains("prog_type:\t15\n"), "{info}");
-    assert_eq!(instructions(&program), Ok(runtime_program(0)));
-    assert_eq!(name_of(&program), "oci_decorator");
-}
-
-/// `struct bpf_prog_info`, up to the name.
-#[repr(C)]
-#[derive(Default)]
-struct Named {
-    beginning: ProgramInformation,
-    load_time: u64,
-    user: u32,
-    map_count: u32,
-    maps: u64,
-    name: [u8; 16],
-}
-
-fn name_of(program: &OwnedFd) -> String {
-    let mut named = Named::default();
-    let mut attributes = Information {
-        program: program.as_raw_fd(),
-        size: u32::try_from(size_of::<Named>()).unwrap(),
-        address: &raw mut named as u64,
-    };
-    // SAFETY: `named` has the size that is passed, and no address in it.
-    unsafe { bpf(number::INFORMATION, &mut attributes) }.unwrap();
-    let name = named.name.into_iter().take_while(|byte| *byte != 0);
-    String::from_utf8(name.collect()).unwrap()
-}
-
-/// Tries a program with the largest number of instructions, and one with one more.
-#[test]
-fn programs_are_read_up_to_a_size() {
-    let Some(_cgroup) = Cgroup::make() else {
-        return;
-    };
-    let set = runtime_program(0)[1];
-    let end = *runtime_program(0).last().unwrap();
-    for (count, expected) in [
-        (MAX_INSTRUCTIONS, Ok(MAX_INSTRUCTIONS)),
-        (MAX_INSTRUCTIONS + 1, Err(Errno::FBIG)),
-    ] {
-        let mut program = vec![set; count - 1];
-        program.push(end);
-        let program = load(&program).unwrap();
-        assert_eq!(instructions(&program).map(|all| all.len()), expected);
-    }
 }
 
 #[test]

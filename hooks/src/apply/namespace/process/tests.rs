@@ -13,17 +13,6 @@ impl Sleeper {
         Self::begin(UnshareFlags::NEWNS)
     }
 
-    /// A process that also has a user namespace, in which root is this user and the group with the
-    /// next number.
-    pub fn with_users(root: u32) -> Self {
-        let sleeper = Self::begin(UnshareFlags::NEWNS | UnshareFlags::NEWUSER);
-        let pid = sleeper.0.id();
-        for (map, root) in [("uid_map", root), ("gid_map", root + 1)] {
-            std::fs::write(format!("/proc/{pid}/{map}"), format!("0 {root} 1000")).unwrap();
-        }
-        sleeper
-    }
-
     fn begin(namespaces: UnshareFlags) -> Self {
         let mut command = Command::new("sleep");
         command.arg("60");
@@ -59,88 +48,6 @@ pub fn apart<T: Send>(work: impl FnOnce(Pid) -> T + Send) -> T {
 }
 
 #[test]
-fn a_container_without_users_of_its_own_has_our_root() {
-    if !crate::need::root("namespaces") {
-        return;
-    }
-    let sleeper = Sleeper::with_mounts();
-    let process = sleeper.open();
-    assert!(!process.has_own_users());
-    assert_eq!(process.is_rootless(), is_rootless());
-    for rootless in [true, false] {
-        let process = Process {
-            rootless,
-            ..sleeper.open()
-        };
-        assert_eq!(process.is_rootless(), rootless);
-    }
-    let own = std::fs::read_to_string(format!("/proc/{}/cgroup", sleeper.0.id()));
-    assert_eq!(process.cgroups, own.unwrap());
-    let flags = rustix::io::fcntl_getfd(&process.mounts).unwrap();
-    assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
-}
-
-#[test]
-fn files_are_made_in_its_mounts_as_its_root() {
-    use std::os::unix::fs::{chown, MetadataExt};
-    if !crate::need::root("namespaces") {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path();
-    for sleeper in [Sleeper::with_mounts(), Sleeper::with_users(100_000)] {
-        let mut process = sleeper.open();
-        let expected = process.has_own_users().then_some((100_000, 100_001));
-        assert_eq!(process.root, expected);
-        // The mount namespace is that of a thread that mounts a file system there.
-        let mounts = apart(|own| {
-            rustix::mount::mount(
-                "none",
-                path,
-                "tmpfs",
-                rustix::mount::MountFlags::empty(),
-                None,
-            )
-            .unwrap();
-            std::fs::write(path.join("within"), "").unwrap();
-            chown(path, Some(100_000), Some(100_001)).unwrap();
-            open(own, "ns/mnt").unwrap()
-        });
-        process.mounts = mounts;
-        let owner = std::thread::scope(|scope| {
-            let run = || {
-                assert!(!path.join("within").exists());
-                // SAFETY: descriptors stay shared. A thread can't join a mount namespace while it
-                // shares its working folder with other threads.
-                unsafe { unshare_unsafe(UnshareFlags::FS) }.unwrap();
-                process.join().unwrap();
-                assert!(path.join("within").exists());
-                std::fs::write(path.join("made"), "").unwrap();
-                let about = std::fs::metadata(path.join("made")).unwrap();
-                (about.uid(), about.gid())
-            };
-            scope.spawn(run).join()
-        });
-        assert_eq!(owner.unwrap(), expected.unwrap_or((0, 0)));
-    }
-}
-
-/// Another user has no more rights even in the host's namespace.
-#[test]
-fn a_user_other_than_root_is_rootless() {
-    if !crate::need::root("setresuid") {
-        return;
-    }
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let user = rustix::process::Uid::from_raw(12345);
-            rustix::thread::set_thread_res_uid(user, user, user).unwrap();
-            assert!(is_rootless());
-        });
-    });
-}
-
-#[test]
 fn maps_of_users_are_read() {
     for (map, root) in [
         ("         0          0 4294967295\n", Some(0)),
@@ -164,10 +71,7 @@ fn a_process_that_has_ended_is_known_by_its_handle() {
     child.kill().unwrap();
     // The process is still in /proc until it is waited for.
     rustix::event::poll(
-        &mut [rustix::event::PollFd::new(
-            &handle,
-            rustix::event::PollFlags::IN,
-        )],
+        &mut [rustix::event::PollFd::new(&handle, rustix::event::PollFlags::IN)],
         None,
     )
     .unwrap();
@@ -176,26 +80,4 @@ fn a_process_that_has_ended_is_known_by_its_handle() {
     assert_eq!(ended(&handle), Err(Errno::SRCH));
     let error = Process::open(pid).unwrap_err();
     assert!(error.to_string().contains("is gone"), "{error}");
-}
-
-#[test]
-fn our_own_mount_namespace_is_refused() {
-    let error = Process::open(rustix::process::getpid()).unwrap_err();
-    assert!(error.to_string().contains("no mount namespace of its own"));
-    let own = open(rustix::process::getpid(), "ns/mnt").unwrap();
-    assert_eq!(same(&own, "/proc/self/ns/mnt"), Ok(true));
-    assert_eq!(same(&own, "/proc/self/ns/user"), Ok(false));
-    assert!(same(&own, "/proc/self/ns/none").is_err());
-}
-
-#[test]
-fn the_end_of_a_process_is_reported() {
-    let pid = rustix::process::getpid();
-    for (error, part) in [
-        (Errno::NOENT, "is gone"),
-        (Errno::SRCH, "is gone"),
-        (Errno::ACCESS, "can't look at"),
-    ] {
-        assert!(gone(pid, error).to_string().contains(part), "{error}");
-    }
 }

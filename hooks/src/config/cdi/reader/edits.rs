@@ -9,28 +9,15 @@ use crate::model::edits::{Access, DescribedMount, Hook, NetDevice};
 use crate::spec::json::quote;
 
 /// Stages of hooks.
-const STAGES: [&str; 6] = [
-    "prestart",
-    "createRuntime",
-    "createContainer",
-    "startContainer",
-    "poststart",
-    "poststop",
-];
+const STAGES: [&str; 6] =
+    ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
 /// Names of interfaces: linux/if.h, `IFNAMSIZ`.
 const MAX_INTERFACE: usize = 15;
 
 impl Reader {
     pub(super) fn edits(&mut self, key: &str, node: Option<&Node>) -> ContainerEdits {
-        let fields = [
-            "env",
-            "deviceNodes",
-            "mounts",
-            "hooks",
-            "additionalGids",
-            "intelRdt",
-            "netDevices",
-        ];
+        let fields =
+            ["env", "deviceNodes", "mounts", "hooks", "additionalGids", "intelRdt", "netDevices"];
         let Some(node) = node else {
             return ContainerEdits::default();
         };
@@ -41,18 +28,9 @@ impl Reader {
         };
         ContainerEdits {
             env: self.variables(&format!("{key}.env"), get(members, "env")),
-            nodes: list(self, "deviceNodes")
-                .into_iter()
-                .map(|(k, n)| self.node(&k, n))
-                .collect(),
-            mounts: list(self, "mounts")
-                .into_iter()
-                .map(|(k, n)| self.mount(&k, n))
-                .collect(),
-            hooks: list(self, "hooks")
-                .into_iter()
-                .map(|(k, n)| self.hook(&k, n))
-                .collect(),
+            nodes: list(self, "deviceNodes").into_iter().map(|(k, n)| self.node(&k, n)).collect(),
+            mounts: list(self, "mounts").into_iter().map(|(k, n)| self.mount(&k, n)).collect(),
+            hooks: list(self, "hooks").into_iter().map(|(k, n)| self.hook(&k, n)).collect(),
             groups: list(self, "additionalGids")
                 .into_iter()
                 .filter_map(|(k, n)| self.group(&k, n))
@@ -63,17 +41,8 @@ impl Reader {
     }
 
     fn node(&mut self, key: &str, node: &Node) -> DeviceNode {
-        let fields = [
-            "path",
-            "hostPath",
-            "type",
-            "major",
-            "minor",
-            "fileMode",
-            "permissions",
-            "uid",
-            "gid",
-        ];
+        let fields =
+            ["path", "hostPath", "type", "major", "minor", "fileMode", "permissions", "uid", "gid"];
         let members = self.object(key, node, &fields);
         let kind = self.node_type(key, members);
         let permissions = self.permissions(key, members);
@@ -125,12 +94,7 @@ impl Reader {
         } else {
             self.required(key, members, "hostPath")
         };
-        DescribedMount {
-            source,
-            target: self.path(key, members, "containerPath"),
-            kind,
-            options,
-        }
+        DescribedMount { source, target: self.path(key, members, "containerPath"), kind, options }
     }
 
     fn hook(&mut self, key: &str, node: &Node) -> Hook {

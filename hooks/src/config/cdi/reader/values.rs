@@ -20,10 +20,7 @@ impl Reader {
     pub(super) fn path(&mut self, key: &str, members: Members, field: &str) -> String {
         let path = self.required(key, members, field);
         if !path.is_empty() && (!path.starts_with('/') || path.contains('\0')) {
-            self.wrong(
-                &format!("{key}.{field}"),
-                format!("{path:?} is not an absolute path"),
-            );
+            self.wrong(&format!("{key}.{field}"), format!("{path:?} is not an absolute path"));
         }
         path
     }
@@ -91,9 +88,7 @@ impl Reader {
             None => Vec::new(),
             Some(Node::List(items)) => {
                 let numbered = items.iter().enumerate();
-                numbered
-                    .map(|(at, item)| (format!("{key}[{at}]"), item))
-                    .collect()
+                numbered.map(|(at, item)| (format!("{key}[{at}]"), item)).collect()
             }
             Some(other) => {
                 self.expected(key, "a list", other);
@@ -107,10 +102,7 @@ impl Reader {
             self.expected(key, "an object", node);
             return &[];
         };
-        for (name, _) in members
-            .iter()
-            .filter(|(name, _)| !fields.contains(&name.as_str()))
-        {
+        for (name, _) in members.iter().filter(|(name, _)| !fields.contains(&name.as_str())) {
             let problem = format!("CDI has no such field; known are {}", fields.join(", "));
             self.wrong(&joined(key, name), problem);
         }

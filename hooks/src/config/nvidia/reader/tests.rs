@@ -1,8 +1,5 @@
 use super::*;
-use crate::config::nvidia::{is_known, without_meaning, Compat, Mode, CAPABILITIES};
-use crate::log::level::Level;
-
-const RUNTIME: &str = "[nvidia-container-runtime]\n";
+use crate::config::nvidia::{is_known, without_meaning, Compat};
 
 fn sound(text: &str) -> Config {
     let reading = Reading::of(text);
@@ -12,21 +9,13 @@ fn sound(text: &str) -> Config {
 
 #[test]
 fn which_file_it_is() {
-    let path = |text: &str, named| Place {
-        path: text.into(),
-        named,
-    };
+    let path = |text: &str, named| Place { path: text.into(), named };
     let (variable, xdg) = (Some(OsStr::new("/v")), Some(OsStr::new("/x")));
     let empty = Some(OsStr::new(""));
     for (option, variable, xdg, expected) in [
         (None, None, None, path(DEFAULT_PATH, false)),
         (None, empty, empty, path(DEFAULT_PATH, false)),
-        (
-            None,
-            None,
-            xdg,
-            path("/x/nvidia-container-runtime/config.toml", false),
-        ),
+        (None, None, xdg, path("/x/nvidia-container-runtime/config.toml", false)),
         (None, variable, xdg, path("/v", true)),
         (Some("/o"), variable, xdg, path("/o", true)),
     ] {
@@ -34,171 +23,64 @@ fn which_file_it_is() {
     }
 }
 
+/// Words and lists of each key, and what the configuration has then.
+#[rustfmt::skip]
 #[test]
-fn every_key_that_means_something() {
-    let config = sound(
-        "disable-require = true\nswarm-resource = \"A, B,,\"\n\
-         accept-nvidia-visible-devices-envvar-when-unprivileged = false\n\
-         accept-nvidia-visible-devices-as-volume-mounts = true\n\
-         supported-driver-capabilities = \"utility, compute\"\n\
-         [nvidia-container-cli]\nno-cgroups = true\n\
-         [nvidia-container-runtime]\ndebug = \"/var/log/n.log\"\nlog-level = \"WARN\"\n\
-         runtimes = [\"crun\", \"/opt/runc\"]\nmode = \"cdi\"\n\
-         [nvidia-container-runtime.modes.csv]\nmount-spec-path = \"/csv\"\n\
-         [nvidia-container-runtime.modes.cdi]\ndefault-kind = \"a.b/c\"\n\
-         annotation-prefixes = [\"p/\"]\nspec-dirs = [\"/d\"]\n\
-         [nvidia-container-runtime.modes.jit-cdi]\nnvcdi-disable-hooks = [\"all\"]\n\
-         [nvidia-container-runtime.modes.legacy]\ncuda-compat-mode = \"disabled\"\n\
-         [nvidia-container-runtime-hook]\npath = \"/h\"\nskip-mode-detection = true\n\
-         [features]\nignore-imex-channel-requests = true\nno-additional-gids-for-device-nodes = true\n",
-    );
-    let words = |words: &[&str]| -> Vec<String> { words.iter().map(|&w| w.to_owned()).collect() };
-    let expected = Config {
-        disable_require: true,
-        swarm_resources: words(&["A", "B"]),
-        environment_when_unprivileged: false,
-        volume_mounts: true,
-        capabilities: words(&["utility", "compute"]),
-        no_cgroups: true,
-        log_file: Some("/var/log/n.log".into()),
-        log_level: Some(Level::Warning),
-        runtimes: Some(words(&["crun", "/opt/runc"])),
-        mode: Mode::Cdi,
-        csv_folder: "/csv".into(),
-        cdi_kind: "a.b/c".to_owned(),
-        cdi_prefixes: words(&["p/"]),
-        cdi_folders: vec!["/d".into()],
-        disabled_hooks: words(&["all"]),
-        compat: Compat::Disabled,
-        hook: "/h".to_owned(),
-        hook_acts_always: true,
-        ignore_imex: true,
-        no_groups: true,
-    };
-    assert_eq!(config, expected);
-    assert_eq!(sound(""), Config::default());
-}
-
-#[test]
-fn words_of_single_keys() {
-    let all = CAPABILITIES.map(str::to_owned);
-    assert_eq!(
-        sound("supported-driver-capabilities = \"all\"").capabilities,
-        all
-    );
-    assert_eq!(
-        sound("supported-driver-capabilities = \"\"")
-            .capabilities
-            .len(),
-        0
-    );
-    let debug = |value: &str| sound(&format!("{RUNTIME}debug = \"{value}\"")).log_file;
-    assert_eq!((debug("/dev/null"), debug("")), (None, None));
-    for (word, mode) in [
-        ("auto", Mode::Auto),
-        ("legacy", Mode::Legacy),
-        ("csv", Mode::Csv),
-        ("cdi", Mode::Cdi),
-        ("jit-cdi", Mode::JitCdi),
+fn every_key_sets_its_part_of_the_configuration() {
+    let runtime = "nvidia-container-runtime";
+    for (key, value, expected) in [
+        ("disable-require".to_owned(), "true", "disable_require: true"),
+        ("swarm-resource".to_owned(), "'A, B,,'", r#"swarm_resources: ["A", "B"]"#),
+        ("accept-nvidia-visible-devices-envvar-when-unprivileged".to_owned(), "false", "environment_when_unprivileged: false"),
+        ("accept-nvidia-visible-devices-as-volume-mounts".to_owned(), "true", "volume_mounts: true"),
+        ("supported-driver-capabilities".to_owned(), "'utility, compute'", r#"capabilities: ["utility", "compute"]"#),
+        ("supported-driver-capabilities".to_owned(), "''", "capabilities: []"),
+        ("nvidia-container-cli.no-cgroups".to_owned(), "true", "no_cgroups: true"),
+        (format!("{runtime}.debug"), "'/var/log/n.log'", r#"log_file: Some("/var/log/n.log")"#),
+        (format!("{runtime}.debug"), "'/dev/null'", "log_file: None"),
+        (format!("{runtime}.log-level"), "'WARN'", "log_level: Some(Warning)"),
+        (format!("{runtime}.runtimes"), "['crun', '/r']", r#"runtimes: Some(["crun", "/r"])"#),
+        (format!("{runtime}.mode"), "'legacy'", "mode: Legacy"),
+        (format!("{runtime}.mode"), "'csv'", "mode: Csv"),
+        (format!("{runtime}.mode"), "'cdi'", "mode: Cdi"),
+        (format!("{runtime}.mode"), "'jit-cdi'", "mode: JitCdi"),
+        (format!("{runtime}.modes.csv.mount-spec-path"), "'/csv'", r#"csv_folder: "/csv""#),
+        (format!("{runtime}.modes.cdi.default-kind"), "'a.b/c'", r#"cdi_kind: "a.b/c""#),
+        (format!("{runtime}.modes.cdi.annotation-prefixes"), "['p/']", r#"cdi_prefixes: ["p/"]"#),
+        (format!("{runtime}.modes.cdi.spec-dirs"), "['/d']", r#"cdi_folders: ["/d"]"#),
+        (format!("{runtime}.modes.jit-cdi.nvcdi-disable-hooks"), "['all']", r#"disabled_hooks: ["all"]"#),
+        (format!("{runtime}.modes.legacy.cuda-compat-mode"), "'disabled'", "compat: Disabled"),
+        (format!("{runtime}-hook.path"), "'/h'", r#"hook: "/h""#),
+        (format!("{runtime}-hook.path"), "''", r#"hook: "nvidia-container-runtime-hook""#),
+        (format!("{runtime}-hook.skip-mode-detection"), "true", "hook_acts_always: true"),
+        ("features.disable-cuda-compat-lib-hook".to_owned(), "true", "compat: Disabled"),
+        ("features.ignore-imex-channel-requests".to_owned(), "true", "ignore_imex: true"),
+        ("features.no-additional-gids-for-device-nodes".to_owned(), "true", "no_groups: true"),
     ] {
-        assert_eq!(sound(&format!("{RUNTIME}mode = \"{word}\"")).mode, mode);
+        let found = format!("{:?}", sound(&format!("{key} = {value}")));
+        assert!(found.contains(expected), "{key}: {found}");
     }
-    let off = "[features]\ndisable-cuda-compat-lib-hook = true\n\
-               [nvidia-container-runtime.modes.legacy]\ncuda-compat-mode = \"ldconfig\"";
+    assert_eq!(sound(""), Config::default());
+    // The feature overrides the mode.
+    let off = "[features]\ndisable-cuda-compat-lib-hook = true\n[nvidia-container-runtime.modes.legacy]\ncuda-compat-mode = \"ldconfig\"";
     assert_eq!(sound(off).compat, Compat::Disabled);
 }
 
 #[test]
 fn what_counts_otherwise_is_a_warning() {
-    let legacy = "[nvidia-container-runtime.modes.legacy]\n";
-    for (text, mode, level, expected) in [
+    for (text, expected) in [
         (
-            format!("{RUNTIME}log-level = \"loud\""),
-            Mode::Auto,
-            Level::Info,
+            "nvidia-container-runtime.log-level = 'loud'",
             "log-level: unknown level \"loud\", info counts",
         ),
-        (
-            format!("{legacy}cuda-compat-mode = \"mount\""),
-            Mode::Auto,
-            Level::Info,
-            "never mounted",
-        ),
-        (
-            format!("{RUNTIME}experimental = true"),
-            Mode::Auto,
-            Level::Info,
-            "write mode = \"auto\"",
-        ),
-        (
-            format!("{RUNTIME}experimental = true\ndiscover-mode = \"csv\""),
-            Mode::Csv,
-            Level::Info,
-            "write mode = \"csv\"",
-        ),
-        (
-            format!("{RUNTIME}experimental = true\ndiscover-mode = \"legacy\""),
-            Mode::Legacy,
-            Level::Info,
-            "write mode = \"legacy\"",
-        ),
-        (
-            format!("{RUNTIME}experimental = true\nmode = \"cdi\""),
-            Mode::Cdi,
-            Level::Info,
-            "does not count beside mode = \"cdi\"",
-        ),
-        (
-            format!("{RUNTIME}discover-mode = \"csv\""),
-            Mode::Auto,
-            Level::Info,
-            "without experimental = true",
-        ),
-        (
-            "[nvidia-container-cli]\ncolour = 1".to_owned(),
-            Mode::Auto,
-            Level::Info,
-            "nvidia-container-cli.colour: unknown key",
-        ),
-        (
-            "[colours]\nred = 1".to_owned(),
-            Mode::Auto,
-            Level::Info,
-            "colours: unknown key",
-        ),
+        ("nvidia-container-runtime.modes.legacy.cuda-compat-mode = 'mount'", "never mounted"),
+        ("nvidia-container-cli.colour = 1", "nvidia-container-cli.colour: unknown key"),
+        ("[colours]\nred = 1", "colours: unknown key"),
     ] {
-        let reading = Reading::of(&text);
+        let reading = Reading::of(text);
         assert_eq!(reading.mistakes, Vec::<String>::new(), "{text}");
-        assert_eq!(reading.warnings.len(), 1, "{text}");
-        assert!(
-            reading.warnings[0].contains(expected),
-            "{:?}",
-            reading.warnings
-        );
-        assert_eq!(
-            (
-                reading.config.mode,
-                reading.config.log_level.unwrap_or(Level::Info)
-            ),
-            (mode, level)
-        );
-    }
-    let quiet = Reading::of(&format!("{RUNTIME}experimental = false"));
-    assert_eq!(quiet.warnings, Vec::<String>::new());
-}
-
-#[test]
-fn kinds_of_cdi() {
-    let kind = |text: &str| {
-        mistakes(&format!(
-            "[nvidia-container-runtime.modes.cdi]\ndefault-kind = {text:?}"
-        ))
-    };
-    for good in ["nvidia.com/gpu", "a/b", "a_-.9/c-9"] {
-        assert_eq!(kind(good).len(), 0, "{good}");
-    }
-    for bad in ["", "/", "a/", "/b", "9a/b", "a-/b", "a/b/c", "a/b=c"] {
-        assert_eq!(kind(bad).len(), 1, "{bad}");
+        let [warning] = reading.warnings.as_slice() else { panic!("{:?}", reading.warnings) };
+        assert!(warning.contains(expected), "{warning}");
     }
 }
 
@@ -207,9 +89,7 @@ fn keys_without_meaning_are_listed_with_the_reason() {
     let reading =
         Reading::of("[nvidia-container-cli]\nldconfig = \"@/sbin/ldconfig\"\nno-cgroups = false");
     assert_eq!(reading.idle, ["nvidia-container-cli.ldconfig"]);
-    assert!(without_meaning("nvidia-container-cli.ldconfig")
-        .unwrap()
-        .contains("without ldconfig"));
+    assert!(without_meaning("nvidia-container-cli.ldconfig").unwrap().contains("without ldconfig"));
     assert_eq!(without_meaning("nvidia-container-cli.no-cgroups"), None);
     assert!(is_known("nvidia-container-cli") && is_known("features"));
     assert!(!is_known("colour") && !is_known("nvidia-container"));

@@ -1,7 +1,6 @@
 use super::*;
 use std::fs;
-use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::os::unix::fs::{symlink, MetadataExt};
 
 use tempfile::TempDir;
 
@@ -11,7 +10,6 @@ const CONF: &str = "etc/ld.so.conf";
 const DROP_IN: &str = "etc/ld.so.conf.d/00-oci-decorator.conf";
 const HEADER: &str =
     "# Written by oci-decorator: folders of the drivers that this container was given.\n";
-const MUSL: &str = "etc/ld-musl-x86_64.path";
 
 /// An image with those files.
 fn image(files: &[(&str, &[u8])]) -> TempDir {
@@ -26,12 +24,7 @@ fn image(files: &[(&str, &[u8])]) -> TempDir {
 
 fn library(path: &str) -> Library {
     let (_, name) = split(path).unwrap();
-    Library {
-        path: path.to_owned(),
-        soname: name.to_owned(),
-        flags: FLAGS,
-        is_link: false,
-    }
+    Library { path: path.to_owned(), soname: name.to_owned(), flags: FLAGS, is_link: false }
 }
 
 /// A cache that lists these paths.
@@ -50,10 +43,7 @@ fn update_with(tree: &TempDir, paths: &[&str]) -> Vec<String> {
 fn listed(tree: &TempDir) -> Vec<String> {
     let bytes = fs::read(tree.path().join(CACHE)).unwrap();
     let cache = parse(&bytes).unwrap();
-    let paths = cache
-        .entries
-        .iter()
-        .map(|e| String::from_utf8_lossy(e.path));
+    let paths = cache.entries.iter().map(|e| String::from_utf8_lossy(e.path));
     let mut paths: Vec<_> = paths.map(std::borrow::Cow::into_owned).collect();
     paths.sort();
     paths
@@ -67,17 +57,10 @@ fn text(tree: &TempDir, path: &str) -> Option<String> {
 #[test]
 fn folders_that_the_image_knows_are_named_in_no_drop_in() {
     let tree = image(&[
-        (
-            CACHE,
-            &cache_of(&["/opt/known/libi.so.1", "/usr/lib/libc.so.6"]),
-        ),
+        (CACHE, &cache_of(&["/opt/known/libi.so.1", "/usr/lib/libc.so.6"])),
         (CONF, b"include ld.so.conf.d/*.conf\n"),
     ]);
-    let ours = [
-        "/lib/liba.so.1",
-        "/opt/known/libb.so.1",
-        "/usr/lib/libc.so.7",
-    ];
+    let ours = ["/lib/liba.so.1", "/opt/known/libb.so.1", "/usr/lib/libc.so.7"];
     assert_eq!(update_with(&tree, &ours), [""; 0]);
     assert_eq!(text(&tree, DROP_IN), None);
     update_with(&tree, &["/opt/known/libb.so.1", "/opt/new/libd.so.1"]);
@@ -107,10 +90,7 @@ fn a_drop_in_is_written_only_where_it_is_included() {
     // A drop-in that can't be read or written doesn't stop the cache from being written.
     let folder = image(&[(CACHE, b""), ("etc/ld.so.conf/x", b"")]);
     let notes = update_with(&folder, &["/opt/d/liba.so.1"]);
-    assert!(
-        matches!(&notes[..], [note] if note.starts_with("a later ldconfig")),
-        "{notes:?}"
-    );
+    assert!(matches!(&notes[..], [note] if note.starts_with("a later ldconfig")), "{notes:?}");
     assert_eq!(listed(&folder), ["/opt/d/liba.so.1"]);
 }
 
@@ -156,23 +136,6 @@ fn no_more_than_some_entries_are_looked_at() {
     assert_eq!(listed(&tree).len(), 1 + 3);
 }
 
-#[test]
-fn a_cache_that_can_not_be_read_is_replaced_and_one_of_another_kind_is_not() {
-    let garbage = image(&[(CACHE, b"garbage")]);
-    let notes = update_with(&garbage, &["/opt/d/liba.so.1"]);
-    assert!(
-        matches!(&notes[..], [note] if note.contains("was replaced by one with the driver's")),
-        "{notes:?}"
-    );
-    assert_eq!(listed(&garbage), ["/opt/d/liba.so.1"]);
-    let folder = image(&[("etc/ld.so.cache/x", b"")]);
-    let notes = update_with(&folder, &["/opt/d/liba.so.1"]);
-    assert!(
-        matches!(&notes[..], [note] if note.starts_with("can't update the image's library cache")),
-        "{notes:?}"
-    );
-}
-
 /// A desktop's cache is some hundred kilobytes; one larger than the limit is not read.
 #[test]
 fn a_cache_up_to_the_limit_is_read() {
@@ -182,67 +145,6 @@ fn a_cache_up_to_the_limit_is_read() {
         let tree = image(&[(CACHE, &bytes)]);
         let notes = update_with(&tree, &["/opt/d/liba.so.1"]);
         assert_eq!(notes.is_empty(), is_read, "{notes:?}");
-    }
-}
-
-/// The cache keeps its owner and its permissions. A new cache has those of its folder.
-#[test]
-fn the_cache_keeps_its_owner() {
-    if !crate::need::root("chown") {
-        return;
-    }
-    let about = |path: &Path| {
-        let about = fs::metadata(path).unwrap();
-        (about.uid(), about.gid(), about.mode() & 0o7777)
-    };
-    let tree = image(&[(CACHE, b""), ("lib/ld-musl-x86_64.so.1", b"")]);
-    let cache = tree.path().join(CACHE);
-    fs::set_permissions(&cache, fs::Permissions::from_mode(0o6755)).unwrap();
-    std::os::unix::fs::chown(&cache, Some(7), Some(8)).unwrap();
-    update_with(&tree, &["/opt/d/liba.so.1"]);
-    assert_eq!(about(&cache), (7, 8, 0o644));
-    let closed = fs::Permissions::from_mode(0o600);
-    fs::set_permissions(&cache, closed).unwrap();
-    update_with(&tree, &["/opt/d/libb.so.1"]);
-    assert_eq!(about(&cache).2, 0o600);
-    let new = image(&[
-        ("lib64/ld-linux-x86-64.so.2", b""),
-        (CONF, b"include ld.so.conf.d/*\n"),
-    ]);
-    std::os::unix::fs::chown(new.path().join("etc"), Some(9), Some(10)).unwrap();
-    update_with(&new, &["/opt/d/liba.so.1"]);
-    for path in [CACHE, DROP_IN] {
-        assert_eq!(about(&new.path().join(path)), (9, 10, 0o644), "{path}");
-    }
-    assert_eq!(about(&tree.path().join(MUSL)).2, 0o644);
-}
-
-/// Lists up to 64 KiB are read. A larger file isn't a list of folders.
-#[test]
-fn lists_up_to_their_limit_are_read() {
-    let list = "/opt/d\n".repeat(6000);
-    let tree = image(&[("lib/ld-musl-x86_64.so.1", b""), (MUSL, list.as_bytes())]);
-    assert_eq!(update_with(&tree, &["/opt/d/liba.so.1"]), [""; 0]);
-    assert_eq!(text(&tree, MUSL).as_deref(), Some(&*list));
-    let conf = format!("{}include ld.so.conf.d/*.conf\n", "# long\n".repeat(6000));
-    let tree = image(&[(CACHE, b""), (CONF, conf.as_bytes())]);
-    assert_eq!(update_with(&tree, &["/opt/d/liba.so.1"]), [""; 0]);
-    assert!(text(&tree, DROP_IN).is_some());
-}
-
-#[test]
-fn folders_of_paths_end_without_slashes() {
-    for (path, folder) in [
-        ("/a/b", Some("/a")),
-        ("/a//b", Some("/a")),
-        ("/a///", Some("/a")),
-        ("/b", Some("")),
-        ("//b", Some("")),
-        ("b", None),
-        ("", None),
-    ] {
-        let found = folder_of(path.as_bytes());
-        assert_eq!(found, folder.map(str::as_bytes), "{path}");
     }
 }
 

@@ -1,11 +1,8 @@
 use super::*;
 use proptest::prelude::*;
 
-const V: RequestContext<'static> = RequestContext {
-    interface: Interface::Nvidia,
-    by: "V",
-    known: true,
-};
+const V: RequestContext<'static> =
+    RequestContext { interface: Interface::Nvidia, by: "V", known: true };
 
 fn part(uuid: &str, instances: (u32, u32), node: &str) -> Part {
     Part {
@@ -120,46 +117,26 @@ fn what_is_not_there_is_refused_with_what_is() {
         "V asks for the device \"GPU-aa\", which may be GPU-aa11, GPU-aa22: write more of the UUID";
     assert_eq!(error, expected);
     let bare = [Unit::default()];
-    let error = choose(
-        &these(&["GPU-a"]),
-        &bare,
-        RequestContext { known: false, ..V },
-    )
-    .unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("the host has 0: UUIDs and parts"),
-        "{error}"
-    );
+    let error =
+        choose(&these(&["GPU-a"]), &bare, RequestContext { known: false, ..V }).unwrap_err();
+    assert!(error.to_string().contains("the host has 0: UUIDs and parts"), "{error}");
     let error = choose(&these(&["0"]), &[], V).unwrap_err();
     let expected = "V asks for the device \"0\"; the host has no device of this vendor: load the driver: `provision load`";
     assert!(error.to_string().starts_with(expected), "{error}");
     let unknown = |name: &str, interface| {
-        let asker = RequestContext {
-            interface,
-            known: false,
-            ..V
-        };
+        let asker = RequestContext { interface, known: false, ..V };
         let error = choose(&these(&[name]), &bare, asker).unwrap_err();
         error.to_string()
     };
     for name in ["-1", "GPU-1", "3"] {
         let found = unknown(name, Interface::Amd);
         assert!(found.contains("`rocm-smi`"), "{found}");
-        assert!(
-            !found.contains("nvidia-smi") && !found.contains("UUID"),
-            "{found}"
-        );
+        assert!(!found.contains("nvidia-smi") && !found.contains("UUID"), "{found}");
     }
     let found = unknown("-1", Interface::Nvidia);
     assert!(found.contains("name one of them"), "{found}");
     let found = unknown(&"1".repeat(5_000_000), Interface::Nvidia);
-    assert!(
-        found.len() < 300 && found.contains("11…"),
-        "{}",
-        found.len()
-    );
+    assert!(found.len() < 300 && found.contains("11…"), "{}", found.len());
 }
 
 proptest! {

@@ -5,34 +5,19 @@ use super::*;
 use std::collections::BTreeMap;
 
 fn mount(target: &str) -> Mount {
-    Mount {
-        source: format!("/h{target}"),
-        target: target.to_owned(),
-    }
+    Mount { source: format!("/h{target}"), target: target.to_owned() }
 }
 
 fn user<'a>(destination: &'a str, source: &'a str) -> Mounted<'a> {
-    Mounted {
-        destination: destination.into(),
-        source: source.into(),
-        is_new: false,
-    }
+    Mounted { destination: destination.into(), source: source.into(), is_new: false }
 }
 
 fn tmpfs(destination: &str) -> Mounted<'_> {
-    Mounted {
-        is_new: true,
-        ..user(destination, "tmpfs")
-    }
+    Mounted { is_new: true, ..user(destination, "tmpfs") }
 }
 
 fn library(path: &str) -> Library {
-    Library {
-        path: path.to_owned(),
-        soname: "lib.so".to_owned(),
-        flags: 0,
-        is_link: false,
-    }
+    Library { path: path.to_owned(), soname: "lib.so".to_owned(), flags: 0, is_link: false }
 }
 
 fn device(path: &str) -> Device {
@@ -67,10 +52,7 @@ struct Outcome {
 }
 
 fn settle(mounts: Vec<Mounted>, image: &dyn Image) -> Outcome {
-    let present = Present {
-        mounts,
-        ..Present::default()
-    };
+    let present = Present { mounts, ..Present::default() };
     let (settled, notes) = edits().settle(&present, image);
     Outcome {
         mounts: settled.mounts.iter().map(|m| m.target.clone()).collect(),
@@ -112,12 +94,7 @@ fn what_the_user_mounted_stays() {
         assert_eq!(found.libraries, libraries, "{destination}");
         assert_eq!(found.directories, directories, "{destination}");
         let expected = usize::from(mounts.len() < 2);
-        assert_eq!(
-            found.notes.len(),
-            expected,
-            "{destination}: {:?}",
-            found.notes
-        );
+        assert_eq!(found.notes.len(), expected, "{destination}: {:?}", found.notes);
     }
 }
 
@@ -143,10 +120,7 @@ fn links_of_the_image_lead_to_what_is_mounted() {
     }
     // Our own path may have a link in it too.
     let image = Links([("/usr/lib", "/volume"), (DATA, "elsewhere")].into());
-    let found = settle(
-        vec![user("/volume", "/v"), user("/opt/elsewhere", "/e")],
-        &image,
-    );
+    let found = settle(vec![user("/volume", "/v"), user("/opt/elsewhere", "/e")], &image);
     assert_eq!(found.mounts, Vec::<String>::new());
     let found = settle(Vec::new(), &image);
     assert_eq!(found.mounts, ["/opt/elsewhere", "/volume/liba.so"]);
@@ -174,29 +148,15 @@ fn what_is_made_behind_a_link_is_made_where_it_leads() {
     std::fs::create_dir_all(tree.path().join("usr/lib")).unwrap();
     std::os::unix::fs::symlink("usr/lib", tree.path().join("lib")).unwrap();
     let image = Rootfs::open(tree.path()).unwrap();
-    for mounted in [
-        vec![],
-        vec![tmpfs("/dev")],
-        vec![user("/usr/lib/other", "/volume")],
-    ] {
-        let present = Present {
-            mounts: mounted,
-            ..Present::default()
-        };
+    for mounted in [vec![], vec![tmpfs("/dev")], vec![user("/usr/lib/other", "/volume")]] {
+        let present = Present { mounts: mounted, ..Present::default() };
         let edits = Edits {
-            mounts: vec![
-                mount("/lib/new/liba.so"),
-                mount("/opt/new/b"),
-                mount("/lib/c.so"),
-            ],
+            mounts: vec![mount("/lib/new/liba.so"), mount("/opt/new/b"), mount("/lib/c.so")],
             ..Edits::default()
         };
         let (settled, notes) = edits.settle(&present, &image);
         let targets: Vec<_> = settled.mounts.iter().map(|m| m.target.as_str()).collect();
-        assert_eq!(
-            targets,
-            ["/opt/new/b", "/usr/lib/c.so", "/usr/lib/new/liba.so"]
-        );
+        assert_eq!(targets, ["/opt/new/b", "/usr/lib/c.so", "/usr/lib/new/liba.so"]);
         assert!(notes.is_empty(), "{notes:?}");
     }
 }
@@ -208,10 +168,7 @@ fn new_file_systems_take_ours_in() {
     assert_eq!(found.notes, Vec::<String>::new());
     // At or in one of our paths, they stay like any other mount. The innermost mount decides.
     assert_eq!(settle(vec![tmpfs(DATA)], &Unseen).mounts, [LIBRARY]);
-    assert_eq!(
-        settle(vec![tmpfs("/opt/data/x")], &Unseen).mounts,
-        [LIBRARY]
-    );
+    assert_eq!(settle(vec![tmpfs("/opt/data/x")], &Unseen).mounts, [LIBRARY]);
     let nested = vec![tmpfs("/usr"), user("/usr/lib", "/volume")];
     assert_eq!(settle(nested, &Unseen).mounts, [DATA]);
     let nested = vec![user("/usr", "/volume"), tmpfs("/usr/lib")];
@@ -221,10 +178,7 @@ fn new_file_systems_take_ours_in() {
 #[test]
 fn what_is_there_already_is_not_mounted_again_and_nothing_is_said() {
     for mounts in [
-        vec![
-            user(LIBRARY, "/h/usr/lib/liba.so"),
-            user(DATA, "/h/opt/data"),
-        ],
+        vec![user(LIBRARY, "/h/usr/lib/liba.so"), user(DATA, "/h/opt/data")],
         vec![user("/usr/lib", "/h/usr/lib"), user(DATA, "/h/opt/data")],
     ] {
         let found = settle(mounts, &Unseen);
@@ -261,18 +215,12 @@ fn a_library_cache_of_the_users_stays() {
 #[test]
 fn destinations_below_the_roots_own_path_are_what_runc_makes_of_them() {
     let mut present = Present {
-        mounts: vec![
-            user("/b/rootfs/opt/x", "/mine"),
-            user("/b/rootfsx/opt/x", "/mine"),
-        ],
+        mounts: vec![user("/b/rootfs/opt/x", "/mine"), user("/b/rootfsx/opt/x", "/mine")],
         ..Present::default()
     };
     present.add_below("/b/rootfs");
     let destinations: Vec<&str> = present.mounts.iter().map(|m| &*m.destination).collect();
-    assert_eq!(
-        destinations,
-        ["/b/rootfs/opt/x", "/b/rootfsx/opt/x", "/opt/x"]
-    );
+    assert_eq!(destinations, ["/b/rootfs/opt/x", "/b/rootfsx/opt/x", "/opt/x"]);
     assert_eq!(present.mounts[2].source, "/mine");
 }
 
@@ -283,10 +231,8 @@ fn devices_of_the_users_stay_and_others_are_allowed() {
             mounts,
             devices: devices.iter().map(|&path| path.to_owned().into()).collect(),
         };
-        let edits = Edits {
-            devices: vec![device("/dev/x0"), device("/dev/x1")],
-            ..Edits::default()
-        };
+        let edits =
+            Edits { devices: vec![device("/dev/x0"), device("/dev/x1")], ..Edits::default() };
         let image = Links([("/nodes", "dev")].into());
         let (settled, _) = edits.settle(&present, &image);
         let path = |device: &Device| device.path.clone();
@@ -296,10 +242,7 @@ fn devices_of_the_users_stay_and_others_are_allowed() {
     };
     let names = |names: &[&str]| -> Vec<String> { names.iter().map(|&n| n.to_owned()).collect() };
     let both = names(&["/dev/x0", "/dev/x1"]);
-    assert_eq!(
-        settle(vec![tmpfs("/dev")], &[]),
-        (both.clone(), both.clone())
-    );
+    assert_eq!(settle(vec![tmpfs("/dev")], &[]), (both.clone(), both.clone()));
     // The rights that the user gave count too.
     let one = names(&["/dev/x1"]);
     assert_eq!(settle(vec![], &["/dev//x0/"]), (one.clone(), one.clone()));
@@ -309,47 +252,12 @@ fn devices_of_the_users_stay_and_others_are_allowed() {
     assert_eq!(settle(vec![user("/dev/", "/dev")], &[]), (vec![], both));
 }
 
-/// A caller that does not settle the edits knows the container's devices by name only.
-#[test]
-fn listed_devices_are_left_out_by_name() {
-    let present = Present {
-        devices: vec!["/dev//x0/".to_owned().into()],
-        ..Present::default()
-    };
-    let mut edits = Edits {
-        devices: vec![device("/dev/x0"), device("/dev/x1")],
-        ..Edits::default()
-    };
-    edits.leave_listed(&present);
-    assert_eq!(edits.devices, [device("/dev/x1")]);
-}
-
-#[test]
-fn folders_and_new_file_systems_are_listed_where_they_are() {
-    let image = Links([("/opt", "/private/opt")].into());
-    let present = Present {
-        mounts: vec![tmpfs("/dev/"), user("/mine", "/volume"), tmpfs("/run")],
-        ..Present::default()
-    };
-    let (settled, notes) = edits().settle(&present, &image);
-    assert_eq!(settled.directories(), ["/private/opt/bare"]);
-    assert_eq!(settled.new_file_systems(), ["/dev", "/run"]);
-    assert!(notes.is_empty(), "{notes:?}");
-}
-
 /// A CDI document and an engine may both ask for the same tmpfs. That is no conflict.
 #[test]
 fn a_file_system_that_is_made_the_same_way_is_no_conflict() {
-    for (mounted, notes) in [
-        (tmpfs("/scratch"), 0),
-        (
-            Mounted {
-                source: "other".into(),
-                ..tmpfs("/scratch")
-            },
-            1,
-        ),
-    ] {
+    for (mounted, notes) in
+        [(tmpfs("/scratch"), 0), (Mounted { source: "other".into(), ..tmpfs("/scratch") }, 1)]
+    {
         let edits = Edits {
             described: vec![DescribedMount {
                 source: "tmpfs".to_owned(),
@@ -358,10 +266,7 @@ fn a_file_system_that_is_made_the_same_way_is_no_conflict() {
             }],
             ..Edits::default()
         };
-        let present = Present {
-            mounts: vec![mounted],
-            ..Present::default()
-        };
+        let present = Present { mounts: vec![mounted], ..Present::default() };
         let (settled, found) = edits.settle(&present, &Unseen);
         assert!(settled.described().is_empty());
         assert_eq!(found.len(), notes, "{found:?}");
@@ -379,15 +284,6 @@ fn a_mount_behind_a_link_and_dots_is_where_either_runtime_puts_it() {
     }
 }
 
-/// A volume covers a tmpfs that was mounted in it earlier, so our file would be made in the volume.
-#[test]
-fn a_later_mount_covers_what_lies_in_it() {
-    let covered = vec![tmpfs("/usr/lib"), user("/usr", "/volume")];
-    assert_eq!(settle(covered, &Unseen).mounts, [DATA]);
-    let within = vec![user("/usr", "/volume"), tmpfs("/usr/lib")];
-    assert_eq!(settle(within, &Unseen).mounts, [DATA, LIBRARY]);
-}
-
 fn described(target: &str) -> DescribedMount {
     DescribedMount {
         source: format!("/h{target}"),
@@ -398,19 +294,13 @@ fn described(target: &str) -> DescribedMount {
 }
 
 fn link(path: &str) -> Link {
-    Link {
-        path: path.to_owned(),
-        target: "x".to_owned(),
-    }
+    Link { path: path.to_owned(), target: "x".to_owned() }
 }
 
 /// Mounts from CDI give way to the user's own, as our mounts do.
 #[test]
 fn described_mounts_and_links_hide_nothing_of_the_users() {
-    let image = Links(BTreeMap::from([
-        ("/lib", "usr/lib"),
-        ("/usr/lib/old", "libold.so"),
-    ]));
+    let image = Links(BTreeMap::from([("/lib", "usr/lib"), ("/usr/lib/old", "libold.so")]));
     let edits = Edits {
         mounts: vec![mount("/opt/ours")],
         described: [
@@ -424,9 +314,7 @@ fn described_mounts_and_links_hide_nothing_of_the_users() {
         .map(described)
         .into(),
         libraries: vec![library("/lib/liba.so"), library("/mine/in")],
-        links: ["/lib/old", "/mine/link", "/user", "/dev/by/x", "/new"]
-            .map(link)
-            .into(),
+        links: ["/lib/old", "/mine/link", "/user", "/dev/by/x", "/new"].map(link).into(),
         groups: vec![44],
         ..Edits::default()
     };
@@ -440,17 +328,9 @@ fn described_mounts_and_links_hide_nothing_of_the_users() {
         ..Present::default()
     };
     let (settled, notes) = edits.settle(&present, &image);
-    let targets: Vec<_> = settled
-        .described()
-        .iter()
-        .map(|m| m.target.as_str())
-        .collect();
+    let targets: Vec<_> = settled.described().iter().map(|m| m.target.as_str()).collect();
     assert_eq!(targets, ["/usr/lib/liba.so", "/usr/lib/deep/libb.so"]);
-    let libraries: Vec<_> = settled
-        .libraries()
-        .iter()
-        .map(|l| l.path.as_str())
-        .collect();
+    let libraries: Vec<_> = settled.libraries().iter().map(|l| l.path.as_str()).collect();
     assert_eq!(libraries, ["/lib/liba.so"]);
     let paths = |links: &[Link]| links.iter().map(|l| l.path.clone()).collect::<Vec<_>>();
     // The image's link is replaced, and its target is not.
@@ -471,9 +351,7 @@ fn many_mounts_and_devices_are_settled_in_no_time() {
     let ours = (0..2_000).map(|at| format!("/mnt/{at}/ours"));
     let mut edits = edits();
     edits.mounts.extend(ours.clone().map(|path| mount(&path)));
-    edits.devices = ours
-        .map(|path| device(&path.replace("ours", "node")))
-        .collect();
+    edits.devices = ours.map(|path| device(&path.replace("ours", "node"))).collect();
     edits.directories.extend(paths.iter().cloned());
     let around = |at| DescribedMount {
         target: format!("/cdi/{at}"),

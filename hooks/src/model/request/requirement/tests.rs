@@ -9,10 +9,7 @@ const HOST: Known = Known {
 };
 
 fn check(text: &str, known: &Known) -> Outcome {
-    let requirement = Requirement {
-        by: "NVIDIA_REQUIRE_CUDA".to_owned(),
-        text: text.to_owned(),
-    };
+    let requirement = Requirement { by: "NVIDIA_REQUIRE_CUDA".to_owned(), text: text.to_owned() };
     requirement.check(known)
 }
 
@@ -79,57 +76,20 @@ fn a_part_that_is_not_a_condition_is_named_when_it_counts() {
 
 #[test]
 fn what_the_host_does_not_know_counts_as_met() {
-    let host = Known {
-        driver: Some("535.261.03-custom"),
-        cuda: Some("12.2"),
-        ..Known::default()
-    };
+    let host = Known { driver: Some("535.261.03-custom"), cuda: Some("12.2"), ..Known::default() };
     for (text, outcome) in [
         ("cuda>=12.0", Outcome::Met),
-        (
-            "driver>=900",
-            Outcome::MetUnlessKnown(vec![Subject::Driver]),
-        ),
-        (
-            "brand=tesla,arch>=9",
-            Outcome::MetUnlessKnown(vec![Subject::Brand, Subject::Arch]),
-        ),
+        ("driver>=900", Outcome::MetUnlessKnown(vec![Subject::Driver])),
+        ("brand=tesla,arch>=9", Outcome::MetUnlessKnown(vec![Subject::Brand, Subject::Arch])),
         ("cuda>=13,brand=tesla", Outcome::Unmet),
-        (
-            "brand=tesla cuda>=12",
-            Outcome::MetUnlessKnown(vec![Subject::Brand]),
-        ),
+        ("brand=tesla cuda>=12", Outcome::MetUnlessKnown(vec![Subject::Brand])),
     ] {
         assert_eq!(check(text, &host), outcome, "{text}");
     }
     assert_eq!(host.to_string(), "cuda 12.2, driver 535.261.03-custom");
 }
 
-#[test]
-fn subjects_are_known_by_their_words() {
-    for (word, subject) in Subject::WORDS {
-        assert_eq!(subject.word(), word);
-        let requirement = Requirement {
-            by: String::new(),
-            text: format!("x=1 arch=1,{word}=1"),
-        };
-        assert!(requirement.is_about(subject));
-        assert_eq!(
-            requirement.is_about(Subject::Brand),
-            subject == Subject::Brand
-        );
-    }
-}
-
 proptest! {
-    #[test]
-    fn any_text_has_an_outcome(text in "(?s).{0,60}", odd in "[a-z<>=!,. 0-9]{0,40}") {
-        for text in [text, odd.clone(), format!("cuda>={odd}"), format!("brand={odd}")] {
-            let _ = check(&text, &HOST);
-            prop_assert!(check(&text, &Known::default()) != Outcome::Unmet);
-        }
-    }
-
     #[test]
     fn versions_are_ordered(a in "[0-9]{1,3}(\\.[0-9]{1,3}){0,3}", b in "[0-9]{1,3}(\\.[0-9]{1,3}){0,3}") {
         prop_assert_eq!(compare(&a, &b), compare(&b, &a).reverse());
