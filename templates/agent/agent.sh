@@ -75,9 +75,11 @@ prepare() {
     for name in $names; do
         give "$config/$name" 0644 "/etc/provision/trust.d/$name" || return 1
     done
-    [ ! -e "$own/oci-decorator" ] \
-        || cmp -s "$own/oci-decorator" "$root/opt/provision/bin/oci-decorator" \
-        || give "$own/oci-decorator" 0755 /opt/provision/bin/oci-decorator
+    [ -e "$own/oci-decorator" ] || return 0
+    cmp -s "$own/oci-decorator" "$root/opt/provision/bin/oci-decorator" \
+        || give "$own/oci-decorator" 0755 /opt/provision/bin/oci-decorator || return 1
+    # The runtime is the same program under this name; 'configure' expects it beside itself.
+    chroot "$root" ln -sfn oci-decorator /opt/provision/bin/oci-decorator-runtime
 }
 
 # provision makes the same check: it loads modules only for the root of the machine's first process.

@@ -16,7 +16,7 @@ from unit.kmod.artifact import KERNEL, make_artifact
 
 _FIRST_BOOT = REPOSITORY / "templates/ignition/first-boot.sh"
 _AGENT = REPOSITORY / "templates/agent/agent.sh"
-_HOST_PROGRAMS = ("sh", "mkdir", "cat", "chmod", "mv", "rm")
+_HOST_PROGRAMS = ("sh", "mkdir", "cat", "chmod", "ln", "mv", "rm")
 _PROVISION = '#!/bin/sh\necho "provision $*" >>"$ASKED"\n[ "$1" != apply ] || exit 4\n'
 # It takes a while to clean up, as 'provision apply' may.
 _SLOW = """#!/bin/sh
@@ -91,6 +91,8 @@ def test_the_agent_gives_a_host_its_settings_and_looks(tmp_path: Path, host: Pat
     assert (host / "etc/provision/trust.d/site.pub").read_text() == "key"
     # Through the host's own links, and not this machine's.
     assert (host / "var/opt/provision/bin/oci-decorator").stat().st_mode & 0o777 == 0o755
+    runtime = host / "var/opt/provision/bin/oci-decorator-runtime"
+    assert runtime.readlink() == Path("oci-decorator")
     assert (host / "asked").read_text() == "oci-decorator cdi generate --output-dir /run/cdi\n"
     assert asked.read_text().splitlines() == [
         f"provision apply --timer --root {host}",

@@ -248,8 +248,7 @@ def daemonset(
 ) -> None:
     """Write the objects that run the agent on the nodes of a cluster without KMM.
 
-    These are a Namespace, a ServiceAccount with its role, a ConfigMap, a DaemonSet and a
-    RuntimeClass.
+    These are a Namespace, a ConfigMap, a DaemonSet and a RuntimeClass.
     """
     if output is not None:
         check_output(output)
