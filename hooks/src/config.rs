@@ -4,6 +4,7 @@ pub mod cdi;
 pub mod folder;
 pub mod nvidia;
 pub mod policy;
+mod reader;
 pub mod settings;
 pub mod vendor;
 pub mod vendor_dir;

@@ -8,10 +8,10 @@
 mod document;
 pub mod folder;
 pub mod name;
-mod node;
 mod reader;
+mod syntax;
 mod yaml;
 
 pub use document::{ContainerEdits, DeviceNode, Document, NamedDevice, Rdt};
-pub use node::{Node, Syntax};
 pub use reader::parse;
+pub use syntax::Syntax;

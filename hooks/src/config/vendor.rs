@@ -6,11 +6,11 @@
 mod check;
 mod reader;
 
+use super::reader::Reader;
 use crate::model::vendor::{Mistake, Vendor};
 use crate::spec::json::Json;
 
 pub use check::{check_kind, is_flag};
-use reader::Reader;
 
 /// The members of a vendor file.
 pub const FIELDS: [&str; 12] = [

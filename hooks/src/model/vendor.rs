@@ -85,7 +85,7 @@ impl Vendor {
 }
 
 /// One mistake, with its place in the file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Mistake {
     /// For example `inventory.compute.devices[2]`. Empty if the whole file is wrong.
     pub key: String,

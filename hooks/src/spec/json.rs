@@ -8,8 +8,8 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// A JSON value whose objects keep the order and the duplicates of their keys. Strings are
-/// borrowed from the text where they have no escapes.
+/// A value of JSON, or of YAML, whose objects keep the order and the duplicates of their keys.
+/// Strings are borrowed from the text where they have no escapes.
 ///
 /// Nesting deeper than 127 is an error of the parser, so neither parsing nor
 /// dropping one can run out of stack.
@@ -19,6 +19,8 @@ pub enum Json<'a> {
     Bool(bool),
     Number(f64),
     Text(Cow<'a, str>),
+    /// YAML without quotes. Its type depends on the field.
+    Plain(Cow<'a, str>),
     Array(Vec<Json<'a>>),
     Object(Vec<(Cow<'a, str>, Json<'a>)>),
 }
@@ -30,18 +32,74 @@ impl Json<'_> {
             Self::Null => "null",
             Self::Bool(_) => "true or false",
             Self::Number(_) => "a number",
-            Self::Text(_) => "a string",
+            Self::Text(_) | Self::Plain(_) => "a string",
             Self::Array(_) => "a list",
             Self::Object(_) => "an object",
+        }
+    }
+
+    pub fn is_null(&self) -> bool {
+        match self {
+            Self::Null => true,
+            Self::Plain(text) => matches!(&**text, "" | "~" | "null" | "Null" | "NULL"),
+            _ => false,
         }
     }
 
     pub fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
+            Self::Plain(text) if !self.is_null() => Some(text),
             _ => None,
         }
     }
+
+    pub fn boolean(&self) -> Option<bool> {
+        match self {
+            Self::Bool(value) => Some(*value),
+            Self::Plain(text) => match &**text {
+                "true" | "True" | "TRUE" => Some(true),
+                "false" | "False" | "FALSE" => Some(false),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// A whole number.
+    pub fn integer(&self) -> Option<i64> {
+        match self {
+            // Numbers up to this limit are exact, and no field has larger ones.
+            #[allow(clippy::cast_possible_truncation)]
+            Self::Number(number) if number.fract() == 0.0 && number.abs() < 9e15 => {
+                Some(*number as i64)
+            }
+            Self::Plain(text) => plain_integer(text),
+            _ => None,
+        }
+    }
+}
+
+/// Reads a number of YAML 1.1 or 1.2. The engines' readers take a leading zero for octal.
+fn plain_integer(text: &str) -> Option<i64> {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let radix = |digits: &str, radix| {
+        let plain = digits.chars().all(|c| c.is_digit(radix));
+        plain.then(|| i64::from_str_radix(digits, radix).ok()).flatten()
+    };
+    let value = if let Some(hex) = digits.strip_prefix("0x") {
+        radix(hex, 16)
+    } else if let Some(octal) = digits.strip_prefix("0o") {
+        radix(octal, 8)
+    } else if digits.len() > 1 && digits.starts_with('0') {
+        radix(digits, 8)
+    } else {
+        radix(digits, 10)
+    };
+    value.map(|value| sign * value)
 }
 
 struct JsonVisitor;
@@ -272,6 +330,33 @@ mod tests {
         let value: Json = serde_json::from_str(r#"{"a":1,"a":null}"#).unwrap();
         let expected = vec![("a".into(), Json::Number(1.0)), ("a".into(), Json::Null)];
         assert_eq!(value, Json::Object(expected));
+    }
+
+    #[test]
+    fn plain_text_is_what_its_place_makes_of_it() {
+        let plain = |text: &'static str| Json::Plain(text.into());
+        for (text, number) in [
+            ("0", Some(0)),
+            ("195", Some(195)),
+            ("-1", Some(-1)),
+            ("0666", Some(0o666)),
+            ("0o666", Some(0o666)),
+            ("0x1b", Some(27)),
+            ("08", None),
+            ("1.5", None),
+            ("--1", None),
+            ("-+1", None),
+            ("", None),
+            ("99999999999999999999", None),
+        ] {
+            assert_eq!(plain(text).integer(), number, "{text}");
+        }
+        assert_eq!(plain("0").text(), Some("0"));
+        assert_eq!(plain("~").text(), None);
+        assert_eq!(plain("true").boolean(), Some(true));
+        assert_eq!(Json::Text("true".into()).boolean(), None);
+        assert_eq!(Json::Text("1".into()).integer(), None);
+        assert_eq!(Json::Number(1.5).integer(), None);
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use serde_json::Value;
 
-use crate::config::cdi::{Node, Syntax};
+use crate::config::cdi::Syntax;
 use crate::error::{Error, Result};
 use crate::model::edits::lies_in;
+use crate::spec::json::Json;
 
 /// What to change.
 #[derive(Debug, Clone)]
@@ -23,13 +24,13 @@ impl Transform {
             Error::usage(format!("the specification is {problem}"))
                 .resolve("give --input a specification in JSON or YAML")
         };
-        let node = Node::parse(text, syntax).map_err(refuse)?;
-        if !matches!(node, Node::Map(_)) {
+        let node = syntax.parse(text).map_err(refuse)?;
+        if !matches!(node, Json::Object(_)) {
             return Err(refuse(format!("{}, and not an object", node.kind())));
         }
         let mut document = value("", node).map_err(refuse)?;
         if syntax == Syntax::Json {
-            // `Node` rounds large numbers.
+            // `Json` rounds large numbers.
             document = serde_json::from_str(text).map_err(|e| refuse(e.to_string()))?;
         }
         self.edits_of(&mut document);
@@ -118,32 +119,32 @@ const TEXTS: [&str; 12] = [
 ];
 
 /// The value of a member. Errors: a key of it is given twice, so that one of them would be lost.
-fn value(key: &str, node: Node) -> std::result::Result<Value, String> {
+fn value(key: &str, node: Json) -> std::result::Result<Value, String> {
     Ok(match node {
-        Node::Null => Value::Null,
-        Node::Bool(value) => value.into(),
-        Node::Number(number) => node.integer().map_or(number.into(), Value::from),
-        Node::Text(text) => text.into(),
-        Node::Plain(_) if node.is_null() => Value::Null,
-        Node::Plain(text) if TEXTS.contains(&key) => text.into(),
-        Node::Plain(ref text) => {
+        Json::Null => Value::Null,
+        Json::Bool(value) => value.into(),
+        Json::Number(number) => node.integer().map_or(number.into(), Value::from),
+        Json::Text(text) => text.into_owned().into(),
+        Json::Plain(_) if node.is_null() => Value::Null,
+        Json::Plain(text) if TEXTS.contains(&key) => text.into_owned().into(),
+        Json::Plain(ref text) => {
             let known = node.integer().map(Value::from);
             let known = known.or_else(|| node.boolean().map(Value::from));
             let known = known.or_else(|| float(text).map(Value::from));
-            known.unwrap_or_else(|| text.clone().into())
+            known.unwrap_or_else(|| text.clone().into_owned().into())
         }
-        Node::List(items) => {
+        Json::Array(items) => {
             let items = items.into_iter().map(|item| value(key, item));
             items.collect::<std::result::Result<_, _>>()?
         }
-        Node::Map(members) => {
+        Json::Object(members) => {
             let mut object = serde_json::Map::new();
             for (key, node) in members {
                 let value = value(&key, node)?;
-                if object.contains_key(&key) {
+                if object.contains_key(&*key) {
                     return Err(format!("ambiguous: {key:?} is given twice"));
                 }
-                object.insert(key, value);
+                object.insert(key.into_owned(), value);
             }
             object.into()
         }

@@ -80,20 +80,21 @@ fn indent(depth: usize, out: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::cdi::{Node, Syntax};
+    use crate::config::cdi::Syntax;
+    use crate::spec::json::Json;
     use proptest::prelude::*;
 
     /// The value as the reader of specifications sees it in both syntaxes.
-    fn seen(node: Node) -> Node {
+    fn seen(node: Json) -> Json {
         match node {
-            Node::Plain(text) => match serde_json::from_str::<Value>(&text) {
-                Ok(Value::Number(number)) => Node::Number(number.as_f64().unwrap_or_default()),
-                Ok(Value::Bool(value)) => Node::Bool(value),
-                _ => Node::Null,
+            Json::Plain(text) => match serde_json::from_str::<Value>(&text) {
+                Ok(Value::Number(number)) => Json::Number(number.as_f64().unwrap_or_default()),
+                Ok(Value::Bool(value)) => Json::Bool(value),
+                _ => Json::Null,
             },
-            Node::List(items) => Node::List(items.into_iter().map(seen).collect()),
-            Node::Map(members) => {
-                Node::Map(members.into_iter().map(|(key, value)| (key, seen(value))).collect())
+            Json::Array(items) => Json::Array(items.into_iter().map(seen).collect()),
+            Json::Object(members) => {
+                Json::Object(members.into_iter().map(|(key, value)| (key, seen(value))).collect())
             }
             other => other,
         }
@@ -118,8 +119,9 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read_again(value in values()) {
-            let yaml = Node::parse(&text(&value), Syntax::Yaml).map_err(TestCaseError::fail)?;
-            let json = Node::parse(&value.to_string(), Syntax::Json).map_err(TestCaseError::fail)?;
+            let (yaml, json) = (text(&value), value.to_string());
+            let yaml = Syntax::Yaml.parse(&yaml).map_err(TestCaseError::fail)?;
+            let json = Syntax::Json.parse(&json).map_err(TestCaseError::fail)?;
             prop_assert_eq!(seen(yaml), json);
         }
     }

@@ -196,7 +196,7 @@ impl NameResult {
             "asks": asks,
             "gets": gets,
             "notes": outcome.notes,
-            "refused": outcome.refused.as_ref().map(ToString::to_string),
+            "refused": outcome.refused,
         })
     }
 }

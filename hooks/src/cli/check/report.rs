@@ -5,9 +5,10 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::{interfaces, Findings, VendorReport};
+use super::{interfaces, FileReport, Findings, VendorReport};
 use crate::config::settings::DEFAULT_CONFIG_DIR;
 use crate::error::Error;
+use crate::host::inventory::Item;
 use crate::log::printable;
 
 impl Findings {
@@ -67,35 +68,26 @@ impl Findings {
 
     /// The report as one JSON document.
     pub fn json(&self) -> String {
-        let files: Vec<_> = self
-            .files
-            .iter()
-            .map(|file| {
-                let mistakes: Vec<_> = file
-                    .mistakes
-                    .iter()
-                    .map(|m| json!({"key": m.key, "problem": m.problem}))
-                    .collect();
-                json!({
-                    "path": file.path,
-                    "ok": file.mistakes.is_empty(),
-                    "activation_flag": file.activation_flag,
-                    "mistakes": mistakes,
-                })
+        let file = |file: &FileReport| {
+            json!({
+                "path": file.path,
+                "ok": file.mistakes.is_empty(),
+                "activation_flag": file.activation_flag,
+                "mistakes": file.mistakes,
             })
-            .collect();
+        };
         let document = json!({
             "config_dir": self.config_dir,
             "root": self.root,
-            "settings_problem": self.settings_problem.as_ref().map(ToString::to_string),
-            "files": files,
+            "settings_problem": self.settings_problem,
+            "files": self.files.iter().map(file).collect::<Vec<_>>(),
             "policy": self.policy.to_string(),
             "ignored": self.ignored,
             "vendors": self.vendors.iter().map(VendorReport::json).collect::<Vec<_>>(),
-            "refused": self.refused.as_ref().map(ToString::to_string),
-            "unanswered": self.unanswered.as_ref().map(ToString::to_string),
+            "refused": self.refused,
+            "unanswered": self.unanswered,
             "nvidia_config": self.names.file,
-            "nvidia_problem": self.names.problem.as_ref().map(ToString::to_string),
+            "nvidia_problem": self.names.problem,
             "names": self.names.all.iter().map(interfaces::NameResult::json).collect::<Vec<_>>(),
         });
         format!("{document:#}\n")
@@ -126,27 +118,23 @@ impl VendorReport {
     }
 
     fn json(&self) -> serde_json::Value {
-        let items: Vec<_> = self
-            .items
-            .iter()
-            .map(|item| {
-                json!({
-                    "feature": item.feature,
-                    "kind": item.kind.word(),
-                    "path": item.path,
-                    "present": item.found.is_ok(),
-                    "detail": item.found.as_ref().ok(),
-                    "problem": item.found.as_ref().err(),
-                })
+        let item = |item: &Item| {
+            json!({
+                "feature": item.feature,
+                "kind": item.kind.word(),
+                "path": item.path,
+                "present": item.found.is_ok(),
+                "detail": item.found.as_ref().ok(),
+                "problem": item.found.as_ref().err(),
             })
-            .collect();
+        };
         json!({
             "vendor": self.name,
             "activation_flag": self.activation_flag,
             "version": self.version,
             "features": self.features,
-            "problem": self.problem.as_ref().map(ToString::to_string),
-            "items": items,
+            "problem": self.problem,
+            "items": self.items.iter().map(item).collect::<Vec<_>>(),
         })
     }
 }

@@ -97,7 +97,7 @@ impl Report {
                 "path": self.place.path.display().to_string(),
                 "exists": self.place.path.exists(),
                 "mode": word_of(config.mode),
-                "problem": problem.as_ref().map(ToString::to_string),
+                "problem": problem,
                 "warnings": warnings,
                 "without_meaning": idle,
             },

@@ -11,6 +11,8 @@ pub struct Document {
     pub devices: Vec<NamedDevice>,
     /// Edits that come once, with the first of these devices.
     pub edits: ContainerEdits,
+    /// It, or one of its devices, has annotations, which say nothing to this program.
+    pub has_annotations: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -72,19 +74,13 @@ const LOWEST: &str = "0.5.0";
 impl Document {
     /// The lowest version that has every field of a generated document.
     pub fn lowest_version(&self) -> &'static str {
-        let needed = needed(self, Uses::default()).into_iter();
+        let needed = needed(self).into_iter();
         needed.map(|(version, _)| version).fold(LOWEST, Ord::max)
     }
 }
 
-/// Features of a document that not every version has.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct Uses {
-    pub annotations: bool,
-}
-
 /// Checks the document's version: every field that it does not have is a mistake.
-pub fn check_version(document: &Document, uses: Uses) -> Vec<Mistake> {
+pub fn check_version(document: &Document) -> Vec<Mistake> {
     let Some(own) = place(&document.version) else {
         let problem = format!(
             "{:?} is not a known version; known are {}",
@@ -93,7 +89,7 @@ pub fn check_version(document: &Document, uses: Uses) -> Vec<Mistake> {
         );
         return vec![Mistake::new("cdiVersion", problem)];
     };
-    let needed = needed(document, uses);
+    let needed = needed(document);
     let mut mistakes: Vec<Mistake> = needed
         .into_iter()
         .filter(|(version, _)| place(version) > Some(own))
@@ -122,7 +118,7 @@ fn all_edits(document: &Document) -> impl Iterator<Item = &ContainerEdits> {
 }
 
 /// The lowest version for each field that the document has.
-fn needed(document: &Document, uses: Uses) -> Vec<(&'static str, &'static str)> {
+fn needed(document: &Document) -> Vec<(&'static str, &'static str)> {
     let any = |has: &dyn Fn(&ContainerEdits) -> bool| all_edits(document).any(has);
     let names = document.devices.iter().map(|device| device.name.as_str());
     let starts_with_digit = |name: &str| name.starts_with(|c: char| c.is_ascii_digit());
@@ -131,7 +127,7 @@ fn needed(document: &Document, uses: Uses) -> Vec<(&'static str, &'static str)> 
         (any(&|e| e.mounts.iter().any(|m| !m.kind.is_empty())), "0.4.0", "type of a mount"),
         (any(&|e| e.nodes.iter().any(|n| n.host_path.is_some())), "0.5.0", "hostPath of a node"),
         (names.into_iter().any(starts_with_digit), "0.5.0", "names that begin with a digit"),
-        (uses.annotations, "0.6.0", "annotations"),
+        (document.has_annotations, "0.6.0", "annotations"),
         (class.contains('.'), "0.6.0", "dot in a class"),
         (any(&|e| e.rdt.is_some()), "0.7.0", "intelRdt"),
         (any(&|e| !e.groups.is_empty()), "0.7.0", "additionalGids"),

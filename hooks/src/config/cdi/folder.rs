@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-use super::{name, parse, Document, Node, Syntax};
+use super::{name, parse, Document, Syntax};
 use crate::config::folder::{self, Unusable};
 use crate::error::{Error, Result};
 use crate::model::vendor::{summary, Mistake};
+use crate::spec::json::Json;
 
 pub use crate::config::folder::MAX_SIZE;
 
@@ -68,10 +69,11 @@ pub fn read(folders: &[Option<PathBuf>]) -> Result<Vec<SpecFile>> {
 
 /// The kind that a text names, even if the text is malformed.
 fn kind_in(text: &str, syntax: Syntax) -> Option<String> {
-    let stated = Node::parse(text, syntax).ok();
-    let stated = stated.as_ref().and_then(|node| node.member("kind")?.text());
-    if let Some(kind) = stated {
-        return Some(kind.to_owned());
+    if let Ok(Json::Object(members)) = syntax.parse(text) {
+        let stated = members.iter().find(|(key, _)| key == "kind");
+        if let Some(kind) = stated.and_then(|(_, kind)| kind.text()) {
+            return Some(kind.to_owned());
+        }
     }
     text.split("kind").skip(1).find_map(|rest| {
         let rest = rest.trim_start_matches(['"', '\'']).trim_start();

@@ -5,18 +5,20 @@ mod values;
 
 use std::collections::BTreeSet;
 
-use super::document::{check_version, Uses};
-use super::{name, Document, NamedDevice, Node, Syntax};
+use super::document::check_version;
+use super::{name, Document, NamedDevice, Syntax};
+use crate::config::reader::{join, Reader};
 use crate::model::vendor::Mistake;
+use crate::spec::json::Json;
 use values::get;
 
 /// Reads a specification's text. Errors: every mistake that it has.
 pub fn parse(text: &str, syntax: Syntax) -> Result<Document, Vec<Mistake>> {
-    let root = Node::parse(text, syntax).map_err(|problem| vec![Mistake::new("", problem)])?;
+    let root = syntax.parse(text).map_err(|problem| vec![Mistake::new("", problem)])?;
     let mut reader = Reader::default();
     let document = reader.document(&root);
     if reader.mistakes.is_empty() {
-        reader.mistakes = check_version(&document, reader.uses);
+        reader.mistakes = check_version(&document);
     }
     if reader.mistakes.is_empty() {
         Ok(document)
@@ -25,20 +27,10 @@ pub fn parse(text: &str, syntax: Syntax) -> Result<Document, Vec<Mistake>> {
     }
 }
 
-#[derive(Default)]
-struct Reader {
-    mistakes: Vec<Mistake>,
-    uses: Uses,
-}
-
 impl Reader {
-    fn wrong(&mut self, key: &str, problem: impl Into<String>) {
-        self.mistakes.push(Mistake::new(key, problem));
-    }
-
-    fn document(&mut self, root: &Node) -> Document {
+    fn document(&mut self, root: &Json) -> Document {
         let fields = ["cdiVersion", "kind", "annotations", "devices", "containerEdits"];
-        let members = self.object("", root, &fields);
+        let members = &self.members("", root, &fields);
         let mut document = Document {
             version: self.required("", members, "cdiVersion"),
             kind: self.required("", members, "kind"),
@@ -47,53 +39,49 @@ impl Reader {
         if !document.kind.is_empty() && !name::is_kind(&document.kind) {
             let problem =
                 format!("{:?} is not a kind of CDI, like vendor.com/class", document.kind);
-            self.wrong("kind", problem);
+            self.note("kind", problem);
         }
-        self.annotations("annotations", get(members, "annotations"));
+        document.has_annotations = self.annotations("annotations", get(members, "annotations"));
         document.edits = self.edits("containerEdits", get(members, "containerEdits"));
         let mut known = BTreeSet::new();
         for (key, item) in self.list("devices", get(members, "devices")) {
-            let device = self.device(&key, item);
+            let (device, has_annotations) = self.device(&key, item);
+            document.has_annotations |= has_annotations;
             if !known.insert(device.name.clone()) && !device.name.is_empty() {
-                self.wrong(&key, format!("a second device {:?}", device.name));
+                self.note(&key, format!("a second device {:?}", device.name));
             }
             document.devices.push(device);
         }
         if document.devices.is_empty() {
-            self.wrong("devices", "there is no device, and a specification must have one");
+            self.note("devices", "there is no device, and a specification must have one");
         }
         document
     }
 
-    fn device(&mut self, key: &str, node: &Node) -> NamedDevice {
-        let members = self.object(key, node, &["name", "annotations", "containerEdits"]);
+    /// A device, and whether it has annotations.
+    fn device(&mut self, key: &str, node: &Json) -> (NamedDevice, bool) {
+        let members = &self.members(key, node, &["name", "annotations", "containerEdits"]);
         let name = self.required(key, members, "name");
         if !name.is_empty() && !name::is_device(&name) {
-            self.wrong(&format!("{key}.name"), format!("{name:?} is not a name of a device"));
+            self.note(format!("{key}.name"), format!("{name:?} is not a name of a device"));
         }
-        self.annotations(&format!("{key}.annotations"), get(members, "annotations"));
+        let has_annotations =
+            self.annotations(&format!("{key}.annotations"), get(members, "annotations"));
         let place = format!("{key}.containerEdits");
         let before = self.mistakes.len();
         let edits = self.edits(&place, get(members, "containerEdits"));
         if edits.is_empty() && self.mistakes.len() == before {
-            self.wrong(&place, "it gives a container nothing");
+            self.note(&place, "it gives a container nothing");
         }
-        NamedDevice { name, edits }
+        (NamedDevice { name, edits }, has_annotations)
     }
 
-    fn annotations(&mut self, key: &str, node: Option<&Node>) {
-        let Some(node) = node else { return };
-        self.uses.annotations = true;
-        let Node::Map(members) = node else {
-            return self.wrong(key, format!("expected an object, found {}", node.kind()));
-        };
-        self.unique(key, members);
+    fn annotations(&mut self, key: &str, node: Option<&Json>) -> bool {
+        let members = node.map(|node| self.members(key, node, &[])).unwrap_or_default();
         for (name, value) in members {
-            if value.text().is_none() {
-                let problem = format!("expected a string, found {}", value.kind());
-                self.wrong(&format!("{key}.{name}"), problem);
-            }
+            self.string(&join(key, name), value);
         }
+        node.is_some()
     }
 }
 

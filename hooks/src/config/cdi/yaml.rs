@@ -5,14 +5,16 @@ use rustc_hash::FxHashMap;
 use yaml_rust2::parser::{Event, Parser, Tag};
 use yaml_rust2::scanner::TScalarStyle;
 
-use super::Node;
+use crate::spec::json::Json;
+
+type Value = Json<'static>;
 
 /// Values in one document. The values of an alias count each time.
 const MAX_NODES: usize = 200_000;
 const MAX_DEPTH: usize = 64;
 
 /// Reads one document. Errors: it is not valid, has several documents, or grows too large.
-pub fn parse(text: &str) -> Result<Node, String> {
+pub fn parse(text: &str) -> Result<Value, String> {
     let mut parser = Parser::new_from_str(text);
     let mut builder = Builder::default();
     loop {
@@ -28,15 +30,15 @@ pub fn parse(text: &str) -> Result<Node, String> {
 #[derive(Default)]
 struct Builder {
     open: Vec<Open>,
-    root: Option<Node>,
+    root: Option<Value>,
     /// The values that anchors stand for, and their number.
-    anchors: FxHashMap<usize, (Node, usize)>,
+    anchors: FxHashMap<usize, (Value, usize)>,
     nodes: usize,
 }
 
 /// A list or an object that has not ended.
 struct Open {
-    node: Node,
+    node: Value,
     key: Option<String>,
     anchor: usize,
     /// The number of values before it.
@@ -56,10 +58,10 @@ impl Builder {
                 self.put(node)
             }
             Event::SequenceStart(anchor, tag) => {
-                self.open(Node::List(Vec::new()), anchor, tag.as_ref())
+                self.open(Json::Array(Vec::new()), anchor, tag.as_ref())
             }
             Event::MappingStart(anchor, tag) => {
-                self.open(Node::Map(Vec::new()), anchor, tag.as_ref())
+                self.open(Json::Object(Vec::new()), anchor, tag.as_ref())
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(),
             Event::Alias(anchor) => {
@@ -81,13 +83,13 @@ impl Builder {
     }
 
     /// Anchor 0 stands for no anchor.
-    fn keep(&mut self, anchor: usize, node: &Node, size: usize) {
+    fn keep(&mut self, anchor: usize, node: &Value, size: usize) {
         if anchor != 0 {
             self.anchors.insert(anchor, (node.clone(), size));
         }
     }
 
-    fn open(&mut self, node: Node, anchor: usize, tag: Option<&Tag>) -> Result<(), String> {
+    fn open(&mut self, node: Value, anchor: usize, tag: Option<&Tag>) -> Result<(), String> {
         if tag.is_some() {
             return Err("a tag, which no specification has".to_owned());
         }
@@ -113,16 +115,16 @@ impl Builder {
         self.put(done.node)
     }
 
-    fn put(&mut self, node: Node) -> Result<(), String> {
+    fn put(&mut self, node: Value) -> Result<(), String> {
         let Some(open) = self.open.last_mut() else {
             self.root = Some(node);
             return Ok(());
         };
         match (&mut open.node, open.key.take()) {
-            (Node::List(items), _) => items.push(node),
-            (Node::Map(members), Some(key)) => members.push((key, node)),
-            (Node::Map(_), None) => match node {
-                Node::Text(key) | Node::Plain(key) => open.key = Some(key),
+            (Json::Array(items), _) => items.push(node),
+            (Json::Object(members), Some(key)) => members.push((key.into(), node)),
+            (Json::Object(_), None) => match node {
+                Json::Text(key) | Json::Plain(key) => open.key = Some(key.into_owned()),
                 _ => return Err("a key that is not a string".to_owned()),
             },
             _ => {}
@@ -131,43 +133,47 @@ impl Builder {
     }
 }
 
-fn scalar(text: String, style: TScalarStyle, tag: Option<&Tag>) -> Result<Node, String> {
+fn scalar(text: String, style: TScalarStyle, tag: Option<&Tag>) -> Result<Value, String> {
     match tag {
-        Some(tag) if tag.suffix == "str" => return Ok(Node::Text(text)),
+        Some(tag) if tag.suffix == "str" => return Ok(Json::Text(text.into())),
         Some(_) => return Err("a tag, which no specification has".to_owned()),
         None => {}
     }
-    Ok(if style == TScalarStyle::Plain { Node::Plain(text) } else { Node::Text(text) })
+    Ok(if style == TScalarStyle::Plain {
+        Json::Plain(text.into())
+    } else {
+        Json::Text(text.into())
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn plain(text: &str) -> Node {
-        Node::Plain(text.to_owned())
+    fn plain(text: &'static str) -> Value {
+        Json::Plain(text.into())
     }
 
     #[test]
     fn values_of_every_kind() {
         let text = "---\na: 1\n\"b\": \"2\"\nc:\n- x\n- [y, {z: ~}]\nd: !!str 3\ne: |\n  long\n";
-        let Node::Map(members) = parse(text).unwrap() else { panic!("no object") };
+        let Json::Object(members) = parse(text).unwrap() else { panic!("no object") };
         let get = |key: &str| members.iter().find(|(k, _)| k == key).map(|(_, v)| v.clone());
         assert_eq!(get("a"), Some(plain("1")));
-        assert_eq!(get("b"), Some(Node::Text("2".to_owned())));
-        let inner = Node::Map(vec![("z".to_owned(), plain("~"))]);
-        let list = Node::List(vec![plain("x"), Node::List(vec![plain("y"), inner])]);
+        assert_eq!(get("b"), Some(Json::Text("2".into())));
+        let inner = Json::Object(vec![("z".into(), plain("~"))]);
+        let list = Json::Array(vec![plain("x"), Json::Array(vec![plain("y"), inner])]);
         assert_eq!(get("c"), Some(list));
-        assert_eq!(get("d"), Some(Node::Text("3".to_owned())));
-        assert_eq!(get("e"), Some(Node::Text("long\n".to_owned())));
+        assert_eq!(get("d"), Some(Json::Text("3".into())));
+        assert_eq!(get("e"), Some(Json::Text("long\n".into())));
     }
 
     #[test]
     fn aliases_are_what_they_stand_for() {
         let found = parse("a: &x [1, 2]\nb: *x\n").unwrap();
-        let list = Node::List(vec![plain("1"), plain("2")]);
-        let expected = vec![("a".to_owned(), list.clone()), ("b".to_owned(), list)];
-        assert_eq!(found, Node::Map(expected));
+        let list = Json::Array(vec![plain("1"), plain("2")]);
+        let expected = vec![("a".into(), list.clone()), ("b".into(), list)];
+        assert_eq!(found, Json::Object(expected));
     }
 
     /// Ten lines that stand for ten thousand million values.

@@ -1,29 +1,20 @@
 //! Turns the JSON of a vendor file into a [`Vendor`], and collects every mistake.
 
-use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use super::check::{
     check_device, check_feature, check_kind, check_path, check_soname, check_target, check_units,
     is_flag, may_match,
 };
 use super::{FIELDS, INVENTORY_FIELDS, REQUIRED};
+use crate::config::reader::{join, Reader};
 use crate::log::level::Level;
 use crate::model::request::Interface;
-use crate::model::vendor::{Inventory, Mistake, Vendor};
+use crate::model::vendor::{Inventory, Vendor};
 use crate::spec::json::Json;
 
-/// Reads the values and collects mistakes. The result only counts if there are none.
-#[derive(Default)]
-pub(super) struct Reader {
-    pub mistakes: Vec<Mistake>,
-}
-
 impl Reader {
-    fn note(&mut self, key: impl Into<String>, problem: impl Into<String>) {
-        self.mistakes.push(Mistake::new(key, problem));
-    }
-
-    pub fn vendor(&mut self, value: &Json) -> Vendor {
+    pub(super) fn vendor(&mut self, value: &Json) -> Vendor {
         let mut vendor = Vendor::default();
         let members = self.members("", value, &FIELDS);
         for (key, value) in &members {
@@ -58,44 +49,6 @@ impl Reader {
         vendor
     }
 
-    /// The members of an object, without unknown and repeated ones.
-    fn members<'a>(
-        &mut self,
-        key: &str,
-        value: &'a Json<'_>,
-        known: &[&str],
-    ) -> Vec<(&'a str, &'a Json<'a>)> {
-        let Json::Object(members) = value else {
-            self.expected(key, "an object", value);
-            return Vec::new();
-        };
-        let mut seen = FxHashSet::with_capacity_and_hasher(members.len(), FxBuildHasher);
-        let mut kept = Vec::with_capacity(members.len());
-        for (name, value) in members {
-            let name = &**name;
-            if !seen.insert(name) {
-                self.note(join(key, name), "given twice");
-            } else if !known.is_empty() && !known.contains(&name) {
-                let problem = format!("unknown field; known are {}", known.join(", "));
-                self.note(join(key, name), problem);
-            } else {
-                kept.push((name, value));
-            }
-        }
-        kept
-    }
-
-    fn expected(&mut self, key: &str, what: &str, found: &Json) {
-        self.note(key, format!("expected {what}, found {}", found.kind()));
-    }
-
-    fn string(&mut self, key: &str, value: &Json) -> Option<String> {
-        if value.text().is_none() {
-            self.expected(key, "a string", value);
-        }
-        value.text().map(str::to_owned)
-    }
-
     fn flag(&mut self, key: &str, value: &Json) -> String {
         let flag = self.string(key, value).unwrap_or_default();
         if value.text().is_some() && !is_flag(&flag) {
@@ -126,31 +79,6 @@ impl Reader {
             self.note(key, problem);
         }
         Some(text)
-    }
-
-    fn strings(
-        &mut self,
-        key: &str,
-        value: &Json,
-        check: fn(&str) -> Option<String>,
-    ) -> Vec<String> {
-        let Json::Array(items) = value else {
-            self.expected(key, "a list of strings", value);
-            return Vec::new();
-        };
-        let mut strings = Vec::with_capacity(items.len());
-        for (i, item) in items.iter().enumerate() {
-            let place = || format!("{key}[{i}]");
-            let Some(text) = item.text() else {
-                self.expected(&place(), "a string", item);
-                continue;
-            };
-            if let Some(problem) = check(text) {
-                self.note(place(), problem);
-            }
-            strings.push(text.to_owned());
-        }
-        strings
     }
 
     fn sonames(&mut self, key: &str, value: &Json) -> FxHashMap<String, String> {
@@ -254,13 +182,5 @@ impl Reader {
         if check_units(units).is_none() && !devices.any(|device| may_match(units, device)) {
             self.note("units", format!("{units:?} matches no device of the inventory"));
         }
-    }
-}
-
-fn join(key: &str, name: &str) -> String {
-    if key.is_empty() {
-        name.to_owned()
-    } else {
-        format!("{key}.{name}")
     }
 }

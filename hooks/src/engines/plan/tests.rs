@@ -182,6 +182,43 @@ fn an_unwanted_default_becomes_the_earlier_one() {
 }
 
 #[test]
+fn containerd_of_each_version() {
+    let runc = Some("io.containerd.runc.v2");
+    for (text, plugin, kind, key, is_systemd) in [
+        (V1, "cri", Some("io.containerd.runtime.v1.linux"), "Runtime", false),
+        (V2, "io.containerd.grpc.v1.cri", runc, "BinaryName", true),
+        (V3, "io.containerd.cri.v1.runtime", runc, "BinaryName", false),
+        ("", "io.containerd.grpc.v1.cri", runc, "BinaryName", false),
+    ] {
+        let after = enter(Engine::Containerd, Some(text), None, &wanted()).after.unwrap();
+        let document: toml::Table = after.parse().unwrap();
+        let runtimes = &document["plugins"][plugin]["containerd"]["runtimes"];
+        let ours = &runtimes[NAME];
+        assert_eq!(ours["runtime_type"].as_str(), kind, "{after}");
+        assert_eq!(ours["options"][key].as_str(), Some(PROGRAM), "{after}");
+        assert_eq!(ours["options"].get("SystemdCgroup").is_some(), is_systemd);
+        assert_eq!(runtimes.get("runc").is_some(), text != V3, "{after}");
+        // Every line of others is still there.
+        for line in text.lines() {
+            assert!(after.lines().any(|l| l == line), "{line}\n{after}");
+        }
+    }
+}
+
+#[test]
+fn crio_gets_what_its_default_has() {
+    let others = [
+        "[crio.runtime]\ndefault_runtime = \"crun\"\n[crio.runtime.runtimes.runc]\nruntime_path = \"/r\"\n".to_owned(),
+        "[crio.runtime.runtimes.crun]\nruntime_path = \"/c\" # ours\nmonitor_path = \"/m\"\n".to_owned(),
+    ];
+    let after = added(Engine::Crio, None, None, &full(), &others).unwrap().after.unwrap();
+    let expected = format!(
+        "[crio.runtime]\ndefault_runtime = \"{NAME}\"\n\n[crio.runtime.runtimes.{NAME}]\nruntime_path = \"{PROGRAM}\"\nmonitor_path = \"/m\"\nruntime_type = \"oci\"\n"
+    );
+    assert_eq!(after.trim_start(), expected);
+}
+
+#[test]
 fn what_can_not_be_added_to_says_why() {
     let theirs = format!("[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.{NAME}.options]\nBinaryName = \"/x\"\n");
     for (engine, text, wanted, expected) in [

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::values::{get, Members};
-use super::Reader;
-use crate::config::cdi::{ContainerEdits, DeviceNode, Node, Rdt};
+use super::values::get;
+use crate::config::cdi::{ContainerEdits, DeviceNode, Rdt};
+use crate::config::reader::{Members, Reader};
 use crate::model::edits::{Access, DescribedMount, Hook, NetDevice};
-use crate::spec::json::quote;
+use crate::spec::json::{quote, Json};
 
 /// Stages of hooks.
 const STAGES: [&str; 6] =
@@ -15,13 +15,13 @@ const STAGES: [&str; 6] =
 const MAX_INTERFACE: usize = 15;
 
 impl Reader {
-    pub(super) fn edits(&mut self, key: &str, node: Option<&Node>) -> ContainerEdits {
+    pub(super) fn edits(&mut self, key: &str, node: Option<&Json>) -> ContainerEdits {
         let fields =
             ["env", "deviceNodes", "mounts", "hooks", "additionalGids", "intelRdt", "netDevices"];
         let Some(node) = node else {
             return ContainerEdits::default();
         };
-        let members = self.object(key, node, &fields);
+        let members = &self.members(key, node, &fields);
         let list = |reader: &mut Self, field: &str| {
             let place = format!("{key}.{field}");
             reader.list(&place, get(members, field))
@@ -40,10 +40,10 @@ impl Reader {
         }
     }
 
-    fn node(&mut self, key: &str, node: &Node) -> DeviceNode {
+    fn node(&mut self, key: &str, node: &Json) -> DeviceNode {
         let fields =
             ["path", "hostPath", "type", "major", "minor", "fileMode", "permissions", "uid", "gid"];
-        let members = self.object(key, node, &fields);
+        let members = &self.members(key, node, &fields);
         let kind = self.node_type(key, members);
         let permissions = self.permissions(key, members);
         let mut number = |field: &str| {
@@ -65,27 +65,27 @@ impl Reader {
         }
     }
 
-    fn node_type(&mut self, key: &str, members: Members) -> Option<char> {
+    fn node_type(&mut self, key: &str, members: &Members) -> Option<char> {
         let kind = self.optional(key, members, "type")?;
         if matches!(kind.as_str(), "b" | "c" | "u" | "p") {
             return kind.chars().next();
         }
         let problem = format!("{kind:?} is not one of b, c, u and p");
-        self.wrong(&format!("{key}.type"), problem);
+        self.note(format!("{key}.type"), problem);
         None
     }
 
-    fn permissions(&mut self, key: &str, members: Members) -> Option<String> {
+    fn permissions(&mut self, key: &str, members: &Members) -> Option<String> {
         let letters = self.optional(key, members, "permissions")?;
         if letters != "none" && Access::parse(&letters).is_none() {
             let problem = format!("{letters:?} is neither none nor letters of rwm");
-            self.wrong(&format!("{key}.permissions"), problem);
+            self.note(format!("{key}.permissions"), problem);
         }
         Some(letters)
     }
 
-    fn mount(&mut self, key: &str, node: &Node) -> DescribedMount {
-        let members = self.object(key, node, &["hostPath", "containerPath", "options", "type"]);
+    fn mount(&mut self, key: &str, node: &Json) -> DescribedMount {
+        let members = &self.members(key, node, &["hostPath", "containerPath", "options", "type"]);
         let options = self.texts(&format!("{key}.options"), get(members, "options"));
         let kind = self.optional(key, members, "type").unwrap_or_default();
         // A mount that is not a bind mount may have any source.
@@ -97,12 +97,12 @@ impl Reader {
         DescribedMount { source, target: self.path(key, members, "containerPath"), kind, options }
     }
 
-    fn hook(&mut self, key: &str, node: &Node) -> Hook {
-        let members = self.object(key, node, &["hookName", "path", "args", "env", "timeout"]);
+    fn hook(&mut self, key: &str, node: &Json) -> Hook {
+        let members = &self.members(key, node, &["hookName", "path", "args", "env", "timeout"]);
         let stage = self.required(key, members, "hookName");
         if !stage.is_empty() && !STAGES.contains(&stage.as_str()) {
             let problem = format!("{stage:?} is not one of {}", STAGES.join(", "));
-            self.wrong(&format!("{key}.hookName"), problem);
+            self.note(format!("{key}.hookName"), problem);
         }
         let timeout = get(members, "timeout");
         Hook {
@@ -114,12 +114,12 @@ impl Reader {
         }
     }
 
-    fn rdt(&mut self, key: &str, node: &Node) -> Rdt {
+    fn rdt(&mut self, key: &str, node: &Json) -> Rdt {
         let texts = ["closID", "l3CacheSchema", "memBwSchema"];
         let old = ["enableCMT", "enableMBM"];
         let fields: Vec<&str> = texts.iter().chain(&old).copied().collect();
         let fields = [&fields[..], &["schemata", "enableMonitoring"]].concat();
-        let members = self.object(key, node, &fields);
+        let members = &self.members(key, node, &fields);
         let mut json = Vec::new();
         for field in texts {
             if let Some(text) = self.optional(key, members, field) {
@@ -147,11 +147,11 @@ impl Reader {
         }
     }
 
-    fn net_devices(&mut self, key: &str, node: Option<&Node>) -> Vec<NetDevice> {
+    fn net_devices(&mut self, key: &str, node: Option<&Json>) -> Vec<NetDevice> {
         let mut found: Vec<NetDevice> = Vec::new();
         let (mut hosts, mut names) = (BTreeSet::new(), BTreeSet::new());
         for (key, item) in self.list(key, node) {
-            let members = self.object(&key, item, &["hostInterfaceName", "name"]);
+            let members = &self.members(&key, item, &["hostInterfaceName", "name"]);
             let device = NetDevice {
                 host: self.required(&key, members, "hostInterfaceName"),
                 name: self.required(&key, members, "name"),
@@ -159,12 +159,12 @@ impl Reader {
             for (field, name) in [("hostInterfaceName", &device.host), ("name", &device.name)] {
                 if name.len() > MAX_INTERFACE || name.contains(['/', ':']) || name.contains(' ') {
                     let problem = format!("{name:?} is not a name of an interface");
-                    self.wrong(&format!("{key}.{field}"), problem);
+                    self.note(format!("{key}.{field}"), problem);
                 }
             }
             let is_new = hosts.insert(device.host.clone());
             if !names.insert(device.name.clone()) || !is_new {
-                self.wrong(&key, "an interface or a name is given twice");
+                self.note(&key, "an interface or a name is given twice");
             }
             found.push(device);
         }
