@@ -34,7 +34,14 @@ from provision.config.build_settings import (
     TreeConfig,
 )
 from provision.config.trust import RegistryConfig, SigningConfig, TrustConfig
-from provision.manifest import Container, ContainerFeature, DeviceNode, ForeignRoot, HostNeeds
+from provision.manifest import (
+    Container,
+    ContainerFeature,
+    DeviceNode,
+    DriverPod,
+    ForeignRoot,
+    HostNeeds,
+)
 
 # What pages may ask for the table of.
 _MODELS: dict[str, type[BaseModel]] = {
@@ -52,6 +59,7 @@ _MODELS: dict[str, type[BaseModel]] = {
         DeviceNode,
         ForeignRoot,
         DriverConfig,
+        DriverPod,
         EngineConfig,
         Flavour,
         GitRelease,

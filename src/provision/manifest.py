@@ -186,6 +186,40 @@ class DeviceNode(Frozen):
         return self
 
 
+class DriverPod(Frozen):
+    """What a GPU operator runs in a pod of the artifact image, as NVIDIA's does.
+
+    The folder above the root's ``path`` is the operator's: there are the pod's lock and state.
+
+    Attributes:
+        command: The program by which it starts the pod: ``COMMAND init``.
+        parameters: The folder with the admin's parameters: ``MODULE.conf``, one a line.
+        defaults: Parameters by module that the pod gives, if the module has them.
+        without: Modules of the driver that the pod leaves alone.
+        sidecars: Modules that the operator loads when it wants to: ``COMMAND reload_MODULE``,
+            ``COMMAND probe_MODULE``.
+        daemon: A program of the driver that runs beside it, with arguments, if the artifact has
+            it.
+        daemon_pid: The file in which the daemon writes its number.
+        environment: Variables of the image.
+    """
+
+    command: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+    parameters: ContainerPath
+    defaults: dict[ModuleName, tuple[str, ...]] = Field(default_factory=dict)
+    without: tuple[ModuleName, ...] = ()
+    sidecars: tuple[ModuleName, ...] = ()
+    daemon: tuple[str, ...] = ()
+    daemon_pid: ContainerPath | None = None
+    environment: dict[VariableName, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _daemon_with_pid(self) -> Self:
+        if bool(self.daemon) != bool(self.daemon_pid):
+            raise ValueError("'daemon' and 'daemon_pid' go together")
+        return self
+
+
 class ForeignRoot(Frozen):
     """A root filesystem of the driver that other systems look for, such as NVIDIA's GPU Operator.
 
@@ -194,10 +228,12 @@ class ForeignRoot(Frozen):
             ``_`` only.
         libraries: The folder in it in which libraries are looked for: it gets a relative link to
             each.
+        pod: How an operator runs the driver in a pod; None: it can't.
     """
 
     path: Annotated[str, StringConstraints(pattern=r"^/run(/[A-Za-z0-9_]+)+$")]
     libraries: ContainerPath
+    pod: DriverPod | None = None
 
 
 class HostNeeds(Frozen):

@@ -6,13 +6,16 @@ there is one; what needs a driver fast takes v4l2loopback.
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kit.bundles import overlaid, unpack_base
-from kit.cache import BUILDS, cached, key_of
+from kit.cache import BUILDS, REPOSITORY, cached, key_of
 from kit.fileserver import served
 from kit.hosts import DISTRO, NEW_KERNEL, Containers, Host
 from kit.podman import Podman
@@ -28,6 +31,32 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kit.engine import Engine
+
+# With a parameter that NVIDIA's has since 580. The others need the first, as NVIDIA's do.
+_NVIDIA_MODULES = ("nvidia", "nvidia-drm", "nvidia-modeset", "nvidia-peermem", "nvidia-uvm")
+_FIRST = """#include <linux/module.h>
+static char *NVreg_CoherentGPUMemoryMode;
+module_param(NVreg_CoherentGPUMemoryMode, charp, 0400);
+int nv_first(void);
+int nv_first(void) { return 0; }
+EXPORT_SYMBOL_GPL(nv_first);
+MODULE_LICENSE("GPL");
+"""
+_OTHER = """#include <linux/module.h>
+int nv_first(void);
+static int __init start(void) { return nv_first(); }
+static void __exit leave(void) { }
+module_init(start);
+module_exit(leave);
+MODULE_LICENSE("GPL");
+"""
+_MAKE = (
+    f"mkdir small; printf %s {shlex.quote(_FIRST)} >small/nvidia.c; "
+    f"for name in {' '.join(_NVIDIA_MODULES[1:])}; do"
+    f" printf %s {shlex.quote(_OTHER)} >small/$name.c; done; "
+    f"echo 'obj-m := {' '.join(f'{name}.o' for name in _NVIDIA_MODULES)}' >small/Makefile; "
+    'make -C {kernel_build} "M=$PWD/small" modules'
+)
 
 
 @pytest.fixture(scope="session")
@@ -116,6 +145,27 @@ def toolchains_again(engine: Engine) -> Iterator[None]:
     """For tests of what removes the layers that builds share: those after them count on these."""
     yield
     load_toolchains(engine)
+
+
+@pytest.fixture(scope="session")
+def small_nvidia(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """NVIDIA's recipe as we ship it, which makes small modules of the same names."""
+    driver = tmp_path_factory.mktemp("catalogue") / "nvidia"
+    shutil.copytree(REPOSITORY / "driver_images/nvidia", driver)
+    recipe = driver / "driver.toml"
+    modules = [f"small/{name}.ko" for name in _NVIDIA_MODULES]
+    build = f"""[flavours.open.build]
+archive = "usr/src/nvidia-open-kernel.tar.xz"
+directory = "modules/nvidia-open-kernel"
+command = ["sh", "-ec", {json.dumps(_MAKE)}]
+modules = {json.dumps(modules)}
+"""
+    text, found = re.subn(
+        r"(?ms)^\[flavours\.open\.build\]\n.*?(?=^\[)", lambda _: f"{build}\n", recipe.read_text()
+    )
+    assert found == 1
+    recipe.write_text(text)
+    return driver.parent
 
 
 @pytest.fixture(scope="session")

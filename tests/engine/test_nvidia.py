@@ -6,16 +6,13 @@ the same recipe from the same packages.
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import shutil
 import stat
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kit.cache import REPOSITORY
 from kit.hosts import DISTRO, NEW_KERNEL, Host
 from kit.product import driver_modules, write_runtime_config
 
@@ -29,12 +26,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.xdist_group("nvidia"), pytest.mark.minutes(2)]
 
-_MAKE = (
-    "mkdir small; "
-    "printf '#include <linux/module.h>\\nMODULE_LICENSE(\"GPL\");\\n' >small/nvidia.c; "
-    "echo 'obj-m := nvidia.o' >small/Makefile; "
-    'make -C {kernel_build} "M=$PWD/small" modules'
-)
 _ML = "/usr/lib64/nvidia/libnvidia-ml.so.1"
 _ALL = ("--env=OCI_NVIDIA=all",)
 # https://docs.kernel.org/admin-guide/devices.html: 195 is NVIDIA's.
@@ -44,28 +35,8 @@ _NO_NVML = 12
 
 
 @pytest.fixture(scope="module")
-def small_catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shipped recipe, which makes one small module of its own instead of NVIDIA's."""
-    driver = tmp_path_factory.mktemp("catalogue") / "nvidia"
-    shutil.copytree(REPOSITORY / "driver_images/nvidia", driver)
-    recipe = driver / "driver.toml"
-    build = f"""[flavours.open.build]
-archive = "usr/src/nvidia-open-kernel.tar.xz"
-directory = "modules/nvidia-open-kernel"
-command = ["sh", "-ec", {json.dumps(_MAKE)}]
-modules = ["small/nvidia.ko"]
-"""
-    text, found = re.subn(
-        r"(?ms)^\[flavours\.open\.build\]\n.*?(?=^\[)", lambda _: f"{build}\n", recipe.read_text()
-    )
-    assert found == 1
-    recipe.write_text(text)
-    return driver.parent
-
-
-@pytest.fixture(scope="module")
 def nvidia_root(
-    provision: Provision, small_catalogue: Path, tmp_path_factory: pytest.TempPathFactory
+    provision: Provision, small_nvidia: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """The root of a host with NVIDIA's driver and the nodes of one GPU, installed once.
 
@@ -77,7 +48,7 @@ def nvidia_root(
     for name, minor in _NODES.items():
         os.mknod(root / "dev" / name, 0o666 | stat.S_IFCHR, os.makedev(195, minor))
     target = ("nvidia", "--version", "latest", "--kernel", NEW_KERNEL, "--distro", DISTRO)
-    image = provision.build(*target, "--catalogue", small_catalogue)["image"]
+    image = provision.build(*target, "--catalogue", small_nvidia)["image"]
     provision("verify", image)
     provision("install", image, "--root", root)
     return root

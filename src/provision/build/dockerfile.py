@@ -23,6 +23,7 @@ from provision.distros import source_names
 from provision.distros.family import fill
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import write_atomic
+from provision.manifest import ForeignRoot
 from provision.pin import GitSource, PackagePin, Pin, RunfileSource, TreePin
 from provision.sources import scripts_of, unpacking
 
@@ -45,6 +46,11 @@ _MAKE_ARCH = {
     "riscv64": "riscv",
 }
 _JOBS = "{jobs}"
+# As which version a GPU operator finds the image.
+OPERATOR_LABEL = "provision.operator.version"
+# Folders of programs in an image, as engines have them, and where user space is.
+_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_USER_SPACE = "/opt/driver"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +154,7 @@ def render(
     """
     _check(pin, recipe, templates, patches)
     variant = _variant(pin, recipe)
-    text = _dockerfile(pin, variant, templates)
+    text = _dockerfile(pin, variant, templates, recipe)
     contents = {"Dockerfile": text.encode(), "build.json": build_plan(pin, recipe, variant)}
     contents |= templates.helpers_of(scripts_of(variant))
     contents |= {f"patches/{patch.name}": patches[patch.name] for patch in pin.patches}
@@ -203,7 +209,9 @@ def _variant(pin: Pin, recipe: Recipe) -> Variant[RecipeSource]:
     raise _changed(f"sources for {pin.distro.id} and the version {driver.version} are")
 
 
-def _dockerfile(pin: Pin, variant: Variant[RecipeSource], templates: Templates) -> str:
+def _dockerfile(
+    pin: Pin, variant: Variant[RecipeSource], templates: Templates, recipe: Recipe
+) -> str:
     before, after = unpacking(variant, pin.sources)
     closure = closure_parts(pin)
     values: dict[str, object] = {
@@ -218,7 +226,8 @@ def _dockerfile(pin: Pin, variant: Variant[RecipeSource], templates: Templates) 
             "after": after,
         },
         "build": _build(pin, variant),
-        "labels": _labels(pin, variant),
+        "pod": _pod_environment(recipe.host.root),
+        "labels": _labels(pin, variant) | _operator_label(pin, recipe),
     }
     return fill_template(templates.dockerfile, templates.sources, values)
 
@@ -236,6 +245,15 @@ def _build(pin: Pin, variant: Variant[RecipeSource]) -> dict[str, object]:
     }
 
 
+def _pod_environment(root: ForeignRoot | None) -> dict[str, str]:
+    """Return the variables by which programs of the driver run in a pod of the image."""
+    if root is None or root.pod is None:
+        return {}
+    folders = (*_FOLDERS, f"{_USER_SPACE}/usr/bin")
+    own = {"PATH": ":".join(folders), "LD_LIBRARY_PATH": f"{_USER_SPACE}{root.libraries}"}
+    return own | root.pod.environment
+
+
 def _labels(pin: Pin, variant: Variant[RecipeSource]) -> dict[str, str]:
     # Only parts of the Pin, so that one Pin gives the same bytes whatever a summary says now.
     labels = {
@@ -250,6 +268,16 @@ def _labels(pin: Pin, variant: Variant[RecipeSource]) -> dict[str, str]:
         "provision.pin": pin.canonical_json(),
         "provision.pin.digest": pin.digest,
     }
+
+
+def _operator_label(pin: Pin, recipe: Recipe) -> dict[str, str]:
+    """Return as which version a GPU operator finds the image, if it has a driver pod."""
+    if recipe.host.root is None or recipe.host.root.pod is None:
+        return {}
+    # An operator knows no flavours, so those besides the usual one are part of the version.
+    is_usual = pin.driver.flavour == recipe.default_flavour
+    version = pin.driver.version
+    return {OPERATOR_LABEL: version if is_usual else f"{version}-{pin.driver.flavour}"}
 
 
 def _licence_expression(licences: tuple[str, ...]) -> str:

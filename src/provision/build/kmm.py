@@ -1,7 +1,7 @@
-"""Adds to an artifact what Kubernetes' KMM needs to load it, and no host of ours does.
+"""Adds to an artifact what Kubernetes needs to load it, and no host of ours does.
 
 Runs in the build container after the collector, with Python's standard library only:
-``python3 kmm.py OUT SHELL``.
+``python3 kmm.py OUT USERSPACE SHELL POD``.
 
 KMM runs the image itself: ``sh -c 'mkdir -p …; cp -R …'`` copies ``/opt/lib/modules/<kernel>`` to
 a pod, where ``modprobe -d`` loads one module by the ``modules.dep`` that was copied
@@ -10,6 +10,10 @@ and cp with their libraries. And because no ``modules.dep`` of a build can know 
 modules of its own, those that need some get a module beside them which asks the kernel for them:
 ``<driver>_needs``. KMM's ``modules.dep`` has it before them. ``OUT/host`` keeps the one without it,
 for hosts that load what is needed by themselves.
+
+A GPU operator starts the image as a driver pod, if the recipe says so (``[host.root.pod]``).
+``POD`` gets what its scripts start (``loader_script.py``), and the libraries of the driver's own
+programs.
 """
 
 from __future__ import annotations
@@ -21,8 +25,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 # Runs a program and returns its standard output.
@@ -30,6 +34,15 @@ Tool = Callable[[Sequence[str]], str]
 
 # What KMM starts in an image, and in what: internal/pod/workerpodmanager.go of its source.
 _PROGRAMS = ("/bin/sh", "/bin/mkdir", "/bin/cp")
+# What the driver pod's scripts start: templates/loader.
+_POD_PROGRAMS = (
+    *("awk", "cat", "flock", "ln", "mkdir", "mknod", "modprobe", "mount", "mv", "od", "readlink"),
+    *("rm", "rmmod", "sha256sum", "sleep", "sort", "stat", "timeout", "tr", "umount"),
+)
+# Folders of programs, in the order in which the image has them.
+_FOLDERS = ("usr/sbin", "usr/bin", "sbin", "bin")
+# Parts of the C library that programs of vendors are still linked with.
+_PARTS_OF_LIBC = ("libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1")
 _INTERPRETER = re.compile(r"\[Requesting program interpreter: ([^\]]+)\]")
 # A line of the dynamic loader: where a library was found, or the loader itself.
 _LIBRARY = re.compile(r"^\s*(?:\S+ => )?(/\S+) \(0x[0-9a-f]+\)$")
@@ -91,7 +104,49 @@ def add_shell(folder: Path, tool: Tool, root: Path = Path("/")) -> None:
     Raises:
         KmmError: A program or library is missing.
     """
-    for path in sorted(_with_libraries(_PROGRAMS, tool, root)):
+    _copy(_with_libraries(_PROGRAMS, tool, root), folder, root)
+
+
+def add_pod_programs(
+    folder: Path, driver: Path, libraries: str, tool: Tool, root: Path = Path("/")
+) -> list[str]:
+    """Copy the programs of the driver pod, and what they and the driver's own programs need.
+
+    Args:
+        folder: Where to; it becomes the image's root.
+        driver: The driver's user space; it may be a layer that is not here.
+        libraries: The folder in it with its libraries.
+        tool: Runs readelf and the dynamic loader.
+        root: Of the base image.
+
+    Returns:
+        The programs that the base image lacks: then the image is one without a driver pod.
+
+    Raises:
+        KmmError: A library is missing.
+    """
+    folders = [place for place in _FOLDERS if (root / place).is_dir()]
+    found = {
+        name: f"/{place}/{name}"
+        for name in _POD_PROGRAMS
+        for place in reversed(folders)
+        if (root / place / name).is_file()
+    }
+    if missing := [name for name in _POD_PROGRAMS if name not in found]:
+        return missing
+    paths = _with_libraries([*found.values()], tool, root)
+    own = [str(path) for path in sorted(driver.glob("usr/bin/*")) if not path.is_symlink()]
+    beside = driver / libraries.lstrip("/")
+    paths |= _with_libraries(own, tool, root, beside if beside.is_dir() else None)
+    libc = next(PurePosixPath(path) for path in sorted(paths) if path.endswith("/libc.so.6"))
+    parts = [str(libc.with_name(name)) for name in _PARTS_OF_LIBC]
+    paths |= {part for part in parts if (root / part.lstrip("/")).is_file()}
+    _copy((path for path in paths if not path.startswith(str(driver))), folder, root)
+    return []
+
+
+def _copy(paths: Iterable[str], folder: Path, root: Path) -> None:
+    for path in sorted(paths):
         target = folder / path.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(root / path.lstrip("/"), target)
@@ -100,7 +155,9 @@ def add_shell(folder: Path, tool: Tool, root: Path = Path("/")) -> None:
         os.utime(made, (0, 0))
 
 
-def _with_libraries(programs: Sequence[str], tool: Tool, root: Path) -> set[str]:
+def _with_libraries(
+    programs: Sequence[str], tool: Tool, root: Path, beside: Path | None = None
+) -> set[str]:
     found: set[str] = set()
     wanted = list(programs)
     while wanted:
@@ -116,13 +173,14 @@ def _with_libraries(programs: Sequence[str], tool: Tool, root: Path) -> set[str]
             script = first[2:].split()[0].decode()
             wanted += [script] if script not in found else []
         elif loader := _INTERPRETER.search(tool(["readelf", "--program-headers", "--wide", path])):
-            found |= _libraries(path, loader[1], tool)
+            found |= _libraries(path, loader[1], tool, beside)
     return found
 
 
-def _libraries(program: str, loader: str, tool: Tool) -> set[str]:
+def _libraries(program: str, loader: str, tool: Tool, beside: Path | None) -> set[str]:
     """Return a program's loader and libraries, where they are found without the image's cache."""
-    said = tool([loader, "--inhibit-cache", "--list", program])
+    first = ["--library-path", str(beside)] if beside else []
+    said = tool([loader, "--inhibit-cache", *first, "--list", program])
     if missing := _NOT_FOUND.search(said):
         raise KmmError(f"{program} needs {missing[1]}, which is in no folder of {loader}")
     lines = (_LIBRARY.match(line) for line in said.splitlines())
@@ -235,10 +293,16 @@ def _run(arguments: Sequence[str]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the program: the artifact's folder, and that of the shell."""
-    out, shell = (Path(argument) for argument in arguments)
+    """Run the program: the artifact's folder, its user space, and folders for programs."""
+    out, userspace, shell, pod = (Path(argument) for argument in arguments)
+    root = json.loads((out / "driver/manifest.json").read_text())["host"]["root"]
     try:
         add_shell(shell, _run)
+        if root and root["pod"]:
+            pod.mkdir()
+            missing = add_pod_programs(pod, userspace / "driver", root["libraries"], _run)
+            if missing:
+                sys.stdout.write(f"kmm: no driver pod: the base image has no {missing[0]}\n")
         added = add_needs(out, Path("/provision/needs"), _run)
     except KmmError as error:
         sys.stderr.write(f"kmm: {error}\n")

@@ -29,11 +29,13 @@ TREE = "tree"
 _PROGRAMS = {
     COLLECTOR: "build/collector.py",
     "kmm.py": "build/kmm.py",
+    "loader_script.py": "build/loader_script.py",
     "unpack.py": "build/unpack_source.py",
 }
 _TREE_PROGRAM = "distros/prepare_tree.py"
-# The folder of scripts that only builds from a dkms.conf run.
+# The folder of scripts that only builds from a dkms.conf run, and that of what images run.
 _DKMS = "dkms"
+_LOADER = "loader"
 _DISTRO = "distro.json"
 _KEYRING = "archive-keyring.gpg"
 # The template that serves a family of distros.
@@ -244,6 +246,7 @@ def load_family(directory: Path, family: str) -> Templates:
     macros = sorted((directory / "macros").glob("*.j2"))
     folder = directory / _SCRIPTS.get(family, family)
     scripts = sorted(path for path in folder.glob("*") if path.is_file())
+    scripts += sorted((directory / _LOADER).glob("*"))
     own = {name: _program(module) for name, module in _PROGRAMS.items()}
     special = {path.name: path.read_bytes() for path in sorted((directory / _DKMS).glob("*"))}
     if family == TREE:

@@ -15,8 +15,20 @@ from provision.cli.job import job, trusting
 from provision.cli.output import emit, fields, megabytes, progress, size_of
 from provision.engine.scratch import scratch
 from provision.errors import UsageError
-from provision.export.artifact_source import ArtifactSource, Choice, check_driver, choose
+from provision.export.artifact_source import (
+    ArtifactSource,
+    Choice,
+    check_driver,
+    choose,
+    images_of,
+)
 from provision.export.daemonset import Agent, documents, read_config, read_keys
+from provision.export.driver_pod import (
+    PodOptions,
+    daemonset_documents,
+    operator_documents,
+    pod_of,
+)
 from provision.export.host_python import (
     DEFAULT_PREFIX,
     PythonPin,
@@ -53,6 +65,7 @@ from provision.registry.registries import TrustOverride, registry_login
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
 _LABEL = re.compile(rf"([a-z0-9.-]{{1,253}}/)?(?!$){_LABEL_VALUE.pattern}")
 _AGENT, _MODULE, _SECRET = "agent.yaml", "module.yaml", "secret.yaml"
+_DAEMONSETS = "daemonsets.yaml"
 # By default, machines get the checkout that this provision runs from.
 _CHECKOUT = Path(__file__).resolve().parents[3]
 
@@ -74,17 +87,18 @@ _output = options.option(
 _kernels = options.option(
     "--kernel RELEASE", "Kernel; may be given more than once.", "kernels", multiple=True
 )
+_registry = options.option(
+    "--registry HOST[:PORT][/PREFIX]",
+    "Registry that the cluster pulls from.  [[registry] address of provision.toml]",
+    "address",
+)
 _version = options.option("--version VERSION", "Version of the driver.  [the newest]")
 
 
 @export.command("kmm")
 @click.argument("driver")
 @options.option("--image IMAGE", "Image whose manifest is read.  [one of the registry's]")
-@options.option(
-    "--registry HOST[:PORT][/PREFIX]",
-    "Registry that the cluster pulls from.  [[registry] address of provision.toml]",
-    "address",
-)
+@_registry
 @_version
 @options.flavour
 @options.distro
@@ -209,6 +223,79 @@ def _emit_yaml(
         {**subject, "documents": found, "files": files},
         lambda one: one["files"] or [printed],
     )
+
+
+@export.command("driver-pod")
+@click.argument("driver")
+@_registry
+@options.option("--version VERSION", "Version of the driver.  [the newest that the registry has]")
+@options.flavour
+@options.distro
+@options.option("--plain", "Write DaemonSets for a cluster without NVIDIA's GPU Operator.")
+@options.option(
+    "--kernel RELEASE",
+    "With --plain, kernel of the nodes; may be given more than once.  [all of the registry]",
+    "kernels",
+    multiple=True,
+)
+@options.option(
+    "--namespace NAME", "Namespace of the DaemonSets.", default="provision", show_default=True
+)
+@_selector
+@options.option("--pull-secret NAME", "Secret for pulling images.")
+@options.catalogue
+@options.root
+@_output
+@options.as_json
+def driver_pod(
+    *,
+    driver: str,
+    address: str | None,
+    version: str | None,
+    flavour: str | None,
+    distro: str | None,
+    plain: bool,
+    kernels: tuple[str, ...],
+    namespace: str,
+    selectors: tuple[str, ...],
+    pull_secret: str | None,
+    catalogues: tuple[Path, ...],
+    root: Path,
+    output: Path | None,
+) -> None:
+    """Write what runs the images of DRIVER as driver pods of NVIDIA's GPU Operator.
+
+    These are values for the operator's Helm chart, and an NVIDIADriver. The operator selects the
+    image for each node's kernel. With --plain, these are a Namespace, and a DaemonSet for each
+    kernel.
+    """
+    if output is not None:
+        check_output(output)
+    if kernels and not plain:
+        raise UsageError(
+            "--kernel works with --plain only: the operator looks at its nodes' kernels itself.",
+            resolution="Leave it out, or add --plain.",
+        )
+    pod_options = PodOptions(namespace, _pairs(selectors), pull_secret)
+    with job(root, catalogues) as work:
+        recipe = work.settings.catalogue.entry(driver).recipe
+        foreign, _ = pod_of(driver, recipe.host.root)
+        source = ArtifactSource(work.settings, lambda: work.engine, TrustOverride(), work.progress)
+        repository = source.repository(driver, address)
+        choice = Choice(version, flavour, distro, ClusterKernels(tuple(dict.fromkeys(kernels))))
+        found = images_of(source, driver, repository, choice, is_one_distro=plain)
+    if plain:
+        named = [tag for tag in found if not kernels or tag.kernel in kernels]
+        images = {tag.kernel: repository.with_tag(tag.text) for tag in named}
+        made = daemonset_documents(driver, foreign, images, pod_options)
+        _emit_yaml({"driver": driver}, made, {_DAEMONSETS: to_yaml(*made)}, output)
+        return
+    name = found[-1].version
+    if found[-1].flavour != recipe.default_flavour:
+        name = f"{name}-{found[-1].flavour}"
+    files = operator_documents(driver, repository, name, pod_options)
+    texts = {file: to_yaml(document) for file, document in files.items()}
+    _emit_yaml({"driver": driver}, list(files.values()), texts, output)
 
 
 @export.command("daemonset")

@@ -185,14 +185,37 @@ def choose(source: ArtifactSource, driver: str, repository: Reference, choice: C
         NotFoundError: The driver is unknown, or the registry lacks an image.
         UsageError: It has images for several distros, and none was named.
     """
+    tags = images_of(source, driver, repository, choice)
+    kernels = choice.kernels
+    if kernels == ClusterKernels():
+        kernels = replace(kernels, literals=tuple(tag.kernel for tag in tags))
+    return _Chosen(kernels, str(repository.with_tag(tags[-1].text)))
+
+
+def images_of(
+    source: ArtifactSource,
+    driver: str,
+    repository: Reference,
+    choice: Choice,
+    *,
+    is_one_distro: bool = True,
+) -> list[HostTag]:
+    """Return the tags of a registry's images of one version, for the kernels that are named or all.
+
+    Raises:
+        NotFoundError: The driver is unknown, or the registry lacks an image.
+        UsageError: It has images for several distros, none was named, and there has to be one.
+    """
     recipe = source.settings.catalogue.entry(driver).recipe
     flavour = choice.flavour or recipe.default_flavour
     client = source.connected(source.settings, repository)
     tags = [tag for tag in _tags(client, recipe.flavours) if tag.flavour == flavour]
-    tags = _of_distro(tags, choice.distro, driver)
+    if is_one_distro or choice.distro:
+        tags = _of_distro(tags, choice.distro, driver)
     tags = _of_version(tags, choice.version)
+    wanted = choice.kernels.literals
     there = [tag.kernel for tag in tags]
-    missing = [kernel for kernel in choice.kernels.literals if kernel not in there]
+    missing = [kernel for kernel in wanted if kernel not in there]
     if missing or not tags:
         name = " ".join(filter(None, (driver, choice.version, f"({flavour})")))
         kernel = missing[0] if missing else "RELEASE"
@@ -203,10 +226,7 @@ def choose(source: ArtifactSource, driver: str, repository: Reference, choice: C
             f" --sign. What is there: provision registry list {driver}",
             details=f"It has images for {', '.join(there) or 'no kernel'}.",
         )
-    kernels = choice.kernels
-    if kernels == ClusterKernels():
-        kernels = replace(kernels, literals=tuple(there))
-    return _Chosen(kernels, str(repository.with_tag(tags[-1].text)))
+    return tags
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +246,7 @@ def _of_distro(tags: list[HostTag], distro: str | None, driver: str) -> list[Hos
     names = sorted({tag.distro for tag in tags})
     if distro is None and len(names) > 1:
         raise UsageError(
-            f"There are images of {driver} for several distros, and one Module serves one.",
+            f"There are images of {driver} for several distros, and these objects are for one.",
             resolution=f"Name one, as ID:VERSION: --distro … ({', '.join(names)})",
         )
     escaped = distro.replace(":", "") if distro else None

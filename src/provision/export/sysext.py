@@ -15,10 +15,11 @@ from pathlib import Path, PurePosixPath
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from provision.build.loader_script import Place
 from provision.build.templates import shell_word
 from provision.errors import NotFoundError, UsageError
 from provision.kmod.device_setup import firmware_names
-from provision.kmod.loader import Place, link_modules, loader_script
+from provision.kmod.loader import link_modules, loader_script
 from provision.manifest import Manifest
 from provision.progress import Note, Progress, silent
 from provision.run import LONG_LIMIT_S, find_program, run
@@ -106,7 +107,7 @@ def lay_out(tree: Path, artifacts: Sequence[Artifact], hosts: Hosts) -> None:
         kernels = _TOP / driver / "kernels" / manifest.pin.kernel.release
         place = tree / kernels.relative_to("/")
         place.mkdir(parents=True)
-        where = Place(entry, vendor_file=kernels / "vendor.json", has_firmware=True)
+        where = Place(str(entry), vendor_file=str(kernels / "vendor.json"))
         (place / "load").write_text(loader_script(artifact.folder, manifest, where))
         (place / "vendor.json").write_text(_vendor_file(manifest, entry))
         for name, path in firmware_names(manifest).items():

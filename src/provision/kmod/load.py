@@ -265,7 +265,7 @@ def _refused(manifest: Manifest, done: Completed, log: KernelLog) -> ProvisionEr
     lines = [line for line in done.stderr.splitlines() if not line.startswith(f"{driver}: ")]
     refused = re.search(rf"^{re.escape(driver)}: (.+) could not be loaded:", done.stderr, re.M)
     if refused is not None:
-        names = refused[1].split(", ")
+        names = refused[1].split()
         said = {n: [line for line in lines if f"'{n}'" in line] for n in names}
         named = [name for name in names if said[name]] or names
         text = "\n".join(line for name in named for line in said[name] or lines[-1:])

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
-from graphlib import TopologicalSorter
 from pathlib import Path, PurePosixPath
 
+from provision.build.loader_script import Identity, Place, in_order, loader
 from provision.documents import load_json
 from provision.errors import ProvisionError, UsageError
 from provision.files import remove_drafts, sha256_file, write_atomic
@@ -31,27 +28,9 @@ Options = Mapping[str, Mapping[str, Parameter]]
 # of kmod that read DIR/usr/lib/modules find the modules, too.
 LOADER = PurePosixPath("load")
 MODULES_LINKS = (PurePosixPath("usr/lib/modules"), PurePosixPath("host/usr/lib/modules"))
-_TEMPLATE = PurePosixPath("loader/load.sh.j2")
+_TEMPLATE = PurePosixPath("loader/load.sh")
 # Increased when this module puts other values into the same template.
-_FORMAT = 2
-# Characters that a shell would not take literally in a file name or pattern.
-_NO_PATTERN = re.compile(r"[^A-Za-z0-9._/*?\[\]!-]")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a loader and its artifact are.
-
-    Attributes:
-        entry: The artifact's folder, as a path of the host.
-        vendor_file: A vendor file that comes and goes with the modules; None: something else
-            writes it.
-        has_firmware: Whether the firmware lies where the kernel looks for it anyway.
-    """
-
-    entry: PurePosixPath
-    vendor_file: PurePosixPath | None = None
-    has_firmware: bool = False
+_FORMAT = 3
 
 
 def write_loader(entry: Path, options: Options, *, root: Path = Path("/")) -> bool:
@@ -74,14 +53,12 @@ def write_loader(entry: Path, options: Options, *, root: Path = Path("/")) -> bo
         return linked
     remove_drafts(entry / LOADER)
     manifest = load_json(entry / "driver/manifest.json", Manifest)
-    return (
-        write_atomic(entry / LOADER, loader_script(entry, manifest, _place(entry, root), options))
-        or linked
-    )
+    place = _place(entry, root)._replace(firmware=firmware_names(manifest))
+    return write_atomic(entry / LOADER, loader_script(entry, manifest, place, options)) or linked
 
 
 def _place(entry: Path, root: Path) -> Place:
-    return Place(PurePosixPath("/", entry.resolve().relative_to(root.resolve())))
+    return Place(str(PurePosixPath("/", entry.resolve().relative_to(root.resolve()))))
 
 
 def is_written(entry: Path, options: Options, *, root: Path = Path("/")) -> bool:
@@ -135,63 +112,33 @@ def loader_script(
         UsageError: Options name a module that it does not have; or a value can't stand in a script.
     """
     options = options or {}
-    parameters = parameters_of(manifest, options)
-    own = {module.name for module in manifest.modules}
-    optional = manifest.host.optional
-    order = load_order(manifest)
-    needed = [n for m in order if m.name not in optional for n in m.depends if n not in own]
-    nice = [n for m in order for n in m.depends if n not in own and n not in needed]
-    wanted = [
-        {
-            "name": module.name,
-            "words": " ".join(
-                _shell_word(word)
-                for word in (
-                    module.name,
-                    "optional" if module.name in optional else "required",
-                    *_identity(folder / module.path),
-                    module.path,
-                    _checksum(folder / module.path, module),
-                    *parameters.get(module.name, []),
-                )
-            ),
-        }
-        for module in order
-    ]
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415 - a boot finds the loader in place
-
-    environment = Environment(
-        loader=FileSystemLoader(templates_dir()),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - a script, not HTML
-    )
-    environment.filters["shell"] = _shell_word
-    environment.filters["shell_pattern"] = _shell_pattern
-    return environment.get_template(str(_TEMPLATE)).render(
-        tag=_tag(place, options),
-        driver=manifest.pin.driver.name,
-        version=manifest.pin.driver.version,
-        kernel=manifest.pin.kernel.release,
-        entry=str(place.entry),
-        modules="" if manifest.kmm is None else "/host",
-        conflicts=manifest.host.conflicts,
-        needed=sorted(set(needed)),
-        nice_to_have=sorted(set(nice)),
-        wanted=wanted,
-        firmware=[] if place.has_firmware else sorted(firmware_names(manifest).items()),
-        nodes=manifest.host.nodes,
-        vendor_file=str(place.vendor_file) if place.vendor_file else "",
-    )
+    identities = {
+        module.name: Identity(
+            *_identity(folder / module.path), _checksum(folder / module.path, module)
+        )
+        for module in manifest.modules
+    }
+    try:
+        return loader(
+            (templates_dir() / _TEMPLATE).read_text(),
+            manifest.model_dump(mode="json"),
+            place,
+            identities,
+            tag=_tag(place, options),
+            parameters=parameters_of(manifest, options),
+        )
+    except ValueError as error:
+        raise UsageError(
+            str(error),
+            resolution="Correct the driver's options in provision.toml, or its recipe.",
+        ) from error
 
 
 def load_order(manifest: Manifest) -> list[Module]:
     """Return the modules of an artifact, each after those of them that it depends on."""
     modules = {module.name: module for module in manifest.modules}
-    depends = {name: [d for d in m.depends if d in modules] for name, m in modules.items()}
-    return [modules[name] for name in TopologicalSorter(depends).static_order()]
+    order = in_order([module.model_dump() for module in manifest.modules])
+    return [modules[module["name"]] for module in order]
 
 
 def parameters_of(manifest: Manifest, options: Options) -> dict[str, list[str]]:
@@ -224,7 +171,9 @@ def _tag(place: Place, options: Mapping[str, Mapping[str, object]]) -> str:
     """Return the line by which a loader that is up to date is recognised."""
     total = hashlib.sha256((templates_dir() / _TEMPLATE).read_bytes())
     given = {module: dict(values) for module, values in options.items()}
-    total.update(json.dumps([_FORMAT, str(place), given], sort_keys=True).encode())
+    total.update(
+        json.dumps([_FORMAT, place.entry, place.vendor_file, given], sort_keys=True).encode()
+    )
     return f"loader {total.hexdigest()[:16]}"
 
 
@@ -248,23 +197,3 @@ def _checksum(path: Path, module: Module) -> str:
     except (OSError, ValueError):
         pass
     return module.sha256
-
-
-def _shell_word(text: str) -> str:
-    """Return a text as one word of a shell line.
-
-    Raises:
-        UsageError: It holds a control character, such as a line's end.
-    """
-    if not text.isprintable():
-        raise UsageError(
-            f"{text!r} can't stand in the loader's script: it holds a control character.",
-            resolution="Correct the driver's options in provision.toml, or its recipe.",
-        )
-    return shlex.quote(text)
-
-
-def _shell_pattern(text: str) -> str:
-    """Return a glob as one word, in which only the glob's characters are special."""
-    _shell_word(text)
-    return _NO_PATTERN.sub(r"\\\g<0>", text)

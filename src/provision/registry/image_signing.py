@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from provision.build.dockerfile import OPERATOR_LABEL
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Engine
 from provision.engine.transfer import Pushed, push
@@ -24,6 +25,7 @@ from provision.registry.publishing import (
     PinTagConflictError,
     pushed_before,
     retag_existing,
+    set_operator_tags,
     set_pin_tag,
     tag_again,
     taken,
@@ -125,7 +127,7 @@ def publish(
     connected: Connect = connect,
     progress: Progress = silent,
 ) -> tuple[Pushed, SignedImage | None]:
-    """Push an image under a name and the tag of its Pin, and sign it.
+    """Push an image under a name, the tag of its Pin and those of a GPU operator, and sign it.
 
     Args:
         settings: The host.
@@ -144,7 +146,7 @@ def publish(
     pushed, is_new = _pushed(client, image, name, progress)
     if signer is None:
         if is_new:
-            _tag_unsigned(client, pin, pushed, progress)
+            _tag_unsigned(client, image, pushed, progress)
         return pushed, None
     by_digest = connected(settings, pushed_reference(pushed))
     there = find(by_digest, pin.kernel.architecture).image
@@ -154,11 +156,13 @@ def publish(
             resolution="Others write to that registry. Check it, and push again.",
         )
     try:
-        return pushed, _sign(by_digest, there, signer)
+        signed = _sign(by_digest, there, signer)
     except PinTagConflictError:
         # Another was pushed at the same time. The name must not lead to an image that hosts refuse.
         _give_name_back(settings, client, pin, signer)
         raise
+    _tag_for_operators(client, image, pushed.digest)
+    return pushed, signed
 
 
 def _pushed(
@@ -184,12 +188,21 @@ def _give_name_back(settings: Settings, client: Writable, pin: Pin, signer: Sign
         time.sleep(_PAUSE_S)
 
 
-def _tag_unsigned(client: Writable, pin: Pin, pushed: Pushed, progress: Progress) -> None:
-    """Set the tag of a Pin; report a failure only as a note: perhaps only the engine has access."""
+def _tag_for_operators(client: Writable, image: EngineImage, digest: str) -> None:
+    found = image.engine.image(image.image_id)
+    if found and (version := found.labels.get(OPERATOR_LABEL)):
+        set_operator_tags(client, image.pin, version, digest)
+
+
+def _tag_unsigned(client: Writable, image: EngineImage, pushed: Pushed, progress: Progress) -> None:
+    """Set further tags; report a failure only as a note: perhaps only the engine has access."""
     try:
-        set_pin_tag(client, pin, client.manifest(pushed.digest))
+        set_pin_tag(client, image.pin, client.manifest(pushed.digest))
+        _tag_for_operators(client, image, pushed.digest)
     except (UnreachableError, DeniedError) as error:
-        progress(Note(f"{error.message} So the image has no tag of its Pin."))
+        progress(
+            Note(f"{error.message} So the image has no tag of its Pin, nor those of operators.")
+        )
 
 
 def pushed_reference(pushed: Pushed) -> Reference:

@@ -185,6 +185,33 @@ def pin_tag(pin: str) -> str:
     return f"pin-{pin.removeprefix('sha256:')}"
 
 
+# Distros of which NVIDIA's GPU Operator knows one image for all minor releases.
+# https://github.com/NVIDIA/gpu-operator/blob/v26.7.0/internal/state/nodepool.go
+_WITHOUT_MINOR = frozenset({"rhel", "rocky", "ol"})
+
+
+def operator_tags(version: str, kernel: str, distro: str) -> tuple[str, str]:
+    """Return the tags by which NVIDIA's GPU Operator finds a driver for one kernel.
+
+    Its own images are ``driver:<version or branch>-<kernel>-<distro>``, with the kernel as Node
+    Feature Discovery writes it in a label.
+
+    Args:
+        version: What the admin gives the operator as version; the branch is its first number.
+        kernel: The kernel's release.
+        distro: Id and version of its distro, such as ``debian:12``.
+
+    Returns:
+        That of the version, and that of its branch.
+    """
+    name, _, release = distro.partition(":")
+    system = name + (release.partition(".")[0] if name in _WITHOUT_MINOR else release)
+    number, dash, flavour = version.partition("-")
+    branch = f"{number.partition('.')[0]}{dash}{flavour}"
+    end = f"-{kernel}-{system}"
+    return _escaped(f"{version}{end}"), _escaped(f"{branch}{end}")
+
+
 def version_of_tag(text: str) -> str:
     """Return a comparable version from its form in tags.
 

@@ -14,14 +14,15 @@ from provision.fetch import UnreachableError
 from provision.files import in_root
 from provision.pin import Pin
 from provision.progress import Note, Progress, silent
-from provision.registry.artifact_images import facts_of
+from provision.registry.artifact_images import facts_of, find
 from provision.registry.attached_signatures import signature_tag, verify_signature
 from provision.registry.image_signature import PublicKey, Signer, UntrustedError, load_keys
 from provision.registry.manifests import Content, Index, Writable, find_digest, parse_manifest
-from provision.registry.names import pin_tag
+from provision.registry.names import operator_tags, pin_tag
 from provision.registry.private_key import FileSigner
 from provision.registry.registries import trust_rule
 from provision.registry.skopeo import DeniedError
+from provision.sources import newest_first
 
 
 class PinTagConflictError(ProvisionError):
@@ -111,6 +112,29 @@ def set_pin_tag(client: Writable, pin: Pin, content: Content, *, is_signed: bool
     if found != content.digest:
         raise taken(client, pin, found or "another")
     return tag
+
+
+def set_operator_tags(client: Writable, pin: Pin, version: str, digest: str) -> None:
+    """Make the tags by which a GPU operator finds a driver lead to an image.
+
+    That of a branch leads to its newest version.
+
+    Args:
+        client: The repository.
+        pin: The image's Pin.
+        version: As which version the operator finds it.
+        digest: Of its manifest.
+    """
+    distro = f"{pin.distro.id}:{pin.distro.version}"
+    own, branch = operator_tags(version, pin.kernel.release, distro)
+    client.tag(digest, own)
+    try:
+        there = client.at(client.reference.with_tag(branch))
+        before = find(there, pin.kernel.architecture).image.pin.driver.version
+    except NotFoundError:
+        before = pin.driver.version
+    if newest_first((before, pin.driver.version))[0] == pin.driver.version:
+        client.tag(digest, branch)
 
 
 def taken(client: Writable, pin: Pin, digest: str) -> PinTagConflictError:

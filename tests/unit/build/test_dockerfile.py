@@ -82,8 +82,11 @@ def test_files_of_the_context() -> None:
         "headers.sha256",
         "install.sh",
         "kmm.py",
+        "load.sh",
+        "loader_script.py",
         "packages.sha256",
         "patches/pci-resize-resource.patch",
+        "pod.sh",
         "unpack.py",
     ]
 

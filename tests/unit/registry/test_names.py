@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
 from provision.registry.credentials import default_files, stored_login
 from provision.registry.image_signature import load_keys
-from provision.registry.names import HostTag, is_loopback, parse_reference, read_tag
+from provision.registry.names import (
+    HostTag,
+    is_loopback,
+    operator_tags,
+    parse_reference,
+    read_tag,
+)
 from provision.registry.private_key import generate_key, open_private_key
 from unit.registry.memory import new_key, public_pem
 
@@ -251,3 +257,37 @@ def test_a_private_key_of_another_kind_is_named(tmp_path: Path) -> None:
 def test_a_folder_is_no_name_of_a_key(name: str) -> None:
     with pytest.raises(UsageError, match="is a folder"):
         generate_key(Path(name), None)
+
+
+@pytest.mark.parametrize(
+    ("version", "kernel", "distro", "tags"),
+    [
+        (
+            "590.48.01",
+            "6.12.48+deb13-amd64",
+            "debian:13",
+            ("590.48.01-6.12.48_deb13-amd64-debian13", "590-6.12.48_deb13-amd64-debian13"),
+        ),
+        (
+            "580.95.05-proprietary",
+            "5.14.0-503.el9.x86_64",
+            "rocky:9.5",
+            (
+                "580.95.05-proprietary-5.14.0-503.el9.x86_64-rocky9",
+                "580-proprietary-5.14.0-503.el9.x86_64-rocky9",
+            ),
+        ),
+        (
+            "550.1",
+            "6.8.0-51-generic",
+            "ubuntu:24.04",
+            ("550.1-6.8.0-51-generic-ubuntu24.04", "550-6.8.0-51-generic-ubuntu24.04"),
+        ),
+    ],
+)
+def test_an_operator_finds_a_driver_by_its_own_tags(
+    version: str, kernel: str, distro: str, tags: tuple[str, str]
+) -> None:
+    assert operator_tags(version, kernel, distro) == tags
+    # Hosts look for others.
+    assert [read_tag(tag, ("open", "proprietary")) for tag in tags] == [None, None]

@@ -17,7 +17,13 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.registry.find import SearchOptions, find_pin_in_registries
 from provision.registry.image_signature import UntrustedError
 from provision.registry.names import pin_tag
-from provision.registry.publishing import PinTagConflictError, pushed_before, set_pin_tag, tag_again
+from provision.registry.publishing import (
+    PinTagConflictError,
+    pushed_before,
+    set_operator_tags,
+    set_pin_tag,
+    tag_again,
+)
 from provision.store import obtaining
 from provision.store.obtaining import obtain
 from unit.engine.fake_engine import FakeEngine
@@ -75,6 +81,19 @@ def test_the_tag_of_a_pin_is_never_moved(registry: MemoryRegistry, tmp_path: Pat
     assert pushed_before(client, make_pin(version="10"), "sha256:other") is None
     tag_again(client, first)
     assert client.manifest("again").digest == first.digest
+
+
+def test_the_tag_of_a_branch_leads_to_its_newest_version(
+    registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    client = registry.client(f"{ADDRESS}/demo:x")
+    end = f"-{make_pin().kernel.release}-debian12"
+    for version in ("5.9", "5.10", "5.2"):
+        pin = make_pin(version=version)
+        have(registry, tmp_path, pin, tag=version)
+        set_operator_tags(client, pin, version, client.manifest(version).digest)
+    for tag, version in {"5.9": "5.9", "5.2": "5.2", "5": "5.10"}.items():
+        assert client.manifest(f"{tag}{end}").digest == client.manifest(version).digest
 
 
 def test_a_tag_that_another_sets_at_the_same_time_is_an_error(

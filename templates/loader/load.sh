@@ -1,7 +1,6 @@
-#!/bin/sh
-# {{ tag }}
-# Written by provision. Loads {{ driver }} {{ version }} into the kernel {{ kernel }}, takes it out
-# again, or says whether it is loaded. Needs only sh, kmod, awk and coreutils.
+# The loader of an artifact: loads its modules into their kernel, takes them out again, or says whether
+# they are loaded. Needs only sh, kmod, awk and coreutils. build/loader_script.py writes what is of
+# the artifact before it: driver, kernel, entry, …, and the functions each, nodes, old_nodes, firmware.
 #
 # usage: load [--root DIR] load|unload|status
 # DIR is the root of the running host, where a container sees it.
@@ -9,16 +8,14 @@
 # 4 in use: a reboot helps.
 set -u
 
-driver={{ driver | shell }}
-kernel={{ kernel | shell }}
-# Root of the host; the artifact, as a path below it; what modprobe reads, below the artifact.
 root=
 if [ "${1:-}" = --root ] && [ $# -ge 2 ]; then
     root=${2%/}
     shift 2
 fi
-entry={{ entry | shell }}
-modules=$root$entry{{ modules | shell }}
+# The artifact is on the host, or in this container. What modprobe reads is below it.
+[ "$place" = here ] || entry=$root$entry
+modules=$entry$modules
 # Seconds for one module and its hardware, fewer than the boot unit has.
 limit=100
 
@@ -59,14 +56,6 @@ state() {
         now=$(cat "$there/version")
     fi
     if [ "$now" = "$wanted" ]; then echo ours; else echo other; fi
-}
-
-# each ACTION: call it as ACTION NAME required|optional BUILD_ID SRCVERSION VERSION FILE SHA256
-# PARAMETER..., module by module in the order of loading; ends with the first that fails.
-each() {
-{% for module in wanted %}
-    "$1" {{ module.words }} || return
-{% endfor %}
 }
 
 # users NAME...: the loaded ones of these modules that others use, also by a network interface that
@@ -121,7 +110,7 @@ note_build() {
 # check_file FILE SHA256: whether it is what was built and verified; damage must not get into the
 # kernel.
 check_file() {
-    echo "$2  $root$entry/$1" | sha256sum --check --status 2>/dev/null && return 0
+    echo "$2  $entry/$1" | sha256sum --check --status 2>/dev/null && return 0
     say "$entry/$1 is damaged or missing"
     return 1
 }
@@ -146,8 +135,6 @@ insert() {
         return 1
     fi
 }
-
-{% if nodes %}
 
 # major_of MAJOR: the number of a character device, which is a number or a name in /proc/devices;
 # nothing if the kernel has no such device.
@@ -181,25 +168,21 @@ drop_nodes() {
     done
 }
 
-# nodes ACTION: call it as ACTION NAME MAJOR MINOR MODE, node by node.
-nodes() {
-{% for node in nodes %}
-{% if node.each %}
-    for file in "$root"/{{ node.each.files | shell_pattern }}; do
+# make_numbered NAME MAJOR MODE FIELD FILE...: a node NAME for each FILE, with the number in its line
+# FIELD in place of {minor}.
+make_numbered() {
+    name=$1 major_name=$2 mode=$3 field=$4
+    shift 4
+    for file; do
         [ -e "$file" ] || continue
-        minor=$(awk -F: -v field={{ node.each.field | shell }} '{ key = $1; gsub(/[ \t]+$/, "", key) } key == field { gsub(/[ \t]/, "", $2); print $2; exit }' "$file")
-        [ -z "$minor" ] || "$1" {{ node.name | replace("{minor}", '"$minor"') }} {{ node.major | string | shell }} "$minor" {{ node.mode }} || return
+        minor=$(awk -F: -v field="$field" '{ key = $1; gsub(/[ \t]+$/, "", key) } key == field { gsub(/[ \t]/, "", $2); print $2; exit }' "$file")
+        [ -z "$minor" ] || make_node "${name%%"{minor}"*}$minor${name#*"{minor}"}" "$major_name" "$minor" "$mode" || return
     done
-{% else %}
-    "$1" {{ node.name }} {{ node.major | string | shell }} {{ node.minor }} {{ node.mode }} || return
-{% endif %}
-{% endfor %}
 }
-{% endif %}
-{% if firmware %}
 
 # The kernel looks into one folder of our choice before its own.
 offer_firmware() {
+    [ "$has_firmware" = yes ] || return 0
     ours=/run/provision/firmware
     parameter=$root/sys/module/firmware_class/parameters/path
     now=$(cat "$parameter")
@@ -207,84 +190,66 @@ offer_firmware() {
         say "the kernel looks for firmware in $now, which someone else has set"
         return 1
     fi
-{% for name, path in firmware %}
-    file={{ name | shell }}
-    mkdir -p "$root$ours/$(dirname "$file")"
-    ln -sfn "$entry"/{{ path | shell }} "$root$ours/$file"
-{% endfor %}
+    firmware link_firmware
     printf %s "$ours" >"$parameter"
 }
-{% endif %}
-{% if vendor_file %}
+
+link_firmware() {
+    mkdir -p "$root$ours/$(dirname "$1")"
+    ln -sfn "${entry#"$root"}/$2" "$root$ours/$1"
+}
 
 # The vendor file, which oci-decorator reads. The rename replaces it in one step.
-vendor_file=$root/etc/oci-decorator/oci-decorator.d/$driver.json
+installed=$root/etc/oci-decorator/oci-decorator.d/$driver.json
 offer_vendor_file() {
-    mkdir -p "${vendor_file%/*}"
-    cp {{ vendor_file | shell }} "$vendor_file.new"
-    chmod 0644 "$vendor_file.new"
-    mv -f "$vendor_file.new" "$vendor_file"
+    [ -n "$vendor_file" ] || return 0
+    mkdir -p "${installed%/*}"
+    cp "$vendor_file" "$installed.new"
+    chmod 0644 "$installed.new"
+    mv -f "$installed.new" "$installed"
 }
-{% endif %}
 
 load() {
     missing='' others='' loaded=''
     each note_build
     if [ -n "$missing$others" ]; then
         each check_required || return 1
-{% if conflicts %}
-        if ! take_out {{ conflicts | map("shell") | join(" ") }}; then
-            # shellcheck disable=SC2086 # one word a module
+        if [ -n "$conflicts" ] && ! take_out $conflicts; then
             [ -z "$removed" ] || modprobe -a $removed
             say "these modules hold the hardware: reboot; they are blacklisted"
             return 4
         fi
-{% endif %}
-        # shellcheck disable=SC2086 # one word a module
         if [ -n "$others" ] && ! take_out $others; then
             say "another build of$others is loaded: stop what uses it, or reboot"
             return 4
         fi
-{% if firmware %}
         offer_firmware || return 1
-{% endif %}
-{% if needed %}
-        if ! timeout -k 5 "$limit" modprobe ${root:+-d "$root"} -a {{ needed | map("shell") | join(" ") }}; then
-            say {{ needed | join(", ") | shell }} "could not be loaded: journalctl -k shows the kernel's reason"
+        if [ -n "$needed" ] && ! timeout -k 5 "$limit" modprobe ${root:+-d "$root"} -a $needed; then
+            say "$needed could not be loaded: journalctl -k shows the kernel's reason"
             return 1
         fi
-{% endif %}
-{% for name in nice_to_have %}
-        timeout -k 5 "$limit" modprobe ${root:+-d "$root"} -q {{ name | shell }} || :
-{% endfor %}
+        for name in $nice_to_have; do
+            timeout -k 5 "$limit" modprobe ${root:+-d "$root"} -q "$name" || :
+        done
         if ! each insert; then
-            # shellcheck disable=SC2086 # one word a module
             take_out $loaded || :
             return 1
         fi
     fi
-{% if nodes %}
-    nodes make_node || return 1
-{% endif %}
-{% if vendor_file %}
-    offer_vendor_file || return 1
-{% endif %}
+    nodes || return 1
+    offer_vendor_file
 }
 
 unload() {
     missing='' others='' loaded=''
     each note_build
-    if ! take_out {{ wanted | map(attribute="name") | map("shell") | join(" ") }}; then
+    if ! take_out $names; then
         # Half of a driver serves nobody.
         if [ -n "$removed" ] && [ -z "$others" ]; then each insert || :; fi
         return 4
     fi
-{% for node in nodes %}
-    drop_nodes {{ node.major | string | shell }} "$root"/dev/{{ node.name | replace("{minor}", "[0-9]*") }}
-{% endfor %}
-{% if vendor_file %}
-    if cmp -s {{ vendor_file | shell }} "$vendor_file"; then rm -f "$vendor_file"; fi
-{% endif %}
+    old_nodes
+    if [ -n "$vendor_file" ] && cmp -s "$vendor_file" "$installed"; then rm -f "$installed"; fi
 }
 
 status_of() {

@@ -1,0 +1,282 @@
+"""NVIDIA's image as a GPU operator's driver pod: what its operator starts, mounts and looks for.
+
+The contract is read from the sources of gpu-operator 26.7. The node is a folder: programs in place
+of modprobe and rmmod change its /proc and /sys, which the container sees. The user space is
+NVIDIA's own, and the modules are small ones of the same names.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kit.hosts import DISTRO, NEW_KERNEL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kit.engine import Engine
+    from kit.process import Completed
+    from kit.product import Provision
+
+pytestmark = [pytest.mark.xdist_group("nvidia"), pytest.mark.minutes(3)]
+
+# By kmod(8) and the kernel's own files.
+_MODPROBE = """\
+#!/bin/sh
+echo "modprobe $*" >>/host/calls
+cat /etc/modprobe.d/*.conf >>/host/calls
+while :; do
+    case $1 in
+        -d) folder=$2; shift 2 ;;
+        -S) kernel=$2; shift 2 ;;
+        -*) shift ;;
+        *) break ;;
+    esac
+done
+[ ! -e "/host/refused/$1" ] || exit 1
+echo "$1 1 0 - Live 0x0" >>/host/proc/modules
+mkdir -p "/host/sys/module/$1"
+for file in "$folder/lib/modules/$kernel/"*.ko; do
+    name=${file##*/}
+    [ "$(echo "${name%.ko}" | tr - _)" = "$1" ] || continue
+    tr '\\0' '\\n' <"$file" |
+        awk -F= '$1 == "srcversion" { print $2 }' >"/host/sys/module/$1/srcversion"
+done
+for file in initstate refcnt; do echo live >"/host/sys/module/$1/$file"; done
+"""
+_RMMOD = """\
+#!/bin/sh
+echo "rmmod $*" >>/host/calls
+awk -v gone="$1" '$1 != gone' /host/proc/modules >/host/proc/new
+mv /host/proc/new /host/proc/modules
+rm -r "/host/sys/module/$1"
+"""
+# As assets/state-driver/0400_configmap.yaml has it.
+_PROBE = """
+[ -f /sys/module/nvidia/refcnt ] || exit 1
+status=/run/nvidia/validations/.driver-daemons-status
+[ ! -f $status ] || [ "$(cat $status)" = Ready ] || exit 2
+nvidia-smi >/dev/null 2>&1
+"""
+# nvidia-smi(1): it doesn't see a driver, as is so here; 12 would be: it doesn't find its library.
+_NO_DRIVER = 9
+_MODULES = {"nvidia", "nvidia_modeset", "nvidia_uvm"}
+
+
+@dataclass
+class Node:
+    """A node, and the operator's container on it."""
+
+    engine: Engine
+    image: str
+    root: Path
+    run: Path
+    name: str = "nvidia-driver-ctr"
+
+    def boot(self) -> None:
+        """Nothing is loaded, and /run is empty."""
+        for folder in (self.root, self.run):
+            shutil.rmtree(folder, ignore_errors=True)
+        for name, text in {
+            "proc/sys/kernel/osrelease": f"{NEW_KERNEL}\n",
+            "proc/modules": "",
+            "proc/devices": "Character devices:\n195 nvidia\n510 nvidia-uvm\n\nBlock devices:\n",
+            "proc/driver/nvidia/gpus/0000:0a:00.0/information": "Device Minor: \t 0\n",
+            "sys/module/firmware_class/parameters/path": "",
+            "calls": "",
+            "programs/modprobe": _MODPROBE,
+            "programs/rmmod": _RMMOD,
+            "drivers/nvidia.conf": "NVreg_One=1\nNVreg_Two=a=b;c\n",
+            "drivers/nvidia-uvm.conf": "uvm_disable_hmm=1\n",
+        }.items():
+            path = self.root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            path.chmod(0o755)
+        (self.root / "dev").mkdir()
+        self.run.mkdir()
+
+    def start(self, *words: str, digest: str = "one", name: str = "") -> None:
+        """Start a container as the operator's DaemonSet does, but for propagation of mounts."""
+        self.engine.docker(
+            *("run", "--detach", "--name", name or self.name, "--network=none"),
+            *("--cap-add=ALL", "--security-opt=apparmor=unconfined"),
+            *("--security-opt=seccomp=unconfined", "--device-cgroup-rule=c *:* rwm"),
+            *("--volume", f"{self.root}:/host", "--volume", f"{self.run}:/run/nvidia"),
+            *("--volume", f"{self.root}/drivers:/drivers:ro"),
+            *("--volume", f"{self.root}/sys/module:/sys/module"),
+            *("--volume", f"{self.root}/programs/modprobe:/usr/sbin/modprobe:ro"),
+            *("--volume", f"{self.root}/programs/rmmod:/usr/sbin/rmmod:ro"),
+            *("--env", f"DRIVER_CONFIG_DIGEST={digest}", self.image),
+            *(words or ("nvidia-driver", "init")),
+        )
+
+    def sh(self, text: str) -> Completed:
+        return self.engine.docker("exec", self.name, "sh", "-c", text, check=False)
+
+    def said(self) -> str:
+        return self.engine.docker("logs", self.name).output
+
+    def wait(self, for_what: str = "ready") -> None:
+        for _ in range(300):
+            if for_what in self.said():
+                return
+            time.sleep(0.2)
+        raise AssertionError(self.said())
+
+    def end(self, *words: str) -> int:
+        """Send SIGTERM, or kill it; return its exit status."""
+        self.engine.docker(*(words or ("kill", "--signal=TERM")), self.name)
+        code = int(self.engine.docker("wait", self.name, timeout_s=60).stdout)
+        self.engine.docker("rm", self.name)
+        return code
+
+    def loaded(self) -> set[str]:
+        return {line.split()[0] for line in (self.root / "proc/modules").read_text().splitlines()}
+
+    def calls(self) -> list[str]:
+        path = self.root / "calls"
+        lines = path.read_text().splitlines()
+        path.write_text("")
+        return lines
+
+
+@pytest.fixture(scope="module")
+def image(provision: Provision, small_nvidia: Path) -> str:
+    target = ("nvidia", "--version", "latest", "--kernel", NEW_KERNEL, "--distro", DISTRO)
+    built: dict[str, Any] = provision.build(*target, "--catalogue", small_nvidia)
+    return str(built["image"])
+
+
+@pytest.fixture
+def node(engine: Engine, image: str, tmp_path: Path) -> Iterator[Node]:
+    node = Node(engine, image, tmp_path / "node", tmp_path / "run")
+    node.boot()
+    yield node
+    engine.docker("rm", "--force", node.name, check=False)
+
+
+def test_the_operators_probe_finds_a_driver(node: Node) -> None:
+    node.start()
+    node.wait()
+    assert node.loaded() == _MODULES
+    assert node.sh(_PROBE).returncode == _NO_DRIVER
+    assert (node.run / "validations/.driver-daemons-status").read_text() == "Ready\n"
+    assert node.sh("echo $NVIDIA_VISIBLE_DEVICES").stdout == "void\n"
+    # What the operator's preStop does.
+    assert node.sh("rm -f /run/nvidia/validations/.driver-daemons-status").returncode == 0
+
+
+def test_parameters_are_the_admins_after_ours(node: Node) -> None:
+    node.start()
+    node.wait()
+    lines = [line for line in node.calls() if line.startswith("options")]
+    assert lines[:4] == [
+        "options nvidia NVreg_CoherentGPUMemoryMode=driver",
+        "options nvidia NVreg_One=1",
+        "options nvidia NVreg_Two=a=b;c",
+        "options nvidia_uvm uvm_disable_hmm=1",
+    ]
+
+
+def test_operands_find_user_space_nodes_and_firmware(node: Node) -> None:
+    node.start()
+    node.wait()
+    found = node.sh(
+        "cd /run/nvidia/driver && cat usr/lib64/libnvidia-ml.so.1 usr/bin/nvidia-smi | od | cat"
+    )
+    assert found.returncode == 0
+    assert node.sh("cp /bin/sh /run/nvidia/driver/").returncode != 0
+    assert (node.root / "dev/nvidiactl").is_char_device()
+    assert (node.root / "dev/char/195:0").readlink().name == "nvidia0"
+    search = (node.root / "sys/module/firmware_class/parameters/path").read_text()
+    assert search == "/run/nvidia/driver/lib/firmware"
+    assert node.sh(f"cat {search}/nvidia/*/gsp*.bin | od | cat").returncode == 0
+
+
+def test_a_restart_with_the_same_configuration_reloads_nothing(node: Node) -> None:
+    node.start()
+    node.wait()
+    node.calls()
+    node.end("kill")
+    node.start()
+    node.wait()
+    assert node.calls() == []
+    assert node.sh("cat /run/nvidia/driver/usr/bin/nvidia-smi | od | cat").returncode == 0
+    node.end("kill")
+    node.start(digest="two")
+    node.wait()
+    assert [call for call in node.calls() if call.startswith("rmmod")][-1] == "rmmod nvidia"
+    assert (node.run / "nvidia-driver.state").read_text() == "two\n"
+
+
+def test_a_driver_in_use_stays_with_its_root_until_it_is_not(node: Node) -> None:
+    node.start()
+    node.wait()
+    modules = node.root / "proc/modules"
+    idle = modules.read_text()
+    modules.write_text(idle.replace("nvidia_uvm 1 0 -", "nvidia_uvm 1 1 -"))
+    node.engine.docker("kill", "--signal=TERM", node.name)
+    node.wait("pods use the driver")
+    assert node.loaded() == _MODULES
+    assert node.sh("cat /run/nvidia/driver/usr/bin/nvidia-smi | od | cat").returncode == 0
+    modules.write_text(idle)
+    assert node.end() == 0
+    assert node.loaded() == set()
+    left = [path.name for path in node.run.rglob("*") if path.is_file()]
+    assert left == []
+
+
+def test_only_one_pod_drives_a_node(node: Node) -> None:
+    node.start()
+    node.wait()
+    name = f"{node.name}-2"
+    node.start(name=name)
+    try:
+        assert node.engine.docker("wait", name, timeout_s=60).stdout.strip() == "1"
+        assert "another driver pod" in node.engine.docker("logs", name).output
+    finally:
+        node.engine.docker("rm", "--force", name)
+    assert node.loaded() == _MODULES
+
+
+def test_a_refused_module_ends_the_pod_and_leaves_nothing(node: Node) -> None:
+    (node.root / "refused").mkdir()
+    (node.root / "refused/nvidia_uvm").touch()
+    node.start()
+    assert node.engine.docker("wait", node.name, timeout_s=60).stdout.strip() == "1"
+    assert "nvidia_uvm could not be loaded" in node.said()
+    assert node.loaded() == set()
+    assert not (node.run / "nvidia-driver.state").exists()
+
+
+def test_the_sidecar_loads_its_module_when_the_network_is_ready(node: Node) -> None:
+    node.start()
+    node.wait()
+    assert node.sh("nvidia-driver probe_nvidia_peermem").returncode == 1
+    (node.run / "validations/.driver-ctr-ready").touch()
+    (node.root / "sys/module/mlx5_core").mkdir()
+    (node.root / "sys/module/mlx5_core/initstate").touch()
+    node.engine.docker(
+        *("exec", "--detach", "--env=USE_HOST_MOFED=true", node.name),
+        *("nvidia-driver", "reload_nvidia_peermem"),
+    )
+    for _ in range(50):
+        if node.sh("nvidia-driver probe_nvidia_peermem").returncode == 0:
+            break
+        time.sleep(0.2)
+    assert node.loaded() == _MODULES | {"nvidia_peermem"}
+    assert node.end() == 0
+    assert node.loaded() == set()
+
+
+def test_options_of_other_images_are_ignored_and_other_words_refused(node: Node) -> None:
+    node.start("nvidia-driver", "init", "-a", "-m", "open")
+    node.wait()
+    assert node.sh("nvidia-driver update").returncode == 2
