@@ -26,6 +26,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -50,6 +51,7 @@ _NOT_FOUND = re.compile(r"^\s*(\S+) => not found$", re.MULTILINE)
 # Index files that depmod would miss; the kernel's own build writes them.
 _KERNEL_LISTS = ("modules.builtin", "modules.builtin.modinfo", "modules.order")
 _DEPENDENCIES = ("modules.dep", "modules.dep.bin")
+_ELF = b"\x7fELF"
 _EXECUTABLE = 0o755
 _PLAIN = 0o644
 _SOURCE = """\
@@ -123,7 +125,7 @@ def add_pod_programs(
         The programs that the base image lacks: then the image is one without a driver pod.
 
     Raises:
-        KmmError: A library is missing.
+        KmmError: A library of the pod's own programs is missing.
     """
     folders = [place for place in _FOLDERS if (root / place).is_dir()]
     found = {
@@ -135,9 +137,12 @@ def add_pod_programs(
     if missing := [name for name in _POD_PROGRAMS if name not in found]:
         return missing
     paths = _with_libraries([*found.values()], tool, root)
-    own = [str(path) for path in sorted(driver.glob("usr/bin/*")) if not path.is_symlink()]
     beside = driver / libraries.lstrip("/")
-    paths |= _with_libraries(own, tool, root, beside if beside.is_dir() else None)
+    for path in sorted(driver.glob("usr/bin/*")):
+        if not path.is_symlink() and path.read_bytes()[:4] == _ELF:
+            # One that needs more than the base image has does not run in the pod.
+            with suppress(KmmError):
+                paths |= _with_libraries([str(path)], tool, root, beside)
     libc = next(PurePosixPath(path) for path in sorted(paths) if path.endswith("/libc.so.6"))
     parts = [str(libc.with_name(name)) for name in _PARTS_OF_LIBC]
     paths |= {part for part in parts if (root / part.lstrip("/")).is_file()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,7 +23,13 @@ from provision.export.artifact_source import (
     choose,
     images_of,
 )
-from provision.export.daemonset import Agent, documents, read_config, read_keys
+from provision.export.daemonset import (
+    Agent,
+    beside_kmm,
+    documents,
+    read_config,
+    read_keys,
+)
 from provision.export.driver_pod import (
     PodOptions,
     daemonset_documents,
@@ -87,6 +94,13 @@ _output = options.option(
 _kernels = options.option(
     "--kernel RELEASE", "Kernel; may be given more than once.", "kernels", multiple=True
 )
+_keys = options.option(
+    "--key FILE",
+    "Public key that nodes trust; may be given more than once.",
+    "keys",
+    type=options.FILE,
+    multiple=True,
+)
 _registry = options.option(
     "--registry HOST[:PORT][/PREFIX]",
     "Registry that the cluster pulls from.  [[registry] address of provision.toml]",
@@ -118,6 +132,10 @@ _version = options.option("--version VERSION", "Version of the driver.  [the new
 @options.option("--sign-key NAME", "Secret with the key; KMM then signs the modules.")
 @options.option("--sign-certificate NAME", "Secret with the certificate of that key.")
 @options.option("--ordered-upgrade", "Load the driver only on nodes whose label names its version.")
+@options.option(
+    "--agent IMAGE", "Also write a DaemonSet of the agent, which gives these nodes the user space."
+)
+@_keys
 @trusting
 @options.catalogue
 @options.root
@@ -140,6 +158,8 @@ def kmm(
     sign_key: str | None,
     sign_certificate: str | None,
     ordered_upgrade: bool,
+    agent: str | None,
+    keys: tuple[Path, ...],
     consent: TrustOverride,
     catalogues: tuple[Path, ...],
     root: Path,
@@ -162,6 +182,12 @@ def kmm(
             "--sign-key and --sign-certificate go together: give both.",
             resolution="Give both: --sign-key KEY.pem --sign-certificate CERTIFICATE.pem",
         )
+    if (agent is None) != (not keys):
+        raise UsageError(
+            "--agent and --key go together: nodes install what one of the keys has signed.",
+            resolution="Give both: --agent registry.example/agent:1 --key site.pub",
+        )
+    trusted = read_keys(keys)
     selector = _pairs(selectors)
     cluster = ClusterKernels(tuple(dict.fromkeys(kernels)), regexp)
     with job(root, catalogues) as work:
@@ -191,7 +217,12 @@ def kmm(
                 pull_secret, namespace, repository.registry, credentials
             )
     texts = {name: to_yaml(document) for name, document in found.items()}
-    _emit_yaml({"driver": driver}, list(found.values()), texts, output)
+    user_space: list[dict[str, Value]] = []
+    if agent is not None:
+        beside = beside_kmm(agent, trusted, repository, manifest.pin.driver, namespace)
+        user_space = documents(replace(beside, pull_secret=pull_secret))
+        texts[_AGENT] = to_yaml(*user_space)
+    _emit_yaml({"driver": driver}, [*found.values(), *user_space], texts, output)
 
 
 def _pairs(texts: tuple[str, ...]) -> Mapping[str, str]:
@@ -301,13 +332,7 @@ def driver_pod(
 @export.command("daemonset")
 @options.option("--image IMAGE", "Image of the agent.", required=True)
 @options.option("--config FILE", "provision.toml for the nodes.", type=options.FILE, required=True)
-@options.option(
-    "--key FILE",
-    "Public key that nodes trust; may be given more than once.",
-    "keys",
-    type=options.FILE,
-    multiple=True,
-)
+@_keys
 @options.option(
     "--namespace NAME", "Namespace of the objects.", default="provision", show_default=True
 )

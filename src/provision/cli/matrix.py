@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from provision.build.image_builds import open_engine
+from provision.build.pin_file import pin_document
 from provision.build.workspace import Settings
 from provision.cli import options
 from provision.cli.job import Job, KeyOptions, job, signing_key
@@ -25,9 +26,10 @@ from provision.cli.output import (
     remark,
     table,
 )
-from provision.errors import ExitCode, UsageError, redact
+from provision.errors import ExitCode, ProvisionError, UsageError, redact
 from provision.files import write_atomic
 from provision.fleet.fleet_file import Fleet, cell_id, fleet_cells, load_fleet, read_cell
+from provision.fleet.matrix.cell_builds import refuse_trouble, resolve_cell
 from provision.fleet.matrix.cells import Cell, Planned, Selection
 from provision.fleet.matrix.grid import (
     LOOKS,
@@ -81,7 +83,12 @@ _GOOD = frozenset({"present", "pushed", "not-supported"})
 @options.option(
     "--list", "Build nothing; print the command that pushes each cell of FLEET.", "lists"
 )
-@options.option("--missing", "List only cells that the registry lacks.")
+@options.option(
+    "--plan",
+    "Build nothing; resolve the cells. With --json, each has its Pin, for 'build --pin' anywhere.",
+    "plans",
+)
+@options.option("--missing", "With --list or --plan: only cells that the registry lacks.")
 @options.option(
     "--parallel N",
     "Number of parallel builds.  [FLEET's, or 1]",
@@ -121,6 +128,7 @@ def matrix_command(
     private: KeyOptions,
     cells: tuple[str, ...],
     lists: bool,
+    plans: bool,
     missing: bool,
     jobs: int | None,
     retry: Retry | None,
@@ -164,7 +172,13 @@ def matrix_command(
     )
     _refuse(file is None and (cells or lists), "--cell and --list need the file FLEET.")
     _refuse(
-        missing and not lists, "--missing works with --list only; --push leaves out present cells."
+        missing and not (lists or plans),
+        "--missing works with --list and --plan; --push leaves out present cells.",
+    )
+    _refuse(
+        plans and (pushes or lists or only_report or retry or keep_images or html),
+        "--plan builds nothing: it can't be given with --push, --list, --only-report, --retry,"
+        " --keep-images and --html.",
     )
     _refuse(
         only_report and (retry or keep_images or pushes),
@@ -193,16 +207,11 @@ def matrix_command(
     with job(root, catalogues) as work:
         fleet = load_fleet(file, work.settings.catalogue) if file else None
         registry = None
-        if pushes or lists:
+        if pushes or lists or missing or (plans and fleet is not None):
             # Check the key before hours of builds.
-            signer = None if lists else _signer(work.settings, fleet, private)
+            signer = _signer(work.settings, fleet, private) if pushes else None
             registry = _registry(work.settings, fleet, signer)
         planned = chosen or _planned(work, file, fleet, selection)
-        if lists and registry is not None:
-            if missing:
-                planned, _ = split_present(registry, planned, work.progress)
-            _emit_list(file, registry, planned)
-            return ExitCode.DONE
         how = RunOptions(
             jobs=jobs or (fleet.jobs if fleet else 1),
             retry=retry,
@@ -212,6 +221,10 @@ def matrix_command(
             force=force or (fleet is not None and any(build.force for build in fleet.builds)),
             publisher=registry,
         )
+        if lists or plans:
+            if missing and registry is not None:
+                planned, _ = split_present(registry, planned, work.progress)
+            return _emit_cells(work, file if lists else None, registry, planned, how)
         listed = [one.cell for one in planned]
         present: list[Cell] = []
         if registry is not None:
@@ -334,7 +347,21 @@ def _write_page(html: Path | None, report: MatrixReport) -> None:
         write_atomic(html, render_page(report, templates_dir(), time=time.time()))
 
 
-def _emit_list(file: Path | None, registry: FleetRegistry, planned: Sequence[Planned]) -> None:
+def _emit_cells(
+    work: Job,
+    listed: Path | None,
+    registry: FleetRegistry | None,
+    planned: Sequence[Planned],
+    how: RunOptions,
+) -> int:
+    """Print cells for others to build: commands for the file of a fleet, or else their Pins."""
+    if listed is None or registry is None:
+        return _emit_plan(work, registry, planned, how)
+    _emit_list(listed, registry, planned)
+    return ExitCode.DONE
+
+
+def _emit_list(file: Path, registry: FleetRegistry, planned: Sequence[Planned]) -> None:
     """Print a command for each cell; the commands share only the registry."""
     cells = [
         {
@@ -354,6 +381,46 @@ def _emit_list(file: Path | None, registry: FleetRegistry, planned: Sequence[Pla
         {"registry": registry.address, "cells": cells, "not_supported": refused},
         each("cells", lambda one: [shlex.join(one["command"])]),
     )
+
+
+def _emit_plan(
+    work: Job, registry: FleetRegistry | None, planned: Sequence[Planned], how: RunOptions
+) -> int:
+    """Resolve cells and print their Pins; what can't be built is named, and the rest goes on."""
+    ensure_base_images(work.settings, lambda: work.engine, planned, progress=work.progress)
+    cells, refused, failed = [], [], []
+    for one in planned:
+        document = cell_document(one.cell)
+        if one.refusal is not None:
+            refused.append({**document, "message": one.refusal, "resolution": one.resolution})
+            continue
+        try:
+            resolved = resolve_cell(
+                work.settings,
+                one.cell,
+                work.engine,
+                network=how.network,
+                force=how.force,
+                progress=work.progress,
+            )
+        except ProvisionError as error:
+            refuse_trouble(error)
+            failed.append({**document, **error_document(error)})
+            continue
+        reference = str(registry.reference(one.cell)) if registry else None
+        pin = pin_document(resolved.pin, resolved.urls)
+        cells.append({**document, "reference": reference, "pin": pin})
+    emit(
+        {
+            "registry": registry.address if registry else None,
+            "cells": cells,
+            "not_supported": refused,
+            "failed": failed,
+        },
+        table("cells", {"cell": "id", "image": lambda one: one["pin"]["image"]}),
+        each("failed", _trouble),
+    )
+    return ExitCode.FAILED if failed else ExitCode.DONE
 
 
 def _emit_pushed(report: PrebuildReport, results: Results) -> int:
@@ -425,7 +492,8 @@ def _failure(result: Result) -> Iterator[str]:
 
 
 def _trouble(trouble: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{click.style('Not looked at:', fg='red')} {trouble['cell']}: {trouble['message']}"
+    cell = trouble.get("cell") or trouble["id"]
+    yield f"{click.style('Not looked at:', fg='red')} {cell}: {trouble['message']}"
     yield from advice(trouble)
 
 

@@ -5,6 +5,7 @@ Sources: https://kubernetes.io/docs/reference/kubernetes-api/ for the fields of 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,9 @@ from provision.documents import load_toml
 from provision.errors import NotFoundError, UsageError
 from provision.export.kmm_module import check_name
 from provision.export.yaml_files import Value
+from provision.pin import DriverPin
 from provision.registry.image_signature import load_keys
+from provision.registry.names import Reference
 
 NAME = "provision-agent"
 HANDLER = "oci-decorator"
@@ -60,6 +63,45 @@ class Agent:
     selector: Mapping[str, str] = field(default_factory=dict)
     pull_secret: str | None = None
     interval: int = 3600
+
+
+def beside_kmm(
+    image: str,
+    keys: Mapping[str, str],
+    repository: Reference,
+    pin: DriverPin,
+    namespace: str,
+) -> Agent:
+    """Return an agent that gives nodes the user space of a driver whose modules KMM loads.
+
+    KMM labels the nodes on which it has loaded them; there the agent finds nothing to load.
+
+    Args:
+        image: The agent's image.
+        keys: Public keys that verify artifacts, by file name.
+        repository: The repository of the driver's images.
+        pin: The driver.
+        namespace: The namespace of KMM's ``Module``.
+    """
+    # JSON's text is TOML's, too.
+    address, version, flavour = map(
+        json.dumps, (repository.name.rpartition("/")[0], pin.version, pin.flavour)
+    )
+    config = f"""\
+[registry]
+address = {address}
+[trust]
+keys = "{_TRUST}"
+[policy]
+build = "never"
+# Kernel Module Management unloads.
+unload = "never"
+[drivers.{pin.name}]
+version = {version}
+flavour = {flavour}
+"""
+    selector = {f"kmm.node.kubernetes.io/{namespace}.{pin.name}.ready": ""}
+    return Agent(image, config, keys, selector=selector)
 
 
 def read_config(path: Path, *, has_keys: bool) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from provision.build.pin_file import PinFile
 from provision.build.workspace import Settings
 from provision.cli import matrix
+from provision.errors import ProvisionError
 from provision.fetch import UnreachableError
 from provision.fleet.matrix import cell_builds, runner
 from provision.fleet.matrix.cells import Offer, Offers
@@ -82,10 +85,26 @@ def test_what_is_known_is_shown_without_building(
     assert lab.builds == []
 
 
+def test_a_plan_has_a_pin_for_each_cell_and_names_what_cannot_be_built(
+    lab: Lab, call: Call
+) -> None:
+    lab.unresolved[KERNELS[1]] = ProvisionError("no headers", resolution="wait")
+    done = call(*words(lab, "--drivers", "demo", "--plan", "--json"))
+    assert (done.code, lab.builds) == (1, [])
+    found = [one["kernel"] for one in done.document["cells"]]
+    assert found == [kernel for kernel in KERNELS if kernel != KERNELS[1]]
+    for one in done.document["cells"]:
+        # It is the file that build --pin takes.
+        assert PinFile.model_validate_json(json.dumps(one["pin"])).kernel.release == one["kernel"]
+    (failed,) = done.document["failed"]
+    assert (failed["kernel"], failed["message"]) == (KERNELS[1], "no headers")
+
+
 @pytest.mark.parametrize(
     "given",
     [
         (),
+        ("--drivers", "demo", "--plan", "--push"),
         ("--drivers", " ,"),
         ("--drivers", "demo", "--kernels", "5.4"),
         ("--only-report", "--retry", "all", "--keep-images"),

@@ -17,10 +17,20 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
+from provision.config import Config
+from provision.documents import load_toml
 from provision.errors import ConfigError, NotFoundError, UsageError
-from provision.export.daemonset import Agent, documents, read_config, read_keys
+from provision.export.daemonset import (
+    Agent,
+    beside_kmm,
+    documents,
+    read_config,
+    read_keys,
+)
 from provision.export.yaml_files import to_yaml
+from provision.registry.names import Reference
 from unit.cli.outcome import Outcome
+from unit.kmod.artifact import make_pin
 
 _CONFIG = """\
 [registry]
@@ -49,6 +59,25 @@ def made(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of Agent
 def test_every_manifest_is_one_that_kubernetes_takes(version: str, changes: dict[str, Any]) -> None:
     for document in made(**changes).values():
         kubernetes_validate.validate(document, version, strict=True)
+
+
+def test_an_agent_beside_kmm_runs_where_that_has_loaded_and_unloads_nothing(
+    tmp_path: Path,
+) -> None:
+    repository = Reference("registry.example:5000", "drivers/nvidia")
+    driver = make_pin(driver="nvidia", version="590.48.01").driver
+    agent = beside_kmm("registry.example/agent:1", {"a.pub": _PEM}, repository, driver, "gpus")
+    for document in documents(agent):
+        kubernetes_validate.validate(document, _VERSIONS[1], strict=True)
+    assert agent.selector == {"kmm.node.kubernetes.io/gpus.nvidia.ready": ""}
+    path = tmp_path / "provision.toml"
+    path.write_text(agent.config)
+    assert read_config(path, has_keys=True) == agent.config
+    config = load_toml(path, Config)
+    assert config.registry.address == "registry.example:5000/drivers"
+    assert config.policy.unload == "never"
+    wanted = config.drivers["nvidia"]
+    assert (wanted.version, wanted.flavour) == (driver.version, driver.flavour)
 
 
 def test_a_mistake_would_be_found() -> None:

@@ -102,7 +102,15 @@ class CellBuilder:
         # Without an engine, nothing can be decided.
         connected = engine()
         try:
-            resolved = self._resolved(cell, connected, progress)
+            options = self._options
+            resolved = resolve_cell(
+                self._settings,
+                cell,
+                connected,
+                network=options.network,
+                force=options.force,
+                progress=progress,
+            )
         except ProvisionError as error:
             refuse_trouble(error)
             result = failed_result(cell, error, phase="resolve")
@@ -114,19 +122,6 @@ class CellBuilder:
                 stack.enter_context(self._layers.using(column))
             result = self._build(cell, resolved, connected, progress)
         return Decided(result.state, result)
-
-    def _resolved(self, cell: Cell, engine: Engine, progress: Progress) -> Resolved:
-        row, column = cell.row, cell.column
-        request = DriverRequest(
-            row.driver,
-            kernel=column.kernel,
-            distro=column.distro,
-            version=row.version,
-            flavour=row.flavour,
-            network=self._options.network,
-            force=self._options.force,
-        )
-        return resolve_pin(self._settings, lambda: engine, request, progress=progress)
 
     def _still_holds(self, known: Result, resolved: Resolved, engine: Engine) -> bool:
         """Whether a known result still holds: the same Pin, and no option for a build."""
@@ -179,6 +174,41 @@ class CellBuilder:
         stages = (KERNEL_STAGE, TOOLS_STAGE)
         for column, stage in zip(shared_by(cell.column), stages, strict=True):
             self._layers.note(column, layers_of(steps, stage=stage))
+
+
+def resolve_cell(
+    settings: Settings,
+    cell: Cell,
+    engine: Engine,
+    *,
+    network: str | None,
+    force: bool,
+    progress: Progress,
+) -> Resolved:
+    """Return the Pin of a cell, with what its build needs here.
+
+    Args:
+        settings: The host.
+        cell: The cell.
+        engine: The engine, for what the distro's solver decides.
+        network: Network of the containers that download; None: what provision.toml says.
+        force: Whether the recipe need not name the kernel.
+        progress: Receives what is being done.
+
+    Raises:
+        ProvisionError: It can't be built, or an archive or the engine does not answer.
+    """
+    row, column = cell.row, cell.column
+    request = DriverRequest(
+        row.driver,
+        kernel=column.kernel,
+        distro=column.distro,
+        version=row.version,
+        flavour=row.flavour,
+        network=network,
+        force=force,
+    )
+    return resolve_pin(settings, lambda: engine, request, progress=progress)
 
 
 def _refused(planned: Planned, known: Result | None) -> Decided:

@@ -109,7 +109,7 @@ class Lab:
         if error := self.unresolved.get(wanted.kernel):
             raise error
         pin = make_pin(driver=self.driver, version=wanted.version, kernel=wanted.kernel)
-        return cast("Resolved", SimpleNamespace(pin=pin))
+        return cast("Resolved", SimpleNamespace(pin=pin, urls={}))
 
     def build(
         self,
