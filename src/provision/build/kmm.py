@@ -304,7 +304,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         add_shell(shell, _run)
         if root and root["pod"]:
-            pod.mkdir()
+            # Never empty: Docker's classic builder fails at what comes after an empty layer.
+            (pod / "usr/bin").mkdir(parents=True)
             missing = add_pod_programs(pod, userspace / "driver", root["libraries"], _run)
             if missing:
                 sys.stdout.write(f"kmm: no driver pod: the base image has no {missing[0]}\n")
