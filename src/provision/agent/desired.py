@@ -35,7 +35,7 @@ from provision.store.state import load_state
 _OS_RELEASES = ("etc/os-release", "usr/lib/os-release")
 _PACKAGE = Path(provision.__file__).parent
 # Programs of ours that run in build containers.
-_IN_BUILDS = ("collector", "kmm", "unpack_source")
+_IN_BUILDS = ("collector", "kmm", "loader_script", "unpack_source")
 _KEPT = STORE / ".provision.toml"
 
 
@@ -73,7 +73,8 @@ def read_inputs(root: Path, desired: Desired) -> Inputs:
     # The folder also has templates of units and configuration.
     mains = sorted(templates.glob("Dockerfile.*.j2"))
     families = [templates / path.name.split(".")[1] for path in mains]
-    sources = [p for f in [templates / "macros", *families] for p in sorted(f.rglob("*"))]
+    shared_folders = [templates / "loader", templates / "macros"]
+    sources = [p for f in [*shared_folders, *families] for p in sorted(f.rglob("*"))]
     shared = [
         provision.__version__,
         desired.settings,

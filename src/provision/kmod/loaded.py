@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     # The agent looks at every boot, and these take longer to load than all else that it does.
     from provision.manifest import Manifest
 
+# The part of a cgroup's path that names a pod by its uid: kubepods…/pod<uid>/ or …-pod<uid>.slice.
+_POD = re.compile(r"kubepods.*[/-]pod([0-9a-f_-]{32,36})(?:[/.]|$)", re.MULTILINE)
 _PERMANENT = "[permanent]"
 _FIELDS = 4
 # IFF_UP: https://docs.kernel.org/networking/netdevices.html, number in <linux/if.h>.
@@ -188,10 +190,28 @@ def _openers(module: str, devices: Iterable[str], root: Path) -> list[User]:
         if opened:
             name = _text(process / "comm") or "?"
             paths = ", ".join(sorted(opened))
-            found.append(User(module, "process", f"{name} (process {process.name}), {paths}"))
+            whose = f"process {process.name}{_of_pod(process, root)}"
+            found.append(User(module, "process", f"{name} ({whose}), {paths}"))
     return found or [
         User(module, "kernel", "a process or the kernel; no process has a device open")
     ]
+
+
+def _of_pod(process: Path, root: Path) -> str:
+    """Return the pod of Kubernetes that a process is of, in words; empty if it is of none.
+
+    Sources: kubepods in pkg/kubelet/cm/cgroup_manager_linux.go of Kubernetes, for both drivers of
+    cgroups; the folders of /var/log/pods in pkg/kubelet/kuberuntime/helpers.go.
+    """
+    found = _POD.search(_text(process / "cgroup") or "")
+    if found is None:
+        return ""
+    uid = found[1].replace("_", "-")
+    logs = next(in_root(root, "var/log/pods").glob(f"*_{uid}"), None)
+    if logs is None:
+        return f" of the pod {uid}"
+    namespace, name, _ = logs.name.rsplit("_", 2)
+    return f" of the pod {namespace}/{name}"
 
 
 def _open_files(process: Path) -> list[str]:

@@ -8,6 +8,7 @@ import pytest
 
 from provision.errors import ProvisionError
 from provision.kmod.loaded import (
+    LoadedModule,
     is_same_build,
     loaded_modules,
     other_builds,
@@ -87,6 +88,30 @@ def test_processes_with_an_open_device_are_named(tmp_path: Path) -> None:
         write(tmp_path / "proc" / process / "comm", f"{name}\n".encode())
     (user,) = users_of(["demo"], loaded, devices=["demo[0-9]*"], root=tmp_path)
     assert (user.kind, user.name) == ("process", "cat (process 7), /dev/demo1")
+
+
+@pytest.mark.parametrize(
+    "cgroup",
+    [
+        "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{_}.slice/cri-0a1b.scope",
+        "12:devices:/kubepods/besteffort/pod{-}/0a1b\n0::/",
+        "0::/system.slice/containerd.service/kubepods-pod{_}.slice:cri-containerd:0a1b",
+    ],
+)
+def test_the_pod_of_a_process_is_named(tmp_path: Path, cgroup: str) -> None:
+    uid = "2f9e1d60-6f4c-4b6e-9d0e-5f0b3f1c7a11"
+    process = tmp_path / "proc/7"
+    (process / "fd").mkdir(parents=True)
+    (process / "fd/0").symlink_to("/dev/demo1")
+    write(process / "comm", b"train\n")
+    text = cgroup.replace("{_}", uid.replace("-", "_")).replace("{-}", uid)
+    write(process / "cgroup", f"{text}\n".encode())
+    in_use = {"demo": LoadedModule("demo", 1, ())}
+    (user,) = users_of(["demo"], in_use, devices=["demo*"], root=tmp_path)
+    assert user.name == f"train (process 7 of the pod {uid}), /dev/demo1"
+    (tmp_path / f"var/log/pods/jobs_train-0_{uid}").mkdir(parents=True)
+    (user,) = users_of(["demo"], in_use, devices=["demo*"], root=tmp_path)
+    assert user.name == "train (process 7 of the pod jobs/train-0), /dev/demo1"
 
 
 @pytest.mark.parametrize(("flags", "is_used"), [("0x1003", True), ("0x1002", False)])
