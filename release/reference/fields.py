@@ -25,7 +25,14 @@ from provision.catalogue.source_models import (
     UserFile,
 )
 from provision.catalogue.upstream import BranchFacts, Upstream
-from provision.config import CdiConfig, Config, DriverConfig, MetricsConfig, PolicyConfig
+from provision.config import (
+    CdiConfig,
+    Config,
+    DriverConfig,
+    KubernetesConfig,
+    MetricsConfig,
+    PolicyConfig,
+)
 from provision.config.build_settings import (
     ArchiveConfig,
     EngineConfig,
@@ -64,6 +71,7 @@ _MODELS: dict[str, type[BaseModel]] = {
         Flavour,
         GitRelease,
         HostNeeds,
+        KubernetesConfig,
         Installed,
         InstalledFeature,
         KernelRange,

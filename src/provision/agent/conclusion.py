@@ -55,22 +55,26 @@ def conclude(
     trouble = _trouble(desired, outcomes)
     planned = plan(desired, observed)
     status = status_of(desired, observed, planned, time=int(time.time()), trouble=trouble)
-    return publish_status(root, status, outcomes, textfile=desired.textfile, progress=progress)
+    return publish_status(root, desired, status, outcomes, progress=progress)
 
 
 def publish_status(
     root: Path,
+    desired: Desired,
     status: Status,
     outcomes: tuple[Outcome, ...] = (),
     *,
-    textfile: str | None,
     progress: Progress,
 ) -> Result:
     """Publish a host's status; the caller holds the host's lock."""
-    problems = publish(root, status, textfile=textfile)
+    problems = _publish(root, desired, status)
     for problem in problems:
         progress(Note(problem))
     return Result(outcomes, status, tuple(problems))
+
+
+def _publish(root: Path, desired: Desired, status: Status) -> list[str]:
+    return publish(root, status, textfile=desired.textfile, kubernetes=desired.kubernetes)
 
 
 @contextmanager
@@ -98,9 +102,9 @@ def _publish_failure(root: Path, error: ProvisionError, progress: Progress) -> N
         planned = plan(desired, observed)
         status = status_of(desired, observed, planned, time=int(time.time()), trouble=trouble)
     with suppress(ProvisionError, OSError), switching(root, limit=_PUBLISH_SECONDS):
-        publish(root, status, textfile=desired.textfile)
+        _publish(root, desired, status)
         return
-    for problem in publish(root, status, textfile=desired.textfile):
+    for problem in _publish(root, desired, status):
         progress(Note(problem))
 
 

@@ -167,6 +167,7 @@ def _desired(root: Path, name: PurePath, catalogues: Sequence[Path]) -> Desired:
         keep=config.policy.keep,
         update=config.policy.update,
         textfile=config.metrics.textfile,
+        kubernetes=config.kubernetes,
         distro=_distro(root),
         settings=_settings_fingerprint(config),
         certificate=config.signing.certificate,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from provision.config import KubernetesConfig
 from provision.errors import ProvisionError
 from provision.host.kernels import Kernels
 from provision.progress import Progress, silent
@@ -52,6 +53,7 @@ class Desired:
         keep: Older artifacts of each kernel that stay for a rollback.
         update: ``never`` or ``timer``: whether the timer may move versions forward.
         textfile: File of the metrics; None: a file in the exporter's folder, if the host has it.
+        kubernetes: The labels of a cluster's node.
         distro: The host's release as ``distros`` distinguishes it (``rocky:9`` of 9.4), or what its
             os-release says if that is not known.
         settings: Fingerprint of everything else in provision.toml that can change an artifact.
@@ -67,6 +69,7 @@ class Desired:
     keep: int = 1
     update: str = "never"
     textfile: str | None = None
+    kubernetes: KubernetesConfig = field(default_factory=KubernetesConfig)
     distro: str = ""
     settings: str = ""
     certificate: str | None = None

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from provision.agent.status import ArtifactStatus, Status
+from provision.config import KubernetesConfig
 from provision.files import in_root, remove_drafts, write_atomic
 
 STATUS = Path("run/provision/status.json")
@@ -27,7 +28,6 @@ EXPORTER_FOLDERS = (
 METRICS = "provision.prom"
 # Node Feature Discovery makes this folder on the nodes of a cluster.
 FEATURES = Path("etc/kubernetes/node-feature-discovery/features.d")
-_LABEL = "feature.node.kubernetes.io/provision"
 _LONGEST_LABEL = 63
 # Labels of an agent that has stopped go away: it runs once an hour.
 _FEATURES_EXPIRE_S = 3 * 3600
@@ -120,21 +120,25 @@ def _of_host(status: Status) -> Iterator[_Metric]:
         yield _Metric(f"provision_{name}", text, (({}, float(value)),))
 
 
-def node_features(status: Status) -> str:
+def node_features(status: Status, kubernetes: KubernetesConfig) -> str:
     """Return a host's state as a feature file, whose lines become labels of its node."""
+    label = kubernetes.labels
     expiry = datetime.fromtimestamp(status.time + _FEATURES_EXPIRE_S, UTC)
     lines = [
         f"# +expiry-time={expiry:%Y-%m-%dT%H:%M:%SZ}",
-        f"{_LABEL}.ready={str(status.is_ready).lower()}",
+        f"{label}.ready={str(status.is_ready).lower()}",
     ]
     if status.kernels.running:
-        lines.append(f"{_LABEL}.kernel={_label_value(status.kernels.running)}")
+        lines.append(f"{label}.kernel={_label_value(status.kernels.running)}")
     for driver in status.drivers:
         # The part after the slash has 63 characters at most.
-        name = driver.name[: _LONGEST_LABEL - len("provision-.version")]
-        lines.append(f"{_LABEL}-{name}.state={driver.state}")
+        own = label.rpartition("/")[2]
+        name = driver.name[: _LONGEST_LABEL - len(f"{own}-.version")]
+        lines.append(f"{label}-{name}.state={driver.state}")
         if driver.version:
-            lines.append(f"{_LABEL}-{name}.version={_label_value(driver.version)}")
+            lines.append(f"{label}-{name}.version={_label_value(driver.version)}")
+    ready = {driver.name for driver in status.drivers if driver.is_ready}
+    lines += [f"{gate}=false" for gate, name in kubernetes.gates.items() if name not in ready]
     return "\n".join([*lines, ""])
 
 
@@ -146,13 +150,20 @@ def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
-def publish(root: Path, status: Status, *, textfile: str | None) -> list[str]:
+def publish(
+    root: Path,
+    status: Status,
+    *,
+    textfile: str | None,
+    kubernetes: KubernetesConfig | None = None,
+) -> list[str]:
     """Publish a host's status; the caller holds the host's lock.
 
     Args:
         root: Root of the host.
         status: Its status.
         textfile: File of the metrics; None: a file in the exporter's folder, if it exists.
+        kubernetes: The labels of a cluster's node; None: the usual ones.
 
     Returns:
         The files that could not be written, with reasons; a run does not fail for that.
@@ -164,7 +175,7 @@ def publish(root: Path, status: Status, *, textfile: str | None) -> list[str]:
         files[metrics] = metrics_text(status)
     features = in_root(root, FEATURES)
     if features.is_dir():
-        files[features / "provision"] = node_features(status)
+        files[features / "provision"] = node_features(status, kubernetes or KubernetesConfig())
     for path, text in files.items():
         remove_drafts(path)
         try:

@@ -110,8 +110,7 @@ class _Work:
                 if action.kind == "prepare":
                     # That may take minutes, in which the status shows what is planned.
                     status = status_of(run.desired, observed, planned, time=int(time.time()))
-                    textfile = run.desired.textfile
-                    publish_status(run.root, status, textfile=textfile, progress=run.progress)
+                    publish_status(run.root, run.desired, status, progress=run.progress)
                     return action, observed
                 outcome = self._do(action, observed)
                 if _has_lost_driver(run, outcome, self.tried):

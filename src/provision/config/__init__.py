@@ -64,6 +64,14 @@ def _parameter(value: object) -> object:
 # What the kernel takes as names: C identifiers; modprobe takes '-' for '_' in a module's.
 ModuleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]*$")]
 ParameterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+# https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/: with a prefix, because
+# those without one belong to the cluster's users.
+LabelName = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^[a-z0-9][a-z0-9.-]{0,252}/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
+    ),
+]
 # Source: https://docs.kernel.org/admin-guide/kernel-parameters.html: values end at a blank.
 # Booleans are Y and N there.
 Parameter = Annotated[
@@ -152,6 +160,20 @@ class CdiConfig(Frozen):
     generate: bool = True
 
 
+class KubernetesConfig(Frozen):
+    """What a node of a cluster says of itself, by Node Feature Discovery.
+
+    Attributes:
+        labels: What its labels begin with: a prefix that is yours, ``/``, and more if you like.
+        gates: Labels that are ``false`` while a driver does not work, and else not there:
+            ``{ LABEL = DRIVER }``. With ``{ "nvidia.com/gpu.deploy.operands" = "nvidia" }``,
+            NVIDIA's GPU Operator leaves the node alone for as long. Without it: none.
+    """
+
+    labels: LabelName = "feature.node.kubernetes.io/provision"
+    gates: dict[LabelName, Name] = Field(default_factory=dict)
+
+
 class Config(Frozen):
     """A provision.toml.
 
@@ -172,6 +194,7 @@ class Config(Frozen):
     signing: SigningConfig = SigningConfig()
     metrics: MetricsConfig = MetricsConfig()
     cdi: CdiConfig = CdiConfig()
+    kubernetes: KubernetesConfig = KubernetesConfig()
     engine: EngineConfig = EngineConfig()
     network: NetworkConfig = NetworkConfig()
     distros: dict[Name, DistroConfig] = Field(default_factory=dict)

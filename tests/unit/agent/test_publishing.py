@@ -24,6 +24,7 @@ from provision.agent.publish import (
     publish,
 )
 from provision.agent.status import Status, Trouble, failed_status, status_of
+from provision.config import KubernetesConfig
 from provision.host.kernels import Kernels
 from provision.store.state import Failure, KernelState
 from unit.agent.well_and_refused import everything
@@ -158,12 +159,27 @@ def test_a_node_of_a_cluster_gets_a_feature_file(tmp_path: Path) -> None:
     }
 
 
+def test_labels_are_an_admins_and_a_gate_is_there_until_the_driver_works() -> None:
+    ours = KubernetesConfig(
+        labels="gpu.example.org/node",
+        gates={"nvidia.com/gpu.deploy.operands": "nvidia", "example.org/nic": "onload"},
+    )
+    text = node_features(everything(), ours)
+    assert "gpu.example.org/node.ready=true\n" in text
+    assert "gpu.example.org/node-nvidia.state=ready\n" in text
+    # The one works, and the other is not on this host.
+    assert "nvidia.com/gpu.deploy.operands" not in text
+    assert "example.org/nic=false\n" in text
+    failed = replace(everything(), drivers=())
+    assert "nvidia.com/gpu.deploy.operands=false\n" in node_features(failed, ours)
+
+
 def test_values_are_those_that_kubernetes_takes() -> None:
     # https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/
     status = everything()
     kernels = replace(status.kernels, running="6.12.48+deb13-amd64")
     driver = replace(status.drivers[0], name="d" * 90, version="~2:1.0+" + "x" * 90)
-    text = node_features(replace(status, kernels=kernels, drivers=(driver,)))
+    text = node_features(replace(status, kernels=kernels, drivers=(driver,)), KubernetesConfig())
     for line in text.splitlines()[1:]:
         label, value = line.split("=")
         assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", label.split("/")[1])
