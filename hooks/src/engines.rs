@@ -20,6 +20,10 @@ use std::path::PathBuf;
 /// Errors say what is wrong with a text. The caller adds the file.
 pub type Result<T> = std::result::Result<T, String>;
 
+type With = fn(&str, &RuntimeEntry, &FileHistory) -> Result<String>;
+type Without = fn(&str, &str, &FileHistory) -> Result<String>;
+type Program = fn(&str, &str) -> Result<Option<String>>;
+
 /// An engine that can be configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
@@ -43,8 +47,7 @@ impl Engine {
     }
 
     pub fn word(self) -> &'static str {
-        let mut all = Self::ALL.iter();
-        all.find(|(_, engine)| *engine == self).map_or("", |(name, _)| *name)
+        Self::ALL[self as usize].0
     }
 
     /// The default file.
@@ -74,31 +77,25 @@ impl Engine {
 
     /// The text with the runtime. Errors: the text can't be changed.
     pub fn with(self, text: &str, runtime: &RuntimeEntry, history: &FileHistory) -> Result<String> {
-        match self {
-            Self::Docker => docker::with(text, runtime, history),
-            Self::Containerd => containerd::with(text, runtime, history),
-            Self::Crio => crio::with(text, runtime, history),
-            Self::Podman => podman::with(text, runtime, history),
-        }
+        (self.edits().0)(text, runtime, history)
     }
 
     /// The text without the runtime, and with the earlier settings. Errors: the text can't be read.
     pub fn without(self, text: &str, name: &str, history: &FileHistory) -> Result<String> {
-        match self {
-            Self::Docker => docker::without(text, name, history),
-            Self::Containerd => containerd::without(text, name, history),
-            Self::Crio => crio::without(text, name, history),
-            Self::Podman => podman::without(text, name, history),
-        }
+        (self.edits().1)(text, name, history)
     }
 
     /// The program of a runtime. Errors: the text can't be read.
     pub fn program(self, text: &str, name: &str) -> Result<Option<String>> {
+        (self.edits().2)(text, name)
+    }
+
+    fn edits(self) -> (With, Without, Program) {
         match self {
-            Self::Docker => docker::program(text, name),
-            Self::Containerd => containerd::program(text, name),
-            Self::Crio => crio::program(text, name),
-            Self::Podman => podman::program(text, name),
+            Self::Docker => (docker::with, docker::without, docker::program),
+            Self::Containerd => (containerd::with, containerd::without, containerd::program),
+            Self::Crio => (crio::with, crio::without, crio::program),
+            Self::Podman => (podman::with, podman::without, podman::program),
         }
     }
 

@@ -151,11 +151,6 @@ impl Host {
         self.source(opened).map(PathBuf::from)
     }
 
-    /// Reads a regular file of the host, of at most `limit` bytes.
-    pub fn read(&self, path: &str, limit: u64) -> rustix::io::Result<Vec<u8>> {
-        self.root.read(path, limit).map(|(bytes, _)| bytes)
-    }
-
     /// Reads a regular file of at most `limit` bytes.
     /// Errors: `INVAL` for what is no regular file, `FBIG` for a larger one.
     pub fn read_file(&self, path: &str, limit: u64) -> rustix::io::Result<(Vec<u8>, Stat)> {

@@ -75,12 +75,9 @@ impl Who {
         [("all", Self::All), ("privileged", Self::Privileged), ("none", Self::None)];
 
     pub fn word(self) -> &'static str {
-        let mut words = Self::WORDS.into_iter();
-        words.find(|(_, who)| *who == self).map_or("", |(word, _)| word)
+        Self::WORDS[self as usize].0
     }
-}
 
-impl Who {
     fn containers(self) -> &'static str {
         match self {
             Self::All => "all containers",
