@@ -50,10 +50,17 @@ module_init(start);
 module_exit(leave);
 MODULE_LICENSE("GPL");
 """
+
+
+def _printed(source: str) -> str:
+    """`printf` of C without its braces, which recipes have around placeholders."""
+    text = source.replace("{", r"\0173").replace("}", r"\0175")
+    return f"printf %b {shlex.quote(text)}"
+
+
 _MAKE = (
-    f"mkdir small; printf %s {shlex.quote(_FIRST)} >small/nvidia.c; "
-    f"for name in {' '.join(_NVIDIA_MODULES[1:])}; do"
-    f" printf %s {shlex.quote(_OTHER)} >small/$name.c; done; "
+    f"mkdir small; {_printed(_FIRST)} >small/nvidia.c; "
+    f"for name in {' '.join(_NVIDIA_MODULES[1:])}; do {_printed(_OTHER)} >small/$name.c; done; "
     f"echo 'obj-m := {' '.join(f'{name}.o' for name in _NVIDIA_MODULES)}' >small/Makefile; "
     'make -C {kernel_build} "M=$PWD/small" modules'
 )
