@@ -1,60 +1,100 @@
-"""The real archive that this machine's apt is set up with, checked by real programs."""
+"""What an archive has, by apt of the real distro in a container, or of this machine."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import requests
 
+from kit.agent_host import AgentHost
+from kit.apt_archive import AptArchive
+from kit.debian import apt_sources
+from kit.fileserver import served
+from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.kernels import kernels
-from kit.probe import need
+from kit.openpgp import key_of
 from kit.product import Provision
-from provision.config import ArchiveConfig
-from provision.distros import find_distro
-from provision.distros.debian import ArchiveAccess, open_index
-from provision.distros.debian.distro_archive import layout_of, packaged_kernels, require_headers
-from provision.distros.debian.suites import suite_addresses
-from provision.fetch import verify_signed
-from provision.progress import Event
-from provision.run import find_program
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
-def test_what_the_archive_signed_is_believed(tmp_path: Path) -> None:
-    checker = find_program("gpgv") or find_program("sqv")
-    need(checker, "a program that checks signatures", "apt-get install gpgv")
-    pin = find_distro("debian:12")
-    place, *_ = suite_addresses(
-        pin, layout_of(pin), config=ArchiveConfig(), root=Path("/"), key_folder=tmp_path
-    )
-    answer = requests.get(f"{place.uri}/dists/{place.suite}/InRelease", timeout=60)
-    answer.raise_for_status()
-    payload = verify_signed(answer.content, keyrings=place.keyrings, name="it")
-    assert b"\nCodename: bookworm\n" in payload
-    assert b"PGP" not in payload
+@pytest.fixture
+def host(tmp_path: Path) -> AgentHost:
+    return AgentHost.make(tmp_path / "host", running=OLD_KERNEL)
 
 
-@pytest.mark.parametrize("distro", ["debian:12", "debian:13"])
-def test_every_packaged_kernel_has_headers(distro: str, tmp_path: Path) -> None:
-    pin = find_distro(distro)
-    index = open_index(pin, layout_of(pin), ArchiveAccess(cache=tmp_path), architecture="x86_64")
-    kernels = packaged_kernels(index)
-    assert kernels
-    for kernel in kernels:
-        require_headers(index, kernel)
-    index.close()
-    events: list[Event] = []
-    access = ArchiveAccess(cache=tmp_path, progress=events.append)
-    open_index(pin, layout_of(pin), access, architecture="x86_64").close()
-    assert events == [], "the second time everything is cached"
-
-
-def test_the_kernels_that_a_driver_builds_on_are_listed(tmp_path: Path) -> None:
-    provision = Provision(environment={"XDG_CACHE_HOME": str(tmp_path)})
-    listed = provision.json("drivers", "kernels", "nvidia", "--distro", "debian:12")
-    assert (listed["driver"], listed["distro"]) == ("nvidia", "debian:12")
+def test_the_kernels_and_versions_of_a_driver_are_listed(
+    provision: Provision, host: AgentHost
+) -> None:
+    words = ("nvidia", "--distro", DISTRO, "--root", host.root)
+    listed = provision.json("drivers", "kernels", *words)
+    assert (listed["driver"], listed["distro"]) == ("nvidia", DISTRO)
     builds = {row["release"]: row["builds"] for row in listed["kernels"]}
     assert builds[kernels()[1]]
     assert [row["version"] is not None for row in listed["kernels"]] == list(builds.values())
-    table = provision("drivers", "kernels", "nvidia", "--distro", "debian:12").stdout
-    assert all(release in table for release in builds)
+    table = provision("drivers", "kernels", *words)
+    assert all(release in table.stdout for release in builds)
+    assert "Asking apt" not in table.stderr, "the second time, its answer is there"
+    # These are in a component of their own, and in two suites.
+    proprietary = ("--flavour", "proprietary", "--offline")
+    (driver,) = provision.json("drivers", "versions", *words, *proprietary)["drivers"]
+    assert len([version for version in driver["offered"] if version.startswith("535.")]) > 1
+
+
+def test_without_an_engine_this_machines_own_apt_is_asked(tmp_path: Path) -> None:
+    environment = {
+        "XDG_CACHE_HOME": str(tmp_path),
+        "DOCKER_HOST": f"unix://{tmp_path}/none.sock",
+    }
+    done = Provision(environment=environment)("drivers", "kernels", SMALL_DRIVER)
+    assert "own apt is asked instead" in done.stderr
+    assert OLD_KERNEL.partition("-")[0] in done.stdout
+    status, error = Provision(environment=environment).failure(
+        "drivers", "kernels", SMALL_DRIVER, "--distro", "debian:13"
+    )
+    assert status == 3
+    assert "No container engine answers" in error["message"]
+
+
+def test_another_archive_among_the_hosts_own_is_left_out(
+    provision: Provision, host: AgentHost, small_build: dict[str, Any], tmp_path: Path
+) -> None:
+    """One of the same suite and component, with a key of its own; and one that is gone."""
+    other = AptArchive(tmp_path / "other", key_of("another"), fields={"Origin": "Someone"})
+    other.publish("bookworm", {"main": ""})
+    host.write("etc/provision/provision.toml", '[engine]\nnetwork = "host"\n')
+    (host.root / "etc/apt").mkdir()
+    (host.root / "etc/apt/other.gpg").write_bytes(key_of("another").keyring.read_bytes())
+    with served(tmp_path / "other") as url:
+        foreign = "".join(
+            f"deb [signed-by=/etc/apt/other.gpg] {place} bookworm main\n"
+            for place in (url, f"{url}/missing")
+        )
+        host.write("etc/apt/sources.list", apt_sources("bookworm") + foreign)
+        words = (SMALL_DRIVER, "--kernel", OLD_KERNEL, "--root", host.root, "--refresh", "--json")
+        done = provision("resolve", *words)
+    assert json.loads(done.stdout)["digest"] == small_build["digest"]
+    for place in (url, f"{url}/missing"):
+        assert f"Another's archive is left out: {place}\n" in done.stderr
+
+
+def test_the_index_of_another_suite_is_refused(
+    provision: Provision, host: AgentHost, tmp_path: Path
+) -> None:
+    """Signed with the right key, and put in another's place."""
+    archive = AptArchive(tmp_path / "archive")
+    archive.fields |= {"Suite": "stable", "Codename": "trixie"}
+    for suite in ("bookworm", "bookworm-updates"):
+        archive.publish(suite, {"main": ""})
+    (host.root / "etc/site.gpg").write_bytes(key_of().keyring.read_bytes())
+    with served(tmp_path / "archive") as url:
+        host.write(
+            "etc/provision/provision.toml",
+            f'[engine]\nnetwork = "host"\n[distros.debian.archive]\nmirror = "{url}"\n'
+            'keyring = "/etc/site.gpg"\n',
+        )
+        status, error = provision.failure("resolve", SMALL_DRIVER, "--root", host.root)
+    assert status == 1
+    assert "serves the signed index of another suite" in error["message"]

@@ -1,4 +1,4 @@
-"""A mirror that signs with a key of its own and keeps an old state, in index and solver."""
+"""A mirror that signs with a key of its own and keeps an old state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kit.fileserver import serving
 from kit.foreign import foreign_program
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.openpgp import key_of
-from provision.fetch import SignatureError, verify_signed
+from provision.fetch import SignatureError
 from provision.fetch.signed import verify_detached
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _configure(host: AgentHost, *lines: str) -> None:
     path.write_text(path.read_text() + "\n".join([*lines, ""]))
 
 
-def test_a_mirror_that_signs_for_itself_is_believed_by_index_and_solver(
+def test_a_mirror_that_signs_for_itself_is_believed(
     provision: Provision, own: AgentHost, small_build: dict[str, Any]
 ) -> None:
     _configure(own, 'keyring = "/etc/site.gpg"', "snapshot = true")
@@ -111,11 +111,11 @@ def test_without_its_key_or_leave_to_be_old_it_is_refused(
 ) -> None:
     status, error = provision.failure("resolve", *_TARGET, "--root", own.root)
     assert status == 1
-    assert "no valid signature by a key of" in error["message"]
+    assert "not signed with a key that counts" in error["message"]
     _configure(own, 'keyring = "/etc/site.gpg"')
     status, error = provision.failure("resolve", *_TARGET, "--root", own.root)
     assert status == 1
-    assert "out of date: it was valid until 2022-01-01" in error["message"]
+    assert "is out of date" in error["message"]
     assert "snapshot = true" in error["resolution"]
 
 
@@ -124,20 +124,13 @@ def test_sequoia_checks_where_gnupg_is_missing(
 ) -> None:
     """As on Debian 13, whose apt asks for one of the two, and installs Sequoia's."""
     key, other, text = key_of(), key_of("another"), "Suite: s\n"
-    signed = key.sign(text).encode()
     file = tmp_path / "file"
     file.write_text(text)
     signature = key.sign_file(file)
     program = foreign_program("trixie", "sqv", tmp_path / "bin")
     monkeypatch.setenv("PATH", str(program.parent))
     monkeypatch.setattr("provision.run._search_path", lambda: str(program.parent))
-    # The end of the last line is not signed: gpgv prints it, and Sequoia doesn't.
-    read = verify_signed(signed, keyrings=[key.keyring], name="f")
-    assert read.decode().splitlines() == text.splitlines()
     verify_detached(file, signature, keyring=key.keyring, name="f")
-    for document, trusted in ((signed, other), (signed.replace(b"s\n", b"t\n"), key)):
-        with pytest.raises(SignatureError):
-            verify_signed(document, keyrings=[trusted.keyring], name="f")
     with pytest.raises(SignatureError):
         verify_detached(file, signature, keyring=other.keyring, name="f")
     file.write_text("Suite: t\n")

@@ -11,18 +11,15 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
-from types import MappingProxyType
 
 from kit.openpgp import Key, key_of
 from kit.probe import need_programs
 from kit.process import run
 
 __all__ = ["AptArchive"]
-
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass
@@ -48,7 +45,6 @@ class AptArchive:
         components: Mapping[str, str | Iterable[Path]],
         *,
         architectures: Sequence[str] = ("amd64",),
-        sources: Mapping[str, str] = _NOTHING,
     ) -> None:
         """Write a suite.
 
@@ -56,11 +52,10 @@ class AptArchive:
             suite: Its name.
             components: What each has: packages, or the text of a Packages file.
             architectures: Each gets a Packages file in each component.
-            sources: The text of a Sources file, for some components.
         """
         need_programs("apt-ftparchive", "dpkg-deb")
         root = self.folder / "dists" / suite
-        texts = {f"{component}/source/Sources": text for component, text in sources.items()}
+        texts = {}
         for component, content in components.items():
             for architecture in architectures:
                 text = content
@@ -80,9 +75,6 @@ class AptArchive:
             **self.fields,
         }
         options = [f"-oAPT::FTPArchive::Release::{name}={value}" for name, value in fields.items()]
-        if "Valid-Until" in fields:
-            # It prints the field only where it is told to work one out.
-            options.append("-oAPT::FTPArchive::Release::ValidTime=1")
         for old in ("InRelease", "Release"):
             (root / old).unlink(missing_ok=True)
         # It would list itself.
@@ -103,10 +95,6 @@ class AptArchive:
         # HTTP dates count whole seconds; two versions must differ for a conditional request.
         self._signed += 1
         os.utime(signed, times=(self._signed, self._signed))
-
-    def expire(self) -> None:
-        """Let what is published next be out of date."""
-        self.fields["Valid-Until"] = format_datetime(self.date - timedelta(days=1), usegmt=True)
 
     def _packages(self, component: str, packages: Iterable[Path], architecture: str) -> str:
         """Put packages into the pool; what apt-ftparchive says of them."""

@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING
 
 from kit.cache import cached
 from kit.process import run
-from kit.product import Provision
-from kit.repackaged import Rpm, download, repackage, signing_key, write_rpm
+from kit.repackaged import Rpm, download, packaged, repackage, signing_key, write_rpm
 from kit.rpm_distros import Repository, rocky_10
 from kit.rpm_kernels import El, unpack_headers
 from kit.rpm_sites import Site, packaged_kernel, site_of
+from provision.distros.debian import version_key
 
 if TYPE_CHECKING:
     from kit.engine import Engine
@@ -51,6 +51,7 @@ _MODULES = (
     *("autofs4", "binfmt_misc", "configfs", "crc32c_generic", "dummy", "ext4", "loop", "overlay"),
     *("virtio-rng", "virtio_blk", "virtio_net"),
 )
+_HEADERS = "linux-headers-"
 _RELEASE = re.compile(r"[\d.]+\+deb13(\.\d+)?-amd64")
 _KERNEL_STARTS = ("linux-headers-", "linux-image-", "linux-kbuild-")
 # As EL's kernel-core.spec has them: a kernel is there when the transaction is at its end.
@@ -145,12 +146,8 @@ def _debs(newer: str) -> Path:
 
     def make(folder: Path) -> None:
         folder.mkdir()
-        listed = Provision().json("drivers", "kernels", "v4l2loopback", "--distro", "debian:13")[
-            "kernels"
-        ]
-        # The newest comes first.
-        releases = [row["release"] for row in listed if _RELEASE.fullmatch(row["release"])]
-        older = releases[-1]
+        names = [name.removeprefix(_HEADERS) for name in packaged(_SUITE, _HEADERS)]
+        older = min(filter(_RELEASE.fullmatch, names), key=version_key)
         if older == newer:
             raise LookupError(f"the archive of Debian 13 has no other kernel than {newer}")
         kernels = [f"linux-{kind}-{k}" for kind in ("image", "headers") for k in (older, newer)]

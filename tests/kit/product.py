@@ -57,6 +57,7 @@ IMAGE = "debian:bookworm"
 # A private engine has no bridge: without this, containers that download reach no archive.
 BUILD_NETWORK = ("--network", "host")
 _DOWNLOADING = ("build", "install", "matrix", "resolve")
+_ASKING = {("drivers", name) for name in ("import", "kernels", "versions")}
 
 # `--json` documents are read where they are tested; what is in them is each command's business.
 Document = dict[str, Any]
@@ -88,7 +89,8 @@ class Provision:
         self, *words: str | Path, check: bool = True, timeout_s: float = 1800
     ) -> Completed:
         """Run `provision WORDS`, with the network that what it downloads with needs."""
-        network = BUILD_NETWORK if words[0] in _DOWNLOADING and "--network" not in words else ()
+        downloads = words[0] in _DOWNLOADING or words[:2] in _ASKING
+        network = BUILD_NETWORK if downloads and "--network" not in words else ()
         argv = [self.program, *words, *network]
         return run(argv, env=self.variables(), check=check, timeout_s=timeout_s)
 

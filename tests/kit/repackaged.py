@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -239,7 +240,21 @@ def download(
     Raises:
         CommandFailedError: apt found no such package, or couldn't verify the archive.
     """
-    state = folder / "apt"
+    words = _apt(suite, folder / "apt", components)
+    install = ["install", "--download-only", "--yes", "--no-install-recommends"]
+    run(["apt-get", *words, "--quiet", *install, *packages])
+    return sorted((folder / "apt/archives").glob("*.deb"))
+
+
+def packaged(suite: str, prefix: str) -> list[str]:
+    """The names of a Debian suite's packages that begin with a text."""
+    with tempfile.TemporaryDirectory() as name:
+        words = _apt(suite, Path(name, "apt"), "main")
+        return run(["apt-cache", *words, "pkgnames", prefix]).stdout.split()
+
+
+def _apt(suite: str, state: Path, components: str) -> list[str]:
+    """The options with which apt reads a Debian suite and nothing else."""
     for name in ("lists/partial", "archives/partial", "etc"):
         (state / name).mkdir(parents=True)
     (state / "status").touch()
@@ -260,9 +275,7 @@ def download(
     }
     words = [f"-o{name}={value}" for name, value in options.items()]
     run(["apt-get", *words, "--quiet", "update"])
-    install = ["install", "--download-only", "--yes", "--no-install-recommends"]
-    run(["apt-get", *words, "--quiet", *install, *packages])
-    return sorted((state / "archives").glob("*.deb"))
+    return words
 
 
 def repackage(debs: Sequence[Path], folder: Path, *, key: SigningKey) -> list[Path]:

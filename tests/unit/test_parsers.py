@@ -22,8 +22,7 @@ from provision.config import Config
 from provision.distros import distro_named, family_of
 from provision.distros.debian import parse_depends
 from provision.distros.debian.apt_sources import dearmor, parse_deb822, parse_list
-from provision.distros.debian.packages_file import parse_packages
-from provision.distros.debian.release_file import parse_release
+from provision.distros.debian.archive_index import parse_packages
 from provision.distros.prepare_tree import major_of, parse_config
 from provision.documents import load_json, load_toml
 from provision.elf import read_elf
@@ -40,9 +39,8 @@ from provision.sources.runfile import read_head
 from provision.sources.upstream.vendor_sums import parse_sums
 from provision.store.state import parse_state
 from unit.distros.test_apt import LISTING
-from unit.distros.test_release_file import TEXT as RELEASE
 from unit.elf_files import elf_file
-from unit.fake_archive import stanza
+from unit.fake_archive import answer, stanza
 from unit.kmod.artifact import make_artifact, make_pin
 from unit.recipes import RECIPE
 from unit.sources.libraries import library
@@ -89,12 +87,6 @@ def _file(load: Callable[[Path, type[Frozen]], Frozen], model: type[Frozen]) -> 
 def _manifest() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         return make_artifact(Path(folder)).model_dump_json(by_alias=True).encode()
-
-
-def _release(data: bytes) -> object:
-    found = parse_release(data, name="here")
-    # What was read can be asked.
-    return found.packages_file("main", "amd64"), found.valid_until and found.valid_until.timestamp()
 
 
 def _relations(text: str) -> object:
@@ -157,8 +149,11 @@ _PARSERS: dict[str, tuple[Parser, bytes, type[Exception]]] = {
         _KEY.format("AAAA").encode(),
         ProvisionError,
     ),
-    "Packages": (lambda d: list(parse_packages([d])), stanza("a", "1").encode(), ProvisionError),
-    "Release": (_release, RELEASE.encode(), ProvisionError),
+    "Packages": (
+        parse_packages,
+        answer({("bookworm", "main"): stanza("a", "1")}, ("a",)),
+        ProvisionError,
+    ),
     "apt's closure": (_closure, LISTING, ProvisionError),
     "a compiler's text": (_text(_compiler), b"gcc (GCC) 11.4.1", ProvisionError),
     "a kernel's .config": (_text(parse_config), b"CONFIG_A=y\n", ProvisionError),

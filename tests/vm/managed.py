@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kit.cache import cache_dir
 from kit.guest import IMAGE
 from kit.two_part_driver import DUO
 
@@ -33,7 +31,6 @@ RUN = "podman --runtime oci-decorator run --rm --network none"
 # One that opens what v4l2loopback makes, and says so.
 OPEN_DEVICE = f"{RUN} -e OCI_V4L2LOOPBACK=all {IMAGE} sh -c ': <>/dev/video0 && echo opened'"
 
-_ARCHIVE = "/var/cache/provision"
 _CATALOGUE = "/srv/drivers"
 _CONFIG = f"""\
 catalogue = ["{_CATALOGUE}"]
@@ -60,26 +57,6 @@ class ManagedGuest:
     guest: Guest
     engine: str
 
-    def __post_init__(self) -> None:
-        """Let the guest know what an earlier guest has read of Debian's archive."""
-        if self._known_archive.exists():
-            self.guest.put(self._known_archive, "/root/archive.tar")
-            self.guest(f"mkdir -p {_ARCHIVE} && tar -C {_ARCHIVE} -xf /root/archive.tar")
-
-    @property
-    def _known_archive(self) -> Path:
-        """Reading an index for the first time takes a minute in emulation, so it is kept."""
-        return cache_dir() / f"{self.guest.base.folder.name}-archive.tar"
-
-    def remember_archive(self) -> None:
-        """Keep what this guest has read of the archive, unless an earlier one has."""
-        if not self._known_archive.exists():
-            self.guest(f"tar -C {_ARCHIVE} -cf /root/archive.tar .")
-            # Guests of other processes may be at it, too.
-            draft = self._known_archive.with_suffix(f".{os.getpid()}")
-            self.guest.get("/root/archive.tar", draft)
-            draft.rename(self._known_archive)
-
     def put_catalogue(self, folder: Path) -> None:
         """Put a catalogue of made-up drivers into the guest, in place of the one before."""
         self.guest(f"rm -rf {_CATALOGUE}")
@@ -96,7 +73,6 @@ class ManagedGuest:
         command = f"provision apply {' '.join(words)}"
         done = self.guest(command, check=False, timeout_s=WITHIN_S)
         assert done.returncode == status, done.output
-        self.remember_archive()
         return done
 
     def wait(self, until: Callable[[], bool]) -> None:

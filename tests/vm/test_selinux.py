@@ -63,7 +63,6 @@ def guest(
         guest("provision units install")
         # In the domain and with the rights that the unit leaves it.
         guest("systemctl start provision-apply || { journalctl -u provision-apply; exit 1; }")
-        host.remember_archive()
         yield guest
 
 

@@ -83,7 +83,6 @@ def scenario(
         host.put_catalogue(duo_drivers)
         ansible = Ansible(folder, [guest], variables)
         ansible.play(SITE)
-        host.remember_archive()
         yield Scenario(host, ansible, ansible.play(SITE))
 
 

@@ -164,7 +164,7 @@ def _found(
         reason = None
         if asks_registries(settings):
             reason = "; ".join(notes) or "no registry has it"
-        version = version_to_build(settings, request, progress=note)
+        version = version_to_build(settings, lambda: preparer.engine, request, progress=note)
         # Without an engine, nothing is built.
         preparer.engine  # noqa: B018 - connects
         return Foreseen(*place, "build", version, reason=reason)

@@ -17,8 +17,7 @@ from provision.agent.model import Desired
 from provision.build.artifact_image import DIGEST_LABEL
 from provision.build.image_builds import open_engine
 from provision.build.package_store import PackageStore
-from provision.build.workspace import load_settings
-from provision.distros.debian import default_cache
+from provision.build.workspace import default_cache, load_settings
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, remove_lock
 from provision.fleet.matrix.results import Results, matrix_folder

@@ -119,8 +119,6 @@ def decide(
     recipe = target.entry.recipe
     flavour = chosen_flavour(recipe, request.flavour)
     kernel = _kernel(request)
-    if index is not None and is_complete and target.tree is None:
-        require_headers(index, request.kernel)
     market = Market(
         f"{target.distro.id} {target.distro.version}",
         source_names(target.distro),
@@ -130,6 +128,9 @@ def decide(
         request.published,
     )
     offer = choose_offer(recipe, flavour, request, market)
+    # Else the solver finds out as soon as apt would.
+    if index is not None and index.is_read and is_complete:
+        require_headers(index, request.kernel)
     check_kernel(recipe, offer.version, request, index)
     pinned = pin_offer(recipe.name, offer, market)
     pin = _pin_maker(target, kernel, offer, pinned.sources)

@@ -8,10 +8,11 @@ from pathlib import Path
 from provision.build.base_image import BaseRequest, find_base, named_base
 from provision.build.bootstrap import Mirror, make_apt_base, make_rpm_base
 from provision.build.developer_container import FLATCAR, ensure_developer_image
-from provision.build.solving import open_driver_index, rpm_origin
+from provision.build.solving import rpm_origin, suites_of
 from provision.build.workspace import Settings
 from provision.distros import find_distro
 from provision.distros.debian.distro_archive import uses_archive
+from provision.distros.debian.suites import SuiteAddress
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError
 from provision.files import write_atomic
@@ -61,16 +62,20 @@ def _made(settings: Settings, engine: Engine, request: BaseRequest, progress: Pr
     if not uses_archive(distro):
         origin = rpm_origin(settings, distro)
         return make_rpm_base(engine, request, origin, state=settings.state, progress=progress)
-    index = open_driver_index(settings, None, distro, at_once=False, progress=progress)
-    index.close()
-    mirror = Mirror(index.mirror, _keyring_file(settings, index.keyring))
-    return make_apt_base(engine, request, mirror, state=settings.state, progress=progress)
+    suites = [one for one in suites_of(settings, distro) if one.suite == distro.codename]
+    # Rather not one that may be another's archive.
+    suite = min(suites, key=lambda one: one.origin is not None)
+    source = Mirror(suite.uri, _keyring_file(settings, suite) if suite.has_own_keys else None)
+    return make_apt_base(engine, request, source, state=settings.state, progress=progress)
 
 
-def _keyring_file(settings: Settings, keyring: bytes | None) -> Path | None:
-    """Write the keys to a file for a program; return None if they are the distro's own."""
-    if keyring is None:
-        return None
+def _keyring_file(settings: Settings, suite: SuiteAddress) -> Path:
+    """Write the keys that sign a suite to one file.
+
+    Binary keyrings are sequences of keys:
+    https://www.rfc-editor.org/rfc/rfc9580#section-10.1
+    """
+    keyring = b"".join(file.read_bytes() for file in suite.keyrings)
     path = settings.state / "archive/keys" / f"{keyring_digest(keyring)}.gpg"
     write_atomic(path, keyring)
     return path

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from provision.build.archive import open_archive
 from provision.build.distro_base import ensure_distro_base
 from provision.build.dkms_inspection import MAX_BYTES, MAX_FILES, SourceToInspect, inspect_source
 from provision.build.driver_request import choose_distro, own_kernel
@@ -22,7 +23,7 @@ from provision.build.package_store import PackageStore
 from provision.build.solving import base_request
 from provision.build.unpack_source import UnpackError, open_tar, unpack
 from provision.build.workspace import Settings
-from provision.distros.debian import ArchiveIndex, open_index, parse_depends
+from provision.distros.debian import ArchiveIndex, parse_depends
 from provision.distros.debian.distro_archive import layout_of, uses_archive
 from provision.engine.docker_api import Engine
 from provision.engine.scratch import scratch
@@ -116,7 +117,7 @@ def import_dkms(
     """
     distro = choose_distro(settings, request.distro)
     kernel = _kernel(settings, request)
-    with _source(settings, request, distro, progress) as (path, origin):
+    with _source(settings, engine, request, distro, progress) as (path, origin):
         asked = base_request(settings, distro)
         base = ensure_distro_base(settings, engine, asked, progress=progress)
         source = SourceToInspect(path, request.what, kernel.release, kernel.architecture)
@@ -157,7 +158,11 @@ Found = tuple[Path, Callable[[str], Origin]]
 
 @contextmanager
 def _source(
-    settings: Settings, request: ImportRequest, distro: DistroPin, progress: Progress
+    settings: Settings,
+    engine: Callable[[], Engine],
+    request: ImportRequest,
+    distro: DistroPin,
+    progress: Progress,
 ) -> Iterator[Found]:
     """Yield the path of a source, and a function that returns its origin, given its dkms.conf."""
     what = request.what
@@ -168,7 +173,7 @@ def _source(
         with scratch(settings.state, "import", progress=progress) as folder:
             yield _local(Path(what), folder)
     elif _PACKAGE.fullmatch(what):
-        yield _packaged(settings, what, distro, progress)
+        yield _packaged(settings, engine, what, distro, progress)
     else:
         raise NotFoundError(
             f"There is no folder '{what}', and it is neither an address nor a package's name.",
@@ -288,7 +293,13 @@ def public_address(remote: str) -> str | None:
     return f"https://{match['host'] or match['ssh']}/{match['path'] or match['ssh_path']}"
 
 
-def _packaged(settings: Settings, name: str, distro: DistroPin, progress: Progress) -> Found:
+def _packaged(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    name: str,
+    distro: DistroPin,
+    progress: Progress,
+) -> Found:
     if not uses_archive(distro):
         raise NotFoundError(
             f"'{name}' can't be looked for: {distro.id} {distro.version} has no archive that apt"
@@ -296,7 +307,12 @@ def _packaged(settings: Settings, name: str, distro: DistroPin, progress: Progre
             resolution="Name the distro that has the package (--distro debian:12), or give a folder"
             " or an address.",
         )
-    with _index(settings, distro, progress) as index:
+    components = layout_of(distro).components
+    words = (name, f"{_similar(name)}*")
+    with open_archive(
+        settings, engine, distro, words=words, components=components, progress=progress
+    ) as archive:
+        index = archive.index
         package = index.package(name)
         if package is None:
             raise _no_package(name, distro, index)
@@ -315,25 +331,13 @@ def _packaged(settings: Settings, name: str, distro: DistroPin, progress: Progre
     )
 
 
-@contextmanager
-def _index(settings: Settings, distro: DistroPin, progress: Progress) -> Iterator[ArchiveIndex]:
-    layout = layout_of(distro)
-    index = open_index(
-        distro,
-        layout,
-        settings.archives(progress),
-        architecture=read_facts(settings.root).arch,
-        components=layout.components,
-    )
-    try:
-        yield index
-    finally:
-        index.close()
+def _similar(name: str) -> str:
+    """Return the beginning of a package's name with which those of similar ones begin too."""
+    return name.removesuffix("-dkms")[:4]
 
 
 def _no_package(name: str, distro: DistroPin, index: ArchiveIndex) -> NotFoundError:
-    stem = name.removesuffix("-dkms")
-    near = [p.name for p in index.packages_matching(stem[:4]) if p.name.endswith("-dkms")]
+    near = [p.name for p in index.packages_matching(_similar(name)) if p.name.endswith("-dkms")]
     there = f" Packages with a similar name: {', '.join(near[:8])}." if near else ""
     return NotFoundError(
         f"{distro.id} {distro.version} has no package '{name}'.",
@@ -344,10 +348,10 @@ def _no_package(name: str, distro: DistroPin, index: ArchiveIndex) -> NotFoundEr
 
 def _tools(index: ArchiveIndex, depends: str) -> Iterator[str]:
     """Yield the dependencies of a package that neither DKMS nor every build has."""
-    for alternatives in parse_depends(depends):
-        names = [one.name for one in alternatives]
-        if any(_NEEDLESS.fullmatch(name) for name in names):
-            continue
+    groups = [[one.name for one in alternatives] for alternatives in parse_depends(depends)]
+    needed = [names for names in groups if not any(map(_NEEDLESS.fullmatch, names))]
+    index.ask(*(name for names in needed for name in names))
+    for names in needed:
         found = next((name for name in names if index.package(name)), None)
         if found is not None:
             yield found

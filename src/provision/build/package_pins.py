@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from provision import distros
+from provision.build.archive import open_archive
 from provision.build.decision import Decision, SolvedPackages, decide
 from provision.build.distro_base import ensure_distro_base
 from provision.build.dockerfile import RenderedContext, render
@@ -20,11 +20,9 @@ from provision.build.solve import solve
 from provision.build.solve_request import SolveRequest
 from provision.build.solving import (
     PackageNeeds,
-    archive_repositories,
     base_request,
     configured_repositories,
     is_entitled,
-    open_driver_index,
     solve_request,
 )
 from provision.build.templates import Templates, load_templates
@@ -35,6 +33,7 @@ from provision.catalogue import Entry
 from provision.distros.debian import ArchiveIndex
 from provision.distros.debian.apt_messages import superseded
 from provision.distros.debian.distro_archive import require_headers, uses_archive
+from provision.distros.debian.kernels import HEADERS
 from provision.engine.docker_api import Engine, names_registry
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
@@ -110,27 +109,52 @@ def resolve_solved(
     sums = vendor_sums(settings, again=request.refresh, progress=progress)
     network = request.network or settings.config.engine.network
     toolchain = target.tree.toolchain if target.tree else None
-    with _archive_of(settings, target, progress) as archive:
+    distro, refresh = target.distro, request.refresh
+    with ExitStack() as opened:
+        archive = None
+        if uses_archive(distro):
+            archive = opened.enter_context(
+                open_archive(
+                    settings,
+                    engine,
+                    distro,
+                    (target.entry.recipe,),
+                    reference=request.base,
+                    network=network,
+                    update=refresh,
+                    progress=progress,
+                )
+            )
+        index = archive.index if archive else None
+        # A tree's kernel is not packaged, and only the solver reads what the host is entitled to.
+        lists_kernels = target.tree is None and not is_entitled(settings, distro)
         decision = decide(
-            kernel_request,
-            target,
-            index=archive.index,
-            is_complete=archive.knows_kernels,
-            published_sum=sums,
+            kernel_request, target, index=index, is_complete=lists_kernels, published_sum=sums
         )
-        with archive.refusing(kernel_request.kernel):
-            asked = base_request(settings, target.distro, reference=request.base)
+        if index and lists_kernels:
+            opened.enter_context(_refusing(index, kernel_request.kernel))
+        if archive:
+            base, repositories = archive.base(), archive.repositories
+        else:
+            asked = base_request(settings, distro, reference=request.base)
             base = ensure_distro_base(settings, engine, asked, progress=progress)
-            needs = PackageNeeds(
-                kernel_request.kernel, decision.tools, archive.repositories, network, toolchain
-            )
-            asked_for = solve_request(settings, target.distro, base, needs)
-            store = PackageStore(settings.state)
-            find = partial(
-                solve, engine, asked_for, store, update=request.refresh, progress=progress
-            )
-            pin, urls = _solved(find, engine, decision, base, may_reuse=not request.refresh)
-            archive.require(asked_for, pin)
+            repositories = configured_repositories(settings, distro)
+        needs = PackageNeeds(
+            kernel_request.kernel, decision.tools, repositories, network, toolchain
+        )
+        asked_for = solve_request(settings, distro, base, needs)
+        find = partial(
+            solve,
+            engine,
+            asked_for,
+            PackageStore(settings.state),
+            update=refresh,
+            container=archive.container() if archive else None,
+            progress=progress,
+        )
+        pin, urls = _solved(find, engine, decision, base, may_reuse=not refresh)
+        if archive:
+            _require_own(asked_for, pin)
     return Resolved(
         pin,
         target.entry,
@@ -201,83 +225,42 @@ def request_of(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Archive:
-    """The origin of the packages of a build.
+def _require_own(request: SolveRequest, pin: Pin) -> None:
+    """Refuse headers that apt found by a pattern: it takes an unknown name as a pattern.
 
-    Attributes:
-        repositories: The repositories for the solver; empty: those of the base image.
-        index: The index of an archive of Debian's kind; None: the archive is of another kind.
-        has_all_kernels: Whether the index has every kernel that the solver may find.
+    Raises:
+        NotFoundError: The headers of a Pin are of another kernel.
     """
-
-    repositories: tuple[distros.Repository, ...]
-    index: ArchiveIndex | None = None
-    has_all_kernels: bool = False
-
-    @property
-    def knows_kernels(self) -> bool:
-        """Whether an unpackaged kernel can be refused before the solver runs.
-
-        Reading an index that is not cached would take as long as the solver.
-        """
-        return self.index is not None and self.index.is_read and self.has_all_kernels
-
-    def require(self, request: SolveRequest, pin: Pin) -> None:
-        """Refuse headers that apt found by a pattern: it takes an unknown name as a pattern.
-
-        Raises:
-            NotFoundError: The headers of a Pin are of another kernel.
-        """
-        found = {package.name for package in pin.headers}
-        if self.index is not None and not found.issuperset(s.text for s in request.query.specs):
-            raise NotFoundError(
-                f"No headers are packaged for the kernel {request.kernel} on {request.distro.id}"
-                f" {request.release.version}.",
-                resolution=superseded(request.distro),
-                details=f"apt found {', '.join(sorted(found)) or 'no headers'}",
-            )
-
-    @contextmanager
-    def refusing(self, kernel: str) -> Iterator[None]:
-        """Refuse an unpackaged kernel by name, if the solver finds no solution or no engine.
-
-        The solver only says that it has no such package; the index knows which kernels exist.
-
-        Raises:
-            NotFoundError: Its headers are not packaged; names the nearest that are.
-        """
-        try:
-            yield
-        except UnreachableError:
-            raise
-        except ProvisionError:
-            if self.index is not None and self.has_all_kernels:
-                with suppress(UnreachableError):
-                    require_headers(self.index, kernel)
-            raise
+    found = {package.name for package in pin.headers}
+    if not found.issuperset(spec.text for spec in request.query.specs):
+        raise NotFoundError(
+            f"No headers are packaged for the kernel {request.kernel} on {request.distro.id}"
+            f" {request.release.version}.",
+            resolution=superseded(request.distro),
+            details=f"apt found {', '.join(sorted(found)) or 'no headers'}",
+        )
 
 
 @contextmanager
-def _archive_of(settings: Settings, target: BuildTarget, progress: Progress) -> Iterator[_Archive]:
-    """Open the archive of a distro.
+def _refusing(index: ArchiveIndex, kernel: str) -> Iterator[None]:
+    """Refuse an unpackaged kernel by name, if the solver finds no solution or no engine.
 
-    Archives of Debian's kind are read here, for their kernels and for the versions of drivers whose
-    source is a package.
+    The solver only says that it has no such package; the index knows which kernels exist.
+
+    Raises:
+        NotFoundError: Its headers are not packaged; names the nearest that are.
     """
-    entry, distro = target.entry, target.distro
-    if not uses_archive(distro):
-        yield _Archive(configured_repositories(settings, distro))
-        return
-    index = open_driver_index(settings, entry, distro, at_once=False, progress=progress)
     try:
-        yield _Archive(
-            archive_repositories(index.suites),
-            index,
-            has_all_kernels=target.tree is None and not is_entitled(settings, distro),
-        )
-    finally:
-        index.close()
+        yield
+    except UnreachableError:
+        raise
+    except ProvisionError:
+        # What can't be asked either explains nothing.
+        with suppress(ProvisionError):
+            index.ask(f"{HEADERS}*")
+        if index.is_read:
+            require_headers(index, kernel)
+        raise
 
 
 def render_context(resolved: Resolved) -> RenderedContext:

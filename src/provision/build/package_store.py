@@ -98,6 +98,7 @@ class PackageStore:
         self.runfiles = self.folder / "runfiles"
         self.commits = self.folder / "commits"
         self._closures = self.folder / "closures"
+        self._answers = self.folder / "answers"
         self._state = state
 
     def path(self, sha256: str) -> Path:
@@ -222,6 +223,20 @@ class PackageStore:
         # A mirror's address may have a password.
         write_atomic(self._closure_path(key), f"{text}\n", mode=0o600)
 
+    def answer(self, key: str, *, max_age: float) -> bytes | None:
+        """Return what apt said of an archive; None: nothing, or before ``max_age`` seconds."""
+        path = self._answers / key
+        try:
+            if 0 <= time.time() - path.stat().st_mtime < max_age:
+                return path.read_bytes()
+        except FileNotFoundError:
+            pass
+        return None
+
+    def keep_answer(self, key: str, answer: bytes) -> None:
+        """Keep what apt said of an archive."""
+        write_atomic(self._answers / key, answer, mode=0o600)
+
     @contextmanager
     def solving(self, key: str, progress: Progress) -> Iterator[None]:
         """Hold the lock of a closure, so that only one of several processes solves it."""
@@ -256,7 +271,7 @@ class PackageStore:
                 gone.append((path, size))
             else:
                 needed.update(package.sha256 for package in closure.packages)
-        for folder in (self.trees, self.runfiles, self.commits, self.files):
+        for folder in (self.trees, self.runfiles, self.commits, self.files, self._answers):
             for path, used, size in _entries(folder):
                 # A draft of a killed run, or a file that no closure names any more.
                 limit = time.time() - _DRAFT_S if path.name.startswith(".") else oldest

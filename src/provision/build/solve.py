@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from provision.build.package_store import Closure, PackageStore
@@ -38,6 +39,7 @@ def solve(
     store: PackageStore,
     *,
     update: bool = False,
+    container: Container | None = None,
     progress: Progress = silent,
 ) -> Closure:
     """Return the closure of a request: the kept one, or one that is solved for now.
@@ -48,6 +50,8 @@ def solve(
         request: The packages to solve for.
         store: The store that gets the files and the closure.
         update: Solve again although the store has a closure.
+        container: A container of the base image in which apt was asked already; None: one is
+            started.
         progress: Receives the progress.
 
     Raises:
@@ -61,7 +65,7 @@ def solve(
     with store.solving(key, progress):
         if not update and (kept := store.closure(key)):
             return kept
-        closure = _Solver(engine(), request, store, progress).closure()
+        closure = _Solver(engine(), request, store, progress).closure(container)
         store.keep(key, closure)
         return closure
 
@@ -127,13 +131,13 @@ class _Solver:
         # Files of packages that no repository has.
         self.archived: Mapping[str, bytes] = {}
 
-    def closure(self) -> Closure:
+    def closure(self, opened: Container | None) -> Closure:
         """Solve, mostly in one round, and take over the files."""
         with self.containers.arrivals:
-            return self._closure()
+            return self._closure(opened)
 
-    def _closure(self) -> Closure:
-        with self.containers.start() as container:
+    def _closure(self, opened: Container | None) -> Closure:
+        with nullcontext(opened) if opened else self.containers.start() as container:
             text, found = self._first(container)
             compilers = self.family.compiler(self.request.distro, text) if text else ()
             left: deque[Spec | None] = deque(compilers or (None,))
@@ -193,7 +197,8 @@ class _Solver:
         script = self.family.kernels(request.distro, request.release, request.repositories)
         with self.containers.start() as container:
             self.containers.run(container, script)
-            return self.family.parse_kernels(container.read(f"{WORK}/{script.output}"))
+            output = container.read(f"{WORK}/{script.output}")
+            return self.family.parse_kernels(request.distro, output)
 
     def _headers(self, container: Container) -> Script:
         """Solve for headers and tools; take headers that no repository has from the archive."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from provision import distros
@@ -14,17 +13,15 @@ from provision.build.bootstrap import RpmOrigin
 from provision.build.package_store import closure_key
 from provision.build.solve_request import SolveRequest
 from provision.build.workspace import Settings
-from provision.catalogue import Entry
-from provision.distros.debian import ArchiveIndex, ArchiveLayout, Suite, open_index
-from provision.distros.debian.distro_archive import layout_of, uses_archive
+from provision.distros.debian import ArchiveLayout
+from provision.distros.debian.distro_archive import layout_of
+from provision.distros.debian.suites import SuiteAddress, suite_addresses
 from provision.distros.entitlements import entitlements_of
 from provision.distros.kernel_tree import Toolchain
 from provision.errors import NotFoundError, UsageError
 from provision.files import in_root
 from provision.host.facts import read_facts
 from provision.pin import BasePin, DistroPin
-from provision.progress import Progress, silent
-from provision.sources import Market, components_of
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9+._-]")
 
@@ -69,17 +66,37 @@ def solve_request(
     )
 
 
-def archive_repositories(suites: Iterable[Suite]) -> tuple[distros.Repository, ...]:
+def suites_of(settings: Settings, distro: DistroPin) -> list[SuiteAddress]:
+    """Return the suites of a distro's archive.
+
+    Raises:
+        NotFoundError: No mirror or keyring is known.
+        UsageError: provision.toml has settings for the distro that it can't have.
+    """
+    _refuse_repositories(settings, distro)
+    return suite_addresses(
+        distro,
+        layout_of(distro),
+        config=settings.config.distro(distro.id).archive,
+        root=settings.root,
+        key_folder=settings.state / "archive/keys",
+    )
+
+
+def archive_repositories(
+    suites: Iterable[SuiteAddress], layout: ArchiveLayout
+) -> tuple[distros.Repository, ...]:
     """Return the suites of an archive as repositories for a distro's solver."""
     return tuple(
         distros.Repository(
-            suite.address.suite,
-            (suite.address.uri,),
-            keys={file.name: file.read_bytes() for file in suite.address.keyrings}
-            if suite.address.has_own_keys
+            suite.suite,
+            (suite.uri,),
+            keys={file.name: file.read_bytes() for file in suite.keyrings}
+            if suite.has_own_keys
             else {},
-            components=suite.enabled,
-            is_snapshot=suite.address.snapshot,
+            components=layout.enabled,
+            is_snapshot=suite.snapshot,
+            origin=suite.origin,
         )
         for suite in suites
     )
@@ -201,12 +218,8 @@ def rpm_origin(settings: Settings, distro: DistroPin) -> RpmOrigin:
     return RpmOrigin(data, version, configured=configured)
 
 
-def refuse_repositories(settings: Settings, distro: DistroPin) -> None:
-    """Refuse a setting that archives of Debian's kind do not have.
-
-    Raises:
-        UsageError: provision.toml names repositories of the distro.
-    """
+def _refuse_repositories(settings: Settings, distro: DistroPin) -> None:
+    """Refuse a setting that archives of Debian's kind do not have."""
     named = settings.config.distro(distro.id).repositories
     if not named:
         return
@@ -219,76 +232,3 @@ def refuse_repositories(settings: Settings, distro: DistroPin) -> None:
         f' [distros.{distro.id}.archive] mirror = "{first}", keyring = "/path/of/its/key".',
         details="\n".join(f"repository '{one.id}'" for one in named),
     )
-
-
-@contextmanager
-def open_market(
-    settings: Settings, driver: str, distro: DistroPin, market: Market, *, progress: Progress
-) -> Iterator[Market]:
-    """Yield a market with the index of the distro's archive, if it has one of Debian's kind.
-
-    Raises:
-        As ``open_driver_index``.
-    """
-    if not uses_archive(distro):
-        yield market
-        return
-    entry = settings.catalogue.entry(driver)
-    with closing(open_driver_index(settings, entry, distro, progress=progress)) as index:
-        yield replace(market, index=index)
-
-
-def open_driver_index(
-    settings: Settings,
-    entry: Entry | None,
-    distro: DistroPin,
-    *,
-    at_once: bool = True,
-    progress: Progress = silent,
-) -> ArchiveIndex:
-    """Open the distro's archive with the components that a driver needs; the caller closes it.
-
-    Args:
-        settings: The host.
-        entry: The driver; None: only the components that are always read.
-        distro: The distro.
-        at_once: Whether to read its packages now, and not at the first query.
-        progress: Receives the progress.
-
-    Raises:
-        NotFoundError: No mirror or keyring is known, or the distro has no such components.
-        UsageError: provision.toml has settings for the distro that it can't have.
-        ProvisionError: The archive can't be reached or is damaged.
-    """
-    refuse_repositories(settings, distro)
-    layout = layout_of(distro)
-    index = open_index(
-        distro,
-        layout,
-        settings.archives(progress),
-        architecture=read_facts(settings.root).arch,
-        components=_components(entry, distro, layout),
-    )
-    if at_once:
-        index.read()
-    return index
-
-
-def _components(entry: Entry | None, distro: DistroPin, layout: ArchiveLayout) -> tuple[str, ...]:
-    """Return the components of a distro's archive that a driver needs besides ``main``.
-
-    Raises:
-        NotFoundError: The archive has no such components.
-    """
-    if entry is None:
-        return ()
-    components = components_of(entry.recipe, distros.source_names(distro))
-    foreign = [name for name in components if name not in layout.components]
-    if foreign:
-        raise NotFoundError(
-            f"'{entry.recipe.name}' is made from Debian's packages, in its components"
-            f" {', '.join(foreign)}; {distro.id} {distro.version} has no such components.",
-            resolution="Take a driver whose source is an archive or a git repository"
-            " ('provision drivers' lists them).",
-        )
-    return components

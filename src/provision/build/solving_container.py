@@ -18,6 +18,7 @@ from provision.build.network_access import proxies
 from provision.build.package_store import PackageStore, closure_key
 from provision.build.solve_request import SolveRequest
 from provision.distros import WORK, Package, Script, family_of
+from provision.distros.family import NOTE
 from provision.engine.containers import Container, ContainerRequest
 from provision.engine.docker_api import Engine, engine_architecture
 from provision.errors import ProvisionError
@@ -189,6 +190,8 @@ class SolvingContainers:
             if line in awaited:
                 awaited.clear()
                 self.arrivals.begin(container, f"{WORK}/{script.folder}")
+            elif line.startswith(NOTE):
+                self._progress(Note(line.removeprefix(NOTE)))
             else:
                 self._progress(Output(line))
 

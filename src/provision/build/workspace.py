@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from provision.build.network_access import use_proxies
 from provision.catalogue import Catalogue, catalogue_folders
 from provision.config import Config, load
-from provision.distros.debian import ArchiveAccess, default_cache
-from provision.progress import Progress
+
+
+def default_cache() -> Path:
+    """Return the folder for caches: the system's for root, otherwise the user's.
+
+    Source: https://specifications.freedesktop.org/basedir-spec/latest/
+    """
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    if named.startswith("/"):
+        return Path(named, "provision")
+    if os.geteuid() == 0:
+        return Path("/var/cache/provision")
+    return Path.home() / ".cache/provision"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +43,12 @@ class Settings:
     state: Path = field(default_factory=default_cache)
     usr: Path | None = None
 
-    def archives(self, progress: Progress) -> ArchiveAccess:
-        """Return how this host reads archives of Debian's kind."""
-        return ArchiveAccess(self.config, self.root, self.state, progress)
+    def with_network(self, network: str | None) -> Settings:
+        """Return these with another network of containers that download; None: the same."""
+        if network is None:
+            return self
+        engine = self.config.engine.model_copy(update={"network": network})
+        return replace(self, config=self.config.model_copy(update={"engine": engine}))
 
 
 def load_settings(root: Path = Path("/"), *, catalogues: Sequence[Path] = ()) -> Settings:

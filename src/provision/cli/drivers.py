@@ -218,6 +218,7 @@ def _modules(recipe: Recipe, flavour: str) -> list[str]:
 @click.argument("driver")
 @options.distro
 @options.flavour
+@options.network
 @options.catalogue
 @options.root
 @options.as_json
@@ -226,15 +227,15 @@ def kernels(
     driver: str,
     distro: str | None,
     flavour: str | None,
+    network: str | None,
     catalogues: tuple[Path, ...],
     root: Path,
 ) -> None:
     """List the packaged kernels, newest first, and whether DRIVER builds on each."""
     request = DriverRequest(driver, distro=distro, flavour=flavour)
     with job(root, catalogues) as work:
-        chosen, rows = list_kernels(
-            work.settings, lambda: work.engine, request, progress=work.progress
-        )
+        settings = work.settings.with_network(network)
+        chosen, rows = list_kernels(settings, lambda: work.engine, request, progress=work.progress)
     emit(
         {
             "driver": driver,
@@ -257,6 +258,7 @@ def kernels(
 @options.option("--offline", "Use the last answers of vendors, and query only vendors without one.")
 @options.distro
 @options.flavour
+@options.network
 @options.catalogue
 @options.root
 @options.as_json
@@ -267,6 +269,7 @@ def versions(
     offline: bool,
     distro: str | None,
     flavour: str | None,
+    network: str | None,
     catalogues: tuple[Path, ...],
     root: Path,
 ) -> int:
@@ -284,7 +287,8 @@ def versions(
             )
         found = [
             list_offers(
-                work.settings,
+                work.settings.with_network(network),
+                lambda: work.engine,
                 DriverRequest(name, distro=distro, flavour=flavour),
                 is_offline=offline,
                 progress=work.progress,
@@ -417,10 +421,17 @@ def _concerns(one: Mapping[str, Any]) -> Iterator[str]:
 )
 @options.option("--kernel RELEASE", "Kernel to evaluate the dkms.conf for.  [the host's]")
 @options.distro
+@options.network
 @options.root
 @options.as_json
 def import_recipe(
-    *, what: str, output: Path | None, kernel: str | None, distro: str | None, root: Path
+    *,
+    what: str,
+    output: Path | None,
+    kernel: str | None,
+    distro: str | None,
+    network: str | None,
+    root: Path,
 ) -> None:
     """Write the driver.toml of a source that has a dkms.conf.
 
@@ -430,7 +441,8 @@ def import_recipe(
     """
     request = ImportRequest(what, kernel=kernel, distro=distro, output=output)
     with job(root) as work:
-        made = import_dkms(work.settings, lambda: work.engine, request, progress=work.progress)
+        settings = work.settings.with_network(network)
+        made = import_dkms(settings, lambda: work.engine, request, progress=work.progress)
     draft, conf = made.draft, made.conf
     notes = ["Complete what the source does not say:", *(f"  {line}" for line in draft.unknown)]
     if draft.ignored:

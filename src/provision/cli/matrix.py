@@ -211,13 +211,14 @@ def matrix_command(
             # Check the key before hours of builds.
             signer = _signer(work.settings, fleet, private) if pushes else None
             registry = _registry(work.settings, fleet, signer)
-        planned = chosen or _planned(work, file, fleet, selection)
+        network = network or (fleet.network if fleet else None)
+        planned = chosen or _planned(work, file, fleet, selection, network)
         how = RunOptions(
             jobs=jobs or (fleet.jobs if fleet else 1),
             retry=retry,
             keep_images=keep_images,
             keep_going=keep_going,
-            network=network or (fleet.network if fleet else None),
+            network=network,
             force=force or (fleet is not None and any(build.force for build in fleet.builds)),
             publisher=registry,
         )
@@ -316,9 +317,13 @@ def _with_registry(settings: Settings, members: Mapping[str, object]) -> Setting
 
 
 def _planned(
-    work: Job, file: Path | None, fleet: Fleet | None, selection: Selection | None
+    work: Job,
+    file: Path | None,
+    fleet: Fleet | None,
+    selection: Selection | None,
+    network: str | None,
 ) -> list[Planned]:
-    settings, progress = work.settings, work.progress
+    settings, progress = work.settings.with_network(network), work.progress
     if file is not None and fleet is not None:
         return fleet_cells(settings, lambda: work.engine, file, fleet, progress=progress)
     if selection is None:

@@ -21,6 +21,9 @@ WORK = "/provision/solve"
 # Below it: certificates of the authorities that this machine trusts, for https mirrors and proxies.
 AUTHORITIES = "authorities.crt"
 
+# A line of a script's that begins so is for the user.
+NOTE = "provision: "
+
 
 @dataclass(frozen=True, slots=True)
 class Spec:
@@ -70,6 +73,8 @@ class Repository:
         components: Of a suite, for the family of apt; empty: those that are always read.
         is_snapshot: Whether its index counts although its time of validity is over.
         is_signed: Whether its index has to be signed too, for the families of dnf and zypper.
+        origin: Of a suite that may be another archive's: what its index has to say that it is; it
+            is left out where the index says otherwise or can't be read.
     """
 
     id: str
@@ -78,6 +83,7 @@ class Repository:
     components: tuple[str, ...] = ()
     is_snapshot: bool = False
     is_signed: bool = False
+    origin: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +214,7 @@ class Family(Protocol):
     ) -> Script:
         """Return what lists the kernels whose headers the repositories have."""
 
-    def parse_kernels(self, output: bytes) -> tuple[str, ...]:
+    def parse_kernels(self, distro: Distro, output: bytes) -> tuple[str, ...]:
         """Return the kernels' releases, the newest first."""
 
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 from provision.build.templates import family_of
+from provision.build.workspace import default_cache
 from provision.distros import distro_named, find_distro
-from provision.distros.debian import default_cache
 from provision.distros.entitlements import lacking_entitlements
 from provision.doctor.scene import Driver, Finding, Scene
 from provision.errors import NotFoundError

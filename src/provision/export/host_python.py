@@ -26,11 +26,11 @@ from provision.build.engine_build import EngineBuild, labelled_image, run_build
 from provision.build.package_store import PackageStore
 from provision.build.solve import solve
 from provision.build.solve_request import SolveRequest
-from provision.build.solving import archive_repositories, base_request, open_driver_index
+from provision.build.solving import archive_repositories, base_request, suites_of
 from provision.build.templates import digest_of, fill_template
 from provision.build.workspace import Settings
 from provision.distros.debian import upstream_version
-from provision.distros.debian.distro_archive import uses_archive
+from provision.distros.debian.distro_archive import layout_of, uses_archive
 from provision.distros.kernel_tree import Toolchain
 from provision.engine.docker_api import BuildOptions, Engine, Image
 from provision.engine.scratch import scratch
@@ -154,11 +154,7 @@ def resolve_python(
             resolution="Leave out --distro, or name Debian or Ubuntu: --distro debian:12. The host"
             " may run any distro.",
         )
-    index = open_driver_index(settings, None, distro, at_once=False, progress=progress)
-    try:
-        repositories = archive_repositories(index.suites)
-    finally:
-        index.close()
+    repositories = archive_repositories(suites_of(settings, distro), layout_of(distro))
     base = find_base(engine(), base_request(settings, distro), progress=progress)
     asked = SolveRequest(
         distro=data,

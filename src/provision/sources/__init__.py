@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from provision.catalogue import GIT_TOOLS, DkmsSource, Recipe, RecipeSource, Variant
+from provision.catalogue import GIT_TOOLS, DebSource, DkmsSource, Recipe, RecipeSource, Variant
 from provision.pin import Source
 from provision.sources.kinds import SCRIPT, Deb, Dkms, Releases, Runfile
 from provision.sources.market import (
@@ -29,6 +29,7 @@ __all__ = [
     "newest_first",
     "no_published_sum",
     "offers",
+    "packages_of",
     "pin_offer",
     "scripts_of",
     "tools_of",
@@ -104,6 +105,19 @@ def components_of(recipe: Recipe, distro: Collection[str]) -> tuple[str, ...]:
         for component in kind_of(source).components(source)
     }
     return tuple(sorted(components))
+
+
+def packages_of(recipe: Recipe, distro: Collection[str]) -> tuple[str, ...]:
+    """Return the packages of a distro's archive that a recipe's sources name; as above."""
+    packages = {
+        name
+        for flavour in recipe.flavours
+        for variant in recipe.variants(distro, flavour)
+        if isinstance(variant.source, DebSource | DkmsSource)
+        for name in (variant.package, *variant.source.userspace, *variant.source.companions)
+        if name is not None
+    }
+    return tuple(sorted(packages))
 
 
 def tools_of(variant: Variant[RecipeSource]) -> tuple[str, ...]:

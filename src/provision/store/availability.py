@@ -10,6 +10,7 @@ from datetime import date
 from typing import Literal
 
 from provision import distros
+from provision.build.archive import open_archive, open_market
 from provision.build.distro_base import ensure_distro_base
 from provision.build.driver_request import (
     DriverRequest,
@@ -24,8 +25,6 @@ from provision.build.solving import (
     PackageNeeds,
     base_request,
     configured_repositories,
-    open_driver_index,
-    open_market,
     solve_request,
 )
 from provision.build.vendor_versions import files_of, read_upstream
@@ -152,6 +151,7 @@ class Offers:
 
 def list_offers(
     settings: Settings,
+    engine: Callable[[], Engine],
     request: DriverRequest,
     *,
     is_offline: bool = False,
@@ -161,6 +161,7 @@ def list_offers(
 
     Args:
         settings: The host.
+        engine: Connects to the engine, if a distro's package manager has to be asked.
         request: The driver; and its distro and flavour, if they differ from those of the host and
             of provision.toml.
         is_offline: Whether to use only the kept answers of the vendor.
@@ -179,7 +180,7 @@ def list_offers(
     branches = known_branches(recipe.upstream, readings)
     published = files_of(readings)
     market = Market(f"{distro.id} {distro.version}", source_names(distro), published=published)
-    opening = open_market(settings, driver, distro, market, progress=progress)
+    opening = open_market(settings, engine, driver, distro, market, progress=progress)
     offered, trouble = _offered(recipe, flavour, opening)
     facts = read_facts(settings.root)
     asked_for = DriverRequest(driver, version=configured.version)
@@ -199,7 +200,11 @@ def list_offers(
 
 
 def version_to_build(
-    settings: Settings, request: DriverRequest, *, progress: Progress = silent
+    settings: Settings,
+    engine: Callable[[], Engine],
+    request: DriverRequest,
+    *,
+    progress: Progress = silent,
 ) -> str:
     """Return the version of a driver that a build for a kernel would take.
 
@@ -222,7 +227,7 @@ def version_to_build(
         published=asked.published,
     )
     flavour = chosen_flavour(recipe, request.flavour)
-    with open_market(settings, recipe.name, distro, market, progress=progress) as opened:
+    with open_market(settings, engine, recipe.name, distro, market, progress=progress) as opened:
         version = choose_offer(recipe, flavour, asked, opened).version
         check_kernel(recipe, version, asked, opened.index)
     return version
@@ -296,7 +301,7 @@ def list_kernels(
     distro = choose_distro(settings, request.distro)
     flavour = chosen_flavour(recipe, request.flavour)
     market = Market(f"{distro.id} {distro.version}", distros.source_names(distro))
-    with open_market(settings, request.driver, distro, market, progress=progress) as opened:
+    with open_market(settings, engine, request.driver, distro, market, progress=progress) as opened:
         versions = [offer.version for offer in offers(recipe, flavour, opened)]
         if opened.index is None:
             kernels = _listed_kernels(settings, engine, distro, progress)
@@ -320,11 +325,8 @@ def distro_kernels(
     """
     if not uses_archive(distro):
         return _listed_kernels(settings, engine, distro, progress)
-    index = open_driver_index(settings, None, distro, progress=progress)
-    try:
-        return tuple(packaged_kernels(index))
-    finally:
-        index.close()
+    with open_archive(settings, engine, distro, progress=progress) as archive:
+        return tuple(packaged_kernels(archive.index))
 
 
 def _row(recipe: Recipe, kernel: str, versions: Iterable[str]) -> KernelRow:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from provision.build import network_access, package_pins, solving
+from provision.build import network_access, package_pins
 from provision.build.driver_request import DriverRequest
 from provision.build.package_store import Closure, PackageStore
 from provision.build.solve_request import SolveRequest
 from provision.build.workspace import Settings, load_settings
-from provision.distros.debian import ArchiveIndex
 from provision.engine.docker_api import Engine, Image
 from unit.engine.fake_engine import FakeEngine
-from unit.fake_archive import sample_index
+from unit.fake_archive import have_apt_answer, samples, write_apt_sources
 from unit.fake_solver import closure
 
 BASE_IMAGE = Image("sha256:" + "a" * 64, ("debian:bookworm",), architecture="amd64")
@@ -37,6 +36,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     (root / "etc/provision").mkdir(parents=True)
     (root / "etc/os-release").write_text('ID=debian\nVERSION_ID="12"\n')
     (root / "lib/modules" / KERNEL).mkdir(parents=True)
+    write_apt_sources(root)
     (root / "etc/provision/provision.toml").write_text(
         '[engine]\njobs = 3\nnetwork = "host"\n'
         '[distros.debian]\nbase_images = { "13" = "mine/trixie:1" }\n'
@@ -47,19 +47,10 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 
 @pytest.fixture(autouse=True)
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have every archive be a sample of the real one."""
-    opened: list[ArchiveIndex] = []
-
-    def open_index(*_distro: object, **_options: object) -> ArchiveIndex:
-        opened.append(sample_index(tmp_path / "index"))
-        return opened[-1]
-
-    monkeypatch.setattr(solving, "open_index", open_index)
+def index(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """Have apt answer from a sample of the real archive; what it is asked."""
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    yield
-    for made in opened:
-        made.close()
+    return have_apt_answer(monkeypatch, samples())
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,6 @@
 """A made-up driver in a sample of Debian's archive, and the Pin of a request for it."""
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -86,16 +85,13 @@ def packages(*more: str) -> str:
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> Iterator[ArchiveIndex]:
-    made = index_of(
-        tmp_path,
+def index() -> ArchiveIndex:
+    return index_of(
         {
             ("bookworm", "main"): packages(),
             ("bookworm-security", "main"): sample("bookworm-security", "main"),
         },
     )
-    yield made
-    made.close()
 
 
 class Options(TypedDict, total=False):

@@ -1,6 +1,6 @@
 """The Pin of a request: what it contains, and what changes its digest."""
 
-from pathlib import Path
+import re
 
 import pytest
 
@@ -121,11 +121,8 @@ def test_what_reaches_the_build_changes_the_digest() -> None:
         "\n".join(stanza(f"tool-{part}", f"1.{'1' * 70}-1") for part in ("source", "user")),
     ],
 )
-def test_a_package_that_a_pin_cant_hold_is_an_error_of_ours(tmp_path: Path, more: str) -> None:
-    made = index_of(tmp_path / "odd", {("bookworm", "main"): packages(more)})
+def test_a_package_that_a_pin_cant_hold_is_an_error_of_ours(more: str) -> None:
+    made = index_of({("bookworm", "main"): packages(more)})
     with pytest.raises(ProvisionError) as caught:
         pin(made)
-    assert (
-        "be pinned" in caught.value.message or "a version that is not valid" in caught.value.message
-    )
-    made.close()
+    assert re.search("be pinned|has a broken entry", caught.value.message)

@@ -16,6 +16,7 @@ import pytest
 
 from kit.fileserver import served
 from kit.process import run, run_bytes
+from provision.build import archive as archive_module
 from provision.build import dkms_import
 from provision.build.dkms_import import ImportRequest, import_dkms
 from provision.build.dkms_inspection import Inspected, SourceToInspect
@@ -23,12 +24,11 @@ from provision.build.package_store import PackageStore
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config
-from provision.distros.debian import ArchiveIndex
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import BasePin
 from unit.deb_file import deb
-from unit.fake_archive import index_of, stanza
+from unit.fake_archive import have_apt_answer, stanza, write_apt_sources
 
 KERNEL = "6.1.0-56-amd64"
 VARIABLES = b"".join(
@@ -62,6 +62,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[SourceToInspect]:
 
     monkeypatch.setattr(dkms_import, "inspect_source", inspect)
     monkeypatch.setattr(dkms_import, "ensure_distro_base", lambda *_args, **_more: BASE)
+    monkeypatch.setattr(archive_module, "ensure_distro_base", lambda *_args, **_more: BASE)
     return got
 
 
@@ -230,7 +231,7 @@ def test_an_address_with_a_secret_is_refused_without_showing_it(settings: Settin
 
 
 @pytest.fixture
-def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def archive(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = {
         ("bookworm", "main"): "\n".join(
             stanza(name, "5-1") for name in ("dkms", "kmod", "libc6-dev", "perl")
@@ -239,19 +240,11 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             "tool-dkms", "2.1-3", depends="dkms (>= 3), perl:any | none, libc6-dev | libc-dev, kmod"
         ),
     }
-    made: list[ArchiveIndex] = []
-
-    def open_index(*_args: object, **_more: object) -> ArchiveIndex:
-        made.append(index_of(tmp_path / f"index-{len(made)}", texts))
-        return made[-1]
-
+    write_apt_sources(settings.root)
     package = tmp_path / "tool.deb"
     package.write_bytes(b"")
-    monkeypatch.setattr(dkms_import, "open_index", open_index)
+    have_apt_answer(monkeypatch, texts)
     monkeypatch.setattr(PackageStore, "fetch", lambda *_args, **_more: package)
-    yield
-    for index in made:
-        index.close()
 
 
 @pytest.mark.usefixtures("archive")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import time
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from provision.build import distro_base, image_builds, package_pins, solving
+from provision.build import distro_base, image_builds, package_pins
 from provision.build.artifact_image import BuildRequest, Built
 from provision.build.bootstrap import Mirror
 from provision.build.distro_base import ensure_distro_base
@@ -21,74 +22,84 @@ from provision.build.resolving import resolve_pin
 from provision.build.solve_request import SolveRequest
 from provision.build.solving import base_request
 from provision.build.workspace import Settings
+from provision.config import ArchiveConfig
+from provision.config.build_settings import DistroConfig
 from provision.distros import find_distro
-from provision.distros.debian import ArchiveIndex
-from provision.distros.debian.packages_file import PackageTable
 from provision.engine.docker_api import Engine, Image
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.pin import PIN_LABEL, BasePin, Pin
-from provision.progress import Progress
+from provision.progress import Event, Progress
 from unit.build.debian_host import BASE_IMAGE, KERNEL, REQUEST
 from unit.build.debian_host import engine as engine  # noqa: PLC0414 - a fixture
 from unit.build.debian_host import index as index  # noqa: PLC0414 - a fixture
 from unit.build.debian_host import settings as settings  # noqa: PLC0414 - a fixture
 from unit.build.debian_host import solved as solved  # noqa: PLC0414 - a fixture
 from unit.engine.fake_engine import FakeEngine
-from unit.fake_archive import sample_index
+from unit.fake_archive import write_apt_sources
 from unit.fake_solver import closure
 
 
-def count_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Have the archive's lists of packages not be cached; returns when they are read."""
-    read: list[str] = []
-    index = sample_index(tmp_path / "unread")
-
-    def tables() -> Sequence[PackageTable]:
-        read.append("read")
-        return sample_index(tmp_path / f"unread-{len(read)}").read()
-
-    def open_index(*_distro: object, **_options: object) -> ArchiveIndex:
-        return ArchiveIndex(
-            distro=index.distro,
-            architecture=index.architecture,
-            tables=tables,
-            suites=index.suites,
-        )
-
-    monkeypatch.setattr(solving, "open_index", open_index)
-    return read
-
-
-def test_the_solver_is_asked_before_lists_of_packages_are_downloaded(
+def test_apt_is_asked_only_about_drivers_that_are_packaged(
     settings: Settings,
     engine: FakeEngine,
+    index: list[tuple[str, ...]],
     solved: list[SolveRequest],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    archived = replace(REQUEST, driver="onload", force=True)
-    before = resolve_pin(settings, lambda: engine, archived)
-    read = count_reads(tmp_path, monkeypatch)
-    assert resolve_pin(settings, lambda: engine, archived).pin == before.pin
-    assert read == []
-    assert solved[0].repositories == solved[1].repositories
-    # Which versions there are of what is packaged, only the lists say.
+    resolve_pin(settings, lambda: engine, replace(REQUEST, driver="onload", force=True))
+    assert index == []
     resolve_pin(settings, lambda: engine, REQUEST)
-    assert read == ["read"]
+    assert index == [("linux-headers-*", "v4l2loopback-dkms", "v4l2loopback-utils")]
+    assert solved[0].repositories == solved[1].repositories
+
+
+def test_what_apt_answered_is_kept_for_some_minutes(
+    settings: Settings, engine: FakeEngine, index: list[tuple[str, ...]]
+) -> None:
+    for _ in range(2):
+        resolve_pin(settings, lambda: engine, REQUEST)
+    assert len(index) == 1
+    resolve_pin(settings, lambda: engine, replace(REQUEST, refresh=True))
+    assert len(index) == 2
+    _age_answers(settings, 16 * 60)
+    resolve_pin(settings, lambda: engine, REQUEST)
+    assert len(index) == 3
+
+
+def test_an_archive_out_of_reach_answers_as_it_did_lately(
+    settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_question: object) -> bytes:
+        raise UnreachableError("The archive can't be reached from the solving container.")
+
+    before = resolve_pin(settings, lambda: engine, REQUEST)
+    monkeypatch.setattr("provision.build.archive._Apt._asked", fail)
+    notes: list[Event] = []
+    _age_answers(settings, 24 * 3600)
+    again = resolve_pin(settings, lambda: engine, REQUEST, progress=notes.append)
+    assert again.pin == before.pin
+    assert any("Its last answer is used" in str(note) for note in notes)
+    _age_answers(settings, 8 * 24 * 3600)
+    with pytest.raises(UnreachableError):
+        resolve_pin(settings, lambda: engine, REQUEST)
+
+
+def _age_answers(settings: Settings, seconds: float) -> None:
+    for path in (settings.state / "packages/answers").iterdir():
+        before = time.time() - seconds
+        os.utime(path, (before, before))
 
 
 @pytest.mark.parametrize(
     "error", [NotFoundError("Unable to locate package"), ProvisionError("The connection broke.")]
 )
-def test_what_the_solver_does_not_find_is_explained_by_the_lists(
+def test_what_the_solver_does_not_find_is_explained_by_what_there_is(
     settings: Settings,
     engine: FakeEngine,
-    tmp_path: Path,
+    index: list[tuple[str, ...]],
     monkeypatch: pytest.MonkeyPatch,
     error: ProvisionError,
 ) -> None:
-    read = count_reads(tmp_path, monkeypatch)
 
     def fail(*_request: object, **_more: object) -> Closure:
         raise error
@@ -101,17 +112,18 @@ def test_what_the_solver_does_not_find_is_explained_by_the_lists(
             replace(REQUEST, driver="onload", kernel="6.1.0-1-amd64", force=True),
         )
     assert "6.1.0-47-amd64" in str(caught.value.details)
-    assert read == ["read"]
+    assert index == [("linux-headers-*",)]
     # Its headers are there: what went wrong is something else.
     with pytest.raises(ProvisionError, match=error.message):
         resolve_pin(settings, lambda: engine, REQUEST)
 
 
 def test_an_archive_that_cannot_be_reached_is_not_asked_again(
-    settings: Settings, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings,
+    engine: FakeEngine,
+    index: list[tuple[str, ...]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    read = count_reads(tmp_path, monkeypatch)
-
     def fail(*_request: object, **_more: object) -> Closure:
         raise UnreachableError("The archive can't be reached from the solving container.")
 
@@ -122,14 +134,12 @@ def test_an_archive_that_cannot_be_reached_is_not_asked_again(
             lambda: engine,
             replace(REQUEST, driver="onload", kernel="6.1.0-1-amd64", force=True),
         )
-    assert read == []
+    assert index == []
 
 
 def test_headers_that_apt_took_a_name_for_a_pattern_of_are_refused(
-    settings: Settings, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count_reads(tmp_path, monkeypatch)
-
     def other(_engine: object, request: SolveRequest, _store: object, **_more: object) -> Closure:
         return closure(replace(request, kernel=KERNEL))
 
@@ -185,12 +195,13 @@ def test_a_subscribed_host_asks_the_solver_for_kernels_that_the_index_lacks(
     settings: Settings, engine: FakeEngine, solved: list[SolveRequest]
 ) -> None:
     wanted = replace(REQUEST, kernel="5.15.0-1099-generic", distro="ubuntu:22.04", force=True)
+    write_apt_sources(settings.root, distro="ubuntu", codename="jammy")
+    engine.have(replace(BASE_IMAGE, tags=("ubuntu:jammy",)))
     with pytest.raises(NotFoundError, match="No headers are packaged"):
         resolve_pin(settings, lambda: engine, wanted)
     token = settings.root / "etc/apt/auth.conf.d/90ubuntu-advantage"
     token.parent.mkdir(parents=True)
     token.write_text("machine esm.example")
-    engine.have(replace(BASE_IMAGE, tags=("ubuntu:jammy",)))
     resolve_pin(settings, lambda: engine, wanted)
     assert [request.kernel for request in solved] == ["5.15.0-1099-generic"]
 
@@ -199,27 +210,8 @@ def test_an_archive_of_ones_own_goes_to_the_solver_and_the_base_with_its_keys(
     settings: Settings,
     engine: FakeEngine,
     solved: list[SolveRequest],
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (tmp_path / "site.gpg").write_bytes(b"\x99site")
-
-    def open_index(*_distro: object, **_options: object) -> ArchiveIndex:
-        index = sample_index(tmp_path / "own")
-        index.suites = tuple(
-            replace(
-                suite,
-                address=replace(
-                    suite.address,
-                    keyrings=(tmp_path / "site.gpg",),
-                    has_own_keys=True,
-                    snapshot=True,
-                ),
-            )
-            for suite in index.suites
-        )
-        return index
-
     keyrings: list[bytes] = []
 
     def make_apt_base(_engine: Engine, _asked: object, mirror: Mirror, **_more: object) -> BasePin:
@@ -229,11 +221,19 @@ def test_an_archive_of_ones_own_goes_to_the_solver_and_the_base_with_its_keys(
 
     monkeypatch.setattr(distro_base, "make_apt_base", make_apt_base)
     plain = resolve_pin(settings, lambda: engine, REQUEST)
-    monkeypatch.setattr(solving, "open_index", open_index)
+    (settings.root / "etc/site.gpg").write_bytes(b"\x99site")
+    archive = ArchiveConfig(
+        mirror="http://mirror.example/debian",
+        security_mirror="http://mirror.example/debian-security",
+        keyring="/etc/site.gpg",
+        snapshot=True,
+    )
+    distros = {"debian": DistroConfig(archive=archive)}
+    settings = replace(settings, config=settings.config.model_copy(update={"distros": distros}))
     resolved = resolve_pin(settings, lambda: engine, REQUEST)
     wanted = base_request(settings, find_distro("debian:12"))
     ensure_distro_base(settings, FakeEngine, wanted)
-    assert [dict(one.keys) for one in solved[0].repositories] == [{}] * 5
+    assert [dict(one.keys) for one in solved[0].repositories] == [{}] * 2
     assert all(dict(one.keys) == {"site.gpg": b"\x99site"} for one in solved[1].repositories)
     assert all(one.is_snapshot for one in solved[1].repositories)
     assert keyrings == [b"\x99site"]

@@ -12,8 +12,8 @@ from provision.build.distro_base import ensure_distro_base
 from provision.build.solving import (
     base_request,
     configured_repositories,
-    open_driver_index,
     rpm_origin,
+    suites_of,
 )
 from provision.build.workspace import Settings, load_settings
 from provision.distros import find_distro
@@ -159,7 +159,7 @@ def test_repositories_of_an_archive_are_refused_with_file_and_key(tmp_path: Path
     """They were passed over in silence: packages came from elsewhere than was said."""
     settings = _host(tmp_path, _REPOSITORY.format(id="debian"))
     with pytest.raises(UsageError) as caught:
-        open_driver_index(settings, None, find_distro("debian:12"))
+        suites_of(settings, find_distro("debian:12"))
     path = tmp_path / "etc/provision/provision.toml"
     assert caught.value.message.startswith(f"{path}: distros.debian.repositories: ")
     assert '[distros.debian.archive] mirror = "https://m.example/os"' in str(

@@ -6,7 +6,6 @@ import fcntl
 import gzip
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,12 +22,11 @@ from provision.build.solve_request import SolveRequest
 from provision.build.tree_files import TreeStore
 from provision.build.workspace import Settings, load_settings
 from provision.config import TreeConfig
-from provision.distros.debian import ArchiveIndex
 from provision.engine.docker_api import Image
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
 from provision.pin import BasePin, DistroPin, Pin
 from unit.engine.fake_engine import FakeEngine
-from unit.fake_archive import index_of, sample
+from unit.fake_archive import have_apt_answer, sample, write_apt_sources
 from unit.fake_solver import closure
 
 _KERNEL = "6.1.192-flatcar"
@@ -60,6 +58,7 @@ def root(tmp_path: Path) -> Path:
         (root / name).mkdir(parents=True)
     (root / "etc/os-release").write_text('ID=flatcar\nVERSION_ID=3227.2.4\nBUILD_ID="b1"\n')
     (root / "etc/provision/provision.toml").write_text(_TREES)
+    write_apt_sources(root)
     (root / "srv/linux-6.1.192.tar.xz").write_bytes(b"the source")
     (root / f"srv/config-{_KERNEL}").write_text(_CONFIG)
     (root / "srv/Module.symvers").write_text("0x12345678\tprintk\tvmlinux\tEXPORT_SYMBOL\n")
@@ -73,27 +72,18 @@ def settings(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Set
 
 
 @pytest.fixture(autouse=True)
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def index(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have every archive be a sample of Debian 12's, and every solver find one package."""
-    opened: list[ArchiveIndex] = []
-
     texts = {
         ("bookworm", "main"): sample("bookworm", "main"),
         ("bookworm", "contrib"): sample("bookworm", "contrib"),
     }
 
-    def open_index(*_distro: object, **_options: object) -> ArchiveIndex:
-        opened.append(index_of(tmp_path / "index", texts))
-        return opened[-1]
-
     def solve(_engine: object, request: SolveRequest, _store: object, **_more: object) -> Closure:
         return closure(request)
 
-    monkeypatch.setattr(solving, "open_index", open_index)
+    have_apt_answer(monkeypatch, texts)
     monkeypatch.setattr(package_pins, "solve", solve)
-    yield
-    for made in opened:
-        made.close()
 
 
 def _resolved(settings: Settings, *, kernel: str = _KERNEL, distro: str | None = None) -> Resolved:

@@ -1,7 +1,6 @@
 """Which version, flavour and source a request gets, and what an error says if there is none."""
 
 import hashlib
-from pathlib import Path
 
 import pytest
 
@@ -20,25 +19,24 @@ from unit.fake_archive import index_of, sample, stanza
 from unit.recipes import recipe
 
 
-def test_the_newest_version_that_fits_the_kernel_is_taken(tmp_path: Path) -> None:
+def test_the_newest_version_that_fits_the_kernel_is_taken() -> None:
     more = [stanza("tool-source", "3.0-1"), stanza("tool-user", "3.0-1")]
-    index = index_of(tmp_path / "i", {("bookworm", "main"): packages(*more)})
+    index = index_of({("bookworm", "main"): packages(*more)})
     kernels = [
         {"versions": "==1.*", "kernels": ">=6.1,<6.2"},
         {"versions": ">=2", "kernels": ">=6.5"},
     ]
     assert pin(index, of=recipe(kernels=kernels)).driver.version == "1.10"
     assert pin(index).driver.version == "3.0"
-    index.close()
 
 
-def test_a_branch_stands_for_its_newest_version_that_fits(tmp_path: Path) -> None:
+def test_a_branch_stands_for_its_newest_version_that_fits() -> None:
     more = [
         stanza(name, f"{v}-1")
         for v in ("3.1", "3.10", "3.2")
         for name in ("tool-source", "tool-user")
     ]
-    index = index_of(tmp_path / "i", {("bookworm", "main"): packages(*more)})
+    index = index_of({("bookworm", "main"): packages(*more)})
     assert pin(index, version="3").driver.version == "3.10"
     assert pin(index, version="1").driver.version == "1.10"
     # 3.1 is a version, and no branch with 3.10 in it.
@@ -46,30 +44,26 @@ def test_a_branch_stands_for_its_newest_version_that_fits(tmp_path: Path) -> Non
     older = [{"versions": "<3.10", "kernels": ">=6.1"}]
     assert pin(index, of=recipe(kernels=older), version="3").driver.version == "3.2"
     assert refused(index, version="4").message.startswith("'made-up' (plain) has no version 4")
-    index.close()
 
 
-def test_a_version_stays_as_long_as_it_fits_what_is_asked(tmp_path: Path) -> None:
+def test_a_version_stays_as_long_as_it_fits_what_is_asked() -> None:
     more = [stanza(name, f"{v}-1") for v in ("3.1", "3.2") for name in ("tool-source", "tool-user")]
-    index = index_of(tmp_path / "i", {("bookworm", "main"): packages(*more)})
+    index = index_of({("bookworm", "main"): packages(*more)})
     assert pin(index, prefer="3.1").driver.version == "3.1"
     assert pin(index, version="3", prefer="3.1").driver.version == "3.1"
     assert pin(index, version="1", prefer="3.1").driver.version == "1.10"
     assert pin(index, prefer="2.9").driver.version == "3.2"
     newer = [{"versions": ">=3.2", "kernels": ">=6.1"}]
     assert pin(index, of=recipe(kernels=newer), prefer="3.1").driver.version == "3.2"
-    index.close()
 
 
-def test_a_kind_of_branch_stands_for_the_first_of_its_branches_that_is_offered(
-    tmp_path: Path,
-) -> None:
+def test_a_kind_of_branch_stands_for_the_first_of_its_branches_that_is_offered() -> None:
     more = [
         stanza(name, f"{v}-1")
         for v in ("3.1", "3.2", "4.1", "40.1")
         for name in ("tool-source", "tool-user")
     ]
-    index = index_of(tmp_path / "i", {("bookworm", "main"): packages(*more)})
+    index = index_of({("bookworm", "main"): packages(*more)})
 
     def version(*branches: str, prefer: str = "") -> str:
         found = pin(index, version="lts", branches=branches, prefer=prefer)
@@ -89,7 +83,6 @@ def test_a_kind_of_branch_stands_for_the_first_of_its_branches_that_is_offered(
     assert (error.resolution or "").startswith("Branches of this kind: 5, 6. There are 40.1, 4.1,")
     assert (refused(index, version="tls").resolution or "").startswith("Did you mean 'lts'?")
     assert "none that are known" in (refused(index, version="lts", branches=()).resolution or "")
-    index.close()
 
 
 def test_an_unknown_version_is_answered_with_those_there_are(index: ArchiveIndex) -> None:
@@ -104,19 +97,17 @@ def test_an_unknown_flavour_is_answered_with_those_there_are(index: ArchiveIndex
     assert error.resolution == "Did you mean 'plain'? There are plain, other."
 
 
-def test_a_flavour_that_the_distro_lacks_points_to_another(tmp_path: Path) -> None:
+def test_a_flavour_that_the_distro_lacks_points_to_another() -> None:
     text = packages().replace("Package: tool-source", "Package: renamed")
-    index = index_of(tmp_path, {("bookworm", "main"): text})
+    index = index_of({("bookworm", "main"): text})
     error = refused(index)
     assert "there is no package tool-source" in error.message
     assert error.resolution == "Take another flavour (--flavour): other."
-    index.close()
 
 
-def test_a_driver_that_the_distro_lacks_altogether(tmp_path: Path) -> None:
-    index = index_of(tmp_path, {("bookworm", "main"): sample("bookworm", "main")})
+def test_a_driver_that_the_distro_lacks_altogether() -> None:
+    index = index_of({("bookworm", "main"): sample("bookworm", "main")})
     assert refused(index).resolution is None
-    index.close()
 
 
 def test_a_kernel_without_headers_is_refused(index: ArchiveIndex) -> None:

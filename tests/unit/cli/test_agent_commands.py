@@ -16,8 +16,8 @@ import pytest
 from kit.host_tree import DRIVER, NEXT, HostTree
 from provision.build import package_store
 from provision.build.package_store import PackageStore
+from provision.build.workspace import default_cache
 from provision.cli import agent
-from provision.distros.debian import default_cache
 from unit.cli.outcome import Outcome
 from unit.cli.states import STATES
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kit.fileserver import Mirror
-from provision.build import solving, vendor_versions
+from provision.build import vendor_versions
 from provision.build.driver_request import DriverRequest
 from provision.build.package_pins import request_of
 from provision.build.vendor_versions import follow
@@ -19,7 +19,6 @@ from provision.build.version_choice import suitable_versions
 from provision.build.workspace import Settings, load_settings
 from provision.catalogue.source_models import Source
 from provision.distros import find_distro
-from provision.distros.debian import ArchiveIndex
 from provision.errors import NotFoundError, ProvisionError
 from provision.progress import Event, Note
 from provision.sources import Market
@@ -28,7 +27,7 @@ from provision.store import availability
 from provision.store.entries import link_kernel
 from provision.store.layout import Layout
 from unit.cli.outcome import Outcome
-from unit.fake_archive import index_of, stanza
+from unit.fake_archive import Texts, answer, index_of, stanza, write_apt_sources
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
 
 Call = Callable[..., Outcome]
@@ -98,11 +97,15 @@ class Site:
         self.offered: tuple[str, ...] = ("535.261.03",)
         self.trouble: ProvisionError | None = None
 
-    def open_index(self, *_distro: object, **_options: object) -> ArchiveIndex:
+    @property
+    def texts(self) -> Texts:
+        text = "\n".join(stanza("demo-source", f"{version}-1") for version in self.offered)
+        return {("bookworm", "main"): text}
+
+    def asked(self, words: tuple[str, ...]) -> bytes:
         if self.trouble is not None:
             raise self.trouble
-        text = "\n".join(stanza("demo-source", f"{version}-1") for version in self.offered)
-        return index_of(self.tmp_path / "index", {("bookworm", "main"): text})
+        return answer(self.texts, words)
 
     def ask_for(self, version: str) -> None:
         text = f'[drivers.demo]\nversion = "{version}"\n'
@@ -135,7 +138,8 @@ def site(tmp_path: Path, vendor: Mirror, call: Call, monkeypatch: pytest.MonkeyP
     write(site.root / "etc/os-release", b'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n')
     write(site.root / "proc/sys/kernel/osrelease", f"{KERNEL}\n".encode())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(solving, "open_index", site.open_index)
+    monkeypatch.setattr("provision.build.archive._Apt.ask", site.asked)
+    write_apt_sources(site.root)
     monkeypatch.setattr(availability, "today", lambda: TODAY)
     monkeypatch.setattr(vendor_versions, "today", lambda: TODAY)
     return site
@@ -360,9 +364,8 @@ sha256 = "{"2" * 64}"
 def test_a_request_is_answered_with_what_has_files(site: Site) -> None:
     request = request_of(site.settings(), DriverRequest("demo", version="production"), DEBIAN)
     recipe = site.settings().catalogue.entry("demo").recipe
-    index = site.open_index()
+    index = index_of(site.texts)
     market = Market("debian 12", ("debian",), index, published=request.published)
     found = [offer.version for offer in offers_of(recipe, "open", market)]
     assert found == ["595.84", "535.261.03"]
     assert suitable_versions(recipe, found, request) == (found, ["535.261.03"])
-    index.close()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from provision.distros import Distro, Failure, Repository, Spec, distro_named, family_of
 from provision.distros.debian.apt_messages import NO_CONFIG
 from provision.errors import NotFoundError, ProvisionError
+from unit.fake_archive import answer, samples
 
 KERNEL = "6.8.0-45-generic"
 SUM = "a" * 64
@@ -166,10 +167,13 @@ def test_specs_are_words_of_the_shell() -> None:
 
 
 def test_packaged_kernels_are_listed_newest_first() -> None:
-    output = (
-        b"linux-headers-generic\nlinux-headers-6.8.0-9-generic\nlinux-headers-6.8.0-45-generic\n"
+    said = answer(samples(), ("linux-headers-*",))
+    assert APT.parse_kernels(distro("debian"), said) == (
+        "6.12.117+deb12-amd64",
+        "6.1.0-56-amd64",
+        "6.1.0-50-amd64",
+        "6.1.0-47-amd64",
     )
-    assert APT.parse_kernels(output + b"linux-headers-6.8.0-45\n") == (KERNEL, "6.8.0-9-generic")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,5 @@
 """Kernel headers in real Debian indexes, cut down, and in made-up ones."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from provision.distros.debian import ArchiveIndex
@@ -12,10 +9,8 @@ from unit.fake_archive import index_of, sample_index, stanza
 
 
 @pytest.fixture
-def bookworm(tmp_path: Path) -> Iterator[ArchiveIndex]:
-    index = sample_index(tmp_path)
-    yield index
-    index.close()
+def bookworm() -> ArchiveIndex:
+    return sample_index()
 
 
 def test_headers_that_are_packaged_are_enough(bookworm: ArchiveIndex) -> None:
@@ -48,12 +43,11 @@ def test_a_foreign_kernel_is_answered_with_plain_ones(kernel: str, bookworm: Arc
     assert "cloud" not in (caught.value.details or "").partition("nearest")[2]
 
 
-def test_an_archive_without_any_kernel_says_so(tmp_path: Path) -> None:
-    index = index_of(tmp_path, {("bookworm", "main"): stanza("tool", "1")})
+def test_an_archive_without_any_kernel_says_so() -> None:
+    index = index_of({("bookworm", "main"): stanza("tool", "1")})
     with pytest.raises(NotFoundError) as caught:
         require_headers(index, "6.1.0-47-amd64")
     assert (caught.value.details or "").endswith("nearest kernels that are packaged there:\n  none")
-    index.close()
 
 
 def test_kernels_are_listed_newest_first_without_variants(bookworm: ArchiveIndex) -> None:
@@ -109,14 +103,12 @@ _UBUNTU = {
 
 
 @pytest.fixture
-def noble(tmp_path: Path) -> Iterator[ArchiveIndex]:
+def noble() -> ArchiveIndex:
     texts = {
         place: "\n".join(stanza(name, version, depends=depends) for name, version, depends in rows)
         for place, rows in _UBUNTU.items()
     }
-    index = index_of(tmp_path, texts, distro="ubuntu:24.04")
-    yield index
-    index.close()
+    return index_of(texts, distro="ubuntu:24.04")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +141,7 @@ def test_a_superseded_abi_names_the_snapshot_service(noble: ArchiveIndex) -> Non
     assert "  6.8.0-45-generic" in (caught.value.details or "")
 
 
-def test_a_backports_kernel_counts_and_newer_tools_there_do_not(tmp_path: Path) -> None:
+def test_a_backports_kernel_counts_and_newer_tools_there_do_not() -> None:
     headers = stanza(
         "linux-headers-6.12.9+bpo-amd64",
         "6.12.9-1~bpo12+1",
@@ -159,8 +151,7 @@ def test_a_backports_kernel_counts_and_newer_tools_there_do_not(tmp_path: Path) 
         ("bookworm", "main"): stanza("gcc-12", "12.2"),
         ("bookworm-backports", "main"): f"{headers}\n{stanza('gcc-12', '12.9~bpo12+1')}",
     }
-    index = index_of(tmp_path, texts)
+    index = index_of(texts)
     require_headers(index, "6.12.9+bpo-amd64")
     assert packaged_kernels(index) == ["6.12.9+bpo-amd64"]
     assert [package.version for package in index.versions("gcc-12")] == ["12.2", "12.9~bpo12+1"]
-    index.close()

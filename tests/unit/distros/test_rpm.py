@@ -204,7 +204,8 @@ kernel-devel-uname-r = 5.14.0-70.el9.x86_64
 kernel-devel-uname-r = 5.14.0-427.13.1.el9_4.x86_64
 kernel-uek-devel-uname-r = 5.15.0-205.149.5.4.el9uek.x86_64
 """
-    assert Dnf().parse_kernels(said) == (
+    rocky, _ = release_of(find_distro("rocky:9"))
+    assert Dnf().parse_kernels(rocky, said) == (
         "5.15.0-205.149.5.4.el9uek.x86_64",
         "5.14.0-427.13.1.el9_4.x86_64",
         "5.14.0-70.el9.x86_64",
@@ -215,7 +216,7 @@ kernel-uek-devel-uname-r = 5.15.0-205.149.5.4.el9uek.x86_64
 <solvable name="kernel-azure-devel" edition="6.4.0-150600.8.5.4"/>
 <solvable name="kernel-devel" edition="6.4.0-150600.23.17.1"/>
 </search-result>"""
-    assert Zypper().parse_kernels(said) == (
+    assert Zypper().parse_kernels(rocky, said) == (
         "6.4.0-150600.23.17-default",
         "6.4.0-150600.8.5-azure",
     )

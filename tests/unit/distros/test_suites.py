@@ -58,7 +58,7 @@ def test_the_hosts_own_release_is_taken_as_apt_has_it(root: Path) -> None:
         f"{SECURITY} bookworm-security",
     ]
     assert {place.keyrings for place in found} == {(root / KEYRING,)}
-    assert {(place.origin, place.tentative) for place in found} == {("Debian", False)}
+    assert {place.origin for place in found} == {None}
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_ubuntus_sources_are_read_as_its_installer_writes_them(root: Path) -> No
         "http://security.mirror.example/ubuntu noble-security",
     ]
     assert {place.keyrings for place in found} == {(root / UBUNTU_KEYRING,)}
-    assert {(p.origin, p.tentative, p.has_own_keys) for p in found} == {("Ubuntu", False, False)}
+    assert {(p.origin, p.has_own_keys) for p in found} == {(None, False)}
 
 
 def test_another_release_of_ubuntu_is_looked_for_at_the_same_addresses(root: Path) -> None:
@@ -207,14 +207,14 @@ def test_an_index_signed_by_a_foreign_key_is_taken_for_a_trial(root: Path) -> No
     last = places(root, sources=sources)[-1]
     assert last.uri == "http://other.example"
     assert last.keyrings == (root / "other.gpg",)
-    assert last.tentative
+    assert last.origin == "Debian"
 
 
 def test_a_second_name_of_the_keyring_is_not_a_foreign_key(root: Path) -> None:
     (root / KEYRING).with_suffix(".pgp").symlink_to((root / KEYRING).name)
     sources = f"deb [signed-by=/{KEYRING.removesuffix('gpg')}pgp] {MIRROR} bookworm main\n"
     (place,) = places(root, sources=sources)
-    assert not place.tentative
+    assert place.origin is None
 
 
 def test_a_suite_named_twice_is_one_place(root: Path) -> None:
@@ -230,7 +230,7 @@ def test_the_configuration_decides_where_it_names_a_mirror(root: Path) -> None:
         "http://own.example/d trixie-updates",
         "http://own.example/s trixie-security",
     ]
-    assert {(place.origin, place.tentative) for place in found} == {(None, False)}
+    assert {place.origin for place in found} == {None}
 
 
 def test_a_mirror_without_a_security_mirror_goes_without_updates_and_says_so(

@@ -19,7 +19,6 @@ from provision.fetch import (
     UnreachableError,
     download,
     download_summed,
-    get_signed,
     get_small,
     http,
     sessions,
@@ -249,13 +248,6 @@ def test_a_length_that_is_none_does_not_count(server: Server, tmp_path: Path, le
     server.answer(200, CONTENT, Content_Length=length)
     download(server.url, sha256=SHA256, destination=tmp_path / "f")
     assert (tmp_path / "f").read_bytes() == CONTENT
-
-
-def test_an_impatient_request_is_made_once(server: Server) -> None:
-    server.answer(503)
-    with pytest.raises(UnreachableError):
-        get_signed(server.url, keyrings=[], patient=False)
-    assert len(server.requests) == 1
 
 
 class _Hop:

@@ -1,7 +1,5 @@
 """Sources with a dkms.conf: what the recipe says, and what the evaluated dkms.conf means."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,13 +30,12 @@ def dkms(**source: object) -> Recipe:
     )
 
 
-def test_a_package_with_a_dkms_conf_is_a_whole_source(tmp_path: Path) -> None:
-    index = index_of(tmp_path, PACKAGES)
+def test_a_package_with_a_dkms_conf_is_a_whole_source() -> None:
+    index = index_of(PACKAGES)
     market = Market("debian 12", DEBIAN, index)
     of = dkms(package="tool-dkms", components=["contrib", "main"], userspace=["tool"])
     [offer] = offers(of, "dkms", market)
     pinned = pin_offer("made-up", offer, market)
-    index.close()
     assert offer.version == "2.1"
     assert [source.text for source in pinned.sources] == ["tool-dkms 2.1-3", "tool 2.1-3"]
     assert components_of(of, DEBIAN) == ("contrib",)

@@ -1,6 +1,5 @@
 """Which versions of a driver there are on a distro, and from which of its sources."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,21 +49,19 @@ def offered(
     return [(offer.variant.label, offer.version) for offer in found]
 
 
-def test_packages_offer_their_upstream_versions_once(tmp_path: Path) -> None:
-    index = index_of(tmp_path, PACKAGES)
+def test_packages_offer_their_upstream_versions_once() -> None:
+    index = index_of(PACKAGES)
     assert offered(recipe(), DEBIAN, index) == [("deb", "1.10"), ("deb", "1.9")]
     assert offers(recipe(), "other", Market("debian 12", DEBIAN, index)) == []
     assert offered(recipe(), ROCKY) == []
-    index.close()
 
 
-def test_the_newest_revision_of_a_version_is_taken(tmp_path: Path) -> None:
-    index = index_of(tmp_path, PACKAGES)
+def test_the_newest_revision_of_a_version_is_taken() -> None:
+    index = index_of(PACKAGES)
     package = package_of_version(index, "tool-source", "1.9")
     assert package is not None
     assert package.version == "1.9-2+deb12u1"
     assert package_of_version(index, "tool-source", "1.8") is None
-    index.close()
 
 
 def test_releases_of_a_vendor_stand_in_the_recipe() -> None:
@@ -72,8 +69,8 @@ def test_releases_of_a_vendor_stand_in_the_recipe() -> None:
     assert [version for _, version in found] == ["10.0.0", "9.0.10", "9.0.2.140"]
 
 
-def test_each_distro_has_its_own_source(tmp_path: Path) -> None:
-    index = index_of(tmp_path, PACKAGES)
+def test_each_distro_has_its_own_source() -> None:
+    index = index_of(PACKAGES)
     of = several(DEB, archive("2.0", "1.10"))
     # Another version than the packages' comes from the other source only if the first is limited.
     assert offered(of, DEBIAN, index) == [("deb", "1.10"), ("deb", "1.9")]
@@ -84,7 +81,6 @@ def test_each_distro_has_its_own_source(tmp_path: Path) -> None:
         ("deb", "1.9"),
         ("archive", "2.0"),
     ]
-    index.close()
 
 
 @pytest.mark.parametrize(

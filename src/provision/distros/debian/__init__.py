@@ -6,14 +6,7 @@ own apt configuration says where packages come from, or provision.toml.
 
 from __future__ import annotations
 
-from provision.distros.debian.archive_index import (
-    ArchiveAccess,
-    ArchiveIndex,
-    Suite,
-    default_cache,
-    open_index,
-)
-from provision.distros.debian.packages_file import IndexedPackage
+from provision.distros.debian.archive_index import ArchiveIndex, IndexedPackage
 from provision.distros.debian.relations import (
     Alternative,
     compare_versions,
@@ -25,15 +18,11 @@ from provision.distros.debian.suites import ArchiveLayout, debian_architecture
 
 __all__ = [
     "Alternative",
-    "ArchiveAccess",
     "ArchiveIndex",
     "ArchiveLayout",
     "IndexedPackage",
-    "Suite",
     "compare_versions",
     "debian_architecture",
-    "default_cache",
-    "open_index",
     "parse_depends",
     "upstream_version",
     "version_key",

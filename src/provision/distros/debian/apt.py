@@ -17,10 +17,12 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import unquote, urlsplit
 
 from provision.distros.debian.apt_messages import NO_CONFIG, explain
-from provision.distros.debian.relations import version_key
+from provision.distros.debian.archive_index import packages_script, parse_packages
+from provision.distros.debian.kernels import HEADERS, kernels_of
 from provision.distros.distro import Distro, FamilyName, Release
 from provision.distros.family import (
     AUTHORITIES,
+    NOTE,
     WORK,
     Failure,
     HeaderQuery,
@@ -44,7 +46,6 @@ _NUMBER = re.compile(r"[0-9]{1,15}")
 _POOL = re.compile(r"/(?P<location>pool/(?:updates/)?(?P<component>[a-z0-9-]+)/.+)$")
 # What the headers of a kernel are made of.
 HEADER_PART = re.compile(r"linux-(?:headers|kbuild|compiler|[a-z0-9.-]+-headers)-[A-Za-z0-9.+~-]+")
-_HEADERS = re.compile(r"linux-headers-(?P<kernel>[0-9]\S*-[a-z]\S*)")
 
 
 class Apt:
@@ -100,14 +101,22 @@ class Apt:
         self, distro: Distro, release: Release, repositories: tuple[Repository, ...]
     ) -> Script:
         """Return what lists the kernels whose headers the repositories have."""
-        text = f"{_prelude(repositories)}\napt_cache pkgnames linux-headers- > closure"
-        return Script(text, files=source_files(distro, release, repositories), folder=None)
+        return self.packages(distro, release, (f"{HEADERS}*",), repositories)
 
-    def parse_kernels(self, output: bytes) -> tuple[str, ...]:
+    def parse_kernels(self, distro: Distro, output: bytes) -> tuple[str, ...]:
         """Return the kernels' releases, the newest first."""
-        words = output.decode(errors="replace").split()
-        found = {match["kernel"] for word in words if (match := _HEADERS.fullmatch(word))}
-        return tuple(sorted(found, key=version_key, reverse=True))
+        return tuple(kernels_of(parse_packages(output), distro))
+
+    def packages(
+        self,
+        distro: Distro,
+        release: Release,
+        words: Iterable[str],
+        repositories: tuple[Repository, ...],
+    ) -> Script:
+        """Return what answers a question of ``ArchiveIndex``."""
+        text = f"{_prelude(repositories)}\n{{\n{packages_script(words)}\n}} > closure"
+        return Script(text, files=source_files(distro, release, repositories), folder=None)
 
 
 def _prelude(repositories: tuple[Repository, ...]) -> str:
@@ -116,6 +125,8 @@ def _prelude(repositories: tuple[Repository, ...]) -> str:
         [
             f"-o Dir::State::Lists={WORK}/lists",
             f"-o Dir::Cache={WORK}/cache",
+            # Docker's images keep none, and then each program of apt reads all lists again.
+            "-o Dir::Cache::pkgcache=pkgcache.bin -o Dir::Cache::srcpkgcache=srcpkgcache.bin",
             f"-o Dir::Cache::Archives={WORK}/archives",
             # Some base images delete each package after its installation.
             "-o APT::Keep-Downloaded-Packages=true",
@@ -129,6 +140,7 @@ def _prelude(repositories: tuple[Repository, ...]) -> str:
             *([own] if repositories else []),
         ]
     )
+    trials = _TRIALS if any(one.origin is not None for one in repositories) else ""
     return f"""\
 set -eu
 cd {WORK}
@@ -143,7 +155,7 @@ apt_get() {{ apt-get {options} $authorities "$@"; }}
 apt_cache() {{ apt-cache {options} "$@"; }}
 mkdir -p lists/partial cache archives/partial none/partial sources
 # Only the first round updates: both must see the same state of the repositories.
-if [ ! -e updated ]; then
+{trials}if [ ! -e updated ]; then
     apt_get --quiet update > update.log 2>&1 || {{ cat update.log; exit 100; }}
     cat update.log
     # A good signature on another suite's index is only a warning for apt.
@@ -155,6 +167,26 @@ if [ ! -e updated ]; then
 fi"""
 
 
+# Sources of the host's own whose key is not the distro's may be another's archive, which must not
+# stop a build when it is broken.
+_TRIALS = f"""\
+for trial in sources/*.trial; do
+    if [ ! -e "$trial.tried" ]; then
+        rm -rf trial && mkdir -p trial/parts trial/lists/partial && : > "$trial.tried"
+        cp "$trial" trial/parts/one.sources
+        origin=$(sed -n 's/^# Origin: //p' "$trial")
+        if apt_get -o Dir::Etc::SourceParts={WORK}/trial/parts \\
+                -o Dir::State::Lists={WORK}/trial/lists --quiet update > trial.log 2>&1 \\
+            && cat trial/lists/*Release | grep -qxF "Origin: $origin"
+        then : > "$trial.good"
+        else
+            cat trial.log
+            echo "{NOTE}Another's archive is left out: $(sed -n 's/^URIs: //p' "$trial")"
+        fi
+    fi
+    if [ -e "$trial.good" ]; then cp "$trial" "${{trial%.trial}}.sources"; fi
+done
+"""
 # apt prints the listing while it downloads the packages; the indexes are the same. The listing has
 # another, empty folder of downloads, because apt leaves out files that it has downloaded already.
 # apt compares each file with its sha256, and so does the package store.
@@ -205,8 +237,11 @@ def source_files(
         lines.append(f"Signed-By: {' '.join(f'{WORK}/{key}' for key in keys) or own}")
         if repository.is_snapshot:
             lines.append("Check-Valid-Until: no")
+        if repository.origin is not None:
+            lines.insert(0, f"# Origin: {repository.origin}")
+        kind = "sources" if repository.origin is None else "trial"
         # Numbered, so that apt reads them in this order.
-        files[f"sources/{number:02}.sources"] = ("\n".join(lines) + "\n").encode()
+        files[f"sources/{number:02}.{kind}"] = ("\n".join(lines) + "\n").encode()
         files |= {
             f"keys/{repository.id}-{name}": content for name, content in repository.keys.items()
         }

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from provision.distros.distro import Distro
 from provision.distros.family import Failure, fill
 from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import UnreachableError
 
 # Exit status of a script that found no configuration in the headers.
 NO_CONFIG = 43
@@ -31,6 +32,7 @@ class _Trouble:
     pattern: re.Pattern[str]
     what: str
     resolution: str
+    error: type[ProvisionError] = ProvisionError
 
 
 # The first one counts: "Failed to fetch" follows most of the others.
@@ -97,6 +99,7 @@ _TROUBLES = (
         "Check that containers reach the network ([engine] network in"
         " /etc/provision/provision.toml; behind a proxy: [network] proxy), or name a"
         ' mirror there: {setting} mirror = "https://…".',
+        UnreachableError,
     ),
 )
 
@@ -123,7 +126,7 @@ def explain(failure: Failure) -> ProvisionError:
                 "kernel": failure.kernel,
                 "setting": f"[distros.{failure.distro.id}.archive]",
             }
-            return ProvisionError(
+            return trouble.error(
                 fill(trouble.what, values),
                 resolution=fill(trouble.resolution, values),
                 details=said,

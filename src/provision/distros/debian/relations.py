@@ -33,6 +33,15 @@ def version_key(version: str) -> VersionKey:
     return Version(version)
 
 
+def is_version(text: str) -> bool:
+    """Return whether a text is a version."""
+    try:
+        Version(text)
+    except ValueError:
+        return False
+    return True
+
+
 def compare_versions(one: str, other: str) -> int:
     """Return a number below, equal to or above 0, as ``one`` is older, the same or newer."""
     return version_compare(one, other)

@@ -85,8 +85,8 @@ class SuiteAddress:
         uri: The archive's address, without a final slash.
         suite: The suite.
         keyrings: Files with the keys that may sign its index.
-        origin: The required origin of its index; None for any.
-        tentative: Whether it may be another archive, which is then left out.
+        origin: The origin that its index has to state, as it may be another's archive, which is
+            then left out; None: it is signed with the distro's own or a configured key.
         snapshot: Whether it keeps an old state on purpose, which is out of date.
         has_own_keys: Whether its keyring is not the distro's own.
     """
@@ -95,7 +95,6 @@ class SuiteAddress:
     suite: str
     keyrings: tuple[Path, ...]
     origin: str | None = None
-    tentative: bool = False
     snapshot: bool = False
     has_own_keys: bool = False
 
@@ -134,7 +133,7 @@ def suite_addresses(
     own = [source for source in sources if source.suite in suites]
     if not any(source.suite == distro.codename for source in own):
         own = _derive(sources, layout, distro)
-    if not own:
+    if not any(source.suite == distro.codename for source in own):
         raise _no_mirror(distro, root)
     if config.backports:
         own = _with_backports(own, layout, distro)
@@ -231,8 +230,7 @@ def _address(
         source.uri,
         source.suite,
         keys or tuple(default),
-        layout.origin,
-        tentative=foreign,
+        layout.origin if foreign else None,
         snapshot=source.snapshot,
     )
 

@@ -226,7 +226,7 @@ class Dnf:
         text = f"{_prelude(distro, repositories)}\n{query} > closure"
         return Script(text, files=rpm.repository_files(repositories), folder=None)
 
-    def parse_kernels(self, output: bytes) -> tuple[str, ...]:
+    def parse_kernels(self, _distro: Distro, output: bytes) -> tuple[str, ...]:
         """Return the kernels' releases, the newest first."""
         found = {
             match["kernel"]

@@ -110,7 +110,7 @@ class Zypper:
         text = f"{_prelude(repositories)}\n{keys}run refresh\n{query}"
         return Script(text, files=rpm.repository_files(repositories), folder=None)
 
-    def parse_kernels(self, output: bytes) -> tuple[str, ...]:
+    def parse_kernels(self, _distro: Distro, output: bytes) -> tuple[str, ...]:
         """Return the kernels' releases, the newest first."""
         found = set()
         for element in _SOLVABLE.findall(output.decode(errors="replace")):

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from provision.build.workspace import default_cache
 from provision.catalogue import Catalogue, catalogue_folders
 from provision.catalogue.upstream import CHANNELS
 from provision.config import Config
 from provision.distros import find_distro
-from provision.distros.debian import default_cache
 from provision.errors import ProvisionError
 from provision.fleet.matrix.results import Result, Results, matrix_folder
 from provision.host.facts import read_facts

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 
+from provision.build.archive import open_archive, required_components
 from provision.build.distro_base import ensure_distro_base
 from provision.build.driver_request import DriverRequest, choose_distro
-from provision.build.solving import base_request, open_driver_index
+from provision.build.solving import base_request
 from provision.build.vendor_versions import Followed, follow
 from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, version_matches
@@ -63,8 +65,7 @@ def find_offers(
         name = distro_name(distro)
         progress(Note(f"Querying what {name} offers"))
         kernels[name] = _kernels(settings, engine, distro, selection.kernels, progress)
-        for entry in entries:
-            found += _offers(settings, entry, distro, selection.versions, progress)
+        found += _offers(settings, engine, entries, distro, selection.versions, progress)
     # The offers of one driver follow each other.
     order = {entry.recipe.name: number for number, entry in enumerate(entries)}
     return Offers(tuple(sorted(found, key=lambda offer: order[offer.driver])), kernels)
@@ -127,37 +128,44 @@ def _kernels(
 
 def _offers(
     settings: Settings,
-    entry: Entry,
+    engine: Callable[[], Engine],
+    entries: Iterable[Entry],
     distro: DistroPin,
     names: Iterable[str],
     progress: Progress,
 ) -> Iterator[Offer]:
-    recipe, name = entry.recipe, distro_name(distro)
-    default = recipe.default_flavour
-    requested = _followed(settings, recipe, distro, names, progress)
-    is_packaged = any(source.kind in _PACKAGED for source in recipe.sources)
-    if not is_packaged or has_tree(distro.id) or not uses_archive(distro):
-        for flavour in recipe.flavours:
-            versions, kinds = _versions(recipe, flavour, distro, None, requested)
-            made_from = f"no source of '{recipe.name}' serves {name}"
-            refusal = None if versions else made_from
-            is_default = flavour == default
-            yield Offer(recipe.name, flavour, name, versions, is_default, recipe, refusal, kinds)
-        return
-    try:
-        index = open_driver_index(settings, entry, distro, progress=progress)
-    except NotFoundError as error:
-        for flavour in recipe.flavours:
-            is_default = flavour == default
-            yield Offer(recipe.name, flavour, name, (), is_default, recipe, error.message)
-        return
-    try:
-        for flavour in recipe.flavours:
-            versions, kinds = _versions(recipe, flavour, distro, index, requested)
-            is_default = flavour == default
-            yield Offer(recipe.name, flavour, name, versions, is_default, recipe, None, kinds)
-    finally:
-        index.close()
+    """Yield what a distro offers; its archive is asked once for all drivers."""
+    name = distro_name(distro)
+    has_archive = not has_tree(distro.id) and uses_archive(distro)
+    refusals: dict[str, str] = {}
+    packaged = []
+    for recipe in (entry.recipe for entry in entries):
+        if has_archive and any(source.kind in _PACKAGED for source in recipe.sources):
+            try:
+                required_components(recipe, distro)
+                packaged.append(recipe)
+            except NotFoundError as error:
+                refusals[recipe.name] = error.message
+    with ExitStack() as opened:
+        index = None
+        if packaged:
+            opening = open_archive(settings, engine, distro, packaged, progress=progress)
+            index = opened.enter_context(opening).index
+        for recipe in (entry.recipe for entry in entries):
+            requested = _followed(settings, recipe, distro, names, progress)
+            for flavour in recipe.flavours:
+                is_default = flavour == recipe.default_flavour
+                versions: tuple[str, ...] = ()
+                kinds: dict[str, tuple[str, ...]] = {}
+                refusal = refusals.get(recipe.name)
+                if refusal is None:
+                    asked = index if recipe in packaged else None
+                    versions, kinds = _versions(recipe, flavour, distro, asked, requested)
+                    if not versions and asked is None:
+                        refusal = f"no source of '{recipe.name}' serves {name}"
+                yield Offer(
+                    recipe.name, flavour, name, versions, is_default, recipe, refusal, kinds
+                )
 
 
 def _followed(

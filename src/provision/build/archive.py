@@ -1,0 +1,264 @@
+"""Asks apt what a distro's archive has, in a container of the base image that can then solve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from provision import distros
+from provision.build.distro_base import ensure_distro_base
+from provision.build.package_store import PackageStore, closure_key
+from provision.build.solve_request import SolveRequest
+from provision.build.solving import (
+    PackageNeeds,
+    archive_repositories,
+    base_request,
+    solve_request,
+    suites_of,
+)
+from provision.build.solving_container import SolvingContainers
+from provision.build.workspace import Settings
+from provision.catalogue import Recipe
+from provision.distros import WORK
+from provision.distros.debian import ArchiveIndex, debian_architecture
+from provision.distros.debian.apt import Apt
+from provision.distros.debian.archive_index import packages_script
+from provision.distros.debian.distro_archive import layout_of, uses_archive
+from provision.distros.debian.kernels import HEADERS
+from provision.engine.containers import Container
+from provision.engine.docker_api import Engine
+from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import UnreachableError
+from provision.host.facts import read_facts
+from provision.pin import BasePin, DistroPin
+from provision.progress import Note, Progress, silent
+from provision.run import find_program, run
+from provision.sources import Market, components_of, packages_of
+
+# Seconds for which an answer counts, and for which it does when the archive can't be reached.
+_MAX_AGE_S = 15 * 60
+_UNREACHABLE_S = 7 * 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A distro's archive, as apt reads it.
+
+    Attributes:
+        index: What it has.
+        repositories: Its suites, for the distro's solver.
+        base: Returns the base image in which apt is asked.
+        container: Returns the container in which apt was asked; None: it was not.
+    """
+
+    index: ArchiveIndex
+    repositories: tuple[distros.Repository, ...]
+    base: Callable[[], BasePin]
+    container: Callable[[], Container | None]
+
+
+@contextmanager
+def open_archive(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    distro: DistroPin,
+    recipes: Sequence[Recipe] = (),
+    *,
+    words: Iterable[str] = (),
+    components: Iterable[str] = (),
+    reference: str | None = None,
+    network: str | None = None,
+    update: bool = False,
+    progress: Progress = silent,
+) -> Iterator[Archive]:
+    """Yield a distro's archive; apt is asked at the first query, in a container that then stays.
+
+    Args:
+        settings: The host.
+        engine: Connects to the engine; not called without a query.
+        distro: The distro.
+        recipes: The drivers whose packages are asked for.
+        words: What is asked for besides, as in ``ArchiveIndex``.
+        components: Components that are read besides those that the drivers need.
+        reference: Base image; None: what provision.toml names, or the distro's own.
+        network: Network of the container; None: what provision.toml says.
+        update: Whether to ask although an answer is kept.
+        progress: Receives the progress.
+
+    Raises:
+        NotFoundError: No mirror or keyring is known, or the distro has no such components.
+        UsageError: provision.toml has settings for the distro that it can't have.
+    """
+    layout = layout_of(distro)
+    suites = suites_of(settings, distro)
+    names = distros.source_names(distro)
+    read = tuple(
+        dict.fromkeys(
+            [
+                *layout.enabled,
+                *(part for recipe in recipes for part in required_components(recipe, distro)),
+                *components,
+            ]
+        )
+    )
+    repositories = archive_repositories(suites, layout)
+    readable = tuple(replace(one, components=read) for one in repositories)
+
+    @cache
+    def base() -> BasePin:
+        asked = base_request(settings, distro, reference=reference)
+        return ensure_distro_base(settings, engine, asked, progress=progress)
+
+    def request() -> SolveRequest:
+        needs = PackageNeeds(repositories=readable, network=network)
+        return solve_request(settings, distro, base(), needs)
+
+    with _Apt(settings, engine, distro, request, update=update, progress=progress) as apt:
+        index = ArchiveIndex(
+            distro=distro,
+            architecture=debian_architecture(read_facts(settings.root).arch),
+            suites=suites,
+            components=read,
+            words=[
+                *(name for recipe in recipes for name in packages_of(recipe, names)),
+                f"{HEADERS}*",
+                *words,
+            ],
+            ask=apt.ask,
+        )
+        yield Archive(index, repositories, base, lambda: apt.container)
+
+
+@contextmanager
+def open_market(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    driver: str,
+    distro: DistroPin,
+    market: Market,
+    *,
+    progress: Progress,
+) -> Iterator[Market]:
+    """Yield a market with the index of the distro's archive, if it has one of Debian's kind.
+
+    Raises:
+        As ``open_archive``.
+    """
+    if not uses_archive(distro):
+        yield market
+        return
+    recipe = settings.catalogue.entry(driver).recipe
+    with open_archive(settings, engine, distro, (recipe,), progress=progress) as archive:
+        yield replace(market, index=archive.index)
+
+
+def required_components(recipe: Recipe, distro: DistroPin) -> tuple[str, ...]:
+    """Return the components of a distro's archive that a driver needs besides those always read.
+
+    Raises:
+        NotFoundError: The archive has no such components.
+    """
+    components = components_of(recipe, distros.source_names(distro))
+    known = layout_of(distro).components
+    foreign = [name for name in components if name not in known]
+    if foreign:
+        raise NotFoundError(
+            f"'{recipe.name}' is made from Debian's packages, in its components"
+            f" {', '.join(foreign)}; {distro.id} {distro.version} has no such components.",
+            resolution="Take a driver whose source is an archive or a git repository"
+            " ('provision drivers' lists them).",
+        )
+    return components
+
+
+class _Apt:
+    """apt in a container, which starts with the first question that has no kept answer."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Callable[[], Engine],
+        distro: DistroPin,
+        request: Callable[[], SolveRequest],
+        *,
+        update: bool,
+        progress: Progress,
+    ) -> None:
+        self.container: Container | None = None
+        self._settings = settings
+        self._engine = engine
+        self._distro = distro
+        self._request = request
+        self._update = update
+        self._progress = progress
+        self._store = PackageStore(settings.state)
+        self._started = ExitStack()
+
+    def __enter__(self) -> _Apt:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._started.close()
+
+    def ask(self, words: tuple[str, ...]) -> bytes:
+        """Return what apt answers; as ``ArchiveIndex`` has it."""
+        try:
+            request = self._request()
+        except ProvisionError as error:
+            own = _own_answer(self._settings, self._distro, words)
+            if own is None:
+                raise
+            self._progress(Note(f"{error.message} This machine's own apt is asked instead."))
+            return own
+        key = closure_key(
+            {"asked": request.key, "components": _components(request), "words": words}
+        )
+        if not self._update and (kept := self._store.answer(key, max_age=_MAX_AGE_S)):
+            return kept
+        try:
+            answer = self._asked(request, words)
+        except UnreachableError as error:
+            kept = self._store.answer(key, max_age=_UNREACHABLE_S)
+            if kept is None:
+                raise
+            self._progress(Note(f"{error.message} Its last answer is used."))
+            return kept
+        self._store.keep_answer(key, answer)
+        return answer
+
+    def _asked(self, request: SolveRequest, words: tuple[str, ...]) -> bytes:
+        self._progress(Note(f"Asking apt what {request.distro.name} {request.release.version} has"))
+        containers = SolvingContainers(self._engine(), request, self._store, self._progress)
+        if self.container is None:
+            self._started.enter_context(self._store.solving(request.key, self._progress))
+            self.container = self._started.enter_context(containers.start())
+        script = Apt().packages(request.distro, request.release, words, request.repositories)
+        files = {**script.files, **request.authorities()}
+        containers.run(self.container, replace(script, files=files))
+        return self.container.read(f"{WORK}/{script.output}")
+
+
+def _components(request: SolveRequest) -> list[list[str]]:
+    return [list(repository.components) for repository in request.repositories]
+
+
+def _own_answer(settings: Settings, distro: DistroPin, words: Iterable[str]) -> bytes | None:
+    """Return what this machine's own apt answers, as of its last update; None: it can't.
+
+    It knows its own release, and no mirror of provision.toml.
+    """
+    here = read_facts(settings.root).distro
+    if (
+        settings.root != Path("/")
+        or settings.config.distro(distro.id).archive.mirror
+        or (here.id, here.version) != (distro.id, distro.version)
+        or find_program("apt-cache") is None
+    ):
+        return None
+    script = f'set -eu\napt_cache() {{ apt-cache "$@"; }}\n{packages_script(words)}'
+    done = run(["sh", "-c", script], why="ask apt what the archive has", check=False)
+    is_answer = done.returncode == 0 and "Filename: " in done.stdout
+    return done.stdout.encode() if is_answer else None
