@@ -284,7 +284,7 @@ def write_pod(out: Path, scripts: Path, tool: Tool) -> bool:
 
 
 def _has_parameter(path: Path, name: str, tool: Tool) -> bool:
-    lines = tool(["modinfo", "-F", "parm", str(path)]).splitlines()
+    lines = tool(["modinfo", "-F", "parmtype", str(path)]).splitlines()
     return name in {line.partition(":")[0] for line in lines}
 
 
