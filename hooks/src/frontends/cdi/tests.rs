@@ -94,6 +94,37 @@ fn links_of_the_host_lead_within_its_root() {
     assert_eq!(count("/out/cdi"), 0);
 }
 
+#[test]
+fn common_edits_come_once_and_later_values_count() {
+    let scene = Scene::new();
+    let common = r#""env":["A=common","B=1"],"additionalGids":[0,44]"#;
+    let of = |lib: &str, a: &str| {
+        format!(
+            r#""env":["A={a}"],"additionalGids":[44,105],"mounts":[{{"hostPath":"/usr/lib/{lib}","containerPath":"/usr/lib/../lib/libx.so","options":["ro"]}},{{"hostPath":"/usr","containerPath":"/opt"}}]"#
+        )
+    };
+    scene.spec(
+        "etc/cdi/a.json",
+        common,
+        &[("d", &of("libx.so.1", "d")), ("e", &of("libx.so.2", "e"))],
+    );
+    let names = ["v.com/c=d", "v.com/c=e", "v.com/c=d"];
+    let (edits, _) = scene.edits(&names).unwrap();
+    assert_eq!(edits.environment, ["A=e", "B=1"]);
+    assert_eq!(edits.groups, [44, 105]);
+    let root = scene.0.path().display();
+    let mounts: Vec<_> =
+        edits.described.iter().map(|m| (m.target.as_str(), m.source.clone())).collect();
+    assert_eq!(
+        mounts,
+        [
+            ("/opt", format!("{root}/usr")),
+            ("/usr/lib/libx.so", format!("{root}/usr/lib/libx.so.2"))
+        ]
+    );
+    assert_eq!(edits.described[1].options, ["bind", "ro"]);
+}
+
 /// The files of a specification are opened by path later, so no link may lead out of the root.
 #[test]
 fn files_and_nodes_lie_within_the_hosts_root() {
