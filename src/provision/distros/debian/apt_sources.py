@@ -13,8 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from debian.deb822 import Deb822
-
 from provision.errors import ProvisionError
 from provision.files import glob_in_root, in_root, write_atomic
 
@@ -93,6 +91,8 @@ def parse_list(text: str, *, origin: str) -> Iterator[AptSource]:
 
 def parse_deb822(text: str, *, origin: str) -> Iterator[AptSource]:
     """Yield the sources of a file in the deb822 format (``*.sources``)."""
+    from debian.deb822 import Deb822  # noqa: PLC0415 - 0.1 s that a run with nothing to do doesn't pay
+
     for stanza in Deb822.iter_paragraphs(text.splitlines(keepends=True), use_apt_pkg=False):
         fields = {str(key): str(value) for key, value in stanza.items()}
         fold = {key.lower(): value for key, value in fields.items()}

@@ -6,9 +6,6 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
-from debian.deb822 import PkgRelation
-from debian.debian_support import Version, version_compare
-
 from provision.errors import ProvisionError
 
 # What python-debian cannot parse it hands back as a name.
@@ -30,13 +27,15 @@ def version_key(version: str) -> VersionKey:
 
     Source: https://www.debian.org/doc/debian-policy/ch-controlfields.html#version
     """
+    from debian.debian_support import Version  # noqa: PLC0415 - 0.1 s that a run with nothing to do doesn't pay
+
     return Version(version)
 
 
 def is_version(text: str) -> bool:
     """Return whether a text is a version."""
     try:
-        Version(text)
+        version_key(text)
     except ValueError:
         return False
     return True
@@ -44,11 +43,15 @@ def is_version(text: str) -> bool:
 
 def compare_versions(one: str, other: str) -> int:
     """Return a number below, equal to or above 0, as ``one`` is older, the same or newer."""
+    from debian.debian_support import version_compare  # noqa: PLC0415 - as above
+
     return version_compare(one, other)
 
 
 def upstream_version(version: str) -> str:
     """Return a version without epoch and Debian revision: ``1:2.0+ds-3`` → ``2.0+ds``."""
+    from debian.debian_support import Version  # noqa: PLC0415 - as above
+
     return Version(version).upstream_version or version
 
 
@@ -104,6 +107,8 @@ def parse_depends(text: str) -> tuple[tuple[Alternative, ...], ...]:
 
     Source: https://www.debian.org/doc/debian-policy/ch-relationships.html
     """
+    from debian.deb822 import PkgRelation  # noqa: PLC0415 - as above
+
     if not text.strip():
         return ()
     groups = PkgRelation.parse_relations(text)
