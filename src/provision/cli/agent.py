@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from provision.agent.boot import boot as load_at_boot
 from provision.agent.coming_kernels import is_calm, wait_for_kernel
 from provision.agent.conclusion import Result, always_published
 from provision.agent.desired import load_desired
@@ -20,6 +21,7 @@ from provision.agent.model import Desired, Mode, Outcome, Run
 from provision.agent.reconcile import apply, look_at
 from provision.agent.rollback import rollback, would_roll_back
 from provision.agent.status import NAME_A_DRIVER, Status
+from provision.build.workspace import load_settings
 from provision.cli import options
 from provision.cli.output import (
     Bad,
@@ -34,12 +36,14 @@ from provision.cli.output import (
     progress,
     table,
 )
+from provision.config import load
 from provision.errors import ExitCode, UsageError
 from provision.files import in_root
 from provision.host.folders import STORE
 from provision.host.kernels import find_kernels, kernels_of_usr
 from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
+from provision.store.other_installations import other_installations
 from provision.store.state import IN_USE
 
 _SECONDS = 2.0
@@ -165,7 +169,7 @@ def plan_command(
     desired, mode = load_desired(root, catalogues=catalogues), Mode(retry=retry, update=update)
     run = _of_coming(Run(root, desired, mode, catalogues, coming=coming, usr=usr))
     planned, status = look_at(root, run.desired, run.mode, coming=coming)
-    from provision.agent.foreseeing import foresee  # noqa: PLC0415 - loads registries, recipes
+    from provision.agent.foreseeing import foresee  # noqa: PLC0415 - loads all that builds and pulls
 
     artifacts = foresee(run, planned)
     document = {
@@ -217,9 +221,6 @@ def _warnings(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _others(root: Path, catalogues: tuple[Path, ...], desired: Desired) -> list[dict[str, str]]:
     """Return what the host has of the desired drivers that provision did not install."""
-    from provision.build.workspace import load_settings  # noqa: PLC0415 - as above
-    from provision.store.other_installations import other_installations  # noqa: PLC0415 - as above
-
     settings = load_settings(root, catalogues=catalogues)
     found = other_installations(settings, [driver.name for driver in desired.drivers])
     return [{"driver": o.driver, "message": o.seen, "resolution": o.resolution} for o in found]
@@ -229,8 +230,7 @@ def _failures_ahead(root: Path, desired: Desired) -> Iterator[dict[str, Any]]:
     """Yield the failures in the compatibility matrix, if there is one, for kernels to come."""
     if not in_root(root, STORE / "matrix").is_dir():
         return
-    from provision.config import load  # noqa: PLC0415 - loads the models of provision.toml
-    from provision.fleet.matrix.host_report import failures_ahead  # noqa: PLC0415 - loads those of results
+    from provision.fleet.matrix.host_report import failures_ahead  # noqa: PLC0415 - loads what reads vendors' answers
 
     config, kernels = load(root), find_kernels(root)
     names = ("driver", "version", "flavour", "kernel", "cause", "resolution")
@@ -319,8 +319,6 @@ def apply_command(
         )
     with progress() as show, always_published(root, show):
         if boot:
-            from provision.agent.boot import boot as load_at_boot  # noqa: PLC0415 - only for a boot
-
             result = load_at_boot(root, catalogues=catalogues, progress=show)
         else:
             if wait_kernel:
@@ -334,7 +332,7 @@ def apply_command(
             run = Run(root, desired, mode, catalogues, show, coming=coming, usr=usr)
             result = _applied(_of_coming(run), wait_kernel=wait_kernel)
             if timer:
-                from provision.agent import garbage  # noqa: PLC0415 - loads the models of packages
+                from provision.agent import garbage  # noqa: PLC0415 - loads all that builds and pulls
 
                 # The artifacts of removed kernels take space.
                 garbage.remove_unneeded(root, desired, progress=show)
@@ -483,7 +481,7 @@ def gc_command(*, images: bool, root: Path, dry_run: bool) -> None:
     """
     root = root.resolve()
     with progress() as show:
-        from provision.agent import garbage  # noqa: PLC0415 - loads the models of packages
+        from provision.agent import garbage  # noqa: PLC0415 - loads all that builds and pulls
 
         removed = garbage.remove_unneeded(root, load_desired(root), dry_run=dry_run, progress=show)
         gone: list[str] = []
@@ -519,7 +517,7 @@ def _remove_results(root: Path, *, dry_run: bool) -> list[str]:
     folder = in_root(root, STORE / "matrix")
     if not folder.is_dir():
         return []
-    from provision.fleet.matrix.results import Results  # noqa: PLC0415 - loads the models of results
+    from provision.fleet.matrix.results import Results  # noqa: PLC0415 - 5 % of a run with nothing to do
 
     kernels = find_kernels(root).bootable
     return [name for name, _size in Results(folder).collect(kernels, dry_run=dry_run)]
