@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from provision.distros.debian.suites import SuiteAddress
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError
 from provision.files import write_atomic
-from provision.pin import BasePin, keyring_digest
+from provision.pin import BasePin
 from provision.progress import Note, Progress, silent
 
 
@@ -76,6 +77,6 @@ def _keyring_file(settings: Settings, suite: SuiteAddress) -> Path:
     https://www.rfc-editor.org/rfc/rfc9580#section-10.1
     """
     keyring = b"".join(file.read_bytes() for file in suite.keyrings)
-    path = settings.state / "archive/keys" / f"{keyring_digest(keyring)}.gpg"
+    path = settings.state / "archive/keys" / f"{hashlib.sha256(keyring).hexdigest()}.gpg"
     write_atomic(path, keyring)
     return path

@@ -91,7 +91,7 @@ def build_image(
         files=context.files,
         attach=lambda: downloaded_files(settings, resolved, context, progress=progress),
         state=settings.state,
-        build_args=build_arguments(settings, jobs=how.jobs),
+        build_args=_build_arguments(settings, how.jobs),
         fetch=partial(commit_files, settings, engine, resolved, progress),
         network="none",
         rebuild=how.rebuild,
@@ -108,34 +108,8 @@ def build_image(
     return replace(built, differing=differing)
 
 
-def build_arguments(
-    settings: Settings,
-    mirror: str | None = None,
-    security_mirror: str | None = None,
-    *,
-    is_snapshot: bool = False,
-    jobs: int | None = None,
-) -> dict[str, str]:
-    """Return the build arguments of our Dockerfiles; none of them changes the result.
-
-    Args:
-        settings: The host.
-        mirror: Address of the distro's archive; None: nothing is downloaded.
-        security_mirror: Address of its security updates, if there are any.
-        is_snapshot: Whether the archive counts although its validity has ended.
-        jobs: Compilers at once; None: what provision.toml says, or one a processor.
-    """
-    count = jobs or settings.config.engine.jobs or _processors()
-    args = {"JOBS": str(count)}
-    if mirror:
-        args["APT_MIRROR"] = mirror
-    if security_mirror:
-        args["APT_SECURITY_MIRROR"] = security_mirror
-    if is_snapshot:
-        args["APT_SNAPSHOT"] = "yes"
-    return args | proxies()
-
-
-def _processors() -> int:
-    """Return how many processors this process may use (an engine elsewhere may have others)."""
-    return len(os.sched_getaffinity(0))
+def _build_arguments(settings: Settings, jobs: int | None) -> dict[str, str]:
+    """Return the build arguments of our Dockerfiles; none of them changes the result."""
+    # An engine elsewhere may have more processors than this process may use.
+    count = jobs or settings.config.engine.jobs or len(os.sched_getaffinity(0))
+    return {"JOBS": str(count), **proxies()}

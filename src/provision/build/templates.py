@@ -37,7 +37,6 @@ _TREE_PROGRAM = "distros/prepare_tree.py"
 _DKMS = "dkms"
 _LOADER = "loader"
 _DISTRO = "distro.json"
-_KEYRING = "archive-keyring.gpg"
 # The template that serves a family of distros.
 _TEMPLATES = {"apt": "apt", "dnf": "rpm", "zypper": "rpm"}
 # The family whose script installs the packages of a kernel tree's toolchain.
@@ -153,11 +152,6 @@ def digest_of(sources: Mapping[str, str], helpers: Mapping[str, bytes]) -> str:
     for name, data in sorted(contents.items()):
         total.update(f"{hashlib.sha256(data).hexdigest()}  {name}\n".encode())
     return total.hexdigest()
-
-
-def keyring_file(keyring: bytes | None) -> dict[str, bytes]:
-    """Return the file of a build context that the archive is verified with, if it has one."""
-    return {} if keyring is None else {_KEYRING: keyring}
 
 
 def fill_template(name: str, sources: Mapping[str, str], values: Mapping[str, object]) -> str:

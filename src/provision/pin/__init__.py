@@ -80,7 +80,6 @@ __all__ = [
     "Url",
     "Version",
     "is_address",
-    "keyring_digest",
 ]
 
 # Label of an artifact image: its Pin, as canonical JSON.
@@ -282,8 +281,3 @@ class Pin(Digested):
         # '+' and '~' are legal in versions and not in tags; the digest keeps tags apart.
         tag = re.sub(r"[^A-Za-z0-9_.-]", "_", label)[: _TAG_LENGTH - _DIGEST_LENGTH - 1]
         return f"provision/{self.driver.name}:{tag}-{self.short_digest}"
-
-
-def keyring_digest(keyring: bytes | None) -> str | None:
-    """Return a Pin's checksum of an archive's keys; None for the distro's own keys."""
-    return None if keyring is None else hashlib.sha256(keyring).hexdigest()

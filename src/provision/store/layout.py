@@ -120,7 +120,3 @@ class Layout:
             return None
         target = in_root(self.root, link.relative_to(self.root))
         return target if target.is_dir() else None
-
-    def on_host(self, path: Path) -> str:
-        """Return a path as the host itself calls it."""
-        return f"/{path.relative_to(self.root)}"

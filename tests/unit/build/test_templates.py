@@ -21,7 +21,7 @@ def test_digest_is_stable(folder: Path) -> None:
     assert load_templates(folder, "debian").digest == load_templates(folder, "debian").digest
 
 
-@pytest.mark.parametrize("name", ["Dockerfile.apt.j2", "macros/apt.j2", "apt/install.sh"])
+@pytest.mark.parametrize("name", ["Dockerfile.apt.j2", "macros/source.j2", "apt/install.sh"])
 def test_digest_changes_with_every_file(folder: Path, name: str) -> None:
     before = load_templates(folder, "debian").digest
     path = folder / name
@@ -31,7 +31,7 @@ def test_digest_changes_with_every_file(folder: Path, name: str) -> None:
 
 def test_digest_changes_with_a_name(folder: Path) -> None:
     before = load_templates(folder, "debian").digest
-    (folder / "macros/apt.j2").rename(folder / "macros/other.j2")
+    (folder / "macros/source.j2").rename(folder / "macros/other.j2")
     assert load_templates(folder, "debian").digest != before
 
 
