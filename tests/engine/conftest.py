@@ -53,8 +53,8 @@ MODULE_LICENSE("GPL");
 
 
 def _printed(source: str) -> str:
-    """`printf` of C without its braces, which recipes have around placeholders."""
-    text = source.replace("{", r"\0173").replace("}", r"\0175")
+    """`printf` of C as recipes take it: on one line, and without the braces of placeholders."""
+    text = source.replace("{", r"\0173").replace("}", r"\0175").replace("\n", r"\n")
     return f"printf %b {shlex.quote(text)}"
 
 
