@@ -65,8 +65,9 @@ status=/run/nvidia/validations/.driver-daemons-status
 [ ! -f $status ] || [ "$(cat $status)" = Ready ] || exit 2
 nvidia-smi >/dev/null 2>&1
 """
-# nvidia-smi(1): it doesn't see a driver, as is so here; 12 would be: it doesn't find its library.
-_NO_DRIVER = 9
+# What the probe ends with where something is amiss besides the GPU, which is not here: its own, that
+# of nvidia-smi(1) without its library, and those of a shell without the program.
+_AMISS = {1, 2, 12, 126, 127}
 _MODULES = {"nvidia", "nvidia_modeset", "nvidia_uvm"}
 
 
@@ -167,7 +168,7 @@ def test_the_operators_probe_finds_a_driver(node: Node) -> None:
     node.start()
     node.wait()
     assert node.loaded() == _MODULES
-    assert node.sh(_PROBE).returncode == _NO_DRIVER
+    assert node.sh(_PROBE).returncode not in _AMISS
     assert (node.run / "validations/.driver-daemons-status").read_text() == "Ready\n"
     assert node.sh("echo $NVIDIA_VISIBLE_DEVICES").stdout == "void\n"
     # What the operator's preStop does.
