@@ -65,8 +65,8 @@ status=/run/nvidia/validations/.driver-daemons-status
 [ ! -f $status ] || [ "$(cat $status)" = Ready ] || exit 2
 nvidia-smi >/dev/null 2>&1
 """
-# What the probe ends with where something is amiss besides the GPU, which is not here: its own, that
-# of nvidia-smi(1) without its library, and those of a shell without the program.
+# What the probe ends with where more is amiss than the GPU, which is not here: its own, that of
+# nvidia-smi(1) without its library, and those of a shell without the program.
 _AMISS = {1, 2, 12, 126, 127}
 _MODULES = {"nvidia", "nvidia_modeset", "nvidia_uvm"}
 
