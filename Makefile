@@ -3,6 +3,8 @@
 
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DEFAULT_GOAL := help
+# Where a shell sets it, each of the thousands of starts of `provision` compiles all sources again.
+unexport PYTHONDONTWRITEBYTECODE
 ifndef IN_PAIRS
 .NOTPARALLEL:
 endif
