@@ -9,6 +9,10 @@
 #   hooks/build.sh cargo VERB …  `cargo VERB` for the target that is shipped
 #   hooks/build.sh which         says which toolchain that is
 #
+# ARCH=aarch64 (or x86_64) builds, checks and tests for another machine than this one: with rustup's
+# target and Debian's gcc-aarch64-linux-gnu as linker; the program goes to build/aarch64/, and
+# tests run by qemu-user.
+#
 # The toolchain is the first of these: the machine's cargo where it is new enough for Cargo.toml;
 # Debian's own, where that is new enough (Debian 13) and apt may install it; a Debian 13 made by
 # debootstrap (`msrv` always takes that). With musl, which starts faster, where the toolchain has
@@ -27,6 +31,8 @@ readonly REPOSITORY
 readonly IN_TREE_TARGET=$REPOSITORY/build/cargo-container
 # The words that choose the target; empty: the compiler's own.
 target=()
+# Where the program goes.
+output=$REPOSITORY/build
 cargo=
 
 say() { printf '%s\n' "$*" >&2; }
@@ -78,6 +84,24 @@ has_target() {
     compgen -G "$folder/libstd-*.rlib" >/dev/null
 }
 
+# The target of another machine, its linker, and what runs its programs here.
+pick_foreign_target() {
+    local triple=$1-unknown-linux-musl variable package
+    local linker=$1-linux-gnu-gcc
+    package=gcc-${1//_/-}-linux-gnu
+    [[ -n $cargo && -x ${cargo%/*}/rustup ]] ||
+        die "a build for $1 needs rustup, which has compilers for other machines" \
+            "curl --proto '=https' -sSf https://sh.rustup.rs | sh -s -- -y"
+    has_target "${cargo%/*}/rustc" "$triple" ||
+        timeout "$RUSTUP_S" "${cargo%/*}/rustup" target add "$triple" >&2
+    command -v "$linker" >/dev/null ||
+        die "the linker for $1, $linker, is missing" "sudo apt-get install $package"
+    variable=CARGO_TARGET_$(tr a-z- A-Z_ <<<"$triple")
+    export "${variable}_LINKER=$linker" "${variable}_RUNNER=qemu-$1-static"
+    target=(--target "$triple")
+    output=$REPOSITORY/build/$1
+}
+
 # The words for musl, where the compiler has it or can be given it.
 pick_target() {
     local beside=${cargo%/*} triple
@@ -95,7 +119,10 @@ pick_target() {
 }
 
 pick_toolchain() {
-    if cargo=$(machines_cargo) || { install_debians && cargo=$(machines_cargo); }; then
+    if [ "${ARCH:-$(uname -m)}" != "$(uname -m)" ]; then
+        cargo=$(machines_cargo) || cargo=
+        pick_foreign_target "$ARCH"
+    elif cargo=$(machines_cargo) || { install_debians && cargo=$(machines_cargo); }; then
         pick_target
     else
         cargo=
@@ -242,7 +269,7 @@ without_paths() {
 }
 
 build() {
-    local folder=$REPOSITORY/build from flags
+    local from flags
     if [ -n "${RUSTFLAGS:-}${CARGO_ENCODED_RUSTFLAGS:-}" ]; then
         say "RUSTFLAGS has no effect here: the program is built with the flags of .cargo/config.toml"
         unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
@@ -251,10 +278,10 @@ build() {
     run_cargo build --release --locked --config "$flags"
     from=${CARGO_TARGET_DIR:-target}
     [ -n "$cargo" ] || from=$IN_TREE_TARGET
-    mkdir -p "$folder"
-    cp -p "$from/${target[1]:-}/release/oci-decorator" "$folder/.oci-decorator"
-    mv "$folder/.oci-decorator" "$folder/oci-decorator"
-    ln -sfn oci-decorator "$folder/oci-decorator-runtime"
+    mkdir -p "$output"
+    cp -p "$from/${target[1]:-}/release/oci-decorator" "$output/.oci-decorator"
+    mv "$output/.oci-decorator" "$output/oci-decorator"
+    ln -sfn oci-decorator "$output/oci-decorator-runtime"
 }
 
 # Whether `cargo $1` is there: rustup's minimal profile lacks fmt and clippy.
