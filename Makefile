@@ -15,6 +15,7 @@ PYTEST := $(PYTHON) -m pytest
 SHIPPING := PYTHONPATH=release .venv/bin/python -m shipping
 # Test files say which of them share a process: tests/kit/schedule.py.
 WORKERS ?= 2
+FOREIGN ?= $(filter-out $(shell uname -m),x86_64 aarch64)
 SHARED := --numprocesses=$(WORKERS) --durations=20 -m
 DAILY := $(SHARED) 'not nightly'
 # By another name: `make --dry-run` runs whole recipe lines that have the usual one.
@@ -67,6 +68,7 @@ test-nightly: engines build ## What `make test` leaves out (root, hours); SHARE=
 
 packages-test: engines build ## The packages of a release on bare Debian 12 and 13 (root)
 	@.ci/setup dist
+	@$(MAKE) foreign
 	$(PYTEST) tests/engine/test_packages.py -k 'not rpm'
 
 engine-test: engines build
@@ -93,7 +95,12 @@ collection: build ## The Ansible collection and all that it brings, packed below
 
 dist: build ## A release in build/dist: packages, wheel, collection, sums; with KEY and URL signed repositories
 	@.ci/setup dist
+	@$(MAKE) foreign
 	@$(SHIPPING) $(if $(KEY),--key '$(KEY)') $(if $(URL),--url '$(URL)') $(if $(PREVIOUS),--previous '$(PREVIOUS)')
+
+# The hook for the other architectures of a release, with rustup; FOREIGN= for none.
+foreign:
+	@for arch in $(FOREIGN); do ARCH=$$arch hooks/build.sh build || exit; done
 
 dist-verify: build ## Make the release of `make dist` again elsewhere, and compare every byte
 	@$(SHIPPING) --verify
@@ -132,5 +139,5 @@ demo-setup:
 engines:
 	@.ci/setup test
 
-.PHONY: help demo demo-setup announce uninstall-demo check check-python check-crate test test-nightly packages-test engine-test host-test vm-test bench \
+.PHONY: help demo demo-setup announce uninstall-demo check check-python check-crate test test-nightly packages-test foreign engine-test host-test vm-test bench \
 	mutants build collection dist dist-verify reference docs diagrams clean setup check-setup engines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -73,11 +74,17 @@ ENABLED = (
 STARTED = WATCHERS
 
 
-def decorator(source: Source, places: Places) -> dict[str, Entry]:
-    """Return the files of ``oci-decorator``."""
+def program(source: Source, machine: str) -> Path:
+    """Return where ``hooks/build.sh`` puts ``oci-decorator`` for a machine."""
+    below = "build" if machine == platform.machine() else f"build/{machine}"
+    return source.root / below / "oci-decorator"
+
+
+def decorator(source: Source, places: Places, machine: str) -> dict[str, Entry]:
+    """Return the files of ``oci-decorator`` for a machine, as ``uname -m`` prints it."""
     hooks = source.root / "hooks"
     tree: dict[str, Entry] = {
-        "usr/bin/oci-decorator": File((source.root / "build/oci-decorator").read_bytes(), 0o755),
+        "usr/bin/oci-decorator": File(program(source, machine).read_bytes(), 0o755),
         "usr/bin/oci-decorator-runtime": Link("oci-decorator"),
         "usr/share/man/man8/oci-decorator.8.gz": compressed(
             (hooks / "man/oci-decorator.8").read_text()

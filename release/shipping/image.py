@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from provision.errors import ProvisionError
 from provision.run import LONG_LIMIT_S, Completed, find_program, run
+from shipping import deb
 from shipping.source import Source
 
 BASE = "debian:13"
@@ -46,9 +48,9 @@ def make(source: Source, folder: Path, program: str, base: str) -> Path | None:
     tag = f"provision/agent:{source.version}"
     target = folder / f"provision-agent-{source.version}{SUFFIX}"
     with TemporaryDirectory(prefix="agent-") as name:
-        for pattern in ("oci-decorator_*.deb", "provision_*.deb"):
-            (deb,) = folder.glob(pattern)
-            shutil.copy(deb, name)
+        for package in ("oci-decorator", "provision"):
+            architecture = deb.architecture(platform.machine())
+            shutil.copy(folder / f"{package}_{source.version}_{architecture}.deb", name)
         for file in _FILES:
             shutil.copy(source.root / file, name)
         words = ["build", "--quiet", "--network=host", f"--build-arg=BASE={base}", f"--tag={tag}"]

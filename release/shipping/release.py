@@ -47,6 +47,8 @@ An OCI runtime, an OCI hook and a generator of CDI specifications in one static
 program. Containers that ask for a driver get its device nodes, libraries and
 programs; all others start untouched. Engines are set up by the command
 oci-decorator configure."""
+# What packages are made for, as ``uname -m`` prints it.
+MACHINES = ("x86_64", "aarch64")
 _NAMES = """\
 Links by which what is set up for NVIDIA's container toolkit
 (nvidia-container-runtime, nvidia-ctk and their like) starts oci-decorator."""
@@ -64,21 +66,25 @@ def make(source: Source, folder: Path, *, base: str = image.BASE) -> Iterator[st
         NotFoundError: A program is missing, or the hook was not built.
         ProvisionError: A step failed.
     """
-    program = source.root / "build/oci-decorator"
-    if not program.is_file():
+    built = [machine for machine in MACHINES if contents.program(source, machine).is_file()]
+    if platform.machine() not in built:
+        program = contents.program(source, platform.machine())
         raise NotFoundError(f"'{program}' is missing.", resolution="make build")
-    machine = platform.machine()
     yield "wheel and sdist"
     _python(source, folder)
-    with TemporaryDirectory(prefix="wheels-") as name:
-        yield "Python packages to bundle"
-        wheels = _wheels(source, Path(name), machine)
-        yield "packages of Debian"
-        _debs(source, wheels, folder, machine)
-        yield "packages of RPM distros"
-        _rpms(source, wheels, folder, machine)
-        yield "bill of materials"
-        sbom.write(source, wheels, folder / "sbom.cdx.json")
+    for machine in built:
+        with TemporaryDirectory(prefix="wheels-") as name:
+            yield f"Python packages to bundle for {machine}"
+            wheels = _wheels(source, Path(name), machine)
+            yield f"packages of Debian for {machine}"
+            _debs(source, wheels, folder, machine)
+            yield f"packages of RPM distros for {machine}"
+            _rpms(source, wheels, folder, machine)
+            if machine == platform.machine():
+                yield "bill of materials"
+                sbom.write(source, wheels, folder / "sbom.cdx.json")
+    for machine in set(MACHINES) - set(built):
+        yield f"packages for {machine}: left out, because the hook was not built for it"
     yield "collection"
     _collection(source, folder)
     yield from _image(source, folder, base)
@@ -101,7 +107,7 @@ def debian_packages(source: Source, wheels: list[Path], machine: str) -> list[de
             name="oci-decorator",
             summary="puts accelerator drivers into containers when they start",
             description=_DECORATOR,
-            tree=contents.decorator(source, contents.DEBIAN),
+            tree=contents.decorator(source, contents.DEBIAN, machine),
             relations={"Suggests": ["docker.io | podman", "provision"]},
             machine=machine,
         ),
@@ -208,11 +214,11 @@ def _take(path: Path, folder: Path, source: Source) -> None:
 
 
 def _rpms(source: Source, wheels: list[Path], folder: Path, machine: str) -> None:
-    decorator = contents.decorator(source, contents.RPM)
+    decorator = contents.decorator(source, contents.RPM, machine)
     decorator["etc/oci-decorator/config.toml"] = decorator["usr/share/oci-decorator/config.toml"]
     trees = {
         "provision": contents.provision(source, wheels, contents.RPM, projects=None),
         "oci-decorator": decorator,
         "oci-decorator-nvidia": contents.nvidia_names(),
     }
-    rpm.build(rpm.archive(trees, source, folder), source, folder, machine)
+    rpm.build(rpm.archive(trees, source, folder, machine), source, folder, machine)

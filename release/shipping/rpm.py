@@ -22,13 +22,14 @@ _PRESET = "usr/lib/systemd/system-preset/80-provision.preset"
 _OWN = ("usr/lib/provision", "usr/share/provision", "usr/share/oci-decorator", "etc/oci-decorator")
 
 
-def archive(packages: Mapping[str, Tree], source: Source, folder: Path) -> Path:
+def archive(packages: Mapping[str, Tree], source: Source, folder: Path, machine: str) -> Path:
     """Write the archive that the spec names; its path.
 
     Args:
         packages: The files of each package, by its name.
         source: The checkout.
         folder: Where the archive goes.
+        machine: That they are for, as ``uname -m`` prints it.
     """
     top = f"provision-{source.version}-rpm"
     content: dict[str, Entry] = {}
@@ -39,7 +40,7 @@ def archive(packages: Mapping[str, Tree], source: Source, folder: Path) -> Path:
             whole[_PRESET] = text("".join(f"enable {unit}\n" for unit in ENABLED))
         content |= under(f"{top}/{name}", whole)
         content[f"{top}/{name}.files"] = text("".join(f"{one}\n" for one in _list(whole)))
-    target = folder / f"{top}.tar.gz"
+    target = folder / f"{top}.{machine}.tar.gz"
     write_tar(content, target, source.epoch)
     return target
 
@@ -64,7 +65,6 @@ def build(packed: Path, source: Source, folder: Path, machine: str) -> list[Path
         defines = {
             "_topdir": top,
             "_sourcedir": packed.parent,
-            "_target_cpu": machine,
             "_rpmfilename": "%%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm",
             # Every distro of the family reads it, EL 9 too.
             "_binary_payload": "w6.xzdio",
@@ -72,7 +72,7 @@ def build(packed: Path, source: Source, folder: Path, machine: str) -> list[Path
         }
         words = [word for key, value in defines.items() for word in ("--define", f"{key} {value}")]
         run(
-            ["rpmbuild", "-bb", "--quiet", *words, spec],
+            ["rpmbuild", "-bb", "--quiet", f"--target={machine}-linux", *words, spec],
             why="pack RPM packages",
             env={"SOURCE_DATE_EPOCH": str(source.epoch), "HOME": name},
             timeout=900.0,

@@ -45,8 +45,10 @@ pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
 
 _RELEASED = (
     *("provision-*.whl", "provision-*.tar.gz", "oci_decorator-drivers-*.tar.gz"),
-    *("oci-decorator_*.deb", "oci-decorator-nvidia_*_all.deb", "provision_*.deb"),
-    *("oci-decorator-*.rpm", "oci-decorator-nvidia-*.rpm", "provision-*.rpm"),
+    *("oci-decorator_*_amd64.deb", "provision_*_amd64.deb", "oci-decorator-nvidia_*_all.deb"),
+    *("oci-decorator_*_arm64.deb", "provision_*_arm64.deb", "oci-decorator-nvidia-*.noarch.rpm"),
+    *("oci-decorator-*.x86_64.rpm", "provision-*.x86_64.rpm"),
+    *("oci-decorator-*.aarch64.rpm", "provision-*.aarch64.rpm"),
 )
 _ENTER = """\
 set -e
@@ -280,7 +282,12 @@ def test_a_host_goes_back_to_an_earlier_release_and_upgrades(
 ) -> None:
     debian.write(_SETTINGS, "[drivers]\n")
     installed = _versions(debian)
-    packages = [_earlier(next(release.glob(f"{name}_*.deb")), tmp_path) for name in installed]
+    packages = [
+        _earlier(found, tmp_path)
+        for name in installed
+        for found in release.glob(f"{name}_*.deb")
+        if not found.name.endswith("_arm64.deb")
+    ]
     debian("apt-get", "-qy", "--allow-downgrades", "install", *packages)
     assert set(_versions(debian).values()) == {_EARLIER}
     debian("apt-get", "-qy", "upgrade")

@@ -23,7 +23,6 @@ from provision.agent.model import (
 from provision.agent.observe import observe
 from provision.agent.preparing import Preparer
 from provision.errors import NotFoundError, ProvisionError
-from provision.host.facts import read_facts
 from provision.progress import Event, Note
 from provision.registry.find import SearchOptions
 from provision.registry.registries import TrustOverride
@@ -95,7 +94,7 @@ def _ended(preparer: Preparer, found: Foreseen) -> Ended | None:
     except NotFoundError:
         # The artifact is in the store, or came from a registry.
         return None
-    machine = read_facts(settings.root).arch
+    machine = settings.architecture
     readings = kept(upstream, machine=machine, distro=None, folder=settings.state)
     return ended_branch(found.driver, found.version, known_branches(upstream, readings), today())
 

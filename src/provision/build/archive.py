@@ -23,7 +23,7 @@ from provision.build.solving_container import SolvingContainers
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
 from provision.distros import WORK
-from provision.distros.debian import ArchiveIndex, debian_architecture
+from provision.distros.debian import ArchiveIndex
 from provision.distros.debian.apt import Apt
 from provision.distros.debian.archive_index import packages_script
 from provision.distros.debian.distro_archive import layout_of, uses_archive
@@ -34,6 +34,7 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.host.facts import read_facts
 from provision.pin import BasePin, DistroPin
+from provision.pin.architectures import names_of
 from provision.progress import Note, Progress, silent
 from provision.run import find_program, run
 from provision.sources import Market, components_of, packages_of
@@ -119,7 +120,7 @@ def open_archive(
     with _Apt(settings, engine, distro, request, update=update, progress=progress) as apt:
         index = ArchiveIndex(
             distro=distro,
-            architecture=debian_architecture(read_facts(settings.root).arch),
+            architecture=names_of(settings.architecture).debian,
             suites=suites,
             components=read,
             words=[

@@ -22,7 +22,13 @@ from provision.build.engine_build import (
     run_build,
     seconds_by_part,
 )
-from provision.engine.docker_api import BuildOptions, Engine, Image, names_registry
+from provision.engine.docker_api import (
+    BuildOptions,
+    Engine,
+    Image,
+    foreign_platform,
+    names_registry,
+)
 from provision.engine.stream import BuildStream, StepRecord
 from provision.errors import ProvisionError
 from provision.files import lock
@@ -140,12 +146,14 @@ def _build(engine: Engine, request: BuildRequest, progress: Progress) -> Built:
     base = ensure_base(engine, request.pin.base, progress=progress)
     # By id, because the name could move between this check and the build.
     args = {**request.build_args, "BASE_IMAGE": base.id}
+    platform = foreign_platform(request.pin.kernel.architecture)
+    options = BuildOptions(args, request.network, platform=platform)
     request.log.parent.mkdir(parents=True, exist_ok=True)
     with request.log.open("w", encoding="utf-8") as log:
         if request.fetch is not None:
-            stage = partial(_toolchain, engine, request, args, log, progress)
+            stage = partial(_toolchain, engine, request, options, log, progress)
             request = replace(request, files={**request.files, **request.fetch(stage)})
-        whole = _stage(request, BuildOptions(args, request.network))
+        whole = _stage(request, options)
         stream = run_build(engine, whole, log, progress)
     image = _checked(engine, request, stream, base)
     before = engine.image(request.pin.image)
@@ -166,12 +174,12 @@ def _build(engine: Engine, request: BuildRequest, progress: Progress) -> Built:
 def _toolchain(
     engine: Engine,
     request: BuildRequest,
-    args: Mapping[str, str],
+    options: BuildOptions,
     log: IO[str],
     progress: Progress,
 ) -> str:
     """Return the id of the image with compiler and tools, the first stage of the build."""
-    tools = _stage(request, BuildOptions(args, request.network, target=TOOLS_STAGE))
+    tools = _stage(request, replace(options, target=TOOLS_STAGE))
     return run_build(engine, tools, log, progress).image_id or ""
 
 

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import platform
 import re
 import tarfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
 
 from pydantic import ValidationError
 
-from provision.engine.docker_api import Engine, Image, Message, engine_architecture, split_reference
+from provision.engine.docker_api import (
+    Engine,
+    Image,
+    Message,
+    foreign_platform,
+    split_reference,
+)
 from provision.engine.scratch import scratch
 from provision.engine.stream import transfer
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.mistakes import mistakes_of
 from provision.pin import BasePin
+from provision.pin.architectures import names_of
 from provision.progress import Note, Progress, silent
 
+# Where Docker's official images are, by machine.
+_OFFICIAL = {"x86_64": "amd64", "aarch64": "arm64v8"}
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # Copied from this machine; the engine replaces them in every container.
 _FOREIGN = ("etc/hostname", "etc/resolv.conf")
@@ -54,7 +65,19 @@ class BaseRequest:
     @property
     def name(self) -> str:
         """The reference to look for."""
-        return self.reference or f"{self.distro}:{self.codename}"
+        return self.reference or image_for(self.architecture, f"{self.distro}:{self.codename}")
+
+
+def image_for(machine: str, image: str) -> str:
+    """Return what Docker's official images call an image for a machine.
+
+    For another machine than this one they are in repositories of their own, so that a local image
+    keeps its name. Source: https://github.com/docker-library/official-images#architectures-other-than-amd64
+    """
+    is_official = "/" not in image
+    if machine == platform.machine() or not is_official:
+        return image
+    return f"{_OFFICIAL.get(machine, machine)}/{image}"
 
 
 def named_base(request: BaseRequest) -> BasePin | None:
@@ -146,13 +169,15 @@ def make_image(
         progress: Receives the progress.
 
     Raises:
-        UsageError: The machine is of another architecture.
+        UsageError: The machine can't run programs of that architecture.
         ProvisionError: It failed.
     """
-    if request.architecture != platform.machine():
+    if foreign_platform(request.architecture) and not _runs_here(request.architecture):
         raise UsageError(
-            f"A base image for {request.architecture} can't be made on {platform.machine()}.",
-            resolution="Make it on such a machine, or pull one and name it with --base.",
+            f"A base image for {request.architecture} can't be made here: this machine can't run"
+            " such programs.",
+            resolution="Let QEMU run them (sudo apt-get install qemu-user-static), or pull an image"
+            " and name it with --base.",
         )
     before = engine.image(request.name)
     # Not in /tmp, which may forbid programs and device nodes.
@@ -185,8 +210,10 @@ def image_of_tree(engine: Engine, tree: Path, request: BaseRequest, maker: str) 
     Raises:
         ProvisionError: It can't be packed, or the engine failed.
     """
-    with _packed(tree, tree.parent) as tar:
-        engine.import_tree(tar, request.name, _changes(request, maker))
+    archive = tree.parent / "image.tar"
+    _pack(tree, archive, request, maker)
+    with archive.open("rb") as stream:
+        engine.load(stream)
     image = engine.image(request.name)
     if image is None:
         raise ProvisionError(
@@ -194,6 +221,7 @@ def image_of_tree(engine: Engine, tree: Path, request: BaseRequest, maker: str) 
             resolution="Look into the engine's log (journalctl -u docker),"
             " then run the command again.",
         )
+    _check_architecture(image, request)
     return _base_pin(request.name, image.id)
 
 
@@ -225,7 +253,7 @@ def _digest(image: Image, name: str) -> str:
 
 def _pulled(engine: Engine, request: BaseRequest, progress: Progress) -> Image | None:
     progress(Note(f"Pulling the base image {request.name}"))
-    architecture = engine_architecture(request.architecture)
+    architecture = names_of(request.architecture).go
     _drain(engine.pull(request.name, platform=f"linux/{architecture}"), progress)
     return engine.image(request.name)
 
@@ -243,13 +271,27 @@ def _drain(messages: Iterator[Message], progress: Progress) -> None:
 
 
 def _check_architecture(image: Image, request: BaseRequest) -> None:
-    architecture = engine_architecture(request.architecture)
+    architecture = names_of(request.architecture).go
     if image.architecture != architecture:
         raise ProvisionError(
             f"The base image '{request.name}' is for {image.architecture}, not {architecture}.",
             resolution="Pull the right one: docker pull --platform"
             f" linux/{architecture} {request.name}",
         )
+
+
+def _runs_here(machine: str) -> bool:
+    """Return whether the kernel starts programs of another machine by an emulator.
+
+    The flag F: its emulator is open, so that it is found in a container or another root too.
+    Source: https://docs.kernel.org/admin-guide/binfmt-misc.html
+    """
+    handler = Path(f"/proc/sys/fs/binfmt_misc/qemu-{machine}")
+    try:
+        said = handler.read_text()
+    except OSError:
+        return False
+    return said.startswith("enabled") and re.search(r"^flags: .*F", said, re.MULTILINE) is not None
 
 
 def _empty(folder: Path) -> None:
@@ -261,32 +303,51 @@ def _empty(folder: Path) -> None:
             path.unlink()
 
 
-@contextmanager
-def _packed(tree: Path, folder: Path) -> Iterator[IO[bytes]]:
-    path = folder / "root.tar"
+def _pack(tree: Path, archive: Path, request: BaseRequest, maker: str) -> None:
+    """Write a tree as the archive of an image of one layer, like the distro's own.
+
+    No import by the engine: Docker 20.10 then takes any image for one of its own machine.
+    Source: https://github.com/moby/docker-image-spec/blob/v1.3.1/spec.md
+    """
+    layer = archive.with_name("layer.tar")
     try:
-        with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
-            archive.add(tree, arcname=".", filter=_plain)
+        with tarfile.open(layer, "w", format=tarfile.PAX_FORMAT) as packed:
+            packed.add(tree, arcname=".", filter=_plain)
     except (tarfile.TarError, ValueError) as error:
         raise ProvisionError(
             f"'{tree}' could not be packed: {error}.",
             resolution="Run the command again, which makes the tree again.",
         ) from error
-    with path.open("rb") as tar:
-        yield tar
+    with layer.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    now = datetime.now(UTC).isoformat()
+    config = {
+        "architecture": names_of(request.architecture).go,
+        "os": "linux",
+        "created": now,
+        "config": {
+            "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
+            "Cmd": ["bash"],
+            "Labels": {
+                "org.opencontainers.image.title": f"{request.distro} {request.version}",
+                "org.opencontainers.image.description": f"Made by {maker}",
+            },
+        },
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+        "history": [{"created": now, "created_by": maker}],
+    }
+    manifest = [{"Config": "config.json", "RepoTags": [request.name], "Layers": [layer.name]}]
+    with tarfile.open(archive, "w", format=tarfile.PAX_FORMAT) as packed:
+        packed.add(layer, arcname=layer.name)
+        for name, document in (("config.json", config), ("manifest.json", manifest)):
+            content = json.dumps(document).encode()
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            packed.addfile(entry, io.BytesIO(content))
+    layer.unlink()
 
 
 def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     """Drop user names: the numbers are the image's own, the names this machine's."""
     entry.uname = entry.gname = ""
     return entry
-
-
-def _changes(request: BaseRequest, maker: str) -> list[str]:
-    """Return the settings that make the imported tree an image like the distro's own."""
-    return [
-        "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        'CMD ["bash"]',
-        f'LABEL org.opencontainers.image.title="{request.distro} {request.version}"',
-        f'LABEL org.opencontainers.image.description="Made by {maker}"',
-    ]

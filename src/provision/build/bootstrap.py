@@ -21,6 +21,7 @@ from provision.engine.docker_api import Engine
 from provision.errors import ProvisionError, UsageError, redact
 from provision.files import write_atomic
 from provision.pin import BasePin
+from provision.pin.architectures import names_of
 from provision.progress import Note, Output, Progress, silent
 from provision.run import run, stream
 
@@ -86,7 +87,7 @@ def make_apt_base(
 
     Raises:
         NotFoundError: debootstrap is not installed.
-        UsageError: The machine is of another architecture.
+        UsageError: The machine can't run programs of that architecture.
         ProvisionError: It failed.
     """
 
@@ -136,6 +137,7 @@ def _debootstrap(tree: Path, request: BaseRequest, mirror: Mirror, progress: Pro
                 "debootstrap",
                 "--variant=minbase",
                 "--force-check-gpg",
+                f"--arch={names_of(request.architecture).debian}",
                 *([f"--keyring={mirror.keyring}"] if mirror.keyring else []),
                 # apt in the image can't read an https mirror without these.
                 *(["--include=ca-certificates"] if mirror.url.startswith("https:") else []),
@@ -187,7 +189,7 @@ def make_rpm_base(
 
     Raises:
         NotFoundError: The package manager is not installed.
-        UsageError: The machine is of another architecture.
+        UsageError: The machine can't run programs of that architecture.
         ProvisionError: It failed.
     """
 

@@ -25,26 +25,11 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.files import write_atomic
 from provision.manifest import ForeignRoot
 from provision.pin import GitSource, PackagePin, Pin, RunfileSource, TreePin
+from provision.pin.architectures import names_of
 from provision.sources import scripts_of, unpacking
 
 # The folder of the driver's unpacked source in the build.
 SOURCE = "/source"
-# GNU triplets as Debian uses them: https://wiki.debian.org/Multiarch/Tuples
-_MULTIARCH = {
-    "x86_64": "x86_64-linux-gnu",
-    "aarch64": "aarch64-linux-gnu",
-    "ppc64le": "powerpc64le-linux-gnu",
-    "s390x": "s390x-linux-gnu",
-    "riscv64": "riscv64-linux-gnu",
-}
-# The kernel's own names: folders under arch/, and x86_64, which its Makefile takes for x86.
-_MAKE_ARCH = {
-    "x86_64": "x86_64",
-    "aarch64": "arm64",
-    "ppc64le": "powerpc",
-    "s390x": "s390",
-    "riscv64": "riscv",
-}
 _JOBS = "{jobs}"
 # As which version a GPU operator finds the image.
 OPERATOR_LABEL = "provision.operator.version"
@@ -86,13 +71,14 @@ class RenderedContext:
 def placeholders(pin: Pin) -> dict[str, str]:
     """Return the values of a recipe's placeholders, except ``jobs``, which the build call sets."""
     modules = f"/lib/modules/{pin.kernel.release}"
+    names = names_of(pin.kernel.architecture)
     return {
-        "arch": _MAKE_ARCH[pin.kernel.architecture],
+        "arch": names.kernel,
         "kernel": pin.kernel.release,
         "kernel_build": f"{modules}/build",
         "kernel_source": f"{modules}/source",
         "machine": pin.kernel.architecture,
-        "multiarch": _MULTIARCH[pin.kernel.architecture],
+        "multiarch": names.multiarch,
         "source": SOURCE,
         "version": pin.driver.version,
     }

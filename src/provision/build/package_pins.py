@@ -217,7 +217,7 @@ def request_of(
     followed = follow(settings, request, distro, progress=progress)
     return KernelRequest(
         kernel=request.kernel or own_kernel(settings, facts),
-        architecture=facts.arch,
+        architecture=settings.architecture,
         version=request.version_request(followed.branches),
         published=followed.published,
         flavour=request.flavour,

@@ -163,7 +163,7 @@ def fetch_tree(
         ProvisionError: A download failed or has the wrong content.
     """
     if choice.tree is None:
-        architecture = read_facts(settings.root).arch
+        architecture = settings.architecture
         return have_cos_tree(
             settings, choice.build_id, architecture, update=update, progress=progress
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from provision import distros
-from provision.build.base_image import BaseRequest
+from provision.build.base_image import BaseRequest, image_for
 from provision.build.bootstrap import RpmOrigin
 from provision.build.package_store import closure_key
 from provision.build.solve_request import SolveRequest
@@ -56,7 +56,7 @@ def solve_request(
         release=release,
         base=base,
         kernel=needs.kernel,
-        architecture=read_facts(settings.root).arch,
+        architecture=settings.architecture,
         tools=data.build_tools(release, (*needs.packages, *more)),
         repositories=needs.repositories,
         root=settings.root,
@@ -158,12 +158,15 @@ def base_request(
         release = None
     configured = _configured_image(settings, distro, data)
     apt = data.apt if data else None
+    published = (
+        image_for(settings.architecture, release.image) if release and release.image else None
+    )
     return BaseRequest(
         distro=distro.id,
         version=distro.version,
         codename=distro.codename,
-        architecture=read_facts(settings.root).arch,
-        reference=reference or configured or (release.image if release else None),
+        architecture=settings.architecture,
+        reference=reference or configured or published,
         # Not under a name that an admin chose: it stands for something else.
         can_be_made=not (reference or configured)
         and (apt is not None or bool(data and data.base_packages)),

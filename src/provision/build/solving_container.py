@@ -20,8 +20,9 @@ from provision.build.solve_request import SolveRequest
 from provision.distros import WORK, Package, Script, family_of
 from provision.distros.family import NOTE
 from provision.engine.containers import Container, ContainerRequest
-from provision.engine.docker_api import Engine, engine_architecture
+from provision.engine.docker_api import Engine
 from provision.errors import ProvisionError
+from provision.pin.architectures import names_of
 from provision.progress import Note, Output, Progress
 
 # Some minutes on a slow network; a mirror that hangs is given up earlier by the package manager.
@@ -133,7 +134,7 @@ class SolvingContainers:
         request = self._request
         binds = self._entitlements()
         image = ensure_base(self._engine, request.base, progress=self._progress)
-        architecture = engine_architecture(request.architecture)
+        architecture = names_of(request.architecture).go
         if image.architecture and image.architecture != architecture:
             raise ProvisionError(
                 f"The base image '{request.base.image}' is for {image.architecture}, and the kernel"

@@ -14,7 +14,6 @@ from provision.catalogue import Recipe
 from provision.catalogue.upstream import CHANNELS, DEFAULT_VERSION
 from provision.distros import source_names
 from provision.files import in_root, is_writable
-from provision.host.facts import read_facts
 from provision.host.folders import STORE
 from provision.pin import DistroPin
 from provision.progress import Note, Progress, silent
@@ -36,7 +35,7 @@ def read_upstream(
     """
     return ask(
         recipe.upstream,
-        machine=read_facts(settings.root).arch,
+        machine=settings.architecture,
         distro=distro,
         folder=settings.state,
         max_age=max_age,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from provision.build.network_access import use_proxies
 from provision.catalogue import Catalogue, catalogue_folders
 from provision.config import Config, load
+from provision.host.kernels import machine
 
 
 def default_cache() -> Path:
@@ -34,6 +36,7 @@ class Settings:
         config: Its provision.toml.
         catalogue: The drivers.
         state: Folder for locks, logs and caches; losing it costs time, nothing else.
+        architecture: Of the kernels that are built for, as ``uname -m`` prints it.
         usr: A /usr that boots next, where it is mounted.
     """
 
@@ -41,6 +44,7 @@ class Settings:
     config: Config
     catalogue: Catalogue
     state: Path = field(default_factory=default_cache)
+    architecture: str = field(default_factory=platform.machine)
     usr: Path | None = None
 
     def with_network(self, network: str | None) -> Settings:
@@ -51,12 +55,19 @@ class Settings:
         return replace(self, config=self.config.model_copy(update={"engine": engine}))
 
 
-def load_settings(root: Path = Path("/"), *, catalogues: Sequence[Path] = ()) -> Settings:
+def load_settings(
+    root: Path = Path("/"),
+    *,
+    catalogues: Sequence[Path] = (),
+    architecture: str | None = None,
+) -> Settings:
     """Read a host's configuration.
 
     Args:
         root: Root of the host.
         catalogues: Further folders of drivers, which mask those of the configuration.
+        architecture: Of the kernels that are built for, as ``uname -m`` prints it; None: the
+            host's.
 
     Raises:
         ConfigError: provision.toml has mistakes; all of them are named.
@@ -66,4 +77,9 @@ def load_settings(root: Path = Path("/"), *, catalogues: Sequence[Path] = ()) ->
     config = load(root)
     use_proxies(config.network)
     folders = [*catalogue_folders(config.catalogue, root=root), *catalogues]
-    return Settings(root=root, config=config, catalogue=Catalogue(folders))
+    return Settings(
+        root=root,
+        config=config,
+        catalogue=Catalogue(folders),
+        architecture=architecture or machine(root),
+    )

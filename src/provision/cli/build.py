@@ -34,6 +34,7 @@ from provision.registry.names import check_push_name
 
 @click.command("resolve")
 @click.argument("driver")
+@options.arch
 @target
 @options.option(
     "--output FILE",
@@ -44,13 +45,14 @@ from provision.registry.names import check_push_name
 def resolve_command(
     *,
     driver: str,
+    arch: str | None,
     root: Path,
     catalogues: tuple[Path, ...],
     output: Path | None,
     target: RequestOptions,
 ) -> None:
     """Decide every input of a build of DRIVER: the Pin, whose digest names the image."""
-    with job(root, catalogues) as work:
+    with job(root, catalogues, arch=arch) as work:
         resolved = work.resolve(target.of(driver))
     pin = resolved.pin
     document = pin_document(pin, resolved.urls)
@@ -113,6 +115,7 @@ def _closure(closure: Any) -> str | None:  # noqa: ANN401 - of a Pin
     "pin_file",
     type=options.FILE,
 )
+@options.arch
 @target
 @building
 @options.option(
@@ -132,6 +135,7 @@ def build_command(
     *,
     driver: str | None,
     pin_file: Path | None,
+    arch: str | None,
     root: Path,
     catalogues: tuple[Path, ...],
     target: RequestOptions,
@@ -148,7 +152,7 @@ def build_command(
     If an image of the same Pin exists, the command builds nothing. With --render, the same Pin
     gives the same bytes.
     """
-    _check_subject(driver, pin_file, target)
+    _check_subject(driver, pin_file, [*target.given(), *(["--arch"] if arch else [])])
     if signs and push_to is None and output is None:
         raise UsageError(
             "--sign needs an image that is pushed or written to an archive.",
@@ -159,7 +163,7 @@ def build_command(
         check_push_name(push_to)
     if render is not None:
         _check_folder(render)
-    with job(root, catalogues) as work:
+    with job(root, catalogues, arch=arch) as work:
         if pin_file is not None:
             resolved = read_pin(work.settings, pin_file, network=target.network)
         else:
@@ -232,13 +236,12 @@ def build_command(
     )
 
 
-def _check_subject(driver: str | None, pin_file: Path | None, target: RequestOptions) -> None:
+def _check_subject(driver: str | None, pin_file: Path | None, given: list[str]) -> None:
     if (driver is None) == (pin_file is None):
         raise UsageError(
             "Give either DRIVER or --pin FILE.",
             resolution="'provision build --help' lists the options.",
         )
-    given = target.given()
     if pin_file is not None and given:
         raise UsageError(
             f"{', '.join(given)} can't be given with --pin: the file has these values.",

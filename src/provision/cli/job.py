@@ -62,9 +62,9 @@ class Job:
 
 
 @contextmanager
-def job(root: Path, catalogues: tuple[Path, ...] = ()) -> Iterator[Job]:
-    """Open a job; its progress is shown until the block ends."""
-    settings = load_settings(root, catalogues=catalogues)
+def job(root: Path, catalogues: tuple[Path, ...] = (), *, arch: str | None = None) -> Iterator[Job]:
+    """Open a job, for kernels of an architecture; its progress is shown until the block ends."""
+    settings = load_settings(root, catalogues=catalogues, architecture=arch)
     with progress() as show, closing(Job(settings, show)) as work:
         yield work
 

@@ -52,6 +52,14 @@ def option(
     return click.option(name, *names, help=said, **more)
 
 
+def _machine(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
+    if name is None:
+        return None
+    from provision.pin.architectures import machine_of  # noqa: PLC0415 - loads the models
+
+    return machine_of(name)
+
+
 as_json = option(
     "--json", "Print one JSON document and nothing else.", expose_value=False, callback=want_json
 )
@@ -87,6 +95,12 @@ replace_files = option("--replace", "Replace foreign and changed files; copies o
 dry_run = option("--dry-run", "Only show what would be done.")
 distro = option("--distro ID:VERSION", "Distro of the kernel, such as debian:12.  [the host's]")
 flavour = option("--flavour NAME", "Flavour of the driver.  [its default]")
+arch = option(
+    "--arch ARCH",
+    "Architecture of the kernel, such as arm64. For another than this machine's, programs run in"
+    " QEMU, which is slow.  [the host's]",
+    callback=_machine,
+)
 network = option(
     "--network MODE", "Network of the containers that download, as 'docker run' takes it."
 )

@@ -15,6 +15,7 @@ from typing import Protocol
 from provision.distros.distro import Distro, FamilyName, HeaderRule, Release
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import ClosurePackage
+from provision.pin.architectures import names_of
 
 # Where a solving container's files lie; each script may write below it, and nowhere else.
 WORK = "/provision/solve"
@@ -222,8 +223,6 @@ class Family(Protocol):
 # and "clang version 17.0.6" and "gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0".
 _GCC = re.compile(r"^\S*gcc\S* \([^()]*(?:\([^()]*\)[^()]*)*\) (?P<major>[0-9]{1,4})\.[0-9]")
 _CLANG = re.compile(r"^(?:[\w.-]+ ){0,3}clang version (?P<major>[0-9]{1,4})\.[0-9]")
-# Where the kernel's own name of an architecture, in SUSE's paths, is not that of ``uname -m``.
-_KERNEL_NAMES = {"aarch64": "arm64"}
 
 
 def find_headers(distro: Distro, kernel: str, architecture: str) -> HeaderQuery:
@@ -239,7 +238,7 @@ def find_headers(distro: Distro, kernel: str, architecture: str) -> HeaderQuery:
                 **{name: text or "" for name, text in match.groupdict().items()},
                 "kernel": kernel,
                 "arch": architecture,
-                "cpu": _KERNEL_NAMES.get(architecture, architecture),
+                "cpu": names_of(architecture).kernel,
             }
             return _query(distro, rule, kernel, values)
     known = ", ".join(rule.flavour for rule in distro.headers if rule.refusal is None)

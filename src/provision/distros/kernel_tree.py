@@ -18,6 +18,7 @@ from provision.distros.prepare_tree import (
     parse_config,
 )
 from provision.errors import NotFoundError, ProvisionError
+from provision.pin.architectures import names_of
 
 # What the kernel's own build calls.
 # Source: https://docs.kernel.org/process/changes.html, checked with Linux 6.1 to 6.12.
@@ -70,8 +71,7 @@ def release_address(distro_id: str, version: str, architecture: str, *, mirror: 
             f"It is not known where '{distro_id}' publishes the files of its kernels.",
             resolution="Name the tree under [[trees]] in /etc/provision/provision.toml.",
         )
-    names = {"x86_64": "amd64", "aarch64": "arm64"}
-    return places[0].format(version=version, arch=names.get(architecture, architecture))
+    return places[0].format(version=version, arch=names_of(architecture).go)
 
 
 def read_config(text: str, *, name: str) -> Mapping[str, str]:

@@ -5,6 +5,7 @@ It turns every exception of the SDK into a ``ProvisionError``.
 
 from __future__ import annotations
 
+import platform
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,17 +24,9 @@ from requests.exceptions import RequestException
 from urllib3.exceptions import HTTPError
 
 from provision.engine.containers import Container, ContainerRequest, running
-from provision.errors import NotFoundError, ProvisionError
+from provision.errors import ProvisionError
+from provision.pin.architectures import names_of
 
-# Docker's names of what `uname -m` prints.
-# Source: https://github.com/containerd/platforms/blob/v1.0.0/database.go
-_ARCHITECTURES = {
-    "x86_64": "amd64",
-    "aarch64": "arm64",
-    "ppc64le": "ppc64le",
-    "s390x": "s390x",
-    "riscv64": "riscv64",
-}
 # Seconds for which a build may be silent: more than any step takes.
 _SILENT_SECONDS = 3600
 _CHUNK = 1 << 20
@@ -41,19 +34,9 @@ _ANSWER_SHOWN = 200
 Message = Mapping[str, Any]
 
 
-def engine_architecture(architecture: str) -> str:
-    """Return Docker's name of an architecture, given the one that ``uname -m`` prints.
-
-    Raises:
-        NotFoundError: The architecture is not supported.
-    """
-    known = _ARCHITECTURES.get(architecture)
-    if known is None:
-        raise NotFoundError(
-            f"The architecture '{architecture}' is not supported.",
-            resolution=f"There are {', '.join(_ARCHITECTURES)}.",
-        )
-    return known
+def foreign_platform(machine: str) -> str | None:
+    """Return Docker's name of a platform; None for that of this machine."""
+    return None if machine == platform.machine() else f"linux/{names_of(machine).go}"
 
 
 def split_reference(reference: str) -> tuple[str, str | None]:
@@ -117,11 +100,13 @@ class BuildOptions:
         build_args: Values of the Dockerfile's arguments.
         network: Network of the build's containers; None: the engine's default.
         target: The stage to end with; None: the last one.
+        platform: Of the image, such as ``linux/arm64``; None: the engine's own.
     """
 
     build_args: Mapping[str, str] = field(default_factory=dict)
     network: str | None = None
     target: str | None = None
+    platform: str | None = None
 
 
 class Engine:
@@ -179,6 +164,7 @@ class Engine:
                     buildargs=dict(options.build_args),
                     network_mode=options.network,
                     target=options.target or "",
+                    platform=options.platform,
                     timeout=_SILENT_SECONDS,
                 )
             )
@@ -227,15 +213,6 @@ class Engine:
                         resolution="Check whether the engine has space left (docker system df),"
                         " then run the command again.",
                     )
-
-    def import_tree(self, tar: IO[bytes], reference: str, changes: Iterable[str]) -> None:
-        """Make an image of one layer from the tar file of a root file system."""
-        name, tag = split_reference(reference)
-        # The SDK announces a chunked body. Given a file, whose length is known, requests would send
-        # the bare bytes, and the engine would answer "invalid byte in chunk length".
-        chunks = iter(lambda: tar.read(_CHUNK), b"")
-        with self._translated(f"import '{reference}'"):
-            self._client.import_image_from_stream(chunks, name, tag, list(changes))
 
     @contextmanager
     def archive(self, image_id: str, path: str, *, owner: str) -> Iterator[Iterator[bytes]]:

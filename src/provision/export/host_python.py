@@ -38,7 +38,6 @@ from provision.engine.stream import BuildStream
 from provision.engine.transfer import extract
 from provision.errors import NotFoundError, UsageError
 from provision.files import copy, lock, replacing, sha256_file
-from provision.host.facts import read_facts
 from provision.pin import BasePin, ClosurePackage, Digested, DistroPin, Name, PackageVersion, Sha256
 from provision.progress import Note, Progress, silent
 from provision.shipped import templates_dir
@@ -161,7 +160,7 @@ def resolve_python(
         release=release,
         base=base,
         kernel="",
-        architecture=read_facts(settings.root).arch,
+        architecture=settings.architecture,
         tools=_PACKAGES,
         repositories=repositories,
         root=settings.root,

@@ -17,6 +17,7 @@ from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.export.yaml_files import Value
 from provision.kmod.loader import load_order
 from provision.manifest import Manifest
+from provision.pin.architectures import names_of
 from provision.registry.names import KMM_SIGNED, HostTag, Reference
 
 # KMM replaces it with the kernel's release, escaped as in a tag.
@@ -29,13 +30,6 @@ _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _LONGEST_NAMES = 40
 # Syntax that Go does not have: https://github.com/google/re2/wiki/Syntax
 _NOT_RE2 = re.compile(r"\(\?(=|!|<=|<!|P=|\()|\\[1-9]|[*+?}]\+")
-_ARCHITECTURES = {
-    "x86_64": "amd64",
-    "aarch64": "arm64",
-    "ppc64le": "ppc64le",
-    "s390x": "s390x",
-    "riscv64": "riscv64",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +91,7 @@ def module_document(
     """
     driver = manifest.pin.driver.name
     _check_names(driver, options)
-    architecture = _ARCHITECTURES[manifest.pin.kernel.architecture]
+    architecture = names_of(manifest.pin.kernel.architecture).go
     selector = {"kubernetes.io/os": "linux", "kubernetes.io/arch": architecture}
     container = _container(manifest, repository, kernels, options)
     spec: dict[str, Value] = {"moduleLoader": {"container": container}}

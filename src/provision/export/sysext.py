@@ -21,20 +21,13 @@ from provision.errors import NotFoundError, UsageError
 from provision.kmod.device_setup import firmware_names
 from provision.kmod.loader import link_modules, loader_script
 from provision.manifest import Manifest
+from provision.pin.architectures import names_of
 from provision.progress import Note, Progress, silent
 from provision.run import LONG_LIMIT_S, find_program, run
 from provision.shipped import templates_dir
 from provision.store.activate import modprobe_config, vendor_config
 from provision.store.layout import Layout
 
-# systemd's names of architectures in extension-release: os-release(5), systemd.unit(5).
-ARCHITECTURES = {
-    "x86_64": "x86-64",
-    "aarch64": "arm64",
-    "ppc64le": "ppc64-le",
-    "s390x": "s390x",
-    "riscv64": "riscv64",
-}
 _TOP = PurePosixPath("/usr/lib/provision")
 _UNITS = "usr/lib/systemd/system"
 # The same files give the same bytes: no time, owner, or random table of the machine's.
@@ -119,7 +112,7 @@ def lay_out(tree: Path, artifacts: Sequence[Artifact], hosts: Hosts) -> None:
     blacklist = modprobe_config(driver, conflicts=artifacts[0].manifest.host.conflicts)
     if blacklist is not None:
         _write(tree / f"usr/lib/modprobe.d/provision-{driver}.conf", blacklist)
-    _release(tree, driver, ARCHITECTURES[first.kernel.architecture], hosts)
+    _release(tree, driver, names_of(first.kernel.architecture).systemd, hosts)
     for parent, _folders, names in os.walk(tree):
         Path(parent).chmod(0o755)
         for file in (Path(parent, name) for name in names):

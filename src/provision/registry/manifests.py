@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import ImageDigest
+from provision.pin.architectures import MACHINE_OF_GO
 from provision.progress import Progress, silent
 from provision.registry.names import Reference
 
@@ -51,14 +52,6 @@ LARGEST_LAYER = 4 << 30
 BLOBS = "sha256"
 _MOST_LAYERS = 128
 _MOST_MANIFESTS = 1024
-# `uname -m`'s names of architectures by Go's, which images use.
-ARCHITECTURES = {
-    "amd64": "x86_64",
-    "arm64": "aarch64",
-    "ppc64le": "ppc64le",
-    "s390x": "s390x",
-    "riscv64": "riscv64",
-}
 _NOT_OURS = "This is no artifact image that provision built: don't use it."
 
 
@@ -143,7 +136,7 @@ class Index(Foreign):
             NotFoundError: It is missing.
         """
         for one in self.manifests:
-            known = ARCHITECTURES.get(one.platform.architecture)
+            known = MACHINE_OF_GO.get(one.platform.architecture)
             if known == architecture and one.platform.os in {"linux", ""}:
                 return one
         raise NotFoundError(

@@ -7,7 +7,7 @@ import pytest
 from provision.config import ArchiveConfig
 from provision.distros import find_distro
 from provision.distros.debian.distro_archive import layout_of
-from provision.distros.debian.suites import SuiteAddress, debian_architecture, suite_addresses
+from provision.distros.debian.suites import SuiteAddress, suite_addresses
 from provision.errors import NotFoundError
 
 KEYRING = "usr/share/keyrings/debian-archive-keyring.gpg"
@@ -292,10 +292,3 @@ def test_the_nearest_distro_is_guessed() -> None:
     with pytest.raises(NotFoundError) as caught:
         find_distro("debian:21")
     assert "Did you mean" not in (caught.value.resolution or "")
-
-
-def test_architectures_have_debians_names() -> None:
-    assert debian_architecture("x86_64") == "amd64"
-    assert debian_architecture("ppc64le") == "ppc64el"
-    with pytest.raises(NotFoundError, match="'i686' is not supported"):
-        debian_architecture("i686")

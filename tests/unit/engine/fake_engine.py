@@ -31,7 +31,7 @@ class FakeEngine(Engine):
         conversation: What a build or pull says.
         result: What a build leaves behind; taken up when its conversation ends.
         calls: What was asked of it.
-        imported: The last tree that was imported, as a tar file.
+        loaded: The last archive that was loaded.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class FakeEngine(Engine):
         self.conversation: Iterable[Message] = ()
         self.result: Image | None = None
         self.calls: list[str] = []
-        self.imported = b""
+        self.loaded = b""
 
     def close(self) -> None:
         pass
@@ -88,9 +88,8 @@ class FakeEngine(Engine):
         self.calls.append(f"push {reference}")
         yield from self.conversation
 
-    def import_tree(self, tar: IO[bytes], reference: str, changes: Iterable[str]) -> None:
-        self.imported = tar.read()
-        self.calls.append(f"import {reference} {len(list(changes))}")
+    def load(self, archive: IO[bytes]) -> None:
+        self.loaded = archive.read()
         if self.result is not None:
             self.have(self.result)
 

@@ -200,7 +200,7 @@ def test_a_control_file_names_what_dpkg_wants(checkout: source.Source, wheels: l
 
 def test_the_specs_lists_have_every_file_once(checkout: source.Source, tmp_path: Path) -> None:
     files = {"usr/bin/a": tree.File(b"", 0o755), "etc/oci-decorator/config.toml": tree.File(b"")}
-    path = rpm.archive({"oci-decorator": files}, checkout, tmp_path)
+    path = rpm.archive({"oci-decorator": files}, checkout, tmp_path, "x86_64")
     with tarfile.open(path) as archive:
         listed = archive.extractfile("provision-1.2.3-rpm/oci-decorator.files")
         assert listed is not None

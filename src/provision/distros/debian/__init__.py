@@ -14,7 +14,7 @@ from provision.distros.debian.relations import (
     upstream_version,
     version_key,
 )
-from provision.distros.debian.suites import ArchiveLayout, debian_architecture
+from provision.distros.debian.suites import ArchiveLayout
 
 __all__ = [
     "Alternative",
@@ -22,7 +22,6 @@ __all__ = [
     "ArchiveLayout",
     "IndexedPackage",
     "compare_versions",
-    "debian_architecture",
     "parse_depends",
     "upstream_version",
     "version_key",

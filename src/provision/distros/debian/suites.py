@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 
 from provision.config import PATH as CONFIG_PATH
 from provision.config import ArchiveConfig
@@ -15,16 +14,6 @@ from provision.errors import NotFoundError
 from provision.files import in_root
 from provision.pin import DistroPin
 
-# https://www.debian.org/ports/ against what `uname -m` prints. Ubuntu has the same names.
-_ARCHITECTURES = MappingProxyType(
-    {
-        "x86_64": "amd64",
-        "aarch64": "arm64",
-        "ppc64le": "ppc64el",
-        "s390x": "s390x",
-        "riscv64": "riscv64",
-    }
-)
 log = logging.getLogger(__name__)
 # Names of suites that point at another release as time goes by.
 _MOVING = ("oldoldstable", "oldstable", "stable", "testing")
@@ -60,21 +49,6 @@ class ArchiveLayout:
     def backports(self, codename: str) -> str:
         """Return the suite of a release that holds newer kernels for those who ask for them."""
         return f"{codename}-backports"
-
-
-def debian_architecture(machine: str) -> str:
-    """Return Debian's name for an architecture as ``uname -m`` prints it.
-
-    Raises:
-        NotFoundError: Debian has no such architecture, or none that is supported.
-    """
-    try:
-        return _ARCHITECTURES[machine]
-    except KeyError:
-        raise NotFoundError(
-            f"The architecture '{machine}' is not supported.",
-            resolution=f"There are {', '.join(_ARCHITECTURES)}.",
-        ) from None
 
 
 @dataclass(frozen=True, slots=True)
