@@ -90,9 +90,9 @@ def make(source: Source, folder: Path, *, base: str = image.BASE) -> Iterator[st
     yield from _image(source, folder, base)
 
 
-def make_debian(source: Source, folder: Path) -> None:
+def make_debian(source: Source, folder: Path, machine: str | None = None) -> None:
     """Make only the packages of Debian in a folder, with the hook that was built before."""
-    machine = platform.machine()
+    machine = machine or platform.machine()
     with TemporaryDirectory(prefix="wheels-") as name:
         _debs(source, _wheels(source, Path(name), machine), folder, machine)
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kit.arm64 import KERNEL, MACHINE, run_foreign_programs
-from kit.hosts import DISTRO, SMALL_DRIVER
+from kit.arm64 import MACHINE, run_foreign_programs
+from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.process import run
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(12)]
 
+# Debian builds each kernel for all architectures.
+KERNEL = OLD_KERNEL.replace("amd64", "arm64")
 _TARGET = (SMALL_DRIVER, "--kernel", KERNEL, "--distro", DISTRO, "--arch", "arm64")
 
 

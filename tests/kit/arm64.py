@@ -5,15 +5,12 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
-from kit.hosts import OLD_KERNEL
 from kit.probe import need
 from kit.process import run
 
-__all__ = ["KERNEL", "MACHINE", "run_foreign_programs"]
+__all__ = ["MACHINE", "run_foreign_programs"]
 
 MACHINE = "aarch64"
-# Debian builds each kernel for all architectures.
-KERNEL = OLD_KERNEL.replace("amd64", "arm64")
 _HANDLERS = Path("/proc/sys/fs/binfmt_misc")
 # What systemd-binfmt reads when Debian's package is installed; it says `F`.
 _CONFIG = Path(f"/usr/lib/binfmt.d/qemu-{MACHINE}.conf")

@@ -1,4 +1,7 @@
-"""Has a distro's base image in an engine, as builds do: `python -m kit.base_image DISTRO ROOT`."""
+"""Has a distro's base image in an engine, as builds do.
+
+`python -m kit.base_image DISTRO ROOT MACHINE`
+"""
 
 from __future__ import annotations
 
@@ -21,17 +24,19 @@ if TYPE_CHECKING:
     from kit.product import Provision
 
 
-def have_base(provision: Provision, distro: str, *, root: Path = Path("/")) -> dict[str, Any]:
+def have_base(
+    provision: Provision, distro: str, *, root: Path = Path("/"), machine: str = ""
+) -> dict[str, Any]:
     """The document about a base image: `image`, `digest`, `made`; or `error`, with `exit_code`."""
-    argv: list[str | Path] = [sys.executable, "-m", "kit.base_image", distro, root]
+    argv: list[str | Path] = [sys.executable, "-m", "kit.base_image", distro, root, machine]
     path = str(Path(__file__).parents[1])
     done = run(argv, env={**provision.variables(), "PYTHONPATH": path}, timeout_s=1800)
     document: dict[str, Any] = json.loads(done.stdout)
     return document
 
 
-def _base(distro: str, root: Path) -> dict[str, Any]:
-    settings = load_settings(root)
+def _base(distro: str, root: Path, machine: str) -> dict[str, Any]:
+    settings = load_settings(root, architecture=machine or None)
     name, _, version = distro.partition(":")
     if name == "flatcar":
         pin = DistroPin(id=name, version=version, codename=name)
@@ -50,4 +55,4 @@ def _base(distro: str, root: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    json.dump(_base(sys.argv[1], Path(sys.argv[2])), sys.stdout)
+    json.dump(_base(sys.argv[1], Path(sys.argv[2]), sys.argv[3]), sys.stdout)

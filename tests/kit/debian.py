@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kit.arm64 import run_foreign_programs
 from kit.cache import REPOSITORY, cache_dir, cached, key_of
 from kit.engine import Engine
 from kit.process import CommandFailedError, run
@@ -58,7 +59,9 @@ def _indexes() -> list[tuple[str, str, str]]:
     return [(label, release, uri) for label, release, uri in rows]
 
 
-def debian_tree(suite: str, folder: Path, *, include: Sequence[str] = ()) -> None:
+def debian_tree(
+    suite: str, folder: Path, *, include: Sequence[str] = (), machine: str = "x86_64"
+) -> None:
     """Fill `folder`, which doesn't exist yet, with a minimal Debian and packages. Needs root.
 
     Of each release with a base image one tree is bootstrapped: the image's, as builds make it.
@@ -66,12 +69,14 @@ def debian_tree(suite: str, folder: Path, *, include: Sequence[str] = ()) -> Non
     Raises:
         CommandFailedError: one of the programs failed; its output is in the message.
     """
-    if suite not in _DISTROS:
+    if machine == "aarch64":
+        run_foreign_programs()
+    elif suite not in _DISTROS:
         run(["debootstrap", "--variant=minbase", suite, folder, mirror()])
         return
     unpack = 'mkdir "$2" && tar --use-compress-program=zstd -C "$2" --numeric-owner -xpf "$1"'
     try:
-        run(["sh", "-euc", unpack, "sh", _base(suite), folder])
+        run(["sh", "-euc", unpack, "sh", _base(suite, machine), folder])
         if include:
             install(suite, folder, include)
     except CommandFailedError:
@@ -79,19 +84,19 @@ def debian_tree(suite: str, folder: Path, *, include: Sequence[str] = ()) -> Non
         raise
 
 
-def _base(suite: str) -> Path:
+def _base(suite: str, machine: str) -> Path:
     """The archive of the base image's only layer, compressed."""
 
     def make(draft: Path) -> None:
         with Engine() as engine:
-            image = base_archive(engine, _DISTROS[suite])
+            image = base_archive(engine, _DISTROS[suite], machine=machine)
         (manifest, *_) = json.loads(run(["tar", "-xOf", image, "manifest.json"]).stdout)
         (layer,) = manifest["Layers"]
         script = 'tar -xOf "$1" "$2" | zstd -q -3 -T0 -o "$3"'
         run(["bash", "-euo", "pipefail", "-c", script, "bash", image, layer, draft])
 
     return cached(
-        f"tree-{suite}-{key_of(REPOSITORY / 'src/provision/build', DEBIAN)}.tar.zst", make
+        f"tree-{suite}-{machine}-{key_of(REPOSITORY / 'src/provision/build', DEBIAN)}.tar.zst", make
     )
 
 

@@ -139,7 +139,7 @@ def make_wheel(folder: Path) -> Path:
     return made
 
 
-def base_archive(engine: Engine, distro: str) -> Path:
+def base_archive(engine: Engine, distro: str, *, machine: str = "x86_64") -> Path:
     """A `docker save` archive of the base image of `distro` (such as `debian:12`), from the cache.
 
     Where it is missing, the image is made in `engine` as builds do: pulled or debootstrapped.
@@ -147,11 +147,11 @@ def base_archive(engine: Engine, distro: str) -> Path:
 
     def make(draft: Path) -> None:
         before = set(engine.images())
-        have_base(Provision(engine.host), distro)
+        have_base(Provision(engine.host), distro, machine=machine)
         engine.docker("save", "--output", draft, *sorted(set(engine.images()) - before))
 
     key = key_of(REPOSITORY / "src/provision/build")
-    return cached(f"base-{distro.replace(':', '-')}-{key}.tar", make)
+    return cached(f"base-{distro.replace(':', '-')}-{machine}-{key}.tar", make)
 
 
 def load_base(engine: Engine) -> None:

@@ -48,11 +48,14 @@ def shipping(
         os.umask(old)
 
 
-def make_debian_packages(folder: Path) -> list[Path]:
-    """Make the two packages that a Debian host needs."""
+def make_debian_packages(folder: Path, *, machine: str | None = None) -> list[Path]:
+    """Make the two packages that a Debian host needs; for another machine, cross-compiled."""
     need_programs("dpkg-deb", "git")
-    need(DECORATOR.exists(), str(DECORATOR), "make build")
-    make_debian(read_source(), folder)
+    if machine is None:
+        need(DECORATOR.exists(), str(DECORATOR), "make build")
+    else:
+        run([REPOSITORY / "hooks/build.sh", "build"], env={"ARCH": machine}, timeout_s=1200)
+    make_debian(read_source(), folder, machine)
     return [next(folder.glob(f"{name}_*.deb")) for name in ("oci-decorator", "provision")]
 
 

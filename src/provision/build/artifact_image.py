@@ -26,13 +26,13 @@ from provision.engine.docker_api import (
     BuildOptions,
     Engine,
     Image,
-    foreign_platform,
     names_registry,
 )
 from provision.engine.stream import BuildStream, StepRecord
 from provision.errors import ProvisionError
 from provision.files import lock
 from provision.pin import PIN_LABEL, Pin
+from provision.pin.architectures import names_of
 from provision.progress import Note, Progress, silent
 
 DIGEST_LABEL = "provision.pin.digest"
@@ -146,7 +146,8 @@ def _build(engine: Engine, request: BuildRequest, progress: Progress) -> Built:
     base = ensure_base(engine, request.pin.base, progress=progress)
     # By id, because the name could move between this check and the build.
     args = {**request.build_args, "BASE_IMAGE": base.id}
-    platform = foreign_platform(request.pin.kernel.architecture)
+    # The engine may be of another.
+    platform = f"linux/{names_of(request.pin.kernel.architecture).go}"
     options = BuildOptions(args, request.network, platform=platform)
     request.log.parent.mkdir(parents=True, exist_ok=True)
     with request.log.open("w", encoding="utf-8") as log:

@@ -19,7 +19,6 @@ from provision.engine.docker_api import (
     Engine,
     Image,
     Message,
-    foreign_platform,
     split_reference,
 )
 from provision.engine.scratch import scratch
@@ -172,7 +171,7 @@ def make_image(
         UsageError: The machine can't run programs of that architecture.
         ProvisionError: It failed.
     """
-    if foreign_platform(request.architecture) and not _runs_here(request.architecture):
+    if request.architecture != platform.machine() and not _runs_here(request.architecture):
         raise UsageError(
             f"A base image for {request.architecture} can't be made here: this machine can't run"
             " such programs.",

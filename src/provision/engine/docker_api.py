@@ -5,7 +5,6 @@ It turns every exception of the SDK into a ``ProvisionError``.
 
 from __future__ import annotations
 
-import platform
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,18 +24,12 @@ from urllib3.exceptions import HTTPError
 
 from provision.engine.containers import Container, ContainerRequest, running
 from provision.errors import ProvisionError
-from provision.pin.architectures import names_of
 
 # Seconds for which a build may be silent: more than any step takes.
 _SILENT_SECONDS = 3600
 _CHUNK = 1 << 20
 _ANSWER_SHOWN = 200
 Message = Mapping[str, Any]
-
-
-def foreign_platform(machine: str) -> str | None:
-    """Return Docker's name of a platform; None for that of this machine."""
-    return None if machine == platform.machine() else f"linux/{names_of(machine).go}"
 
 
 def split_reference(reference: str) -> tuple[str, str | None]:

@@ -5,7 +5,16 @@
 
 from kit.guest.el import EL_10
 from kit.guest.guest import Guest
-from kit.guest.recipe import DEBIAN_12, DEBIAN_13, Recipe
+from kit.guest.recipe import DEBIAN_12, DEBIAN_12_ARM64, DEBIAN_13, Recipe
 from kit.guest.snapshot import IMAGE, guest_of
 
-__all__ = ["DEBIAN_12", "DEBIAN_13", "EL_10", "IMAGE", "Guest", "Recipe", "guest_of"]
+__all__ = [
+    "DEBIAN_12",
+    "DEBIAN_12_ARM64",
+    "DEBIAN_13",
+    "EL_10",
+    "IMAGE",
+    "Guest",
+    "Recipe",
+    "guest_of",
+]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from kit.guest.tree import within
+from kit.guest.tree import CONSOLES, within
 from kit.process import run
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from kit.guest.recipe import Recipe
 
-__all__ = ["DISK_BYTES", "make_disk"]
+__all__ = ["DISK_BYTES", "GRUB", "make_disk"]
 
 DISK_BYTES = 8 << 30
 _SECTOR = 512
@@ -28,12 +28,17 @@ _LINUX = 0x83
 _ACTIVE = 0x80
 
 # GRUB's own modules for the way to /boot; everything else it loads from there.
-_GRUB_CORE = "biosdisk part_msdos ext2"
+_GRUB_CORES = {
+    "x86_64": ("i386-pc", "biosdisk part_msdos ext2"),
+    "aarch64": ("arm64-efi", "part_msdos ext2 normal linux search configfile"),
+}
+# Beside the disk of an arm64 machine: what its firmware starts.
+GRUB = "grub.efi"
 # The first start's menu; the guest's own update-grub replaces it.
 _MENU = """\
 set default=0
 set timeout=0
-linux /boot/vmlinuz-{release} root=/dev/vda1 ro console=ttyS0 net.ifnames=0 mitigations=off {more}
+linux /boot/vmlinuz-{release} root=/dev/vda1 ro console={console} net.ifnames=0 {more}
 initrd /boot/initrd.img-{release}
 boot
 """
@@ -42,19 +47,27 @@ boot
 def make_disk(recipe: Recipe, tree: Path, disk: Path) -> None:
     """Write the tree to the new file `disk`: qcow2, compressed. Needs root, for owners of files."""
     (release,) = (path.name.removeprefix("vmlinuz-") for path in (tree / "boot").glob("vmlinuz-*"))
-    menu = _MENU.format(release=release, more=recipe.kernel_arguments)
+    console = CONSOLES[recipe.machine]
+    menu = _MENU.format(
+        release=release, console=console, more=f"mitigations=off {recipe.kernel_arguments}"
+    )
     (tree / "boot/grub").mkdir(exist_ok=True)
     (tree / "boot/grub/grub.cfg").write_text(menu)
+    form, core_modules = _GRUB_CORES[recipe.machine]
     within(
         tree,
-        "cp -r /usr/lib/grub/i386-pc /boot/grub/\n"
-        f"grub-mkimage -O i386-pc -p '(hd0,msdos1)/boot/grub' -o /boot/core.img {_GRUB_CORE}",
+        f"cp -r /usr/lib/grub/{form} /boot/grub/\n"
+        f"grub-mkimage -O {form} -p '(hd0,msdos1)/boot/grub' -o /boot/core.img {core_modules}",
     )
-    boot_code = (tree / "usr/lib/grub/i386-pc/boot.img").read_bytes()[:_BOOT_CODE]
-    core = (tree / "boot/core.img").read_bytes()
+    if recipe.machine == "aarch64":
+        boot_code = core = b""
+        (tree / "boot/core.img").rename(disk.with_name(GRUB))
+    else:
+        boot_code = (tree / f"usr/lib/grub/{form}/boot.img").read_bytes()[:_BOOT_CODE]
+        core = (tree / "boot/core.img").read_bytes()
+        (tree / "boot/core.img").unlink()
     if len(core) > (_FIRST_SECTOR - 1) * _SECTOR:
         raise RuntimeError(f"GRUB's core has {len(core)} bytes, more than fit before a partition")
-    (tree / "boot/core.img").unlink()
     raw = disk.with_suffix(".raw")
     with raw.open("wb") as stream:
         stream.truncate(DISK_BYTES)
@@ -70,8 +83,8 @@ def make_disk(recipe: Recipe, tree: Path, disk: Path) -> None:
     options = f"offset={offset},lazy_itable_init=0,lazy_journal_init=0"
     run(["mke2fs", "-q", "-t", "ext4", "-d", tree, "-E", options, raw, size])
     # A third of its size, for some ten seconds; guests write to a disk upon it.
-    form = ("-c", "-O", "qcow2", "-o", "compression_type=zstd")
-    run(["qemu-img", "convert", *form, raw, disk])
+    qcow2 = ("-c", "-O", "qcow2", "-o", "compression_type=zstd")
+    run(["qemu-img", "convert", *qcow2, raw, disk])
     raw.unlink()
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PROCESSORS", "Monitor", "Qemu", "accelerator"]
 
-PROGRAM = "qemu-system-x86_64"
 # One: emulated, a second one doubles what everything costs this machine (locks, and interrupts
 # between the two), and tests run beside each other anyway.
 PROCESSORS = 1
@@ -45,6 +44,9 @@ def accelerator() -> str:
     no BIOS runs.
     """
     return os.environ.get("PROVISION_TEST_ACCELERATOR", "tcg")
+
+
+_X86_64 = ("qemu-system-x86_64", "-accel", accelerator(), "-cpu", "max")
 
 
 class Monitor:
@@ -113,6 +115,7 @@ class Qemu:
         snapshot: str | None = None,
         port: int = 0,
         firmware: Sequence[str] = (),
+        grub: Path | None = None,
     ) -> Qemu:
         """Start a machine; its console goes to `folder/console.log`.
 
@@ -122,13 +125,14 @@ class Qemu:
             snapshot: Go on from this snapshot instead of booting.
             port: Of the loopback interface, behind which its sshd is; 0: any.
             firmware: Arguments for another firmware than a BIOS.
+            grub: The program that an arm64 machine starts; None: an x86-64 one, from its disk.
 
         Raises:
             RuntimeError: QEMU did not start; the message has what it printed.
         """
         control = folder / "qmp"
         control.unlink(missing_ok=True)
-        argv = [*_arguments(folder, disk, port), *firmware]
+        argv = [*(_arm64(grub) if grub else _X86_64), *_arguments(folder, disk, port), *firmware]
         if snapshot is not None:
             argv += ["-loadvm", snapshot]
         process = Daemon(argv, log=folder / "qemu.log", ready=control.exists)
@@ -211,14 +215,21 @@ class Qemu:
         self.monitor.close()
 
 
+def _arm64(grub: Path) -> list[str]:
+    return [
+        "qemu-system-aarch64",
+        # A processor that says less of itself than `max`, which is slower to emulate.
+        *("-accel", "tcg", "-machine", "virt", "-cpu", "cortex-a72"),
+        *("-bios", "/usr/share/qemu-efi-aarch64/QEMU_EFI.fd", "-kernel", str(grub)),
+    ]
+
+
 def _arguments(folder: Path, disk: Path, port: int) -> list[str]:
     forward = f"hostfwd=tcp:127.0.0.1:{port}-:22"
     # writeback, not unsafe: what the guest has flushed has to be in the file when QEMU is killed.
     drive = f"id={_DISK},file={disk},format=qcow2,if=virtio,cache=writeback,discard=unmap"
     return [
-        PROGRAM,
-        *("-accel", accelerator()),
-        *("-cpu", "max", "-smp", str(PROCESSORS), "-m", str(_MEMORY_MB)),
+        *("-smp", str(PROCESSORS), "-m", str(_MEMORY_MB)),
         *("-nodefaults", "-no-user-config", "-display", "none"),
         *("-drive", drive),
         *("-device", "virtio-rng-pci"),

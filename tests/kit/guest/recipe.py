@@ -11,7 +11,7 @@ from pathlib import Path
 from kit.cache import REPOSITORY
 from kit.hosts import OLD_KERNEL
 
-__all__ = ["CONTROL_MAC", "DEBIAN_12", "DEBIAN_13", "WORLD_MAC", "Recipe"]
+__all__ = ["CONTROL_MAC", "DEBIAN_12", "DEBIAN_12_ARM64", "DEBIAN_13", "WORLD_MAC", "Recipe"]
 
 # The control network carries ssh and nothing else; the other is what tests switch off.
 CONTROL_MAC = "52:54:00:70:72:01"
@@ -24,7 +24,6 @@ _HOST = (
     "crun",
     "dbus",
     "docker.io",
-    "grub-pc",
     "initramfs-tools",
     "iproute2",
     "iptables",
@@ -36,6 +35,7 @@ _HOST = (
     "procps",
     "python3",
     "runc",
+    "skopeo",
     "systemd-sysv",
     "udev",
 )
@@ -62,6 +62,7 @@ class Recipe:
         packages: What is installed beside a minimal system.
         kernel_arguments: Further words of the kernel's command line.
         selinux: Whether the whole tree is labelled for Debian's SELinux policy.
+        machine: What `uname -m` prints on it.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Recipe:
     packages: tuple[str, ...]
     kernel_arguments: str = ""
     selinux: bool = False
+    machine: str = "x86_64"
 
     def digest(self) -> str:
         """Twelve digits that change with whatever the disk is made from, mirror's state aside."""
@@ -90,7 +92,29 @@ DEBIAN_12 = Recipe(
     "debian-12",
     "bookworm",
     "3.11",
-    packages=(*_HOST, *_ROOTLESS, *_DEPENDENCIES, "apparmor", f"linux-image-{OLD_KERNEL}"),
+    packages=(
+        *_HOST,
+        *_ROOTLESS,
+        *_DEPENDENCIES,
+        "apparmor",
+        "grub-pc",
+        f"linux-image-{OLD_KERNEL}",
+    ),
+)
+# Its firmware starts GRUB from a file of this machine, so that the disk needs no partition for it.
+DEBIAN_12_ARM64 = Recipe(
+    "debian-12-arm64",
+    "bookworm",
+    "3.11",
+    packages=(
+        *_HOST,
+        *_DEPENDENCIES,
+        "apparmor",
+        "grub-efi-arm64-bin",
+        "grub2-common",
+        f"linux-image-{OLD_KERNEL.replace('amd64', 'arm64')}",
+    ),
+    machine="aarch64",
 )
 DEBIAN_13 = Recipe(
     "debian-13",
@@ -100,6 +124,7 @@ DEBIAN_13 = Recipe(
         *_HOST,
         "auditd",
         "docker-cli",
+        "grub-pc",
         "linux-image-amd64",
         "policycoreutils",
         "selinux-policy-default",

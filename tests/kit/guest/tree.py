@@ -12,11 +12,13 @@ from kit.process import run
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["IMAGE_FILE", "RUNTIME", "VENV", "make_tree", "within"]
+__all__ = ["CONSOLES", "IMAGE_FILE", "RUNTIME", "VENV", "make_tree", "within"]
 
 # A `docker import` archive of a container's root tree, in the guest.
 IMAGE_FILE = "/root/image.tar"
 VENV = "/opt/provision"
+# The serial line of QEMU's machines.
+CONSOLES = {"x86_64": "ttyS0", "aarch64": "ttyAMA0"}
 RUNTIME = "/usr/local/bin/oci-decorator-runtime"
 
 # Answers slirp gives at fixed addresses: its name server is the third of the network.
@@ -77,7 +79,7 @@ GRUB_DEFAULT=0
 GRUB_TIMEOUT=0
 GRUB_DISABLE_LINUX_UUID=true
 GRUB_DISABLE_OS_PROBER=true
-GRUB_CMDLINE_LINUX="console=ttyS0 net.ifnames=0 mitigations=off {arguments}"
+GRUB_CMDLINE_LINUX="console={console} net.ifnames=0 mitigations=off {arguments}"
 """
 # docker starts when its socket is first used: a boot takes a third of the time without it. The
 # timers would hold dpkg's lock, or the processor, when a test doesn't expect it.
@@ -102,10 +104,13 @@ def make_tree(recipe: Recipe, tree: Path, public_key: str) -> None:
     Raises:
         CommandFailedError: apt or pip failed.
     """
-    debian_tree(recipe.suite, tree)
+    debian_tree(recipe.suite, tree, machine=recipe.machine)
     for name, text in _FILES.items():
         _write(tree / name, text)
-    _write(tree / "etc/default/grub", _GRUB.format(arguments=recipe.kernel_arguments))
+    _write(
+        tree / "etc/default/grub",
+        _GRUB.format(console=CONSOLES[recipe.machine], arguments=recipe.kernel_arguments),
+    )
     _write(tree / "root/.ssh/authorized_keys", public_key)
     (tree / "root/.ssh").chmod(0o700)
     _install_packages(recipe, tree)
@@ -123,8 +128,9 @@ def _write(path: Path, text: str) -> None:
 
 
 def _install_packages(recipe: Recipe, tree: Path) -> None:
-    preseed = "grub-pc grub-pc/install_devices_empty boolean true"
-    within(tree, f"echo '{preseed}' | debconf-set-selections")
+    if "grub-pc" in recipe.packages:
+        preseed = "grub-pc grub-pc/install_devices_empty boolean true"
+        within(tree, f"echo '{preseed}' | debconf-set-selections")
     install(recipe.suite, tree, recipe.packages, sources=apt_sources(recipe.suite))
 
 
@@ -140,6 +146,8 @@ def _make_environment(recipe: Recipe, tree: Path) -> None:
     within(tree, f"python3 -m venv --without-pip {VENV}")
     packages = tree / VENV[1:] / f"lib/python{recipe.python}/site-packages"
     wheels = ["--only-binary=:all:", f"--python-version={recipe.python}"]
+    wheels += [f"--platform=manylinux_2_{minor}_{recipe.machine}" for minor in (28, 17)]
+    wheels += [f"--platform=manylinux2014_{recipe.machine}"]
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile"]
     run([*pip, "--target", packages, *wheels, *recipe.requirements()])
     within(tree, f"python3 -m compileall -q {VENV}/lib /usr/lib/python{recipe.python}")

@@ -170,7 +170,7 @@ def test_a_base_image_is_made_from_the_archive_and_tidy(
     assert "--keyring=/keys.gpg" in debootstrap
     assert debootstrap[-1] == "http://mirror/debian"
     assert not Path(debootstrap[-2]).parent.exists()
-    with tarfile.open(fileobj=io.BytesIO(engine.loaded)) as archive:
+    with tarfile.open(fileobj=io.BytesIO(engine.loaded[0])) as archive:
         config = json.load(archive.extractfile("config.json") or io.BytesIO())
         with tarfile.open(fileobj=archive.extractfile("layer.tar")) as layer:
             names = layer.getnames()
@@ -295,7 +295,7 @@ def test_a_base_image_is_made_by_dnf_with_the_keys_that_are_named(
     assert "chroot" in taken[2]
     assert "--importdb" in taken[2]
     assert not folder.exists()
-    with tarfile.open(fileobj=io.BytesIO(engine.loaded)) as archive:
+    with tarfile.open(fileobj=io.BytesIO(engine.loaded[0])) as archive:
         config = json.load(archive.extractfile("config.json") or io.BytesIO())
         with tarfile.open(fileobj=archive.extractfile("layer.tar")) as layer:
             names = layer.getnames()

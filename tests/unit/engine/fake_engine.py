@@ -31,7 +31,7 @@ class FakeEngine(Engine):
         conversation: What a build or pull says.
         result: What a build leaves behind; taken up when its conversation ends.
         calls: What was asked of it.
-        loaded: The last archive that was loaded.
+        loaded: The archives of images that were loaded.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class FakeEngine(Engine):
         self.conversation: Iterable[Message] = ()
         self.result: Image | None = None
         self.calls: list[str] = []
-        self.loaded = b""
+        self.loaded: list[bytes] = []
 
     def close(self) -> None:
         pass
@@ -89,7 +89,7 @@ class FakeEngine(Engine):
         yield from self.conversation
 
     def load(self, archive: IO[bytes]) -> None:
-        self.loaded = archive.read()
+        self.loaded.append(archive.read())
         if self.result is not None:
             self.have(self.result)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -148,15 +149,14 @@ class EngineWithBase(FakeEngine):
 
     def __init__(self, *, has_base: bool = True) -> None:
         super().__init__()
-        self.loaded: list[bytes] = []
         if has_base:
             self.have(Image(PIN.base.digest, ("debian:bookworm",), size=10))
 
     def save(self, image_id: str) -> Iterator[bytes]:
         yield f"saved {image_id}".encode()
 
-    def load(self, archive: BytesIO) -> None:  # type: ignore[override] # any stream
-        self.loaded.append(archive.read())
+    def load(self, archive: IO[bytes]) -> None:
+        super().load(archive)
         self.have(Image(PIN.base.digest, ("debian:bookworm",), size=10))
 
 
