@@ -329,6 +329,7 @@ def test_a_driver_that_fails_for_the_next_kernel_leaves_the_running_one_alone(
     assert _apply(provision, made_up)["status"]["state"] == "ready"
 
 
+@pytest.mark.nightly
 def test_an_engine_that_is_restarted_in_a_build_is_waited_for(
     provision: Provision, made_up: AgentHost, engine: Engine
 ) -> None:

@@ -142,6 +142,7 @@ def _fail(stream: BuildStream) -> BuildError:
     raise AssertionError(stream.error)
 
 
+@pytest.mark.nightly
 def test_an_engine_that_dies_in_mid_build_is_reported_and_the_next_build_finishes(
     engine: Engine, tmp_path: Path
 ) -> None:

@@ -189,6 +189,7 @@ def test_the_others_of_a_batch_that_fails_are_finished(
     assert second("test", "-e", "/opt/provision", check=False).returncode != 0
 
 
+@pytest.mark.nightly
 def test_a_host_that_lost_its_connection_is_finished_by_the_next_run(
     pair: tuple[SshHost, SshHost], settings: dict[str, Any], tmp_path: Path
 ) -> None:
