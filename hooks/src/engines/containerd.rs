@@ -11,8 +11,12 @@ use super::toml_text::{self, get, get_table, get_text, parse, table};
 use super::{FileHistory, Result, RuntimeEntry};
 
 /// The name of containerd's CRI plugin, by the version of the configuration.
-const PLUGINS: [(i64, &str); 3] =
-    [(1, "cri"), (2, "io.containerd.grpc.v1.cri"), (3, "io.containerd.cri.v1.runtime")];
+const PLUGINS: [(i64, &str); 4] = [
+    (1, "cri"),
+    (2, "io.containerd.grpc.v1.cri"),
+    (3, "io.containerd.cri.v1.runtime"),
+    (4, "io.containerd.cri.v1.runtime"), // of containerd 2.3
+];
 /// The version of a new file: every containerd since 1.3 reads it.
 const NEW: i64 = 2;
 const BUILT_IN: &str = "runc";
@@ -116,7 +120,7 @@ pub fn look(text: &str, name: &str) -> Result<Outlook> {
         2 if list("imports").next().is_some() => found.notes.push(
             "containerd 1 takes the whole section of CRI from the last file of `imports` that has one".to_owned(),
         ),
-        3 => {
+        3 | 4 => {
             let folders = list("imports").filter_map(|pattern| pattern.strip_suffix("/*.toml"));
             let mut folders = folders.filter(|folder| folder.starts_with('/'));
             found.import_folder = folders.next().map(PathBuf::from);
@@ -136,7 +140,7 @@ fn plugin_of(version: i64) -> Result<&'static str> {
     let mut known = PLUGINS.iter();
     let found = known.find(|(number, _)| *number == version);
     found.map(|(_, plugin)| *plugin).ok_or_else(|| {
-        format!("its version is {version}, and only the versions 1, 2 and 3 can be changed")
+        format!("its version is {version}, and only the versions 1 to 4 can be changed")
     })
 }
 

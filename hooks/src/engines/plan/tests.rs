@@ -82,6 +82,7 @@ fn every_engine_and_every_kind_of_file() {
                 Some(V3),
                 Some("version = 2\n"),
                 Some("version=3"),
+                Some("version = 4\n"),
             ],
         ),
         (Engine::Crio, &[None, Some("# x\n"), cri]),
@@ -298,7 +299,7 @@ proptest! {
 
     #[test]
     fn a_runtime_is_added_to_any_file_of_containerd_and_removed(
-        version in 2..4_i64,
+        version in 2..5_i64,
         runtimes in prop::collection::btree_set("[a-z]{1,3}", 0..3),
         default in prop::option::of("[a-z]{1,3}"),
         (comment, is_default, cdi) in ("[ -~]{0,9}", any::<Option<bool>>(), any::<Option<bool>>()),
