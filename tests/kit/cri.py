@@ -5,40 +5,29 @@ Debian has no client of it. The messages are compiled from Kubernetes' own api.p
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
-from kit.go_modules import go_module
+from kit.protos import messages_and_services
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["Cri", "CriError"]
 
-_CRI_API = ("v0.34.0", "h1:erzXelLqzDbNdryR7eVqxmR/1JfQeurE9U+HdKTgSpU=")
-_PROTO = "pkg/apis/runtime/v1/api.proto"
+_INTERFACE = (
+    "k8s.io/cri-api",
+    "v0.34.0",
+    "h1:erzXelLqzDbNdryR7eVqxmR/1JfQeurE9U+HdKTgSpU=",
+    "pkg/apis/runtime/v1/api.proto",
+)
 _TIMEOUT_S = 180
 
 
 class CriError(Exception):
     """containerd refused; the message is what Kubernetes would show of it."""
-
-
-@cache
-def _interface() -> tuple[Any, Any]:
-    """The messages and the services."""
-    folder = str(go_module("k8s.io/cri-api", *_CRI_API))
-    # grpc looks for it where modules are.
-    sys.path.append(folder)
-    try:
-        messages, services = grpc.protos_and_services(_PROTO)
-    finally:
-        sys.path.remove(folder)
-    return messages, services
 
 
 @dataclass
@@ -59,7 +48,7 @@ class Cri:
         Raises:
             CriError: containerd could not.
         """
-        messages, services = _interface()
+        messages, services = messages_and_services(*_INTERFACE)
         self._channel = grpc.insecure_channel(f"unix://{self.socket}")
         self._runtime = services.RuntimeServiceStub(self._channel)
         # The host's network, so that no network plugin is wanted.
@@ -105,7 +94,7 @@ class Cri:
         return said.decode()
 
     def _call(self, method: str, **request: Any) -> Any:  # noqa: ANN401 - as generated
-        messages, _ = _interface()
+        messages, _ = messages_and_services(*_INTERFACE)
         message = getattr(messages, f"{method}Request")(**request)
         try:
             return getattr(self._runtime, method)(message, timeout=_TIMEOUT_S, wait_for_ready=True)

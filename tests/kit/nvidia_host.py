@@ -23,7 +23,15 @@ if TYPE_CHECKING:
 
     from kit.podman import Podman
 
-__all__ = ["LIBRARIES", "LIBRARY_FOLDER", "REPORT", "NvidiaHost", "nvidia_host", "uuids"]
+__all__ = [
+    "LIBRARIES",
+    "LIBRARY_FOLDER",
+    "REPORT",
+    "NvidiaHost",
+    "add_driver",
+    "nvidia_host",
+    "uuids",
+]
 
 LIBRARY_FOLDER = "/usr/lib/x86_64-linux-gnu"
 # What a container with all of it lists.
@@ -81,8 +89,19 @@ def nvidia_host(folder: Path, facts: dict[str, Any] = FACTS) -> NvidiaHost:
     programs.mkdir(parents=True)
     shutil.copy2(DECORATOR, programs / "oci-decorator")
     host = Host(folder / "host", folder / "config.toml")
+    add_driver(host, facts)
+    (host.root / "etc/cdi").mkdir(parents=True)
+    write_runtime_config(host.config, host.config_dir, root=host.root)
+    settings = layer / "etc/oci-decorator/config.toml"
+    settings.parent.mkdir(parents=True)
+    shutil.copy2(host.config, settings)
+    return NvidiaHost(folder, layer, host)
+
+
+def add_driver(host: Host, facts: dict[str, Any] = FACTS) -> None:
+    """Put NVIDIA's driver onto a host: its files, nodes, vendor file, and facts about its GPUs."""
     smi = host.root / "usr/bin/nvidia-smi"
-    smi.parent.mkdir(parents=True)
+    smi.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy2(nvidia_smi(), smi)
     smi.chmod(0o755)
     make_library(host.root / LIBRARY_FOLDER[1:], "NODES", facts=facts)
@@ -91,14 +110,8 @@ def nvidia_host(folder: Path, facts: dict[str, Any] = FACTS) -> NvidiaHost:
     stand_in(host, {"inventory": {**vendor["inventory"], "parts": parts}})
     host.write_vendor("nvidia", vendor)
     written = host.root / "run/oci-decorator/devices/nvidia.json"
-    written.parent.mkdir(parents=True)
+    written.parent.mkdir(parents=True, exist_ok=True)
     written.write_text(json.dumps(facts))
-    (host.root / "etc/cdi").mkdir(parents=True)
-    write_runtime_config(host.config, host.config_dir, root=host.root)
-    settings = layer / "etc/oci-decorator/config.toml"
-    settings.parent.mkdir(parents=True)
-    shutil.copy2(host.config, settings)
-    return NvidiaHost(folder, layer, host)
 
 
 def _vendor(facts: dict[str, Any]) -> dict[str, Any]:
