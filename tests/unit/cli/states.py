@@ -6,6 +6,7 @@ import tarfile
 from collections.abc import Callable
 
 from kit.host_tree import DRIVER, KERNEL, NEXT, HostTree
+from kit.kept_host import have_kept_host
 from provision.fleet.matrix import results
 from provision.fleet.matrix.cells import Cell, Column, Row
 from provision.fleet.matrix.results import Results, matrix_folder, result_of
@@ -369,6 +370,7 @@ STATES: dict[str, State] = {
     "broken recipe": _broken_recipe,
     "units": lambda _host, run: run("units", "install"),
     "units of a package": _packaged_units,
+    "left by 0.1.0": lambda host, _run: have_kept_host(host, "0.1.0"),
     "broken state": _broken_state,
     "state of a newer provision": _state_of_a_newer,
 }

@@ -452,6 +452,21 @@ _ROWS: list[Row] = [
         {"problems": [{"file": "{root}/srv/drivers/broken/driver.toml"}]},
         set(),
     ),
+    # A host as a release left it: nothing is built, loaded or switched, and all of it works. That
+    # its files were unpacked here gives them another fingerprint.
+    ("left by 0.1.0", "status --check", 0, _state("ready"), set()),
+    ("left by 0.1.0", "plan", 0, _NO_ACTIONS, set()),
+    ("left by 0.1.0", "apply", 0, _applied("ready"), {"state", "status"}),
+    ("left by 0.1.0", "apply --boot", 0, _applied("ready"), {"state", "status"}),
+    ("left by 0.1.0", "verify demo", 0, {"findings": []}, set()),
+    ("left by 0.1.0", "gc", 0, {"artifacts": []}, set()),
+    (
+        "left by 0.1.0",
+        "rollback demo",
+        0,
+        _applied("ready", "unload", "activate", "load"),
+        {"in use", "previous", "kernels", "state", "vendor file", "modules", "status"},
+    ),
     # Units and the vendor file.
     ("units", "units install", 0, _UNCHANGED, set()),
     ("units", "units remove", 0, _DONE, {"units", "store"}),

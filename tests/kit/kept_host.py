@@ -1,0 +1,54 @@
+"""A host as a release left it, which later ones read: `python -m kit.kept_host VERSION` keeps one.
+
+Run it with the code of that release, once; the files are never made again.
+"""
+
+from __future__ import annotations
+
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+from kit.cache import REPOSITORY
+from kit.host_tree import KERNEL, NEXT, HostTree
+from kit.process import run
+
+__all__ = ["have_kept_host"]
+
+_FOLDER = REPOSITORY / "tests/data/kept-hosts"
+# All but what `HostTree` makes anew, and what names the folder that it was in.
+_KEPT = ("etc", "lib", "proc/modules", "proc/sys", "srv", "sys", "usr", "var")
+
+
+def have_kept_host(host: HostTree, version: str) -> None:
+    """Lay out a host on which a release has two versions of a driver, and the next kernel's."""
+    run(["tar", "-C", host.root, "-xpJf", _FOLDER / f"{version}.tar.xz"])
+    host.add_kernel(NEXT)
+
+
+def _keep(version: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        host = HostTree.make(Path(folder))
+        host.want()
+        host.offer()
+        _apply(host)
+        host.add_kernel(NEXT)
+        for kernel in (KERNEL, NEXT):
+            host.offer("2.0", kernel=kernel)
+        host.want(version="2.0")
+        _apply(host)
+        _FOLDER.mkdir(exist_ok=True)
+        with tarfile.open(_FOLDER / f"{version}.tar.xz", "x:xz") as archive:
+            for name in _KEPT:
+                if (host.root / name).exists():
+                    archive.add(host.root / name, arcname=name)
+
+
+def _apply(host: HostTree) -> None:
+    program = Path(sys.executable).parent / "provision"
+    run([program, "apply", "--root", host.root], env=host.environment)
+
+
+if __name__ == "__main__":
+    _keep(sys.argv[1])
