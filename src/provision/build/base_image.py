@@ -319,7 +319,8 @@ def _pack(tree: Path, archive: Path, request: BaseRequest, maker: str) -> None:
         ) from error
     with layer.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    now = datetime.now(UTC).isoformat()
+    # With a Z: Docker 20.10 takes another spelling of the same time for another time.
+    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     config = {
         "architecture": names_of(request.architecture).go,
         "os": "linux",
