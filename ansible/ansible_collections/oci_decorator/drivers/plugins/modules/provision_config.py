@@ -125,6 +125,18 @@ options:
           generate:
             description: Whether the units write them at boot and when drivers change.
             type: bool
+      kubernetes:
+        description: What a node of a cluster says of itself, by Node Feature Discovery.
+        type: dict
+        suboptions:
+          labels:
+            description: What its labels begin with.
+            type: str
+          gates:
+            description:
+              - Labels that are V(false) while a driver does not work, by their names; the values are drivers, such as
+                V(nvidia) for C(nvidia.com/gpu.deploy.operands).
+            type: dict
       metrics:
         description: Where the agent writes metrics.
         type: dict
