@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 
     from kit.engine import Engine
 
-# Minutes: packages of four Pythons are downloaded, packed twice, and installed on three distros.
-pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
+# Minutes: packages of four Pythons and two architectures are downloaded, packed twice, and
+# installed on three distros.
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(12)]
 
 _RELEASED = (
     *("provision-*.whl", "provision-*.tar.gz", "oci_decorator-drivers-*.tar.gz"),
@@ -199,9 +200,9 @@ def el(
         found = (release / "repository/provision.repo").read_text()
         assert f"baseurl={repository}/rpm/" in found
         host.write("/etc/yum.repos.d/provision.repo", found)
-        # Of the distro's bash, which is Debian's here.
+        # Of what the distro itself has: its bash, which is Debian's here, and skopeo.
         (folder / "empty").mkdir()
-        shell = Rpm("stand-in-sh", "1", "1", noarch=True, provides=("/bin/sh",))
+        shell = Rpm("stand-in-sh", "1", "1", noarch=True, provides=("/bin/sh", "skopeo"))
         packages: list[str | Path] = ["oci-decorator", "provision"]
         packages.append(write_rpm(shell, folder / "empty", folder))
         words = ("--setopt=install_weak_deps=False", "--setopt=localpkg_gpgcheck=0")

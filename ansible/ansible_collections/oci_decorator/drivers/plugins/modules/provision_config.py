@@ -134,8 +134,8 @@ options:
             type: str
           gates:
             description:
-              - Labels that are V(false) while a driver does not work, by their names; the values are drivers, such as
-                V(nvidia) for C(nvidia.com/gpu.deploy.operands).
+              - Labels that are V(false) while a driver does not work, by their names. The values
+                are drivers, such as V(nvidia) for C(nvidia.com/gpu.deploy.operands).
             type: dict
       metrics:
         description: Where the agent writes metrics.
