@@ -191,7 +191,7 @@ def _says(screen: Screen, client: Client, image: str, flag: str, program: Progra
         screen.check(real.returncode == 0, f"with {flag}=all, {name} runs", real.output)
         return
     real = client.run(screen, flags, image, *program.about, excerpt=_first_line)
-    runs = real.returncode == 0 and real.output.startswith(program.says)
+    runs = real.returncode == 0 and program.says in real.output
     screen.check(runs, f"with {flag}=all, the driver's own {name} runs", real.output)
     screen.say(f"With {program.hardware}, {name} would list it here; this machine has none.")
 
@@ -201,7 +201,7 @@ def _has_driver(program: Program) -> bool:
 
 
 def _first_line(output: str) -> str:
-    return output.partition("\n")[0]
+    return output.lstrip().partition("\n")[0]
 
 
 def _about(library: str, output: str) -> str:
