@@ -251,14 +251,6 @@ def test_rollback_brings_module_and_library_back_and_stays(host: ManagedGuest) -
     assert host.duo() == f"module {DUO_BROKEN} library {DUO_BROKEN}"
 
 
-def test_after_a_reboot_it_is_still_so(host: ManagedGuest) -> None:
-    host.guest.reboot()
-    log = host.boot_log()
-    _assert_serves(host, DUO_BROKEN)
-    host.wait_for_services()
-    assert host.status(DUO)["state"] == "ready", log
-
-
 def test_what_only_a_removed_kernel_needed_goes(host: ManagedGuest) -> None:
     gone = host.artifact(DUO, f"kernels/{OLD_KERNEL}")
     host.guest(f"{APT} purge linux-image-{OLD_KERNEL}", timeout_s=APT_WITHIN_S)
