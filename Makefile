@@ -68,7 +68,6 @@ test-nightly: engines build ## What `make test` leaves out (root, hours); SHARE=
 
 packages-test: engines build ## The packages of a release on bare Debian 12 and 13 (root)
 	@.ci/setup dist
-	@$(MAKE) foreign
 	$(PYTEST) tests/engine/test_packages.py -k 'not rpm'
 
 engine-test: engines build

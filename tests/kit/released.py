@@ -66,6 +66,8 @@ def make_release(folder: Path, engine: Engine, url: str) -> Path:
     """
     need_programs("dpkg-deb", "rpmbuild", "git", "gpg", "apt-ftparchive", "createrepo_c")
     need(DECORATOR.exists(), str(DECORATOR), "make build")
+    # A release is for both architectures.
+    run([REPOSITORY / "hooks/build.sh", "build"], env={"ARCH": "aarch64"}, timeout_s=1200)
     made = folder / "dist"
     with gnupg_home() as home:
         key = Key.make(home, "Releaser")

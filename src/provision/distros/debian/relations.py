@@ -27,7 +27,7 @@ def version_key(version: str) -> VersionKey:
 
     Source: https://www.debian.org/doc/debian-policy/ch-controlfields.html#version
     """
-    from debian.debian_support import Version  # noqa: PLC0415 - 0.1 s that a run with nothing to do doesn't pay
+    from debian.debian_support import Version  # noqa: PLC0415 - 5 % of a run with nothing to do
 
     return Version(version)
 
