@@ -146,9 +146,8 @@ def base_archive(engine: Engine, distro: str, *, machine: str = "x86_64") -> Pat
     """
 
     def make(draft: Path) -> None:
-        before = set(engine.images())
-        have_base(Provision(engine.host), distro, machine=machine)
-        engine.docker("save", "--output", draft, *sorted(set(engine.images()) - before))
+        base = have_base(Provision(engine.host), distro, machine=machine)
+        engine.docker("save", "--output", draft, base["image"])
 
     key = key_of(REPOSITORY / "src/provision/build")
     return cached(f"base-{distro.replace(':', '-')}-{machine}-{key}.tar", make)

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import subprocess
 import time
+from bisect import bisect_left
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,8 +36,8 @@ pytestmark = [pytest.mark.nightly, pytest.mark.minutes(12)]
 
 _OLD = "module 1.0 library 1.0"
 _NEW = "module 2.0 library 2.0"
-# So many of the last copies are from the change itself.
-_CHANGE = 20
+# So many copies on either side of the moment from which a boot finds the new version.
+_AROUND = 10
 # After so many, the next run is tried too.
 _HEALED = 3
 # While a compiler runs on this machine the guest's disk rests; then every step is worth a look.
@@ -183,22 +185,28 @@ def _inspect_patiently(inspector: Guest, copy: Path, *, heal: bool) -> tuple[Fou
 def test_whenever_the_power_goes_a_boot_finds_the_old_or_the_new_driver(
     bookworm_product: Path, copies: list[Path]
 ) -> None:
-    assert len(copies) >= _CHANGE
-    said: list[str] = []
     with guest_of(DEBIAN_12) as inspector:
         inspector.install(bookworm_product)
-        for number, copy in enumerate(copies[-_CHANGE - 1 :]):
+
+        @cache
+        def said(number: int) -> str:
+            copy = copies[number]
             is_healed = number % _HEALED == 0
             found, healed = _inspect_patiently(inspector, copy, heal=is_healed)
             assert (found.boot, found.same, found.whole) == (0, 0, 0), (copy.name, found)
             assert found.said in {_OLD, _NEW}, (copy.name, found)
-            said.append(found.said)
             if is_healed:
                 # The next run ends what was begun, and nothing of the cut one stays.
                 assert healed == [_NEW, "2"], (copy.name, healed)
-    # From some moment on it is the new one, and never the old one again.
-    assert said == sorted(said)
-    assert set(said) == {_OLD, _NEW}
+            return found.said
+
+        numbers = range(len(copies))
+        first = bisect_left(numbers, _NEW, key=said)
+        around = [said(number) for number in numbers[max(0, first - _AROUND) : first + _AROUND]]
+    # From that moment on it is the new one, and never the old one again.
+    assert around == sorted(around)
+    assert set(around) == {_OLD, _NEW}
+    assert len(around) > _AROUND
 
 
 @pytest.mark.parametrize("seconds", [0.7, 2.0])

@@ -234,8 +234,11 @@ class PackageStore:
         return None
 
     def keep_answer(self, key: str, answer: bytes) -> None:
-        """Keep what apt said of an archive."""
-        write_atomic(self._answers / key, answer, mode=0o600)
+        """Keep what apt said of an archive, and that it said so now."""
+        path = self._answers / key
+        write_atomic(path, answer, mode=0o600)
+        # A file that already has this content is not written again.
+        os.utime(path)
 
     @contextmanager
     def solving(self, key: str, progress: Progress) -> Iterator[None]:
