@@ -21,17 +21,14 @@ from kit.process import run
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["BUILDS", "REPOSITORY", "cache_dir", "cached", "key_of", "prune"]
+__all__ = ["BASES", "BUILDS", "REPOSITORY", "cache_dir", "cached", "key_of", "prune"]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# Whatever decides what is in a base image and in an artifact, beside the Pin.
-BUILDS = tuple(
-    REPOSITORY / name
-    for name in (
-        "templates",
-        *(f"src/provision/{part}" for part in ("build", "distros", "engine")),
-    )
-)
+_BUILD = REPOSITORY / "src/provision/build"
+# What makes a base image.
+BASES = (_BUILD / "base_image.py", _BUILD / "bootstrap.py")
+# What decides how an artifact is built, beside its Pin, which has the digest of the templates.
+BUILDS = (_BUILD / "dockerfile.py", _BUILD / "closure.py", _BUILD / "artifact_image.py")
 _LIMIT_BYTES = 3 << 30
 # Another run may be at what was used so lately.
 _IN_USE_S = 2 * 3600

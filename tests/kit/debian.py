@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kit.arm64 import run_foreign_programs
-from kit.cache import REPOSITORY, cache_dir, cached, key_of
+from kit.cache import BASES, cache_dir, cached, key_of
 from kit.engine import Engine
 from kit.process import CommandFailedError, run
 from kit.product import base_archive
@@ -95,9 +95,7 @@ def _base(suite: str, machine: str) -> Path:
         script = 'tar -xOf "$1" "$2" | zstd -q -3 -T0 -o "$3"'
         run(["bash", "-euo", "pipefail", "-c", script, "bash", image, layer, draft])
 
-    return cached(
-        f"tree-{suite}-{machine}-{key_of(REPOSITORY / 'src/provision/build', DEBIAN)}.tar.zst", make
-    )
+    return cached(f"tree-{suite}-{machine}-{key_of(*BASES, DEBIAN)}.tar.zst", make)
 
 
 def install(suite: str, tree: Path, packages: Sequence[str], *, sources: str = "") -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kit.base_image import have_base
-from kit.cache import REPOSITORY, cache_dir, cached, key_of
+from kit.cache import BASES, REPOSITORY, cache_dir, cached, key_of
 from kit.process import Completed, run
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def base_archive(engine: Engine, distro: str, *, machine: str = "x86_64") -> Pat
         base = have_base(Provision(engine.host), distro, machine=machine)
         engine.docker("save", "--output", draft, base["image"])
 
-    key = key_of(REPOSITORY / "src/provision/build")
+    key = key_of(*BASES)
     return cached(f"base-{distro.replace(':', '-')}-{machine}-{key}.tar", make)
 
 
