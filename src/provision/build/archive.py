@@ -49,8 +49,6 @@ class Archive:
     """A distro's archive, as apt reads it.
 
     Attributes:
-        index: What it has.
-        repositories: Its suites, for the distro's solver.
         base: Returns the base image in which apt is asked.
         container: Returns the container in which apt was asked; None: it was not.
     """
@@ -78,20 +76,9 @@ def open_archive(
     """Yield a distro's archive; apt is asked at the first query, in a container that then stays.
 
     Args:
-        settings: The host.
         engine: Connects to the engine; not called without a query.
-        distro: The distro.
-        recipes: The drivers whose packages are asked for.
         words: What is asked for besides, as in ``ArchiveIndex``.
         components: Components that are read besides those that the drivers need.
-        reference: Base image; None: what provision.toml names, or the distro's own.
-        network: Network of the container; None: what provision.toml says.
-        update: Whether to ask although an answer is kept.
-        progress: Receives the progress.
-
-    Raises:
-        NotFoundError: No mirror or keyring is known, or the distro has no such components.
-        UsageError: provision.toml has settings for the distro that it can't have.
     """
     layout = layout_of(distro)
     suites = suites_of(settings, distro)
@@ -143,11 +130,7 @@ def open_market(
     *,
     progress: Progress,
 ) -> Iterator[Market]:
-    """Yield a market with the index of the distro's archive, if it has one of Debian's kind.
-
-    Raises:
-        As ``open_archive``.
-    """
+    """Yield a market with the index of the distro's archive, if it has one of Debian's kind."""
     if not uses_archive(distro):
         yield market
         return
@@ -157,11 +140,7 @@ def open_market(
 
 
 def required_components(recipe: Recipe, distro: DistroPin) -> tuple[str, ...]:
-    """Return the components of a distro's archive that a driver needs besides those always read.
-
-    Raises:
-        NotFoundError: The archive has no such components.
-    """
+    """Return the components of a distro's archive that a driver needs besides those always read."""
     components = components_of(recipe, distros.source_names(distro))
     known = layout_of(distro).components
     foreign = [name for name in components if name not in known]

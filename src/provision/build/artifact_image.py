@@ -43,17 +43,11 @@ class BuildRequest:
     """A build of a Pin.
 
     Attributes:
-        pin: The Pin; it names the image.
-        files: The build context: content by path, or the file that has it; ``Dockerfile`` among
-            them.
         attach: Returns further files of the context, and downloads them if necessary. Called only
             if something is built.
         fetch: Returns the files of the context that a container of the toolchain fetches. Its
             argument returns the id of the toolchain's image, and builds it if necessary.
-        state: Folder for locks and logs.
         build_args: Values that can't change the result: jobs, mirrors, proxies.
-        network: Network of the build containers; None: the engine's default.
-        rebuild: Build although the image exists.
     """
 
     pin: Pin
@@ -76,13 +70,7 @@ class Built:
     """An artifact image that exists now.
 
     Attributes:
-        image: Its name.
-        image_id: The engine's id of it.
-        size: Bytes.
         built: False if it existed already.
-        seconds: How long it took; 0.0 if it existed.
-        steps: How long each instruction took.
-        log: The build's output; None if it existed.
         differing: The modules that differ from those of the replaced image, one line each.
     """
 
@@ -114,13 +102,7 @@ def find(engine: Engine, pin: Pin) -> Image | None:
 
 
 def build(engine: Engine, request: BuildRequest, *, progress: Progress = silent) -> Built:
-    """Build the image of a Pin, unless it exists.
-
-    Raises:
-        BuildError: An instruction of the Dockerfile failed; says why and names the log.
-        NotFoundError: The base image is missing.
-        ProvisionError: The engine failed or the result is not what the Pin says.
-    """
+    """Build the image of a Pin, unless it exists."""
     pin = request.pin
     if not request.rebuild and (image := find(engine, pin)):
         return _existing(engine, pin, image)
@@ -179,7 +161,6 @@ def _toolchain(
     log: IO[str],
     progress: Progress,
 ) -> str:
-    """Return the id of the image with compiler and tools, the first stage of the build."""
     tools = _stage(request, replace(options, target=TOOLS_STAGE))
     return run_build(engine, tools, log, progress).image_id or ""
 
@@ -195,11 +176,6 @@ def _stage(request: BuildRequest, options: BuildOptions) -> EngineBuild:
 
 
 def _checked(engine: Engine, request: BuildRequest, stream: BuildStream, base: Image) -> Image:
-    """Return the new image if it is what the Pin says.
-
-    Raises:
-        ProvisionError: It was built on another base image, or its label is not the Pin.
-    """
     began_with = next((step.layer for step in stream.steps if is_from(step)), None)
     if began_with is not None and not base.id.removeprefix("sha256:").startswith(began_with):
         raise ProvisionError(

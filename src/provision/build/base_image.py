@@ -41,10 +41,6 @@ class BaseRequest:
     """The base image that is asked for.
 
     Attributes:
-        distro: Id of the distro, such as ``debian``.
-        version: Its version, such as ``12``.
-        codename: Its codename, such as ``bookworm``.
-        architecture: As ``uname -m`` prints it.
         reference: ``name:tag`` or ``name@digest`` of another image; None: the distro's own.
         can_be_made: Whether provision can make it from the distro's packages.
         script: debootstrap's script for it; None: the one that has the codename.
@@ -88,12 +84,7 @@ def named_base(request: BaseRequest) -> BasePin | None:
 
 
 def find_base(engine: Engine, request: BaseRequest, *, progress: Progress = silent) -> BasePin:
-    """Return the base image with its digest; pull it if it is neither named by digest nor local.
-
-    Raises:
-        NotFoundError: It is neither here nor in its registry.
-        ProvisionError: It is of another architecture.
-    """
+    """Return the base image with its digest; pull it if it is neither named by digest nor local."""
     named = named_base(request)
     if named is not None:
         return named
@@ -114,11 +105,7 @@ def find_base(engine: Engine, request: BaseRequest, *, progress: Progress = sile
 
 
 def ensure_base(engine: Engine, base: BasePin, *, progress: Progress = silent) -> Image:
-    """Return exactly the image that a Pin names; pull it by its digest if necessary.
-
-    Raises:
-        NotFoundError: The engine can't get an image with that digest.
-    """
+    """Return exactly the image that a Pin names; pull it by its digest if necessary."""
     name, _tag = split_reference(base.image)
     pinned = f"{name}@{base.digest}"
     image = engine.image(base.digest) or engine.image(pinned)
@@ -141,7 +128,6 @@ class Rootfs:
 
     Attributes:
         maker: The program that makes it, and its origin, for messages.
-        fill: Makes and fills the folder; its parent folder has room for temporary files.
         untidy: Folders whose files a base image does not need.
     """
 
@@ -158,19 +144,7 @@ def make_image(
     state: Path,
     progress: Progress = silent,
 ) -> BasePin:
-    """Make a root filesystem and import it as a base image with the name of the request.
-
-    Args:
-        engine: Where it goes.
-        request: The base image.
-        rootfs: Makes its root filesystem.
-        state: Folder for work in progress.
-        progress: Receives the progress.
-
-    Raises:
-        UsageError: The machine can't run programs of that architecture.
-        ProvisionError: It failed.
-    """
+    """Make a root filesystem and import it as a base image with the name of the request."""
     if request.architecture != platform.machine() and not _runs_here(request.architecture):
         raise UsageError(
             f"A base image for {request.architecture} can't be made here: this machine can't run"
@@ -198,17 +172,7 @@ def make_image(
 
 
 def image_of_tree(engine: Engine, tree: Path, request: BaseRequest, maker: str) -> BasePin:
-    """Import a root filesystem; its parent folder needs room for a copy.
-
-    Args:
-        engine: The engine that gets the image.
-        tree: The root filesystem.
-        request: Names the image.
-        maker: The program that made it, for the image's description.
-
-    Raises:
-        ProvisionError: It can't be packed, or the engine failed.
-    """
+    """Import a root filesystem; its parent folder needs room for a copy."""
     archive = tree.parent / "image.tar"
     _pack(tree, archive, request, maker)
     with archive.open("rb") as stream:

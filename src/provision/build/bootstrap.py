@@ -60,7 +60,6 @@ class Mirror:
     """Where debootstrap gets packages.
 
     Attributes:
-        url: Address of the distro's archive.
         keyring: The keys that sign it; None: those that debootstrap knows.
     """
 
@@ -76,20 +75,7 @@ def make_apt_base(
     state: Path,
     progress: Progress = silent,
 ) -> BasePin:
-    """Make a base image with debootstrap and give it the name of the request.
-
-    Args:
-        engine: The engine that gets the image.
-        request: The base image.
-        mirror: The mirror that debootstrap reads.
-        state: Folder for work in progress.
-        progress: Receives each of debootstrap's lines.
-
-    Raises:
-        NotFoundError: debootstrap is not installed.
-        UsageError: The machine can't run programs of that architecture.
-        ProvisionError: It failed.
-    """
+    """Make a base image with debootstrap and give it the name of the request."""
 
     def fill(tree: Path) -> None:
         _debootstrap(tree, request, mirror, progress)
@@ -104,14 +90,9 @@ def _logged_in(mirror: str, folder: Path) -> Iterator[tuple[str, Mapping[str, st
 
     Args:
         mirror: Its address; user and password in it are percent-encoded where they have to be.
-        folder: Gets a temporary home folder, which only its owner can read.
 
     Yields:
         The address without user and password, and variables for debootstrap's environment.
-
-    Raises:
-        UsageError: User or password has a character that the file can't hold.
-        OSError: The folder can't be written.
     """
     parts = urlsplit(mirror)
     if parts.username is None or parts.hostname is None:
@@ -157,9 +138,7 @@ class RpmOrigin:
     """The repositories that a base image is made from.
 
     Attributes:
-        distro: The distro.
         version: The release's name in its repositories (``$releasever``).
-        repositories: Those that provision.toml names; each has its keys.
         configured: The folder with this machine's own repositories, where it is such a host and
             provision.toml names none.
     """
@@ -178,20 +157,7 @@ def make_rpm_base(
     state: Path,
     progress: Progress = silent,
 ) -> BasePin:
-    """Make a base image with this machine's dnf or zypper and give it the name of the request.
-
-    Args:
-        engine: The engine that gets the image.
-        request: The base image.
-        origin: Its repositories.
-        state: Folder for work in progress.
-        progress: Receives each line of the package manager.
-
-    Raises:
-        NotFoundError: The package manager is not installed.
-        UsageError: The machine can't run programs of that architecture.
-        ProvisionError: It failed.
-    """
+    """Make a base image with this machine's dnf or zypper and give it the name of the request."""
 
     def fill(tree: Path) -> None:
         _install(tree, origin, progress)
@@ -276,11 +242,7 @@ def _zypper(tree: Path, origin: RpmOrigin, repositories: Path) -> list[Sequence[
 
 
 def _own_database(tree: Path, database: Path, request: BaseRequest, progress: Progress) -> None:
-    """Convert the package database to that of the distro's own rpm.
-
-    Raises:
-        ProvisionError: The distro's rpm can't read it.
-    """
+    """Convert the package database to that of the distro's own rpm."""
     progress(Note(f"Writing the package database of {request.name}"))
     run(["sh", "-c", _EXPORT, "sh", tree / _DATABASE, database], why="read a package database")
     done = run(

@@ -25,9 +25,6 @@ class Toolchain:
 
     Attributes:
         build: The kernel's build folder; None: it is in a kernel tree.
-        source: The kernel's source folder; None: it is in a kernel tree.
-        command: ``gcc`` or ``clang``.
-        major: The compiler's major version.
         path: Folder of its programs, where that is not on the usual search path.
     """
 
@@ -39,12 +36,7 @@ class Toolchain:
 
 
 def toolchain_of(pin: Pin) -> Toolchain | None:
-    """Return where headers and compiler of a Pin are; None: its compiler is no package.
-
-    Raises:
-        NotFoundError: The data of the distros lack the Pin's distro, kernel or compiler.
-        ProvisionError: Its compiler has no version.
-    """
+    """Return where headers and compiler of a Pin are; None: its compiler is no package."""
     compiler = pin.compiler
     if compiler is None and pin.tree is not None:
         return None
@@ -79,9 +71,6 @@ def closure_files(pin: Pin) -> dict[str, str]:
     """Return the large files of a build context: sha256 by relative path.
 
     Commits are not among them: a container of the toolchain fetches those.
-
-    Raises:
-        NotFoundError: The family's template has no steps for the kind of a source.
     """
     distro = installed_from(pin)
     # A base image that has everything takes no packages.
@@ -104,12 +93,7 @@ def closure_files(pin: Pin) -> dict[str, str]:
 
 
 def runfile_parts(pin: Pin, directory: str) -> dict[str, str]:
-    """Return the files of a build context that are parts of a .run: the part by path.
-
-    Args:
-        pin: The Pin.
-        directory: The folder of the unpacked source in which the modules are built.
-    """
+    """Return the files of a build context that are parts of a .run: the part by path."""
     files = {}
     for source in pin.sources:
         if isinstance(source, RunfileSource):

@@ -47,15 +47,7 @@ def have_parts(
     """Return the parts of a .run by name, made and put into the package store if necessary.
 
     Args:
-        settings: The host.
-        source: The file's part of the Pin.
         fetch: Returns the verified file; called only if its parts are missing.
-        progress: Receives the progress.
-
-    Raises:
-        NotFoundError: The file is nowhere, or a program that unpacks it is missing.
-        ProvisionError: The file is damaged, or not the one of the Pin.
-        OSError: The disk is full.
     """
     key = closure_key(source.model_dump(mode="json", exclude={"url"}))
     store = PackageStore(settings.state)
@@ -110,17 +102,7 @@ def downloaded_files(
     *,
     progress: Progress = silent,
 ) -> dict[str, Path]:
-    """Return the files of a build context that are not rendered, in the package store.
-
-    Args:
-        settings: The host.
-        resolved: The Pin.
-        context: Its context.
-        progress: Receives the downloads.
-
-    Raises:
-        NotFoundError: A package or source is neither in the store nor at any of its addresses.
-    """
+    """Return the files of a build context that are not rendered, in the package store."""
     store = PackageStore(settings.state)
     fetched = _fetched(store, resolved, context.downloads, progress)
     _refuse_damaged(resolved, store)
@@ -169,7 +151,6 @@ def _without_notes(progress: Progress) -> Progress:
 
 
 def _refuse_damaged(resolved: Resolved, store: PackageStore) -> None:
-    """Refuse a kernel tree that is damaged in the package store."""
     damaged = [path for path in resolved.attached.values() if not store.whole(path.name)]
     if damaged:
         raise NotFoundError(

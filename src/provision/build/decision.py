@@ -81,9 +81,7 @@ class Decision:
     """All inputs of a build except the base image and the packages, which need an engine.
 
     Attributes:
-        pin: Makes the Pin from these two.
         tools: Packages that the build needs besides those of every build, by Debian's names.
-        urls: Addresses of the packages that are the driver's source, by sha256.
     """
 
     pin: Callable[[BasePin, Solved], Pin]
@@ -104,17 +102,9 @@ def decide(
     What does not exist is refused with that reason, with or without an engine.
 
     Args:
-        request: The kernel, and the version and flavour that were asked for.
-        target: The driver, and the distro, templates and tree that it is built with.
         index: The archive of the distro, with the components that the recipe names; None: it has no
             archive of Debian's kind.
         is_complete: Whether the index has every kernel that the solver may find.
-        published_sum: Returns the sha256 that a vendor publishes for a file.
-
-    Raises:
-        NotFoundError: An unknown version, flavour or kernel, or one that the driver is not known
-            to build on; or its source is not packaged, or another distro's.
-        UsageError: The kernel's name is not valid.
     """
     recipe = target.entry.recipe
     flavour = chosen_flavour(recipe, request.flavour)
@@ -140,11 +130,6 @@ def decide(
 def _pin_maker(
     target: BuildTarget, kernel: KernelPin, offer: Offer, sources: tuple[Source, ...]
 ) -> Callable[[BasePin, Solved], Pin]:
-    """Return a function that makes the Pin of an offer from a base image and packages.
-
-    Raises:
-        ProvisionError: The version can't be pinned.
-    """
     recipe, tree = target.entry.recipe, target.tree
     with refusing(f"The version {offer.version} of '{recipe.name}' can't be pinned."):
         driver = DriverPin(name=recipe.name, version=offer.version, flavour=offer.variant.flavour)
@@ -175,15 +160,8 @@ def decide_in_image(
     """Decide all inputs except a base image that has the compiler and all tools.
 
     Args:
-        request: The kernel, and the version and flavour that were asked for.
         target: The driver, with the kernel's tree and distro. Its source is not a package, because
             the image has no archive.
-        published_sum: As in ``decide``.
-
-    Raises:
-        NotFoundError: An unknown version or flavour, a kernel that the driver is not known to
-            build on, or a driver whose source is packages.
-        UsageError: The kernel's name is not valid.
     """
     recipe, distro = target.entry.recipe, target.distro
     serving = [source for source in recipe.sources if source.fits(source_names(distro))]

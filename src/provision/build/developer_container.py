@@ -41,15 +41,8 @@ def make_developer_image(
     """Make an image of a developer container.
 
     Args:
-        engine: The engine that gets the image.
-        request: Names the image.
         packed: ``flatcar_developer_container.bin.bz2``, whose signature was verified.
         state: Folder for work in progress, which takes some 6 GB.
-        progress: Receives the progress.
-
-    Raises:
-        NotFoundError: sfdisk or debugfs is not installed.
-        ProvisionError: The file is damaged, or has an unknown layout.
     """
     with scratch(state, "developer", progress=progress) as folder:
         progress(Note(f"Unpacking {packed.name}"))
@@ -77,10 +70,6 @@ def copy_root(disk: Path, tree: Path) -> None:
     """Copy the files of a disk's root partition into a new folder.
 
     It is the partition called ROOT, else the largest.
-
-    Raises:
-        NotFoundError: sfdisk or debugfs is not installed.
-        ProvisionError: The disk has no partition table, or its root no file system that is known.
     """
     why = "read the developer container's disk"
     table = json.loads(run(["sfdisk", "--json", disk], why=why).stdout)["partitiontable"]
@@ -112,14 +101,7 @@ _FINGERPRINT = "F88CFEDEFF29A5B4D9523864E25D9AED0593B34A"
 def ensure_developer_image(
     settings: Settings, engine: Engine, request: BaseRequest, *, progress: Progress = silent
 ) -> BasePin:
-    """Return the developer container of a release as an image, which is made if it is missing.
-
-    Raises:
-        UsageError: The version is not valid.
-        NotFoundError: There is no such release, or the key that signs them is not on the host.
-        SignatureError: The file is not signed by that key.
-        ProvisionError: A download failed, or the file is damaged.
-    """
+    """Return the developer container of a release as an image, which is made if it is missing."""
     # It becomes part of an address and of a file's name.
     if not _VERSION.fullmatch(request.version):
         raise UsageError(

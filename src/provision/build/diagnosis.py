@@ -30,10 +30,7 @@ class SourceError:
     """An error that the compiler reports.
 
     Attributes:
-        file: The file as the compiler names it.
         line: Line number; None for an unresolved symbol.
-        text: Its message.
-        excerpt: The source text that the compiler shows with it.
     """
 
     file: str
@@ -51,9 +48,6 @@ class BuildFailure:
     """What is known of a failed build besides its message.
 
     Attributes:
-        steps: The instructions that were run; the last one failed, if one did.
-        source_errors: The errors of the compiler.
-        log: The file with the whole output.
         is_outside: Whether the cause is neither the driver nor its Pin, but a full disk or a
             network that fails. Other builds would fail alike.
         exit_code: ``NOT_FOUND`` where the driver itself says that it is not for the kernel.
@@ -98,13 +92,7 @@ class BuildError(ProvisionError):
 
 
 def build_error(pin: Pin, stream: BuildStream, log: Path) -> BuildError:
-    """Return the error of a failed build.
-
-    Args:
-        pin: The Pin that was built.
-        stream: The output of the engine.
-        log: The file with the whole output.
-    """
+    """Return the error of a failed build."""
     step = stream.steps[-1] if stream.steps else None
     lines = list(step.lines) if step else []
     where = f"Step {step.number}/{stream.total}: {_short(step.instruction)}" if step else ""
@@ -167,7 +155,6 @@ def _excerpt(following: Sequence[str]) -> tuple[str, ...]:
 
 
 def _compile_error(pin: Pin, failure: BuildFailure, details: str) -> BuildError:
-    """Return the error of a build in which the compiler refused the source."""
     first = failure.source_errors[0]
     place = first.file if first.line is None else f"{first.file} line {first.line}"
     number = len(failure.source_errors)
@@ -185,7 +172,6 @@ def _compile_error(pin: Pin, failure: BuildFailure, details: str) -> BuildError:
 
 
 def _step_error(pin: Pin, failure: BuildFailure, lines: Sequence[str], details: str) -> BuildError:
-    """Return the error of a build in which another step failed, with its cause if it is known."""
     found = cause_of(lines)
     if found is None:
         return BuildError(

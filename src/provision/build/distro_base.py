@@ -34,15 +34,7 @@ def ensure_distro_base(
     from the developer container of the release.
 
     Args:
-        settings: The host.
         engine: Connects to the engine; not called for an image that is named by its digest.
-        request: The image.
-        progress: Receives the progress.
-
-    Raises:
-        NotFoundError: It can't be made; or the program that makes it, or the repositories for it,
-            are missing.
-        ProvisionError: It could not be made, or is of another architecture.
     """
     if (named := named_base(request)) is not None:
         return named

@@ -80,14 +80,7 @@ class ImportRequest:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A recipe that was made.
-
-    Attributes:
-        draft: The recipe, and what an author has to check.
-        conf: The dkms.conf, evaluated for the kernel.
-        kernel: That kernel.
-        file: The driver.toml that was written, if one was.
-    """
+    """A recipe that was made."""
 
     draft: Draft
     conf: DkmsConf
@@ -102,19 +95,7 @@ def import_dkms(
     *,
     progress: Progress = silent,
 ) -> Imported:
-    """Write the recipe of a driver whose source has a dkms.conf.
-
-    Args:
-        settings: The host.
-        engine: Connects to the engine in whose container the dkms.conf is evaluated.
-        request: The source.
-        progress: Receives the progress.
-
-    Raises:
-        NotFoundError: There is no such package, folder or file, or no base image.
-        UsageError: The source has no valid dkms.conf, or the driver's folder exists already.
-        ProvisionError: The source can't be downloaded or unpacked, or the engine failed.
-    """
+    """Write the recipe of a driver whose source has a dkms.conf."""
     distro = choose_distro(settings, request.distro)
     kernel = _kernel(settings, request)
     with _source(settings, engine, request, distro, progress) as (path, origin):
@@ -214,11 +195,7 @@ def _downloaded(url: str, folder: Path, progress: Progress) -> Found:
 
 
 def _check_size(url: str, archive: Path) -> None:
-    """Refuse an archive that is too large when unpacked, before a file of it is written.
-
-    Raises:
-        ProvisionError: It is too large.
-    """
+    """Refuse an archive that is too large when unpacked, before a file of it is written."""
     size = 0
     # The unpacker reports damaged files and files that are no archives.
     with suppress(*_NO_ARCHIVE):

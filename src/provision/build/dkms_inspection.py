@@ -39,14 +39,7 @@ _UNPACK = {
 
 @dataclass(frozen=True, slots=True)
 class SourceToInspect:
-    """A source with a dkms.conf.
-
-    Attributes:
-        path: A Debian package, or the folder of the unpacked source.
-        name: Its name in messages.
-        kernel: The kernel's release that the dkms.conf is evaluated for.
-        architecture: As ``uname -m`` prints it.
-    """
+    """A source with a dkms.conf."""
 
     path: Path
     name: str
@@ -61,9 +54,6 @@ class Inspected:
     Attributes:
         variables: The variables of the dkms.conf, for
             ``provision.sources.dkms_conf.parse_variables``.
-        conf: Path of the dkms.conf in the source.
-        unset: Variables that it uses and nothing sets.
-        licences: The licences that its files and modules name.
         pci: PCI devices that are named by numbers: vendor and device, four digits each.
     """
 
@@ -82,19 +72,7 @@ def inspect_source(
     state: Path,
     progress: Progress = silent,
 ) -> Inspected:
-    """Evaluate a dkms.conf in a container of a base image.
-
-    Args:
-        engine: Runs the container.
-        base: The base image.
-        source: The source.
-        state: Folder for locks.
-        progress: Receives the progress.
-
-    Raises:
-        UsageError: There is no dkms.conf, or it can't be evaluated; says why.
-        ProvisionError: The source is too large, or the engine failed.
-    """
+    """Evaluate a dkms.conf in a container of a base image."""
     file = _PACKAGE if source.path.is_file() else _SOURCE
     script = (templates_dir() / "dkms/dkms.bash").read_bytes()
     files = {"dkms.bash": script, file: _bytes(source)}
@@ -120,11 +98,7 @@ def inspect_source(
 
 
 def _bytes(source: SourceToInspect) -> bytes:
-    """Return the package, or a tar file of the folder without what git keeps.
-
-    Raises:
-        ProvisionError: It is too large.
-    """
+    """Return the package, or a tar file of the folder without what git keeps."""
     if source.path.is_file():
         if source.path.stat().st_size > MAX_BYTES:
             raise _too_large(source)

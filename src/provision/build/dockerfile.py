@@ -59,11 +59,7 @@ class RenderedContext:
         return self.files["Dockerfile"].decode()
 
     def write(self, directory: Path) -> None:
-        """Write the rendered files below a folder; files of other names there stay.
-
-        Raises:
-            OSError: The folder can't be written.
-        """
+        """Write the rendered files below a folder; files of other names there stay."""
         for name, content in self.files.items():
             write_atomic(directory / name, content)
 
@@ -126,18 +122,7 @@ def render(
     templates: Templates,
     patches: Mapping[str, bytes],
 ) -> RenderedContext:
-    """Render the build context of a Pin.
-
-    Args:
-        pin: The Pin.
-        recipe: The driver's recipe, as it was when the Pin was made.
-        templates: The templates of the Pin's distro, as they were when the Pin was made.
-        patches: Contents of the Pin's patches, by file name.
-
-    Raises:
-        ProvisionError: The recipe, the templates or a patch is not what the Pin was made from.
-        UsageError: A value of the recipe can't go into a Dockerfile.
-    """
+    """Render the build context of a Pin."""
     _check(pin, recipe, templates, patches)
     variant = _variant(pin, recipe)
     text = _dockerfile(pin, variant, templates, recipe)

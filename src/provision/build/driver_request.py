@@ -73,7 +73,6 @@ class DriverRequest(RequestOptions):
     """A request for a driver, on a kernel of some host.
 
     Attributes:
-        driver: Its name in the catalogue.
         prefer: A version to keep as long as that is possible; None: the newest is taken.
     """
 
@@ -100,7 +99,6 @@ class BuildSettings:
 
     Attributes:
         jobs: Compilers at once; None: what provision.toml says, or one a processor.
-        rebuild: Build although the image exists.
     """
 
     jobs: int | None = None
@@ -108,11 +106,7 @@ class BuildSettings:
 
 
 def own_kernel(settings: Settings, facts: Facts) -> str:
-    """Return the kernel of the host.
-
-    Raises:
-        NotFoundError: It has none.
-    """
+    """Return the kernel of the host."""
     if facts.kernel is None:
         raise NotFoundError(
             f"There is no kernel under '{settings.root}'.",
@@ -122,11 +116,7 @@ def own_kernel(settings: Settings, facts: Facts) -> str:
 
 
 def choose_distro(settings: Settings, name: str | None) -> DistroPin:
-    """Return the distro of a name, else that of provision.toml, else the host's.
-
-    Raises:
-        NotFoundError: It is not supported.
-    """
+    """Return the distro of a name, else that of provision.toml, else the host's."""
     named = name or settings.config.kernel_distro
     if named is None:
         distro = read_facts(settings.root).distro
@@ -146,16 +136,7 @@ def packaged_distro(settings: Settings, name: str | None, kernel: str) -> str | 
 
 
 def distro_of_kernel(settings: Settings, kernel: str, name: str | None) -> DistroPin:
-    """Return the distro that a Pin for a kernel names.
-
-    Args:
-        settings: The host.
-        kernel: The kernel's release.
-        name: The distro; None: provision.toml or the host decides.
-
-    Raises:
-        NotFoundError: It is not supported.
-    """
+    """Return the distro that a Pin for a kernel names."""
     choice = choose_tree(settings, kernel, name)
     if choice is not None:
         return choice.distro
@@ -174,7 +155,6 @@ class TreeChoice:
     """The tree in which modules for a kernel are built.
 
     Attributes:
-        distro: The distro that the kernel comes from.
         tree: The place of the tree; None: COS's files for the ``build_id``.
         toolchain: The distro whose packages compile; None: the base image has everything.
         image: The base image that has everything, unless another is named; None: that of the
@@ -190,18 +170,7 @@ class TreeChoice:
 
 
 def choose_tree(settings: Settings, kernel: str, name: str | None) -> TreeChoice | None:
-    """Return the tree in which modules for a kernel are built; None: its headers are packages.
-
-    Args:
-        settings: The host.
-        kernel: The kernel's release.
-        name: The distro that was named, such as ``flatcar:3227.2.4``; None: the host's, or
-            what provision.toml says.
-
-    Raises:
-        NotFoundError: The toolchain that [[trees]] names is unknown.
-        UsageError: A distro with trees needs its version.
-    """
+    """Return the tree in which modules for a kernel are built; None: its headers are packages."""
     named = name or settings.config.kernel_distro
     distro, build_id = _distro(settings, named)
     configured = configured_tree(settings, kernel)
@@ -222,11 +191,6 @@ def choose_tree(settings: Settings, kernel: str, name: str | None) -> TreeChoice
 
 
 def _toolchain(name: str) -> DistroPin:
-    """Return the distro whose packages compile.
-
-    Raises:
-        NotFoundError: It is unknown, or its packages are not apt's.
-    """
     distro = find_distro(name)
     if not uses_archive(distro):
         raise NotFoundError(
@@ -239,12 +203,6 @@ def _toolchain(name: str) -> DistroPin:
 
 
 def _distro(settings: Settings, named: str | None) -> tuple[DistroPin, str]:
-    """Return the kernel's distro, and the id of its image's build.
-
-    Raises:
-        NotFoundError: It has a name that no distro has.
-        UsageError: It needs its version.
-    """
     facts = read_facts(settings.root).distro
     if named is None:
         version = facts.version or "0"
@@ -263,11 +221,7 @@ def _distro(settings: Settings, named: str | None) -> tuple[DistroPin, str]:
 
 
 def _pinned(text: str, name: str, version: str, codename: str) -> DistroPin:
-    """Return a distro of which provision may have no data.
-
-    Raises:
-        NotFoundError: The name is not valid in a Pin, and no known distro has it.
-    """
+    """Return a distro of which provision may have no data."""
     try:
         return DistroPin(id=name, version=version, codename=codename)
     except ValidationError:

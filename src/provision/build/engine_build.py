@@ -32,10 +32,6 @@ class EngineBuild:
     """A build by an engine.
 
     Attributes:
-        what: The name of the build in messages.
-        files: The build context: content by path, or the file that has it.
-        options: Further options.
-        log: The file with the whole output, for messages.
         failed: Explains a build in which an instruction failed.
     """
 
@@ -50,16 +46,6 @@ def run_build(engine: Engine, build: EngineBuild, log: IO[str], progress: Progre
     """Run a build to its end; return the output of the engine.
 
     A build that loses a layer to another program begins again, with the layers that are left.
-
-    Args:
-        engine: The engine.
-        build: The build.
-        log: Receives the whole output.
-        progress: Receives each step, and each line of the output.
-
-    Raises:
-        BuildError: An instruction failed.
-        EngineLostError: The engine went away.
     """
     with pack(build.files) as context:
         for attempt in range(1, _ATTEMPTS + 1):
@@ -100,18 +86,7 @@ def _attempt(
 
 
 def labelled_image(engine: Engine, stream: BuildStream, label: str, digest: str) -> Image:
-    """Return the image of a build if it carries the digest of its Pin.
-
-    Args:
-        engine: The engine.
-        stream: The output of the build.
-        label: The label that has the digest.
-        digest: The Pin's digest.
-
-    Raises:
-        EngineError: The engine does not have the image any more.
-        ProvisionError: The image has another label.
-    """
+    """Return the image of a build if it carries the digest of its Pin."""
     image = engine.image(stream.image_id or "")
     if image is None:
         raise EngineError(
@@ -138,7 +113,6 @@ def layers_of(steps: Iterable[StepRecord], *, stage: str | None = None) -> list[
     """Return layers that a build left in the engine in addition to its artifact, the oldest first.
 
     Args:
-        steps: The build's instructions, as they went.
         stage: ``TOOLS_STAGE``: the layers that all kernels of a distro share. ``KERNEL_STAGE``:
             those that all drivers of a kernel share. None: the layers with the driver's source and
             objects, often a gigabyte. No other build can use them, but after a failure the next

@@ -21,10 +21,7 @@ class Cause:
     """A kind of failure.
 
     Attributes:
-        pattern: Matches a line of the output.
         message: Returns the message for the Pin and that line.
-        resolution: What to do next.
-        exit_code: The exit code of the command.
         is_outside: Whether the cause is neither the driver nor its Pin.
     """
 

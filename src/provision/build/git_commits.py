@@ -64,11 +64,7 @@ class CommitRequest:
     """The commits of a build, and how they are fetched.
 
     Attributes:
-        commits: The commits.
-        store: The store that keeps them.
         locks: Folder of locks, so that only one of several processes fetches a commit.
-        network: Network of the container; None: the engine's default.
-        proxies: Variables of the environment that name the proxies of this machine.
         access: This machine's authorities and logins; None: the container gets none of them.
     """
 
@@ -97,15 +93,7 @@ def have_commits(
     """Return the files of commits by path in the build context, fetching those that are missing.
 
     Args:
-        engine: Runs the container.
         toolchain: Returns the id of an image that has git; called only if a commit is missing.
-        request: The commits.
-        progress: Receives the commits that are fetched, and the output of git.
-
-    Raises:
-        ProvisionError: A commit can't be fetched, or has another content than the Pin says.
-        UnreachableError: The repository's server can't be reached.
-        UsageError: An address holds a password or token.
     """
     found = {}
     image = cache(toolchain)
@@ -125,7 +113,6 @@ def have_commits(
 def _fetch(
     engine: Engine, image: str, commit: GitCommit, request: CommitRequest, progress: Progress
 ) -> None:
-    """Fetch a commit into the store; errors as ``have_commits``."""
     if redact(commit.url) != commit.url:
         raise UsageError(
             f"'{redact(commit.url)}' holds a password or token, which arguments of programs and"
@@ -152,7 +139,6 @@ def _fetch(
 
 
 def _script(commit: GitCommit) -> str:
-    """Return the shell script that fetches a commit in a container."""
     return _SCRIPT.format(
         work=_WORK,
         made=_MADE,
@@ -216,7 +202,6 @@ def _keep(container: Container, path: Path) -> None:
 
 
 def _failed(commit: GitCommit, path: Path, said: str) -> ProvisionError:
-    """Return the error of a fetch, by the output of its container."""
     lines = [line for line in said.splitlines() if line.startswith(_WRONG)]
     if lines:
         return _wrong_content(commit, lines[-1].removeprefix(_WRONG))

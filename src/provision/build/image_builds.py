@@ -34,12 +34,7 @@ def module_sums(settings: Settings, engine: Engine, image: Image) -> dict[str, s
 
 
 def differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the modules that differ between two builds of one Pin, one line each.
-
-    Args:
-        before: Sums by path of the earlier build.
-        after: Sums by path of this build.
-    """
+    """Return the modules that differ between two builds of one Pin, one line each."""
     return tuple(
         f"{path}: was {_shown(before.get(path))}, is {_shown(after.get(path))}"
         for path in sorted({*before, *after})
@@ -62,12 +57,7 @@ def _shown(sha256: str | None) -> str:
 
 
 def open_engine(settings: Settings) -> Engine:
-    """Connect to the container engine of a host.
-
-    Raises:
-        NotFoundError: None answers.
-        ProvisionError: It may not be used.
-    """
+    """Connect to the container engine of a host."""
     return connect(settings.config.engine.host)
 
 
@@ -79,12 +69,7 @@ def build_image(
     *,
     progress: Progress = silent,
 ) -> Built:
-    """Build the image of a Pin, unless it exists.
-
-    Raises:
-        BuildError: A step failed; says which source line, package or checksum.
-        ProvisionError: The engine failed.
-    """
+    """Build the image of a Pin, unless it exists."""
     context = render_context(resolved)
     request = BuildRequest(
         pin=resolved.pin,

@@ -52,8 +52,6 @@ class Granted:
 
     Attributes:
         binds: Folders of the host that it sees read-only, by path in the container.
-        environment: Environment variables of the programs in it.
-        files: Files below ``FOLDER``.
     """
 
     binds: Mapping[str, str] = field(default_factory=dict)
@@ -66,7 +64,6 @@ class GitAccess:
     """This machine's authorities and logins.
 
     Attributes:
-        root: Root of the host, whose certificates count.
         folder: Gets the login for a container; only its owner can read it there.
     """
 
@@ -75,18 +72,7 @@ class GitAccess:
 
     @contextmanager
     def granted(self, url: str, engine: str) -> Iterator[Granted]:
-        """Yield the access that a container needs to a repository; no access without HTTPS.
-
-        Args:
-            url: The repository's address.
-            engine: Address of the engine that runs the container.
-
-        Raises:
-            UsageError: REQUESTS_CA_BUNDLE names no file; or the login has a character that the
-                file can't hold.
-            ProvisionError: There is a login, and the engine is on another machine.
-            OSError: The folder can't be written.
-        """
+        """Yield the access that a container needs to a repository; no access without HTTPS."""
         parts = urlsplit(url)
         if parts.scheme != "https" or parts.hostname is None:
             yield Granted()
@@ -122,16 +108,7 @@ def can_hold(user: str, password: str) -> bool:
 
 @contextmanager
 def netrc_home(host: str, login: tuple[str, str], folder: Path) -> Iterator[Path]:
-    """Make a home with a ``.netrc``, which is removed afterwards.
-
-    Args:
-        host: The server.
-        login: User and password for which ``can_hold`` is true.
-        folder: Gets the home folder, which only its owner can read.
-
-    Raises:
-        OSError: The folder can't be written.
-    """
+    """Make a home with a ``.netrc``, which is removed afterwards."""
     home = Path(tempfile.mkdtemp(dir=folder, prefix="home-"))
     try:
         handle = os.open(home / ".netrc", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

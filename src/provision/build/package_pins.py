@@ -48,13 +48,9 @@ class Resolved:
     """A Pin with everything that its build needs.
 
     Attributes:
-        pin: The Pin.
-        entry: The driver's recipe and patches.
-        templates: The files that its Dockerfile is rendered from.
         attached: Further large files of the build context (the kernel tree): the file by its path
             in the context.
         urls: Addresses of the packages of the Pin, by sha256.
-        network: Network of the containers that download; None: the engine's default.
     """
 
     pin: Pin
@@ -75,16 +71,8 @@ def resolve_packaged(
     """Decide every input of a build whose headers are packages.
 
     Args:
-        settings: The host.
         engine: Connects to the engine; called last, and not at all if the base image is named by
             its digest and the store has the closure.
-        request: The driver, and the options of its build.
-        progress: Receives the progress.
-
-    Raises:
-        NotFoundError: Driver, version, flavour, kernel, distro, headers, base image or the
-            certificate for signatures are unknown.
-        ProvisionError: The archive or the engine failed.
     """
     entry = settings.catalogue.entry(request.driver)
     distro = choose_distro(settings, request.distro)
@@ -209,9 +197,6 @@ def request_of(
 
     A kind of branch (``lts``) becomes its branches. For a source that takes any version, the vendor
     is asked for its versions.
-
-    Raises:
-        NotFoundError: None is named, and the host has none; or the driver is unknown.
     """
     facts = read_facts(settings.root)
     followed = follow(settings, request, distro, progress=progress)
@@ -226,11 +211,7 @@ def request_of(
 
 
 def _require_own(request: SolveRequest, pin: Pin) -> None:
-    """Refuse headers that apt found by a pattern: it takes an unknown name as a pattern.
-
-    Raises:
-        NotFoundError: The headers of a Pin are of another kernel.
-    """
+    """Refuse headers that apt found by a pattern: it takes an unknown name as a pattern."""
     found = {package.name for package in pin.headers}
     if not found.issuperset(spec.text for spec in request.query.specs):
         raise NotFoundError(
@@ -246,9 +227,6 @@ def _refusing(index: ArchiveIndex, kernel: str) -> Iterator[None]:
     """Refuse an unpackaged kernel by name, if the solver finds no solution or no engine.
 
     The solver only says that it has no such package; the index knows which kernels exist.
-
-    Raises:
-        NotFoundError: Its headers are not packaged; names the nearest that are.
     """
     try:
         yield
@@ -264,11 +242,7 @@ def _refusing(index: ArchiveIndex, kernel: str) -> Iterator[None]:
 
 
 def render_context(resolved: Resolved) -> RenderedContext:
-    """Render the build context of a Pin; the same Pin gives the same bytes.
-
-    Raises:
-        UsageError: A value of the recipe can't go into a Dockerfile.
-    """
+    """Render the build context of a Pin; the same Pin gives the same bytes."""
     entry = resolved.entry
     return render(
         resolved.pin,

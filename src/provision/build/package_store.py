@@ -42,14 +42,7 @@ class Closure(Frozen):
     """A solution: the packages of a kernel's builds on a base image.
 
     Attributes:
-        distro: The distro.
-        kernel: The kernel's release.
-        architecture: As ``uname -m`` prints it.
-        cc_version_text: ``CONFIG_CC_VERSION_TEXT`` of the kernel.
         compiler: The compiler's package; None: the compiler is no package.
-        headers: The packages that hold the kernel's headers.
-        tools: The tools that were asked for, at their exact versions.
-        packages: Everything that is installed.
         urls: Addresses of the files, by sha256.
     """
 
@@ -66,11 +59,7 @@ class Closure(Frozen):
 
 
 class PackageGoneError(NotFoundError):
-    """A file that is neither in the store nor at any of its addresses.
-
-    Attributes:
-        sha256: Its checksum.
-    """
+    """A file that is neither in the store nor at any of its addresses."""
 
     def __init__(self, message: str, *, sha256: str, resolution: str, details: str | None) -> None:
         super().__init__(message, resolution=resolution, details=details)
@@ -78,18 +67,7 @@ class PackageGoneError(NotFoundError):
 
 
 class PackageStore:
-    """The package store of a state folder.
-
-    Args:
-        state: Folder of provision's own state.
-
-    Attributes:
-        folder: The store.
-        files: Its folder of files, each under its sha256.
-        trees: Its folder of records of kernel trees.
-        runfiles: Its folder of records of NVIDIA's .run files.
-        commits: Its folder of commits of git repositories.
-    """
+    """The package store of a state folder."""
 
     def __init__(self, state: Path) -> None:
         self.folder = state / "packages"
@@ -118,17 +96,7 @@ class PackageStore:
         return path
 
     def add(self, content: IO[bytes], *, sha256: str, name: str) -> Path:
-        """Add a file with a known checksum.
-
-        Args:
-            content: The file.
-            sha256: Its checksum.
-            name: Its name in messages.
-
-        Raises:
-            ProvisionError: It has other content.
-            OSError: The disk is full.
-        """
+        """Add a file with a known checksum."""
         path = self.path(sha256)
         got, draft = self.receive(content)
         try:
@@ -145,14 +113,7 @@ class PackageStore:
         return path
 
     def receive(self, content: IO[bytes]) -> tuple[str, Path]:
-        """Write a file as a draft; return its checksum and its path.
-
-        Args:
-            content: The file.
-
-        Raises:
-            OSError: The disk is full.
-        """
+        """Write a file as a draft; return its checksum and its path."""
         self.files.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=self.files, prefix=_DRAFT)
         try:
@@ -179,16 +140,11 @@ class PackageStore:
         """Return a file of the store; download it if it is missing or damaged.
 
         Args:
-            sha256: Its checksum.
             urls: Its addresses, which are tried in this order.
-            name: Its name in messages.
-            size: Its size in bytes, if that is known.
-            progress: Receives the progress.
 
         Raises:
-            PackageGoneError: No address has it; says what was tried.
-            UnreachableError: None can be reached.
-            WrongContentError: Each address has another file.
+            PackageGoneError: No address has it, and all that were tried answered.
+            UnreachableError: One of them may have it, and can't be reached.
         """
         if found := self.whole(sha256):
             return found
@@ -259,7 +215,6 @@ class PackageStore:
             kernels: Releases of kernels whose closures stay, whatever their age.
             days: Days after the last use for which other closures stay, and files that no closure
                 names.
-            dry_run: Only return what would be removed.
 
         Returns:
             The name of each removed file and its size in bytes.
@@ -304,7 +259,6 @@ class PackageStore:
     def _missing(
         self, name: str, sha256: str, errors: Sequence[tuple[str, ProvisionError]]
     ) -> ProvisionError:
-        """Return the error for a file that no address has, by the error of each address."""
         wrong = [error for _url, error in errors if isinstance(error, WrongContentError)]
         if wrong and len(wrong) == len(errors):
             return wrong[0]
@@ -348,7 +302,6 @@ def _entries(folder: Path) -> list[tuple[Path, float, int]]:
 
 
 def _size_of(path: Path) -> int:
-    """Return the bytes of a file, or of the files in a folder."""
     inside = [Path(top, name) for top, _, names in os.walk(path) for name in names]
     return sum(one.lstat().st_size for one in (inside if path.is_dir() else [path]))
 

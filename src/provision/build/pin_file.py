@@ -25,13 +25,7 @@ _BESIDE = ("digest", "image", "urls")
 
 
 class PinFile(Pin):
-    """A Pin with fields that are no inputs of the build.
-
-    Attributes:
-        digest_of_pin: The Pin's digest, as it was written.
-        image_of_pin: The name of the image, for people.
-        urls: Addresses of its packages, by sha256.
-    """
+    """A Pin with fields that are no inputs of the build."""
 
     digest_of_pin: ImageDigest = Field(alias="digest")
     image_of_pin: str = Field(alias="image")
@@ -60,19 +54,7 @@ def _is_public(url: str) -> bool:
 
 
 def read_pin(settings: Settings, path: Path, *, network: str | None = None) -> Resolved:
-    """Return the Pin of a file with everything that its build needs here.
-
-    Args:
-        settings: The host that builds.
-        path: The file that ``resolve --output`` wrote.
-        network: Network of the containers that download; None: what provision.toml says.
-
-    Raises:
-        ConfigError: The file holds no Pin, or one that was edited, or one with a password.
-        NotFoundError: There is no such file, driver or distro, or the package store lacks the
-            kernel's tree.
-        ProvisionError: This version's recipe is not what the Pin was made from.
-    """
+    """Return the Pin of a file with everything that its build needs here."""
     file = load_json(path, PinFile)
     pin = _pin_of(file, path)
     _refuse_secrets(pin, path)
@@ -94,12 +76,7 @@ def read_pin(settings: Settings, path: Path, *, network: str | None = None) -> R
 
 
 def load_pin(path: Path) -> Pin:
-    """Return only the Pin of a file.
-
-    Raises:
-        ConfigError: The file holds no Pin, or one that was edited.
-        NotFoundError: There is no such file.
-    """
+    """Return only the Pin of a file."""
     return _pin_of(load_json(path, PinFile), path)
 
 

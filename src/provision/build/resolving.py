@@ -51,16 +51,8 @@ def resolve_pin(
     """Decide every input of a build.
 
     Args:
-        settings: The host.
         engine: Connects to the engine; called last, and not at all where the base image is named
             by its digest.
-        request: The driver, and the options of its build.
-        progress: Receives the progress.
-
-    Raises:
-        NotFoundError: Driver, version, flavour, kernel, distro, headers, kernel tree, base image
-            or the certificate for signatures are unknown.
-        ProvisionError: The archive, a download or the engine failed.
     """
     kernel = request.kernel or own_kernel(settings, read_facts(settings.root))
     choice = choose_tree(settings, kernel, request.distro)
@@ -83,11 +75,6 @@ def resolve_pin(
 
 
 def _target(entry: Entry, choice: TreeChoice, files: Tree, kernel: str) -> BuildTarget:
-    """Return the target of a build in a kernel tree.
-
-    Raises:
-        NotFoundError: The configuration doesn't name the compiler of the kernel.
-    """
     toolchain = _toolchain(choice, files, kernel)
     pin = files.pin.model_copy(update={"toolchain": choice.toolchain, "llvm": toolchain.llvm})
     tree = KernelTree(pin, choice.distro, toolchain)
@@ -96,11 +83,6 @@ def _target(entry: Entry, choice: TreeChoice, files: Tree, kernel: str) -> Build
 
 
 def _toolchain(choice: TreeChoice, tree: Tree, kernel: str) -> Toolchain:
-    """Return the compiler and tools for a tree.
-
-    Raises:
-        NotFoundError: The configuration doesn't name the compiler of the kernel.
-    """
     if choice.toolchain is None:
         return compiler_beside(tree.config)
     config = tree.config or {}
@@ -149,19 +131,7 @@ def fetch_tree(
     update: bool = False,
     progress: Progress = silent,
 ) -> Tree:
-    """Return a tree with its files in the package store.
-
-    Args:
-        settings: The host.
-        choice: The tree.
-        kernel: The kernel's release.
-        update: Whether to fetch files again that are in the package store.
-        progress: Receives the progress.
-
-    Raises:
-        NotFoundError: A file of the tree is missing.
-        ProvisionError: A download failed or has the wrong content.
-    """
+    """Return a tree with its files in the package store."""
     if choice.tree is None:
         architecture = settings.architecture
         return have_cos_tree(

@@ -47,17 +47,8 @@ def solve(
     Args:
         engine: Connects to the engine that has the base image; not called if the store has the
             closure.
-        request: The packages to solve for.
-        store: The store that gets the files and the closure.
-        update: Solve again although the store has a closure.
         container: A container of the base image in which apt was asked already; None: one is
             started.
-        progress: Receives the progress.
-
-    Raises:
-        NotFoundError: The kernel's headers, a compiler or a tool is not packaged, the host is not
-            entitled, or the base image is missing.
-        ProvisionError: The solver found no solution, a signature is wrong, a mirror failed.
     """
     key = request.key
     if not update and (kept := store.closure(key)):
@@ -77,17 +68,7 @@ def list_kernels(
     *,
     progress: Progress = silent,
 ) -> tuple[str, ...]:
-    """Return the kernels whose headers the repositories have, the newest first.
-
-    Args:
-        engine: Connects to the engine that has the base image.
-        request: The distro and its repositories.
-        store: Holds the lock of the container; nothing is added to the store.
-        progress: Receives the progress.
-
-    Raises:
-        ProvisionError: A repository can't be reached.
-    """
+    """Return the kernels whose headers the repositories have, the newest first."""
     with store.solving(request.key, progress):
         return _Solver(engine(), request, store, progress).kernels()
 
@@ -97,7 +78,6 @@ class _Solved:
     """A solution.
 
     Attributes:
-        packages: The packages that are installed in addition to those of the base image.
         versions: The version of each package by name, those of the base image included.
     """
 
@@ -216,7 +196,6 @@ class _Solver:
         return script
 
     def _keys(self, container: Container) -> Callable[[], tuple[str, ...]]:
-        """Return a function that lists the ids of the distro's keys in the base image."""
         script = keys_script(self.request.distro, self.request.release)
 
         def listed() -> tuple[str, ...]:
@@ -228,11 +207,7 @@ class _Solver:
     def _with_compiler(
         self, container: Container, compiler: Spec | None, text: str
     ) -> Closure | None:
-        """Return the closure with a compiler; None where that is of another major version.
-
-        Raises:
-            NotFoundError: A package is in no repository; its message names it.
-        """
+        """Return the closure with a compiler; None where that is of another major version."""
         names = {*self.request.tools}
         specs = self.headers
         if compiler is not None:
@@ -249,7 +224,6 @@ class _Solver:
         return self._closed(container, script, solved, found, text)
 
     def _solved(self, container: Container, script: Script) -> _Solved:
-        """Return the solution that a script wrote."""
         output = container.read(f"{WORK}/{script.output}")
         packages = self.family.parse(output)
         versions = {**self.family.installed(output)}

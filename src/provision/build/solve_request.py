@@ -38,15 +38,8 @@ class SolveRequest:
     """The packages that a solver is to find.
 
     Attributes:
-        distro: The distro.
-        release: Its release.
-        base: The base image.
         kernel: The kernel's release; empty: kernels are only listed.
-        architecture: As ``uname -m`` prints it.
-        tools: Packages besides headers and compiler, as the distro calls them.
-        repositories: Used instead of the base image's own.
         root: Root of the host, which may hold entitlements.
-        network: Network of the container; None: the engine's default.
         toolchain: The compiler for a kernel tree; None: the kernel's headers are packages.
         archive_mirror: Address instead of that of the distro's archive of superseded kernels.
     """
@@ -65,11 +58,7 @@ class SolveRequest:
 
     @property
     def query(self) -> HeaderQuery:
-        """Where the kernel's headers are; nowhere for a kernel tree.
-
-        Raises:
-            NotFoundError: The distro has no kernels of that name, or the flavour can't be built.
-        """
+        """Where the kernel's headers are; nowhere for a kernel tree."""
         if not self.kernel or self.toolchain:
             return HeaderQuery(flavour="", build="", source="", config="")
         return family_of(self.distro).headers(self.distro, self.kernel, self.architecture)
@@ -100,11 +89,7 @@ class SolveRequest:
         return closure_key({**asked, **{name: said for name, said in more.items() if said}})
 
     def entitlements(self) -> dict[str, str]:
-        """Return the files of the host's subscriptions: path on the host by path in the container.
-
-        Raises:
-            NotFoundError: One that the distro's repositories ask for is not on the host.
-        """
+        """Return the files of the host's subscriptions: their path by path in the container."""
         if self._needs_entitlements() and lacking_entitlements(self.distro, self.root):
             raise missing_entitlement(self.failure(0, ""))
         return self._entitled()
@@ -123,13 +108,7 @@ class SolveRequest:
         return {AUTHORITIES: found.read_bytes()} if found else {}
 
     def failure(self, status: int, said: str, version: str | None = None) -> Failure:
-        """Return the data from which the distro's family explains a failed script.
-
-        Args:
-            status: Its exit status.
-            said: Its output.
-            version: ``VERSION_ID`` of the base image.
-        """
+        """Return the data from which the distro's family explains a failed script."""
         return Failure(
             status=status,
             said=said,
@@ -143,12 +122,7 @@ class SolveRequest:
         )
 
     def no_compiler(self, text: str, compilers: tuple[Spec, ...]) -> NotFoundError:
-        """Return the error for a kernel whose compiler no package has.
-
-        Args:
-            text: Value of ``CONFIG_CC_VERSION_TEXT``.
-            compilers: The packages that were looked for.
-        """
+        """Return the error for a kernel whose compiler no package has."""
         tried = ", ".join(spec.text for spec in compilers)
         where = (
             "Enable the repository that has it in the base image, or take a base image of the"
@@ -187,17 +161,11 @@ def find_archived(
     that of every other package.
 
     Args:
-        request: The request.
         keys: Lists the last eight digits of the ids of the distro's keys.
         gone: The error of the solver; raised again if the archive lacks the headers too.
-        progress: Receives the downloads.
 
     Returns:
         The package to solve for, and files for the solver's scripts, by path below ``WORK``.
-
-    Raises:
-        HeadersGoneError: The distro has no such archive, or the archive has no signed copy.
-        UnreachableError: The archive can't be reached.
     """
     archive = archive_of_headers(request.distro)
     # Configured repositories exclude all others, unless the archive is configured as well.
@@ -223,7 +191,6 @@ def find_archived(
 
 
 def _no_signed_copy(gone: HeadersGoneError, tried: Sequence[str]) -> HeadersGoneError:
-    """Return the solver's error with the addresses of the archive that were tried."""
     looked = "\n".join(["no signed copy in the archive:", *tried]) if tried else ""
     return HeadersGoneError(
         gone.message,

@@ -33,8 +33,6 @@ class PackageNeeds:
     Attributes:
         kernel: The kernel's release; empty: kernels are only listed.
         packages: Further packages that a recipe needs, by Debian's names.
-        repositories: Used instead of the base image's own.
-        network: Network of the container; None: what provision.toml says.
         toolchain: The compiler for a kernel tree; None: the headers are packages.
     """
 
@@ -67,12 +65,7 @@ def solve_request(
 
 
 def suites_of(settings: Settings, distro: DistroPin) -> list[SuiteAddress]:
-    """Return the suites of a distro's archive.
-
-    Raises:
-        NotFoundError: No mirror or keyring is known.
-        UsageError: provision.toml has settings for the distro that it can't have.
-    """
+    """Return the suites of a distro's archive."""
     _refuse_repositories(settings, distro)
     return suite_addresses(
         distro,
@@ -105,11 +98,7 @@ def archive_repositories(
 def configured_repositories(
     settings: Settings, distro: DistroPin
 ) -> tuple[distros.Repository, ...]:
-    """Return the repositories that provision.toml names for a release, with their keys.
-
-    Raises:
-        NotFoundError: A key that provision.toml names is missing.
-    """
+    """Return the repositories that provision.toml names for a release, with their keys."""
     data, release = distros.release_of(distro)
     found = []
     for one in settings.config.distro(distro.id).repositories:
@@ -186,12 +175,7 @@ def _configured_image(
 
 
 def rpm_origin(settings: Settings, distro: DistroPin) -> RpmOrigin:
-    """Return the repositories from which dnf or zypper makes a base image.
-
-    Raises:
-        NotFoundError: Neither provision.toml nor this machine has repositories of it.
-        UsageError: A repository of provision.toml names no key.
-    """
+    """Return the repositories from which dnf or zypper makes a base image."""
     data, release = distros.release_of(distro)
     own = configured_repositories(settings, distro)
     facts = read_facts(settings.root).distro
@@ -222,7 +206,6 @@ def rpm_origin(settings: Settings, distro: DistroPin) -> RpmOrigin:
 
 
 def _refuse_repositories(settings: Settings, distro: DistroPin) -> None:
-    """Refuse a setting that archives of Debian's kind do not have."""
     named = settings.config.distro(distro.id).repositories
     if not named:
         return

@@ -35,9 +35,6 @@ class Arrivals:
 
     Use it as a context around those of the containers: its end removes the drafts that were not
     taken.
-
-    Args:
-        store: The store that gets the files.
     """
 
     def __init__(self, store: PackageStore) -> None:
@@ -63,7 +60,6 @@ class Arrivals:
 
         Args:
             container: The container; its folder must not change until ``wait`` returns.
-            folder: Absolute path in the container.
         """
         self.wait()
         self._thread = Thread(target=self._receive, args=(container, folder), daemon=True)
@@ -76,11 +72,7 @@ class Arrivals:
             self._thread = None
 
     def take(self, sha256: str) -> bool:
-        """Move a copied file into the store; return False if it was not copied.
-
-        Raises:
-            OSError: The store can't be written.
-        """
+        """Move a copied file into the store; return False if it was not copied."""
         self.wait()
         draft = self._drafts.pop(sha256, None)
         if draft is None:
@@ -104,12 +96,6 @@ class Arrivals:
 class SolvingContainers:
     """The containers of one solve, one after the other; the caller holds the request's lock.
 
-    Args:
-        engine: Runs them.
-        request: What is solved for.
-        store: The store that gets the packages.
-        progress: Receives the progress.
-
     Attributes:
         arrivals: The packages that were copied out of them; the outer context of every container.
     """
@@ -125,12 +111,7 @@ class SolvingContainers:
 
     @contextmanager
     def start(self) -> Iterator[Container]:
-        """Start a container of the base image; it is removed at the end of the block.
-
-        Raises:
-            NotFoundError: The base image, or an entitlement of the host, is missing.
-            ProvisionError: The image is for another architecture, or the engine failed.
-        """
+        """Start a container of the base image; it is removed at the end of the block."""
         request = self._request
         binds = self._entitlements()
         image = ensure_base(self._engine, request.base, progress=self._progress)
@@ -155,12 +136,7 @@ class SolvingContainers:
             yield container
 
     def _entitlements(self) -> dict[str, str]:
-        """Return the files of the host's subscriptions that the container gets.
-
-        Raises:
-            NotFoundError: One that the distro's repositories ask for is not on the host.
-            ProvisionError: The engine is on another machine, whose files it would bind.
-        """
+        """Return the files of the host's subscriptions that the container gets."""
         request = self._request
         binds = request.entitlements()
         if binds and not self._engine.host.startswith("unix:"):
@@ -178,11 +154,7 @@ class SolvingContainers:
         return binds
 
     def run(self, container: Container, script: Script) -> None:
-        """Run a script; copy its packages as soon as it says that they are downloaded.
-
-        Raises:
-            ProvisionError: It failed; says why.
-        """
+        """Run a script; copy its packages as soon as it says that they are downloaded."""
         self.arrivals.wait()
         awaited = [script.downloaded]
 
@@ -206,11 +178,7 @@ class SolvingContainers:
             )
 
     def take(self, container: Container, script: Script, packages: Iterable[Package]) -> None:
-        """Put the packages that the store lacks into it.
-
-        Raises:
-            ProvisionError: The container lacks a package that it listed, or has another file.
-        """
+        """Put the packages that the store lacks into it."""
         if script.folder is None:
             return
         lacking = {p.file: p.pinned for p in packages if not self._store.whole(p.pinned.sha256)}

@@ -46,11 +46,7 @@ _REACHING = {"headers", "compilers"}
 
 
 def shell_word(text: str) -> str:
-    """Return ``text`` as one word of a RUN instruction's shell line.
-
-    Raises:
-        UsageError: It holds a control character, such as a line's end.
-    """
+    """Return ``text`` as one word of a RUN instruction's shell line."""
     return shlex.quote(_printable(text))
 
 
@@ -58,21 +54,13 @@ def shell_command(arguments: list[str], variables: dict[str, str]) -> str:
     """Return an argument list as a shell command.
 
     Args:
-        arguments: The words.
         variables: Text to find in the words, and the shell variable that takes its place there.
-
-    Raises:
-        UsageError: A word holds a control character.
     """
     return " ".join(_with_variables(word, variables) for word in arguments)
 
 
 def label_value(text: str) -> str:
-    """Return ``text`` as the value of a LABEL instruction.
-
-    Raises:
-        UsageError: It holds a control character.
-    """
+    """Return ``text`` as the value of a LABEL instruction."""
     escaped = re.sub(r'(["$\\])', r"\\\1", _printable(text))
     if len(escaped) > _LONG:
         # A Dockerfile's line may have 64 KiB, and a Pin with some hundred packages has more. The
@@ -112,9 +100,6 @@ class Templates:
     """The files from which the Dockerfiles of one distro family are rendered.
 
     Attributes:
-        family: Its name.
-        dockerfile: Name of the main template.
-        sources: Jinja sources by name: the main template and its macros.
         helpers: Files that go into the context as they are, by name.
         special: The helpers that only builds from some kinds of sources run.
     """
@@ -140,12 +125,7 @@ class Templates:
 
 
 def digest_of(sources: Mapping[str, str], helpers: Mapping[str, bytes]) -> str:
-    """Return the sha256 over the names and contents of files, as 64 hexadecimal digits.
-
-    Args:
-        sources: Jinja sources by name.
-        helpers: Files that go into the context as they are, by name.
-    """
+    """Return the sha256 over the names and contents of files, as 64 hexadecimal digits."""
     contents = {name: text.encode() for name, text in sources.items()}
     contents |= {f"context/{name}": data for name, data in helpers.items()}
     total = hashlib.sha256()
@@ -155,13 +135,7 @@ def digest_of(sources: Mapping[str, str], helpers: Mapping[str, bytes]) -> str:
 
 
 def fill_template(name: str, sources: Mapping[str, str], values: Mapping[str, object]) -> str:
-    """Return the text of a Dockerfile's template with values in it.
-
-    Args:
-        name: The template.
-        sources: Jinja sources by name: the template and its macros.
-        values: The variables of the template.
-    """
+    """Return the text of a Dockerfile's template with values in it."""
     from jinja2 import (  # noqa: PLC0415 - 0.02 s that a command which renders nothing doesn't pay
         DictLoader,
         Environment,
@@ -183,11 +157,7 @@ def fill_template(name: str, sources: Mapping[str, str], values: Mapping[str, ob
 
 
 def family_of(distro_id: str) -> str:
-    """Return the family of a distro, by its ID in os-release.
-
-    Raises:
-        NotFoundError: There is no template for it.
-    """
+    """Return the family of a distro, by its ID in os-release."""
     distro = distro_named(distro_id)
     family = _TEMPLATES.get(distro.family) if distro else None
     if family is None:
@@ -200,15 +170,7 @@ def family_of(distro_id: str) -> str:
 
 
 def load_templates(directory: Path, distro_id: str) -> Templates:
-    """Read the templates of a distro.
-
-    Args:
-        directory: The ``templates`` folder.
-        distro_id: The distro's ID in os-release.
-
-    Raises:
-        NotFoundError: No template serves this distro, or the folder lacks it.
-    """
+    """Read the templates of a distro."""
     loaded = load_family(directory, family_of(distro_id))
     return replace(loaded, sources={**loaded.sources, **_distro_data(distro_id)})
 
@@ -217,11 +179,7 @@ def load_tree_templates(directory: Path, toolchain: DistroPin | None) -> Templat
     """Read the templates of kernels whose headers are no packages.
 
     Args:
-        directory: The ``templates`` folder.
         toolchain: The distro whose packages compile; None: the base image has everything.
-
-    Raises:
-        NotFoundError: The folder lacks them.
     """
     loaded = load_family(directory, TREE)
     if toolchain is None:

@@ -50,9 +50,6 @@ class SeenTree(Frozen):
     """The record of a tree in the package store.
 
     Attributes:
-        fingerprint: Fingerprint of the folder or file that it was made from.
-        tree: Sha256 of its tar file.
-        size: Bytes of that file.
         config: Text of the kernel's configuration in it; None: it was not looked for.
     """
 
@@ -67,9 +64,6 @@ class TreeStore:
     """The files of kernel trees in the package store, by their sha256.
 
     Losing one costs a download, or packing it again.
-
-    Args:
-        settings: The host.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -103,11 +97,7 @@ class TreeStore:
     def remember(
         self, origin: str, fingerprint: str, tree: str, *, config: str | None = None
     ) -> SeenTree:
-        """Write the record of a tree, for ``seen``.
-
-        Raises:
-            OSError: Its file is not there, or the folder can't be written.
-        """
+        """Write the record of a tree, for ``seen``."""
         size = self.path(tree).stat().st_size
         known = SeenTree(fingerprint=fingerprint, tree=tree, size=size, config=config)
         # An address may hold a password.
@@ -123,11 +113,7 @@ class TreeStore:
         return self._folder / sha256
 
     def add(self, content: bytes) -> str:
-        """Add a file with some content; return its sha256.
-
-        Raises:
-            OSError: The folder can't be written.
-        """
+        """Add a file with some content; return its sha256."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".", delete=False) as stream:
             stream.write(content)
@@ -137,12 +123,8 @@ class TreeStore:
         """Move a file of the same file system into the store; return its sha256.
 
         Args:
-            draft: The file.
             sync: Whether it has to survive a power cut; not needed if its sha256 is checked before
                 each use.
-
-        Raises:
-            OSError: The folder can't be written.
         """
         digest = sha256_file(draft)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -156,21 +138,13 @@ class TreeStore:
         return digest
 
     def fetch(self, url: str, sha256: str, progress: Progress) -> str:
-        """Download a file into the store; return its sha256.
-
-        Raises:
-            ProvisionError: As ``provision.fetch.download``.
-        """
+        """Download a file into the store; return its sha256."""
         download(url, sha256=sha256, destination=self.path(sha256), progress=progress)
         self.path(sha256).touch()
         return sha256
 
     def fetch_summed(self, url: str, progress: Progress) -> str:
-        """Download a file that a checksum beside it verifies (``.md5``); return its sha256.
-
-        Raises:
-            ProvisionError: As ``provision.fetch.download_summed``.
-        """
+        """Download a file that a checksum beside it verifies (``.md5``); return its sha256."""
         draft = self.draft()
         try:
             download_summed(url, destination=draft, progress=progress)
@@ -190,9 +164,6 @@ def fingerprint(path: Path) -> str:
 
     It covers name, kind, size, inode, mtime and ctime of each file. Each change of the content sets
     ctime, which no program can set back.
-
-    Raises:
-        OSError: It is not there, or can't be listed.
     """
     digest = hashlib.sha256()
     waiting = [(path.resolve(), "")]
@@ -217,11 +188,7 @@ def fingerprint(path: Path) -> str:
 
 
 def kept_files(settings: Settings, pin: Pin, tree: TreePin) -> Mapping[str, Path]:
-    """Return the files of a Pin's kernel tree in the package store, by path in the build context.
-
-    Raises:
-        NotFoundError: The store lacks one, or has another file in its place.
-    """
+    """Return the files of a Pin's kernel tree in the store, by path in the build context."""
     store = PackageStore(settings.state)
     names = {
         "tree.tar": tree.tree,
@@ -244,11 +211,7 @@ def kept_files(settings: Settings, pin: Pin, tree: TreePin) -> Mapping[str, Path
 
 
 def config_in(tar: Path) -> str:
-    """Return the .config of a prepared tree: the topmost, if its archive has several.
-
-    Raises:
-        ProvisionError: It has none.
-    """
+    """Return the .config of a prepared tree: the topmost, if its archive has several."""
     # Not files of the kernel's source with that ending: kernel/configs/hardening.config.
     listed = run(
         ["tar", "--list", "--no-anchored", "--file", tar, _CONFIG],
@@ -276,11 +239,7 @@ def _depth(name: str) -> int:
 
 
 def read_plain(path: Path) -> bytes:
-    """Return the content of a file that may be packed by gzip.
-
-    Raises:
-        ProvisionError: It is damaged or too large.
-    """
+    """Return the content of a file that may be packed by gzip."""
     with path.open("rb") as file:
         is_packed = file.read(len(_GZIP)) == _GZIP
         file.seek(0)
@@ -301,11 +260,7 @@ def read_plain(path: Path) -> bytes:
 
 
 def pack(folder: Path, draft: Path) -> None:
-    """Write a folder as a tar file; the same files give the same bytes.
-
-    Raises:
-        ProvisionError: tar failed.
-    """
+    """Write a folder as a tar file; the same files give the same bytes."""
     run(
         ["tar", "--create", *SAME_BYTES, "--file", draft, "--directory", folder, "."],
         why="pack a kernel tree",

@@ -38,8 +38,6 @@ class Tree:
     """A kernel tree whose files are there.
 
     Attributes:
-        pin: Its part of the Pin, without the toolchain.
-        files: Its files by their name in the build context.
         config: The kernel's configuration; None: it lies in the tree, which only the build reads.
     """
 
@@ -56,20 +54,7 @@ def have_tree(
     update: bool = False,
     progress: Progress = silent,
 ) -> Tree:
-    """Return a tree of provision.toml with its files in the package store.
-
-    Args:
-        settings: The host.
-        tree_config: Its table in provision.toml.
-        kernel: The kernel's release.
-        update: Whether to pack or download it again although it seems unchanged.
-        progress: Receives the progress.
-
-    Raises:
-        NotFoundError: The tree, its configuration or the Module.symvers that it needs are not
-            there.
-        ProvisionError: A download has the wrong content, or a folder can't be packed.
-    """
+    """Return a tree of provision.toml with its files in the package store."""
     store = TreeStore(settings)
     has_config = tree_config.kind == "prepared" and tree_config.config is None
     origin = TreeOrigin(settings, store, kernel, has_config=has_config, update=update)
@@ -127,15 +112,6 @@ def have_cos_tree(
     Args:
         settings: The host; ``[distros.cos.archive] mirror`` names another address, ``sha256`` the
             files' checksums.
-        build_id: ``BUILD_ID`` of its os-release.
-        architecture: As ``uname -m`` prints it.
-        update: Whether the files are downloaded again.
-        progress: Receives the progress.
-
-    Raises:
-        NotFoundError: There are no files of that build.
-        UsageError: The mirror is no address of HTTPS, and a file's sha256 is not known.
-        ProvisionError: A file is not what its checksum says.
     """
     if not build_id:
         raise NotFoundError(
@@ -160,11 +136,7 @@ class _CosFiles:
     """The published files of a build of Container-Optimized OS.
 
     Attributes:
-        store: The store that keeps them.
-        place: Address of their folder.
-        build_id: The build.
         sums: The sha256 of files by build and name, from provision.toml.
-        progress: Receives what is downloaded.
     """
 
     store: TreeStore
@@ -237,15 +209,7 @@ def _named(tree_config: TreeConfig, kernel: str) -> str:
 
 
 class TreeOrigin:
-    """Puts the tar file of a tree into the store, from the origin that provision.toml names.
-
-    Args:
-        settings: The host.
-        store: The store that gets the file.
-        kernel: The kernel's release.
-        has_config: Whether to read the kernel's configuration from the tree.
-        update: Whether to pack or download a tree again although it seems unchanged.
-    """
+    """Puts the tar file of a tree into the store, from the origin that provision.toml names."""
 
     def __init__(
         self,
@@ -269,11 +233,7 @@ class TreeOrigin:
         return seen or self._taken(url, sha256, self._store.fetch(url, sha256, progress))
 
     def path(self, name: str, progress: Progress) -> SeenTree:
-        """Return the tree of a folder or tar file of the host or of its other slot.
-
-        Raises:
-            NotFoundError: Neither has it.
-        """
+        """Return the tree of a folder or tar file of the host or of its other slot."""
         name = filled(name, self._kernel)
         inside = name.removeprefix("/usr/")
         path = in_root(self._settings.root, name)

@@ -27,8 +27,6 @@ def read_upstream(
     """Ask the sources of a recipe.
 
     Args:
-        settings: The host.
-        recipe: The driver's recipe.
         distro: ``ID:VERSION``, for sources that are for some distros only.
         max_age: Seconds for which a kept answer counts; 0: each source is asked; infinite: only
             those that never answered.
@@ -50,7 +48,6 @@ class Followed:
         branches: The branches of the requested kind (``lts``), in the order of preference; None: no
             kind is requested.
         published: The versions whose files the vendor has, where a source takes any version.
-        ended: The branches that the vendor no longer supports.
     """
 
     branches: tuple[str, ...] | None = None
@@ -67,13 +64,7 @@ def follow(
     any version. If it does not answer, its earlier answer and the recipe count.
 
     Args:
-        settings: The host.
         request: The driver and its version. If it prefers a version, no newer one is looked for.
-        distro: The distro that is built for.
-        progress: Receives which sources do not answer.
-
-    Raises:
-        NotFoundError: The driver is unknown.
     """
     version, chosen = request.version_name, request.prefer
     recipe = settings.catalogue.entry(request.driver).recipe
@@ -148,9 +139,7 @@ def vendor_sums(
     may not write there have a record in the state folder.
 
     Args:
-        settings: The host.
         again: Ask the vendor although the checksum is known, and compare.
-        progress: Receives the progress.
     """
     store = in_root(settings.root, STORE)
     state = store if is_writable(store) else settings.state

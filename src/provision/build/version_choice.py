@@ -39,11 +39,7 @@ class KernelRequest:
     open.
 
     Attributes:
-        kernel: The kernel's release, as ``uname -r`` prints it.
-        architecture: The kernel's architecture, as ``uname -m`` prints it.
-        version: The driver's version; of several, the newest that fits the kernel.
         published: Versions whose files the vendor has, for sources that take any version.
-        flavour: One of the recipe's flavours; None: its default.
         force: Whether to go on although the recipe doesn't know the kernel.
     """
 
@@ -60,9 +56,7 @@ class KernelTree:
     """A kernel tree in place of packages with headers.
 
     Attributes:
-        pin: Its part of the Pin.
         distro: The distro that the kernel comes from.
-        toolchain: The compiler and tools that build in it.
     """
 
     pin: TreePin
@@ -75,11 +69,8 @@ class BuildTarget:
     """A driver, and the distro, templates and tree that it is built with.
 
     Attributes:
-        entry: The driver.
         distro: The distro whose packages compile, or the kernel's own where a base image has
             everything.
-        templates: The files that the Dockerfile is rendered from.
-        tree: The kernel's tree, where its headers are not packages.
     """
 
     entry: Entry
@@ -92,11 +83,6 @@ def suitable_versions(
     recipe: Recipe, offered: Sequence[str], request: KernelRequest
 ) -> tuple[list[str], list[str]]:
     """Return the offered versions that a request accepts, the best first.
-
-    Args:
-        recipe: The driver's recipe.
-        offered: The versions that can be built, the newest first.
-        request: The kernel, and the version that was asked for.
 
     Returns:
         All of these, and those that are known to build on the kernel.
@@ -164,11 +150,7 @@ def looked_in(recipe: Recipe, flavour: str, market: Market) -> str | None:
 
 
 def chosen_flavour(recipe: Recipe, name: str | None) -> str:
-    """Return the flavour of a name; None stands for the default.
-
-    Raises:
-        NotFoundError: The recipe has none of that name.
-    """
+    """Return the flavour of a name; None stands for the default."""
     if name is None:
         return recipe.default_flavour
     if name not in recipe.flavours:
@@ -182,9 +164,6 @@ def choose_offer(recipe: Recipe, flavour: str, request: KernelRequest, market: M
     """Return the requested version, or the first that fits the kernel, or the first of all.
 
     The versions of the recipe's first source come first, and of each source the newest.
-
-    Raises:
-        NotFoundError: No version is offered for the distro, or none that was asked for.
     """
     offered = {offer.version: offer for offer in offers(recipe, flavour, market)}
     version, prefer = request.version.name, request.version.prefer
@@ -207,7 +186,6 @@ def choose_offer(recipe: Recipe, flavour: str, request: KernelRequest, market: M
 
 
 def _offers(request: KernelRequest, offered: Sequence[str]) -> str:
-    """Return the versions or branches that exist instead."""
     version = request.version
     if version.branches is None:
         return choices(version.name or "", offered, also=CHANNELS)

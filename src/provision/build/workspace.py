@@ -32,11 +32,7 @@ class Settings:
     """Inputs that all steps share.
 
     Attributes:
-        root: Root of the host.
-        config: Its provision.toml.
-        catalogue: The drivers.
         state: Folder for locks, logs and caches; losing it costs time, nothing else.
-        architecture: Of the kernels that are built for, as ``uname -m`` prints it.
         usr: A /usr that boots next, where it is mounted.
     """
 
@@ -64,14 +60,7 @@ def load_settings(
     """Read a host's configuration.
 
     Args:
-        root: Root of the host.
         catalogues: Further folders of drivers, which mask those of the configuration.
-        architecture: Of the kernels that are built for, as ``uname -m`` prints it; None: the
-            host's.
-
-    Raises:
-        ConfigError: provision.toml has mistakes; all of them are named.
-        NotFoundError: provision's own catalogue is missing.
     """
     root = root.resolve()
     config = load(root)

@@ -34,9 +34,6 @@ class Release(Frozen):
 
     Attributes:
         version: As os-release has it (``VERSION_ID``), or its beginning: ``9`` stands for 9.4.
-        codename: One word; Debian's is part of its archive's paths.
-        end: Date when its maintenance ends, as ``YYYY-MM-DD``.
-        image: Base image, as ``docker pull`` takes it.
         keys: Keys of its packages instead of the distro's, as paths in the base image.
         tools: Packages that the template's own steps call, besides the distro's.
     """
@@ -53,10 +50,8 @@ class HeaderRule(Frozen):
     """How the headers of one flavour of kernels are found; the first rule that matches counts.
 
     Attributes:
-        flavour: What messages call it.
         kernels: Regular expression for the whole release; its named groups are placeholders of
             the other fields, and so are ``{kernel}``, ``{arch}`` and ``{cpu}``.
-        specs: What the solver is asked for.
         build: The build folder that the packages bring.
         source: The folder of the whole source, where that is another one.
         repository: What to enable if the headers are not found: a repository's name or address.
@@ -82,7 +77,6 @@ class CompilerRule(Frozen):
     """A package that may hold the compiler of a major version; rules are tried in their order.
 
     Attributes:
-        command: Name of the compiler's program in ``CONFIG_CC_VERSION_TEXT`` (``gcc``, ``clang``).
         package: What the solver is asked for; ``{major}`` is the compiler's major version.
         path: Folder of its programs, where that is not on the usual search path.
     """
@@ -98,8 +92,6 @@ class Entitlement(Frozen):
     It is bound read-only into the solving container, and never part of an image.
 
     Attributes:
-        host: Path on the host.
-        container: Path in the solving container.
         required: Whether nothing can be solved without it.
     """
 
@@ -112,8 +104,6 @@ class Archive(Frozen):
     """Where a distro keeps packages that its repositories have dropped.
 
     Attributes:
-        name: What messages call it: ``the vault of Rocky Linux``.
-        url: Its address, for people.
         repositories: Addresses of repositories there, with the placeholders ``{version}`` (as
             os-release has it), ``{major}`` and ``{arch}``; empty where they can't be derived.
         hint: How to use it, where more than an address is needed.
@@ -133,9 +123,7 @@ class Proof(Frozen):
     """What was run for a distro, and on what.
 
     Attributes:
-        what: Such as ``closure, build``.
         on: Such as ``a stand-in made from Debian's packages``; None: nothing was run.
-        real: Whether that was the distro itself.
     """
 
     what: str
@@ -147,10 +135,6 @@ class AptArchive(Frozen):
     """A distro's archive of packages, for the family of apt.
 
     Attributes:
-        origin: What its indexes say about where they come from.
-        keyrings: Where its own package puts the keys that sign its indexes.
-        keyring_package: That package.
-        components: Its components.
         enabled: Those that hold kernels, compilers and tools.
         security_in_archive: Whether a complete mirror has the security suite too.
         debootstrap_script: debootstrap's script for every release; None: named as the release.
@@ -169,25 +153,13 @@ class Distro(Frozen):
     """A distro: the content of its data file.
 
     Attributes:
-        id: ``ID`` of os-release.
-        name: Its own name.
-        family: Which module and template serve it.
         like: Another distro whose data hold where this file has none.
-        releases: Its releases, oldest first.
-        headers: How headers are found, by flavour of the kernel.
-        compilers: Packages of compilers.
         tools: Packages that the template's own steps call, whatever the driver.
         names: What it calls the packages that recipes name as Debian does.
-        keys: Keys of its packages, as glob patterns in the base image.
         signed_index: Whether the indexes of its repositories are signed too, by the same keys.
         base_packages: What its base image consists of, with what these packages need, for the
             families of dnf and zypper; empty: no base image can be made.
-        entitlement: What a host needs to use its repositories.
-        environment: Variables of the solving container.
         options: What the package manager is given besides.
-        archives: Where superseded packages are.
-        proven: What was run.
-        apt: Its archive, for the family of apt.
     """
 
     schema_version: Literal[1] = Field(alias="schema")
@@ -227,7 +199,6 @@ class Distro(Frozen):
         """Return the packages of a build besides headers and compiler, sorted.
 
         Args:
-            release: One of its releases.
             packages: The packages that a recipe names, by Debian's names.
         """
         named = (self.names.get(name, name) for name in packages)

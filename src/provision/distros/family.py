@@ -47,11 +47,6 @@ class HeaderQuery:
     """Where the headers of a kernel are.
 
     Attributes:
-        flavour: Which of the distro's flavours the kernel is.
-        specs: Packages to solve for.
-        build: The build folder, absolute.
-        source: The folder of the whole source, absolute.
-        config: The kernel's configuration, absolute.
         repository: What to enable if the packages are not found.
     """
 
@@ -93,7 +88,6 @@ class Script:
 
     Attributes:
         text: For ``sh``, with ``set -eu``; it prints what goes on.
-        files: Contents by path below ``WORK``, put there before.
         output: Path of the file below ``WORK`` that ``Family.parse`` reads.
         folder: Folder below ``WORK`` with the downloaded packages; None: there are none.
         config: Path below ``WORK`` of a copy of the kernel's configuration; None: it is missing.
@@ -114,9 +108,7 @@ class Package:
     """A package of a closure, as a solver found it.
 
     Attributes:
-        pinned: What the Pin says of it.
         file: Its file's name in ``Script.folder``.
-        urls: Its addresses.
     """
 
     pinned: ClosurePackage
@@ -129,14 +121,6 @@ class Failure:
     """A script that failed.
 
     Attributes:
-        status: Its exit status.
-        said: What it printed.
-        distro: The distro.
-        release: Its release.
-        kernel: The kernel that is built for.
-        architecture: As ``uname -m`` prints it.
-        query: Where its headers are.
-        image: Name of the base image.
         full_version: ``VERSION_ID`` in its os-release, where that is known.
     """
 
@@ -157,11 +141,7 @@ class Family(Protocol):
     name: FamilyName
 
     def headers(self, distro: Distro, kernel: str, architecture: str) -> HeaderQuery:
-        """Return where a kernel's headers are.
-
-        Raises:
-            NotFoundError: The distro has no kernels of that name, or the flavour can't be built.
-        """
+        """Return where a kernel's headers are."""
 
     def solve(
         self,
@@ -175,20 +155,12 @@ class Family(Protocol):
         """Return what solves for packages, downloads the whole closure and checks signatures.
 
         Args:
-            distro: The distro.
-            release: Its release.
-            specs: The packages to solve for.
-            repositories: Used instead of the base image's own; empty: those.
             config: The kernel's configuration to copy out of the first spec's packages, as an
                 absolute path where they are installed; None: none.
         """
 
     def parse(self, output: bytes) -> tuple[Package, ...]:
-        """Return the closure that a script wrote, in the order of names.
-
-        Raises:
-            ProvisionError: It is not what the script writes.
-        """
+        """Return the closure that a script wrote, in the order of names."""
 
     def installed(self, output: bytes) -> Mapping[str, str]:
         """Return the versions of the base image's own packages by name, as a script wrote them."""
@@ -197,15 +169,7 @@ class Family(Protocol):
         """Return whether a package of a closure holds headers of the kernel."""
 
     def compiler(self, distro: Distro, cc_version_text: str) -> tuple[Spec, ...]:
-        """Return the packages that may hold a compiler, the preferred one first.
-
-        Args:
-            distro: The distro.
-            cc_version_text: The value of ``CONFIG_CC_VERSION_TEXT``.
-
-        Raises:
-            ProvisionError: The text names no compiler that is known.
-        """
+        """Return the packages that may hold a compiler, the preferred one first."""
 
     def explain(self, failure: Failure) -> ProvisionError:
         """Return the error for a script that failed."""
@@ -226,11 +190,7 @@ _CLANG = re.compile(r"^(?:[\w.-]+ ){0,3}clang version (?P<major>[0-9]{1,4})\.[0-
 
 
 def find_headers(distro: Distro, kernel: str, architecture: str) -> HeaderQuery:
-    """Return where a kernel's headers are, by the first of the distro's rules that matches.
-
-    Raises:
-        NotFoundError: None does, or the flavour can't be built for.
-    """
+    """Return where a kernel's headers are, by the first of the distro's rules that matches."""
     for rule in distro.headers:
         match = re.fullmatch(rule.kernels, kernel)
         if match:
@@ -268,11 +228,7 @@ def _query(distro: Distro, rule: HeaderRule, kernel: str, values: dict[str, str]
 
 
 def find_compilers(distro: Distro, cc_version_text: str) -> tuple[Spec, ...]:
-    """Return the packages that may hold a compiler, the preferred one first.
-
-    Raises:
-        ProvisionError: The text names no compiler that is known, or the distro has none.
-    """
+    """Return the packages that may hold a compiler, the preferred one first."""
     gcc = _GCC.match(cc_version_text)
     clang = _CLANG.match(cc_version_text)
     match = gcc or clang

@@ -52,13 +52,8 @@ def release_address(distro_id: str, version: str, architecture: str, *, mirror: 
     """Return the address of the folder with the files of a distro's release.
 
     Args:
-        distro_id: A distro of this family.
         version: Its version, or the id of its build.
-        architecture: As ``uname -m`` prints it.
         mirror: Another server, which has the release below its version; None: the distro's own.
-
-    Raises:
-        NotFoundError: There are no data of the distro.
     """
     if mirror is not None:
         return f"{mirror.rstrip('/')}/{version}"
@@ -75,15 +70,7 @@ def release_address(distro_id: str, version: str, architecture: str, *, mirror: 
 
 
 def read_config(text: str, *, name: str) -> Mapping[str, str]:
-    """Return the options of a kernel's configuration.
-
-    Args:
-        text: The whole file.
-        name: Where it comes from, for messages.
-
-    Raises:
-        ProvisionError: It is no kernel's configuration.
-    """
+    """Return the options of a kernel's configuration."""
     options = parse_config(text)
     if not any(option in options for option in ("CONFIG_64BIT", "CONFIG_MODULES", "CONFIG_SMP")):
         raise ProvisionError(
@@ -96,11 +83,7 @@ def read_config(text: str, *, name: str) -> Mapping[str, str]:
 
 
 def require_symvers(config: Mapping[str, str], kernel: str, *, has_symvers: bool) -> None:
-    """Refuse a kernel with modversions whose Module.symvers is not there.
-
-    Raises:
-        NotFoundError: It is not there, and the kernel would refuse the modules.
-    """
+    """Refuse a kernel with modversions whose Module.symvers is not there."""
     try:
         check_symvers(config, has_symvers=has_symvers, kernel=kernel)
     except TreeError as error:
@@ -115,11 +98,7 @@ def require_symvers(config: Mapping[str, str], kernel: str, *, has_symvers: bool
 
 
 def compiler_package(config: Mapping[str, str], kernel: str) -> Toolchain:
-    """Return what compiles as the kernel was compiled, from a distro's packages.
-
-    Raises:
-        NotFoundError: The configuration doesn't say which compiler it was.
-    """
+    """Return what compiles as the kernel was compiled, from a distro's packages."""
     compiler = compiler_of(config)
     if compiler is None:
         raise NotFoundError(
@@ -136,22 +115,13 @@ def compiler_package(config: Mapping[str, str], kernel: str) -> Toolchain:
 
 
 def compiler_beside(config: Mapping[str, str] | None) -> Toolchain:
-    """Return what compiles where that is no package: the build compares its major version.
-
-    Args:
-        config: The kernel's configuration; None: only the build can read it.
-    """
+    """Return what compiles where that is no package: the build compares its major version."""
     compiler = None if config is None else compiler_of(config)
     return Toolchain(None, (), llvm="1" if compiler and compiler.name == "clang" else None)
 
 
 def build_packages(kind: str, config: Mapping[str, str]) -> tuple[str, ...]:
-    """Return names of the packages that a tree takes besides the compiler.
-
-    Args:
-        kind: As in the Pin.
-        config: The kernel's configuration.
-    """
+    """Return names of the packages that a tree takes besides the compiler."""
     if kind != "source":
         return (*_ALWAYS, *_FOR_PREPARED)
     more = (_BTF_PACKAGE,) if config.get(_BTF) == "y" else ()

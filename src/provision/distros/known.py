@@ -50,9 +50,6 @@ def find_distro(text: str) -> DistroPin:
     """Return the release that a text such as ``rocky:9``, ``rocky:9.4`` or ``rocky:el9`` names.
 
     Of distros with kernel trees, any version: ``flatcar:3227.2.4``.
-
-    Raises:
-        NotFoundError: There is no such distro, or none that is known.
     """
     name, _, version = text.partition(":")
     distro = distro_named(name)
@@ -78,11 +75,7 @@ def find_distro(text: str) -> DistroPin:
 
 
 def release_of(pin: DistroPin) -> tuple[Distro, Release]:
-    """Return the data of the release that a Pin names.
-
-    Raises:
-        NotFoundError: There are none.
-    """
+    """Return the data of the release that a Pin names."""
     distro = distro_named(pin.id)
     release = distro.release(pin.version) if distro else None
     if distro is not None and distro.family == "tree" and release is None:

@@ -95,7 +95,6 @@ def components_of(recipe: Recipe, distro: Collection[str]) -> tuple[str, ...]:
     """Return the components of a distro's archive that a recipe needs besides ``main``.
 
     Args:
-        recipe: The driver's recipe.
         distro: The distro's names: id, ``id:version`` and family.
     """
     components = {

@@ -38,9 +38,7 @@ class BuiltModule:
 
     Attributes:
         built: Path of the file that the build makes, relative to the source, with ``.ko``.
-        name: Its name after the installation, without ``.ko``.
         destination: Folder below ``/lib/modules/KERNEL`` that DKMS installs it to.
-        is_stripped: Whether DKMS removes its debug information.
     """
 
     built: str
@@ -54,13 +52,9 @@ class DkmsConf:
     """The parts of a dkms.conf that a recipe, or its author, needs; builds evaluate the rest.
 
     Attributes:
-        name: ``PACKAGE_NAME``.
-        version: ``PACKAGE_VERSION``.
-        modules: The modules that are built.
         exclusive: ``BUILD_EXCLUSIVE_…`` by the rest of the name. An index other than 0 follows in
             brackets, because the value is for one module then.
         depends: Other DKMS packages that are built first.
-        host_scripts: Scripts that DKMS runs on the host, by variable; no build runs them.
     """
 
     name: str
@@ -75,9 +69,6 @@ def parse_variables(data: bytes) -> Variables:
     """Return the variables that the script printed, by name and index.
 
     Each is NAME, INDEX and VALUE. Each of these ends with a NUL, which no value of bash can hold.
-
-    Raises:
-        ProvisionError: The output lacks the end mark of the script, is too large or garbled.
     """
     if len(data) > MAX_BYTES:
         raise ProvisionError(
@@ -102,12 +93,7 @@ def parse_variables(data: bytes) -> Variables:
 
 
 def read_conf(variables: Variables) -> DkmsConf:
-    """Return the dkms.conf of variables, with DKMS's defaults.
-
-    Raises:
-        UsageError: Variables that DKMS needs are missing or not valid; all are named together. Or
-            the index of a module is too high.
-    """
+    """Return the dkms.conf of variables, with DKMS's defaults."""
     last = max((index for name, index in variables if name.startswith(_OF_MODULES)), default=0)
     if last >= _MAX_MODULES:
         raise UsageError(

@@ -24,13 +24,8 @@ class Origin:
     """The origin of a source with a dkms.conf.
 
     Attributes:
-        name: The name that the user gave.
-        conf: Path of the dkms.conf in the source.
-        package: The distro's package; None: it is a release.
-        component: The component of the archive that the package is in.
         release: The release that can be pinned; None: the source has no address.
         packages: Tools that the build needs, as far as they are known.
-        homepage: Address of its homepage, if it is known.
         submodules: Folders of the repository that other repositories fill.
     """
 
@@ -49,8 +44,6 @@ class Draft:
     """A recipe, and what its author has to check.
 
     Attributes:
-        name: The name of the driver and of its folder.
-        text: The content of driver.toml.
         unknown: The values that could not be found out, one sentence each.
         ignored: The parts of the dkms.conf without an effect in a build, one sentence each.
     """
@@ -72,14 +65,7 @@ def draft_recipe(
     """Write the recipe of a driver that brings a dkms.conf.
 
     Args:
-        conf: The dkms.conf.
-        origin: Its origin.
         licences: The licences that the source names; only shown.
-        pci: Vendor and device ids in the source.
-        unset: Variables that the dkms.conf uses and nothing sets.
-
-    Raises:
-        UsageError: The name or version can't be a driver's.
     """
     name = re.sub(r"[^a-z0-9._-]+", "-", conf.name.lower()).strip("-._")
     if not name:

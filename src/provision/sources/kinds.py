@@ -60,11 +60,7 @@ class Deb:
         return f"there is no package {variant.package}"
 
     def pin(self, driver: str, variant: Variant[DebSource], version: str, market: Market) -> Pinned:
-        """Return the packages with a version's source and user space.
-
-        Raises:
-            NotFoundError: A package is missing or has another version.
-        """
+        """Return the packages with a version's source and user space."""
         index = market.index
         if index is None:
             raise NotFoundError(
@@ -110,7 +106,6 @@ def _pinned(package: IndexedPackage) -> PackageSource:
 def _other_version(
     driver: str, version: str, names: list[str], index: ArchiveIndex
 ) -> NotFoundError:
-    """Return the error for user space of another version than the modules."""
     absent = [name for name in names if index.package(name) is None]
     if absent:
         return _missing_package(absent, index)
@@ -142,11 +137,7 @@ def _distro(index: ArchiveIndex) -> str:
 
 
 class Releases:
-    """Releases that a recipe lists, each a file or a commit.
-
-    Args:
-        tools: What unpacking one needs.
-    """
+    """Releases that a recipe lists, each a file or a commit."""
 
     def __init__(self, tools: tuple[str, ...] = ()) -> None:
         self._tools = tools
@@ -238,12 +229,7 @@ class Runfile:
         )
 
     def pin(self, driver: str, variant: _RunfileVariant, version: str, market: Market) -> Pinned:
-        """Return the file of a version.
-
-        Raises:
-            NotFoundError: It has no file for the machine's architecture.
-            ProvisionError: The vendor's checksum is not available, or has changed.
-        """
+        """Return the file of a version."""
         source, architecture = variant.source, market.architecture
         if architecture not in _ARCHITECTURES:
             raise NotFoundError(

@@ -22,11 +22,7 @@ PublishedSum = Callable[[str, str], str]
 
 
 def no_published_sum(url: str, sums: str) -> str:
-    """Refuse to ask for a vendor's checksums: for callers that only list what is offered.
-
-    Raises:
-        ProvisionError: Always.
-    """
+    """Refuse to ask for a vendor's checksums: for callers that only list what is offered."""
     raise ProvisionError(
         f"The checksum of '{url}' would have to be asked for at '{sums}'.",
         resolution=f"Look it up: curl {sums}",
@@ -38,10 +34,8 @@ class Market:
     """The context in which a distro's driver sources are looked up.
 
     Attributes:
-        distro: The distro's name in messages: ``debian 12``.
         names: Its names in recipes: id, ``id:version`` and family.
         index: Its archive; None if it has no Debian-style archive.
-        architecture: Of the machine, as ``uname -m`` prints it.
         published_sum: Returns the sha256 that a vendor publishes for a file, given the addresses
             of the file and of the checksums.
         published: Versions that the vendor has files for, for sources that serve any version.
@@ -60,7 +54,6 @@ class Pinned:
     """The parts of a version of a driver.
 
     Attributes:
-        sources: The sources in the Pin.
         urls: Addresses by sha256, for files whose address is not in the Pin.
     """
 
@@ -90,12 +83,7 @@ class SourceKind(Protocol[SourceT_contra]):
     def pin(
         self, driver: str, variant: Variant[SourceT_contra], version: str, market: Market
     ) -> Pinned:
-        """Return the parts of a version.
-
-        Raises:
-            NotFoundError: A part is missing, or has another version.
-            ProvisionError: Its data can't be put into a Pin.
-        """
+        """Return the parts of a version."""
 
     def is_user_space(self, variant: Variant[SourceT_contra], source: Source) -> bool:
         """Return whether a part is unpacked only after the modules are built."""

@@ -45,13 +45,8 @@ class Listed:
     """A line of the list.
 
     Attributes:
-        name: Path in the .run.
         mode: Permission bits; 0: a link.
-        type: Type of the file.
-        compat32: Whether it is for 32-bit programs.
         folder: Subfolder of its type's own folder; may be empty.
-        target: Target of a link.
-        module: The part of the driver that it belongs to.
     """
 
     name: str
@@ -64,15 +59,7 @@ class Listed:
 
 
 def parse_manifest(text: str, *, version: str) -> list[Listed]:
-    """Read the list of a driver's files.
-
-    Args:
-        text: The content of ``.manifest``.
-        version: The expected driver version.
-
-    Raises:
-        ProvisionError: It has another version, or invalid lines; all are named.
-    """
+    """Read the list of a driver's files."""
     lines = text.splitlines()
     if len(lines) < _HEAD_LINES:
         raise wrong_list(f"it has {len(lines)} lines, and {_HEAD_LINES} are only its head")
@@ -130,11 +117,7 @@ def _line(line: str) -> Listed:
 
 
 def inside(path: str) -> str:
-    """Return a path below a folder, without ``./`` at its beginning.
-
-    Raises:
-        ValueError: It leads out of the folder, or is not a path.
-    """
+    """Return a path below a folder, without ``./`` at its beginning."""
     plain = path
     while plain.startswith("./"):
         plain = plain[2:]

@@ -111,11 +111,7 @@ class Placed:
 
     Attributes:
         name: Path in the .run; of a link: None.
-        path: In a container.
-        kind: Its list in a vendor file.
         features: The features that need it; empty: it is for the host only.
-        target: Target of a link, relative to its folder.
-        is_executable: Whether it is a program.
     """
 
     name: str | None
@@ -136,13 +132,7 @@ def place(
     """Return the places of a driver's user space.
 
     Args:
-        listed: The list of its files.
-        version: The driver's version.
         said: Features by file name, from the additional list of newer drivers.
-        leave_out: Types that the recipe leaves out.
-
-    Raises:
-        ProvisionError: Files that a feature needs have unknown types; all are named.
     """
     placed: dict[str, Placed] = {}
     unknown: dict[str, str] = {}

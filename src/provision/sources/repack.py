@@ -52,18 +52,10 @@ def repack(
     """Write the parts of a .run.
 
     Args:
-        run: The file.
-        source: Its source in the Pin.
         folder: An existing folder with room for three times the file inside.
-        limit: The most bytes that the file inside may have.
 
     Returns:
         The parts' files: some of ``SOURCES``, ``LAYER`` and ``FILES``.
-
-    Raises:
-        NotFoundError: A program that unpacks it is missing.
-        ProvisionError: It is no such file, damaged, for another architecture or version, or has
-            paths that lead out of it.
     """
     name = source.url.rpartition("/")[2]
     with run.open("rb") as stream:
@@ -117,11 +109,7 @@ def _add(out: tarfile.TarFile, path: str, members: Members) -> None:
 
 
 def _placed(members: Members, source: RunfileSource) -> list[Placed]:
-    """Return the places of user space, from the lists in the file.
-
-    Raises:
-        ProvisionError: The list is missing, or names missing files; all are named.
-    """
+    """Return the places of user space, from the lists in the file."""
     text = members.text(MANIFEST, MAX_LIST)
     if text is None:
         raise members.unfit(f"it has no list of its files, {MANIFEST}")

@@ -46,8 +46,6 @@ class Head:
 
     Attributes:
         offset: Offset of the compressed tar file, in bytes.
-        architecture: As ``uname -m`` prints it; None if unknown.
-        version: The driver's version; None if unknown.
     """
 
     offset: int
@@ -56,11 +54,7 @@ class Head:
 
 
 def read_head(stream: IO[bytes], name: str) -> Head:
-    """Read the head of a self-extracting file.
-
-    Raises:
-        ProvisionError: It is not one: a web page, another kind of file, or one that ends too early.
-    """
+    """Read the head of a self-extracting file."""
     first = stream.read(512)
     if re.match(rb"\s*<(!doctype|html|\?xml)", first, re.IGNORECASE):
         raise ProvisionError(
@@ -97,11 +91,7 @@ def _head(offset: int, fields: dict[str, str]) -> Head:
 
 
 def require(head: Head, *, version: str, architecture: str, name: str) -> None:
-    """Refuse a file of another driver version or for another architecture.
-
-    Raises:
-        ProvisionError: Either differs.
-    """
+    """Refuse a file of another driver version or for another architecture."""
     for what, found, expected in (
         ("for the architecture", head.architecture, architecture),
         ("of the version", head.version, version),
@@ -115,18 +105,7 @@ def require(head: Head, *, version: str, architecture: str, name: str) -> None:
 
 
 def unpack_payload(path: Path, head: Head, target: Path, *, limit: int = MAX_PAYLOAD) -> None:
-    """Write the tar file inside a self-extracting file.
-
-    Args:
-        path: The file.
-        head: Its head.
-        target: The tar file to write.
-        limit: The most bytes that it may have.
-
-    Raises:
-        NotFoundError: It is compressed with zstd, and there is no such program.
-        ProvisionError: It is damaged, or larger than the limit.
-    """
+    """Write the tar file inside a self-extracting file."""
     with path.open("rb") as stream:
         stream.seek(head.offset)
         magic = stream.read(6)
@@ -207,9 +186,7 @@ class Members:
     """The files and links of an open archive.
 
     Attributes:
-        tar: The archive.
         files: Its members by path; folders are left out.
-        name: What messages call it.
     """
 
     tar: tarfile.TarFile
@@ -217,11 +194,7 @@ class Members:
     name: str
 
     def file(self, path: str) -> tarfile.TarInfo:
-        """Return a member, or the target of a link.
-
-        Raises:
-            ProvisionError: It is a link to nothing.
-        """
+        """Return a member, or the target of a link."""
         member = self.files[path]
         for _ in range(_MOST_LINKS):
             if not member.issym():
@@ -247,15 +220,7 @@ class Members:
 
 @contextmanager
 def open_members(payload: Path, name: str) -> Iterator[Members]:
-    """Open the archive inside a .run.
-
-    Args:
-        payload: The archive.
-        name: What messages call the .run.
-
-    Raises:
-        ProvisionError: It is damaged, has too many files, or paths that lead out of it.
-    """
+    """Open the archive inside a .run."""
     try:
         with tarfile.open(payload, mode="r:") as tar:
             yield Members(tar, _checked(tar, name), name)

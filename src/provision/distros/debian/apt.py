@@ -250,11 +250,7 @@ def source_files(
 
 
 def parse(output: bytes) -> tuple[Package, ...]:
-    """Return the closure that a listing describes, in the order of names.
-
-    Raises:
-        ProvisionError: It is no such listing.
-    """
+    """Return the closure that a listing describes, in the order of names."""
     records = _records(output)
     installed = {(name, arch) for name, arch, _version in records["installed"]}
     packages = [_package(record, installed) for record in records["package"]]
@@ -262,7 +258,6 @@ def parse(output: bytes) -> tuple[Package, ...]:
 
 
 def _records(output: bytes) -> Mapping[str, list[list[str]]]:
-    """Return the records of a listing by kind, without the kind."""
     records: dict[str, list[list[str]]] = {kind: [] for kind in _FIELDS}
     for line in output.decode(errors="replace").splitlines():
         words = line.split("\t")

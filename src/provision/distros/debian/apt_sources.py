@@ -37,12 +37,8 @@ class AptSource:
     """One archive that apt takes packages from.
 
     Attributes:
-        uri: Its address, without a final slash.
-        suite: Which part of it.
-        components: Sections of that suite.
         signed_by: Key files, as named there; empty: apt's general keys.
         key: A key that stands in the configuration itself, as armored text.
-        origin: The file that says so.
         snapshot: Whether its index counts although it is out of date (``Check-Valid-Until: no``).
     """
 
@@ -174,10 +170,6 @@ def dearmor(text: str, *, name: str) -> bytes:
 
     Args:
         text: One or more blocks. As a deb822 field it is indented, and its empty line is a dot.
-        name: What error messages call it.
-
-    Raises:
-        ProvisionError: It holds no key.
     """
     keys = b""
     for block in _BLOCK.finditer(text):
@@ -200,12 +192,7 @@ def dearmor(text: str, *, name: str) -> bytes:
 
 
 def binary_keyring(path: Path, folder: Path) -> Path:
-    """Return a key file itself, or a binary copy of it in ``folder`` where it is armored.
-
-    Raises:
-        ProvisionError: It holds no key.
-        OSError: It can't be read.
-    """
+    """Return a key file itself, or a binary copy of it in ``folder`` where it is armored."""
     content = path.read_bytes()
     if not content.lstrip().startswith(b"-----BEGIN PGP"):
         return path
@@ -213,11 +200,7 @@ def binary_keyring(path: Path, folder: Path) -> Path:
 
 
 def store_key(text: str, folder: Path, *, name: str) -> Path:
-    """Write an armored key as a binary file into ``folder`` and return its path.
-
-    Raises:
-        ProvisionError: It holds no key.
-    """
+    """Write an armored key as a binary file into ``folder`` and return its path."""
     binary = dearmor(text, name=name)
     path = folder / f"{hashlib.sha256(binary).hexdigest()}.gpg"
     write_atomic(path, binary)

@@ -31,16 +31,7 @@ _BACKPORTS = "-backports"
 
 @dataclass(frozen=True, slots=True)
 class IndexedPackage:
-    """A package that an archive has.
-
-    Attributes:
-        sha256: Of the file.
-        size: Of the file, in bytes.
-        depends: Its Depends field.
-        suite: The suite that it is in.
-        component: The component that it is in.
-        url: Address of the file.
-    """
+    """A package that an archive has."""
 
     name: str
     version: str
@@ -57,13 +48,8 @@ class ArchiveIndex:
     """The packages that can be installed of a distro.
 
     Args:
-        distro: The distro.
-        architecture: The architecture, by Debian's name.
-        suites: The suites that they come from, the release itself among them.
-        components: The components that they come from.
         words: What is asked for at the first query; a name or prefix that is not among them costs
             a further question.
-        ask: Returns what apt answers to words.
     """
 
     def __init__(
@@ -108,13 +94,7 @@ class ArchiveIndex:
         ]
 
     def ask(self, *words: str) -> None:
-        """Ask for packages, all at once, unless that was done before.
-
-        Raises:
-            NotFoundError: There is no engine, no base image to ask in, no mirror or no keyring.
-            UnreachableError: The archive can't be reached, and did not answer lately.
-            ProvisionError: The archive is not signed by a trusted key, out of date or broken.
-        """
+        """Ask for packages, all at once, unless that was done before."""
         missing = {word for word in words if not any(_covers(asked, word) for asked in self._asked)}
         if not missing:
             return
@@ -157,11 +137,7 @@ def parse_packages(
     """Return the packages of an answer.
 
     Args:
-        output: What ``packages_script`` printed.
         uris: Addresses of archives with user and password, by those without.
-
-    Raises:
-        ProvisionError: A package has no valid version, or no size.
     """
     text = output.decode(errors="replace")
     listed, _, shown = text.partition("\n\n")

@@ -17,11 +17,7 @@ _NEIGHBOURS = 2
 
 
 def layout_of(pin: DistroPin) -> ArchiveLayout:
-    """Return how the archive of a release is laid out.
-
-    Raises:
-        NotFoundError: The distro has no such archive, or there are no data of it.
-    """
+    """Return how the archive of a release is laid out."""
     distro, _ = release_of(pin)
     data = distro.apt
     if data is None:
@@ -46,15 +42,7 @@ def uses_archive(pin: DistroPin) -> bool:
 
 
 def require_headers(index: ArchiveIndex, kernel: str) -> None:
-    """Refuse a kernel whose headers are not packaged, before an engine starts any work.
-
-    Args:
-        index: The archive of the distro that the kernel comes from.
-        kernel: The kernel's release, as ``uname -r`` prints it.
-
-    Raises:
-        NotFoundError: The headers are not packaged there; says where to find them.
-    """
+    """Refuse a kernel whose headers are not packaged, before an engine starts any work."""
     if index.package(f"{HEADERS}{kernel}") is None:
         raise _no_headers(index, kernel)
 

@@ -31,8 +31,6 @@ def kernels_of(
     """Return the kernels whose headers are among packages, the newest first.
 
     Args:
-        packages: The packages.
-        distro: Their distro; the first of its rules for headers is about plain kernels.
         like: A kernel; only those of its flavour (``amd64``, ``cloud-amd64``, ``rt-amd64``) are
             listed. Without it, or if it has no flavour: the plain ones.
     """

@@ -22,9 +22,6 @@ class VersionKey(Protocol):
 def version_key(version: str) -> VersionKey:
     """Return a sort key: ``sorted(versions, key=version_key)`` puts the oldest first.
 
-    Raises:
-        ValueError: It is no version.
-
     Source: https://www.debian.org/doc/debian-policy/ch-controlfields.html#version
     """
     from debian.debian_support import Version  # noqa: PLC0415 - 5 % of a run with nothing to do
@@ -57,24 +54,14 @@ def upstream_version(version: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One package that satisfies a dependency, with a condition on its version or none.
-
-    Attributes:
-        name: The package.
-        relation: One of ``<<``, ``<=``, ``=``, ``>=``, ``>>``; None: any version will do.
-        version: What to compare with; None: any version will do.
-    """
+    """One package that satisfies a dependency, with a condition on its version or none."""
 
     name: str
     relation: str | None = None
     version: str | None = None
 
     def accepts(self, version: str) -> bool:
-        """Return whether a version of the package satisfies the dependency.
-
-        Raises:
-            ProvisionError: What it is compared with is no version, or dpkg lacks the relation.
-        """
+        """Return whether a version of the package satisfies the dependency."""
         if self.relation is None or self.version is None:
             return True
         try:
@@ -101,9 +88,6 @@ class Alternative:
 
 def parse_depends(text: str) -> tuple[tuple[Alternative, ...], ...]:
     """Return the dependencies of a Depends field; of each, the packages that satisfy it.
-
-    Raises:
-        ProvisionError: It is no such field.
 
     Source: https://www.debian.org/doc/debian-policy/ch-relationships.html
     """

@@ -24,12 +24,7 @@ class ArchiveLayout:
     """What the archives of a distro's releases have in common.
 
     Attributes:
-        origin: The origin in its indexes.
-        keyrings: Paths of the keys that sign its indexes.
-        keyring_package: The package with these keys.
-        components: Its components.
         enabled: Those with kernels, compilers and tools, which are always read.
-        codenames: The codenames of all its releases, oldest first.
         security_in_archive: Whether a complete mirror has the security suite too. Debian's
             security updates are an archive of their own.
     """
@@ -56,9 +51,6 @@ class SuiteAddress:
     """One suite of an archive.
 
     Attributes:
-        uri: The archive's address, without a final slash.
-        suite: The suite.
-        keyrings: Files with the keys that may sign its index.
         origin: The origin that its index has to state, as it may be another's archive, which is
             then left out; None: it is signed with the distro's own or a configured key.
         snapshot: Whether it keeps an old state on purpose, which is out of date.
@@ -91,14 +83,7 @@ def suite_addresses(
     are read at the same addresses.
 
     Args:
-        distro: The distro.
-        layout: The layout of its archive.
-        config: Settings of its archive in provision.toml.
-        root: Root of the host whose apt configuration is read.
         key_folder: Folder for binary copies of keys that apt has as text.
-
-    Raises:
-        NotFoundError: No mirror or no keyring is known.
     """
     if config.mirror:
         return _noted(_configured(distro, layout, config, root, key_folder), layout, root)

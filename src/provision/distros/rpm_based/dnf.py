@@ -117,13 +117,7 @@ def header_addresses(
     """Return where the package with a kernel's headers may be, by the key that signed it.
 
     Args:
-        archive: Where the distro keeps it.
-        kernel: The kernel's release, as ``uname -r`` prints it.
         keys: The last eight digits of the ids of the distro's keys.
-        mirror: An address instead of the archive's own.
-
-    Returns:
-        Addresses, none where the archive has no packages of such kernels.
     """
     match = _KERNEL.fullmatch(kernel)
     if match is None or archive.headers is None:
@@ -135,10 +129,6 @@ def header_addresses(
 
 def archived_files(url: str, content: bytes) -> tuple[Spec, Mapping[str, bytes]]:
     """Return what to ask a solver for instead of a package that no repository has.
-
-    Args:
-        url: Where the package was.
-        content: The package.
 
     Returns:
         The spec, and files that belong to the script, by path below ``WORK``.

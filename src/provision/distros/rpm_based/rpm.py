@@ -69,9 +69,6 @@ def config_copy(config: str) -> str:
 
     Whichever of the three ways the base image has, the fastest first: only the last one is
     everywhere.
-
-    Args:
-        config: Absolute path of the file where it is installed.
     """
     path = shlex.quote(config)
     return f"""\
@@ -108,7 +105,6 @@ def repository_files(
     dnf and zypper read the same format.
 
     Args:
-        repositories: Used instead of the base image's own.
         folder: Where these files lie for the program that reads them.
     """
     files: dict[str, bytes] = {}
@@ -140,11 +136,7 @@ def bases(repositories: tuple[Repository, ...]) -> str:
 
 
 def parse(output: bytes) -> tuple[Package, ...]:
-    """Return the closure that a listing describes, in the order of names.
-
-    Raises:
-        ProvisionError: It is no such listing.
-    """
+    """Return the closure that a listing describes, in the order of names."""
     records = _records(output)
     origins = _Origins.of(records)
     found = [_package(words, origins) for words in records["package"]]
@@ -152,11 +144,7 @@ def parse(output: bytes) -> tuple[Package, ...]:
 
 
 def installed(output: bytes) -> Mapping[str, str]:
-    """Return the versions of the base image's packages that a listing names, by name.
-
-    Raises:
-        ProvisionError: It is no such listing.
-    """
+    """Return the versions of the base image's packages that a listing names, by name."""
     return {
         name: _version(epoch, version, release)
         for name, _arch, epoch, version, release in _records(output)["installed"]
@@ -169,7 +157,6 @@ def holds_headers(name: str) -> bool:
 
 
 def _records(output: bytes) -> dict[str, list[list[str]]]:
-    """Return the records of a listing by kind, without their first words."""
     records: dict[str, list[list[str]]] = {kind: [] for kind in _FIELDS}
     for line in output.decode(errors="replace").split("\n"):
         words = line.split("\t")

@@ -40,9 +40,6 @@ def key_import(patterns: Iterable[str]) -> str:
 
     Each by itself: one that is damaged, or of a kind that this rpm does not know, takes no other
     with it.
-
-    Args:
-        patterns: Glob patterns of key files, in the container.
     """
     words = " ".join(patterns)
     return f"""\
@@ -70,11 +67,7 @@ printf %s {shlex.quote(words)} > {_DB}.of
 
 
 def key_check(patterns: Iterable[str]) -> str:
-    """Return the part of a script that checks the signature of every downloaded package.
-
-    Args:
-        patterns: Glob patterns of key files, in the container.
-    """
+    """Return the part of a script that checks the signature of every downloaded package."""
     return f"""\
 {key_import(patterns)}\
 # Names come from a mirror's index, and the loop below passes over those that begin with a dot.
@@ -118,9 +111,6 @@ def trusted_keys(patterns: Iterable[str]) -> str:
     """Return the part of a script that has zypper believe the signatures of these keys only.
 
     It asks RPM's own database, which in a base image has the keys of its maker.
-
-    Args:
-        patterns: Glob patterns of key files, in the container.
     """
     words = " ".join(patterns)
     return f"""\

@@ -30,12 +30,7 @@ class Words:
 
     Attributes:
         absent: It has no such package; the group ``spec`` names it.
-        conflict: There is no solution.
         stale: A mirror lacks a file that its index names, or has another in its place.
-        refused: A server requires authentication.
-        unreachable: A server does not answer.
-        unsigned: A package's signature is wrong.
-        unsigned_index: A repository's index is not signed, or by another key.
     """
 
     absent: re.Pattern[str]

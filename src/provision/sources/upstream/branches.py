@@ -24,10 +24,7 @@ class Branch:
 
     Attributes:
         name: The leading part of its versions: ``535``.
-        maturity: The promise of its vendor, if it is known.
         last_day: The last day on which the vendor supports it, if it is known.
-        newest: The newest version that a source names, if one does.
-        released: The day of that version's release, ``YYYY-MM-DD``.
     """
 
     name: str
@@ -43,12 +40,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Branches:
-    """The branches of a driver, the newest first.
-
-    Attributes:
-        upstream: The ``[upstream]`` of its recipe.
-        all: The branches.
-    """
+    """The branches of a driver, the newest first."""
 
     upstream: Upstream
     all: tuple[Branch, ...]
@@ -65,10 +57,6 @@ class Branches:
         """Return the branches that a version such as ``lts`` accepts, in the order of preference.
 
         Supported branches come first; an ended one is better than none.
-
-        Returns:
-            Their names; None: ``channel`` is no kind of branch, or the default of a driver whose
-            branches have no kinds.
         """
         if channel not in CHANNELS or (channel == DEFAULT_VERSION and not self.upstream.has_kinds):
             return None
@@ -116,12 +104,7 @@ def today() -> date:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A version whose branch the vendor no longer supports.
-
-    Attributes:
-        message: That, in one line.
-        resolution: How to leave the branch.
-    """
+    """A version whose branch the vendor no longer supports."""
 
     message: str
     resolution: str
@@ -138,7 +121,6 @@ def ended_branch(driver: str, version: str, branches: Branches, day: date) -> En
 
 
 def _how_to_switch(driver: str, successor: Branch | None) -> str:
-    """Return how a host switches to another branch of a driver."""
     name = "another branch" if successor is None else f"the branch {successor.name}"
     value = "BRANCH" if successor is None else successor.name
     return (

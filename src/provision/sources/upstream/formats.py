@@ -41,17 +41,7 @@ _ELSE = (
 
 
 class Release(Frozen):
-    """A version that a vendor offers.
-
-    Attributes:
-        version: The version.
-        branch: Its branch, where the vendor names it.
-        maturity: The promise of the vendor for that branch.
-        released: The day, ``YYYY-MM-DD``.
-        commit: The commit of its tag.
-        url: Address of its file.
-        sha256: Checksum of that file.
-    """
+    """A version that a vendor offers."""
 
     version: str
     branch: str | None = None
@@ -122,11 +112,7 @@ _FILES = TypeAdapter(dict[str, dict[str, _File]])
 
 
 def latest_text(content: bytes, *, url: str) -> tuple[Release, ...]:
-    """Read a ``latest.txt``: ``595.84 595.84/NVIDIA-Linux-x86_64-595.84.run``.
-
-    Raises:
-        ProvisionError: The format is another.
-    """
+    """Read a ``latest.txt``: ``595.84 595.84/NVIDIA-Linux-x86_64-595.84.run``."""
     version, _, path = _text(content, url).strip().partition(" ")
     if not VERSION.fullmatch(version) or len(path.split()) > 1:
         raise unexpected(url, "expected 'VERSION PATH' and nothing else")
@@ -137,11 +123,7 @@ def latest_text(content: bytes, *, url: str) -> tuple[Release, ...]:
 
 
 def nvidia_releases(content: bytes, *, url: str, machine: str) -> tuple[Release, ...]:
-    """Read NVIDIA's ``releases.json``; versions for other architectures are left out.
-
-    Raises:
-        ProvisionError: The format is another; the details name each unexpected member.
-    """
+    """Read NVIDIA's ``releases.json``; versions for other architectures are left out."""
     with _describing(content, url):
         branches = _NVIDIA.validate_json(content)
     names = {machine, *_ALSO.get(machine, ())}
@@ -163,11 +145,7 @@ def nvidia_releases(content: bytes, *, url: str, machine: str) -> tuple[Release,
 def redistributables(
     content: bytes, *, url: str, source: Redistributables, machine: str
 ) -> Release | None:
-    """Read a ``redistribVERSION.json``; None: it has no file for the architecture.
-
-    Raises:
-        ProvisionError: The format is another; the details name each unexpected member.
-    """
+    """Read a ``redistribVERSION.json``; None: it has no file for the architecture."""
     name, platform = source.component, source.platform.replace("{arch}", source.named(machine))
     with _describing(content, url):
         document = _Redistrib.model_validate_json(content)
@@ -185,11 +163,7 @@ def redistributables(
 
 
 def redistributed_sums(content: bytes, *, url: str) -> Mapping[str, str]:
-    """Return the sha256 of every file that a ``redistribVERSION.json`` names, by its address.
-
-    Raises:
-        ProvisionError: The format is another.
-    """
+    """Return the sha256 of every file that a ``redistribVERSION.json`` names, by its address."""
     with _describing(content, url):
         document = _Redistrib.model_validate_json(content)
         components = _FILES.validate_python(
@@ -257,11 +231,7 @@ def _describing(content: bytes, url: str) -> AbstractContextManager[None]:
 
 
 def bounded(releases: list[Release], url: str) -> tuple[Release, ...]:
-    """Return releases, unless there are too many.
-
-    Raises:
-        ProvisionError: There are too many.
-    """
+    """Return releases, unless there are too many."""
     if len(releases) > _MOST:
         raise unexpected(url, f"it has more than {_MOST} versions")
     return tuple(releases)

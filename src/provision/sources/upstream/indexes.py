@@ -57,9 +57,6 @@ def http_index(content: bytes, *, url: str, pattern: str) -> tuple[Release, ...]
 def deb_index(content: bytes, *, url: str, package: str) -> tuple[Release, ...]:
     """Read a ``Packages`` file, packed by gzip or not.
 
-    Raises:
-        ProvisionError: The format is another, or the file is too large.
-
     Source: https://wiki.debian.org/DebianRepository/Format#A.22Packages.22_Indices
     """
     text = _unpacked(content, url)
@@ -75,9 +72,6 @@ def deb_index(content: bytes, *, url: str, package: str) -> tuple[Release, ...]:
 
 def rpm_index(content: bytes, *, url: str, package: str) -> tuple[Release, ...]:
     """Read a ``primary.xml`` of a repository of RPMs, packed by gzip or not.
-
-    Raises:
-        ProvisionError: The format is another, or the file is too large.
 
     Source: https://createrepo.readthedocs.io/en/latest/ and
     http://linux.duke.edu/metadata/common, the namespace of its elements
@@ -97,11 +91,7 @@ def rpm_index(content: bytes, *, url: str, package: str) -> tuple[Release, ...]:
 
 
 def primary_of(content: bytes, *, url: str) -> str:
-    """Return the path of the list of packages that a ``repomd.xml`` names.
-
-    Raises:
-        ProvisionError: It names no list, or one outside of the repository.
-    """
+    """Return the path of the list of packages that a ``repomd.xml`` names."""
     for element in _elements(content, url):
         if element.tag.rpartition("}")[2] != "data" or element.get("type") != "primary":
             continue

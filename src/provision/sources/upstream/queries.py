@@ -56,10 +56,7 @@ class Answer(Frozen):
     """The answer of a source.
 
     Attributes:
-        schema_version: Version of this format; files of other versions are ignored.
-        url: The address of the source.
         read: Unix time of the answer.
-        releases: The versions that it names.
     """
 
     schema_version: Literal[1] = 1
@@ -73,9 +70,6 @@ class Reading:
     """The present or kept answer of a source.
 
     Attributes:
-        source: The source.
-        url: Its address for this architecture.
-        answer: Its answer; None: it never answered.
         trouble: Why it does not answer now; None: it does, or was not asked.
     """
 
@@ -101,9 +95,6 @@ def ask(
     """Ask a driver's sources, all at once.
 
     Args:
-        upstream: Its sources.
-        machine: Architecture as ``uname -m`` prints it.
-        distro: ``ID:VERSION``, for sources that are for some distros only.
         folder: The folder of kept answers. A folder that can't be written is no error.
         max_age: Seconds for which a kept answer counts; 0: each source is asked.
     """
@@ -173,11 +164,6 @@ def _kept(path: Path) -> Answer | None:
 
 
 def _read(source: UpstreamSource, url: str, machine: str) -> tuple[Release, ...]:
-    """Read a source.
-
-    Raises:
-        ProvisionError: It does not answer, or in another format.
-    """
     match source:
         case LatestText():
             return formats.latest_text(_page(url), url=url)

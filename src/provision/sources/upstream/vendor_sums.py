@@ -44,17 +44,7 @@ def published_sum(url: str, checksums: str) -> str:
     Only HTTPS authenticates the server, so plain HTTP is refused, except on this machine itself.
 
     Args:
-        url: Address of the file.
         checksums: Address of the sums: lines of ``sha256sum``, or a ``redistrib_VERSION.json``.
-
-    Returns:
-        64 hexadecimal digits, in lower case.
-
-    Raises:
-        UsageError: The address of the sums is not one of HTTPS.
-        NotFoundError: There are no such sums, or none of this file.
-        UnreachableError: The server can't be reached, or kept failing.
-        ProvisionError: The answer has no sums, or two different ones of this file.
     """
     content = _asked(url, checksums)
     if content.lstrip()[:1] == b"{":
@@ -129,9 +119,7 @@ class KnownSum(Frozen):
     """The first checksum of a file.
 
     Attributes:
-        sha256: Sha256 of its content.
         said_by: Address of the sums.
-        first: Time of the first answer, as RFC 3339.
     """
 
     sha256: Sha256
@@ -157,10 +145,7 @@ class SumRecord:
     """The vendors' checksums of files, as this machine first read them.
 
     Attributes:
-        folder: The folder of the record.
         again: Whether to ask the vendor although the sum is known, and to compare.
-        ask: Returns the published sum, given the addresses of the file and of the sums.
-        progress: Receives the progress.
     """
 
     folder: Path
@@ -169,18 +154,7 @@ class SumRecord:
     progress: Progress = silent
 
     def sum_of(self, url: str, sums: str) -> str:
-        """Return the first sha256 of a file.
-
-        Args:
-            url: The file's address.
-            sums: Address of the sums.
-
-        Raises:
-            NotFoundError: The vendor has no such list, or it lacks the file.
-            UnreachableError: The vendor can't be reached, and no sum is known.
-            ChangedSumError: The vendor publishes another sum than before.
-            ProvisionError: The answer is no list of sums, or the record is damaged.
-        """
+        """Return the first sha256 of a file."""
         with lock(self.folder / ".known-sums.lock"):
             record = _load(self.folder / _FILE)
             known = record.sums.get(url)
