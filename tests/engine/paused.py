@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kit.process import start
 from provision.agent import execute, garbage, preparing, rollback
-from provision.build.artifact_image import DIGEST_LABEL
+from provision.build.image import DIGEST_LABEL
 from provision.cli import entry, job
 from provision.documents import load_json
 from provision.engine.docker_api import Image
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
 
-    from provision.build.driver_request import DriverRequest
+    from provision.build.request import DriverRequest
     from provision.build.workspace import Settings
 
 DRIVER = "demo"

@@ -19,7 +19,7 @@ from kit.made_up import MADE_UP, made_up_source, write_made_up
 from kit.probe import can_mount, need
 from kit.process import run, start
 from kit.product import BUILD_NETWORK, Provision
-from provision.build.engine_build import EngineBuild, run_build
+from provision.build.image import EngineBuild, run_build
 from provision.engine.connection import connect
 from provision.engine.docker_api import BuildOptions
 from provision.progress import Note, Step

@@ -28,7 +28,7 @@ _BUILD = REPOSITORY / "src/provision/build"
 # What makes a base image.
 BASES = (_BUILD / "base_image.py", _BUILD / "bootstrap.py")
 # What decides how an artifact is built, beside its Pin, which has the digest of the templates.
-BUILDS = (_BUILD / "dockerfile.py", _BUILD / "closure.py", _BUILD / "artifact_image.py")
+BUILDS = (_BUILD / "dockerfile.py", _BUILD / "image.py")
 _LIMIT_BYTES = 3 << 30
 # Another run may be at what was used so lately.
 _IN_USE_S = 2 * 3600

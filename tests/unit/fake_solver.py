@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provision.build.package_store import Closure
-from provision.build.solve_request import SolveRequest
+from provision.build.solve import SolveRequest
 from provision.pin import ClosurePackage, PackagePin
 
 _GCC = "c" * 64

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from provision.agent.coming_kernels import awaited, is_calm, settled
 from provision.agent.model import Desired
-from provision.build.artifact_image import DIGEST_LABEL
-from provision.build.image_builds import open_engine
+from provision.build.image import DIGEST_LABEL, open_engine
 from provision.build.package_store import PackageStore
 from provision.build.workspace import default_cache, load_settings
 from provision.errors import NotFoundError, ProvisionError

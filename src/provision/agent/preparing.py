@@ -16,11 +16,10 @@ from provision.agent.desired import setting_fingerprint, settled_version
 from provision.agent.failures import older, rejected, removed_again
 from provision.agent.loaders import give_loader
 from provision.agent.model import Action, DesiredDriver, KernelArtifact, Observed, Run
-from provision.build.driver_request import DriverRequest
-from provision.build.image_builds import open_engine
-from provision.build.package_pins import Resolved
+from provision.build.image import open_engine
 from provision.build.package_store import PackageGoneError
-from provision.build.resolving import resolve_pin
+from provision.build.request import DriverRequest
+from provision.build.resolve import Resolved, resolve_pin
 from provision.build.workspace import Settings, load_settings
 from provision.distros.debian import compare_versions
 from provision.engine.docker_api import Engine, EngineLostError

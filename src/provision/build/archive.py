@@ -9,17 +9,16 @@ from functools import cache
 from pathlib import Path
 
 from provision import distros
-from provision.build.distro_base import ensure_distro_base
-from provision.build.package_store import PackageStore, closure_key
-from provision.build.solve_request import SolveRequest
-from provision.build.solving import (
+from provision.build.distro_settings import (
     PackageNeeds,
     archive_repositories,
     base_request,
+    ensure_distro_base,
     solve_request,
     suites_of,
 )
-from provision.build.solving_container import SolvingContainers
+from provision.build.package_store import PackageStore, closure_key
+from provision.build.solve import SolveRequest, SolvingContainers
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
 from provision.distros import WORK

@@ -17,9 +17,9 @@ from pydantic import Field
 from provision.build.dockerfile import RenderedContext
 from provision.build.git_commits import CommitRequest, commits_of, have_commits
 from provision.build.network_access import GitAccess, proxies
-from provision.build.package_pins import Resolved
 from provision.build.package_store import PackageStore, closure_key
-from provision.build.tree_files import TreeStore
+from provision.build.resolve import Resolved
+from provision.build.trees import TreeStore
 from provision.build.workspace import Settings
 from provision.documents import Frozen, load_json
 from provision.engine.docker_api import Engine

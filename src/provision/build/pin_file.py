@@ -10,11 +10,10 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from provision.build.decision import recipe_digest
 from provision.build.dockerfile import variant_of
-from provision.build.package_pins import Resolved
+from provision.build.resolve import Resolved, recipe_digest
 from provision.build.templates import load_templates, load_tree_templates
-from provision.build.tree_files import kept_files
+from provision.build.trees import kept_files
 from provision.build.workspace import Settings
 from provision.documents import load_json, parse_json
 from provision.errors import ConfigError, Mistake, ProvisionError, redact

@@ -8,12 +8,11 @@ from typing import Any
 
 import click
 
-from provision.build.artifact_image import find
 from provision.build.context_files import downloaded_files
-from provision.build.driver_request import BuildSettings, RequestOptions
-from provision.build.image_builds import build_image
-from provision.build.package_pins import Resolved, render_context
+from provision.build.image import build_image, find
 from provision.build.pin_file import pin_document, read_pin
+from provision.build.request import BuildSettings, RequestOptions
+from provision.build.resolve import Resolved, render_context
 from provision.cli import options
 from provision.cli.job import (
     Job,

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from provision.build.dkms_import import ImportRequest, import_dkms
-from provision.build.driver_request import DriverRequest
+from provision.build.request import DriverRequest
 from provision.build.workspace import load_settings
 from provision.catalogue import Catalogue, Entry, Recipe, catalogue_folders
 from provision.cli import options

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import click
 
-from provision.build.driver_request import DriverRequest
+from provision.build.request import DriverRequest
 from provision.cli import options
 from provision.cli.job import job, trusting
 from provision.cli.output import emit, fields, megabytes, progress, size_of

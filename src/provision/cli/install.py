@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from provision.build.driver_request import BuildSettings, DriverRequest, RequestOptions
-from provision.build.image_builds import build_image
+from provision.build.image import build_image
+from provision.build.request import BuildSettings, DriverRequest, RequestOptions
 from provision.build.workspace import load_settings
 from provision.cli import options
 from provision.cli.job import Job, building, examined, job, target, trusting

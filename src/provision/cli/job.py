@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from provision.build.driver_request import BuildSettings, DriverRequest, RequestOptions
-from provision.build.image_builds import open_engine
-from provision.build.resolving import resolve_pin
+from provision.build.image import open_engine
+from provision.build.request import BuildSettings, DriverRequest, RequestOptions
+from provision.build.resolve import resolve_pin
 from provision.build.workspace import Settings, load_settings
 from provision.cli import options
 from provision.cli.output import fields, progress
@@ -32,7 +32,7 @@ from provision.registry.registries import TrustOverride, connect, examine
 from provision.registry.signing_key import password_line, read_password
 
 if TYPE_CHECKING:
-    from provision.build.package_pins import Resolved
+    from provision.build.resolve import Resolved
 
 
 @dataclass

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from provision.build.image_builds import open_engine
+from provision.build.image import open_engine
 from provision.build.pin_file import pin_document
 from provision.build.workspace import Settings
 from provision.cli import options

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from provision.build.artifact_image import DIGEST_LABEL
-from provision.build.driver_request import DriverRequest
+from provision.build.image import DIGEST_LABEL
+from provision.build.request import DriverRequest
 from provision.build.workspace import Settings
 from provision.documents import load_json
 from provision.engine.docker_api import Engine, names_registry

@@ -21,12 +21,11 @@ from pydantic import StringConstraints, ValidationError
 from provision import distros
 from provision.build.base_image import ensure_base, find_base
 from provision.build.diagnosis import BuildError, BuildFailure, source_errors
-from provision.build.driver_request import choose_distro
-from provision.build.engine_build import EngineBuild, labelled_image, run_build
+from provision.build.distro_settings import archive_repositories, base_request, suites_of
+from provision.build.image import EngineBuild, labelled_image, run_build
 from provision.build.package_store import PackageStore
-from provision.build.solve import solve
-from provision.build.solve_request import SolveRequest
-from provision.build.solving import archive_repositories, base_request, suites_of
+from provision.build.request import choose_distro
+from provision.build.solve import SolveRequest, solve
 from provision.build.templates import digest_of, fill_template
 from provision.build.workspace import Settings
 from provision.distros.debian import upstream_version

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from provision.build.artifact_image import Built
+from provision.build.image import Built
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Engine
 from provision.errors import ProvisionError

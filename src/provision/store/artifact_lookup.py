@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from provision.build.driver_request import DriverRequest, distro_of_kernel, own_kernel
-from provision.build.vendor_versions import follow
+from provision.build.request import DriverRequest, distro_of_kernel, own_kernel
+from provision.build.versions import follow
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
 from provision.catalogue.upstream import CHANNELS

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.build.artifact_image import DIGEST_LABEL
+from provision.build.image import DIGEST_LABEL
 from provision.build.workspace import Settings
 from provision.documents import load_json, parse_json
 from provision.engine.docker_api import Engine, Image

@@ -11,28 +11,29 @@ from typing import Literal
 
 from provision import distros
 from provision.build.archive import open_archive, open_market
-from provision.build.distro_base import ensure_distro_base
-from provision.build.driver_request import (
+from provision.build.distro_settings import (
+    PackageNeeds,
+    base_request,
+    configured_repositories,
+    ensure_distro_base,
+    solve_request,
+)
+from provision.build.package_store import PackageStore
+from provision.build.request import (
     DriverRequest,
     choose_distro,
     choose_tree,
     packaged_distro,
 )
-from provision.build.package_pins import request_of
-from provision.build.package_store import PackageStore
+from provision.build.resolve import request_of
 from provision.build.solve import list_kernels as solver_kernels
-from provision.build.solving import (
-    PackageNeeds,
-    base_request,
-    configured_repositories,
-    solve_request,
-)
-from provision.build.vendor_versions import files_of, read_upstream
-from provision.build.version_choice import (
+from provision.build.versions import (
     KernelRequest,
     check_kernel,
     choose_offer,
     chosen_flavour,
+    files_of,
+    read_upstream,
     suitable_versions,
 )
 from provision.build.workspace import Settings

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from provision.build.artifact_image import find
-from provision.build.driver_request import BuildSettings
-from provision.build.image_builds import build_image
-from provision.build.package_pins import Resolved
+from provision.build.image import build_image, find
+from provision.build.request import BuildSettings
+from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError

@@ -14,7 +14,7 @@ from provision.agent.conclusion import Result
 from provision.agent.desired import load_desired
 from provision.agent.model import Desired, Mode, Run
 from provision.agent.status import ArtifactStatus
-from provision.build.driver_request import DriverRequest
+from provision.build.request import DriverRequest
 from provision.errors import ProvisionError
 from provision.manifest import HostNeeds, Manifest
 from provision.pin import Pin

@@ -15,8 +15,8 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.health impor
 from provision.agent import preparing
 from provision.agent.boot import boot
 from provision.build.diagnosis import BuildError, BuildFailure, SourceError
-from provision.build.driver_request import DriverRequest
 from provision.build.package_store import PackageGoneError
+from provision.build.request import DriverRequest
 from provision.engine.docker_api import EngineLostError
 from provision.errors import NotFoundError, ProvisionError
 from provision.manifest import HostNeeds

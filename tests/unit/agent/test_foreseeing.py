@@ -13,7 +13,7 @@ from provision.agent import foreseeing, preparing
 from provision.agent.foreseeing import Foreseen, foresee
 from provision.agent.model import Mode, Run
 from provision.agent.reconcile import look_at
-from provision.build.driver_request import DriverRequest
+from provision.build.request import DriverRequest
 from provision.errors import NotFoundError
 from provision.pin import Pin
 from provision.progress import Note

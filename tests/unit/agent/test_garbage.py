@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from provision.agent import garbage
 from provision.agent.garbage import Removed, Stock, remove_images, remove_unneeded, unneeded
 from provision.agent.model import Desired
-from provision.build.artifact_image import DIGEST_LABEL
+from provision.build.image import DIGEST_LABEL
 from provision.engine.docker_api import Image
 from provision.errors import NotFoundError, ProvisionError
 from provision.store.entries import link_kernel, linked_kernels

@@ -11,7 +11,7 @@ import pytest
 from provision.agent import preparing
 from provision.agent.publish import metrics_text
 from provision.build.diagnosis import BuildError, BuildFailure, SourceError
-from provision.build.driver_request import DriverRequest
+from provision.build.request import DriverRequest
 from provision.errors import NotFoundError
 from provision.pin import Pin
 from provision.registry.find import SearchOptions

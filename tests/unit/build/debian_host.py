@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from provision.build import network_access, package_pins
-from provision.build.driver_request import DriverRequest
+from provision.build import network_access, resolve
 from provision.build.package_store import Closure, PackageStore
-from provision.build.solve_request import SolveRequest
+from provision.build.request import DriverRequest
+from provision.build.solve import SolveRequest
 from provision.build.workspace import Settings, load_settings
 from provision.engine.docker_api import Engine, Image
 from unit.engine.fake_engine import FakeEngine
@@ -66,7 +66,7 @@ def solved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[SolveRequest
         (tmp_path / sha256).write_text("\n".join(urls))
         return tmp_path / sha256
 
-    monkeypatch.setattr(package_pins, "solve", solve)
+    monkeypatch.setattr(resolve, "solve", solve)
     monkeypatch.setattr(PackageStore, "fetch", fetch)
     return asked
 

@@ -6,10 +6,10 @@ from typing import TypedDict, Unpack
 
 import pytest
 
-from provision.build.decision import decide, recipe_digest
 from provision.build.package_store import Closure
+from provision.build.resolve import decide, recipe_digest
 from provision.build.templates import Templates
-from provision.build.version_choice import BuildTarget, KernelRequest
+from provision.build.versions import BuildTarget, KernelRequest
 from provision.catalogue import Entry, Recipe
 from provision.distros.debian import ArchiveIndex
 from provision.errors import ExitCode, NotFoundError

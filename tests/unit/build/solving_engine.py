@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, cast
 
-from provision.build.solve_request import SolveRequest
+from provision.build.solve import SolveRequest
 from provision.distros import find_distro, release_of
 from provision.engine.containers import Container, ContainerRequest, Ran
 from provision.engine.docker_api import Engine, Image

@@ -10,9 +10,16 @@ from typing import IO
 
 import pytest
 
-from provision.build.artifact_image import DIGEST_LABEL, BuildRequest, build
 from provision.build.diagnosis import BuildError
-from provision.build.engine_build import KERNEL_STAGE, TOOLS_STAGE, layers_of, remove_layers
+from provision.build.image import (
+    DIGEST_LABEL,
+    KERNEL_STAGE,
+    TOOLS_STAGE,
+    BuildRequest,
+    build,
+    layers_of,
+    remove_layers,
+)
 from provision.engine.docker_api import BuildOptions, Image, Message
 from provision.engine.stream import StepRecord
 from provision.engine.tar_streams import pack

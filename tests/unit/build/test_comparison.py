@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from provision.build import image_builds
-from provision.build.image_builds import differences, explanation, module_sums
+from provision.build import image
+from provision.build.image import differences, explanation, module_sums
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config
@@ -49,6 +49,6 @@ def test_sums_are_those_of_the_manifest(
             raise ProvisionError("it has none")
         return manifest.encode()
 
-    monkeypatch.setattr(image_builds, "read_file", read)
+    monkeypatch.setattr(image, "read_file", read)
     settings = Settings(tmp_path, Config(), Catalogue([]), tmp_path)
     assert module_sums(settings, FakeEngine(), Image(id="sha256:1")) == sums

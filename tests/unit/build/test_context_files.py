@@ -8,7 +8,7 @@ from types import MethodType
 import pytest
 
 from kit.runfile import manifest, write_runfile
-from provision.build import vendor_versions
+from provision.build import versions
 from provision.build.context_files import have_parts
 from provision.build.package_store import PackageStore
 from provision.build.workspace import Settings
@@ -107,7 +107,7 @@ def test_the_record_of_sums_lies_beside_the_store(
 ) -> None:
     beside = settings.root / "var/lib/provision"
     for writable, place in ((True, beside), (False, settings.state)):
-        monkeypatch.setattr(vendor_versions, "is_writable", lambda _, answer=writable: answer)
-        asks = vendor_versions.vendor_sums(settings, again=True)
+        monkeypatch.setattr(versions, "is_writable", lambda _, answer=writable: answer)
+        asks = versions.vendor_sums(settings, again=True)
         assert isinstance(asks, MethodType)
         assert asks.__self__ == SumRecord(place, again=True)

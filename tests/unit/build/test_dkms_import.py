@@ -18,8 +18,7 @@ from kit.fileserver import served
 from kit.process import run, run_bytes
 from provision.build import archive as archive_module
 from provision.build import dkms_import
-from provision.build.dkms_import import ImportRequest, import_dkms
-from provision.build.dkms_inspection import Inspected, SourceToInspect
+from provision.build.dkms_import import ImportRequest, Inspected, SourceToInspect, import_dkms
 from provision.build.package_store import PackageStore
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue

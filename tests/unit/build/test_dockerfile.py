@@ -17,7 +17,7 @@ from jinja2 import UndefinedError
 from golden.pins import REPOSITORY, patches, pin, recipe, templates
 from provision.build.dockerfile import RenderedContext, render
 from provision.build.templates import Templates
-from provision.build.version_choice import chosen_flavour
+from provision.build.versions import chosen_flavour
 from provision.catalogue import Recipe, load_entry
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import Pin

@@ -9,18 +9,18 @@ from dataclasses import replace
 
 import pytest
 
-from provision.build import distro_base, image_builds, package_pins
-from provision.build.artifact_image import BuildRequest, Built
+from provision.build import distro_settings, image, resolve
 from provision.build.bootstrap import Mirror
-from provision.build.distro_base import ensure_distro_base
-from provision.build.driver_request import BuildSettings
-from provision.build.image_builds import (
+from provision.build.distro_settings import base_request, ensure_distro_base
+from provision.build.image import (
+    BuildRequest,
+    Built,
     build_image,
 )
 from provision.build.package_store import Closure
-from provision.build.resolving import resolve_pin
-from provision.build.solve_request import SolveRequest
-from provision.build.solving import base_request
+from provision.build.request import BuildSettings
+from provision.build.resolve import resolve_pin
+from provision.build.solve import SolveRequest
 from provision.build.workspace import Settings
 from provision.config import ArchiveConfig
 from provision.config.build_settings import DistroConfig
@@ -106,7 +106,7 @@ def test_what_the_solver_does_not_find_is_explained_by_what_there_is(
     def fail(*_request: object, **_more: object) -> Closure:
         raise error
 
-    monkeypatch.setattr(package_pins, "solve", fail)
+    monkeypatch.setattr(resolve, "solve", fail)
     with pytest.raises(NotFoundError, match="No headers are packaged") as caught:
         resolve_pin(
             settings,
@@ -129,7 +129,7 @@ def test_an_archive_that_cannot_be_reached_is_not_asked_again(
     def fail(*_request: object, **_more: object) -> Closure:
         raise UnreachableError("The archive can't be reached from the solving container.")
 
-    monkeypatch.setattr(package_pins, "solve", fail)
+    monkeypatch.setattr(resolve, "solve", fail)
     with pytest.raises(UnreachableError):
         resolve_pin(
             settings,
@@ -145,7 +145,7 @@ def test_headers_that_apt_took_a_name_for_a_pattern_of_are_refused(
     def other(_engine: object, request: SolveRequest, _store: object, **_more: object) -> Closure:
         return closure(replace(request, kernel=KERNEL))
 
-    monkeypatch.setattr(package_pins, "solve", other)
+    monkeypatch.setattr(resolve, "solve", other)
     wanted = replace(REQUEST, driver="onload", kernel=KERNEL.removesuffix("4"), force=True)
     with pytest.raises(NotFoundError, match="No headers are packaged"):
         resolve_pin(settings, lambda: engine, wanted)
@@ -161,7 +161,7 @@ def test_what_cannot_change_the_result_goes_beside_the_pin(
         asked.append(request)
         return Built("i", "sha256:1", 1, built=False)
 
-    monkeypatch.setattr(image_builds, "build", build)
+    monkeypatch.setattr(image, "build", build)
     monkeypatch.setenv("https_proxy", "http://proxy:3128")
     resolved = resolve_pin(settings, lambda: engine, REQUEST)
     build_image(settings, engine, resolved, BuildSettings())
@@ -221,7 +221,7 @@ def test_an_archive_of_ones_own_goes_to_the_solver_and_the_base_with_its_keys(
         keyrings.append(mirror.keyring.read_bytes())
         return BasePin(image="debian:bookworm", digest=BASE_IMAGE.id)
 
-    monkeypatch.setattr(distro_base, "make_apt_base", make_apt_base)
+    monkeypatch.setattr(distro_settings, "make_apt_base", make_apt_base)
     plain = resolve_pin(settings, lambda: engine, REQUEST)
     (settings.root / "etc/site.gpg").write_bytes(b"\x99site")
     archive = ArchiveConfig(
@@ -260,7 +260,7 @@ def made(
         assert found == pin
         return found
 
-    monkeypatch.setattr(package_pins, "solve", solve)
+    monkeypatch.setattr(resolve, "solve", solve)
     return resolved
 
 

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from kit.fileserver import served
-from provision.build import context_files, image_builds
-from provision.build.artifact_image import BuildRequest, Built
+from provision.build import context_files, image
 from provision.build.context_files import downloaded_files
-from provision.build.decision import recipe_digest
-from provision.build.driver_request import BuildSettings
 from provision.build.git_commits import CommitRequest
-from provision.build.package_pins import render_context
+from provision.build.image import BuildRequest, Built
 from provision.build.pin_file import pin_document, read_pin
+from provision.build.request import BuildSettings
+from provision.build.resolve import recipe_digest, render_context
 from provision.build.templates import load_templates
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue, Recipe
@@ -247,10 +246,10 @@ def test_what_fetches_commits_is_given_this_machines_proxies(
         return Built("demo:1", "sha256:1", 1, built=True)
 
     monkeypatch.setattr(context_files, "have_commits", have)
-    monkeypatch.setattr(image_builds, "build", build)
+    monkeypatch.setattr(image, "build", build)
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
     case.write(pin_document(case.pin))
     resolved = read_pin(case.settings, case.file, network="host")
-    image_builds.build_image(case.settings, FakeEngine(), resolved, BuildSettings())
+    image.build_image(case.settings, FakeEngine(), resolved, BuildSettings())
     assert asked[0].proxies["https_proxy"] == "http://proxy.example:3128"
     assert asked[0].network == "host"

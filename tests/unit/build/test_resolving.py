@@ -7,19 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from provision.build import distro_base, image_builds
-from provision.build.artifact_image import DIGEST_LABEL
+from provision.build import distro_settings, image
 from provision.build.base_image import BaseRequest
 from provision.build.bootstrap import Mirror
 from provision.build.context_files import downloaded_files
-from provision.build.distro_base import ensure_distro_base
-from provision.build.driver_request import BuildSettings, DriverRequest, choose_distro
-from provision.build.image_builds import (
+from provision.build.distro_settings import base_request, ensure_distro_base
+from provision.build.image import (
+    DIGEST_LABEL,
     build_image,
 )
-from provision.build.package_pins import render_context
-from provision.build.resolving import resolve_pin
-from provision.build.solving import base_request
+from provision.build.request import BuildSettings, DriverRequest, choose_distro
+from provision.build.resolve import render_context, resolve_pin
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Engine, Image
 from provision.errors import NotFoundError
@@ -117,7 +115,7 @@ def test_an_image_that_is_there_takes_no_download(
     settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolved = resolve_pin(settings, lambda: engine, REQUEST)
-    monkeypatch.setattr(image_builds, "downloaded_files", no_download)
+    monkeypatch.setattr(image, "downloaded_files", no_download)
     with pytest.raises(AssertionError):
         build_image(settings, engine, resolved, BuildSettings())
     labels = {DIGEST_LABEL: resolved.pin.digest}
@@ -151,7 +149,7 @@ def test_a_base_image_is_made_only_where_it_is_nowhere(
         mirrors.append(mirror.url)
         return BasePin(image="debian:bookworm", digest=BASE_IMAGE.id)
 
-    monkeypatch.setattr(distro_base, "make_apt_base", make_apt_base)
+    monkeypatch.setattr(distro_settings, "make_apt_base", make_apt_base)
     assert _base(settings, engine, "debian:12").digest == BASE_IMAGE.id
     assert (engine.calls, mirrors) == ([], [])
     assert _base(settings, FakeEngine(), "debian:12").digest == BASE_IMAGE.id

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from provision.build import solve_request
 from provision.build.package_store import PackageStore
 from provision.build.solve import solve
 from provision.distros import Repository
@@ -132,7 +131,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise NotFoundError(f"'{url}' does not exist (404 Not Found).")
         destination.write_bytes(b"headers")
 
-    monkeypatch.setattr(solve_request, "download_any", download_any)
+    monkeypatch.setattr("provision.build.solve.download_any", download_any)
     return addresses
 
 
@@ -186,7 +185,7 @@ def test_koji_that_does_not_answer_is_said(tmp_path: Path, monkeypatch: pytest.M
     def download_any(url: str, **_more: object) -> None:
         raise UnreachableError(f"Could not download '{url}'.", details="no route")
 
-    monkeypatch.setattr(solve_request, "download_any", download_any)
+    monkeypatch.setattr("provision.build.solve.download_any", download_any)
     engine = SolvingEngine(FakeContainer([(1, _GONE, ""), (0, "", "105ef944\n")]))
     with pytest.raises(UnreachableError, match=r"koji.* can't be reached") as caught:
         solve(

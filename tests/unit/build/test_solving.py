@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from provision.build import distro_base
+from provision.build import distro_settings
 from provision.build.bootstrap import RpmOrigin
-from provision.build.distro_base import ensure_distro_base
-from provision.build.solving import (
+from provision.build.distro_settings import (
     base_request,
     configured_repositories,
+    ensure_distro_base,
     rpm_origin,
     suites_of,
 )
@@ -143,7 +143,7 @@ def test_a_base_image_that_cannot_be_pulled_is_made(
         return BasePin(image="rockylinux/rockylinux:9", digest=f"sha256:{'a' * 64}")
 
     settings = _host(tmp_path, f"{_REPOSITORY.format(id='rocky')}{_KEYS}")
-    monkeypatch.setattr(distro_base, "make_rpm_base", make)
+    monkeypatch.setattr(distro_settings, "make_rpm_base", make)
     engine = FakeEngine()
     engine.conversation = [{"error": "no such host"}]
     wanted = base_request(settings, find_distro("rocky:9"))

@@ -14,8 +14,7 @@ from typing import IO
 import pytest
 
 from provision.build.package_store import PackageStore
-from provision.build.solve import list_kernels, solve
-from provision.build.solve_request import SolveRequest
+from provision.build.solve import SolveRequest, list_kernels, solve
 from provision.distros import Repository
 from provision.distros.rpm_based.rpm import DOWNLOADED
 from provision.engine.containers import Container, ContainerRequest, Ran

@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
-from provision.build import tree_files, trees
+from provision.build import trees
 from provision.build.context_files import downloaded_files
 from provision.build.dockerfile import RenderedContext
-from provision.build.package_pins import Resolved
 from provision.build.package_store import PackageStore
-from provision.build.tree_files import TreeStore, fingerprint
-from provision.build.trees import Tree, have_cos_tree, have_tree
+from provision.build.resolve import Resolved
+from provision.build.trees import Tree, TreeStore, fingerprint, have_cos_tree, have_tree
 from provision.build.workspace import Settings, load_settings
 from provision.config import TreeConfig
 from provision.errors import NotFoundError, ProvisionError, UsageError
@@ -235,8 +234,8 @@ def downloads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         destination.write_bytes(_tree(url.rpartition("/")[2]))
         assert hashlib.sha256(destination.read_bytes()).hexdigest() == sha256
 
-    monkeypatch.setattr(tree_files, "download_summed", summed)
-    monkeypatch.setattr(tree_files, "download", download)
+    monkeypatch.setattr(trees, "download_summed", summed)
+    monkeypatch.setattr(trees, "download", download)
     return asked
 
 

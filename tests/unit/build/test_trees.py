@@ -11,15 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from provision.build import developer_container, package_pins, solving, tree_files
+from provision.build import developer_container, distro_settings, resolve, trees
 from provision.build.base_image import BaseRequest
-from provision.build.driver_request import DriverRequest, choose_tree
-from provision.build.package_pins import Resolved, render_context
 from provision.build.package_store import Closure, PackageStore
 from provision.build.pin_file import pin_document, read_pin
-from provision.build.resolving import resolve_pin
-from provision.build.solve_request import SolveRequest
-from provision.build.tree_files import TreeStore
+from provision.build.request import DriverRequest, choose_tree
+from provision.build.resolve import Resolved, render_context, resolve_pin
+from provision.build.solve import SolveRequest
+from provision.build.trees import TreeStore
 from provision.build.workspace import Settings, load_settings
 from provision.config import TreeConfig
 from provision.engine.docker_api import Image
@@ -83,7 +82,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> None:
         return closure(request)
 
     have_apt_answer(monkeypatch, texts)
-    monkeypatch.setattr(package_pins, "solve", solve)
+    monkeypatch.setattr(resolve, "solve", solve)
 
 
 def _resolved(settings: Settings, *, kernel: str = _KERNEL, distro: str | None = None) -> Resolved:
@@ -185,7 +184,7 @@ def test_a_damaged_or_endless_file_is_refused(
         (root / "srv/Module.symvers").write_bytes(packed)
         with pytest.raises(ProvisionError, match="is a damaged gzip file"):
             _pin(settings)
-    monkeypatch.setattr(tree_files, "_LARGEST", 1 << 20)
+    monkeypatch.setattr(trees, "_LARGEST", 1 << 20)
     (root / "srv/Module.symvers").write_bytes(gzip.compress(bytes((1 << 20) + 1)))
     with pytest.raises(ProvisionError, match="more than 1 MiB"):
         _pin(settings)
@@ -303,8 +302,8 @@ def test_a_base_image_needs_no_data_of_the_distro(settings: Settings) -> None:
     """Such as an old release of Flatcar, or the distro of a vendor's kernel."""
     for name in ("flatcar", "vendor"):
         distro = DistroPin(id=name, version="3227.2.4", codename=name)
-        assert solving.base_request(settings, distro).reference is None
-        named = solving.base_request(settings, distro, reference="mine:1")
+        assert distro_settings.base_request(settings, distro).reference is None
+        named = distro_settings.base_request(settings, distro, reference="mine:1")
         assert (named.name, named.can_be_made) == ("mine:1", False)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from provision.build.decision import recipe_digest
+from provision.build.resolve import recipe_digest
 from provision.catalogue import ArchiveRelease, GitRelease, PciMatch, Recipe, version_matches
 from provision.errors import ConfigError
 from unit.recipes import recipe, variant

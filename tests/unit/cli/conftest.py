@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.build.artifact_image import DIGEST_LABEL
+from provision.build.image import DIGEST_LABEL
 from provision.cli import job
 from provision.engine.docker_api import Image
 from provision.pin import PIN_LABEL

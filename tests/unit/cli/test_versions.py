@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from kit.fileserver import Mirror
-from provision.build import vendor_versions
-from provision.build.driver_request import DriverRequest
-from provision.build.package_pins import request_of
-from provision.build.vendor_versions import follow
-from provision.build.version_choice import suitable_versions
+from provision.build import versions
+from provision.build.request import DriverRequest
+from provision.build.resolve import request_of
+from provision.build.versions import follow, suitable_versions
 from provision.build.workspace import Settings, load_settings
 from provision.catalogue.source_models import Source
 from provision.distros import find_distro
@@ -141,7 +140,7 @@ def site(tmp_path: Path, vendor: Mirror, call: Call, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("provision.build.archive._Apt.ask", site.asked)
     write_apt_sources(site.root)
     monkeypatch.setattr(availability, "today", lambda: TODAY)
-    monkeypatch.setattr(vendor_versions, "today", lambda: TODAY)
+    monkeypatch.setattr(versions, "today", lambda: TODAY)
     return site
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from provision.build.artifact_image import Built
 from provision.build.diagnosis import build_error, source_errors
+from provision.build.image import Built
 from provision.engine.stream import BuildStream, transfer
 from provision.progress import Event, Output, Step, Transfer
 from unit.engine.fake_engine import recorded

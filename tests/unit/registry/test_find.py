@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from provision.build.driver_request import DriverRequest
+from provision.build.request import DriverRequest
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.catalogue.upstream import BranchFacts, Upstream

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from provision.build.package_pins import Resolved
+from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError

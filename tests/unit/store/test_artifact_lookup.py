@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.build.driver_request import DriverRequest
+from provision.build.request import DriverRequest
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config, PolicyConfig, RegistryConfig, TrustConfig

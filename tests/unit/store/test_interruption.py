@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provision.build.artifact_image import DIGEST_LABEL
+from provision.build.image import DIGEST_LABEL
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config

@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from provision.build.artifact_image import DIGEST_LABEL, Built, find
-from provision.build.package_pins import Resolved
+from provision.build.image import DIGEST_LABEL, Built, find
+from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config, RegistryConfig, SigningConfig

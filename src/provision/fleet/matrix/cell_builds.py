@@ -12,13 +12,18 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from provision.build.artifact_image import Built, find
 from provision.build.diagnosis import BuildError, kind_of
-from provision.build.driver_request import BuildSettings, DriverRequest
-from provision.build.engine_build import KERNEL_STAGE, TOOLS_STAGE, layers_of, remove_layers
-from provision.build.image_builds import build_image
-from provision.build.package_pins import Resolved
-from provision.build.resolving import resolve_pin
+from provision.build.image import (
+    KERNEL_STAGE,
+    TOOLS_STAGE,
+    Built,
+    build_image,
+    find,
+    layers_of,
+    remove_layers,
+)
+from provision.build.request import BuildSettings, DriverRequest
+from provision.build.resolve import Resolved, resolve_pin
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Engine, EngineError
 from provision.engine.stream import StepRecord

@@ -8,10 +8,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from provision.build.archive import open_archive, required_components
-from provision.build.distro_base import ensure_distro_base
-from provision.build.driver_request import DriverRequest, choose_distro
-from provision.build.solving import base_request
-from provision.build.vendor_versions import Followed, follow
+from provision.build.distro_settings import base_request, ensure_distro_base
+from provision.build.request import DriverRequest, choose_distro
+from provision.build.versions import Followed, follow
 from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, version_matches
 from provision.distros import distro_named, source_names

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from provision.build.artifact_image import Built
-from provision.build.engine_build import remove_layers
+from provision.build.image import Built, remove_layers
 from provision.engine.docker_api import Engine
 from provision.errors import InUseError, ProvisionError
 from provision.files import LONGEST_WAIT_S, lock, write_atomic

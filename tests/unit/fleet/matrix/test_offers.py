@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.build import vendor_versions
+from provision.build import versions
 from provision.build.workspace import Settings, load_settings
 from provision.catalogue.upstream import LatestText
 from provision.fleet.matrix import host_report
@@ -72,8 +72,8 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     releases = tuple(Release(version=version) for version in PUBLISHED)
     reading = Reading(source, source.url, Answer(url=source.url, read=1, releases=releases))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(vendor_versions, "read_upstream", lambda *_given, **_more: (reading,))
-    monkeypatch.setattr(vendor_versions, "today", lambda: date(2026, 11, 22))
+    monkeypatch.setattr(versions, "read_upstream", lambda *_given, **_more: (reading,))
+    monkeypatch.setattr(versions, "today", lambda: date(2026, 11, 22))
     monkeypatch.setattr(matrix_offers, "distro_kernels", lambda *_given, **_more: KERNELS)
     return load_settings(root, catalogues=[tmp_path / "catalogue"])
 

@@ -14,10 +14,10 @@ from typing import cast
 
 import pytest
 
-from provision.build.artifact_image import DIGEST_LABEL, Built
 from provision.build.diagnosis import BuildError, BuildFailure, SourceError
-from provision.build.driver_request import BuildSettings, DriverRequest
-from provision.build.package_pins import Resolved
+from provision.build.image import DIGEST_LABEL, Built
+from provision.build.request import BuildSettings, DriverRequest
+from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config, DriverConfig

@@ -74,7 +74,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 
-# The label that a build sets on its image: src/provision/build/artifact_image.py.
+# The label that a build sets on its image: src/provision/build/image.py.
 _LABEL = "provision.pin.digest"
 _FORMAT = "{{.Repository}}:{{.Tag}} {{.ID}}"
 _UNNAMED = "<none>"

@@ -1,27 +1,32 @@
-"""The settings of a host for a distro: base image, archive, and the request to the solver."""
+"""What a host's settings say of a distro: base image, repositories, request to its solver."""
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from provision import distros
-from provision.build.base_image import BaseRequest, image_for
-from provision.build.bootstrap import RpmOrigin
+from provision.build.base_image import BaseRequest, find_base, image_for, named_base
+from provision.build.bootstrap import Mirror, RpmOrigin, make_apt_base, make_rpm_base
+from provision.build.developer_container import FLATCAR, ensure_developer_image
 from provision.build.package_store import closure_key
-from provision.build.solve_request import SolveRequest
+from provision.build.solve import SolveRequest
 from provision.build.workspace import Settings
+from provision.distros import find_distro
 from provision.distros.debian import ArchiveLayout
-from provision.distros.debian.distro_archive import layout_of
+from provision.distros.debian.distro_archive import layout_of, uses_archive
 from provision.distros.debian.suites import SuiteAddress, suite_addresses
 from provision.distros.entitlements import entitlements_of
 from provision.distros.kernel_tree import Toolchain
+from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, UsageError
-from provision.files import in_root
+from provision.files import in_root, write_atomic
 from provision.host.facts import read_facts
 from provision.pin import BasePin, DistroPin
+from provision.progress import Note, Progress, silent
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9+._-]")
 
@@ -218,3 +223,56 @@ def _refuse_repositories(settings: Settings, distro: DistroPin) -> None:
         f' [distros.{distro.id}.archive] mirror = "{first}", keyring = "/path/of/its/key".',
         details="\n".join(f"repository '{one.id}'" for one in named),
     )
+
+
+def ensure_distro_base(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    request: BaseRequest,
+    *,
+    progress: Progress = silent,
+) -> BasePin:
+    """Return a base image; it is made if it is neither here nor in its registry.
+
+    debootstrap, dnf or zypper of this machine makes it from the distro's packages, and Flatcar's
+    from the developer container of the release.
+
+    Args:
+        engine: Connects to the engine; not called for an image that is named by its digest.
+    """
+    if (named := named_base(request)) is not None:
+        return named
+    connected = engine()
+    try:
+        return find_base(connected, request, progress=progress)
+    except NotFoundError:
+        if not request.can_be_made:
+            raise
+    progress(Note(f"There is no image {request.name}; making it"))
+    if request.distro == FLATCAR:
+        return ensure_developer_image(settings, connected, request, progress=progress)
+    return _made(settings, connected, request, progress)
+
+
+def _made(settings: Settings, engine: Engine, request: BaseRequest, progress: Progress) -> BasePin:
+    distro = find_distro(f"{request.distro}:{request.version}")
+    if not uses_archive(distro):
+        origin = rpm_origin(settings, distro)
+        return make_rpm_base(engine, request, origin, state=settings.state, progress=progress)
+    suites = [one for one in suites_of(settings, distro) if one.suite == distro.codename]
+    # Rather not one that may be another's archive.
+    suite = min(suites, key=lambda one: one.origin is not None)
+    source = Mirror(suite.uri, _keyring_file(settings, suite) if suite.has_own_keys else None)
+    return make_apt_base(engine, request, source, state=settings.state, progress=progress)
+
+
+def _keyring_file(settings: Settings, suite: SuiteAddress) -> Path:
+    """Write the keys that sign a suite to one file.
+
+    Binary keyrings are sequences of keys:
+    https://www.rfc-editor.org/rfc/rfc9580#section-10.1
+    """
+    keyring = b"".join(file.read_bytes() for file in suite.keyrings)
+    path = settings.state / "archive/keys" / f"{hashlib.sha256(keyring).hexdigest()}.gpg"
+    write_atomic(path, keyring)
+    return path

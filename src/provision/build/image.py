@@ -1,0 +1,447 @@
+"""Builds the artifact image of a Pin, once: an image that exists is found, and builders wait."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from provision.build.base_image import ensure_base
+from provision.build.context_files import commit_files, downloaded_files
+from provision.build.diagnosis import LAYER_LOST, BuildError, build_error
+from provision.build.network_access import proxies
+from provision.build.request import BuildSettings
+from provision.build.resolve import Resolved, render_context
+from provision.build.workspace import Settings
+from provision.engine.connection import connect
+from provision.engine.docker_api import (
+    BuildOptions,
+    Engine,
+    EngineError,
+    EngineLostError,
+    Image,
+    names_registry,
+)
+from provision.engine.stream import BuildStream, StepRecord
+from provision.engine.tar_streams import pack
+from provision.engine.transfer import read_file
+from provision.errors import ProvisionError
+from provision.files import lock
+from provision.manifest import MANIFEST
+from provision.pin import PIN_LABEL, Pin
+from provision.pin.architectures import names_of
+from provision.progress import Note, Output, Progress, Step, silent
+
+_ATTEMPTS = 5
+_BEGUN_AGAIN = "A layer that this build uses was removed meanwhile; making that layer again"
+# The stages that all kernels of a distro share, and all drivers of a kernel: their layers stay in
+# the engine for the next build.
+TOOLS_STAGE = "tools"
+KERNEL_STAGE = "toolchain"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineBuild:
+    """A build by an engine.
+
+    Attributes:
+        failed: Explains a build in which an instruction failed.
+    """
+
+    what: str
+    files: Mapping[str, bytes | Path]
+    options: BuildOptions
+    log: Path
+    failed: Callable[[BuildStream], BuildError]
+
+
+def run_build(engine: Engine, build: EngineBuild, log: IO[str], progress: Progress) -> BuildStream:
+    """Run a build to its end; return the output of the engine.
+
+    A build that loses a layer to another program begins again, with the layers that are left.
+    """
+    with pack(build.files) as context:
+        for attempt in range(1, _ATTEMPTS + 1):
+            stream = _attempt(engine, build, context, log, progress)
+            if attempt == _ATTEMPTS or not LAYER_LOST.search(stream.error or ""):
+                break
+            log.write(f"{stream.error}\n")
+            progress(Note(_BEGUN_AGAIN))
+    if stream.error is not None:
+        log.write(f"{stream.error}\n")
+        log.flush()
+        raise build.failed(stream)
+    if stream.image_id is None:
+        raise EngineLostError(
+            f"The engine at {engine.host} stopped in the middle of building {build.what}.",
+            resolution="Check whether it runs (systemctl status docker), and run the command "
+            "again: it continues after the last complete step.",
+            details=f"Whole output: {build.log}",
+        )
+    return stream
+
+
+def _attempt(
+    engine: Engine, build: EngineBuild, context: IO[bytes], log: IO[str], progress: Progress
+) -> BuildStream:
+    """Run the build from its beginning; what the engine still has of it is not run again."""
+    stream = BuildStream()
+    context.seek(0)
+    for message in engine.build(context, build.options):
+        for event in stream.feed(message):
+            if isinstance(event, Step):
+                log.write(f"Step {event.number}/{event.total}: {event.text}\n")
+            elif isinstance(event, Output):
+                log.write(f"{event.text}\n")
+            progress(event)
+    stream.finish()
+    return stream
+
+
+def labelled_image(engine: Engine, stream: BuildStream, label: str, digest: str) -> Image:
+    """Return the image of a build if it carries the digest of its Pin."""
+    image = engine.image(stream.image_id or "")
+    if image is None:
+        raise EngineError(
+            f"The new image {stream.image_id} is gone: another program removed it before it had a"
+            " name.",
+            resolution="Stop what removes images of the engine, such as a timer with 'docker image"
+            " prune', then run the command again.",
+        )
+    found = image.labels.get(label)
+    if found != digest:
+        raise ProvisionError(
+            f"The new image carries the label {label}={found}, not the Pin's {digest}.",
+            resolution="The Dockerfile must set that label: use this version's templates.",
+        )
+    return image
+
+
+def is_from(step: StepRecord) -> bool:
+    """Return whether a step begins a stage."""
+    return step.instruction.upper().startswith("FROM ")
+
+
+def layers_of(steps: Iterable[StepRecord], *, stage: str | None = None) -> list[str]:
+    """Return layers that a build left in the engine in addition to its artifact, the oldest first.
+
+    Args:
+        stage: ``TOOLS_STAGE``: the layers that all kernels of a distro share. ``KERNEL_STAGE``:
+            those that all drivers of a kernel share. None: the layers with the driver's source and
+            objects, often a gigabyte. No other build can use them, but after a failure the next
+            try goes on from them.
+    """
+    layers: list[str] = []
+    is_counted = False
+    for step in steps:
+        if is_from(step):
+            if step.instruction.lower() == "from scratch":
+                break
+            name = step.instruction.rpartition(" ")[2]
+            is_counted = name == stage if stage else name not in {TOOLS_STAGE, KERNEL_STAGE}
+        elif is_counted and step.layer:
+            layers.append(step.layer)
+    return layers
+
+
+def remove_layers(engine: Engine, layers: Sequence[str]) -> bool:
+    """Remove layers that build on each other, given the oldest first; layers in use stay.
+
+    Returns:
+        Whether all of them are removed.
+    """
+    for layer in reversed(layers):
+        try:
+            engine.remove(layer, with_parents=False)
+        except ProvisionError:
+            if engine.image(layer) is not None:
+                # Another build goes on from it.
+                return False
+    return True
+
+
+def seconds_by_part(steps: Iterable[StepRecord], total: float) -> dict[str, float]:
+    """Return seconds by part of the work, and ``total``.
+
+    ``packages``: installing and downloading packages. ``sources``: unpacking and patching.
+    ``modules``: the driver's own build command. ``collect``: collecting the artifact's files and
+    writing its manifest. ``export``: the artifact image. ``engine``: everything else that the
+    engine does.
+    """
+    seconds: dict[str, float] = {}
+    for part, step in _parts(steps):
+        seconds[part] = seconds.get(part, 0.0) + step.seconds
+    accounted = sum(seconds.values())
+    seconds["engine"] = seconds.get("engine", 0.0) + max(0.0, total - accounted)
+    return {**seconds, "total": total}
+
+
+def _parts(steps: Iterable[StepRecord]) -> Iterable[tuple[str, StepRecord]]:
+    after_jobs = artifact = False
+    for step in steps:
+        words = step.instruction.split()
+        artifact = artifact or words[:2] == ["FROM", "scratch"]
+        if artifact:
+            yield "export", step
+        elif words[0] != "RUN":
+            after_jobs = words[0] == "ARG" and words[1].startswith("JOBS")
+            yield "engine", step
+        elif after_jobs:
+            after_jobs = False
+            yield "modules", step
+        elif "/provision/install.sh" in words or "apt-get" in words:
+            yield "packages", step
+        elif "/provision/collect.py" in words:
+            yield "collect", step
+        else:
+            yield "sources", step
+
+
+DIGEST_LABEL = "provision.pin.digest"
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """A build of a Pin.
+
+    Attributes:
+        attach: Returns further files of the context, and downloads them if necessary. Called only
+            if something is built.
+        fetch: Returns the files of the context that a container of the toolchain fetches. Its
+            argument returns the id of the toolchain's image, and builds it if necessary.
+        build_args: Values that can't change the result: jobs, mirrors, proxies.
+    """
+
+    pin: Pin
+    files: Mapping[str, bytes | Path]
+    state: Path
+    attach: Callable[[], Mapping[str, Path]] = dict
+    fetch: Callable[[Callable[[], str]], Mapping[str, Path]] | None = None
+    build_args: Mapping[str, str] = field(default_factory=dict)
+    network: str | None = None
+    rebuild: bool = False
+
+    @property
+    def log(self) -> Path:
+        """The file that gets the whole output of the build."""
+        return self.state / "logs" / f"{self.pin.driver.name}-{self.pin.short_digest}.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An artifact image that exists now.
+
+    Attributes:
+        built: False if it existed already.
+        differing: The modules that differ from those of the replaced image, one line each.
+    """
+
+    image: str
+    image_id: str
+    size: int
+    built: bool
+    seconds: float = 0.0
+    steps: tuple[StepRecord, ...] = ()
+    log: Path | None = None
+    differing: tuple[str, ...] = ()
+
+    def phases(self) -> dict[str, float]:
+        """Return seconds as ``seconds_by_part``; empty for an image that existed."""
+        return seconds_by_part(self.steps, self.seconds) if self.built else {}
+
+
+def find(engine: Engine, pin: Pin) -> Image | None:
+    """Return the artifact image of a Pin if the engine has it, under any name.
+
+    Only images with a name count, because a build names its image when it is complete. An image
+    that has only a registry's name was not built here.
+    """
+    image = engine.image(pin.image)
+    if image is not None and image.labels.get(DIGEST_LABEL) == pin.digest:
+        return image
+    others = engine.images_with_label(f"{DIGEST_LABEL}={pin.digest}")
+    return next((i for i in others if not all(map(names_registry, i.tags))), None)
+
+
+def build(engine: Engine, request: BuildRequest, *, progress: Progress = silent) -> Built:
+    """Build the image of a Pin, unless it exists."""
+    pin = request.pin
+    if not request.rebuild and (image := find(engine, pin)):
+        return _existing(engine, pin, image)
+
+    def waiting() -> None:
+        progress(Note(f"Another process is building {pin.image}; waiting for it"))
+
+    with lock(request.state / "locks" / f"{pin.digest.removeprefix('sha256:')}", on_wait=waiting):
+        if not request.rebuild and (image := find(engine, pin)):
+            return _existing(engine, pin, image)
+        return _build(engine, request, progress)
+
+
+def _existing(engine: Engine, pin: Pin, image: Image) -> Built:
+    if pin.image not in image.tags:
+        engine.tag(image.id, pin.image)
+    return Built(image=pin.image, image_id=image.id, size=image.size, built=False)
+
+
+def _build(engine: Engine, request: BuildRequest, progress: Progress) -> Built:
+    begun = time.monotonic()
+    request = replace(request, files={**request.files, **request.attach()})
+    base = ensure_base(engine, request.pin.base, progress=progress)
+    # By id, because the name could move between this check and the build.
+    args = {**request.build_args, "BASE_IMAGE": base.id}
+    # The engine may be of another.
+    platform = f"linux/{names_of(request.pin.kernel.architecture).go}"
+    options = BuildOptions(args, request.network, platform=platform)
+    request.log.parent.mkdir(parents=True, exist_ok=True)
+    with request.log.open("w", encoding="utf-8") as log:
+        if request.fetch is not None:
+            stage = partial(_toolchain, engine, request, options, log, progress)
+            request = replace(request, files={**request.files, **request.fetch(stage)})
+        whole = _stage(request, options)
+        stream = run_build(engine, whole, log, progress)
+    image = _checked(engine, request, stream, base)
+    before = engine.image(request.pin.image)
+    engine.tag(image.id, request.pin.image)
+    _remove_replaced(engine, before, image)
+    remove_layers(engine, layers_of(stream.steps))
+    return Built(
+        image=request.pin.image,
+        image_id=image.id,
+        size=image.size,
+        built=True,
+        seconds=time.monotonic() - begun,
+        steps=tuple(stream.steps),
+        log=request.log,
+    )
+
+
+def _toolchain(
+    engine: Engine,
+    request: BuildRequest,
+    options: BuildOptions,
+    log: IO[str],
+    progress: Progress,
+) -> str:
+    tools = _stage(request, replace(options, target=TOOLS_STAGE))
+    return run_build(engine, tools, log, progress).image_id or ""
+
+
+def _stage(request: BuildRequest, options: BuildOptions) -> EngineBuild:
+    return EngineBuild(
+        request.pin.image,
+        request.files,
+        options,
+        request.log,
+        lambda stream: build_error(request.pin, stream, request.log),
+    )
+
+
+def _checked(engine: Engine, request: BuildRequest, stream: BuildStream, base: Image) -> Image:
+    began_with = next((step.layer for step in stream.steps if is_from(step)), None)
+    if began_with is not None and not base.id.removeprefix("sha256:").startswith(began_with):
+        raise ProvisionError(
+            f"The engine built on the image {began_with}, not on the base image that the Pin "
+            f"names ({request.pin.base.image}, {base.id[:19]}).",
+            resolution="The Dockerfile must begin with 'ARG BASE_IMAGE=…' and 'FROM "
+            "${BASE_IMAGE}': use this version's templates.",
+        )
+    image = labelled_image(engine, stream, DIGEST_LABEL, request.pin.digest)
+    if image.labels.get(PIN_LABEL) != request.pin.canonical_json():
+        raise ProvisionError(
+            f"The label {PIN_LABEL} of the new image is not its Pin.",
+            resolution="The Dockerfile must keep the label: use this version's templates.",
+        )
+    return image
+
+
+def _remove_replaced(engine: Engine, before: Image | None, image: Image) -> None:
+    """Remove the image that had the name, unless it has another too or a container uses it."""
+    if before is not None and before.id != image.id and len(before.tags) == 1:
+        with suppress(ProvisionError):
+            engine.remove(before.id, with_parents=True)
+
+
+_SHOWN = 12
+
+
+def module_sums(settings: Settings, engine: Engine, image: Image) -> dict[str, str]:
+    """Return the sha256 of an artifact image's modules by path; empty if it can't be read."""
+    try:
+        manifest = json.loads(read_file(engine, image, str(MANIFEST), state=settings.state))
+        return {str(one["path"]): str(one["sha256"]) for one in manifest["modules"]}
+    except (ProvisionError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the modules that differ between two builds of one Pin, one line each."""
+    return tuple(
+        f"{path}: was {_shown(before.get(path))}, is {_shown(after.get(path))}"
+        for path in sorted({*before, *after})
+        if before.get(path) != after.get(path)
+    )
+
+
+def explanation(found: tuple[str, ...]) -> str:
+    """Return the explanation of modules that differ although every input is the same."""
+    return (
+        "The modules differ from those of the image that was replaced, although the Pin is the"
+        f" same: {'; '.join(found)}. So the driver's own build puts something into them that is"
+        " not pinned: the time (__DATE__, KBUILD_BUILD_TIMESTAMP), a random number, the order of"
+        " files. What to do: find it with 'diffoscope', and set it in the recipe's command."
+    )
+
+
+def _shown(sha256: str | None) -> str:
+    return "not there" if sha256 is None else f"{sha256[:_SHOWN]}…"
+
+
+def open_engine(settings: Settings) -> Engine:
+    """Connect to the container engine of a host."""
+    return connect(settings.config.engine.host)
+
+
+def build_image(
+    settings: Settings,
+    engine: Engine,
+    resolved: Resolved,
+    how: BuildSettings,
+    *,
+    progress: Progress = silent,
+) -> Built:
+    """Build the image of a Pin, unless it exists."""
+    context = render_context(resolved)
+    request = BuildRequest(
+        pin=resolved.pin,
+        files=context.files,
+        attach=lambda: downloaded_files(settings, resolved, context, progress=progress),
+        state=settings.state,
+        build_args=_build_arguments(settings, how.jobs),
+        fetch=partial(commit_files, settings, engine, resolved, progress),
+        network="none",
+        rebuild=how.rebuild,
+    )
+    replaced = find(engine, resolved.pin) if how.rebuild else None
+    before = module_sums(settings, engine, replaced) if replaced else {}
+    built = build(engine, request, progress=progress)
+    image = engine.image(built.image_id) if before and built.built else None
+    if image is None:
+        return built
+    differing = differences(before, module_sums(settings, engine, image))
+    if differing:
+        progress(Note(explanation(differing)))
+    return replace(built, differing=differing)
+
+
+def _build_arguments(settings: Settings, jobs: int | None) -> dict[str, str]:
+    """Return the build arguments of our Dockerfiles; none of them changes the result."""
+    # An engine elsewhere may have more processors than this process may use.
+    count = jobs or settings.config.engine.jobs or len(os.sched_getaffinity(0))
+    return {"JOBS": str(count), **proxies()}
