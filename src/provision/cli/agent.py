@@ -23,6 +23,7 @@ from provision.agent.rollback import rollback, would_roll_back
 from provision.agent.status import NAME_A_DRIVER, Status
 from provision.build.workspace import load_settings
 from provision.cli import options
+from provision.cli.options import argument, command, option
 from provision.cli.output import (
     Bad,
     advice,
@@ -51,16 +52,17 @@ _LOADED = {"yes": "loaded", "no": "not loaded", "partly": "some loaded", "other"
 _NOTHING_CONFIGURED = f"Nothing is configured. {NAME_A_DRIVER}"
 
 
-@click.command("status")
-@options.option("--watch", "Show the status repeatedly, until interrupted.")
-@options.option(
-    "--check",
-    "Exit with 0 only if every driver works with this kernel and those that may boot next.",
-)
-@options.catalogue
-@options.root
-@options.as_json
-def status_command(*, watch: bool, check: bool, catalogues: tuple[Path, ...], root: Path) -> int:
+@command("status")
+def status_command(
+    *,
+    watch: bool = option("--watch", "Show the status repeatedly, until interrupted."),
+    check: bool = option(
+        "--check",
+        "Exit with 0 only if every driver works with this kernel and those that may boot next.",
+    ),
+    catalogues: tuple[Path, ...] = options.catalogues,
+    root: Path = options.root,
+) -> int:
     """Show the state of each driver, for the running kernel and those that may boot next."""
     root = root.resolve()
     while True:
@@ -124,40 +126,32 @@ def _artifacts(status: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield {**artifact, "driver": driver["name"], "loaded": driver["loaded"]}
 
 
-_retry = options.option("--retry", "Retry artifacts that failed or were rolled back.")
-_update = options.option(
-    "--update", "Move to newer versions where provision.toml does not fix the version."
-)
-_coming = options.option(
+_coming = option(
     "--kernel RELEASE",
     "Make every driver ready for this kernel too, which is still to come; may be given more"
     " than once.",
-    "releases",
     multiple=True,
 )
-_usr = options.option(
+_usr = option(
     "--usr DIR",
     "As --kernel, for the kernels of this /usr, of a system that has not booted yet.",
     type=options.FOLDER,
 )
+_retry = option("--retry", "Retry artifacts that failed or were rolled back.")
+_update = option(
+    "--update", "Move to newer versions where provision.toml does not fix the version."
+)
 
 
-@click.command("plan")
-@_coming
-@_usr
-@_retry
-@_update
-@options.catalogue
-@options.root
-@options.as_json
+@command("plan")
 def plan_command(
     *,
-    releases: tuple[str, ...],
-    usr: Path | None,
-    retry: bool,
-    update: bool,
-    catalogues: tuple[Path, ...],
-    root: Path,
+    releases: tuple[str, ...] = _coming,
+    usr: Path | None = _usr,
+    retry: bool = _retry,
+    update: bool = _update,
+    catalogues: tuple[Path, ...] = options.catalogues,
+    root: Path = options.root,
 ) -> int:
     """Show what 'provision apply' would do here and why, and what it could not do.
 
@@ -263,36 +257,28 @@ def _of_coming(run: Run) -> Run:
     return replace(run, desired=replace(run.desired, prebuild=True), mode=mode)
 
 
-@click.command("apply")
-@_coming
-@_usr
-@options.option(
-    "--boot", "Load what the store has for the running kernel, without network, engine or build."
-)
-@_retry
-@_update
-@options.option("--timer", "Run as the timer: --update if [policy] update = 'timer', then 'gc'.")
-@options.allow_downgrade
-@options.option(
-    "--wait-kernel", "First wait until the package manager has installed a new kernel completely."
-)
-@options.catalogue
-@options.root
-@options.dry_run
-@options.as_json
+@command("apply")
 def apply_command(
     *,
-    releases: tuple[str, ...],
-    usr: Path | None,
-    boot: bool,
-    retry: bool,
-    update: bool,
-    timer: bool,
-    allow_downgrade: bool,
-    wait_kernel: bool,
-    catalogues: tuple[Path, ...],
-    root: Path,
-    dry_run: bool,
+    releases: tuple[str, ...] = _coming,
+    usr: Path | None = _usr,
+    boot: bool = option(
+        "--boot",
+        "Load what the store has for the running kernel, without network, engine or build.",
+    ),
+    retry: bool = _retry,
+    update: bool = _update,
+    timer: bool = option(
+        "--timer", "Run as the timer: --update if [policy] update = 'timer', then 'gc'."
+    ),
+    allow_downgrade: bool = options.allow_downgrade,
+    wait_kernel: bool = option(
+        "--wait-kernel",
+        "First wait until the package manager has installed a new kernel completely.",
+    ),
+    catalogues: tuple[Path, ...] = options.catalogues,
+    root: Path = options.root,
+    dry_run: bool = options.dry_run,
 ) -> int:
     """Bring this host to the state that provision.toml describes, for the running and next kernels.
 
@@ -441,12 +427,13 @@ def _after(document: Mapping[str, Any]) -> Iterator[str]:
         yield from advice(error)
 
 
-@click.command("rollback")
-@click.argument("driver")
-@options.root
-@options.dry_run
-@options.as_json
-def rollback_command(*, driver: str, root: Path, dry_run: bool) -> int:
+@command("rollback")
+def rollback_command(
+    *,
+    driver: str = argument("DRIVER"),
+    root: Path = options.root,
+    dry_run: bool = options.dry_run,
+) -> int:
     """Go back to the artifact of DRIVER that the running kernel used before.
 
     Modules and user space change together. The rejected artifact is not used again until
@@ -467,12 +454,15 @@ def rollback_command(*, driver: str, root: Path, dry_run: bool) -> int:
     return result.status.exit_code
 
 
-@click.command("gc")
-@options.option("--images", "Also remove the artifact images that the store does not need.")
-@options.root
-@options.dry_run
-@options.as_json
-def gc_command(*, images: bool, root: Path, dry_run: bool) -> None:
+@command("gc")
+def gc_command(
+    *,
+    images: bool = option(
+        "--images", "Also remove the artifact images that the store does not need."
+    ),
+    root: Path = options.root,
+    dry_run: bool = options.dry_run,
+) -> None:
     """Remove artifacts that no bootable kernel needs.
 
     [policy] keep sets how many older artifacts of each kernel stay for a rollback. The command also

@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import click
-
 from provision.build.context_files import downloaded_files
 from provision.build.image import build_image, find
 from provision.build.pin_file import pin_document, read_pin
@@ -17,12 +15,13 @@ from provision.cli import options
 from provision.cli.job import (
     Job,
     KeyOptions,
-    building,
+    build_options,
     job,
+    key_options,
     signed_lines,
-    signing_key,
-    target,
+    target_options,
 )
+from provision.cli.options import argument, command, option
 from provision.cli.output import emit, fields, megabytes, size_of, table
 from provision.errors import UsageError
 from provision.files import write_atomic
@@ -31,24 +30,19 @@ from provision.registry.image_signing import EngineImage, publish
 from provision.registry.names import check_push_name
 
 
-@click.command("resolve")
-@click.argument("driver")
-@options.arch
-@target
-@options.option(
-    "--output FILE",
-    "Write the Pin to a file, for 'provision build --pin' on any machine.",
-    type=options.OUTPUT_FILE,
-)
-@options.as_json
+@command("resolve")
 def resolve_command(
     *,
-    driver: str,
-    arch: str | None,
-    root: Path,
-    catalogues: tuple[Path, ...],
-    output: Path | None,
-    target: RequestOptions,
+    driver: str = argument("DRIVER"),
+    arch: str | None = options.arch,
+    target: RequestOptions = target_options,
+    catalogues: tuple[Path, ...] = options.catalogues,
+    root: Path = options.root_or_new,
+    output: Path | None = option(
+        "--output FILE",
+        "Write the Pin to a file, for 'provision build --pin' on any machine.",
+        type=options.OUTPUT_FILE,
+    ),
 ) -> None:
     """Decide every input of a build of DRIVER: the Pin, whose digest names the image."""
     with job(root, catalogues, arch=arch) as work:
@@ -106,45 +100,32 @@ def _closure(closure: Any) -> str | None:  # noqa: ANN401 - of a Pin
     return f"{said}\nupgraded in the base image: {', '.join(upgrades)}" if upgrades else said
 
 
-@click.command("build")
-@click.argument("driver", required=False)
-@options.option(
-    "--pin FILE",
-    "In place of DRIVER, build this Pin; 'provision resolve --output' writes the file.",
-    "pin_file",
-    type=options.FILE,
-)
-@options.arch
-@target
-@building
-@options.option(
-    "--render DIR",
-    "Build nothing: write the Dockerfile and the build context to this folder.",
-    type=options.FOLDER,
-)
-@options.option("--push REF", "Also push the image under this name.", "push_to")
-@options.option(
-    "--output FILE.tar", "Also write the image to an archive.", type=options.OUTPUT_FILE
-)
-@options.option("--sign", "Sign the pushed or written image.", "signs")
-@signing_key
-@options.dry_run
-@options.as_json
+@command("build")
 def build_command(
     *,
-    driver: str | None,
-    pin_file: Path | None,
-    arch: str | None,
-    root: Path,
-    catalogues: tuple[Path, ...],
-    target: RequestOptions,
-    how: BuildSettings,
-    render: Path | None,
-    push_to: str | None,
-    output: Path | None,
-    signs: bool,
-    private: KeyOptions,
-    dry_run: bool,
+    driver: str | None = argument("[DRIVER]"),
+    pin_file: Path | None = option(
+        "--pin FILE",
+        "In place of DRIVER, build this Pin; 'provision resolve --output' writes the file.",
+        type=options.FILE,
+    ),
+    arch: str | None = options.arch,
+    target: RequestOptions = target_options,
+    catalogues: tuple[Path, ...] = options.catalogues,
+    root: Path = options.root_or_new,
+    how: BuildSettings = build_options,
+    render: Path | None = option(
+        "--render DIR",
+        "Build nothing: write the Dockerfile and the build context to this folder.",
+        type=options.FOLDER,
+    ),
+    push_to: str | None = option("--push REF", "Also push the image under this name."),
+    output: Path | None = option(
+        "--output FILE.tar", "Also write the image to an archive.", type=options.OUTPUT_FILE
+    ),
+    signs: bool = option("--sign", "Sign the pushed or written image."),
+    private: KeyOptions = key_options,
+    dry_run: bool = options.dry_run,
 ) -> None:
     """Build the kernel modules and the user space of DRIVER into an image.
 

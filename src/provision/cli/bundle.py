@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from provision.cli import options
-from provision.cli.job import KeyOptions, job, signing_key, trusting
+from provision.cli.job import KeyOptions, job, key_options, trust_options
+from provision.cli.options import argument, command, option
 from provision.cli.output import emit, megabytes, plain, remark, size_of, table, wants_json
 from provision.errors import UsageError
 from provision.fleet.bundle import check_room, create
@@ -21,43 +22,38 @@ from provision.fleet.signed_files import check_files, open_bundle
 from provision.registry.registries import TrustOverride
 
 
-def _files(option: str, field: str, said: str) -> Callable[[Any], Any]:
+def _files(name: str, said: str) -> Any:  # noqa: ANN401 - as option
     kind = click.Path(exists=True, dir_okay=False, path_type=Path)
-    return click.option(option, field, type=kind, multiple=True, metavar="FILE", help=said)
+    return option(f"{name} FILE", said, type=kind, multiple=True)
 
 
 # Files that go into a bundle unchanged.
-_bringing = options.option_group(
-    "extras",
+_extras = options.group(
     Extras,
-    options.option(
+    wheels=option(
         "--wheels DIR",
         "Folder with the Python packages for hosts.",
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        type=options.EXISTING_FOLDER,
     ),
-    _files("--host-python", "host_python", "Archive that 'provision export host-python' made."),
-    _files("--collection", "collections", "Archive of the Ansible collection."),
-    _files("--program", "programs", "The program oci-decorator."),
+    host_python=_files("--host-python", "Archive that 'provision export host-python' made."),
+    collections=_files("--collection", "Archive of the Ansible collection."),
+    programs=_files("--program", "The program oci-decorator."),
 )
-_selecting = options.option_group(
-    "selection",
+_selection = options.group(
     ImageSelection,
-    options.option(
+    drivers=option(
         "--driver NAME",
         "Driver; may be given more than once.  [those of the catalogue]",
-        "drivers",
         multiple=True,
     ),
-    options.option(
+    kernels=option(
         "--kernel RELEASE",
         "Kernel, or a pattern ('6.1.0-*'); may be given more than once.  [all]",
-        "kernels",
         multiple=True,
     ),
-    options.option(
+    distros=option(
         "--distro ID:VERSION",
         "Distro, such as debian:12; may be given more than once.  [all]",
-        "distros",
         multiple=True,
     ),
 )
@@ -78,38 +74,27 @@ def bundle() -> None:
     """Carry signed artifacts over an air gap, with everything else that builds and hosts need."""
 
 
-@bundle.command("create")
-@options.option(
-    "--output DIR|FILE.tar", "Folder or archive to write.", type=options.OUTPUT, required=True
-)
-@options.option(
-    "--from HOST[:PORT][/PREFIX]",
-    "Registry that has the artifacts.  [[registry] address of provision.toml]",
-    "address",
-)
-@options.option("--artifacts-only", "Leave out the packages and base images that builds need.")
-@options.option("--unsigned", "Don't sign the bundle; hosts refuse unsigned bundles.")
-@signing_key
-@_bringing
-@_selecting
-@trusting
-@options.catalogue
-@options.root
-@options.dry_run
-@options.as_json
+@command("create", bundle)
 def create_command(
     *,
-    output: Path,
-    address: str | None,
-    artifacts_only: bool,
-    unsigned: bool,
-    private: KeyOptions,
-    extras: Extras,
-    selection: ImageSelection,
-    consent: TrustOverride,
-    catalogues: tuple[Path, ...],
-    root: Path,
-    dry_run: bool,
+    output: Path = option(
+        "--output DIR|FILE.tar", "Folder or archive to write.", type=options.OUTPUT, required=True
+    ),
+    address: str | None = option(
+        "--from HOST[:PORT][/PREFIX]",
+        "Registry that has the artifacts.  [[registry] address of provision.toml]",
+    ),
+    artifacts_only: bool = option(
+        "--artifacts-only", "Leave out the packages and base images that builds need."
+    ),
+    unsigned: bool = option("--unsigned", "Don't sign the bundle; hosts refuse unsigned bundles."),
+    private: KeyOptions = key_options,
+    extras: Extras = _extras,
+    selection: ImageSelection = _selection,
+    consent: TrustOverride = trust_options,
+    catalogues: tuple[Path, ...] = options.catalogues,
+    root: Path = options.root,
+    dry_run: bool = options.dry_run,
 ) -> None:
     """Write a bundle: artifacts with their signatures, and the packages and base images of builds.
 
@@ -158,32 +143,25 @@ def _documents(images: tuple[Chosen, ...]) -> list[dict[str, object]]:
     return [one for each in images for one in each.documents()]
 
 
-@bundle.command("load")
-@click.argument("bundle", type=click.Path(exists=True, path_type=Path), metavar="DIR|FILE.tar")
-@options.option(
-    "--registry HOST[:PORT][/PREFIX]", "Copy the artifacts to this registry behind the air gap."
-)
-@options.option(
-    "--store",
-    "Put the artifacts for this host's kernels into its store, with the packages.",
-    "stores",
-)
-@options.option("--all-kernels", "With --store: include artifacts for other kernels.")
-@options.option("--base-images", "With --store: load the base images into the engine.")
-@trusting
-@options.root
-@options.dry_run
-@options.as_json
+@command("load", bundle)
 def load_command(
     *,
-    bundle: Path,
-    registry: str | None,
-    stores: bool,
-    all_kernels: bool,
-    base_images: bool,
-    consent: TrustOverride,
-    root: Path,
-    dry_run: bool,
+    bundle: Path = argument("DIR|FILE.tar", type=click.Path(exists=True, path_type=Path)),
+    registry: str | None = option(
+        "--registry HOST[:PORT][/PREFIX]", "Copy the artifacts to this registry behind the air gap."
+    ),
+    stores: bool = option(
+        "--store", "Put the artifacts for this host's kernels into its store, with the packages."
+    ),
+    all_kernels: bool = option(
+        "--all-kernels", "With --store: include artifacts for other kernels."
+    ),
+    base_images: bool = option(
+        "--base-images", "With --store: load the base images into the engine."
+    ),
+    consent: TrustOverride = trust_options,
+    root: Path = options.root,
+    dry_run: bool = options.dry_run,
 ) -> None:
     """Verify a bundle completely, then copy its content to a registry or to this host.
 

@@ -11,6 +11,7 @@ import click
 
 from provision.catalogue import Catalogue, Recipe, catalogue_folders
 from provision.cli import options
+from provision.cli.options import command, option
 from provision.cli.output import coloured, each, emit, fields, plain
 from provision.doctor import State, diagnose, observe
 from provision.errors import ExitCode
@@ -19,11 +20,12 @@ from provision.host.facts import PciDevice, read_facts
 _STATES: tuple[State, ...] = ("ok", "warn", "fail", "unknown")
 
 
-@click.command("doctor")
-@options.option("--all", "Also show the checks that found nothing wrong.", "with_ok")
-@options.root
-@options.as_json
-def doctor_command(*, with_ok: bool, root: Path) -> int:
+@command("doctor")
+def doctor_command(
+    *,
+    with_ok: bool = option("--all", "Also show the checks that found nothing wrong."),
+    root: Path = options.root,
+) -> int:
     """Check this host for common problems with drivers, and explain causes and cures.
 
     The command changes nothing. The exit code is 1 if a check fails, and 3 if there is no driver
@@ -49,11 +51,12 @@ def _check(check: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"        {name}: {check[name]}" for name in ("cause", "cure") if check[name])
 
 
-@click.command("facts")
-@options.catalogue
-@options.root
-@options.as_json
-def facts_command(*, catalogues: tuple[Path, ...], root: Path) -> None:
+@command("facts")
+def facts_command(
+    *,
+    catalogues: tuple[Path, ...] = options.catalogues,
+    root: Path = options.root,
+) -> None:
     """Show facts about this host, and the PCI devices that the catalogue has drivers for."""
     document = plain(read_facts(root))
     recipes: list[Recipe] = []

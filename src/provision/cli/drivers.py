@@ -16,6 +16,7 @@ from provision.build.workspace import load_settings
 from provision.catalogue import Catalogue, Entry, Recipe, catalogue_folders
 from provision.cli import options
 from provision.cli.job import job
+from provision.cli.options import argument, command, option
 from provision.cli.output import advice, each, emit, fields, remark, table, wants_json
 from provision.distros import all_distros
 from provision.errors import ExitCode, UsageError
@@ -47,32 +48,21 @@ class _Name(click.Argument):
         return super().get_usage_pieces(ctx) if ctx.command.name == "drivers" else []
 
 
-@click.group(
-    "drivers", cls=_Catalogue, invoke_without_command=True, subcommand_metavar="| COMMAND …"
-)
-@click.argument("name", cls=_Name, required=False)
-@options.option(
-    "--distros",
-    "List the distros that drivers are built for, and what was tested on each.",
-    "of_distros",
-)
-@options.catalogue
-@options.root
-@options.as_json
-@click.pass_context
+@command("drivers", cls=_Catalogue, invoke_without_command=True, subcommand_metavar="| COMMAND …")
 def drivers(
-    context: click.Context,
     *,
-    name: str | None,
-    of_distros: bool,
-    catalogues: tuple[Path, ...],
-    root: Path,
+    name: str | None = argument("[NAME]", cls=_Name),
+    of_distros: bool = option(
+        "--distros", "List the distros that drivers are built for, and what was tested on each."
+    ),
+    catalogues: tuple[Path, ...] = options.catalogues,
+    root: Path = options.root,
 ) -> None:
     """List the drivers of the catalogue, or show one.
 
     With NAME, the command checks and shows its recipe; it reports all mistakes together.
     """
-    if context.invoked_subcommand is not None:
+    if click.get_current_context().invoked_subcommand is not None:
         return
     if of_distros:
         if name:
@@ -214,22 +204,15 @@ def _modules(recipe: Recipe, flavour: str) -> list[str]:
     return list(dict.fromkeys(m for variant in variants for m in variant.build.modules))
 
 
-@drivers.command("kernels")
-@click.argument("driver")
-@options.distro
-@options.flavour
-@options.network
-@options.catalogue
-@options.root
-@options.as_json
+@command("kernels", drivers)
 def kernels(
     *,
-    driver: str,
-    distro: str | None,
-    flavour: str | None,
-    network: str | None,
-    catalogues: tuple[Path, ...],
-    root: Path,
+    driver: str = argument("DRIVER"),
+    distro: str | None = options.distro,
+    flavour: str | None = options.flavour,
+    network: str | None = options.network,
+    catalogues: tuple[Path, ...] = options.catalogues,
+    root: Path = options.root,
 ) -> None:
     """List the packaged kernels, newest first, and whether DRIVER builds on each."""
     request = DriverRequest(driver, distro=distro, flavour=flavour)
@@ -252,26 +235,21 @@ def kernels(
     )
 
 
-@drivers.command("versions")
-@click.argument("driver", required=False)
-@options.option("--check", "Show only what needs attention, and exit with 1 if something does.")
-@options.option("--offline", "Use the last answers of vendors, and query only vendors without one.")
-@options.distro
-@options.flavour
-@options.network
-@options.catalogue
-@options.root
-@options.as_json
+@command("versions", drivers)
 def versions(
     *,
-    driver: str | None,
-    check: bool,
-    offline: bool,
-    distro: str | None,
-    flavour: str | None,
-    network: str | None,
-    catalogues: tuple[Path, ...],
-    root: Path,
+    driver: str | None = argument("[DRIVER]"),
+    check: bool = option(
+        "--check", "Show only what needs attention, and exit with 1 if something does."
+    ),
+    offline: bool = option(
+        "--offline", "Use the last answers of vendors, and query only vendors without one."
+    ),
+    distro: str | None = options.distro,
+    flavour: str | None = options.flavour,
+    network: str | None = options.network,
+    catalogues: tuple[Path, ...] = options.catalogues,
+    root: Path = options.root,
 ) -> int:
     """Show which versions of DRIVER are installed, offered here, and offered by its vendor.
 
@@ -412,26 +390,21 @@ def _concerns(one: Mapping[str, Any]) -> Iterator[str]:
         yield from advice(concern)
 
 
-@drivers.command("import")
-@click.argument("what", metavar="PACKAGE|DIR|URL")
-@options.option(
-    "--output DIR",
-    "Folder of drivers, in which the driver's folder is made.  [print the recipe]",
-    type=options.FOLDER,
-)
-@options.option("--kernel RELEASE", "Kernel to evaluate the dkms.conf for.  [the host's]")
-@options.distro
-@options.network
-@options.root
-@options.as_json
+@command("import", drivers)
 def import_recipe(
     *,
-    what: str,
-    output: Path | None,
-    kernel: str | None,
-    distro: str | None,
-    network: str | None,
-    root: Path,
+    what: str = argument("PACKAGE|DIR|URL"),
+    output: Path | None = option(
+        "--output DIR",
+        "Folder of drivers, in which the driver's folder is made.  [print the recipe]",
+        type=options.FOLDER,
+    ),
+    kernel: str | None = option(
+        "--kernel RELEASE", "Kernel to evaluate the dkms.conf for.  [the host's]"
+    ),
+    distro: str | None = options.distro,
+    network: str | None = options.network,
+    root: Path = options.root,
 ) -> None:
     """Write the driver.toml of a source that has a dkms.conf.
 
@@ -477,14 +450,15 @@ def import_recipe(
     )
 
 
-@drivers.command("vendor-file")
-@click.argument("driver")
-@options.option("--output FILE", "File to write.  [standard output]", type=options.OUTPUT_FILE)
-@options.catalogue
-@options.root
-@options.as_json
+@command("vendor-file", drivers)
 def vendor_file(
-    *, driver: str, output: Path | None, catalogues: tuple[Path, ...], root: Path
+    *,
+    driver: str = argument("DRIVER"),
+    output: Path | None = option(
+        "--output FILE", "File to write.  [standard output]", type=options.OUTPUT_FILE
+    ),
+    catalogues: tuple[Path, ...] = options.catalogues,
+    root: Path = options.root,
 ) -> None:
     """Write the vendor file of a driver that came from the distro or the vendor.
 

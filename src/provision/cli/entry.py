@@ -11,7 +11,7 @@ import importlib
 import logging
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -203,30 +203,18 @@ def run(args: Sequence[str]) -> int:
             output.remark(error.format_message())
             return ExitCode.USAGE
         # The caller reads JSON even if the command line has mistakes.
-        return output.fail(_explained(args, error), as_json="--json" in args)
+        return output.fail(_explained(error), as_json="--json" in args)
     return result if isinstance(result, int) else ExitCode.DONE
 
 
-def _explained(args: Sequence[str], error: BaseException) -> ProvisionError:
+def _explained(error: BaseException) -> ProvisionError:
     """Return the error to report for an exception of a command."""
     if isinstance(error, click.UsageError):
-        # click finds mistakes in options before it knows the command.
-        program = " ".join(["provision", *_command(args)])
+        program = error.ctx.command_path if error.ctx else "provision"
         return UsageError(
             error.format_message(), resolution=f"'{program} --help' lists the options."
         )
     return as_error(KeyboardInterrupt() if isinstance(error, click.Abort) else error)
-
-
-def _command(args: Sequence[str]) -> Iterator[str]:
-    """Yield the words of a command line that name its command."""
-    rest = iter(args)
-    if (name := next((word for word in rest if word in COMMANDS), None)) is None:
-        return
-    yield name
-    command = load_command(name)
-    if isinstance(command, click.Group) and (below := next(rest, None)) in command.commands:
-        yield str(below)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

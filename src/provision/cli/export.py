@@ -12,7 +12,8 @@ import click
 
 from provision.build.request import DriverRequest
 from provision.cli import options
-from provision.cli.job import job, trusting
+from provision.cli.job import job, trust_options
+from provision.cli.options import argument, command, option
 from provision.cli.output import emit, fields, megabytes, progress, size_of
 from provision.engine.scratch import scratch
 from provision.errors import UsageError
@@ -82,88 +83,69 @@ def export() -> None:
     """Write a driver, or what hosts need first, in a form that another system loads."""
 
 
-_selector = options.option(
+_selectors = option(
     "--selector LABEL=VALUE",
     "Label that nodes must have; may be given more than once.",
-    "selectors",
     multiple=True,
 )
-_output = options.option(
+_output = option(
     "--output DIR", "New folder to write into.  [standard output]", type=options.FOLDER
 )
-_kernels = options.option(
-    "--kernel RELEASE", "Kernel; may be given more than once.", "kernels", multiple=True
-)
-_keys = options.option(
+_kernels_option = option("--kernel RELEASE", "Kernel; may be given more than once.", multiple=True)
+_keys = option(
     "--key FILE",
     "Public key that nodes trust; may be given more than once.",
-    "keys",
     type=options.FILE,
     multiple=True,
 )
-_registry = options.option(
+_registry = option(
     "--registry HOST[:PORT][/PREFIX]",
     "Registry that the cluster pulls from.  [[registry] address of provision.toml]",
-    "address",
 )
-_version = options.option("--version VERSION", "Version of the driver.  [the newest]")
+_version = option("--version VERSION", "Version of the driver.  [the newest]")
 
 
-@export.command("kmm")
-@click.argument("driver")
-@options.option("--image IMAGE", "Image whose manifest is read.  [one of the registry's]")
-@_registry
-@_version
-@options.flavour
-@options.distro
-@_kernels
-@options.option(
-    "--regexp EXPRESSION", "Regular expression in Go's syntax for the releases of other kernels."
-)
-@options.option(
-    "--namespace NAME", "Namespace of the objects.", default="default", show_default=True
-)
-@_selector
-@options.option("--pull-secret NAME", "Secret for pulling images.")
-@options.option(
-    "--with-credentials",
-    "Also write that secret, from this machine's credentials for the registry.",
-)
-@options.option("--sign-key NAME", "Secret with the key; KMM then signs the modules.")
-@options.option("--sign-certificate NAME", "Secret with the certificate of that key.")
-@options.option("--ordered-upgrade", "Load the driver only on nodes whose label names its version.")
-@options.option(
-    "--agent IMAGE", "Also write a DaemonSet of the agent, which gives these nodes the user space."
-)
-@_keys
-@trusting
-@options.catalogue
-@options.root
-@_output
-@options.as_json
+@command("kmm", export)
 def kmm(
     *,
-    driver: str,
-    image: str | None,
-    address: str | None,
-    version: str | None,
-    flavour: str | None,
-    distro: str | None,
-    kernels: tuple[str, ...],
-    regexp: str | None,
-    namespace: str,
-    selectors: tuple[str, ...],
-    pull_secret: str | None,
-    with_credentials: bool,
-    sign_key: str | None,
-    sign_certificate: str | None,
-    ordered_upgrade: bool,
-    agent: str | None,
-    keys: tuple[Path, ...],
-    consent: TrustOverride,
-    catalogues: tuple[Path, ...],
-    root: Path,
-    output: Path | None,
+    driver: str = argument("DRIVER"),
+    image: str | None = option(
+        "--image IMAGE", "Image whose manifest is read.  [one of the registry's]"
+    ),
+    address: str | None = _registry,
+    version: str | None = _version,
+    flavour: str | None = options.flavour,
+    distro: str | None = options.distro,
+    kernels: tuple[str, ...] = _kernels_option,
+    regexp: str | None = option(
+        "--regexp EXPRESSION",
+        "Regular expression in Go's syntax for the releases of other kernels.",
+    ),
+    namespace: str = option("--namespace NAME", "Namespace of the objects.", default="default"),
+    selectors: tuple[str, ...] = _selectors,
+    pull_secret: str | None = option("--pull-secret NAME", "Secret for pulling images."),
+    with_credentials: bool = option(
+        "--with-credentials",
+        "Also write that secret, from this machine's credentials for the registry.",
+    ),
+    sign_key: str | None = option(
+        "--sign-key NAME", "Secret with the key; KMM then signs the modules."
+    ),
+    sign_certificate: str | None = option(
+        "--sign-certificate NAME", "Secret with the certificate of that key."
+    ),
+    ordered_upgrade: bool = option(
+        "--ordered-upgrade", "Load the driver only on nodes whose label names its version."
+    ),
+    agent: str | None = option(
+        "--agent IMAGE",
+        "Also write a DaemonSet of the agent, which gives these nodes the user space.",
+    ),
+    keys: tuple[Path, ...] = _keys,
+    consent: TrustOverride = trust_options,
+    catalogues: tuple[Path, ...] = options.catalogues,
+    root: Path = options.root,
+    output: Path | None = _output,
 ) -> None:
     """Write the Module with which Kubernetes' Kernel Module Management loads DRIVER.
 
@@ -256,43 +238,32 @@ def _emit_yaml(
     )
 
 
-@export.command("driver-pod")
-@click.argument("driver")
-@_registry
-@options.option("--version VERSION", "Version of the driver.  [the newest that the registry has]")
-@options.flavour
-@options.distro
-@options.option("--plain", "Write DaemonSets for a cluster without NVIDIA's GPU Operator.")
-@options.option(
-    "--kernel RELEASE",
-    "With --plain, kernel of the nodes; may be given more than once.  [all of the registry]",
-    "kernels",
-    multiple=True,
-)
-@options.option(
-    "--namespace NAME", "Namespace of the DaemonSets.", default="provision", show_default=True
-)
-@_selector
-@options.option("--pull-secret NAME", "Secret for pulling images.")
-@options.catalogue
-@options.root
-@_output
-@options.as_json
+@command("driver-pod", export)
 def driver_pod(
     *,
-    driver: str,
-    address: str | None,
-    version: str | None,
-    flavour: str | None,
-    distro: str | None,
-    plain: bool,
-    kernels: tuple[str, ...],
-    namespace: str,
-    selectors: tuple[str, ...],
-    pull_secret: str | None,
-    catalogues: tuple[Path, ...],
-    root: Path,
-    output: Path | None,
+    driver: str = argument("DRIVER"),
+    address: str | None = _registry,
+    version: str | None = option(
+        "--version VERSION", "Version of the driver.  [the newest that the registry has]"
+    ),
+    flavour: str | None = options.flavour,
+    distro: str | None = options.distro,
+    plain: bool = option(
+        "--plain", "Write DaemonSets for a cluster without NVIDIA's GPU Operator."
+    ),
+    kernels: tuple[str, ...] = option(
+        "--kernel RELEASE",
+        "With --plain, kernel of the nodes; may be given more than once.  [all of the registry]",
+        multiple=True,
+    ),
+    namespace: str = option(
+        "--namespace NAME", "Namespace of the DaemonSets.", default="provision"
+    ),
+    selectors: tuple[str, ...] = _selectors,
+    pull_secret: str | None = option("--pull-secret NAME", "Secret for pulling images."),
+    catalogues: tuple[Path, ...] = options.catalogues,
+    root: Path = options.root,
+    output: Path | None = _output,
 ) -> None:
     """Write what runs the images of DRIVER as driver pods of NVIDIA's GPU Operator.
 
@@ -329,34 +300,24 @@ def driver_pod(
     _emit_yaml({"driver": driver}, list(files.values()), texts, output)
 
 
-@export.command("daemonset")
-@options.option("--image IMAGE", "Image of the agent.", required=True)
-@options.option("--config FILE", "provision.toml for the nodes.", type=options.FILE, required=True)
-@_keys
-@options.option(
-    "--namespace NAME", "Namespace of the objects.", default="provision", show_default=True
-)
-@_selector
-@options.option("--pull-secret NAME", "Secret for pulling the agent's image.")
-@options.option(
-    "--interval SECONDS",
-    "Time between two runs on a node.",
-    type=click.IntRange(min=30),
-    default=3600,
-    show_default=True,
-)
-@_output
-@options.as_json
+@command("daemonset", export)
 def daemonset(
     *,
-    image: str,
-    config: Path,
-    keys: tuple[Path, ...],
-    namespace: str,
-    selectors: tuple[str, ...],
-    pull_secret: str | None,
-    interval: int,
-    output: Path | None,
+    image: str = option("--image IMAGE", "Image of the agent.", required=True),
+    config: Path = option(
+        "--config FILE", "provision.toml for the nodes.", type=options.FILE, required=True
+    ),
+    keys: tuple[Path, ...] = _keys,
+    namespace: str = option("--namespace NAME", "Namespace of the objects.", default="provision"),
+    selectors: tuple[str, ...] = _selectors,
+    pull_secret: str | None = option("--pull-secret NAME", "Secret for pulling the agent's image."),
+    interval: int = option(
+        "--interval SECONDS",
+        "Time between two runs on a node.",
+        type=click.IntRange(min=30),
+        default=3600,
+    ),
+    output: Path | None = _output,
 ) -> None:
     """Write the objects that run the agent on the nodes of a cluster without KMM.
 
@@ -378,45 +339,31 @@ def daemonset(
     _emit_yaml({"image": image}, made, {_AGENT: to_yaml(*made)}, output)
 
 
-@export.command("sysext")
-@click.argument("driver")
-@_kernels
-@_version
-@options.flavour
-@options.distro
-@options.option(
-    "--image IMAGE",
-    "Artifact image, in place of --kernel; may be given more than once.",
-    "images",
-    multiple=True,
-)
-@options.option(
-    "--id ID",
-    "ID in os-release of the systems that it merges with.",
-    "os_id",
-    default="_any",
-    show_default=True,
-)
-@options.option("--version-id ID", "VERSION_ID in os-release of these systems.  [any]")
-@trusting
-@options.catalogue
-@options.root
-@options.option("--output DIR", "New folder for the image.", type=options.FOLDER, required=True)
-@options.as_json
+@command("sysext", export)
 def sysext(
     *,
-    driver: str,
-    kernels: tuple[str, ...],
-    version: str | None,
-    flavour: str | None,
-    distro: str | None,
-    images: tuple[str, ...],
-    os_id: str,
-    version_id: str | None,
-    consent: TrustOverride,
-    catalogues: tuple[Path, ...],
-    root: Path,
-    output: Path,
+    driver: str = argument("DRIVER"),
+    kernels: tuple[str, ...] = _kernels_option,
+    version: str | None = _version,
+    flavour: str | None = options.flavour,
+    distro: str | None = options.distro,
+    images: tuple[str, ...] = option(
+        "--image IMAGE",
+        "Artifact image, in place of --kernel; may be given more than once.",
+        multiple=True,
+    ),
+    os_id: str = option(
+        "--id ID", "ID in os-release of the systems that it merges with.", default="_any"
+    ),
+    version_id: str | None = option(
+        "--version-id ID", "VERSION_ID in os-release of these systems.  [any]"
+    ),
+    consent: TrustOverride = trust_options,
+    catalogues: tuple[Path, ...] = options.catalogues,
+    root: Path = options.root,
+    output: Path = option(
+        "--output DIR", "New folder for the image.", type=options.FOLDER, required=True
+    ),
 ) -> None:
     """Make a system extension of DRIVER for hosts without an agent: provision-DRIVER.raw.
 
@@ -472,33 +419,30 @@ def sysext(
     )
 
 
-@export.command("host-python")
-@options.option(
-    "--output PATH",
-    "Archive to write, or a folder for it.  [provision-python-VERSION-MACHINE.tar.gz, here]",
-    type=options.OUTPUT,
-    default=Path(),
-)
-@options.option(
-    "--distro ID:VERSION",
-    "Distro of the packages; hosts may run any other.",
-    default="debian:12",
-    show_default=True,
-)
-@options.option(
-    "--prefix DIR",
-    "Folder of this Python on hosts; it runs nowhere else.",
-    default=DEFAULT_PREFIX,
-    show_default=True,
-)
-@options.option(
-    "--network MODE", "Network of the container that downloads, as 'docker run' takes it."
-)
-@options.root
-@options.dry_run
-@options.as_json
+@command("host-python", export)
 def host_python(
-    *, output: Path, distro: str, prefix: str, network: str | None, root: Path, dry_run: bool
+    *,
+    output: Path = option(
+        "--output PATH",
+        "Archive to write, or a folder for it.  [provision-python-VERSION-MACHINE.tar.gz, here]",
+        type=options.OUTPUT,
+        default=Path(),
+    ),
+    distro: str = option(
+        "--distro ID:VERSION",
+        "Distro of the packages; hosts may run any other.",
+        default="debian:12",
+    ),
+    prefix: str = option(
+        "--prefix DIR",
+        "Folder of this Python on hosts; it runs nowhere else.",
+        default=DEFAULT_PREFIX,
+    ),
+    network: str | None = option(
+        "--network MODE", "Network of the container that downloads, as 'docker run' takes it."
+    ),
+    root: Path = options.root,
+    dry_run: bool = options.dry_run,
 ) -> None:
     """Make a Python for hosts that have none, such as Fedora CoreOS and Flatcar.
 
@@ -535,50 +479,50 @@ def _python(pin: PythonPin) -> dict[str, Any]:
 
 
 # Options for the content of a machine.
-_machine = options.option_group(
-    "machine",
+_machine = options.group(
     Options,
-    options.option("--config", "provision.toml of the machine.", type=options.FILE, required=True),
-    options.option(
+    config=option("--config", "provision.toml of the machine.", type=options.FILE, required=True),
+    url=option(
         "--url BASE", "Address under which machines reach the output folder.", required=True
     ),
-    options.option(
+    variant=option(
         "--variant",
         "Distro of the machine.",
         type=click.Choice(get_args(Variant)),
         default="fcos",
-        show_default=True,
     ),
-    options.option(
-        "--python", "Archive of 'provision export host-python'.", type=options.FILE, required=True
+    python=option(
+        "--python",
+        "Archive of 'provision export host-python'.",
+        type=options.FILE,
+        required=True,
     ),
-    options.option(
-        "--hook", "Program oci-decorator.  [containers get no drivers]", type=options.FILE
-    ),
-    options.option(
+    hook=option("--hook", "Program oci-decorator.  [containers get no drivers]", type=options.FILE),
+    engines=option(
         "--engine",
         "Engine to configure for it; may be given more than once.  [the distro's]",
-        "engines",
         type=click.Choice(get_args(Engine)),
         multiple=True,
     ),
-    options.option(
+    docker_config=option(
         "--docker-config", "Your daemon.json, to which the runtime is added.", type=options.FILE
     ),
-    options.option(
+    docker_default=option(
         "--docker-default", "Make the runtime the default for all of Docker's containers."
     ),
-    options.option(
+    bundle=option(
         "--bundle", "Archive of wheels that Ansible made.  [a new one]", type=options.FILE
     ),
-    options.option(
+    source=option(
         "--source PATH",
         "Checkout or wheel of provision, to make the archive from.  [this checkout]",
         type=click.Path(path_type=Path),
         default=_CHECKOUT,
     ),
-    options.option("--wheelhouse", "Folder of wheels.  [the package index]", type=options.FOLDER),
-    options.option(
+    wheelhouse=option(
+        "--wheelhouse", "Folder of wheels.  [the package index]", type=options.FOLDER
+    ),
+    expect=option(
         "--expect PATH",
         "File that provision.toml names and that your own configuration writes; may be"
         " given more than once.",
@@ -587,14 +531,15 @@ _machine = options.option_group(
 )
 
 
-@export.command("ignition")
-@_machine
-@options.option(
-    "--output DIR", "Folder to write, which you then serve.", type=options.FOLDER, required=True
-)
-@options.dry_run
-@options.as_json
-def ignition(*, machine: Options, output: Path, dry_run: bool) -> None:
+@command("ignition", export)
+def ignition(
+    *,
+    machine: Options = _machine,
+    output: Path = option(
+        "--output DIR", "Folder to write, which you then serve.", type=options.FOLDER, required=True
+    ),
+    dry_run: bool = options.dry_run,
+) -> None:
     """Make the files that give Fedora CoreOS or Flatcar its drivers at the first boot.
 
     The command writes config.ign to DIR, the files that machines fetch from BASE, and provision.bu,

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
 from provision.build.image import build_image
 from provision.build.request import BuildSettings, DriverRequest, RequestOptions
 from provision.build.workspace import load_settings
 from provision.cli import options
-from provision.cli.job import Job, building, examined, job, target, trusting
+from provision.cli.job import Job, build_options, examined, job, target_options, trust_options
+from provision.cli.options import argument, command
 from provision.cli.output import emit, fields, progress, size_of, table
 from provision.documents import load_json
 from provision.engine.docker_api import names_registry
@@ -52,27 +51,26 @@ class _Way:
     dry_run: bool
 
 
-_way = options.option_group("way", _Way, options.again, options.replace_files, options.dry_run)
+_way = options.group(
+    _Way,
+    again=options.again,
+    replace=options.replace_files,
+    dry_run=options.dry_run,
+)
 # The changes that were made, or would be, with their artifact.
 _Done = tuple[Pin, Path, tuple[Change, ...]]
 
 
-@click.command("install")
-@click.argument("what", metavar="IMAGE|FILE.tar|DRIVER")
-@target
-@building
-@trusting
-@_way
-@options.as_json
+@command("install")
 def install_command(
     *,
-    what: str,
-    root: Path,
-    catalogues: tuple[Path, ...],
-    target: RequestOptions,
-    how: BuildSettings,
-    consent: TrustOverride,
-    way: _Way,
+    what: str = argument("IMAGE|FILE.tar|DRIVER"),
+    target: RequestOptions = target_options,
+    catalogues: tuple[Path, ...] = options.catalogues,
+    root: Path = options.root_or_new,
+    how: BuildSettings = build_options,
+    consent: TrustOverride = trust_options,
+    way: _Way = _way,
 ) -> None:
     """Put an artifact into the host's store and switch to it.
 
@@ -207,13 +205,14 @@ def _installed(work: Job, image: str, way: _Way) -> _Done:
     return done.manifest.pin, done.entry, done.changes
 
 
-@click.command("verify")
-@click.argument("what", metavar="IMAGE|FILE.tar|STORE-ENTRY|DRIVER")
-@options.insecure
-@options.public_key
-@options.root
-@options.as_json
-def verify_command(*, what: str, public_key: Path | None, insecure: bool, root: Path) -> None:
+@command("verify")
+def verify_command(
+    *,
+    what: str = argument("IMAGE|FILE.tar|STORE-ENTRY|DRIVER"),
+    insecure: bool = options.insecure,
+    public_key: Path | None = options.public_key,
+    root: Path = options.root,
+) -> None:
     """Compare an artifact with its manifest: every module and file, and the kernel.
 
     The artifact is that of an image, of a folder in a store, or the active one of DRIVER.

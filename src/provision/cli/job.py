@@ -18,6 +18,7 @@ from provision.build.request import BuildSettings, DriverRequest, RequestOptions
 from provision.build.resolve import resolve_pin
 from provision.build.workspace import Settings, load_settings
 from provision.cli import options
+from provision.cli.options import option
 from provision.cli.output import fields, progress
 from provision.engine.docker_api import Engine
 from provision.errors import UsageError
@@ -78,44 +79,38 @@ def examined(work: Job, image: str, consent: TrustOverride) -> VerifiedImage:
 
 
 # Options that select a build.
-target = options.option_group(
-    "target",
+target_options = options.group(
     RequestOptions,
-    options.option("--kernel RELEASE", "Kernel, as 'uname -r' prints it.  [the running one]"),
-    options.distro,
-    options.option(
+    kernel=option("--kernel RELEASE", "Kernel, as 'uname -r' prints it.  [the running one]"),
+    distro=options.distro,
+    version=option(
         "--version VERSION",
         "Version of the driver, a branch (580), a kind of branch (production, lts,"
         " new-feature), or latest.  [production]",
     ),
-    options.flavour,
-    options.option("--base IMAGE", "Base image, as NAME:TAG or NAME@sha256:DIGEST."),
-    options.network,
-    options.option("--force", "Build for a kernel that the recipe does not list."),
-    options.option(
+    flavour=options.flavour,
+    base=option("--base IMAGE", "Base image, as NAME:TAG or NAME@sha256:DIGEST."),
+    network=options.network,
+    force=option("--force", "Build for a kernel that the recipe does not list."),
+    refresh=option(
         "--refresh", "Solve the closure of packages again, even if a solution is stored."
     ),
-    options.catalogue,
-    options.root_or_new,
 )
-
-
-# Options of a build.
-building = options.option_group(
-    "how",
+build_options = options.group(
     BuildSettings,
-    options.option(
+    jobs=option(
         "--jobs N",
         "Number of compilers that run in parallel.  [one per processor]",
         type=click.IntRange(min=1),
     ),
-    options.option("--rebuild", "Build even if the image exists."),
+    rebuild=option("--rebuild", "Build even if the image exists."),
 )
-
-
 # Options that decide which images of a registry are accepted.
-trusting = options.option_group(
-    "consent", TrustOverride, options.public_key, options.insecure, options.allow_downgrade
+trust_options = options.group(
+    TrustOverride,
+    public_key=options.public_key,
+    insecure=options.insecure,
+    allow_downgrade=options.allow_downgrade,
 )
 
 
@@ -186,27 +181,26 @@ class KeyOptions(PasswordSource):
         return configured_signer(settings)
 
 
-_password_options = (
-    options.option(
+_password = {
+    "password_file": option(
         "--password-file FILE",
         "File whose first line is the password or PIN of the key.  [the terminal is asked]",
         type=options.FILE,
     ),
-    options.option(
+    "password_fd": option(
         "--password-fd NUMBER",
         "File descriptor to read the password or PIN of the key from.",
         type=click.IntRange(min=0),
     ),
-)
-password_source = options.option_group("source", PasswordSource, *_password_options)
-signing_key = options.option_group(
-    "private",
+}
+password_options = options.group(PasswordSource, **_password)
+key_options = options.group(
     KeyOptions,
-    options.option(
+    key=option(
         "--key FILE|pkcs11:URI",
         "Private key for ECDSA over P-256.  [[registry] sign_key of provision.toml]",
     ),
-    *_password_options,
+    **_password,
 )
 
 
@@ -221,13 +215,9 @@ def _from_descriptor(number: int) -> bytes:
     try:
         with os.fdopen(number, "rb", closefd=False) as stream:
             return password_line(stream)
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(
-            f"The descriptor {number} can't be read: {error.strerror}.",
-            resolution=f"Open it: provision … --password-fd {number} {number}<FILE",
-        ) from error
-    except ValueError as error:
-        raise UsageError(
-            f"There is no password at the descriptor {number}: {error}.",
+            f"There is no password at the descriptor {number}: {reason}.",
             resolution=f"Write it there: provision … --password-fd {number} {number}<FILE",
         ) from error

@@ -16,7 +16,8 @@ from provision.build.image import open_engine
 from provision.build.pin_file import pin_document
 from provision.build.workspace import Settings
 from provision.cli import options
-from provision.cli.job import Job, KeyOptions, job, signing_key
+from provision.cli.job import Job, KeyOptions, job, key_options
+from provision.cli.options import argument, command, option
 from provision.cli.output import (
     advice,
     coloured,
@@ -56,90 +57,71 @@ from provision.shipped import templates_dir
 _GOOD = frozenset({"present", "pushed", "not-supported"})
 
 
-@click.command("matrix")
-@click.argument("file", metavar="[FLEET]", required=False, type=click.Path(path_type=Path))
-@options.option("--drivers A,B|all", "Drivers of the catalogue, in place of FLEET.")
-@options.option("--distros ID:VERSION,…", "Distros.  [the host's]")
-@options.option(
-    "--kernels K,…|latest-N|all",
-    "Kernels, patterns such as '6.1.0-*', or the newest N of each series.  [latest-3]",
-)
-@options.option(
-    "--versions V,…|latest-N|all",
-    "Versions, branches or kinds of branches (lts) of the drivers.  [production]",
-)
-@options.option("--flavours F,…|all", "Flavours of the drivers.  [their default]")
-@options.option("--force", "Also build cells that the recipe does not support.")
-@options.option(
-    "--push", "Build the cells that the registry lacks, push them and sign them.", "pushes"
-)
-@signing_key
-@options.option(
-    "--cell ID",
-    "Build only this cell of FLEET, named as --list names it; may be given more than once.",
-    "cells",
-    multiple=True,
-)
-@options.option(
-    "--list", "Build nothing; print the command that pushes each cell of FLEET.", "lists"
-)
-@options.option(
-    "--plan",
-    "Build nothing; resolve the cells. With --json, each has its Pin, for 'build --pin' anywhere.",
-    "plans",
-)
-@options.option("--missing", "With --list or --plan: only cells that the registry lacks.")
-@options.option(
-    "--parallel N",
-    "Number of parallel builds.  [FLEET's, or 1]",
-    "jobs",
-    type=click.IntRange(1, 64),
-)
-@options.option(
-    "--retry",
-    "Build failed or all cells again, even if nothing has changed.",
-    type=click.Choice(["failed", "all"]),
-)
-@options.option("--keep-images", "Keep the images in the engine.")
-@options.option(
-    "--keep-going", "Continue after a failure of the engine, an archive, the registry or the disk."
-)
-@options.network
-@options.option("--only-report", "Build nothing; show the known results.")
-@options.option(
-    "--html FILE", "Also write the matrix as a self-contained HTML page.", type=options.OUTPUT_FILE
-)
-@options.option(
-    "--state DIR", "Folder of the results.  [/var/lib/provision/matrix]", type=options.FOLDER
-)
-@options.catalogue
-@options.root
-@options.as_json
+@command("matrix")
 def matrix_command(
     *,
-    file: Path | None,
-    drivers: str | None,
-    distros: str | None,
-    kernels: str | None,
-    versions: str | None,
-    flavours: str | None,
-    force: bool,
-    pushes: bool,
-    private: KeyOptions,
-    cells: tuple[str, ...],
-    lists: bool,
-    plans: bool,
-    missing: bool,
-    jobs: int | None,
-    retry: Retry | None,
-    keep_images: bool,
-    keep_going: bool,
-    network: str | None,
-    only_report: bool,
-    html: Path | None,
-    state: Path | None,
-    root: Path,
-    catalogues: tuple[Path, ...],
+    file: Path | None = argument("[FLEET]", type=click.Path(path_type=Path)),
+    drivers: str | None = option(
+        "--drivers A,B|all", "Drivers of the catalogue, in place of FLEET."
+    ),
+    distros: str | None = option("--distros ID:VERSION,…", "Distros.  [the host's]"),
+    kernels: str | None = option(
+        "--kernels K,…|latest-N|all",
+        "Kernels, patterns such as '6.1.0-*', or the newest N of each series.  [latest-3]",
+    ),
+    versions: str | None = option(
+        "--versions V,…|latest-N|all",
+        "Versions, branches or kinds of branches (lts) of the drivers.  [production]",
+    ),
+    flavours: str | None = option(
+        "--flavours F,…|all", "Flavours of the drivers.  [their default]"
+    ),
+    force: bool = option("--force", "Also build cells that the recipe does not support."),
+    pushes: bool = option(
+        "--push", "Build the cells that the registry lacks, push them and sign them."
+    ),
+    private: KeyOptions = key_options,
+    cells: tuple[str, ...] = option(
+        "--cell ID",
+        "Build only this cell of FLEET, named as --list names it; may be given more than once.",
+        multiple=True,
+    ),
+    lists: bool = option(
+        "--list", "Build nothing; print the command that pushes each cell of FLEET."
+    ),
+    plans: bool = option(
+        "--plan",
+        "Build nothing; resolve the cells. With --json, each has its Pin, for 'build --pin'"
+        " anywhere.",
+    ),
+    missing: bool = option(
+        "--missing", "With --list or --plan: only cells that the registry lacks."
+    ),
+    jobs: int | None = option(
+        "--parallel N", "Number of parallel builds.  [FLEET's, or 1]", type=click.IntRange(1, 64)
+    ),
+    retry: Retry | None = option(
+        "--retry",
+        "Build failed or all cells again, even if nothing has changed.",
+        type=click.Choice(["failed", "all"]),
+    ),
+    keep_images: bool = option("--keep-images", "Keep the images in the engine."),
+    keep_going: bool = option(
+        "--keep-going",
+        "Continue after a failure of the engine, an archive, the registry or the disk.",
+    ),
+    network: str | None = options.network,
+    only_report: bool = option("--only-report", "Build nothing; show the known results."),
+    html: Path | None = option(
+        "--html FILE",
+        "Also write the matrix as a self-contained HTML page.",
+        type=options.OUTPUT_FILE,
+    ),
+    state: Path | None = option(
+        "--state DIR", "Folder of the results.  [/var/lib/provision/matrix]", type=options.FOLDER
+    ),
+    catalogues: tuple[Path, ...] = options.catalogues,
+    root: Path = options.root,
 ) -> int:
     """Build drivers for many kernels and show which of them build.
 

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import click
-
 from provision.build.workspace import load_settings
 from provision.cli import options
+from provision.cli.options import argument, command, option
 from provision.cli.output import each, emit, progress, remark, table, text, wants_json
 from provision.errors import ConfigError, ExitCode, NotFoundError, ProvisionError
 from provision.host.devices.reading import read_facts_file
@@ -52,15 +51,16 @@ class SeveralDriversError(ProvisionError):
         }
 
 
-_drivers = click.argument("drivers", nargs=-1, metavar="[DRIVER]…")
+_drivers = argument("[DRIVER]…")
 
 
-@click.command("load")
-@_drivers
-@options.root
-@options.dry_run
-@options.as_json
-def load_command(*, drivers: tuple[str, ...], root: Path, dry_run: bool) -> None:
+@command("load")
+def load_command(
+    *,
+    drivers: tuple[str, ...] = _drivers,
+    root: Path = options.root,
+    dry_run: bool = options.dry_run,
+) -> None:
     """Load the modules of drivers from the store into the running kernel; all drivers by default.
 
     The command first unloads conflicting modules that are not in use, and loads the kernel's own
@@ -69,12 +69,13 @@ def load_command(*, drivers: tuple[str, ...], root: Path, dry_run: bool) -> None
     _move(load_driver, "loaded", drivers, root, dry_run=dry_run)
 
 
-@click.command("unload")
-@_drivers
-@options.root
-@options.dry_run
-@options.as_json
-def unload_command(*, drivers: tuple[str, ...], root: Path, dry_run: bool) -> None:
+@command("unload")
+def unload_command(
+    *,
+    drivers: tuple[str, ...] = _drivers,
+    root: Path = options.root,
+    dry_run: bool = options.dry_run,
+) -> None:
     """Unload the modules of drivers from the running kernel; all drivers by default.
 
     If a module of a driver is in use, all modules of that driver stay loaded and the exit code is
@@ -138,14 +139,15 @@ def _moved(verb: str, *, dry_run: bool) -> Callable[[Any], Iterator[str]]:
     return view
 
 
-@click.command("devices")
-@click.argument("vendor", required=False)
-@options.option(
-    "--rescan", "Read the devices again, as after GPUs were partitioned (nvidia-smi mig).", "again"
-)
-@options.root
-@options.as_json
-def devices_command(*, vendor: str | None, again: bool, root: Path) -> None:
+@command("devices")
+def devices_command(
+    *,
+    vendor: str | None = argument("[VENDOR]"),
+    again: bool = option(
+        "--rescan", "Read the devices again, as after GPUs were partitioned (nvidia-smi mig)."
+    ),
+    root: Path = options.root,
+) -> None:
     """Show the devices that containers can request by index or UUID.
 
     The command reads /run/oci-decorator/devices, which is written when a driver is loaded. VENDOR

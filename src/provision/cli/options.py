@@ -1,21 +1,20 @@
-"""Options that several commands share."""
+"""Commands as functions that have their options as defaults, and options that several share."""
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import click
 
 from provision.cli.output import want_json
 from provision.files import followed
 
-ResultT = TypeVar("ResultT")
-CommandT = TypeVar("CommandT", bound=Callable[..., Any] | click.Command)
+Parameter = Callable[[str], click.Parameter]
 
 
 class _OutputPath(click.Path):
@@ -34,22 +33,76 @@ OUTPUT_FILE = _OutputPath(dir_okay=False, path_type=Path)
 OUTPUT = _OutputPath(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
-_EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
-def option(
-    declaration: str,
-    said: str,
-    *names: str,
-    **more: Any,  # noqa: ANN401 - as click takes them
-) -> Callable[[CommandT], CommandT]:
+def option(declaration: str, said: str, **more: Any) -> Any:  # noqa: ANN401 - the default of a parameter
     """Return an option as its help shows it: ``--kernel RELEASE``; without a value it is a flag."""
-    name, _, metavar = declaration.partition(" ")
+    word, _, metavar = declaration.partition(" ")
     if metavar:
         more["metavar"] = metavar
     elif "type" not in more:
         more["is_flag"] = True
-    return click.option(name, *names, help=said, **more)
+    more["show_default"] = "default" in more and not said.endswith("]")
+    return lambda name: click.Option([word, name], help=said, **more)
+
+
+def argument(
+    metavar: str,
+    cls: type[click.Argument] = click.Argument,
+    **more: Any,  # noqa: ANN401 - as click takes them
+) -> Any:  # noqa: ANN401 - the default of a parameter
+    """Return an argument as the usage shows it: ``[DRIVER]…``."""
+    more["nargs"] = -1 if metavar.endswith("…") else 1
+    more["required"] = not metavar.startswith("[")
+    return lambda name: cls([name], metavar=metavar, **more)
+
+
+class _Group(NamedTuple):
+    kind: type[Any]
+    options: Mapping[str, Parameter]
+
+
+def group(kind: type[Any], /, **options: Parameter) -> Any:  # noqa: ANN401 - the default of a parameter
+    """Return options that become one object: ``kind`` has a field for each of them."""
+    return _Group(kind, options)
+
+
+def command(
+    name: str,
+    below: click.Group | None = None,
+    cls: type[click.Command] = click.Command,
+    **more: Any,  # noqa: ANN401 - as click takes them
+) -> Callable[[Callable[..., int | None]], Any]:
+    """Return a decorator that makes a command of a function, with ``--json``.
+
+    The default of each of its parameters says the option, the argument or the options for it.
+    """
+
+    def make(function: Callable[..., int | None]) -> click.Command:
+        groups: dict[str, _Group] = {}
+        parameters: list[click.Parameter] = []
+        for field, one in inspect.signature(function).parameters.items():
+            if isinstance(one.default, _Group):
+                groups[field] = one.default
+                parameters += [make(name) for name, make in one.default.options.items()]
+            else:
+                parameters.append(one.default(field))
+        parameters.append(as_json("json"))
+
+        @wraps(function)
+        def gathered(**given: object) -> int | None:
+            for field, (kind, options) in groups.items():
+                given[field] = kind(**{option: given.pop(option) for option in options})
+            return function(**given)
+
+        help_text = inspect.getdoc(function)
+        made = cls(name, callback=gathered, params=parameters, help=help_text, **more)
+        if below is not None:
+            below.add_command(made)
+        return made
+
+    return make
 
 
 def _machine(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
@@ -63,22 +116,18 @@ def _machine(_context: click.Context, _parameter: click.Parameter, name: str | N
 as_json = option(
     "--json", "Print one JSON document and nothing else.", expose_value=False, callback=want_json
 )
-root = option(
-    "--root DIR", "Root of the host.", type=_EXISTING_FOLDER, default=Path("/"), show_default=True
-)
+root = option("--root DIR", "Root of the host.", type=EXISTING_FOLDER, default=Path("/"))
 # A host's root is filled before it boots for the first time.
 root_or_new = option(
     "--root DIR",
     "Root of the host; 'install' makes it where it is missing.",
     type=FOLDER,
     default=Path("/"),
-    show_default=True,
 )
-catalogue = option(
+catalogues = option(
     "--catalogue DIR",
     "Additional folder of drivers; may be given more than once.",
-    "catalogues",
-    type=_EXISTING_FOLDER,
+    type=EXISTING_FOLDER,
     multiple=True,
 )
 insecure = option("--insecure", "Accept an unsigned image of a registry.")
@@ -97,41 +146,13 @@ distro = option("--distro ID:VERSION", "Distro of the kernel, such as debian:12.
 flavour = option("--flavour NAME", "Flavour of the driver.  [its default]")
 arch = option(
     "--arch ARCH",
-    "Architecture of the kernel, such as arm64. For another than this machine's, programs run in"
-    " QEMU, which is slow.  [the host's]",
+    "Architecture of the kernel, such as arm64. For another than this machine's, programs run"
+    " in QEMU, which is slow.  [the host's]",
     callback=_machine,
 )
 network = option(
     "--network MODE", "Network of the containers that download, as 'docker run' takes it."
 )
 registry = option(
-    "--registry HOST[:PORT][/PREFIX]",
-    "Registry.  [[registry] address of provision.toml]",
-    "address",
+    "--registry HOST[:PORT][/PREFIX]", "Registry.  [[registry] address of provision.toml]"
 )
-
-
-def option_group(
-    name: str, kind: type[Any], *decorators: Callable[[Any], Any]
-) -> Callable[[Callable[..., ResultT]], Callable[..., ResultT]]:
-    """Return a decorator that adds options to a command and passes their values as one object.
-
-    Args:
-        name: The command's parameter that receives the object.
-        kind: The class of the object: a dataclass with a field for each option, of the same name.
-        decorators: The options of click, in the order of the help text.
-    """
-    names = [field.name for field in fields(kind)]
-
-    def add(command: Callable[..., ResultT]) -> Callable[..., ResultT]:
-        @wraps(command)
-        def gathered(**given: object) -> ResultT:
-            values: dict[str, Any] = {field: given.pop(field) for field in names}
-            return command(**given, **{name: kind(**values)})
-
-        added: Callable[..., ResultT] = gathered
-        for decorator in reversed(decorators):
-            added = decorator(added)
-        return added
-
-    return add

@@ -18,11 +18,12 @@ from provision.cli.job import (
     PasswordSource,
     examined,
     job,
-    password_source,
+    key_options,
+    password_options,
     signed_lines,
-    signing_key,
-    trusting,
+    trust_options,
 )
+from provision.cli.options import argument, command, option
 from provision.cli.output import emit, fields, table
 from provision.engine.transfer import find_image
 from provision.errors import NotFoundError, ProvisionError, UsageError
@@ -44,26 +45,19 @@ def registry() -> None:
     """Push, pull, sign and list artifact images, and make the keys that sign them."""
 
 
-@registry.command("push")
-@click.argument("image", metavar="IMAGE")
-@click.argument("reference", metavar="[REF]", required=False)
-@options.option("--sign", "Sign the pushed image.", "signs")
-@options.option(
-    "--output FILE.tar",
-    "Write the image to an archive in place of a registry.",
-    type=options.OUTPUT_FILE,
-)
-@signing_key
-@options.root
-@options.as_json
+@command("push", registry)
 def push(
     *,
-    image: str,
-    reference: str | None,
-    signs: bool,
-    output: Path | None,
-    private: KeyOptions,
-    root: Path,
+    image: str = argument("IMAGE"),
+    reference: str | None = argument("[REF]"),
+    signs: bool = option("--sign", "Sign the pushed image."),
+    output: Path | None = option(
+        "--output FILE.tar",
+        "Write the image to an archive in place of a registry.",
+        type=options.OUTPUT_FILE,
+    ),
+    private: KeyOptions = key_options,
+    root: Path = options.root,
 ) -> None:
     """Push IMAGE, an artifact image of the engine, to a registry, or write it to an archive.
 
@@ -119,28 +113,20 @@ def _engine_image(work: Job, image: str) -> EngineImage:
     return EngineImage(work.engine, found.id, pin)
 
 
-@registry.command("pull")
-@click.argument("image", metavar="[IMAGE|FILE.tar]", required=False)
-@options.option(
-    "--pin FILE",
-    "In place of IMAGE, pull the image of this Pin from the registry of provision.toml;"
-    " 'provision resolve --output' writes the file.",
-    "pin_file",
-    type=options.FILE,
-)
-@options.again
-@trusting
-@options.root
-@options.dry_run
-@options.as_json
+@command("pull", registry)
 def pull(
     *,
-    image: str | None,
-    pin_file: Path | None,
-    again: bool,
-    consent: TrustOverride,
-    root: Path,
-    dry_run: bool,
+    image: str | None = argument("[IMAGE|FILE.tar]"),
+    pin_file: Path | None = option(
+        "--pin FILE",
+        "In place of IMAGE, pull the image of this Pin from the registry of provision.toml;"
+        " 'provision resolve --output' writes the file.",
+        type=options.FILE,
+    ),
+    again: bool = options.again,
+    consent: TrustOverride = trust_options,
+    root: Path = options.root,
+    dry_run: bool = options.dry_run,
 ) -> None:
     """Put the artifact of IMAGE, an image in a registry or an archive, into the host's store.
 
@@ -208,12 +194,13 @@ def _of_pin(work: Job, pin: Pin, consent: TrustOverride) -> VerifiedImage:
     return found
 
 
-@registry.command("sign")
-@click.argument("image", metavar="IMAGE")
-@signing_key
-@options.root
-@options.as_json
-def sign(*, image: str, private: KeyOptions, root: Path) -> None:
+@command("sign", registry)
+def sign(
+    *,
+    image: str = argument("IMAGE"),
+    private: KeyOptions = key_options,
+    root: Path = options.root,
+) -> None:
     """Add a signature to IMAGE, an artifact image in a registry.
 
     Name the image by its digest (NAME@sha256:…), as 'provision registry push' prints it: with a
@@ -227,24 +214,16 @@ def sign(*, image: str, private: KeyOptions, root: Path) -> None:
     emit(signed, signed_lines)
 
 
-@registry.command("list")
-@click.argument("driver")
-@options.registry
-@options.option("--kernel RELEASE", "List only images for this kernel.")
-@options.option("--verify", "Verify the signature of each image.", "verifies")
-@trusting
-@options.catalogue
-@options.root
-@options.as_json
+@command("list", registry)
 def list_images(
     *,
-    driver: str,
-    address: str | None,
-    kernel: str | None,
-    verifies: bool,
-    consent: TrustOverride,
-    catalogues: tuple[Path, ...],
-    root: Path,
+    driver: str = argument("DRIVER"),
+    address: str | None = options.registry,
+    kernel: str | None = option("--kernel RELEASE", "List only images for this kernel."),
+    verifies: bool = option("--verify", "Verify the signature of each image."),
+    consent: TrustOverride = trust_options,
+    catalogues: tuple[Path, ...] = options.catalogues,
+    root: Path = options.root,
 ) -> None:
     """List the artifact images of DRIVER in a registry: versions, flavours, kernels and distros.
 
@@ -313,18 +292,18 @@ def _signed_by(image: Mapping[str, Any]) -> str:
     return image["signed_by"] or (image["refused"] or "-").replace("\n", "; ")
 
 
-@registry.command("key")
-@options.option(
-    "--output NAME",
-    "Name of the files: NAME.key and NAME.pub.",
-    type=click.Path(path_type=Path),
-    default=Path("provision"),
-    show_default=True,
-)
-@options.option("--no-password", "Leave the private key unencrypted.")
-@password_source
-@options.as_json
-def key(*, output: Path, no_password: bool, source: PasswordSource) -> None:
+@command("key", registry)
+def key(
+    *,
+    output: Path = option(
+        "--output NAME",
+        "Name of the files: NAME.key and NAME.pub.",
+        type=click.Path(path_type=Path),
+        default=Path("provision"),
+    ),
+    no_password: bool = option("--no-password", "Leave the private key unencrypted."),
+    source: PasswordSource = password_options,
+) -> None:
     """Generate a pair of keys: the private key signs images, and hosts verify with the public key.
 
     The file of the private key has mode 0600 and is encrypted with a password. The command never

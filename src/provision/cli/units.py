@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from provision.cli import options
+from provision.cli.options import command, option
 from provision.cli.output import emit, lines, progress, remark
 from provision.config import load
 from provision.errors import ProvisionError
@@ -49,16 +50,17 @@ def units() -> None:
     """Install or remove the systemd units and kernel hooks that keep drivers working."""
 
 
-@units.command("install")
-@options.option(
-    "--program PATH",
-    "Path of 'provision' on the host.  [this one, or /opt/provision/bin/provision]",
-)
-@options.replace_files
-@options.root
-@options.dry_run
-@options.as_json
-def install(*, program: str | None, replace: bool, root: Path, dry_run: bool) -> None:
+@command("install", units)
+def install(
+    *,
+    program: str | None = option(
+        "--program PATH",
+        "Path of 'provision' on the host.  [this one, or /opt/provision/bin/provision]",
+    ),
+    replace: bool = options.replace_files,
+    root: Path = options.root,
+    dry_run: bool = options.dry_run,
+) -> None:
     """Install and enable the systemd units and kernel hooks that keep drivers working.
 
     The units load drivers at boot, prepare them for newly installed kernels, and regularly bring
@@ -79,12 +81,13 @@ def install(*, program: str | None, replace: bool, root: Path, dry_run: bool) ->
     _write(root, files, replace=replace, dry_run=dry_run)
 
 
-@units.command("remove")
-@options.replace_files
-@options.root
-@options.dry_run
-@options.as_json
-def remove(*, replace: bool, root: Path, dry_run: bool) -> None:
+@command("remove", units)
+def remove(
+    *,
+    replace: bool = options.replace_files,
+    root: Path = options.root,
+    dry_run: bool = options.dry_run,
+) -> None:
     """Disable and remove the units and hooks."""
     _write(root.resolve(), [], replace=replace, dry_run=dry_run)
 

@@ -115,7 +115,7 @@ def test_a_key_is_made_once(call: Call, tmp_path: Path) -> None:
     [
         ((), "No terminal to ask"),
         (("--no-password", "--password-fd", "9"), "can't be given together"),
-        (("--password-fd", "987"), "descriptor 987 can't be read"),
+        (("--password-fd", "987"), "no password at the descriptor 987"),
     ],
 )
 def test_a_password_has_to_come_from_somewhere(
