@@ -41,13 +41,8 @@ ModelT = TypeVar("ModelT", bound=Frozen)
 def load_toml(path: Path, model: type[ModelT]) -> ModelT:
     """Read a TOML file.
 
-    Args:
-        path: The file.
-        model: Its model.
-
     Raises:
         NotFoundError: There is no such file.
-        ConfigError: It is not TOML, or does not fit the model; names every key.
     """
     text = _read(path)
     try:
@@ -95,17 +90,7 @@ def load_json(path: Path, model: type[ModelT]) -> ModelT:
 def parse_json(
     text: str, model: type[ModelT], *, name: str, resolution: str | None = None
 ) -> ModelT:
-    """Validate JSON text.
-
-    Args:
-        text: The document.
-        model: Its model.
-        name: Its name in messages.
-        resolution: What to do about mistakes.
-
-    Raises:
-        ConfigError: It does not fit the model; names every key.
-    """
+    """Validate JSON text."""
     try:
         return model.model_validate_json(text)
     except ValidationError as error:
@@ -114,15 +99,7 @@ def parse_json(
 
 @contextmanager
 def refusing(message: str, *, resolution: str | None = None) -> Iterator[None]:
-    """Turn a model's validation error into a ``ProvisionError``, for foreign data.
-
-    Args:
-        message: What is not valid, and where it is from.
-        resolution: What to do next.
-
-    Raises:
-        ProvisionError: A model refused a value; each complaint is in its details.
-    """
+    """Turn a model's validation error into a ``ProvisionError``, for foreign data."""
     try:
         yield
     except ValidationError as error:

@@ -34,8 +34,6 @@ class Elf:
     """The names and needs of a program or library.
 
     Attributes:
-        bits: 32 or 64.
-        soname: Its SONAME, if any.
         loader: Its program interpreter, if any.
         needed: Names of the libraries that it needs.
         rpath: Folders to search, also for the needs of its libraries.
@@ -80,20 +78,12 @@ _SECTION_SIZE = 64
 
 
 def elf_bits(head: bytes) -> int | None:
-    """Return the class of an ELF file, 32 or 64; None if it is another kind of file.
-
-    Args:
-        head: The first ``HEAD_SIZE`` bytes of the file, or more.
-    """
+    """Return the class of an ELF file by its head, 32 or 64; None: another kind of file."""
     return _BITS.get(head[4]) if len(head) > len(_MAGIC) and head.startswith(_MAGIC) else None
 
 
 def elf_machine(head: bytes) -> str | None:
-    """Return the architecture of a program, as ``uname -m`` prints it; None if it is not known.
-
-    Args:
-        head: The first ``HEAD_SIZE`` bytes of the file, or more.
-    """
+    """Return the architecture of a program by its head, as by ``uname -m``; None: not known."""
     if len(head) < HEAD_SIZE or not head.startswith(_MAGIC):
         return None
     (number,) = struct.unpack_from(f"{_ORDERS.get(head[5], '>')}H", head, 18)
@@ -105,7 +95,6 @@ def elf_section(data: bytes | mmap, name: bytes) -> bytes:
 
     Args:
         data: The whole file; a map of it, where it is large.
-        name: The section's name, such as ``b".modinfo"``.
 
     Raises:
         ValueError: It is not such a file, or has no such section.

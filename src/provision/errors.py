@@ -61,13 +61,7 @@ class ExitCode(IntEnum):
 
 
 class ProvisionError(Exception):
-    """A failure with a reason that the user can act on.
-
-    Args:
-        message: What happened and to what, in one line.
-        resolution: What to do next; shown after the message.
-        details: Further text (a compiler's last lines, a program's stderr); shown indented.
-    """
+    """A failure with a reason that the user can act on."""
 
     exit_code = ExitCode.FAILED
 
@@ -110,7 +104,6 @@ class Mistake:
     Attributes:
         path: Where in the file, as dotted keys (``flavours.open.build.command``); empty for the
             whole file.
-        message: The mistake.
     """
 
     path: str
@@ -121,13 +114,7 @@ class Mistake:
 
 
 class ConfigError(ProvisionError):
-    """A configuration file has mistakes; carries all of them, not only the first.
-
-    Args:
-        file: The file, as the user would name it.
-        mistakes: All of its mistakes.
-        resolution: What to do next.
-    """
+    """A configuration file has mistakes; carries all of them, not only the first."""
 
     exit_code = ExitCode.USAGE
 

@@ -42,13 +42,8 @@ def in_root(root: Path, name: str | PurePath, *, follow: bool = True) -> Path:
     they were named. For the running host's own root, nothing is resolved.
 
     Args:
-        root: Root of the host.
-        name: The path, absolute on that host or relative to its root.
         follow: Whether the last part is resolved too; not for reading, replacing or removing a
             link itself.
-
-    Raises:
-        OSError: The links form a loop (``ELOOP``).
     """
     if root == Path("/"):
         return root / name
@@ -79,7 +74,6 @@ def glob_in_root(root: Path, pattern: str) -> list[PurePosixPath]:
     They are paths of that host; ``in_root`` resolves them.
 
     Args:
-        root: Root of the host.
         pattern: Relative to it; ``*``, ``?`` and ``[…]`` stand for names in one folder, hidden
             ones included where the pattern's part begins with a dot.
     """
@@ -136,14 +130,10 @@ def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> bool
 
     Args:
         path: The file; its folder is made if it is missing.
-        content: Text is encoded as UTF-8.
         mode: Permission bits of the new file.
 
     Returns:
         Whether anything changed: a file with this content and mode is kept.
-
-    Raises:
-        OSError: The folder can't be written, or the disk is full.
     """
     data = content.encode() if isinstance(content, str) else content
     if _is_already(path, data, mode):
@@ -164,9 +154,6 @@ def replacing(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
     Args:
         path: The file; its folder is made if it is missing.
         mode: Permission bits of the new file.
-
-    Raises:
-        OSError: The folder can't be written, or the disk is full.
     """
     special = _special(path)
     if special is not None:
@@ -200,9 +187,6 @@ def followed(path: Path) -> Path:
     """Return where the links of a path that a user gave lead, for writing there.
 
     A descriptor of this process, such as ``/dev/stdout``, stays its name in ``/proc``.
-
-    Raises:
-        OSError: The links form a loop (``ELOOP``).
     """
     for _ in range(_MOST_LINKS):
         target = None if _descriptor(path) is not None else _target(path)
@@ -252,15 +236,8 @@ def remove_drafts(path: Path) -> None:
 def switch_symlink(link: Path, target: str) -> bool:
     """Point a symbolic link at a target by one rename.
 
-    Args:
-        link: The link; an existing link is replaced.
-        target: Its new target, usually relative to its folder.
-
     Returns:
         Whether anything changed.
-
-    Raises:
-        OSError: The folder can't be written, or ``link`` is a directory.
     """
     if link.is_symlink() and str(link.readlink()) == target:
         return False
@@ -313,11 +290,9 @@ def lock(
         path: The lock file; made if missing, and removed by ``remove_lock`` only.
         on_wait: Called once if another process holds the lock, before waiting for it.
         limit: The longest wait in seconds; 0: no wait.
-        shared: Whether it is a shared lock.
 
     Raises:
         InUseError: Another process holds it longer.
-        OSError: The folder can't be written.
     """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -343,11 +318,7 @@ def _is_there(stream: IO[bytes], path: Path) -> bool:
 
 
 def remove_lock(path: Path) -> bool:
-    """Remove a lock file unless a process holds it; returns whether it was removed.
-
-    Raises:
-        OSError: The folder can't be written.
-    """
+    """Remove a lock file unless a process holds it; returns whether it was removed."""
     if not path.is_file():
         return False
     try:

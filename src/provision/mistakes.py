@@ -62,12 +62,7 @@ Place = tuple[int | str, ...]
 
 
 def mistakes_of(error: ValidationError, model: type[BaseModel] | None = None) -> list[Mistake]:
-    """Return a validation error's complaints as mistakes with dotted paths.
-
-    Args:
-        error: The validation error.
-        model: The document's model, for the keys that are known where one is unknown.
-    """
+    """Return a validation error's complaints as mistakes with dotted paths."""
     items = error.errors(include_url=False, include_input=False)
     found = [_found(model, item) for item in items]
     places = [place for place, _ in found]

@@ -43,9 +43,7 @@ class Tally:
     """The state of many similar tasks that run in parallel.
 
     Attributes:
-        total: Number of tasks; 0: all of them have ended.
         done: Number of finished tasks by outcome.
-        running: The running tasks, a line each.
     """
 
     total: int

@@ -80,17 +80,9 @@ def run(
 ) -> Completed:
     """Run a program to its end and return its output.
 
-    Args:
-        argv: Program and arguments; every user of the machine can read them, so no secrets.
-        why: What the program is for, as it completes "which is needed to …".
-        check: Whether a non-zero exit status is an error.
-        env: Variables to add to the small inherited environment.
-        stdin: Standard input, which may contain secrets; empty by default.
-        timeout: Seconds after which the program and its children are killed.
-
-    Raises:
-        NotFoundError: The program is not installed.
-        ProvisionError: It failed (with ``check``) or ran past its timeout.
+    Every user of the machine can read ``argv``, so it has no secrets; ``stdin`` may. ``why``
+    completes "which is needed to …". After ``timeout`` seconds, the program and its children are
+    killed.
     """
     args = tuple(str(arg) for arg in argv)
     child = subprocess.Popen(
@@ -130,18 +122,7 @@ def stream(
     """Run a long program as root, passing on each line of its output as it comes.
 
     It runs in its own namespaces of processes and mounts, so that neither its children nor its
-    mounts outlive this process, however that ends.
-
-    Args:
-        argv: Program and arguments; no secrets.
-        why: What the program is for, as it completes "which is needed to …".
-        on_line: Called with each line of its output and errors.
-        env: Variables to add to the small inherited environment.
-        timeout: Seconds after which the program and its children are killed.
-
-    Raises:
-        NotFoundError: The program is not installed.
-        ProvisionError: It failed or ran past its timeout.
+    mounts outlive this process, however that ends. Other arguments as ``run``.
     """
     args = tuple(str(arg) for arg in argv)
     deadline = time.monotonic() + timeout
@@ -174,15 +155,9 @@ def stream(
 
 @contextmanager
 def beside(argv: Sequence[str | Path], *, why: str) -> Iterator[None]:
-    """Run a program until the block or this process ends.
+    """Run a program until the block or this process ends; its output and status are dropped.
 
-    Args:
-        argv: Program and arguments. It must end when its standard input does, a pipe that nothing
-            is written to; otherwise it is killed. Its output and exit status are dropped.
-        why: What the program is for, as it completes "which is needed to …".
-
-    Raises:
-        NotFoundError: The program is not installed.
+    It must end when its standard input does, a pipe that nothing is written to; else it is killed.
     """
     args = tuple(str(arg) for arg in argv)
     child = subprocess.Popen(
@@ -205,11 +180,7 @@ def beside(argv: Sequence[str | Path], *, why: str) -> Iterator[None]:
 
 
 def _lines(pipe: IO[bytes] | None, deadline: float) -> Iterator[str]:
-    """Yield the lines that come through a pipe.
-
-    Raises:
-        TimeoutError: It is still open at the deadline, of the monotonic clock.
-    """
+    """Yield the lines that come through a pipe."""
     if pipe is None:
         return
     rest = b""

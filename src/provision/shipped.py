@@ -13,29 +13,17 @@ _INSTALLED = Path(sys.prefix, "share/provision")
 
 
 def templates_dir() -> Path:
-    """Return the folder with the Dockerfile templates.
-
-    Raises:
-        NotFoundError: It is missing.
-    """
+    """Return the folder with the Dockerfile templates."""
     return shipped("templates")
 
 
 def documentation_url(page: str) -> str:
-    """Return the address of a page of the documentation, such as ``how-to/add-a-driver.md``.
-
-    Raises:
-        NotFoundError: The documentation is missing.
-    """
+    """Return the address of a page of the documentation, such as ``how-to/add-a-driver.md``."""
     return (shipped("docs") / page).as_uri()
 
 
 def shipped(name: str) -> Path:
-    """Return a folder that comes with provision.
-
-    Raises:
-        NotFoundError: It is missing.
-    """
+    """Return a folder that comes with provision."""
     # Both must exist: any project may have a folder of this name above some site-packages.
     if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / name).is_dir():
         return _CHECKOUT / name

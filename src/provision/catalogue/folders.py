@@ -23,7 +23,6 @@ def catalogue_folders(configured: Sequence[str] = (), *, root: Path = Path("/"))
 
     Args:
         configured: Folders from provision.toml, as absolute paths on the host.
-        root: Root of the host.
 
     Raises:
         NotFoundError: provision's own folder is missing.
@@ -37,8 +36,6 @@ class Entry:
     """A driver of the catalogue.
 
     Attributes:
-        folder: Its folder.
-        recipe: Its driver.toml.
         patches: Contents of the patches that the recipe names, by file name.
     """
 
@@ -56,7 +53,6 @@ def load_entry(folder: Path) -> Entry:
 
     Raises:
         NotFoundError: It has no driver.toml.
-        ConfigError: driver.toml has mistakes, or doesn't fit the folder; all of them are named.
     """
     path = folder / RECIPE
     recipe = load_toml(path, Recipe)
@@ -111,7 +107,6 @@ class Catalogue:
 
         Raises:
             NotFoundError: The name is unknown; the message lists the known drivers.
-            ConfigError: Its driver.toml has mistakes; all of them are named.
         """
         if name not in self._drivers:
             raise self._unknown(name)

@@ -158,7 +158,6 @@ class Recipe(Frozen):
 
         Args:
             distro: The distro's names: id, ``id:version`` and family; None: any distro.
-            flavour: One of the recipe's flavours.
         """
         shared = self.flavours[flavour]
         for source, label in zip(self.sources, self.labels, strict=True):

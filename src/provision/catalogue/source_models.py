@@ -122,12 +122,7 @@ class Source(Frozen):
         return False
 
     def package_of(self, build: Build, shared: str | None) -> str | None:
-        """Return the package with the source; None if it is not packaged.
-
-        Args:
-            build: The build of the flavour.
-            shared: The flavour's package for all sources.
-        """
+        """Return the package with the source; None if it is not packaged."""
         del build, shared
         return None
 
@@ -136,7 +131,6 @@ class Source(Frozen):
 
         Args:
             distro: The distro's names: id, ``id:version`` and family.
-            version: The driver's version; None: any version.
         """
         is_served = not self.distros or any(
             fnmatchcase(name, pattern) for pattern in self.distros for name in distro

@@ -235,11 +235,7 @@ def _failures_ahead(root: Path, desired: Desired) -> Iterator[dict[str, Any]]:
 
 
 def _kernels(releases: tuple[str, ...], usr: Path | None) -> tuple[str, ...]:
-    """Return the kernels that are named as still to come.
-
-    Raises:
-        UsageError: The folder has none.
-    """
+    """Return the kernels that are named as still to come."""
     found = kernels_of_usr(usr) if usr else ()
     if usr is not None and not found:
         raise UsageError(

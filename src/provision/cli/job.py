@@ -130,9 +130,7 @@ class PasswordSource:
         """Return the password.
 
         Raises:
-            UsageError: There is no terminal, or the descriptor has no password.
             NotFoundError: The file can't be read.
-            ProvisionError: The file has no password.
         """
         if self.password_file is not None:
             return read_password(self.password_file)
@@ -154,11 +152,7 @@ class KeyOptions(PasswordSource):
     key: str | None
 
     def check(self, *, signs: bool) -> None:
-        """Check that the options for a key are only used where something is signed.
-
-        Raises:
-            UsageError: Nothing is to be signed.
-        """
+        """Check that the options for a key are only used where something is signed."""
         if not signs and (self.key is not None or self.is_given):
             raise UsageError(
                 "A key or its password is given, and nothing is to be signed.",
@@ -166,11 +160,7 @@ class KeyOptions(PasswordSource):
             )
 
     def signer(self, settings: Settings) -> Signer:
-        """Return the signer with the key of the options, or else with that of provision.toml.
-
-        Raises:
-            As ``open_signer`` and ``PasswordSource.read``.
-        """
+        """Return the signer with the key of the options, or else with that of provision.toml."""
         question = "Password or PIN of the key"
         if self.key is not None:
             return open_signer(self.key, lambda: self.read(question), root=settings.root)

@@ -241,11 +241,7 @@ def _refuse(is_wrong: object, message: str) -> None:
 
 
 def _selection(named: Mapping[str, str | None], *, force: bool, only_report: bool) -> Selection:
-    """Return the selection of the options; a report of results selects all by default.
-
-    Raises:
-        UsageError: No driver is named, or a list is empty.
-    """
+    """Return the selection of the options; a report of results selects all by default."""
     if named["drivers"] is None and not only_report:
         raise UsageError(
             "No driver is named.",

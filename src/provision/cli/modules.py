@@ -27,7 +27,6 @@ class SeveralDriversError(ProvisionError):
     """More than one driver failed.
 
     Args:
-        verb: ``loaded`` or ``unloaded``.
         failed: The error of each driver.
     """
 
@@ -87,11 +86,7 @@ def unload_command(
 def _move(
     mover: Callable[..., Moved], verb: str, drivers: tuple[str, ...], root: Path, *, dry_run: bool
 ) -> None:
-    """Load or unload drivers one after the other, even if some fail, and print the result.
-
-    Raises:
-        ProvisionError: One driver failed, or several.
-    """
+    """Load or unload drivers one after the other, even if some fail, and print the result."""
     settings = load_settings(root)
     results: list[dict[str, Any]] = []
     failed: dict[str, ProvisionError] = {}

@@ -123,7 +123,6 @@ def table(rows: Field, columns: Mapping[str, Field], *, otherwise: str | None = 
     """Return the view of a table.
 
     Args:
-        rows: The rows.
         columns: What each column has of a row; ``size>`` is aligned to the right.
         otherwise: Said in place of a table without rows.
     """

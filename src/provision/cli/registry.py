@@ -97,11 +97,7 @@ def push(
 
 
 def _engine_image(work: Job, image: str) -> EngineImage:
-    """Return an image of the engine with its Pin.
-
-    Raises:
-        ProvisionError: The image is not an artifact image.
-    """
+    """Return an image of the engine with its Pin."""
     found = find_image(work.engine, image)
     try:
         pin = Pin.model_validate_json(found.labels.get(PIN_LABEL, ""))

@@ -24,11 +24,7 @@ _BAR_WIDTH = 30
 
 @contextmanager
 def on_screen(*, verbose: bool) -> Iterator[Progress]:
-    """Yield a progress that draws its events until the block ends.
-
-    Args:
-        verbose: Whether to show every line of the output of builds.
-    """
+    """Yield a progress that draws its events until the block ends."""
     console = Console(stderr=True)
     screen = Screen(console, verbose=verbose)
     with Live(

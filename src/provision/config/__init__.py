@@ -208,10 +208,6 @@ class Config(Frozen):
 
 
 def load(root: Path = Path("/"), *, name: PurePath = PATH) -> Config:
-    """Read the configuration of the host under ``root``: an empty one if there is no file.
-
-    Raises:
-        ConfigError: The file has mistakes; all of them are named.
-    """
+    """Read the configuration of the host under ``root``: an empty one if there is no file."""
     path = in_root(root, name)
     return load_toml(path, Config) if path.exists() else Config()

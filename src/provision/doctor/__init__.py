@@ -20,7 +20,6 @@ class Check:
     """A check.
 
     Attributes:
-        id: Its name.
         find: Yields problems; its docstring states what holds without problems.
     """
 
@@ -38,12 +37,8 @@ class Result:
     """A result of a check, which may have several.
 
     Attributes:
-        check: The name of the check.
-        state: As in ``Finding``; ``ok`` if nothing is wrong.
-        seen: The finding.
         cause: Its cause; None if nothing is wrong.
         cure: What to do; None if nothing is wrong.
-        driver: The driver that it concerns; None: the host.
     """
 
     check: str

@@ -34,10 +34,7 @@ class Finding:
         state: ``fail``: a driver does not work, or won't after the next boot; ``warn``: it may not;
             ``unknown``: the check can't read what it needs; ``ok``: nothing is wrong, and this is
             why.
-        seen: The finding.
-        cause: Its cause; None if nothing is wrong.
-        cure: What to do; None if nothing is wrong.
-        driver: The driver that it concerns; None: the host.
+        driver: None: it concerns the host.
     """
 
     state: State
@@ -52,13 +49,7 @@ class Driver:
     """A driver that a host has or should have.
 
     Attributes:
-        name: Its name.
-        layout: Its paths.
-        kernels: Short digest of the artifact of each kernel, by release.
-        state: What the agent remembers.
-        entry: Folder of the artifact for the running kernel; None: there is no artifact.
         manifest: The manifest of that artifact; None: there is no readable one.
-        recipe: Its recipe; None: the catalogue has no readable one.
     """
 
     name: str
@@ -75,14 +66,8 @@ class Scene:
     """A host, as checks see it.
 
     Attributes:
-        root: Its root.
-        facts: Its facts.
-        kernels: Its kernels.
-        loaded: The modules that its kernel has loaded.
-        config: Its provision.toml.
         drivers: The drivers that it has or should have.
         log: The kernel's log; None: it can't be read.
-        environment: The environment of this process.
     """
 
     root: Path
@@ -113,7 +98,6 @@ def observe(root: Path = Path("/")) -> Scene:
 
     Raises:
         NotFoundError: The folder is not the root of a host.
-        ConfigError: provision.toml has mistakes; the error lists all of them.
     """
     root = root.resolve()
     config = load(root)

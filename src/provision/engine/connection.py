@@ -30,7 +30,6 @@ def connect(host: str | None = None) -> Engine:
 
     Raises:
         NotFoundError: No engine answers; says what was tried and how to install one.
-        ProvisionError: This user may not use the engine, or the engine fails.
     """
     named = host or os.environ.get("DOCKER_HOST")
     tried: list[str] = []

@@ -32,12 +32,9 @@ class ContainerRequest:
     """The settings of a container to start.
 
     Attributes:
-        image_id: The image.
         owner: Name of a lock that the caller holds. Containers with this label are leftovers of
             killed runs, and are removed.
-        network: As ``docker run --network`` takes it; None: the engine's default.
         binds: Paths of the host that are mounted read-only, by path in the container.
-        environment: Variables of the scripts in it.
         limit: Seconds after which it ends, whatever runs in it.
     """
 
@@ -74,23 +71,14 @@ class Container:
         self._end = time.monotonic() + request.limit
 
     def put(self, files: Mapping[str, bytes], folder: str) -> None:
-        """Write files below a folder, which is created.
-
-        Args:
-            files: Contents by relative path.
-            folder: Absolute path in the container.
-        """
+        """Write files below a folder, which is created."""
         below = folder.strip("/")
         with self._translated(f"write to '{folder}' of a container"):
             tar = pack({f"{below}/{name}": content for name, content in files.items()})
             self._client.put_archive(self._id, "/", tar.read())
 
     def run(self, script: str, *, on_line: Callable[[str], None]) -> Ran:
-        """Run a script with ``sh``, and pass on each line that it prints as it comes.
-
-        Raises:
-            ProvisionError: It ran past the container's limit, or the engine failed.
-        """
+        """Run a script with ``sh``, and pass on each line that it prints as it comes."""
         last: deque[str] = deque(maxlen=_LINES_KEPT)
         with self._translated("run a script in a container"), self._patient():
             made = self._client.exec_create(
@@ -110,11 +98,7 @@ class Container:
         return Ran(status, "\n".join(last))
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file.
-
-        Raises:
-            ProvisionError: It is missing, not a regular file, or larger than 64 MiB.
-        """
+        """Return the content of a file."""
         for _name, content in self.files(path):
             data = content.read(_MAX_FILE + 1)
             if len(data) > _MAX_FILE:

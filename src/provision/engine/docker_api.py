@@ -69,12 +69,7 @@ class Image:
     """An image that the engine has.
 
     Attributes:
-        id: ``sha256:`` and 64 digits.
-        tags: ``name:tag`` references.
         digests: ``name@sha256:…`` references; only images from a registry have any.
-        labels: Its labels.
-        size: Bytes on disk.
-        architecture: As Docker calls it (``amd64``).
     """
 
     id: str
@@ -90,9 +85,6 @@ class BuildOptions:
     """The options of a build besides its context; none of them may change the result.
 
     Attributes:
-        build_args: Values of the Dockerfile's arguments.
-        network: Network of the build's containers; None: the engine's default.
-        target: The stage to end with; None: the last one.
         platform: Of the image, such as ``linux/arm64``; None: the engine's own.
     """
 
@@ -212,8 +204,6 @@ class Engine:
         """Open a folder or file of an image as a tar stream.
 
         Args:
-            image_id: The image.
-            path: Absolute path in it.
             owner: Name of a lock that the caller holds. Containers with this label are leftovers
                 of killed runs, and are removed.
         """

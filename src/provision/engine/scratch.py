@@ -19,17 +19,7 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 @contextmanager
 def scratch(state: Path, name: str, *, progress: Progress = silent) -> Iterator[Path]:
-    """Yield an empty folder that is removed afterwards, or by the next run.
-
-    Args:
-        state: Folder for provision's own state.
-        name: Name of the folder; another process with the same name waits.
-        progress: Receives a note of the wait.
-
-    Raises:
-        ProvisionError: A killed run left something mounted in the folder.
-        OSError: The folder can't be made or removed.
-    """
+    """Yield an empty folder that is removed afterwards, or by the next run."""
 
     def waiting() -> None:
         progress(Note(f"Another process is at work in {folder}; waiting for it"))
@@ -45,12 +35,7 @@ def scratch(state: Path, name: str, *, progress: Progress = silent) -> Iterator[
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder.
-
-    Raises:
-        ProvisionError: A file system is mounted in it, whose files must not be removed.
-        OSError: It can't be removed.
-    """
+    """Remove a folder."""
     if not folder.exists():
         return
     # The deepest mount comes first. A killed debootstrap leaves /proc and /sys.

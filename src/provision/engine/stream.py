@@ -34,7 +34,6 @@ class StepRecord:
 
     Attributes:
         number: Its number from one, over all stages (podman: within the stage).
-        instruction: The instruction, on one line.
         seconds: Wall-clock time that it took.
         cached: Whether its layer came from the engine's cache.
         layer: Short id of the image after it.
@@ -53,11 +52,7 @@ class BuildStream:
     """Collects a build's messages.
 
     Attributes:
-        steps: The instructions so far; if ``error`` is set, the last one failed.
-        total: Number of instructions.
-        image_id: The finished image, ``sha256:…``; None until the last stage is complete.
         stage_ids: The finished images of all stages.
-        error: The engine's reason for the failure.
         exit_status: Exit status of the instruction that failed.
     """
 

@@ -49,11 +49,7 @@ BAD_TAR = (tarfile.TarError, ValueError, ArithmeticError, EOFError, RecursionErr
 
 
 class BoundedTarInfo(tarfile.TarInfo):
-    """A member of an untrusted archive: its headers take little memory and time.
-
-    Raises:
-        tarfile.ReadError: They are too long, or of a kind that no image has.
-    """
+    """A member of an untrusted archive: its headers take little memory and time."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -105,15 +101,7 @@ class _Chunks(io.RawIOBase):
 
 
 def pack(files: Mapping[str, bytes | Path]) -> IO[bytes]:
-    """Return a tar file of regular files, sorted by path, with the same owner, date and mode.
-
-    Args:
-        files: The content, or the file that has it, by path relative to the context.
-
-    Raises:
-        ProvisionError: A path is too long for a tar file.
-        OSError: A file can't be read, or the disk is full.
-    """
+    """Return a tar file of regular files, sorted by path, with the same owner, date and mode."""
     # Contexts with packages have some hundred MB.
     large = any(isinstance(content, Path) for content in files.values())
     # The reader closes it.
@@ -143,9 +131,7 @@ class Unpacker:
     """Unpacks the members of a tar stream below a folder.
 
     Args:
-        destination: An existing, empty folder.
         strip: First path part of every member, such as ``opt``; it is removed.
-        progress: Receives the bytes written so far.
         ignores_others: Whether members outside of ``strip`` are ignored, because an image may
             contain a shell for people who run it. Otherwise they are refused.
     """
@@ -164,13 +150,7 @@ class Unpacker:
         self._told = 0
 
     def unpack(self, stream: IO[bytes]) -> None:
-        """Unpack a whole stream.
-
-        Raises:
-            ProvisionError: A member would leave the folder, or is of a kind that no artifact has;
-                or the stream is not a complete tar file.
-            OSError: The disk is full or the folder can't be written.
-        """
+        """Unpack a whole stream."""
         try:
             with tarfile.open(
                 fileobj=stream, mode="r|", bufsize=_CHUNK, tarinfo=BoundedTarInfo

@@ -36,17 +36,7 @@ class Pushed:
 
 
 def push(engine: Engine, image_id: str, reference: str, *, progress: Progress = silent) -> Pushed:
-    """Push an image under a name.
-
-    Args:
-        engine: The engine with the image; it uses its own credentials (``docker login``).
-        image_id: The image.
-        reference: ``registry/name:tag``.
-        progress: Receives the bytes sent, and a warning about licences that may forbid it.
-
-    Raises:
-        ProvisionError: The registry refused it or can't be reached.
-    """
+    """Push an image under a name."""
     image = engine.image(image_id)
     licences = _RESTRICTED.findall(image.labels.get(_LICENCES, "") if image else "")
     if licences:
@@ -88,14 +78,7 @@ def extract(
     """Unpack an artifact image's content into a new folder.
 
     Args:
-        engine: The engine with the image.
-        image: The image.
         destination: The folder; it must not exist. After an error it is removed.
-        state: Folder for locks.
-        progress: Receives the bytes written so far.
-
-    Raises:
-        ProvisionError: The content is not an artifact's, the disk is full, or the engine failed.
     """
     destination.mkdir(parents=True)
     try:
@@ -116,13 +99,7 @@ def read_file(engine: Engine, image: Image, path: str, *, state: Path) -> bytes:
     """Return one file of an artifact image.
 
     Args:
-        engine: The engine with the image.
-        image: The image.
         path: Path of the file, relative to the artifact.
-        state: Folder for locks.
-
-    Raises:
-        ProvisionError: The image has no such file, or the engine failed.
     """
     with (
         _owned(state) as owner,

@@ -38,11 +38,9 @@ def download(
     The file appears under its name only when it is complete and its checksum is right.
 
     Args:
-        url: Its address.
         sha256: Its checksum, 64 hexadecimal digits.
         destination: Path of the new file; its folder is made if it is missing.
         limit: The most bytes that are written: its size, if that is known.
-        progress: Receives the bytes received.
 
     Returns:
         Whether it was downloaded; an existing file with this checksum stays.
@@ -51,8 +49,6 @@ def download(
         NotFoundError: The server doesn't have it.
         UnreachableError: The server can't be reached, or kept failing.
         WrongContentError: The content has another checksum.
-        ProvisionError: The file is too large, or the server refused.
-        OSError: The folder can't be written, or the disk is full.
     """
     if destination.is_file() and sha256_file(destination) == sha256:
         return False
@@ -84,11 +80,8 @@ def download_summed(url: str, *, destination: Path, progress: Progress = silent)
     in redirects.
 
     Raises:
-        UsageError: The address is not one of HTTPS.
         NotFoundError: The server has no such file, or no checksum of it.
         UnreachableError: The server can't be reached, or kept failing.
-        ProvisionError: The content has another MD5.
-        OSError: The folder can't be written, or the disk is full.
     """
     check_secure(url, url)
     expected = _published_md5(url)
@@ -112,10 +105,8 @@ def download_any(url: str, *, destination: Path, limit: int, progress: Progress 
     """Download a file that the caller must check before its use: nothing is checked here.
 
     Args:
-        url: Its address.
         destination: Path of the file; an existing file is overwritten.
         limit: The most bytes that are written.
-        progress: Receives the bytes received.
 
     Returns:
         Its sha256, 64 hexadecimal digits.
@@ -123,8 +114,6 @@ def download_any(url: str, *, destination: Path, limit: int, progress: Progress 
     Raises:
         NotFoundError: The server doesn't have it.
         UnreachableError: The server can't be reached, or kept failing.
-        ProvisionError: It is larger than it may be, or the server refused.
-        OSError: The file can't be written, or the disk is full.
     """
 
     def receive() -> str:

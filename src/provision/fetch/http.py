@@ -52,7 +52,6 @@ def retried(url: str, attempt: Callable[[], T], *, patient: bool = True) -> T:
     """Return the result of an attempt; after connection trouble, pause and try again.
 
     Args:
-        url: The address, for messages.
         attempt: Raises ``TroubleError`` if a repetition may help.
         patient: Whether to make several attempts.
 
@@ -80,15 +79,12 @@ def get_small(url: str, *, limit: int, patient: bool = True, secure: bool = Fals
     A redirect from HTTPS to plain HTTP is refused: only TLS protects the content.
 
     Args:
-        url: Its address.
         limit: The most bytes that it may have.
         patient: Whether to make several attempts after connection trouble.
-        secure: Whether plain HTTP is refused for the first request too.
 
     Raises:
         NotFoundError: The server doesn't have it.
         UnreachableError: The server can't be reached, kept failing, or takes too long.
-        ProvisionError: It is too large, or the server sent us to plain HTTP.
     """
 
     def read() -> bytes:
@@ -116,15 +112,9 @@ def request(
 ) -> Iterator[requests.Response]:
     """Send a request; yield the answer, with its content still to be read.
 
-    Args:
-        url: The address.
-        headers: Headers to add.
-        secure: Whether plain HTTP is refused, also after a redirect.
-
     Raises:
         TroubleError: Connection trouble.
         NotFoundError: The server doesn't have it.
-        ProvisionError: The server refused, or the address is not valid.
     """
     import requests  # noqa: PLC0415 - 0.15 s that a command with a warm cache doesn't pay
 
@@ -145,12 +135,7 @@ def request(
 
 
 def _opened(url: str, headers: Mapping[str, str]) -> requests.Response:
-    """Return the server's answer, of which only the head was read.
-
-    Raises:
-        requests.RequestException: The network or the server failed.
-        ProvisionError: The address, a proxy's address or the file of certificates is not valid.
-    """
+    """Return the server's answer, of which only the head was read."""
     import requests  # noqa: PLC0415 - as above
     from urllib3.exceptions import HTTPError  # noqa: PLC0415 - as above
 
@@ -182,11 +167,7 @@ def _refused(url: str, error: Exception) -> ProvisionError:
 
 
 def check_secure(url: str, hop: str) -> None:
-    """Refuse an address, or a redirect's target, that does not use HTTPS.
-
-    Raises:
-        UsageError: It does not.
-    """
+    """Refuse an address, or a redirect's target, that does not use HTTPS."""
     if urlsplit(hop).scheme != "https":
         raise UsageError(
             f"'{url}' is not asked without HTTPS{'' if hop == url else f' (it leads to {hop})'}:"
@@ -216,7 +197,6 @@ def content(response: requests.Response, *, limit: int) -> Iterator[bytes]:
 
     Raises:
         TroubleError: The transfer ended early.
-        ProvisionError: The content is larger than the limit.
     """
     expected = length(response)
     received = 0

@@ -93,10 +93,7 @@ class BoundedResponse(HTTPResponse):
     """An answer as ``http.client`` reads it, within these limits.
 
     Args:
-        args: As ``HTTPResponse``.
         waiting_s: Seconds that all of it may be waited for, besides the time of a slow line.
-        clock: A monotonic clock, in seconds.
-        more: As ``HTTPResponse``.
     """
 
     def __init__(

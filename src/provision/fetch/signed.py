@@ -26,16 +26,13 @@ def download_signed(
     An existing file with a valid signature stays.
 
     Args:
-        url: Its address.
         keyring: File with the keys that may sign it, in OpenPGP's binary form.
         destination: Path of the new file; its folder is made if it is missing.
-        progress: Receives the bytes received.
 
     Raises:
         NotFoundError: The server lacks the file or its signature.
         UnreachableError: The server can't be reached, or kept failing.
         SignatureError: It has no good signature by one of the keys.
-        OSError: The folder can't be written, or the disk is full.
     """
     destination.parent.mkdir(parents=True, exist_ok=True)
     signature = destination.with_name(f".{destination.name}.sig")
@@ -64,10 +61,8 @@ def verify_detached(file: Path, signature: Path, *, keyring: Path, name: str) ->
     apt needs one of them, so every Debian has one.
 
     Args:
-        file: The signed file.
         signature: The signature, in OpenPGP's binary form.
         keyring: File with the keys that may sign it, in the same form.
-        name: Its name in messages.
 
     Raises:
         NotFoundError: Neither gpgv nor sqv is installed.

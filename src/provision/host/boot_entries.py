@@ -63,7 +63,6 @@ def next_of_ostree(root: Path, status: str | None) -> PendingKernels:
     """Return the kernel of the deployment that boots next.
 
     Args:
-        root: Root of the host.
         status: The output of ``rpm-ostree status --json``. It lists deployments in the order of the
             boot loader, so those before the booted one are newer.
     """
@@ -93,7 +92,6 @@ def next_of_flatcar(root: Path, status: str | None) -> PendingKernels:
     Source: flatcar-postinst in https://github.com/flatcar/update_engine.
 
     Args:
-        root: Root of the host.
         status: The output of ``update_engine_client -status``.
     """
     fields = dict(re.findall(r"^([A-Z_]+)=(.*)$", status or "", re.MULTILINE))
@@ -115,7 +113,6 @@ def image_release(path: Path) -> str:
 
     Raises:
         ValueError: It is not such an image.
-        OSError: It can't be read.
     """
     with path.open("rb") as stream:
         head = stream.read(_HEADER_BYTES)
@@ -160,18 +157,11 @@ def pack_from_slot(
     """Pack a folder of the slot that is not booted into a tar file, unless it is unchanged.
 
     Args:
-        root: Root of the host.
-        folder: The folder, relative to that /usr.
-        draft: The tar file.
-        options: Further options of tar.
         known: Fingerprint of the state that has been packed before.
 
     Returns:
         Fingerprint of the folder's state; if it is the known one, nothing was packed. None if the
         host has no such slot, or the slot has no such folder.
-
-    Raises:
-        ProvisionError: The slot can't be mounted, or the folder can't be packed.
     """
     device = other_slot(root)
     if device is None:
@@ -198,7 +188,6 @@ def default_kernel(root: Path, ask: Ask, installed: Sequence[str]) -> PendingKer
     Sources: grubby(8); info grub-editenv and "Simple configuration" in info grub; bootctl(1).
 
     Args:
-        root: Root of the host.
         ask: Runs a program of the host.
         installed: The kernels that are installed; entries have their names in titles and ids.
     """

@@ -21,11 +21,7 @@ _CLASS_DIGITS = 4
 
 
 def pci_address(text: str) -> str | None:
-    """Return an address as sysfs writes it; None if the text is not an address.
-
-    Args:
-        text: An address in any usual form, such as ``00000000:0A:00.0``.
-    """
+    """Return an address as sysfs writes it; None if the text is not an address."""
     match = _ADDRESS.fullmatch(text.strip())
     if match is None:
         return None
@@ -40,15 +36,7 @@ def pci_order(address: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PciDevice:
-    """A PCI device; ids are hexadecimal, as ``lspci -n`` prints them.
-
-    Attributes:
-        address: Such as ``0000:01:00.0``.
-        vendor: Id of its vendor.
-        device: Id of its model.
-        device_class: Class and subclass.
-        driver: The kernel driver that is bound to it; None if there is none.
-    """
+    """A PCI device; ids are hexadecimal, as ``lspci -n`` prints them."""
 
     address: str
     vendor: str
@@ -114,8 +102,6 @@ class Engine:
     """An engine that is installed or answers.
 
     Attributes:
-        name: ``docker``, ``podman``, ``containerd`` or ``cri-o``.
-        program: Path of its program on the host; None if it is in none of the usual folders.
         socket: Path of its socket on the host; None if it isn't running, or needs no service.
     """
 
@@ -141,12 +127,7 @@ def _first(root: Path, names: tuple[str, ...] | list[str]) -> str | None:
 
 
 def immutable_kind(root: Path, distro: str) -> str | None:
-    """Return ``ostree``, ``flatcar``, ``transactional`` or ``read-only``; None for other hosts.
-
-    Args:
-        root: Root of the host.
-        distro: Its id, as in os-release.
-    """
+    """Return ``ostree``, ``flatcar``, ``transactional`` or ``read-only``; None for other hosts."""
     if in_root(root, "run/ostree-booted").exists():
         return "ostree"
     if distro == "flatcar":
@@ -233,12 +214,9 @@ class Distro:
     """A distribution, as its os-release describes it.
 
     Attributes:
-        id: ``debian``, ``fedora``, ….
         version: Its version; empty for a rolling release.
-        codename: Its codename, or empty.
         like: The distros that it is derived from, the closest first.
         variant: Its edition, such as ``coreos``, or empty.
-        name: Its name for people.
         build_id: The build of the distro's image; empty for package-based hosts.
     """
 
@@ -258,12 +236,6 @@ class Facts:
     Attributes:
         kernel: Release of the running kernel, or of the newest complete one for a root that isn't
             running; None if the root has no kernel.
-        arch: As ``uname -m`` prints it.
-        secure_boot: ``enabled``, ``disabled``, ``absent`` (no UEFI) or ``unknown``.
-        lockdown: ``none``, ``integrity`` or ``confidentiality``; None if the kernel lacks it.
-        selinux: ``enforcing``, ``permissive``, ``disabled`` or ``absent``.
-        immutable: ``ostree``, ``flatcar``, ``transactional`` or ``read-only`` (/usr); None for
-            other hosts.
     """
 
     distro: Distro

@@ -65,7 +65,6 @@ def make_again(kernels: Iterable[str], without: Sequence[str]) -> list[str]:
     """Make the initramfs of kernels again.
 
     Args:
-        kernels: The kernels.
         without: Only where it has one of these modules; empty: everywhere.
 
     Returns:
@@ -73,7 +72,6 @@ def make_again(kernels: Iterable[str], without: Sequence[str]) -> list[str]:
 
     Raises:
         NotFoundError: This host has no program for that.
-        ProvisionError: The program failed.
     """
     if Path("/run/ostree-booted").exists():
         raise NotFoundError("ostree makes the initramfs.", resolution=IF_IT_COMES_BACK)

@@ -135,7 +135,6 @@ class Kernels:
     """The kernels of a host, by release.
 
     Attributes:
-        running: The running one; None if the root has no kernel.
         pending: Those that may run after the next boot, besides the running one.
         installed: The complete ones, the newest first.
         incomplete: Those of which files are missing, maybe for now.
@@ -170,7 +169,6 @@ def find_kernels(
     """Return the kernels of a host, given its root.
 
     Args:
-        root: Root of the host.
         ask: Runs a program of the host. By default, programs run only for /, because the programs
             of this machine know nothing about another root.
         coming: Kernels that are known to be among those of the next boots.

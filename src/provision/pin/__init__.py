@@ -139,7 +139,6 @@ class BasePin(Frozen):
     """The base image of the build stages.
 
     Attributes:
-        image: Name and tag, as a Dockerfile's FROM takes it.
         digest: Digest of the registry's manifest, or the image's id if it came from no registry.
     """
 
@@ -158,11 +157,6 @@ class ClosurePackage(Frozen):
     """A package of the build container, in exactly this build.
 
     Attributes:
-        name: Its name.
-        version: Its version, as its family writes it: ``1:2.3-4`` for Debian's and for RPM's.
-        arch: Its architecture, as its family names it (``amd64``, ``x86_64``, ``noarch``).
-        sha256: Checksum of its file.
-        size: Number of bytes of its file.
         repository: Its repository, as the solver names it.
         location: Its path in the repository.
         action: ``upgrade`` if the base image has another version of it.
@@ -191,11 +185,7 @@ class TreePin(Frozen):
     The paths of its files are not part of it: the same bytes give the same modules.
 
     Attributes:
-        kind: ``source`` is a kernel's source, which the build configures and prepares;
-            ``prepared`` is what a kernel's own build left for external modules; ``image`` is the
-            same, in the base image.
         tree: Sha256 of the tar file with the tree; None if the tree is in the base image.
-        config: Sha256 of the kernel's configuration; None if it is in a prepared tree.
         symvers: Sha256 of the kernel's Module.symvers; None if it is in a prepared tree, or the
             kernel has no modversions.
         compiler: Sha256 of the tar file with the compiler; None if the compiler is a package, or
@@ -222,14 +212,10 @@ class Pin(Digested):
 
     Attributes:
         compiler: The compiler that built the kernel; None if it is not a package (see ``tree``).
-        headers: The packages that hold the kernel's headers.
-        packages: Further build tools.
         closure: Every package that is installed for the build, by name; empty if only the packages
             above are pinned. Addresses are not part of it.
         components: Components of the archive that the sources need besides ``main``.
         sources: What is built and shipped.
-        patches: Applied in this order.
-        recipe: Digest of the driver.toml parts that reach the build.
         template: Digest of the Dockerfile template, its macros and the collector.
         signing_key: Fingerprint of the key that signs the modules; None if they are not signed.
         keyring: Sha256 of the keys that verify the build's archive, if they are not the distro's

@@ -14,7 +14,6 @@ class ArchitectureNames(NamedTuple):
     Attributes:
         go: Of images and Kubernetes.
             Source: https://github.com/containerd/platforms/blob/v1.0.0/database.go
-        debian: Of packages. Source: https://www.debian.org/ports/
         multiarch: Of library folders. Source: https://wiki.debian.org/Multiarch/Tuples
         kernel: Of folders below ``arch/`` of the kernel, whose Makefile takes x86_64 for x86.
         systemd: Of conditions and extensions: systemd.unit(5), ConditionArchitecture.
@@ -42,11 +41,7 @@ MACHINE_OF_GO = MappingProxyType({names.go: machine for machine, names in ARCHIT
 
 
 def names_of(machine: str) -> ArchitectureNames:
-    """Return the names of a machine.
-
-    Raises:
-        NotFoundError: It is not supported.
-    """
+    """Return the names of a machine."""
     known = ARCHITECTURES.get(machine)
     if known is None:
         raise NotFoundError(
@@ -57,11 +52,7 @@ def names_of(machine: str) -> ArchitectureNames:
 
 
 def machine_of(name: str) -> str:
-    """Return what ``uname -m`` prints on an architecture that is named so, or as by Go.
-
-    Raises:
-        NotFoundError: It is not supported.
-    """
+    """Return what ``uname -m`` prints on an architecture that is named so, or as by Go."""
     machine = MACHINE_OF_GO.get(name, name)
     names_of(machine)
     return machine

@@ -144,10 +144,6 @@ class RunfileSource(_Download):
     """A self-extracting file (``.run``) of NVIDIA's, which is unpacked and never run.
 
     Attributes:
-        version: Version of the driver in it.
-        architecture: As ``uname -m`` prints it.
-        layout: Version of the rules that put its user space into containers; other rules make
-            another artifact.
         leave_out: Types of files that go into no container, by their names in its list of files.
     """
 

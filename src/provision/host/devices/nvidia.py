@@ -90,9 +90,6 @@ def ask_nvml(library: Path | None, *, limit: float = LIMIT_S) -> Facts:
     Args:
         library: ``libnvidia-ml.so.1``; None for the one that the loader finds.
         limit: The time limit in seconds.
-
-    Raises:
-        ProvisionError: NVML is missing, hangs, crashes or refuses; says why.
     """
     # -I: neither the caller's variables nor other folders of modules decide what root runs.
     argv: list[str | Path] = [sys.executable, "-I", _PROBE, *([library] if library else [])]
@@ -113,9 +110,6 @@ def parse_answer(printed: str) -> Facts:
 
     Args:
         printed: The output; its last line is the answer, and libraries may print lines before it.
-
-    Raises:
-        ProvisionError: The answer is an error, or not valid.
     """
     try:
         answer = parse_json(printed.strip().rpartition("\n")[2], Answer, name="NVML's answer")
@@ -219,7 +213,6 @@ def nvidia_facts(
     """Return the facts of NVIDIA's GPUs; None if their driver is not loaded.
 
     Args:
-        root: Root of the host.
         libraries: Paths of ``libnvidia-ml.so.1`` in the store.
         limit: The time limit of NVML in seconds.
     """

@@ -17,11 +17,7 @@ Answer = dict[str, Any]
 
 
 class Session:
-    """A session with NVML, and the problems in it.
-
-    Args:
-        nvml: The module ``pynvml``.
-    """
+    """A session with NVML, and the problems in it."""
 
     def __init__(self, nvml: Any) -> None:  # noqa: ANN401 - a module without type hints
         self.nvml = nvml

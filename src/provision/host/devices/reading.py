@@ -23,7 +23,6 @@ class DrmVendor:
     """A vendor of GPUs that the kernel's DRM drivers serve.
 
     Attributes:
-        pci: Its PCI id.
         module: The kernel's driver, which may have its own version.
     """
 
@@ -41,10 +40,6 @@ def drm_facts(root: Path, vendor: DrmVendor) -> Facts | None:
     """Return the facts of a vendor's GPUs; None if there are none.
 
     A node without a PCI device of its own (a partition of an AMD GPU) is left out.
-
-    Args:
-        root: Root of the host.
-        vendor: The vendor.
 
     Source: https://docs.kernel.org/gpu/drm-uapi.html, https://docs.kernel.org/gpu/amdgpu/
     """
@@ -102,13 +97,7 @@ VENDORS = tuple(_SOURCES)
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The result of collecting the facts of a vendor's devices.
-
-    Attributes:
-        vendor: The vendor; the file has this name.
-        facts: The facts; None if there is no such device, and so no file.
-        changed: Whether the file changed.
-    """
+    """The result of collecting the facts of a vendor's devices."""
 
     vendor: str
     facts: Facts | None
@@ -126,14 +115,10 @@ def record_facts(
     """Collect the facts of a vendor's devices and write their file, or remove it.
 
     Args:
-        root: Root of the host.
-        vendor: The vendor, which names the file.
-        source: One of ``VENDORS``, whose devices are read; None for ``vendor``.
         libraries: Paths of NVIDIA's library besides those of the host.
 
     Raises:
         InUseError: Another process collects for too long.
-        OSError: /run can't be written.
     """
     with recording(root):
         facts = _SOURCES[source or vendor](root, libraries)
@@ -146,6 +131,5 @@ def read_facts_file(root: Path, vendor: str) -> Facts:
 
     Raises:
         NotFoundError: There is no file.
-        ConfigError: The file does not fit its schema.
     """
     return load_json(facts_path(root, vendor), Facts)

@@ -21,11 +21,7 @@ _WAIT_S = 90.0
 
 
 def facts_path(root: Path, vendor: str) -> Path:
-    """Return the file with the facts of a vendor's devices.
-
-    Raises:
-        UsageError: It can't be the name of a vendor file.
-    """
+    """Return the file with the facts of a vendor's devices."""
     if not vendor or "/" in vendor or vendor.startswith("."):
         raise UsageError(
             f"'{vendor}' is no name of a vendor.",
@@ -42,7 +38,6 @@ def recording(root: Path) -> Iterator[None]:
 
     Raises:
         InUseError: Another process collects for too long.
-        OSError: /run can't be written.
     """
     with lock(in_root(root, _LOCK), limit=_WAIT_S):
         yield
@@ -53,9 +48,6 @@ def write_facts(root: Path, vendor: str, facts: Facts) -> bool:
 
     Returns:
         Whether anything changed.
-
-    Raises:
-        OSError: /run can't be written.
     """
     path = facts_path(root, vendor)
     remove_drafts(path)
@@ -67,9 +59,6 @@ def remove_facts(root: Path, vendor: str) -> bool:
 
     Returns:
         Whether there was a file.
-
-    Raises:
-        OSError: /run can't be written.
     """
     path = facts_path(root, vendor)
     remove_drafts(path)
