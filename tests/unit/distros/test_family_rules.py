@@ -33,6 +33,12 @@ def headers(name: str, kernel: str, architecture: str = "x86_64") -> HeaderQuery
             "/usr/src/kernels/5.14.0-427.13.1.el9_4.x86_64+rt",
         ),
         (
+            "rhel",
+            "5.14.0-503.11.1.el9_5.aarch64+64k",
+            "kernel-devel-uname-r = 5.14.0-503.11.1.el9_5.aarch64+64k",
+            "/usr/src/kernels/5.14.0-503.11.1.el9_5.aarch64+64k",
+        ),
+        (
             "ol",
             "5.15.0-205.149.5.4.el9uek.x86_64",
             "kernel-uek-devel-uname-r = 5.15.0-205.149.5.4.el9uek.x86_64",
@@ -69,6 +75,13 @@ def test_headers(name: str, kernel: str, spec: str, build: str) -> None:
     assert [one.text for one in query.specs] == [spec]
     assert query.build == build
     assert query.config == f"{build}/.config"
+
+
+@pytest.mark.parametrize("variant", ["rt", "rt-debug", "rt-64k"])
+def test_kernels_in_a_repository_of_their_own_name_it(variant: str) -> None:
+    found = headers("rhel", f"5.14.0-503.11.1.el9_5.aarch64+{variant}", "aarch64")
+    assert "real-time" in str(found.repository)
+    assert headers("rhel", "5.14.0-503.11.1.el9_5.aarch64+64k", "aarch64").repository is None
 
 
 def test_suse_has_the_kernels_own_name_of_the_architecture() -> None:
