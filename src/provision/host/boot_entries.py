@@ -8,6 +8,7 @@ a broken updater can't make a kernel disappear.
 from __future__ import annotations
 
 import json
+import mmap
 import re
 import struct
 import tempfile
@@ -28,6 +29,10 @@ _SETUP = 0x200
 _MAGIC = (0x202, b"HdrS")
 _VERSION = 0x20E
 _HEADER_BYTES = 0x8000
+# One on arm64: "ARM\x64" at 0x38, and no version but the text that the kernel logs first.
+# Source: https://docs.kernel.org/arch/arm64/booting.html
+_ARM64_MAGIC = (0x38, b"ARM\x64")
+_BANNER = rb"Linux version (\S+) \("
 _PARTITION_LABELS = "dev/disk/by-partlabel"
 _SECONDS = 900.0
 # It runs in its own mount namespace, so that nothing stays mounted, however it ends. Links are
@@ -109,21 +114,30 @@ def next_of_flatcar(root: Path, status: str | None) -> PendingKernels:
 
 
 def image_release(path: Path) -> str:
-    """Return the release that a kernel image for x86 states.
+    """Return the release that a kernel image for x86 or arm64 states.
 
     Raises:
         ValueError: It is not such an image.
     """
     with path.open("rb") as stream:
         head = stream.read(_HEADER_BYTES)
-    at, magic = _MAGIC
-    if head[at : at + len(magic)] != magic or len(head) < _VERSION + 2:
-        raise ValueError(f"'{path}' is no kernel image for x86")
+        if _has(head, _ARM64_MAGIC):
+            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as image:
+                if (banner := re.search(_BANNER, image)) is None:
+                    raise ValueError(f"'{path}' does not say its version")
+                return bytes(banner[1]).decode("ascii", "replace")
+    if not _has(head, _MAGIC) or len(head) < _VERSION + 2:
+        raise ValueError(f"'{path}' is no kernel image for x86 or arm64")
     (offset,) = struct.unpack_from("<H", head, _VERSION)
     text = head[_SETUP + offset :].split(b"\0", 1)[0].decode("ascii", "replace")
     if not offset or not text:
         raise ValueError(f"'{path}' does not say its version")
     return text.split(" ", 1)[0]
+
+
+def _has(head: bytes, magic: tuple[int, bytes]) -> bool:
+    at, expected = magic
+    return head[at : at + len(expected)] == expected
 
 
 def _before_booted(deployments: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

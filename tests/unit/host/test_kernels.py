@@ -222,10 +222,20 @@ def test_a_deployment_that_is_not_there_is_noted(tmp_path: Path) -> None:
     assert "no kernel" in find_kernels(tmp_path, ask=_says(text)).notes[0]
 
 
+# The beginning of one for arm64, and the line that it logs first.
+_ARM64_IMAGE = (
+    b"MZ" + bytes(0x36) + b"ARM\x64" + bytes(0x8000) + b"Linux version 6.6.95-flatcar (b@x"
+)
+
+
+@pytest.mark.parametrize("arm64", [False, True])
 @pytest.mark.parametrize(("booted", "other"), [("a", "b"), ("b", "a")])
-def test_flatcars_other_slot_boots_next(booted: str, other: str, tmp_path: Path) -> None:
+def test_flatcars_other_slot_boots_next(
+    booted: str, other: str, tmp_path: Path, *, arm64: bool
+) -> None:
     _flatcar(tmp_path, booted)
-    (tmp_path / f"boot/flatcar/vmlinuz-{other}").write_bytes(_image("6.6.95-flatcar (build@x) #1"))
+    image = _ARM64_IMAGE if arm64 else _image("6.6.95-flatcar (build@x) #1")
+    (tmp_path / f"boot/flatcar/vmlinuz-{other}").write_bytes(image)
     text = (DATA / "update-engine_need-reboot.txt").read_text()
     assert find_kernels(tmp_path, ask=_says(text)).pending == ("6.6.95-flatcar",)
 
@@ -245,7 +255,10 @@ def test_an_updater_that_does_not_answer_is_noted(tmp_path: Path) -> None:
         assert "update_engine_client" in kernels.notes[0]
 
 
-@pytest.mark.parametrize("content", [b"", b"MZ" * 0x4000, b"\0" * 0x202 + b"HdrS" + b"\0" * 64])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"MZ" * 0x4000, b"\0" * 0x202 + b"HdrS" + b"\0" * 64, _ARM64_IMAGE[:0x8000]],
+)
 def test_an_image_that_is_none_is_noted(content: bytes, tmp_path: Path) -> None:
     _flatcar(tmp_path, "a")
     path = tmp_path / "boot/flatcar/vmlinuz-b"
