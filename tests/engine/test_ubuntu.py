@@ -25,8 +25,7 @@ from kit.ubuntu import (
     ubuntu_host,
     ubuntu_image,
 )
-from provision.distros import find_distro
-from provision.distros.debian.distro_archive import layout_of
+from provision.distros import archive_of, find_distro
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -176,6 +175,6 @@ def test_an_archive_that_another_key_signs_is_refused(lab: Lab, tmp_path: Path) 
 
 
 def test_the_package_of_ubuntus_keys_puts_them_where_they_are_looked_for() -> None:
-    layout = layout_of(find_distro(UBUNTU))
+    layout = archive_of(find_distro(UBUNTU))
     root = program_root("trixie", layout.keyring_package)
     assert (root / layout.keyrings[0].lstrip("/")).is_file()

@@ -21,8 +21,8 @@ from provision.catalogue import Recipe
 from provision.config import Config
 from provision.distros import distro_named, family_of
 from provision.distros.debian import parse_depends
-from provision.distros.debian.apt_sources import dearmor, parse_deb822, parse_list
-from provision.distros.debian.archive_index import parse_packages
+from provision.distros.debian.archive import parse_packages
+from provision.distros.debian.suites import dearmor, parse_deb822, parse_list
 from provision.distros.prepare_tree import major_of, parse_config
 from provision.documents import load_json, load_toml
 from provision.elf import read_elf
@@ -33,8 +33,8 @@ from provision.host.devices.reading import parse_unique_id
 from provision.manifest import Manifest
 from provision.pin import Pin
 from provision.registry.names import parse_reference
-from provision.sources.dkms_conf import parse_variables, read_conf
-from provision.sources.nvidia_lists import parse_file_list
+from provision.sources.dkms import parse_variables, read_conf
+from provision.sources.nvidia_layout import parse_file_list
 from provision.sources.runfile import read_head
 from provision.sources.upstream.vendor_sums import parse_sums
 from provision.store.state import parse_state

@@ -18,7 +18,7 @@ from provision.agent.desired import load_desired, read_inputs
 from provision.agent.publish import STATUS, publish
 from provision.agent.reconcile import look_at
 from provision.config import load
-from provision.distros.debian.apt_sources import read_sources
+from provision.distros.debian.suites import read_sources
 from provision.doctor import diagnose, observe
 from provision.files import in_root
 from provision.host.facts import read_facts

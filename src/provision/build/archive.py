@@ -21,12 +21,10 @@ from provision.build.package_store import PackageStore, closure_key
 from provision.build.solve import SolveRequest, SolvingContainers
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
-from provision.distros import WORK
+from provision.distros import WORK, archive_of, uses_archive
 from provision.distros.debian import ArchiveIndex
 from provision.distros.debian.apt import Apt
-from provision.distros.debian.archive_index import packages_script
-from provision.distros.debian.distro_archive import layout_of, uses_archive
-from provision.distros.debian.kernels import HEADERS
+from provision.distros.debian.archive import HEADERS, packages_script
 from provision.engine.containers import Container
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError
@@ -79,19 +77,19 @@ def open_archive(
         words: What is asked for besides, as in ``ArchiveIndex``.
         components: Components that are read besides those that the drivers need.
     """
-    layout = layout_of(distro)
+    data = archive_of(distro)
     suites = suites_of(settings, distro)
     names = distros.source_names(distro)
     read = tuple(
         dict.fromkeys(
             [
-                *layout.enabled,
+                *data.enabled,
                 *(part for recipe in recipes for part in required_components(recipe, distro)),
                 *components,
             ]
         )
     )
-    repositories = archive_repositories(suites, layout)
+    repositories = archive_repositories(suites, data.enabled)
     readable = tuple(replace(one, components=read) for one in repositories)
 
     @cache
@@ -141,7 +139,7 @@ def open_market(
 def required_components(recipe: Recipe, distro: DistroPin) -> tuple[str, ...]:
     """Return the components of a distro's archive that a driver needs besides those always read."""
     components = components_of(recipe, distros.source_names(distro))
-    known = layout_of(distro).components
+    known = archive_of(distro).components
     foreign = [name for name in components if name not in known]
     if foreign:
         raise NotFoundError(

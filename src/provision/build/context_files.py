@@ -27,7 +27,7 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.files import lock, write_atomic
 from provision.pin import RunfileSource, Sha256
 from provision.progress import Note, Progress, Tally, silent
-from provision.sources.repack import repack
+from provision.sources.runfile import repack
 
 
 class _Index(Frozen):

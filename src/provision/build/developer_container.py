@@ -13,7 +13,7 @@ from pathlib import Path
 
 from provision.build.base_image import BaseRequest, image_of_tree
 from provision.build.workspace import Settings
-from provision.distros.debian.apt_sources import binary_keyring
+from provision.distros.debian.suites import binary_keyring
 from provision.distros.kernel_tree import release_address
 from provision.engine.docker_api import Engine
 from provision.engine.scratch import scratch

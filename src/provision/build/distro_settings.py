@@ -16,8 +16,6 @@ from provision.build.package_store import closure_key
 from provision.build.solve import SolveRequest
 from provision.build.workspace import Settings
 from provision.distros import find_distro
-from provision.distros.debian import ArchiveLayout
-from provision.distros.debian.distro_archive import layout_of, uses_archive
 from provision.distros.debian.suites import SuiteAddress, suite_addresses
 from provision.distros.entitlements import entitlements_of
 from provision.distros.kernel_tree import Toolchain
@@ -74,7 +72,6 @@ def suites_of(settings: Settings, distro: DistroPin) -> list[SuiteAddress]:
     _refuse_repositories(settings, distro)
     return suite_addresses(
         distro,
-        layout_of(distro),
         config=settings.config.distro(distro.id).archive,
         root=settings.root,
         key_folder=settings.state / "archive/keys",
@@ -82,7 +79,7 @@ def suites_of(settings: Settings, distro: DistroPin) -> list[SuiteAddress]:
 
 
 def archive_repositories(
-    suites: Iterable[SuiteAddress], layout: ArchiveLayout
+    suites: Iterable[SuiteAddress], components: tuple[str, ...]
 ) -> tuple[distros.Repository, ...]:
     """Return the suites of an archive as repositories for a distro's solver."""
     return tuple(
@@ -92,7 +89,7 @@ def archive_repositories(
             keys={file.name: file.read_bytes() for file in suite.keyrings}
             if suite.has_own_keys
             else {},
-            components=layout.enabled,
+            components=components,
             is_snapshot=suite.snapshot,
             origin=suite.origin,
         )
@@ -256,7 +253,7 @@ def ensure_distro_base(
 
 def _made(settings: Settings, engine: Engine, request: BaseRequest, progress: Progress) -> BasePin:
     distro = find_distro(f"{request.distro}:{request.version}")
-    if not uses_archive(distro):
+    if not distros.uses_archive(distro):
         origin = rpm_origin(settings, distro)
         return make_rpm_base(engine, request, origin, state=settings.state, progress=progress)
     suites = [one for one in suites_of(settings, distro) if one.suite == distro.codename]

@@ -25,8 +25,8 @@ from provision.build.package_store import PackageStore
 from provision.build.request import choose_distro, own_kernel
 from provision.build.unpack_source import UnpackError, open_tar, unpack
 from provision.build.workspace import Settings
+from provision.distros import archive_of, uses_archive
 from provision.distros.debian import ArchiveIndex, parse_depends
-from provision.distros.debian.distro_archive import layout_of, uses_archive
 from provision.engine.containers import Container, ContainerRequest
 from provision.engine.docker_api import Engine
 from provision.engine.scratch import scratch
@@ -38,8 +38,7 @@ from provision.pin import ArchiveSource, BasePin, DistroPin, GitSource, KernelPi
 from provision.progress import Note, Output, Progress, silent
 from provision.run import find_program, run
 from provision.shipped import templates_dir
-from provision.sources.dkms_conf import DkmsConf, parse_variables, read_conf
-from provision.sources.dkms_recipe import Draft, Origin, draft_recipe
+from provision.sources.dkms import DkmsConf, Draft, Origin, draft_recipe, parse_variables, read_conf
 
 # A source has some MB; the kernel's own graphics drivers have 300.
 MAX_BYTES = 512 << 20
@@ -74,7 +73,7 @@ class Inspected:
 
     Attributes:
         variables: The variables of the dkms.conf, for
-            ``provision.sources.dkms_conf.parse_variables``.
+            ``provision.sources.dkms.parse_variables``.
         pci: PCI devices that are named by numbers: vendor and device, four digits each.
     """
 
@@ -423,7 +422,7 @@ def _packaged(
             resolution="Name the distro that has the package (--distro debian:12), or give a folder"
             " or an address.",
         )
-    components = layout_of(distro).components
+    components = archive_of(distro).components
     words = (name, f"{_similar(name)}*")
     with open_archive(
         settings, engine, distro, words=words, components=components, progress=progress

@@ -28,7 +28,7 @@ from provision.pin import (
 )
 from provision.pin.architectures import names_of
 from provision.sources import scripts_of, unpacking
-from provision.sources.repack import FILES, LAYER
+from provision.sources.runfile import FILES, LAYER
 
 # Kinds of sources that only the images of apt's family can unpack.
 _APT_ONLY = frozenset({"deb"})

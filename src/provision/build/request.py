@@ -16,13 +16,12 @@ from pydantic import ValidationError
 from provision.build.workspace import Settings
 from provision.catalogue.upstream import DEFAULT_VERSION
 from provision.config import TreeConfig
-from provision.distros import find_distro
-from provision.distros.debian.distro_archive import uses_archive
+from provision.distros import find_distro, uses_archive
 from provision.distros.kernel_tree import fedora_of_kernel
 from provision.errors import NotFoundError, UsageError
 from provision.host.facts import Facts, read_facts
 from provision.pin import DistroPin
-from provision.sources.market import VersionRequest
+from provision.sources.kinds import VersionRequest
 
 _IMAGE = "image"
 _FLATCAR = "flatcar"

@@ -47,11 +47,9 @@ from provision.build.versions import (
 )
 from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, RecipeSource, Variant
-from provision.distros import source_names
+from provision.distros import source_names, uses_archive
 from provision.distros.debian import ArchiveIndex
-from provision.distros.debian.apt_messages import superseded
-from provision.distros.debian.distro_archive import require_headers, uses_archive
-from provision.distros.debian.kernels import HEADERS
+from provision.distros.debian.archive import HEADERS, require_headers, superseded
 from provision.distros.kernel_tree import (
     Toolchain,
     build_packages,

@@ -44,7 +44,7 @@ from provision.distros.rpm_based.dnf import (
     header_addresses,
     keys_script,
 )
-from provision.distros.rpm_based.rpm_keys import parse_keys
+from provision.distros.rpm_based.rpm import parse_keys
 from provision.distros.rpm_based.solver_messages import HeadersGoneError, missing_entitlement
 from provision.documents import refusing
 from provision.engine.containers import Container, ContainerRequest

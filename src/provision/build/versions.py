@@ -17,7 +17,7 @@ from provision.catalogue import Entry, Recipe, version_matches
 from provision.catalogue.upstream import CHANNELS, DEFAULT_VERSION
 from provision.distros import source_names
 from provision.distros.debian import ArchiveIndex
-from provision.distros.debian.distro_archive import packaged_kernels
+from provision.distros.debian.archive import packaged_kernels
 from provision.distros.kernel_tree import Toolchain
 from provision.errors import NotFoundError
 from provision.files import in_root, is_writable
@@ -32,7 +32,7 @@ from provision.sources import (
     offers,
     unlisted,
 )
-from provision.sources.market import VersionRequest, is_of
+from provision.sources.kinds import VersionRequest, is_of
 from provision.sources.upstream import MAX_AGE, Reading, SumRecord, ask, known_branches, today
 
 # A version, and not only a branch.

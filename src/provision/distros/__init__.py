@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from provision.distros.debian.apt import Apt
 from provision.distros.distro import Distro, Entitlement, Proof, Release
 from provision.distros.family import (
     WORK,
@@ -15,13 +18,16 @@ from provision.distros.family import (
 )
 from provision.distros.known import (
     all_distros,
+    archive_of,
     distro_named,
-    family_of,
     find_distro,
     known_distros,
     release_of,
     source_names,
+    uses_archive,
 )
+from provision.distros.rpm_based.dnf import Dnf
+from provision.distros.rpm_based.zypper import Zypper
 
 __all__ = [
     "WORK",
@@ -37,10 +43,19 @@ __all__ = [
     "Script",
     "Spec",
     "all_distros",
+    "archive_of",
     "distro_named",
     "family_of",
     "find_distro",
     "known_distros",
     "release_of",
     "source_names",
+    "uses_archive",
 ]
+
+_FAMILIES: Mapping[str, Family] = {"apt": Apt(), "dnf": Dnf(), "zypper": Zypper()}
+
+
+def family_of(distro: Distro) -> Family:
+    """Return the module that serves a distro."""
+    return _FAMILIES[distro.family]

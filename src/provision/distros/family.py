@@ -8,9 +8,9 @@ of the base image.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from provision.distros.distro import Distro, FamilyName, HeaderRule, Release
 from provision.errors import NotFoundError, ProvisionError
@@ -116,6 +116,10 @@ class Package:
     urls: tuple[str, ...] = ()
 
 
+# Of what a package manager printed, how many lines an error shows.
+_LINES = 25
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A script that failed.
@@ -134,15 +138,63 @@ class Failure:
     image: str = ""
     full_version: str | None = None
 
+    @property
+    def last_lines(self) -> str:
+        """The end of what the package manager printed: it names packages and mirrors."""
+        return "\n".join(self.said.strip().splitlines()[-_LINES:])
 
-class Family(Protocol):
+    def error(
+        self, what: str, resolution: str, kind: type[ProvisionError] = ProvisionError
+    ) -> ProvisionError:
+        """Return an error, with the values of this failure in place of ``{release}`` and such."""
+        values = {
+            "release": f"{self.distro.name} {self.release.version}",
+            "kernel": self.kernel,
+            "config": self.query.config,
+            "image": self.image,
+            "distro": self.distro.id,
+            "family": self.distro.family,
+            "published": self.release.image,
+            "status": str(self.status),
+        }
+        return kind(
+            fill(what, values),
+            resolution=fill(resolution, values),
+            details=self.last_lines or None,
+        )
+
+
+# Such as "gcc (GCC) 11.4.1 20231218 (Red Hat 11.4.1-3)", "x86_64-linux-gnu-gcc-12 (Ubuntu) 12.3",
+# and "clang version 17.0.6" and "gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0".
+_GCC = re.compile(r"^\S*gcc\S* \([^()]*(?:\([^()]*\)[^()]*)*\) (?P<major>[0-9]{1,4})\.[0-9]")
+_CLANG = re.compile(r"^(?:[\w.-]+ ){0,3}clang version (?P<major>[0-9]{1,4})\.[0-9]")
+
+
+class Family(ABC):
     """The functions that distros of one package manager share. All of them are pure."""
 
     name: FamilyName
 
     def headers(self, distro: Distro, kernel: str, architecture: str) -> HeaderQuery:
-        """Return where a kernel's headers are."""
+        """Return where a kernel's headers are, by the first of the distro's rules that matches."""
+        for rule in distro.headers:
+            match = re.fullmatch(rule.kernels, kernel)
+            if match:
+                values = {
+                    **{name: text or "" for name, text in match.groupdict().items()},
+                    "kernel": kernel,
+                    "arch": architecture,
+                    "cpu": names_of(architecture).kernel,
+                }
+                return _query(distro, rule, kernel, values)
+        known = ", ".join(rule.flavour for rule in distro.headers if rule.refusal is None)
+        raise NotFoundError(
+            f"'{kernel}' is no kernel of {distro.name}.",
+            resolution=f"Name one of its own kernels with --kernel (flavours: {known}), or the"
+            " distro that this kernel comes from with --distro.",
+        )
 
+    @abstractmethod
     def solve(
         self,
         distro: Distro,
@@ -159,54 +211,58 @@ class Family(Protocol):
                 absolute path where they are installed; None: none.
         """
 
+    @abstractmethod
     def parse(self, output: bytes) -> tuple[Package, ...]:
         """Return the closure that a script wrote, in the order of names."""
 
+    @abstractmethod
     def installed(self, output: bytes) -> Mapping[str, str]:
         """Return the versions of the base image's own packages by name, as a script wrote them."""
 
+    @abstractmethod
     def holds_headers(self, name: str) -> bool:
         """Return whether a package of a closure holds headers of the kernel."""
 
     def compiler(self, distro: Distro, cc_version_text: str) -> tuple[Spec, ...]:
         """Return the packages that may hold a compiler, the preferred one first."""
+        gcc = _GCC.match(cc_version_text)
+        clang = _CLANG.match(cc_version_text)
+        match = gcc or clang
+        if match is None:
+            raise ProvisionError(
+                f"The kernel was built with '{cc_version_text}', which is no compiler that is"
+                " known.",
+                resolution="Give a kernel that was built with gcc or clang (--kernel).",
+            )
+        command = "gcc" if gcc else "clang"
+        major = match["major"]
+        values = {"major": major}
+        found = tuple(
+            Spec(fill(rule.package, values), int(major), rule.path and fill(rule.path, values))
+            for rule in distro.compilers
+            if rule.command == command
+        )
+        if not found:
+            raise NotFoundError(
+                f"The kernel was built with {command} {major}, and {distro.name} is not known to"
+                " package that compiler.",
+                resolution="Give another kernel (--kernel).",
+            )
+        return found
 
+    @abstractmethod
     def explain(self, failure: Failure) -> ProvisionError:
         """Return the error for a script that failed."""
 
+    @abstractmethod
     def kernels(
         self, distro: Distro, release: Release, repositories: tuple[Repository, ...]
     ) -> Script:
         """Return what lists the kernels whose headers the repositories have."""
 
+    @abstractmethod
     def parse_kernels(self, distro: Distro, output: bytes) -> tuple[str, ...]:
         """Return the kernels' releases, the newest first."""
-
-
-# Such as "gcc (GCC) 11.4.1 20231218 (Red Hat 11.4.1-3)", "x86_64-linux-gnu-gcc-12 (Ubuntu) 12.3",
-# and "clang version 17.0.6" and "gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0".
-_GCC = re.compile(r"^\S*gcc\S* \([^()]*(?:\([^()]*\)[^()]*)*\) (?P<major>[0-9]{1,4})\.[0-9]")
-_CLANG = re.compile(r"^(?:[\w.-]+ ){0,3}clang version (?P<major>[0-9]{1,4})\.[0-9]")
-
-
-def find_headers(distro: Distro, kernel: str, architecture: str) -> HeaderQuery:
-    """Return where a kernel's headers are, by the first of the distro's rules that matches."""
-    for rule in distro.headers:
-        match = re.fullmatch(rule.kernels, kernel)
-        if match:
-            values = {
-                **{name: text or "" for name, text in match.groupdict().items()},
-                "kernel": kernel,
-                "arch": architecture,
-                "cpu": names_of(architecture).kernel,
-            }
-            return _query(distro, rule, kernel, values)
-    known = ", ".join(rule.flavour for rule in distro.headers if rule.refusal is None)
-    raise NotFoundError(
-        f"'{kernel}' is no kernel of {distro.name}.",
-        resolution=f"Name one of its own kernels with --kernel (flavours: {known}), or the distro"
-        " that this kernel comes from with --distro.",
-    )
 
 
 def _query(distro: Distro, rule: HeaderRule, kernel: str, values: dict[str, str]) -> HeaderQuery:
@@ -225,33 +281,6 @@ def _query(distro: Distro, rule: HeaderRule, kernel: str, values: dict[str, str]
         config=f"{build}/.config",
         repository=rule.repository and fill(rule.repository, values),
     )
-
-
-def find_compilers(distro: Distro, cc_version_text: str) -> tuple[Spec, ...]:
-    """Return the packages that may hold a compiler, the preferred one first."""
-    gcc = _GCC.match(cc_version_text)
-    clang = _CLANG.match(cc_version_text)
-    match = gcc or clang
-    if match is None:
-        raise ProvisionError(
-            f"The kernel was built with '{cc_version_text}', which is no compiler that is known.",
-            resolution="Give a kernel that was built with gcc or clang (--kernel).",
-        )
-    command = "gcc" if gcc else "clang"
-    major = match["major"]
-    values = {"major": major}
-    found = tuple(
-        Spec(fill(rule.package, values), int(major), rule.path and fill(rule.path, values))
-        for rule in distro.compilers
-        if rule.command == command
-    )
-    if not found:
-        raise NotFoundError(
-            f"The kernel was built with {command} {major}, and {distro.name} is not known to"
-            " package that compiler.",
-            resolution="Give another kernel (--kernel).",
-        )
-    return found
 
 
 def cc_version_text(config: str) -> str | None:

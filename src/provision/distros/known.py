@@ -1,4 +1,4 @@
-"""The data files of the distros, read once, and the families by name."""
+"""The data files of the distros, read once."""
 
 from __future__ import annotations
 
@@ -13,16 +13,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from provision.distros.debian.apt import Apt
-from provision.distros.distro import Distro, Release
-from provision.distros.family import Family
-from provision.distros.rpm_based.dnf import Dnf
-from provision.distros.rpm_based.zypper import Zypper
+from provision.distros.distro import AptArchive, Distro, Release
 from provision.documents import parse_json
 from provision.errors import NotFoundError
 from provision.pin import DistroPin
 
-_FAMILIES: Mapping[str, Family] = {"apt": Apt(), "dnf": Dnf(), "zypper": Zypper()}
 # What a distro has for itself, although it is like another.
 _OWN = frozenset({"id", "name", "like", "releases", "proven", "entitlement", "environment"})
 
@@ -88,9 +83,20 @@ def release_of(pin: DistroPin) -> tuple[Distro, Release]:
     return distro, release
 
 
-def family_of(distro: Distro) -> Family:
-    """Return the module that serves a distro."""
-    return _FAMILIES[distro.family]
+def archive_of(pin: DistroPin) -> AptArchive:
+    """Return the archive of a release's packages that apt reads."""
+    distro, _ = release_of(pin)
+    if distro.apt is None:
+        raise NotFoundError(
+            f"{distro.name} has no archive that apt reads.",
+            resolution="Name a distro of Debian's family with --distro.",
+        )
+    return distro.apt
+
+
+def uses_archive(pin: DistroPin) -> bool:
+    """Return whether a release's packages are in an archive that apt reads."""
+    return release_of(pin)[0].apt is not None
 
 
 def source_names(pin: DistroPin) -> tuple[str, ...]:

@@ -29,7 +29,6 @@ from provision.build.solve import SolveRequest, solve
 from provision.build.templates import digest_of, fill_template
 from provision.build.workspace import Settings
 from provision.distros.debian import upstream_version
-from provision.distros.debian.distro_archive import layout_of, uses_archive
 from provision.distros.kernel_tree import Toolchain
 from provision.engine.docker_api import BuildOptions, Engine, Image
 from provision.engine.scratch import scratch
@@ -146,13 +145,13 @@ def resolve_python(
     """
     distro = choose_distro(settings, request.distro)
     data, release = distros.release_of(distro)
-    if not uses_archive(distro):
+    if data.apt is None:
         raise UsageError(
             f"A Python can't be assembled from the packages of {data.name}.",
             resolution="Leave out --distro, or name Debian or Ubuntu: --distro debian:12. The host"
             " may run any distro.",
         )
-    repositories = archive_repositories(suites_of(settings, distro), layout_of(distro))
+    repositories = archive_repositories(suites_of(settings, distro), data.apt.enabled)
     base = find_base(engine(), base_request(settings, distro), progress=progress)
     asked = SolveRequest(
         distro=data,

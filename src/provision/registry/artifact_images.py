@@ -38,7 +38,7 @@ from provision.registry.manifests import (
 )
 from provision.registry.names import Reference
 from provision.run import find_program, run
-from provision.sources.market import VersionRequest
+from provision.sources.kinds import VersionRequest
 
 # A slow machine takes less for a large layer.
 _ZSTD_SECONDS = 900.0

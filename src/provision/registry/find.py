@@ -25,7 +25,7 @@ from provision.registry.registries import (
     trusted_keys,
 )
 from provision.registry.skopeo import DeniedError
-from provision.sources.market import VersionRequest, newest_first
+from provision.sources.kinds import VersionRequest, newest_first
 
 
 @dataclass(frozen=True, slots=True)

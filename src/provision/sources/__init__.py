@@ -8,11 +8,15 @@ from typing import Any
 
 from provision.catalogue import GIT_TOOLS, DebSource, DkmsSource, Recipe, RecipeSource, Variant
 from provision.pin import Source
-from provision.sources.kinds import SCRIPT, Deb, Dkms, Releases, Runfile
-from provision.sources.market import (
+from provision.sources.kinds import (
+    SCRIPT,
+    Deb,
+    Dkms,
     Market,
     Pinned,
     PublishedSum,
+    Releases,
+    Runfile,
     SourceKind,
     newest_first,
     no_published_sum,

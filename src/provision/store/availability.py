@@ -39,9 +39,9 @@ from provision.build.versions import (
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
 from provision.config import DriverConfig
-from provision.distros import source_names
+from provision.distros import source_names, uses_archive
 from provision.distros.debian import compare_versions
-from provision.distros.debian.distro_archive import packaged_kernels, uses_archive
+from provision.distros.debian.archive import packaged_kernels
 from provision.documents import load_json
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError

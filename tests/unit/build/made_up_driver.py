@@ -20,7 +20,7 @@ from provision.pin import (
     PackagePin,
     Pin,
 )
-from provision.sources.market import VersionRequest
+from provision.sources.kinds import VersionRequest
 from unit.fake_archive import index_of, sample, stanza
 from unit.recipes import recipe, variant
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.distros.debian.apt_sources import (
+from provision.distros.debian.suites import (
     AptSource,
     binary_keyring,
     dearmor,

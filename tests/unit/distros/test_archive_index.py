@@ -6,7 +6,7 @@ import pytest
 
 from provision.distros import find_distro
 from provision.distros.debian import ArchiveIndex
-from provision.distros.debian.archive_index import parse_packages
+from provision.distros.debian.archive import parse_packages
 from provision.distros.debian.suites import SuiteAddress
 from provision.errors import ProvisionError
 from unit.fake_archive import MIRROR, answer, index_of, stanza

@@ -10,7 +10,7 @@ from koji import PathInfo as KojiPaths
 
 from provision.distros import Repository, Spec, distro_named, family_of, find_distro, release_of
 from provision.distros.distro import Archive
-from provision.distros.rpm_based import rpm, rpm_keys
+from provision.distros.rpm_based import rpm, solver_messages
 from provision.distros.rpm_based.dnf import (
     Dnf,
     archive_of_headers,
@@ -169,10 +169,10 @@ def test_the_headers_of_the_first_round_are_not_downloaded_twice() -> None:
 
 
 def test_one_key_that_cannot_be_read_takes_no_other_with_it() -> None:
-    text = rpm_keys.key_import(["/keys/*", "/more.asc"])
+    text = rpm.key_import(["/keys/*", "/more.asc"])
     assert 'rpmkeys --dbpath /provision/solve/keydb --import "$key"; then' in text
     assert '--import "$@"' not in text
-    assert f"exit {rpm_keys.NO_KEYS}" in text
+    assert f"exit {solver_messages.NO_KEYS}" in text
 
 
 @pytest.mark.parametrize(
@@ -189,12 +189,12 @@ def test_one_key_that_cannot_be_read_takes_no_other_with_it() -> None:
     ],
 )
 def test_keys_are_recognised_by_their_last_digits(said: bytes, keys: tuple[str, ...]) -> None:
-    assert rpm_keys.parse_keys(said) == keys
+    assert rpm.parse_keys(said) == keys
 
 
 @given(st.binary(max_size=200))
 def test_whatever_lists_keys_is_digits_or_nothing(said: bytes) -> None:
-    assert all(re.fullmatch(r"[0-9a-f]{8}", key) for key in rpm_keys.parse_keys(said))
+    assert all(re.fullmatch(r"[0-9a-f]{8}", key) for key in rpm.parse_keys(said))
 
 
 def test_kernels_are_listed_the_newest_first() -> None:
@@ -242,9 +242,9 @@ def test_a_mirrors_index_makes_no_package_and_hides_none_from_the_check() -> Non
     (pattern,) = re.findall(r'grep -E "(.+)\$\(printf', rpm.listing())
     said = ["located\tbase\tPackages/a.rpm", "url\thttp://a", "base\tb\thttp://b", "package\tx"]
     assert [bool(re.match(f"{pattern}\t", line)) for line in said] == [True, True, True, False]
-    check = rpm_keys.key_check(["/keys/*"])
+    check = rpm.key_check(["/keys/*"])
     assert check.index("packages/.[!.]*") < check.index("--checksig")
-    assert f"exit {rpm_keys.BAD_SIGNATURE}" in check[: check.index("--checksig")]
+    assert f"exit {solver_messages.BAD_SIGNATURE}" in check[: check.index("--checksig")]
 
 
 def test_headers_of_the_base_image_say_what_built_their_kernel() -> None:
@@ -253,7 +253,7 @@ def test_headers_of_the_base_image_say_what_built_their_kernel() -> None:
     )
     assert "rpm2cpio" in of_package
     assert " then cp '/usr/src/a b/.config' config; fi\n" in rest
-    assert f"exit {rpm.NO_CONFIG}" in rest
+    assert f"exit {solver_messages.NO_CONFIG}" in rest
 
 
 _FEDORA = "6.17.1-300.fc43.x86_64"
@@ -336,7 +336,7 @@ def test_both_rounds_of_zypper_see_one_state_of_the_repositories() -> None:
 
 
 def test_keys_are_imported_once_for_both_rounds() -> None:
-    text = rpm_keys.key_import(["/keys/*", "/it's.asc"])
+    text = rpm.key_import(["/keys/*", "/it's.asc"])
     begins, ends = text.index("keydb.of 2>"), text.index("> /provision/solve/keydb.of\n")
     assert begins < text.index("rm -rf /provision/solve/keydb") < text.index("no key of the") < ends
 

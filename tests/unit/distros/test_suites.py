@@ -6,7 +6,6 @@ import pytest
 
 from provision.config import ArchiveConfig
 from provision.distros import find_distro
-from provision.distros.debian.distro_archive import layout_of
 from provision.distros.debian.suites import SuiteAddress, suite_addresses
 from provision.errors import NotFoundError
 
@@ -32,7 +31,6 @@ def places(
     apt.write_text(sources)
     return suite_addresses(
         find_distro(distro),
-        layout_of(find_distro(distro)),
         config=config or ArchiveConfig(),
         root=root,
         key_folder=root / "cache/keys",

@@ -25,7 +25,7 @@ from provision.pin import ClosurePackage, Pin
 from provision.registry.find import ArtifactQuery, SearchOptions, find_in_registries
 from provision.registry.image_signature import UntrustedError
 from provision.registry.registries import TrustOverride
-from provision.sources.market import VersionRequest
+from provision.sources.kinds import VersionRequest
 from unit.engine.fake_engine import FakeEngine
 from unit.fleet.air_gap import DEFAULT, Make, host_of, reaching, settings_at, signer
 from unit.fleet.air_gap import make as make  # noqa: PLC0414 - a fixture

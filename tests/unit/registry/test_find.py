@@ -25,7 +25,7 @@ from provision.registry.image_signature import UntrustedError
 from provision.registry.names import parse_reference
 from provision.registry.registries import TrustOverride, examine, tag_of
 from provision.registry.skopeo import DeniedError
-from provision.sources.market import VersionRequest
+from provision.sources.kinds import VersionRequest
 from provision.store.artifact_lookup import look_for
 from provision.store.entries import note_serial
 from provision.store.layout import Layout

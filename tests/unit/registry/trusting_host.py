@@ -15,7 +15,7 @@ from provision.registry.artifact_images import VerifiedImage, facts_of
 from provision.registry.find import ArtifactQuery, SearchOptions, find_in_registries
 from provision.registry.names import Reference
 from provision.registry.registries import TrustOverride, tag_of
-from provision.sources.market import VersionRequest
+from provision.sources.kinds import VersionRequest
 from unit.kmod.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
 from unit.registry.memory import (
     MemoryRegistry,

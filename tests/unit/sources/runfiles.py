@@ -10,7 +10,7 @@ import pytest
 from kit.runfile import manifest
 from provision.errors import ProvisionError
 from provision.pin import RunfileSource
-from provision.sources.repack import FILES, repack
+from provision.sources.runfile import FILES, repack
 from unit.sources.libraries import library
 
 VERSION = "580.95.05"

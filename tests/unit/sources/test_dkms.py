@@ -8,7 +8,7 @@ from provision.catalogue import Recipe
 from provision.errors import ConfigError, ProvisionError, UsageError
 from provision.pin import ArchiveSource, GitSource
 from provision.sources import Market, components_of, offers, pin_offer, scripts_of, tools_of
-from provision.sources.dkms_conf import (
+from provision.sources.dkms import (
     MAX_BYTES,
     BuiltModule,
     parse_variables,

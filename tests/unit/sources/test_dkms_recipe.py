@@ -12,8 +12,7 @@ from provision.catalogue import DkmsSource, GitRelease, Recipe
 from provision.documents import parse_json
 from provision.errors import ConfigError, UsageError
 from provision.pin import ArchiveSource, GitSource
-from provision.sources.dkms_conf import BuiltModule, DkmsConf
-from provision.sources.dkms_recipe import Draft, Origin, draft_recipe
+from provision.sources.dkms import BuiltModule, DkmsConf, Draft, Origin, draft_recipe
 
 CONF = DkmsConf("Tool_X", "2.1", (BuiltModule("tool.ko", "tool", "/extra", is_stripped=True),))
 PACKAGE = Origin("tool-dkms", "usr/src/tool-2.1/dkms.conf", package="tool-dkms")

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from kit.runfile import manifest, write_runfile
 from provision.errors import ProvisionError
-from provision.sources.nvidia_lists import Listed, parse_manifest
-from provision.sources.placement import place
+from provision.sources.nvidia_layout import Listed, parse_manifest, place
 from unit.sources.runfiles import (
     CUDA,
     ROWS,

@@ -14,7 +14,7 @@ from provision.errors import ProvisionError
 from provision.manifest import DriverFile
 from provision.run import Completed
 from provision.sources import runfile
-from provision.sources.repack import LAYER, repack
+from provision.sources.runfile import LAYER, repack
 from unit.sources.libraries import library
 from unit.sources.runfiles import (
     CUDA,

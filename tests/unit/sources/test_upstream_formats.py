@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from provision.catalogue.upstream import Redistributables
 from provision.errors import ProvisionError
-from provision.sources.upstream import formats, indexes
+from provision.sources.upstream import formats
 
 _WITHIN_S = 2.0
 
@@ -158,10 +158,10 @@ def test_no_answer_is_more_than_refused(content: bytes) -> None:
         lambda: formats.latest_text(content, url=URL),
         lambda: formats.redistributables(content, url=URL, source=REDIST, machine="x86_64"),
         lambda: formats.redistributed_sums(content, url=URL),
-        lambda: indexes.http_index(content, url=URL, pattern=r"(.*)"),
-        lambda: indexes.deb_index(content, url=URL, package="tool"),
-        lambda: indexes.rpm_index(content, url=URL, package="tool"),
-        lambda: indexes.primary_of(content, url=URL),
+        lambda: formats.http_index(content, url=URL, pattern=r"(.*)"),
+        lambda: formats.deb_index(content, url=URL, package="tool"),
+        lambda: formats.rpm_index(content, url=URL, package="tool"),
+        lambda: formats.primary_of(content, url=URL),
         lambda: formats.git_tags(content.decode("utf-8", "replace"), url=URL, pattern="(.*)"),
     ):
         try:
@@ -256,7 +256,7 @@ def test_a_page_of_links_is_read_by_names_of_files() -> None:
         b"<a href='https://x.example/a/redistrib_1.2.json?C=M'>x</a><a>y</a><a href='http://['>z</a>"
         b"<p>redistrib_9.9.json</p><a href='xredistrib_8.8.json'>no</a>"
     )
-    found = indexes.http_index(content, url=URL, pattern=r"redistrib_([0-9.]+)\.json")
+    found = formats.http_index(content, url=URL, pattern=r"redistrib_([0-9.]+)\.json")
     assert versions(found) == ["550.163.01", "580.65.06", "570.172.08", "1.2"]
     assert versions(formats.newest_first(found))[0] == "580.65.06"
 
@@ -264,16 +264,16 @@ def test_a_page_of_links_is_read_by_names_of_files() -> None:
 @pytest.mark.parametrize("packed", [False, True])
 def test_an_index_of_debian_packages(packed: bool) -> None:  # noqa: FBT001 - a parameter of the test
     content = gzip.compress(data("Packages")) if packed else data("Packages")
-    found = indexes.deb_index(content, url=URL, package="nvidia-kernel-open-dkms")
+    found = formats.deb_index(content, url=URL, package="nvidia-kernel-open-dkms")
     assert versions(found) == ["580.65.06", "575.57.08"]
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_an_index_of_rpms(packed: bool) -> None:  # noqa: FBT001 - as above
     content = gzip.compress(data("primary.xml")) if packed else data("primary.xml")
-    found = indexes.rpm_index(content, url=URL, package="kmod-nvidia-open-dkms")
+    found = formats.rpm_index(content, url=URL, package="kmod-nvidia-open-dkms")
     assert versions(found) == ["580.65.06", "575.57.08"]
-    assert indexes.primary_of(data("repomd.xml"), url=URL) == "repodata/abc-primary.xml.gz"
+    assert formats.primary_of(data("repomd.xml"), url=URL) == "repodata/abc-primary.xml.gz"
 
 
 @pytest.mark.parametrize(
@@ -289,35 +289,35 @@ def test_an_index_of_rpms(packed: bool) -> None:  # noqa: FBT001 - as above
 )
 def test_a_damaged_index_of_rpms_is_refused(content: bytes, why: str) -> None:
     with pytest.raises(ProvisionError) as refused:
-        indexes.rpm_index(content, url=URL, package="tool")
+        formats.rpm_index(content, url=URL, package="tool")
     assert why in (refused.value.details or "")
 
 
 def test_a_package_whose_version_is_none_is_refused() -> None:
     content = b"Package: tool\nVersion: \xff\n"
     with pytest.raises(ProvisionError) as refused:
-        indexes.deb_index(content, url=URL, package="tool")
+        formats.deb_index(content, url=URL, package="tool")
     assert "is no version" in (refused.value.details or "")
 
 
 @pytest.mark.parametrize("part", [b"<a ", b"<a href='", b"<!--", b"<?", b"</", b"<![CDATA["])
 def test_a_page_of_unfinished_elements_takes_no_time(part: bytes) -> None:
     begun = time.process_time()
-    assert indexes.http_index(part * 100_000, url=URL, pattern="(.*)") == ()
+    assert formats.http_index(part * 100_000, url=URL, pattern="(.*)") == ()
     # Where the time grows with the square of the size, some take minutes.
     assert time.process_time() - begun < _WITHIN_S
 
 
 def test_a_link_in_a_comment_is_none() -> None:
     content = b"<!-- <a href='tool-9.9'> --><A class='x'\n HREF='tool-1.2'>tool</A><abbr><!-- "
-    found = indexes.http_index(content + b"<a href='tool-8.8'>", url=URL, pattern="tool-(.*)")
+    found = formats.http_index(content + b"<a href='tool-8.8'>", url=URL, pattern="tool-(.*)")
     assert versions(found) == ["1.2"]
 
 
 def test_an_index_does_not_unpack_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexes, "_MAX_INDEX", 1000)
+    monkeypatch.setattr(formats, "_MAX_INDEX", 1000)
     with pytest.raises(ProvisionError) as refused:
-        indexes.deb_index(gzip.compress(bytes(1001)), url=URL, package="tool")
+        formats.deb_index(gzip.compress(bytes(1001)), url=URL, package="tool")
     assert "larger than 1000 bytes" in (refused.value.details or "")
 
 
@@ -327,7 +327,7 @@ def test_an_index_does_not_unpack_without_end(monkeypatch: pytest.MonkeyPatch) -
 def test_a_list_of_packages_lies_in_its_repository(href: str) -> None:
     content = data("repomd.xml").replace(b"repodata/abc-primary.xml.gz", href.encode())
     with pytest.raises(ProvisionError, match="not as expected"):
-        indexes.primary_of(content, url=URL)
+        formats.primary_of(content, url=URL)
 
 
 def test_an_answer_has_a_bounded_number_of_versions(monkeypatch: pytest.MonkeyPatch) -> None:

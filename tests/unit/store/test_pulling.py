@@ -19,7 +19,7 @@ from provision.pin import Pin
 from provision.progress import Progress
 from provision.registry.image_signature import UntrustedError
 from provision.registry.registries import TrustOverride
-from provision.sources.market import VersionRequest
+from provision.sources.kinds import VersionRequest
 from provision.store import pulling, staging
 from provision.store.entries import (
     known_serials,

@@ -6,7 +6,7 @@ own apt configuration says where packages come from, or provision.toml.
 
 from __future__ import annotations
 
-from provision.distros.debian.archive_index import ArchiveIndex, IndexedPackage
+from provision.distros.debian.archive import ArchiveIndex, IndexedPackage
 from provision.distros.debian.relations import (
     Alternative,
     compare_versions,
@@ -14,12 +14,10 @@ from provision.distros.debian.relations import (
     upstream_version,
     version_key,
 )
-from provision.distros.debian.suites import ArchiveLayout
 
 __all__ = [
     "Alternative",
     "ArchiveIndex",
-    "ArchiveLayout",
     "IndexedPackage",
     "compare_versions",
     "parse_depends",

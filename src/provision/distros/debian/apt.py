@@ -14,28 +14,162 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-from provision.distros.debian.apt_messages import NO_CONFIG, explain
-from provision.distros.debian.archive_index import packages_script, parse_packages
-from provision.distros.debian.kernels import HEADERS, kernels_of
+from provision.distros.debian.archive import (
+    HEADERS,
+    kernels_of,
+    packages_script,
+    parse_packages,
+    superseded,
+)
 from provision.distros.distro import Distro, FamilyName, Release
 from provision.distros.family import (
     AUTHORITIES,
     NOTE,
     WORK,
     Failure,
-    HeaderQuery,
+    Family,
     Package,
     Repository,
     Script,
     Spec,
-    find_compilers,
-    find_headers,
 )
 from provision.documents import refusing
-from provision.errors import ProvisionError
+from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import UnreachableError
 from provision.pin import ClosurePackage
+
+# Exit status of a script that found no configuration in the headers.
+NO_CONFIG = 43
+
+
+def _said(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.MULTILINE)
+
+
+_ABSENT = _said(
+    r"^E: Unable to locate package (?P<name>\S+)"
+    r"|Package '?(?P<other>\S+?)'? has no installation candidate"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trouble:
+    """What apt says, what it means, and what to do; with the placeholders of ``Failure``."""
+
+    pattern: re.Pattern[str]
+    what: str
+    resolution: str
+    error: type[ProvisionError] = ProvisionError
+
+
+# The first one counts: "Failed to fetch" follows most of the others.
+_TROUBLES = (
+    _Trouble(
+        _said(r"^E: The archive serves the signed index of another suite"),
+        "The archive of {release} serves the signed index of another suite, and is not used.",
+        "Its signature is good, so it was put in another's place. Name another mirror:"
+        ' [distros.{distro}.archive] mirror = "https://…" in /etc/provision/provision.toml.',
+    ),
+    _Trouble(
+        _said(r"\b40[13] +(?:Unauthorized|Forbidden)"),
+        "A repository of {release} wants to know who asks, and refuses this machine.",
+        "For Ubuntu's Expanded Security Maintenance: run 'pro attach' on this machine. Its token is"
+        " bound read-only into the container that solves, and never part of an image.",
+    ),
+    _Trouble(
+        _said(r"[Cc]ertificate verification failed|No system certificates available"),
+        "The certificate of an https mirror of {release} is not of an authority that counts.",
+        "Add the authority to this machine's own (update-ca-certificates), which the solving"
+        " container is given where the base image has none; or name a mirror that begins with"
+        " http:// (its index is signed all the same): [distros.{distro}.archive]"
+        ' mirror = "http://…" in /etc/provision/provision.toml.',
+    ),
+    _Trouble(
+        _said(
+            r"NO_PUBKEY|EXPKEYSIG|REVKEYSIG|BADSIG|is not signed|couldn't be verified"
+            r"|signature.*invalid|returned an error code \(1\)|can't be done securely"
+        ),
+        "The archive of {release} is not signed with a key that counts, and not used.",
+        "If it is your own, name its key in /etc/provision/provision.toml:"
+        ' [distros.{distro}.archive] keyring = "/path/of/its/key".'
+        " If it is the distro's, do not use this mirror.",
+    ),
+    _Trouble(
+        _said(r"Release file for \S+ is (?:expired|not valid yet)"),
+        "The index of the archive of {release} is out of date.",
+        "Check this machine's clock (date), or use another mirror. For one that keeps an old state"
+        " on purpose: [distros.{distro}.archive] snapshot = true in /etc/provision/provision.toml.",
+    ),
+    _Trouble(
+        _said(
+            r"Hash Sum mismatch|File has unexpected size|Mirror sync in progress"
+            r"|^E: Failed to fetch .* 404"
+        ),
+        "A mirror of {release} is out of step: its index names a file that it lacks, or that has"
+        " other content.",
+        "Try again in some minutes, or name another mirror in /etc/provision/provision.toml:"
+        ' [distros.{distro}.archive] mirror = "https://…".',
+    ),
+    _Trouble(
+        _said(r"unmet dependencies|held broken packages|Depends: .* but "),
+        "The packages for the kernel {kernel} can't be installed together on {release}; apt says"
+        " why.",
+        "If the archive is in the middle of an update, try again later. If the base image is newer"
+        " than the kernel's packages, name an older one with --base.",
+    ),
+    _Trouble(
+        _said(
+            r"Could not (?:resolve|connect)|Temporary failure resolving"
+            r"|Connection (?:refused|timed out)|Failed to fetch|Unable to connect"
+            r"|does not have a Release file"
+        ),
+        "The archive of {release} can't be reached from the solving container.",
+        "Check that containers reach the network ([engine] network in"
+        " /etc/provision/provision.toml; behind a proxy: [network] proxy), or name a"
+        ' mirror there: [distros.{distro}.archive] mirror = "https://…".',
+        UnreachableError,
+    ),
+)
+
+
+def explain(failure: Failure) -> ProvisionError:
+    """Return what to say about a script that failed; apt's own words are in the details."""
+    if failure.status == NO_CONFIG:
+        return failure.error(
+            "The headers of the kernel {kernel} hold no configuration ({config}), so the compiler"
+            " that built it is not known.",
+            "The packages may be of another kernel: 'dpkg-deb --contents' lists what they hold.",
+        )
+    if absent := _ABSENT.search(failure.said):
+        return _absent(failure, absent["name"] or absent["other"])
+    for trouble in _TROUBLES:
+        if trouble.pattern.search(failure.said):
+            return failure.error(trouble.what, trouble.resolution, trouble.error)
+    return failure.error(
+        "The packages for the kernel {kernel} could not be solved for on {release} (exit status"
+        " {status}).",
+        "Run the command again with --verbose, which shows all that apt says.",
+    )
+
+
+def _absent(failure: Failure, name: str) -> ProvisionError:
+    if name not in {spec.text.partition("=")[0] for spec in failure.query.specs}:
+        return failure.error(
+            f"The archive of {{release}} has no package '{name}', which the build needs.",
+            "Check the name in driver.toml; if it is in another component, add that to the"
+            " recipe's 'components'.",
+            NotFoundError,
+        )
+    return failure.error(
+        "No headers are packaged for the kernel {kernel} on {release}: it is superseded, or of"
+        " another release.",
+        superseded(failure.distro),
+        NotFoundError,
+    )
+
 
 _CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 _FIELDS = {"installed": 4, "package": 5}
@@ -48,18 +182,10 @@ _POOL = re.compile(r"/(?P<location>pool/(?:updates/)?(?P<component>[a-z0-9-]+)/.
 HEADER_PART = re.compile(r"linux-(?:headers|kbuild|compiler|[a-z0-9.-]+-headers)-[A-Za-z0-9.+~-]+")
 
 
-class Apt:
+class Apt(Family):
     """The family of apt; methods as ``Family`` says."""
 
     name: FamilyName = "apt"
-
-    def headers(self, distro: Distro, kernel: str, architecture: str) -> HeaderQuery:
-        """Return the package of a kernel's headers."""
-        return find_headers(distro, kernel, architecture)
-
-    def compiler(self, distro: Distro, cc_version_text: str) -> tuple[Spec, ...]:
-        """Return the packages that may hold a compiler, the preferred one first."""
-        return find_compilers(distro, cc_version_text)
 
     def solve(
         self,

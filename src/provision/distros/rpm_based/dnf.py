@@ -21,18 +21,12 @@ from provision.distros.distro import Archive, Distro, FamilyName, Release
 from provision.distros.family import (
     AUTHORITIES,
     WORK,
-    Failure,
-    HeaderQuery,
-    Package,
     Repository,
     Script,
     Spec,
     fill,
-    find_compilers,
-    find_headers,
 )
-from provision.distros.rpm_based import rpm, rpm_keys, solver_messages
-from provision.errors import ProvisionError
+from provision.distros.rpm_based import rpm, solver_messages
 
 # 6.17.1-300.fc43.x86_64; kernels of variants (6.17.1-300.fc43.x86_64+debug) have other packages.
 _KERNEL = re.compile(r"(?P<version>[^-/]+)-(?P<release>[^-/]+)\.(?P<arch>[a-z0-9_]+)")
@@ -107,7 +101,7 @@ def archive_of_headers(distro: Distro) -> Archive | None:
 
 def keys_script(distro: Distro, release: Release) -> Script:
     """Return what lists the keys of a distro in its base image, for ``header_addresses``."""
-    text = f"set -eu\ncd {WORK}\n{rpm_keys.key_listing(release.keys or distro.keys)}"
+    text = f"set -eu\ncd {WORK}\n{rpm.key_listing(release.keys or distro.keys)}"
     return Script(text, folder=None)
 
 
@@ -143,18 +137,11 @@ def archived_files(url: str, content: bytes) -> tuple[Spec, Mapping[str, bytes]]
     }
 
 
-class Dnf:
+class Dnf(rpm.RpmFamily):
     """The family of dnf; methods as ``Family`` says."""
 
     name: FamilyName = "dnf"
-
-    def headers(self, distro: Distro, kernel: str, architecture: str) -> HeaderQuery:
-        """Return the capability that a kernel's headers provide."""
-        return find_headers(distro, kernel, architecture)
-
-    def compiler(self, distro: Distro, cc_version_text: str) -> tuple[Spec, ...]:
-        """Return the packages that may hold a compiler, the preferred one first."""
-        return find_compilers(distro, cc_version_text)
+    words = solver_messages.DNF
 
     def solve(
         self,
@@ -174,7 +161,7 @@ class Dnf:
                 # While the signatures are checked: both take a processor each.
                 rpm.sums(),
                 _ORIGINS.replace("@options@", _words(distro, repositories)),
-                rpm_keys.key_check(_keys(distro, release, specs, repositories)),
+                rpm.key_check(_keys(distro, release, specs, repositories)),
                 *([rpm.config_copy(config)] if config else []),
                 'wait "$locating"',
                 rpm.bases(repositories) if repositories else _URLS,
@@ -187,22 +174,6 @@ class Dnf:
             config="config" if config else None,
             downloaded=rpm.DOWNLOADED,
         )
-
-    def parse(self, output: bytes) -> tuple[Package, ...]:
-        """Return the closure that a script wrote."""
-        return rpm.parse(output)
-
-    def installed(self, output: bytes) -> Mapping[str, str]:
-        """Return the versions of the base image's own packages by name."""
-        return rpm.installed(output)
-
-    def holds_headers(self, name: str) -> bool:
-        """Return whether a package holds headers of the kernel."""
-        return rpm.holds_headers(name)
-
-    def explain(self, failure: Failure) -> ProvisionError:
-        """Return what to say about a script that failed."""
-        return solver_messages.explain(failure, solver_messages.DNF)
 
     def kernels(
         self, distro: Distro, release: Release, repositories: tuple[Repository, ...]
@@ -244,7 +215,7 @@ def _keys(
     repositories: tuple[Repository, ...],
 ) -> tuple[str, ...]:
     """Return where the keys of packages lie; what the distro's archive has, it has signed."""
-    named = rpm_keys.key_patterns(distro, release, repositories)
+    named = rpm.key_patterns(distro, release, repositories)
     is_archived = any(spec.text.startswith(f"{WORK}/{rpm.ARCHIVED}/") for spec in specs)
     own = (release.keys or distro.keys) if is_archived else ()
     return tuple(dict.fromkeys((*named, *own)))

@@ -6,16 +6,19 @@ The solver's own messages are always in the details: they name packages and mirr
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from provision.distros.family import Failure, fill
-from provision.distros.rpm_based.rpm import NO_CONFIG
-from provision.distros.rpm_based.rpm_keys import BAD_SIGNATURE, NO_KEYS
 from provision.errors import NotFoundError, ProvisionError
 
-_LINES = 25
+# Exit statuses of the scripts' own.
+BAD_SIGNATURE = 41
+NO_KEYS = 42
+NO_CONFIG = 43
 # sh's exit status where there is no such program.
-_NO_PROGRAM = 127
+_NO_PROGRAM_STATUS = 127
 # Not the ordinary lines about it: "Retrieving repository 'oss' metadata [done]" of zypper, "Last
 # metadata expiration check: …" of dnf.
 _INDEX = re.compile(r"repomd\.xml|(?:[Dd]ownload|[Dd]ownloading|Valid) metadata")
@@ -88,85 +91,138 @@ class HeadersGoneError(NotFoundError):
     """The repositories have no headers of the kernel; an archive may have them."""
 
 
+class _Explanation(NamedTuple):
+    """What to say, and what to do; with the placeholders of ``Failure``."""
+
+    what: str
+    resolution: str
+    kind: type[ProvisionError] = ProvisionError
+
+
+_OWN_KEY = (
+    "If the repository is your own, name {key} in /etc/provision/provision.toml:"
+    ' [distros.{distro}] repositories = [{ …, keys = ["/path/of/its/key"] }]'
+)
+_WRONG_KEY = _Explanation(
+    "A package for {release} is not signed with a key of the distro, and not used.",
+    _OWN_KEY.replace("{key}", "its key") + ". If it is the distro's, don't use this mirror.",
+)
+_UNSIGNED_INDEX = _Explanation(
+    "The index of a repository of {release} is not signed with a key that counts, and not used.",
+    _OWN_KEY.replace("{key}", "the key that signs its index")
+    + "; where its index is not signed at all, say so there: signed = false. If it is the distro's,"
+    " don't use this mirror.",
+)
+_NO_KEYS = _Explanation(
+    "The base image '{image}' has no key that packages of {release} are signed with.",
+    "Take the distro's own base image (--base), or name the keys in /etc/provision/provision.toml:"
+    " [distros.{distro}] repositories.",
+    NotFoundError,
+)
+_NO_CONFIG = _Explanation(
+    "The headers of the kernel {kernel} hold no configuration ({config}), so the compiler that"
+    " built it is not known.",
+    "The packages may be of another kernel; see what they hold with 'rpm -qlp'.",
+)
+_NO_PROGRAM = _Explanation(
+    "The base image '{image}' lacks a program of {family}: it is no image of {release}, or a"
+    " reduced one.",
+    "Take the distro's own, such as {published} (--base).",
+)
+_CONFLICT = _Explanation(
+    "The packages for the kernel {kernel} can't be installed together on {release}; the solver says"
+    " why.",
+    "If its repositories are in the middle of an update, try again later. If the base image is"
+    " newer than the kernel's packages, name an older one with --base.",
+)
+_STALE = _Explanation(
+    "A mirror of {release} is out of step: its index names a file that it lacks, or that has other"
+    " content.",
+    "Try again in some minutes, or name another mirror in /etc/provision/provision.toml:"
+    " [distros.{distro}] repositories.",
+)
+_UNREACHABLE_FROM = _Explanation(
+    "A repository of {release} can't be reached from the solving container.",
+    "Check that containers reach the network ([engine] network in /etc/provision/provision.toml;"
+    " behind a proxy: [network] proxy), or name a mirror there: [distros.{distro}] repositories.",
+)
+_UNKNOWN = _Explanation(
+    "The packages for the kernel {kernel} could not be solved for on {release} (exit status"
+    " {status}).",
+    "Run the command again with --verbose, which shows all that the package manager says.",
+)
+_BY_STATUS: Mapping[int, _Explanation] = {
+    BAD_SIGNATURE: _WRONG_KEY,
+    NO_KEYS: _NO_KEYS,
+    NO_CONFIG: _NO_CONFIG,
+    _NO_PROGRAM_STATUS: _NO_PROGRAM,
+}
+
+
 def explain(failure: Failure, words: Words) -> ProvisionError:
     """Return the error for a script that failed."""
-    by_status = {BAD_SIGNATURE: _wrong_key, NO_KEYS: _no_keys, NO_CONFIG: _no_config}
-    if failure.status in by_status:
-        return by_status[failure.status](failure)
+    if failure.status in _BY_STATUS:
+        return failure.error(*_BY_STATUS[failure.status])
     said = failure.said
-    if failure.status == _NO_PROGRAM:
-        return _no_program(failure)
     if words.unsigned_index.search(said):
-        return _unsigned_index(failure)
-    absent = words.absent.search(said)
-    if absent:
+        return failure.error(*_UNSIGNED_INDEX)
+    if absent := words.absent.search(said):
         return _absent(failure, next(text for text in absent.groups() if text))
+    if words.refused.search(said) and not words.unsigned.search(said):
+        return missing_entitlement(failure)
     # An index that can't be had is no mirror out of step, although the words are the same.
     stale = words.stale if not _INDEX.search(said) else words.conflict
-    for pattern, explained in (
-        (words.unsigned, _wrong_key),
-        (words.refused, missing_entitlement),
-        (words.conflict, _conflict),
-        (stale, _stale),
-        (words.unreachable, _unreachable),
-        (words.stale, _unreachable),
+    for pattern, explanation in (
+        (words.unsigned, _WRONG_KEY),
+        (words.conflict, _CONFLICT),
+        (stale, _STALE),
+        (words.unreachable, _UNREACHABLE_FROM),
+        (words.stale, _UNREACHABLE_FROM),
     ):
         if pattern.search(said):
-            return explained(failure)
-    return ProvisionError(
-        f"The packages for the kernel {failure.kernel} could not be solved for on"
-        f" {_release(failure)} (exit status {failure.status}).",
-        resolution="Run the command again with --verbose, which shows all that the package manager"
-        " says.",
-        details=_last(said),
-    )
+            return failure.error(*explanation)
+    return failure.error(*_UNKNOWN)
 
 
 def missing_entitlement(failure: Failure) -> ProvisionError:
     """Return the error for repositories that require a subscription."""
     required = [one.host for one in failure.distro.entitlement if one.required]
     if not required:
-        return ProvisionError(
-            f"A repository of {_release(failure)} refuses to serve this machine.",
-            resolution="Name repositories that it may use in /etc/provision/provision.toml:"
-            f" [distros.{failure.distro.id}] repositories.",
-            details=_last(failure.said),
+        return failure.error(
+            "A repository of {release} refuses to serve this machine.",
+            "Name repositories that it may use in /etc/provision/provision.toml:"
+            " [distros.{distro}] repositories.",
         )
-    return NotFoundError(
-        f"The repositories of {_release(failure)} need a subscription, and this machine's is"
-        " missing or not valid.",
-        resolution=f"Register this machine, so that it has {' and '.join(required)} (they are"
-        " bound read-only into the container that solves, and never part of an image; in a cloud,"
-        " what its repository files name is bound instead, which AWS and Google do not accept"
-        " without their plugins of dnf), or name a"
-        f" mirror in /etc/provision/provision.toml: [distros.{failure.distro.id}] repositories.",
-        details=_last(failure.said) or None,
+    return failure.error(
+        "The repositories of {release} need a subscription, and this machine's is missing or not"
+        " valid.",
+        f"Register this machine, so that it has {' and '.join(required)} (they are bound read-only"
+        " into the container that solves, and never part of an image; in a cloud, what its"
+        " repository files name is bound instead, which AWS and Google do not accept without their"
+        " plugins of dnf), or name a mirror in /etc/provision/provision.toml: [distros.{distro}]"
+        " repositories.",
+        NotFoundError,
     )
-
-
-def _release(failure: Failure) -> str:
-    return f"{failure.distro.name} {failure.release.version}"
 
 
 def _absent(failure: Failure, spec: str) -> ProvisionError:
     names = {one.text for one in failure.query.specs}
     if not any(_same(spec, name) for name in names):
-        return NotFoundError(
-            f"The repositories of {_release(failure)} have no package '{spec.strip()}', which the"
-            " build needs.",
-            resolution="Check the name in driver.toml, and that the repository that holds it is"
-            " enabled in the base image or named in /etc/provision/provision.toml.",
-            details=_last(failure.said),
+        return failure.error(
+            f"The repositories of {{release}} have no package '{spec.strip()}', which the build"
+            " needs.",
+            "Check the name in driver.toml, and that the repository that holds it is enabled in the"
+            " base image or named in /etc/provision/provision.toml.",
+            NotFoundError,
         )
+    where = ""
     if failure.query.repository is not None:
         where = f" They are in {failure.query.repository}: enable it in the base image, or name it."
-    else:
-        where = ""
     return HeadersGoneError(
-        f"The repositories of {_release(failure)} have no headers of the kernel {failure.kernel}:"
-        f" it is superseded, or of another release.{where}",
+        f"The repositories of {failure.distro.name} {failure.release.version} have no headers of"
+        f" the kernel {failure.kernel}: it is superseded, or of another release.{where}",
         resolution=_vault(failure),
-        details=f"looked for: {', '.join(sorted(names))}\n{_last(failure.said)}",
+        details=f"looked for: {', '.join(sorted(names))}\n{failure.last_lines}",
     )
 
 
@@ -208,87 +264,3 @@ def _vault(failure: Failure) -> str:
             f"{archive.name}, {archive.url}.{' ' + archive.hint if archive.hint else ''}{setting}"
         )
     return first + (" ".join(parts) or "name a mirror that still has it in provision.toml.")
-
-
-def _conflict(failure: Failure) -> ProvisionError:
-    return ProvisionError(
-        f"The packages for the kernel {failure.kernel} can't be installed together on"
-        f" {_release(failure)}; the solver says why.",
-        resolution="If its repositories are in the middle of an update, try again later. If the"
-        " base image is newer than the kernel's packages, name an older one with --base.",
-        details=_last(failure.said),
-    )
-
-
-def _stale(failure: Failure) -> ProvisionError:
-    return ProvisionError(
-        f"A mirror of {_release(failure)} is out of step: its index names a file that it lacks, or"
-        " that has other content.",
-        resolution="Try again in some minutes, or name another mirror in"
-        f" /etc/provision/provision.toml: [distros.{failure.distro.id}] repositories.",
-        details=_last(failure.said),
-    )
-
-
-def _unreachable(failure: Failure) -> ProvisionError:
-    return ProvisionError(
-        f"A repository of {_release(failure)} can't be reached from the solving container.",
-        resolution="Check that containers reach the network ([engine] network in"
-        " /etc/provision/provision.toml; behind a proxy: [network] proxy), or name a"
-        f" mirror there: [distros.{failure.distro.id}] repositories.",
-        details=_last(failure.said),
-    )
-
-
-def _wrong_key(failure: Failure) -> ProvisionError:
-    return ProvisionError(
-        f"A package for {_release(failure)} is not signed with a key of the distro, and not used.",
-        resolution="If the repository is your own, name its key in /etc/provision/provision.toml:"
-        f' [distros.{failure.distro.id}] repositories = [{{ …, keys = ["/path/of/its/key"] }}].'
-        " If it is the distro's, don't use this mirror.",
-        details=_last(failure.said),
-    )
-
-
-def _unsigned_index(failure: Failure) -> ProvisionError:
-    return ProvisionError(
-        f"The index of a repository of {_release(failure)} is not signed with a key that counts,"
-        " and not used.",
-        resolution="If the repository is your own, name the key that signs its index in"
-        f" /etc/provision/provision.toml: [distros.{failure.distro.id}] repositories ="
-        ' [{ …, keys = ["/path/of/its/key"] }]; where its index is not signed at all, say so there:'
-        " signed = false. If it is the distro's, don't use this mirror.",
-        details=_last(failure.said),
-    )
-
-
-def _no_keys(failure: Failure) -> ProvisionError:
-    return NotFoundError(
-        f"The base image '{failure.image}' has no key that packages of {_release(failure)}"
-        " are signed with.",
-        resolution="Take the distro's own base image (--base), or name the keys in"
-        f" /etc/provision/provision.toml: [distros.{failure.distro.id}] repositories.",
-        details=_last(failure.said),
-    )
-
-
-def _no_program(failure: Failure) -> ProvisionError:
-    return ProvisionError(
-        f"The base image '{failure.image}' lacks a program of {failure.distro.family}: it is no"
-        f" image of {_release(failure)}, or a reduced one.",
-        resolution=f"Take the distro's own, such as {failure.release.image} (--base).",
-        details=_last(failure.said),
-    )
-
-
-def _no_config(failure: Failure) -> ProvisionError:
-    return ProvisionError(
-        f"The headers of the kernel {failure.kernel} hold no configuration"
-        f" ({failure.query.config}), so the compiler that built it is not known.",
-        resolution="The packages may be of another kernel; see what they hold with 'rpm -qlp'.",
-        details=_last(failure.said),
-    )
-
-
-def _last(said: str) -> str:
-    return "\n".join(said.strip().splitlines()[-_LINES:])

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
 
 from provision.distros.distro import Distro, FamilyName, Release
 from provision.distros.family import (
     AUTHORITIES,
     WORK,
-    Failure,
-    HeaderQuery,
-    Package,
     Repository,
     Script,
     Spec,
-    find_compilers,
-    find_headers,
 )
-from provision.distros.rpm_based import rpm, rpm_keys, solver_messages
+from provision.distros.rpm_based import rpm, solver_messages
 from provision.distros.rpm_based.dnf import release_key
-from provision.errors import ProvisionError
 
 # zypper has no option for authorities: it trusts those of the image, and those that are added so.
 # Source: update-ca-certificates(8) of SUSE.
@@ -38,18 +31,11 @@ _DEVEL = re.compile(r"kernel-(?P<flavour>[a-z0-9_]+)-devel")
 _REBUILD = re.compile(r"(?<=\.)[0-9]+$")
 
 
-class Zypper:
+class Zypper(rpm.RpmFamily):
     """The family of zypper; methods as ``Family`` says."""
 
     name: FamilyName = "zypper"
-
-    def headers(self, distro: Distro, kernel: str, architecture: str) -> HeaderQuery:
-        """Return the capabilities that a kernel's headers provide."""
-        return find_headers(distro, kernel, architecture)
-
-    def compiler(self, distro: Distro, cc_version_text: str) -> tuple[Spec, ...]:
-        """Return the packages that may hold a compiler, the preferred one first."""
-        return find_compilers(distro, cc_version_text)
+    words = solver_messages.ZYPPER
 
     def solve(
         self,
@@ -62,17 +48,17 @@ class Zypper:
     ) -> Script:
         """Return what downloads the closure of packages."""
         packages = " ".join(shlex.quote(spec.text) for spec in specs)
-        keys = rpm_keys.key_patterns(distro, release, repositories)
+        keys = rpm.key_patterns(distro, release, repositories)
         origins = rpm.bases(repositories) if repositories else _URLS
         text = "\n".join(
             [
                 _prelude(repositories),
-                _once(f"{rpm_keys.trusted_keys(keys)}run refresh"),
+                _once(f"{rpm.trusted_keys(keys)}run refresh"),
                 _DOWNLOAD.replace("@specs@", packages),
                 # While the signatures are checked: both take a processor each.
                 rpm.sums(),
                 f"{{\n{origins}}} &\nlocating=$!",
-                rpm_keys.key_check(keys),
+                rpm.key_check(keys),
                 *([rpm.config_copy(config)] if config else []),
                 'wait "$locating"',
                 rpm.listing(),
@@ -85,27 +71,11 @@ class Zypper:
             downloaded=rpm.DOWNLOADED,
         )
 
-    def parse(self, output: bytes) -> tuple[Package, ...]:
-        """Return the closure that a script wrote."""
-        return rpm.parse(output)
-
-    def installed(self, output: bytes) -> Mapping[str, str]:
-        """Return the versions of the base image's own packages by name."""
-        return rpm.installed(output)
-
-    def holds_headers(self, name: str) -> bool:
-        """Return whether a package holds headers of the kernel."""
-        return rpm.holds_headers(name)
-
-    def explain(self, failure: Failure) -> ProvisionError:
-        """Return what to say about a script that failed."""
-        return solver_messages.explain(failure, solver_messages.ZYPPER)
-
     def kernels(
         self, distro: Distro, release: Release, repositories: tuple[Repository, ...]
     ) -> Script:
         """Return what lists the kernels whose headers the repositories have."""
-        keys = rpm_keys.trusted_keys(rpm_keys.key_patterns(distro, release, repositories))
+        keys = rpm.trusted_keys(rpm.key_patterns(distro, release, repositories))
         query = "run --xmlout search --details --type package 'kernel-*-devel' > closure"
         text = f"{_prelude(repositories)}\n{keys}run refresh\n{query}"
         return Script(text, files=rpm.repository_files(repositories), folder=None)

@@ -13,9 +13,8 @@ from provision.build.request import DriverRequest, choose_distro
 from provision.build.versions import Followed, follow
 from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, version_matches
-from provision.distros import distro_named, source_names
+from provision.distros import distro_named, source_names, uses_archive
 from provision.distros.debian import ArchiveIndex
-from provision.distros.debian.distro_archive import uses_archive
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError
 from provision.fleet.matrix.cells import Offer, Offers, Planned, Selection

@@ -31,7 +31,7 @@ from provision.errors import ProvisionError
 from provision.fetch import get_small
 from provision.files import write_atomic
 from provision.run import run
-from provision.sources.upstream import formats, indexes
+from provision.sources.upstream import formats
 from provision.sources.upstream.formats import Release
 
 log = logging.getLogger(__name__)
@@ -174,14 +174,14 @@ def _read(source: UpstreamSource, url: str, machine: str) -> tuple[Release, ...]
         case GitTags():
             return _git_tags(source, url)
         case HttpIndex():
-            return indexes.http_index(_page(url), url=url, pattern=source.pattern)
+            return formats.http_index(_page(url), url=url, pattern=source.pattern)
         case PackageIndex():
             return _package_index(source, url)
 
 
 def _redistributables(source: Redistributables, url: str, machine: str) -> tuple[Release, ...]:
     """Return all versions, with the details of the newest."""
-    found = formats.newest_first(indexes.http_index(_page(url), url=url, pattern=_REDISTRIB))
+    found = formats.newest_first(formats.http_index(_page(url), url=url, pattern=_REDISTRIB))
     if not found:
         return ()
     newest = f"{url}redistrib_{found[0].version}.json"
@@ -209,12 +209,12 @@ def _git_tags(source: GitTags, url: str) -> tuple[Release, ...]:
 def _package_index(source: PackageIndex, url: str) -> tuple[Release, ...]:
     if source.kind == "deb-index":
         content = get_small(url, limit=_MAX_INDEX, patient=False)
-        return indexes.deb_index(content, url=url, package=source.package)
+        return formats.deb_index(content, url=url, package=source.package)
     base = url.rstrip("/")
     description = f"{base}/repodata/repomd.xml"
-    packages = f"{base}/{indexes.primary_of(_page(description), url=description)}"
+    packages = f"{base}/{formats.primary_of(_page(description), url=description)}"
     content = get_small(packages, limit=_MAX_INDEX, patient=False)
-    return indexes.rpm_index(content, url=packages, package=source.package)
+    return formats.rpm_index(content, url=packages, package=source.package)
 
 
 def _page(url: str) -> bytes:

@@ -1,4 +1,4 @@
-"""What the archive of a distro has, by apt's word.
+"""What the archive of a distro has, by apt's word, and which kernels' headers are in it.
 
 A question is a list of words: names of packages, and beginnings of names (``linux-headers-*``). apt
 answers it with ``madison``, which says where each version is, and ``show``, which says the rest.
@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import re
 import shlex
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from provision.distros.debian.relations import VersionKey, is_version, version_key
+from provision.distros.debian.relations import VersionKey, is_version, parse_depends, version_key
 from provision.distros.debian.suites import SuiteAddress
-from provision.errors import ProvisionError
+from provision.distros.distro import Distro
+from provision.distros.known import release_of
+from provision.errors import NotFoundError, ProvisionError
 from provision.pin import DistroPin
 
 # name | version | URI suite/component architecture Packages
@@ -181,3 +184,104 @@ def _package(fields: dict[str, str], place: re.Match[str], uri: str) -> IndexedP
 def _key(package: IndexedPackage) -> tuple[bool, VersionKey]:
     """Return the place of a package among others of its name."""
     return not package.suite.endswith(_BACKPORTS), version_key(package.version)
+
+
+HEADERS = "linux-headers-"
+# 6.1.0-47-cloud-amd64, 6.12.117+deb13-amd64, 6.1.0-0.deb11.5-amd64: version, then flavour.
+# Of the characters that a version may have, so that it can be sorted as one.
+_RELEASE = re.compile(
+    r"(?P<version>[0-9][A-Za-z0-9.+~]*(?:-[0-9][A-Za-z0-9.+~]*)?)-(?P<flavour>[a-z][A-Za-z0-9.+~-]*)"
+)
+
+
+def kernels_of(
+    packages: Iterable[IndexedPackage], distro: Distro, *, like: str | None = None
+) -> list[str]:
+    """Return the kernels whose headers are among packages, the newest first.
+
+    Args:
+        like: A kernel; only those of its flavour (``amd64``, ``cloud-amd64``, ``rt-amd64``) are
+            listed. Without it, or if it has no flavour: the plain ones.
+    """
+    example = _RELEASE.fullmatch(like) if like else None
+    plain = re.compile(distro.headers[0].kernels)
+    kernels = set()
+    for package in packages:
+        match = _RELEASE.fullmatch(package.name.removeprefix(HEADERS))
+        if match is None or not _is_real(package, match["version"]):
+            continue
+        if match["flavour"] == example["flavour"] if example else plain.fullmatch(match[0]):
+            kernels.add(match[0])
+    return sorted(kernels, key=version_key, reverse=True)
+
+
+def _is_real(package: IndexedPackage, version: str) -> bool:
+    """Return whether a package holds headers itself.
+
+    A package such as ``linux-headers-6.12-amd64`` is empty and depends on the real one.
+    """
+    shared = re.compile(rf"linux-(?:[a-z0-9.-]+-)?headers-{re.escape(version)}(?:-common.*)?")
+    return any(
+        shared.fullmatch(alternative.name)
+        for group in parse_depends(package.depends)
+        for alternative in group
+    )
+
+
+_NEIGHBOURS = 2
+
+
+def superseded(distro: Distro) -> str:
+    """Return how to get at packages that an archive has dropped."""
+    where = " ".join(
+        f"That is {archive.name} ({archive.url}): {archive.hint}" for archive in distro.archives
+    )
+    return (
+        "Headers may come later than their kernel: try again then ('provision apply' and its timer"
+        " do). If the distro has dropped them, boot a kernel that is packaged (--kernel builds for"
+        f" it), or take them from where superseded packages stay. {where}"
+    ).rstrip()
+
+
+def require_headers(index: ArchiveIndex, kernel: str) -> None:
+    """Refuse a kernel whose headers are not packaged, before an engine starts any work."""
+    if index.package(f"{HEADERS}{kernel}") is None:
+        raise _no_headers(index, kernel)
+
+
+def packaged_kernels(index: ArchiveIndex, *, like: str | None = None) -> list[str]:
+    """Return the kernels whose headers an archive has, the newest first; as ``kernels_of``."""
+    distro, _ = release_of(index.distro)
+    return kernels_of(index.packages_matching(HEADERS), distro, like=like)
+
+
+def _no_headers(index: ArchiveIndex, kernel: str) -> NotFoundError:
+    distro, _ = release_of(index.distro)
+    nearest = _nearest(kernel, packaged_kernels(index, like=kernel) or packaged_kernels(index))
+    looked = [f"looked for {HEADERS}{kernel} ({index.architecture}) in:"]
+    return NotFoundError(
+        f"No headers are packaged for the kernel {kernel} on {index.distro.id}"
+        f" {index.distro.version}.",
+        resolution=superseded(distro),
+        details="\n".join(
+            [
+                *looked,
+                *(f"  {place}" for place in index.addresses),
+                "nearest kernels that are packaged there:",
+                *(f"  {name}" for name in nearest or ["none"]),
+            ]
+        ),
+    )
+
+
+def _nearest(kernel: str, kernels: list[str]) -> list[str]:
+    """Return the newest kernels, and those just above and below another, the newest first."""
+    try:
+        position = bisect_left(
+            sorted(kernels, key=version_key), version_key(kernel), key=version_key
+        )
+    except ValueError:
+        return kernels[:_NEIGHBOURS]
+    at = len(kernels) - position
+    around = kernels[max(0, at - _NEIGHBOURS) : at + _NEIGHBOURS]
+    return list(dict.fromkeys([*kernels[:1], *around]))
