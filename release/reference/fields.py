@@ -17,30 +17,32 @@ from pydantic_core import PydanticUndefined
 
 from provision.catalogue.fields import Installed, InstalledFeature, KernelRange, Patch, PciMatch
 from provision.catalogue.recipe import Flavour
-from provision.catalogue.releases import ArchiveRelease, GitRelease, RunfileRelease
 from provision.catalogue.source_models import (
+    ArchiveRelease,
     Build,
     DebSource,
+    GitRelease,
+    RunfileRelease,
     RunfileReleases,
     UserFile,
 )
 from provision.catalogue.upstream import BranchFacts, Upstream
 from provision.config import (
+    ArchiveConfig,
     CdiConfig,
     Config,
     DriverConfig,
+    EngineConfig,
     KubernetesConfig,
     MetricsConfig,
-    PolicyConfig,
-)
-from provision.config.build_settings import (
-    ArchiveConfig,
-    EngineConfig,
     NetworkConfig,
+    PolicyConfig,
+    RegistryConfig,
     RepositoryConfig,
+    SigningConfig,
     TreeConfig,
+    TrustConfig,
 )
-from provision.config.trust import RegistryConfig, SigningConfig, TrustConfig
 from provision.manifest import (
     Container,
     ContainerFeature,

@@ -19,15 +19,17 @@ from provision.catalogue.folders import (
     load_entry,
 )
 from provision.catalogue.recipe import Flavour, Recipe, Variant
-from provision.catalogue.releases import ArchiveRelease, GitRelease, RunfileRelease
 from provision.catalogue.source_models import (
     GIT_TOOLS,
+    ArchiveRelease,
     ArchiveReleases,
     Build,
     DebSource,
     DkmsSource,
+    GitRelease,
     GitReleases,
     RecipeSource,
+    RunfileRelease,
     RunfileReleases,
     Source,
     UserFile,

@@ -14,7 +14,7 @@ from pydantic import Field, StringConstraints, TypeAdapter, ValidationError, mod
 
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
-from provision.config.trust import RegistryAddress
+from provision.config import RegistryAddress
 from provision.distros import find_distro
 from provision.documents import Frozen, how_to_correct, load_toml
 from provision.engine.docker_api import Engine

@@ -9,8 +9,11 @@ import hashlib
 import json
 import re
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
+    BeforeValidator,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -19,68 +22,215 @@ from pydantic import (
 )
 
 from provision.documents import Frozen
-from provision.pin.identifiers import (
-    AbsolutePath,
-    Architecture,
-    Commit,
-    ImageDigest,
-    ImageName,
-    KernelRelease,
-    Location,
-    Name,
-    PackageName,
-    PackageVersion,
-    Sha256,
-    Url,
-    Version,
-    is_address,
-)
-from provision.pin.sources import (
-    ArchiveSource,
-    GitCommit,
-    GitSource,
-    GitSubmodule,
-    PackageSource,
-    RunfileSource,
-    Source,
-    SourcePin,
-)
+from provision.errors import redact
 
-__all__ = [
-    "PIN_LABEL",
-    "AbsolutePath",
-    "Architecture",
-    "ArchiveSource",
-    "BasePin",
-    "ClosurePackage",
-    "Commit",
-    "Digested",
-    "DistroPin",
-    "DriverPin",
-    "FilePin",
-    "GitCommit",
-    "GitSource",
-    "GitSubmodule",
-    "ImageDigest",
-    "ImageName",
-    "KernelPin",
-    "KernelRelease",
-    "Location",
-    "Name",
-    "PackageName",
-    "PackagePin",
-    "PackageSource",
-    "PackageVersion",
-    "Pin",
-    "RunfileSource",
-    "Sha256",
-    "Source",
-    "SourcePin",
-    "TreePin",
-    "Url",
-    "Version",
-    "is_address",
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+ImageDigest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
+# On a host or in a container.
+AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00\n]*$")]
+# Goes into file names, image tags and RUN lines: no blanks, quotes or slashes.
+KernelRelease = Annotated[
+    str, StringConstraints(pattern=r"^[0-9][A-Za-z0-9._+~-]*$", max_length=64)
 ]
+Version = Annotated[
+    str, StringConstraints(pattern=r"^[0-9A-Za-z][A-Za-z0-9.+~_-]*$", max_length=64)
+]
+# As uname -m prints it.
+Architecture = Literal["x86_64", "aarch64", "ppc64le", "s390x", "riscv64"]
+# Debian policy 5.6.12, and epoch:version-release of RPM; the epoch's colon included.
+PackageVersion = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z][A-Za-z0-9.+:~^_-]*$")]
+PackageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9+._-]+$")]
+
+
+_URL = r"^https?://[^\s\"'\\$`]+$"
+
+
+def _address(text: object) -> object:
+    if not isinstance(text, str):
+        return text
+    if not re.search(_URL, text):
+        raise ValueError(
+            f"'{redact(text)}' is no address such as https://vendor.example/file: it begins with"
+            " http:// or https://, and has no blanks, quotes, '\\', '$' or '`'"
+        )
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ValueError(f"'{redact(text)}' is no address: {error}") from error
+    if not host or port == 0:
+        raise ValueError(f"'{redact(text)}' names no host such as https://vendor.example/file")
+    return text
+
+
+def is_address(text: str) -> bool:
+    """Return whether a text is what ``Url`` takes; package managers know other schemes too."""
+    try:
+        return _address(text) == text
+    except ValueError:
+        return False
+
+
+# Goes into a RUN line: nothing that a shell reads.
+Url = Annotated[str, StringConstraints(pattern=_URL), BeforeValidator(_address)]
+Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+# Name and tag, as a Dockerfile's FROM takes it.
+ImageName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9._/:-]*$")]
+
+
+def _inside(path: str) -> str:
+    if any(part in {"", ".", ".."} for part in path.split("/")):
+        raise ValueError(f"'{path}' is no path below a folder")
+    return path
+
+
+# Below a repository's folder.
+Location = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9+~^:%@=,._/-]*$"),
+    AfterValidator(_inside),
+]
+
+
+class SourcePin(Frozen):
+    """Members of every kind of source."""
+
+    @property
+    def text(self) -> str:
+        """A description for people."""
+        raise NotImplementedError
+
+    @property
+    def file(self) -> str | None:
+        """Sha256 of its file in the build context; None if it has no such file."""
+        return None
+
+    @property
+    def address(self) -> str | None:
+        """Address of its file; None if the Pin does not hold it."""
+        return None
+
+
+class PackageSource(SourcePin):
+    """A package that is unpacked, not installed: the driver's source or user space."""
+
+    kind: Literal["deb"] = "deb"
+    name: PackageName
+    version: PackageVersion
+    sha256: Sha256
+
+    @property
+    def text(self) -> str:
+        """Its name and version."""
+        return f"{self.name} {self.version}"
+
+    @property
+    def file(self) -> str | None:
+        """Sha256 of the package."""
+        return self.sha256
+
+
+class _Download(SourcePin):
+    """A file that the driver's vendor publishes at an address."""
+
+    url: Url
+    sha256: Sha256
+
+    @property
+    def text(self) -> str:
+        """Its address and checksum."""
+        return f"{self.url} sha256:{self.sha256}"
+
+    @property
+    def file(self) -> str | None:
+        """Sha256 of the file."""
+        return self.sha256
+
+    @property
+    def address(self) -> str | None:
+        """The vendor's address of it."""
+        return self.url
+
+
+class ArchiveSource(_Download):
+    """A tarball or zip file from the driver's vendor."""
+
+    kind: Literal["archive"] = "archive"
+    strip: int = Field(default=1, ge=0)
+
+
+class GitCommit(Frozen):
+    """A commit of a repository; ``sha256`` is that of ``git archive --format=tar COMMIT``."""
+
+    url: Url
+    commit: Commit
+    sha256: Sha256
+
+    @property
+    def file_name(self) -> str:
+        """Name of the file that has its objects, in a package store and in a build context."""
+        text = f"{self.commit} {self.sha256}"
+        return f"{hashlib.sha256(text.encode()).hexdigest()}.tar"
+
+
+class GitSubmodule(GitCommit):
+    """A commit of another repository, and the folder of the source that it fills."""
+
+    path: Location
+
+
+class GitSource(SourcePin):
+    """A git commit with the submodules that the build needs.
+
+    Attributes:
+        sha256: Of ``git archive --format=tar COMMIT``, without submodules.
+    """
+
+    kind: Literal["git"] = "git"
+    url: Url
+    commit: Commit
+    sha256: Sha256
+    submodules: tuple[GitSubmodule, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """Its repository and commit."""
+        return f"{self.url} {self.commit}"
+
+    @property
+    def commits(self) -> tuple[GitCommit, ...]:
+        """All commits to fetch: the source's, then its submodules'."""
+        own = GitCommit(url=self.url, commit=self.commit, sha256=self.sha256)
+        return (own, *self.submodules)
+
+    @model_serializer(mode="wrap")
+    def _without_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
+        # A Pin without submodules keeps the digest that it had before they were known.
+        data: dict[str, object] = handler(self)
+        if not self.submodules:
+            del data["submodules"]
+        return data
+
+
+class RunfileSource(_Download):
+    """A self-extracting file (``.run``) of NVIDIA's, which is unpacked and never run.
+
+    Attributes:
+        leave_out: Types of files that go into no container, by their names in its list of files.
+    """
+
+    kind: Literal["runfile"] = "runfile"
+    version: Version
+    architecture: Architecture
+    layout: Literal[1] = 1
+    leave_out: tuple[Annotated[str, StringConstraints(pattern=r"^[A-Z0-9_]+$")], ...] = ()
+
+
+Source = Annotated[
+    PackageSource | ArchiveSource | GitSource | RunfileSource, Field(discriminator="kind")
+]
+
 
 # Label of an artifact image: its Pin, as canonical JSON.
 PIN_LABEL = "provision.pin"

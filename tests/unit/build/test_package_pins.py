@@ -22,8 +22,7 @@ from provision.build.request import BuildSettings
 from provision.build.resolve import resolve_pin
 from provision.build.solve import SolveRequest
 from provision.build.workspace import Settings
-from provision.config import ArchiveConfig
-from provision.config.build_settings import DistroConfig
+from provision.config import ArchiveConfig, DistroConfig
 from provision.distros import find_distro
 from provision.engine.docker_api import Engine, Image
 from provision.errors import NotFoundError, ProvisionError

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from provision.config import Config
-from provision.config.trust import TrustConfig
+from provision.config import Config, TrustConfig
 from provision.engine.docker_api import Engine
 from provision.errors import ProvisionError
 from provision.fetch import UnreachableError

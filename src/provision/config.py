@@ -1,0 +1,607 @@
+"""``/etc/provision/provision.toml``: what this host should have, and with what it is built.
+
+Every key is optional; a host without the file gets the defaults.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time
+from pathlib import Path, PurePath
+from typing import Annotated, ClassVar, Literal, Self
+from urllib.parse import unquote, urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
+
+from provision.documents import Frozen, load_toml
+from provision.files import in_root
+from provision.pin import AbsolutePath, Name, Sha256, Url, Version
+
+
+def _address(text: str) -> str:
+    # Says what is wrong with the port or with an IPv6 address.
+    if urlsplit(text).port == 0:
+        raise ValueError("0 is not a port")
+    return text
+
+
+EngineAddress = Annotated[
+    str,
+    StringConstraints(pattern=r"^(unix|tcp|https?|ssh)://[^\s]+$"),
+    AfterValidator(_address),
+]
+ProxyAddress = Annotated[
+    str, StringConstraints(pattern=r"^https?://[^\s/]+/?$"), AfterValidator(_address)
+]
+# A name of an image, with its digest or without.
+BaseImage = Annotated[
+    str,
+    StringConstraints(pattern=r"^[a-z0-9][A-Za-z0-9._/:-]*(@sha256:[0-9a-f]{64})?$"),
+]
+Toolchain = Annotated[str, StringConstraints(pattern=r"^(image|[a-z0-9._-]+:[A-Za-z0-9._-]+)$")]
+
+
+class EngineConfig(Frozen):
+    """The container engine that builds.
+
+    Attributes:
+        host: Address of the engine's socket. Without it: ``DOCKER_HOST``, or the usual sockets.
+        network: Network of the containers that download, as ``docker run --network`` takes it.
+            Drivers are built without a network. Without it: the engine's default.
+        jobs: Number of compilers that run in parallel. Without it: one for each processor.
+    """
+
+    host: EngineAddress | None = None
+    network: str | None = None
+    jobs: int | None = Field(default=None, ge=1)
+
+
+class NetworkConfig(Frozen):
+    """How this host reaches servers: in units, in a shell and in the containers of builds.
+
+    Authorities are not set here: those of the system count, in containers too. The container engine
+    pulls base images by its own settings.
+
+    Attributes:
+        proxy: Address of the proxy for ``http`` and ``https``, with user and password if it needs
+            them. It takes precedence over the variables of a shell, which units do not have. A
+            proxy on this machine's loopback is reached from containers only with ``[engine] network
+            = "host"``. Without it: ``https_proxy``, ``http_proxy`` and ``no_proxy``.
+        no_proxy: Hosts and domains that are reached directly, as in the variable ``no_proxy``.
+            Without it: none.
+    """
+
+    proxy: ProxyAddress | None = None
+    no_proxy: tuple[Annotated[str, StringConstraints(pattern=r"^[^\s,]+$")], ...] = ()
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables by which programs learn of the proxy; empty without one."""
+        if self.proxy is None:
+            return {}
+        return {
+            "http_proxy": self.proxy,
+            "https_proxy": self.proxy,
+            "no_proxy": ",".join(self.no_proxy),
+        }
+
+    @model_validator(mode="after")
+    def _has_proxy(self) -> Self:
+        if self.no_proxy and self.proxy is None:
+            raise ValueError("no_proxy has no effect without proxy")
+        return self
+
+
+class ArchiveConfig(Frozen):
+    """Where a distro's packages come from, when not from the machine's own configuration.
+
+    Attributes:
+        mirror: Address of the archive, ``http`` or ``https``. Without it: the machine's own apt
+            configuration.
+        security_mirror: Address of its security updates. Without it, if ``mirror`` is set: for
+            Ubuntu the same address, because its mirrors have that suite too; for Debian no security
+            updates, with a warning. Else the machine's own apt configuration.
+        keyring: File with the keys that sign its index, binary or armored. Without it: the distro's
+            own keyring.
+        backports: Whether the release's backports are read too, for kernels such as
+            6.12.9+bpo-amd64. As with apt, their other packages are used only if no other suite has
+            them. Without it: they are read if the machine's own apt configuration names them.
+        snapshot: Whether the mirror keeps an old state on purpose. Its index is then accepted
+            although it has expired or is older than the last one. Without it: ``false``; in the
+            machine's own apt configuration, ``Check-Valid-Until: no`` has the same effect.
+        sha256: For Container-Optimized OS: checksums of its files, ``{
+            "BUILD_ID/kernel-headers.tgz" = "…" }``. A file with a checksum may come from any
+            mirror. Without it: the ``.md5`` file beside each file is used, and the mirror must
+            begin with ``https://``.
+    """
+
+    mirror: Url | None = None
+    security_mirror: Url | None = None
+    keyring: str | None = None
+    backports: bool = False
+    snapshot: bool = False
+    sha256: dict[str, Sha256] = Field(default_factory=dict)
+
+
+class RepositoryConfig(Frozen):
+    """A repository of packages that is used instead of those that a base image names.
+
+    Attributes:
+        id: A word that names the repository in messages and Pins.
+        urls: Its addresses, which are mirrors of each other.
+        keys: Files with the keys that sign its packages, as absolute paths, in ASCII armour.
+            Without it: the distro's own keys in the base image.
+        version: The release that it serves, such as ``"9"``; ``"9.4"`` is one of 9. Without it:
+            every release.
+        signed: Whether its index must be signed too (``repomd.xml.asc``), with one of ``keys``.
+            Without it: ``true`` for openSUSE and SLES, ``false`` for the others, like their own
+            repositories.
+    """
+
+    id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    urls: tuple[Url, ...] = Field(min_length=1)
+    keys: tuple[AbsolutePath, ...] = ()
+    version: str | None = None
+    signed: bool | None = None
+
+    @model_validator(mode="after")
+    def _has_keys(self) -> Self:
+        if self.signed and not self.keys:
+            raise ValueError('signed = true takes the keys that sign the index: keys = ["/path"]')
+        return self
+
+
+class DistroConfig(Frozen):
+    """Settings of one distro, such as ``[distros.debian]``.
+
+    Attributes:
+        repositories: Repositories of packages, for the distros of dnf and zypper. Without it: those
+            that the base image names.
+        archive: The archive of packages, for the distros of apt.
+        base_images: Base image by version: ``{ "12" = "debian:bookworm@sha256:…" }``; the digest
+            is optional.
+    """
+
+    archive: ArchiveConfig = ArchiveConfig()
+    repositories: tuple[RepositoryConfig, ...] = ()
+    base_images: dict[str, BaseImage] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _has_each_repository_once(self) -> Self:
+        seen: dict[str, set[str | None]] = {}
+        for one in self.repositories:
+            others = seen.setdefault(one.id, set())
+            if others and (one.version is None or others & {None, one.version}):
+                raise ValueError(
+                    f"two repositories have the id '{one.id}': mirrors of one repository are all"
+                    " in its 'urls', and others take an id of their own"
+                )
+            others.add(one.version)
+        return self
+
+
+class TreeConfig(Frozen):
+    """A kernel tree, such as ``[[trees]]``: for kernels whose headers no distro packages.
+
+    In paths, ``{kernel}`` stands for the kernel's release.
+
+    Attributes:
+        kernels: The releases that the tree serves, as a shell pattern: ``"6.6.74-*"``.
+        kind: ``"source"``: the kernel's source, which the build configures and prepares;
+            ``"prepared"``: the files that the kernel's own build left for external modules;
+            ``"image"``: the same files in the base image, at ``/usr/lib/modules/KERNEL/build``.
+        url: Address of the tar file; it needs ``sha256``. Without it: ``path`` says where the tree
+            is.
+        sha256: Checksum of the file at ``url``.
+        path: The tar file on this host, or the folder of a prepared tree. If it lies below
+            ``/usr``, the slot that boots next is searched too. Without it: ``url`` says where the
+            tree is.
+        config: The kernel's configuration, plain or gzip. Without it: ``/proc/config.gz`` for the
+            kernel that runs, else ``/boot/config-KERNEL``; a prepared tree has its own.
+        symvers: The kernel's ``Module.symvers``, plain or gzip. Without it:
+            ``/boot/symvers-KERNEL.gz``, if it is there; a prepared tree has its own.
+        toolchain: The distro whose compiler builds, such as ``"debian:12"``; ``"image"``: the base
+            image has everything.
+    """
+
+    kernels: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._+~*?\[\]-]+$")]
+    kind: Literal["source", "prepared", "image"] = "source"
+    url: Url | None = None
+    sha256: Sha256 | None = None
+    path: AbsolutePath | None = None
+    config: AbsolutePath | None = None
+    symvers: AbsolutePath | None = None
+    toolchain: Toolchain = "debian:12"
+
+    @model_validator(mode="after")
+    def _has_one_origin(self) -> Self:
+        if self.kind == "image":
+            if self.url or self.path or self.config or self.symvers:
+                raise ValueError(
+                    "a tree in the base image has neither url, path, config nor symvers"
+                )
+            if self.toolchain != "image":
+                raise ValueError("what is built in the base image's tree takes toolchain = 'image'")
+            return self
+        if (self.url is None) == (self.path is None):
+            raise ValueError("give either url, with sha256, or path")
+        if (self.url is None) != (self.sha256 is None):
+            raise ValueError("url and sha256 belong together")
+        return self
+
+
+_SCHEME = "pkcs11:"
+_PIN = "pin-value"
+_PIN_SOURCE = "pin-source"
+
+
+def _has_no_pin(address: str) -> str:
+    # Decoded and in one case: readers of such addresses differ in what they take for the word.
+    if address.startswith(_SCHEME) and _PIN in unquote(address).lower():
+        raise ValueError(
+            "has the token's PIN in it, which any user could then read in the list of processes:"
+            " take 'pin-value' out of it, and name a file that has the PIN ('pin_file')"
+        )
+    return address
+
+
+KeyAddress = Annotated[
+    str,
+    StringConstraints(pattern=r"^(/[^\x00\n]*|pkcs11:[^\s]+)$"),
+    AfterValidator(_has_no_pin),
+]
+
+
+class KeyConfig(Frozen):
+    """A private key.
+
+    Attributes:
+        key: File of the private key, or a PKCS#11 URI without ``pin-value``. Without it: modules
+            are not signed.
+        pin_file: File with the key's passphrase or the token's PIN in its first line. Without it:
+            the URI's ``pin-source=file:/path``, else ``KBUILD_SIGN_PIN`` of the environment.
+    """
+
+    key: KeyAddress | None = None
+    pin_file: AbsolutePath | None = None
+
+    @model_validator(mode="after")
+    def _has_one_pin(self) -> Self:
+        source = self._pin_source()
+        if source is not None and not source.startswith("/"):
+            raise ValueError("'pin-source' in 'key' names no file: write it as file:/path")
+        if source is not None and self.pin_file is not None:
+            raise ValueError("'pin_file' and 'pin-source' in 'key' both name the file of the PIN")
+        return self
+
+    @property
+    def token_uri(self) -> str | None:
+        """The URI of a key in a token, without where its PIN is; None: the key is in a file."""
+        if self.key is None or not self.key.startswith(_SCHEME):
+            return None
+        address, _, _ = self.key.partition("?")
+        kept = [word for word in self._query() if not word.startswith(f"{_PIN_SOURCE}=")]
+        return "?".join([address, "&".join(kept)]) if kept else address
+
+    @property
+    def pin_path(self) -> str | None:
+        """The file with the passphrase or PIN; None: none is named."""
+        return self.pin_file or self._pin_source()
+
+    def _query(self) -> list[str]:
+        is_token = self.key is not None and self.key.startswith(_SCHEME)
+        query = str(self.key).partition("?")[2] if is_token else ""
+        return [word for word in query.split("&") if word]
+
+    def _pin_source(self) -> str | None:
+        """Return the file that the URI names: an absolute path, or a ``file:`` URI (RFC 7512)."""
+        for word in self._query():
+            name, _, value = word.partition("=")
+            if name == _PIN_SOURCE:
+                source = unquote(value)
+                parts = urlsplit(source)
+                return unquote(parts.path) if parts.scheme == "file" else source
+        return None
+
+
+class SigningConfig(KeyConfig):
+    """The key that kernel modules are signed with; without one they are not signed.
+
+    Attributes:
+        certificate: File of the key's certificate, in PEM or DER; it needs ``key``.
+        hash: ``"sha256"``, ``"sha384"`` or ``"sha512"``.
+    """
+
+    certificate: AbsolutePath | None = None
+    hash: Literal["sha256", "sha384", "sha512"] = "sha256"
+
+    @model_validator(mode="after")
+    def _has_both(self) -> Self:
+        if (self.key is None) != (self.certificate is None):
+            raise ValueError("'key' and 'certificate' go together")
+        return self
+
+
+def _with_host(address: str) -> str:
+    host = address.partition("/")[0]
+    if "." not in host and ":" not in host:
+        raise ValueError(
+            f"'{host}' is no registry's host: that has a '.' or a port, such as {host}:5000"
+        )
+    return address
+
+
+# https://github.com/opencontainers/distribution-spec/blob/v1.1.0/spec.md#pulling-manifests
+RegistryAddress = Annotated[
+    str,
+    StringConstraints(pattern=r"^[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*$"),
+    AfterValidator(_with_host),
+]
+
+
+class RegistryConfig(Frozen):
+    """Where artifact images are pulled from before they are built.
+
+    Attributes:
+        address: ``host[:port][/prefix]``: the host pulls the image
+            ``ADDRESS/DRIVER:VERSION-FLAVOUR-KERNEL.DISTRO`` instead of building it. Without it: it
+            pulls nothing.
+        mirrors: Addresses with the same images and signatures, which the host queries first.
+            Without it: none.
+        folders: Folders on the host with bundles ([how](../how-to/air-gap.md)), which it searches
+            before any registry. Without it: none.
+        push: Whether the host pushes what it builds to ``address``. A failed push is reported and
+            changes nothing on the host.
+        sign_key: The private key with which pushes and ``provision registry sign`` sign: a file, or
+            a PKCS#11 URI without a PIN. Without it: pushed images are not signed.
+        sign_password_file: File whose first line is that key's password or PIN. Without it: the key
+            has none.
+        ca: File with the certificate authorities of the registry's certificate. Without it: those
+            of the system.
+        plain_http: Whether the registry is reached without TLS. A registry on this machine
+            (``localhost``, ``127.…``) always is, unless ``ca`` is set.
+        auth_file: File with credentials, in the format of Docker and podman. Without it: the files
+            of root's ``docker login`` and ``podman login``.
+    """
+
+    address: RegistryAddress | None = None
+    mirrors: tuple[RegistryAddress, ...] = ()
+    folders: tuple[AbsolutePath, ...] = ()
+    push: bool = False
+    sign_key: KeyAddress | None = None
+    sign_password_file: AbsolutePath | None = None
+    ca: AbsolutePath | None = None
+    plain_http: bool = False
+    auth_file: AbsolutePath | None = None
+
+    @model_validator(mode="after")
+    def _need_each_other(self) -> Self:
+        if self.address is None and (self.push or self.mirrors):
+            raise ValueError("'push' and 'mirrors' need an 'address'")
+        return self
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """What is asked, in this order."""
+        return (*self.mirrors, self.address) if self.address else ()
+
+
+class TrustRule(Frozen):
+    """Whose signatures count.
+
+    Attributes:
+        keys: Folder of public keys (``*.pub``, ``*.pem``), or one file. One of the keys must have
+            signed an image. Without it, if ``address`` is set: an error, and nothing is pulled.
+        insecure: Whether the host installs unsigned images. Everyone who may push then decides what
+            the kernel loads; ``status`` and ``doctor`` say so. The key of ``[signing]`` does not
+            sign the modules of such images, so a kernel that requires signatures refuses them.
+        not_before: A day, such as ``2026-11-01``. Signatures from before it (UTC) are refused; for
+            fresh hosts, which have no earlier image to compare with. Without it: no such day.
+    """
+
+    keys: AbsolutePath | None = None
+    insecure: bool = False
+    not_before: date | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if self.insecure and self.keys is not None:
+            raise ValueError("'keys' and 'insecure = true' contradict each other")
+        return self
+
+    @property
+    def oldest(self) -> int:
+        """The least serial that counts, in Unix seconds."""
+        if self.not_before is None:
+            return 0
+        return int(datetime.combine(self.not_before, time(), UTC).timestamp())
+
+
+class TrustConfig(TrustRule):
+    """Whose signatures count, for everything and for parts of it.
+
+    Attributes:
+        registries: Other rules for a registry or a part of it:
+            ``[trust.registries."registry.example:5000/tests"]`` with the three keys above. The
+            longest match applies.
+        drivers: Other rules for a driver: ``[trust.drivers.nvidia]``. They take precedence over
+            those of registries.
+    """
+
+    registries: dict[RegistryAddress, TrustRule] = Field(default_factory=dict)
+    drivers: dict[Name, TrustRule] = Field(default_factory=dict)
+
+    def rule(self, repository: str, driver: str) -> TrustRule:
+        """Return what counts for a driver of a repository, given with its registry."""
+        if driver in self.drivers:
+            return self.drivers[driver]
+        fitting = [a for a in self.registries if f"{repository}/".startswith(f"{a}/")]
+        return self.registries[max(fitting, key=len)] if fitting else self
+
+
+PATH = Path("etc/provision/provision.toml")
+
+KernelDistro = Annotated[str, StringConstraints(pattern=r"^[a-z0-9._-]+:[A-Za-z0-9._-]+$")]
+
+
+def _parameter(value: object) -> object:
+    if isinstance(value, bool):
+        return "Y" if value else "N"
+    return str(value) if isinstance(value, int) else value
+
+
+# What the kernel takes as names: C identifiers; modprobe takes '-' for '_' in a module's.
+ModuleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]*$")]
+ParameterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+# https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/: with a prefix, because
+# those without one belong to the cluster's users.
+LabelName = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^[a-z0-9][a-z0-9.-]{0,252}/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
+    ),
+]
+# Source: https://docs.kernel.org/admin-guide/kernel-parameters.html: values end at a blank.
+# Booleans are Y and N there.
+Parameter = Annotated[
+    str,
+    StringConstraints(pattern=r"^[^\s\"]*$"),
+    BeforeValidator(_parameter),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "pattern": r"^[^\s\"]*$"},
+                {"type": "integer"},
+                {"type": "boolean"},
+            ]
+        }
+    ),
+]
+
+
+class DriverConfig(Frozen):
+    """One driver that the host should have, such as ``[drivers.nvidia]``.
+
+    Attributes:
+        version: A kind of branch (``"production"``, ``"lts"``, ``"new-feature"``), for the newest
+            version in branches that the vendor supports; a branch (``"580"``, ``"0.12"``), for its
+            newest version that suits the kernel; one version (``"0.12.7"``); or ``"latest"``. A
+            driver whose branches have no kinds has its newest version for ``"production"``.
+        flavour: One of the driver's flavours. Without it: its default.
+        options: Parameters of its modules: ``{ MODULE = { NAME = VALUE } }``, where VALUE is text,
+            a number or a boolean. They take effect at the next load after ``provision apply`` and
+            change no artifact. Without it: none.
+    """
+
+    version: Version = "production"
+    flavour: Name | None = None
+    options: dict[ModuleName, dict[ParameterName, Parameter]] = Field(default_factory=dict)
+
+
+class PolicyConfig(Frozen):
+    """What may be done without asking.
+
+    Attributes:
+        unload: ``"idle"`` unloads modules that are not in use when newer ones are ready;
+            ``"never"`` leaves that to a reboot.
+        prebuild: Whether the host makes artifacts for the kernels that may boot next, before they
+            boot.
+        keep: Number of older artifacts of each kernel that ``gc`` keeps for a rollback.
+        update: ``"timer"`` lets ``provision-repeat.timer`` move ``latest``, branches and kinds of
+            branches forward; with ``"never"`` they stay until an admin moves them.
+        hold_updates: On Flatcar: whether an update of the system waits as long as a driver does not
+            build for its kernel. It takes effect with ``provision units install``
+            ([how](../how-to/coreos.md)).
+        build: What happens if the registry lacks an artifact: ``"fallback"`` builds it here, and
+            ``"never"`` reports it as missing (exit code 3). ``"always"`` builds everything here and
+            does not query the registry.
+    """
+
+    unload: Literal["idle", "never"] = "idle"
+    prebuild: bool = True
+    keep: int = Field(default=1, ge=0)
+    update: Literal["never", "timer"] = "never"
+    hold_updates: bool = False
+    build: Literal["never", "fallback", "always"] = "fallback"
+
+
+class MetricsConfig(Frozen):
+    """Where metrics are written.
+
+    Attributes:
+        textfile: File for the node exporter's textfile collector. Without it: ``provision.prom`` in
+            the exporter's folder (``/var/lib/prometheus/node-exporter``,
+            ``/var/lib/node_exporter/textfile_collector``), if the host has one.
+    """
+
+    textfile: AbsolutePath | None = None
+
+
+class CdiConfig(Frozen):
+    """Specifications of the Container Device Interface, for ``--device`` of engines.
+
+    Attributes:
+        generate: Whether the units write CDI specifications to ``/run/cdi``, at boot and when
+            drivers change ([how](../how-to/configure-an-engine.md#cdi)). It takes effect with
+            ``provision units install``.
+    """
+
+    generate: bool = True
+
+
+class KubernetesConfig(Frozen):
+    """What a node of a cluster says of itself, by Node Feature Discovery.
+
+    Attributes:
+        labels: What its labels begin with: a prefix that is yours, ``/``, and more if you like.
+        gates: Labels that are ``false`` while a driver does not work, and else not there:
+            ``{ LABEL = DRIVER }``. With ``{ "nvidia.com/gpu.deploy.operands" = "nvidia" }``,
+            NVIDIA's GPU Operator leaves the node alone for as long. Without it: none.
+    """
+
+    labels: LabelName = "feature.node.kubernetes.io/provision"
+    gates: dict[LabelName, Name] = Field(default_factory=dict)
+
+
+class Config(Frozen):
+    """A provision.toml.
+
+    Attributes:
+        kernel_distro: ``ID:VERSION`` of the distro that the host's kernels come from, where that is
+            not the one that its os-release names. Without it: the host's own.
+        catalogue: Further folders of driver folders, as absolute paths; a driver in one of them
+            masks one of provision's own. Without it: provision's own only.
+        trees: Kernel trees; of those that are for a kernel, the first counts.
+    """
+
+    described_in: ClassVar[str | None] = "docs/reference/provision-toml.md"
+
+    drivers: dict[Name, DriverConfig] = Field(default_factory=dict)
+    policy: PolicyConfig = PolicyConfig()
+    registry: RegistryConfig = RegistryConfig()
+    trust: TrustConfig = TrustConfig()
+    signing: SigningConfig = SigningConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    cdi: CdiConfig = CdiConfig()
+    kubernetes: KubernetesConfig = KubernetesConfig()
+    engine: EngineConfig = EngineConfig()
+    network: NetworkConfig = NetworkConfig()
+    distros: dict[Name, DistroConfig] = Field(default_factory=dict)
+    kernel_distro: KernelDistro | None = None
+    catalogue: tuple[str, ...] = ()
+    trees: tuple[TreeConfig, ...] = ()
+
+    def distro(self, distro_id: str) -> DistroConfig:
+        """Return the settings of a distro, defaults where the file has none."""
+        return self.distros.get(distro_id, DistroConfig())
+
+
+def load(root: Path = Path("/"), *, name: PurePath = PATH) -> Config:
+    """Read the configuration of the host under ``root``: an empty one if there is no file."""
+    path = in_root(root, name)
+    return load_toml(path, Config) if path.exists() else Config()
