@@ -30,7 +30,6 @@ from provision.registry.artifact_images import find, unpack_layers
 from provision.registry.attached_signatures import verify_signature
 from provision.registry.image_signature import load_keys
 from provision.registry.names import parse_reference
-from provision.registry.repository import RegistryRepository
 from provision.registry.skopeo import Registry
 
 if TYPE_CHECKING:
@@ -254,7 +253,7 @@ def _rows(site: _Site) -> list[Row]:
 def _in_process(site: _Site, host: AgentHost, image: _Image) -> tuple[float, float]:
     """Seconds to verify and unpack an image, and seconds to download and unpack it plainly."""
     reference = parse_reference(image.reference)
-    client = RegistryRepository(Registry(reference), reference)
+    client = Registry(reference)
     keys = load_keys(host.root / "etc/provision/trust.d")
     draft = site.folder / "draft"
 

@@ -35,7 +35,6 @@ from provision.registry.manifests import (
 from provision.registry.names import parse_reference, pin_tag
 from provision.registry.private_key import FileSigner
 from provision.registry.registries import tag_of
-from provision.registry.repository import RegistryRepository
 from provision.registry.skopeo import DeniedError, Registry
 from unit.kmod.artifact import make_pin
 from unit.registry.media import config_of, tar_of
@@ -59,7 +58,7 @@ class Site:
     """
 
     server: RegistryServer
-    repository: RegistryRepository
+    repository: Registry
 
     def have(self, tag: str = TAG) -> str:
         packed = [gzip.compress(layer, mtime=0) for layer in (USERSPACE, MODULES)]
@@ -92,7 +91,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     (tmp_path / "registry").mkdir()
     with closing(RegistryServer(tmp_path / "registry")) as server:
         reference = parse_reference(f"{server.address}/drivers/demo:{TAG}")
-        yield Site(server, RegistryRepository(Registry(reference), reference))
+        yield Site(server, Registry(reference))
 
 
 def unpacked(
@@ -197,9 +196,7 @@ def test_who_has_no_password_does_not_get_in(tmp_path: Path) -> None:
         def site(ca: Path | None, password: str | None) -> Site:
             file = tmp_path / "auth.json"
             file.write_text(guarded.log_in(server.address, password) if password else "{}")
-            return Site(
-                server, RegistryRepository(Registry(reference, ca, auth_file=file), reference)
-            )
+            return Site(server, Registry(reference, ca, auth_file=file))
 
         digest = site(guarded.ca, "of a test").have()
         assert site(guarded.ca, "of a test").repository.manifest(TAG).digest == digest
@@ -218,9 +215,9 @@ def test_a_registry_that_does_not_answer_is_out_of_reach(monkeypatch: pytest.Mon
     need_programs("skopeo")
     monkeypatch.setattr(skopeo, "_REQUEST_S", 2.0)
 
-    def repository(port: int) -> RegistryRepository:
+    def repository(port: int) -> Registry:
         reference = parse_reference(f"127.0.0.1:{port}/demo:1")
-        return RegistryRepository(Registry(reference), reference)
+        return Registry(reference)
 
     with pytest.raises(UnreachableError):
         repository(free_port()).manifest("1")
@@ -253,6 +250,6 @@ def test_a_registry_does_not_write_on_the_terminal() -> None:
     with serving(Writer) as url:
         reference = parse_reference(f"{url.removeprefix('http://')}/demo:1")
         with pytest.raises(ProvisionError) as caught:
-            RegistryRepository(Registry(reference), reference).manifest("1")
+            Registry(reference).manifest("1")
     assert "gone" in (caught.value.details or "")
     assert "\x1b" not in f"{caught.value} {caught.value.details}"

@@ -34,7 +34,6 @@ from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, content_diges
 from provision.registry.names import parse_reference
 from provision.registry.private_key import generate_key, open_private_key
 from provision.registry.registries import tag_of
-from provision.registry.repository import RegistryRepository
 from provision.registry.skopeo import Registry
 from unit.kmod.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
 
@@ -174,7 +173,7 @@ class Rollout:
         artifact = self._artifacts[kernel]
         name = f"{self._registry.address}/drivers/{DRIVER}:{tag_of(artifact.pin).text}"
         reference = parse_reference(name)
-        repository = RegistryRepository(Registry(reference), reference)
+        repository = Registry(reference)
         before = self._registry.sent(AGENT)
         config = _config(artifact)
         packed = [gzip.compress(layer, mtime=0) for layer in artifact.layers]

@@ -17,10 +17,10 @@ from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.product import Provision
 from kit.registry import serving_registry
 from provision.build.workspace import load_settings
-from provision.registry.image_layout import LayoutWriter
+from provision.registry.image_layout import writable_layout
 from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, content_digest
 from provision.registry.names import parse_reference
-from provision.registry.registries import skopeo_registry, tag_of
+from provision.registry.registries import connect, tag_of
 from provision.registry.skopeo import Layout, copy
 from unit.kmod.artifact import make_artifact, make_pin
 from unit.registry.media import config_of
@@ -107,7 +107,7 @@ def _push(root: Path, address: str, folder: Path) -> str:
     layer = layer_of(folder / "artifact")
     packed, config = gzip.compress(layer, mtime=0), config_of(PIN, layer)
     name = parse_reference(f"{address}/{SMALL_DRIVER}")
-    writer = LayoutWriter(folder / "layout", name)
+    writer = writable_layout(folder / "layout", name)
     described = {
         kind: {"mediaType": kind, "digest": content_digest(data), "size": len(data)}
         for kind, data in ((OCI_CONFIG, config), (GZIP_LAYER, packed))
@@ -119,7 +119,7 @@ def _push(root: Path, address: str, folder: Path) -> str:
         "layers": [described[GZIP_LAYER]],
     }
     digest = writer.put_image(TAG, json.dumps(manifest).encode(), [config, packed])
-    target = skopeo_registry(load_settings(root), name)
+    target = connect(load_settings(root), name)
     for tag in (TAG, f"{TAG}-{PIN.short_digest}"):
-        copy(Layout(writer.folder), TAG, target, tag)
+        copy(Layout(folder / "layout"), TAG, target, tag)
     return digest

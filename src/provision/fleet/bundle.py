@@ -20,7 +20,7 @@ from provision.registry.image_archives import pack_folder
 from provision.registry.image_layout import prune
 from provision.registry.image_signature import Signer
 from provision.registry.names import parse_reference
-from provision.registry.registries import BUNDLE_IMAGES, skopeo_registry
+from provision.registry.registries import BUNDLE_IMAGES, connect
 from provision.registry.skopeo import Layout, copy
 
 # Marks a folder as ours before anything is written, so that foreign files are never removed.
@@ -119,7 +119,7 @@ def _write_images(folder: Path, access: RegistryAccess, order: Order, contents: 
         text = f"{one.driver} {', '.join(one.tags)}"
         access.progress(Step(number, len(contents.chosen), text))
         reference = parse_reference(f"{order.registry}/{one.driver}")
-        registry = skopeo_registry(access.settings, reference)
+        registry = connect(access.settings, reference)
         target = Layout(layouts[one.driver])
         for tag in one.tags:
             copy(registry, one.content.digest, target, tag)

@@ -32,7 +32,7 @@ from provision.registry.artifact_images import VerifiedImage
 from provision.registry.image_layout import open_layout
 from provision.registry.manifests import find_digest
 from provision.registry.names import Reference
-from provision.registry.registries import BUNDLE_IMAGES, FOLDER, skopeo_registry
+from provision.registry.registries import BUNDLE_IMAGES, FOLDER, connect
 from provision.registry.skopeo import Layout, copy
 from provision.registry.storage import read_small, refused
 from provision.store.pulling import store_pulled
@@ -103,7 +103,7 @@ def push_bundle(
             access.progress(Step(number, len(artifacts), text))
             client = access.client(f"{address}/{one.driver}")
             missing = [tag for tag in one.tags if find_digest(client, tag) != one.content.digest]
-            target = skopeo_registry(access.settings, client.reference)
+            target = connect(access.settings, client.reference)
             # Signatures first: no host sees an unsigned image.
             for tag in (*(one.signature_tags if missing else ()), *missing):
                 copy(Layout(folder / one.driver), tag, target, tag)

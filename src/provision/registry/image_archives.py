@@ -20,7 +20,7 @@ from provision.host.kernels import kernel_release, machine
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import ImageInfo, facts_of, find
 from provision.registry.attached_signatures import sign
-from provision.registry.image_layout import LayoutWriter, open_layout
+from provision.registry.image_layout import open_layout, writable_layout
 from provision.registry.image_signing import EngineImage, SignedImage
 from provision.registry.manifests import Repository
 from provision.registry.names import Reference
@@ -126,7 +126,7 @@ def save_image(
         copy = ("skopeo", "--insecure-policy", "copy", "--quiet")
         run([*copy, f"docker-archive:{saved}", f"oci:{layout}:{tag}"], why="write image archives")
         saved.unlink()
-        writer = LayoutWriter(layout, reference)
+        writer = writable_layout(layout, reference)
         found = find(writer, pin.kernel.architecture).image
         if found.pin != pin:
             raise ProvisionError(

@@ -1,17 +1,15 @@
 """OCI image layouts: images in a folder or in a tar archive, outside of registries.
 
 A layout keeps manifests unchanged, and so the digests that were signed; signatures lie under their
-tags, as in a registry. ``ImageLayout`` implements ``Repository``, so that the code that examines,
-verifies and unpacks images need not distinguish them. ``LayoutWriter`` writes
-every blob and the index by a rename, so that readers see complete ones only. Source:
-https://github.com/opencontainers/image-spec/blob/v1.1.0/image-layout.md.
+tags, as in a registry.
+Source: https://github.com/opencontainers/image-spec/blob/v1.1.0/image-layout.md
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -50,20 +48,16 @@ REF_NAME = "org.opencontainers.image.ref.name"
 _COSIGN_KIND = "kind"
 _COSIGN_SIGNATURES = "dev.cosignproject.cosign/sigs"
 _LONGEST_MARKER = 4096
+_BLOBS = "blobs/sha256"
 
 
 @dataclass(frozen=True, slots=True)
 class ImageLayout:
-    """The images of an OCI image layout.
-
-    Attributes:
-        files: Its files.
-        reference: The selected image.
-        names: The entries of its index by tag; entries without a tag by digest.
-    """
+    """The images of an OCI image layout: a ``Repository``."""
 
     files: Files
     reference: Reference
+    # The entries of its index by tag; entries without a tag by digest.
     names: Mapping[str, Descriptor]
 
     def at(self, reference: Reference) -> Self:
@@ -71,13 +65,7 @@ class ImageLayout:
         return replace(self, reference=reference)
 
     def manifest(self, name: str) -> Content:
-        """Return a manifest by tag or digest.
-
-        Raises:
-            NotFoundError: The index has no such name.
-            WrongContentError: The content has another digest.
-            ProvisionError: It is too large, or a blob that the index names is missing.
-        """
+        """Return a manifest by tag or digest."""
         digest = name
         if not DIGEST.fullmatch(name):
             if name not in self.names:
@@ -91,7 +79,7 @@ class ImageLayout:
         return Content(data, digest)
 
     def config(self, digest: str, manifest: Manifest) -> bytes:
-        """Return the configuration of an image; errors as ``manifest``."""
+        """Return the configuration of an image."""
         del digest
         return read_small(self.files, self._path(manifest.config.digest), LONGEST_MANIFEST)
 
@@ -104,7 +92,7 @@ class ImageLayout:
         *,
         progress: Progress = silent,
     ) -> None:
-        """As ``Repository.fetch``; errors as ``manifest``, and OSError: the disk is full."""
+        """As ``Repository.fetch``."""
         del digest, manifest
         (folder / BLOBS).mkdir(exist_ok=True)
         for layer in layers:
@@ -117,24 +105,20 @@ class ImageLayout:
         return tuple(self.names)
 
     def _path(self, digest: str) -> str:
-        path = f"blobs/{digest.replace(':', '/')}"
+        path = self._blob(digest)
         try:
             self.files.size(path)
         except NotFoundError as error:
             raise refused(self.files.name, f"it names {digest}, which is not in it") from error
         return path
 
+    @staticmethod
+    def _blob(digest: str) -> str:
+        return f"{_BLOBS}/{digest.removeprefix('sha256:')}"
+
 
 def open_layout(files: Files, reference: Reference) -> ImageLayout:
-    """Return the images of a layout, in a folder or a tar archive.
-
-    Args:
-        files: Its files.
-        reference: Its name.
-
-    Raises:
-        ProvisionError: It is none, or ambiguous.
-    """
+    """Return the images of a layout, of which nothing is trusted."""
     try:
         marker = read_small(files, MARKER, _LONGEST_MARKER)
     except NotFoundError as error:
@@ -179,99 +163,59 @@ def _names(files: Files) -> dict[str, Descriptor]:
 
 
 @dataclass(frozen=True, slots=True)
-class LayoutWriter:
-    """An OCI image layout that images are copied to; made where it is missing.
+class LayoutWriter(ImageLayout):
+    """An image layout in a folder of our own, that images are added to."""
 
-    Attributes:
-        folder: Its folder.
-        reference: Its name.
-    """
-
-    folder: Path
-    reference: Reference
-    _blobs: Path = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_blobs", self.folder / "blobs/sha256")
-        self._blobs.mkdir(parents=True, exist_ok=True)
-        for left in self._blobs.glob(".*"):
-            left.unlink(missing_ok=True)
-        write_atomic(self.folder / MARKER, MARKER_TEXT)
-        if not (self.folder / INDEX).exists():
-            self._write_index([])
-
-    @property
-    def images(self) -> ImageLayout:
-        """The layout as it is now."""
-        return open_layout(FolderFiles(self.folder), self.reference)
-
-    def at(self, reference: Reference) -> LayoutWriter:
-        """Return the same layout for another of its images."""
-        return replace(self, reference=reference)
-
-    def manifest(self, name: str) -> Content:
-        """Return a manifest by tag or digest; errors as ``ImageLayout.manifest``."""
-        return self.images.manifest(name)
-
-    def config(self, digest: str, manifest: Manifest) -> bytes:
-        """Return the configuration of an image."""
-        return self.images.config(digest, manifest)
-
-    def fetch(
-        self,
-        digest: str,
-        manifest: Manifest,
-        layers: Collection[Descriptor],
-        folder: Path,
-        *,
-        progress: Progress = silent,
-    ) -> None:
-        """As ``Repository.fetch``."""
-        self.images.fetch(digest, manifest, layers, folder, progress=progress)
-
-    def tags(self) -> tuple[str, ...]:
-        """Return the tags."""
-        return self.images.tags()
+    files: FolderFiles
+    names: dict[str, Descriptor]
 
     def put_image(self, tag: str, manifest: bytes, blobs: Sequence[bytes]) -> str:
-        """Add an image under a tag; return its digest."""
-        for blob in blobs:
-            self._put_blob(blob)
-        digest = self._put_blob(manifest)
+        """As ``Writable.put_image``."""
+        for blob in (*blobs, manifest):
+            digest = content_digest(blob)
+            write_atomic(self.files.folder / self._blob(digest), blob)
         self._set_tag(tag, digest, manifest)
         return digest
 
     def tag(self, digest: str, tag: str) -> None:
-        """Make a tag lead to an image that it has."""
+        """As ``Writable.tag``."""
         self._set_tag(tag, digest, self.manifest(digest).data)
 
-    def _put_blob(self, data: bytes) -> str:
-        digest = content_digest(data)
-        write_atomic(self._blobs / digest.removeprefix("sha256:"), data)
-        return digest
-
     def _set_tag(self, tag: str, digest: str, manifest: bytes) -> None:
-        index = json.loads((self.folder / INDEX).read_text())
-        kept = [one for one in index["manifests"] if one["annotations"].get(REF_NAME) != tag]
+        index = self.files.folder / INDEX
         entry = {
             "mediaType": json.loads(manifest).get("mediaType") or OCI_MANIFEST,
             "digest": digest,
             "size": len(manifest),
             "annotations": {REF_NAME: tag},
         }
-        self._write_index([*kept, entry])
+        kept = [
+            one
+            for one in json.loads(index.read_text())["manifests"]
+            if one.get("annotations", {}).get(REF_NAME) != tag
+        ]
+        _write_index(index, [*kept, entry])
+        self.names[tag] = Descriptor.model_validate(entry)
 
-    def _write_index(self, manifests: Sequence[object]) -> None:
-        document = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": list(manifests)}
-        write_atomic(self.folder / INDEX, json.dumps(document, indent=1) + "\n")
+
+def writable_layout(folder: Path, reference: Reference) -> LayoutWriter:
+    """Return the layout in a folder of our own; made where it is missing."""
+    (folder / _BLOBS).mkdir(parents=True, exist_ok=True)
+    if not (folder / MARKER).exists():
+        write_atomic(folder / MARKER, MARKER_TEXT)
+    if not (folder / INDEX).exists():
+        _write_index(folder / INDEX, [])
+    files = FolderFiles(folder)
+    return LayoutWriter(files, reference, _names(files))
+
+
+def _write_index(path: Path, manifests: Sequence[object]) -> None:
+    document = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": list(manifests)}
+    write_atomic(path, json.dumps(document, indent=1) + "\n")
 
 
 def prune(folder: Path) -> None:
-    """Remove blobs that no image of a layout uses.
-
-    Raises:
-        ProvisionError: It is no layout, or lacks a blob.
-    """
+    """Remove blobs that no image of a layout uses."""
     layout = open_layout(FolderFiles(folder), Reference("", folder.name))
     used: set[str] = set()
     waiting = [one.digest for one in layout.names.values()]
@@ -283,6 +227,6 @@ def prune(folder: Path) -> None:
             used.update(blob.digest for blob in (found.config, *found.layers))
         else:
             waiting += [one.digest for one in found.manifests]
-    for path in (folder / "blobs/sha256").iterdir():
+    for path in (folder / _BLOBS).iterdir():
         if f"sha256:{path.name}" not in used:
             path.unlink()

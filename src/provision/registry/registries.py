@@ -35,7 +35,6 @@ from provision.registry.names import (
     pin_tag,
     read_tag,
 )
-from provision.registry.repository import RegistryRepository
 from provision.registry.skopeo import Registry
 from provision.registry.storage import FolderFiles
 
@@ -59,13 +58,8 @@ class TrustOverride:
 Connect = Callable[[Settings, Reference], Writable]
 
 
-def connect(settings: Settings, reference: Reference) -> Writable:
-    """Return an image's repository; nothing is asked yet."""
-    return RegistryRepository(skopeo_registry(settings, reference), reference)
-
-
-def skopeo_registry(settings: Settings, reference: Reference) -> Registry:
-    """Return a repository for skopeo, reached as provision.toml says."""
+def connect(settings: Settings, reference: Reference) -> Registry:
+    """Return an image's repository, reached as provision.toml says; nothing is asked yet."""
     registry = settings.config.registry
     auth_file = in_root(settings.root, registry.auth_file) if registry.auth_file else None
     # Settings of the host's own registry are not for other registries.

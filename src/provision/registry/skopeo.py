@@ -12,13 +12,24 @@ import json
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError, WrongContentError
+from provision.progress import Progress, Transfer, silent
+from provision.registry.image_layout import writable_layout
+from provision.registry.manifests import (
+    BLOBS,
+    Content,
+    Descriptor,
+    Manifest,
+    blob_path,
+    content_digest,
+)
 from provision.registry.names import Reference
 from provision.run import Completed, find_program, run
 
@@ -37,6 +48,8 @@ _SECONDS_A_BYTE = 1 / (64 << 10)
 _RETRIES = 3
 _LOOK_S = 0.5
 _SPARE_BYTES = 1 << 20
+# Of the one image in a layout that is made for a copy.
+_TAG = "image"
 
 
 class DeniedError(ProvisionError):
@@ -111,15 +124,10 @@ _RESOLUTIONS: dict[type[ProvisionError], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """An OCI image layout in a folder; its images have tags.
-
-    Attributes:
-        folder: The folder.
-        blobs: Folder of blobs that several layouts share; None: its own. What is there already is
-            not copied.
-    """
+    """An OCI image layout in a folder; its images have tags."""
 
     folder: Path
+    # Blobs that several layouts share; what is there already is not copied. None: its own.
     blobs: Path | None = None
 
     @contextmanager
@@ -134,18 +142,17 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """A repository of a registry, and how it is reached.
+    """A repository of a registry, read and written by skopeo: a ``Writable``.
 
-    Attributes:
-        reference: The repository.
-        ca: File with the authorities of its certificate; None: skopeo's and the system's.
-        plain_http: Whether it has no TLS.
-        auth_file: File with its credentials; None: those that skopeo finds.
+    What its methods raise: NotFoundError, WrongContentError (another content than its digest says),
+    DeniedError, UnreachableError, and ProvisionError for all else; OSError: the disk is full.
     """
 
     reference: Reference
+    # File with the authorities of its certificate; None: skopeo's and the system's.
     ca: Path | None = None
     plain_http: bool = False
+    # File with its credentials; None: those that skopeo finds.
     auth_file: Path | None = None
 
     @contextmanager
@@ -172,34 +179,85 @@ class Registry:
         separator = "@" if name.startswith("sha256:") else ":"
         return f"docker://{self.reference.name}{separator}{name}"
 
+    def at(self, reference: Reference) -> Self:
+        """Return the same repository for another of its images."""
+        return replace(self, reference=reference)
 
-def inspect(registry: Registry, name: str) -> bytes:
-    """Return the bytes of a manifest.
+    def manifest(self, name: str) -> Content:
+        """Return a manifest by tag or digest."""
+        data = self._output(("inspect", "--raw"), self.name(name)).encode()
+        digest = content_digest(data)
+        if name.startswith("sha256:") and name != digest:
+            raise WrongContentError(
+                f"'{self.reference.name}@{name}' does not match its digest: the registry serves"
+                " different content.",
+                resolution=_RESOLUTIONS[WrongContentError],
+            )
+        return Content(data, digest)
 
-    Args:
-        registry: The repository.
-        name: Its tag or digest.
+    def config(self, digest: str, manifest: Manifest) -> bytes:
+        """Return the configuration of an image."""
+        del manifest
+        return self._output(("inspect", "--config", "--raw"), self.name(digest)).encode()
 
-    Raises:
-        NotFoundError: It is missing.
-        WrongContentError: It is not what the digest says.
-        DeniedError: The registry denies this host access.
-        UnreachableError: The registry kept failing.
-        ProvisionError: It answers in another way, or skopeo is not installed.
-    """
-    return _output(registry, ("inspect", "--raw"), registry.name(name)).encode()
+    def tags(self) -> tuple[str, ...]:
+        """Return the tags."""
+        said = self._output(("list-tags",), f"docker://{self.reference.name}")
+        return tuple(json.loads(said)["Tags"] or ())
 
+    def fetch(
+        self,
+        digest: str,
+        manifest: Manifest,
+        layers: Collection[Descriptor],
+        folder: Path,
+        *,
+        progress: Progress = silent,
+    ) -> None:
+        """As ``Repository.fetch``."""
+        (folder / BLOBS).mkdir(exist_ok=True)
+        # skopeo does not copy a blob that is there: this is how it leaves out layers.
+        left_out = [
+            path
+            for layer in manifest.layers
+            if layer not in layers and not (path := blob_path(folder, layer)).exists()
+        ]
+        for path in left_out:
+            path.touch()
+        size = sum(layer.size for layer in layers)
+        text = f"Pulling {self.reference}"
+        try:
+            copy(
+                self,
+                digest,
+                Layout(folder / "layout", blobs=folder),
+                _TAG,
+                size=size,
+                on_bytes=lambda done: progress(Transfer(text, min(done, size), size)),
+            )
+        finally:
+            for path in left_out:
+                path.unlink()
 
-def inspect_config(registry: Registry, name: str) -> bytes:
-    """Return the configuration of an image; arguments and errors as ``inspect``."""
-    return _output(registry, ("inspect", "--config", "--raw"), registry.name(name)).encode()
+    def put_image(self, tag: str, manifest: bytes, blobs: Sequence[bytes]) -> str:
+        """As ``Writable.put_image``."""
+        with tempfile.TemporaryDirectory(prefix="provision-push-") as name:
+            layout = writable_layout(Path(name), self.reference)
+            digest = layout.put_image(_TAG, manifest, blobs)
+            copy(Layout(Path(name)), _TAG, self, tag)
+        return digest
 
+    def tag(self, digest: str, tag: str) -> None:
+        """As ``Writable.tag``."""
+        copy(self, digest, self, tag)
 
-def list_tags(registry: Registry) -> tuple[str, ...]:
-    """Return the tags of a repository; errors as ``inspect``."""
-    name = f"docker://{registry.reference.name}"
-    found = json.loads(_output(registry, ("list-tags",), name))["Tags"]
-    return tuple(found or ())
+    def _output(self, command: tuple[str, ...], name: str) -> str:
+        with self.options("") as options:
+            argv = [*command, f"--retry-times={_RETRIES}", *options, name]
+            done = _run(argv, why="read registries", timeout=_REQUEST_S)
+        if done.returncode:
+            raise _error(f"Could not read {name.removeprefix('docker://')}.", done, self)
+        return done.stdout
 
 
 def copy(
@@ -211,19 +269,13 @@ def copy(
     size: int = 0,
     on_bytes: Callable[[int], None] | None = None,
 ) -> None:
-    """Copy an image, or all images of an index, to a tag.
+    """Copy an image, or all images of an index, to a tag; errors as those of ``Registry``.
 
     Args:
-        source: Where it is.
-        name: Its tag there, or, in a registry, its digest.
-        target: Where it goes.
-        tag: Its tag there.
+        name: Its tag in the source, or, in a registry, its digest.
         size: How many bytes it has: no file that skopeo writes gets larger, and a slow line gets
             the time that it needs; 0: not known.
         on_bytes: Called now and then with the bytes that a layout's folder has.
-
-    Raises:
-        As ``inspect``; OSError: The disk is full.
     """
     argv = ["copy", "--quiet", "--all", "--preserve-digests", f"--retry-times={_RETRIES}"]
     with ExitStack() as stack:
@@ -237,15 +289,6 @@ def copy(
     if done.returncode:
         registry = source if isinstance(source, Registry) else target
         raise _error(f"Could not copy {argv[-2]} to {argv[-1]}.", done, registry)
-
-
-def _output(registry: Registry, command: tuple[str, ...], name: str) -> str:
-    with registry.options("") as options:
-        argv = [*command, f"--retry-times={_RETRIES}", *options, name]
-        done = _run(argv, why="read registries", timeout=_REQUEST_S)
-    if done.returncode:
-        raise _error(f"Could not read {name.removeprefix('docker://')}.", done, registry)
-    return done.stdout
 
 
 def _run(argv: list[str], *, why: str, timeout: float, largest: int = 0) -> Completed:

@@ -8,12 +8,12 @@ compare contents with their digests.
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import re
 import stat
 import tarfile
-from dataclasses import dataclass, field
+import weakref
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Protocol, cast
 
@@ -21,9 +21,7 @@ from provision.engine.tar_streams import BAD_TAR, BoundedTarInfo
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import WrongContentError
 from provision.progress import Progress, Transfer
-from provision.registry.manifests import (
-    Descriptor,
-)
+from provision.registry.manifests import Descriptor
 
 _CHUNK = 1 << 20
 _MOST_MEMBERS = 100_000
@@ -120,46 +118,39 @@ class FolderFiles:
         return os.fdopen(handle, "rb")
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
-    offset: int
-    size: int
-
-
-@dataclass(slots=True)
 class TarFiles:
-    """Files in a tar archive, which is scanned once and then read in place.
+    """Files in a tar archive (not compressed), which is scanned once and then read in place.
 
-    Args:
-        path: The archive, not compressed.
-
-    Raises:
-        NotFoundError: There is no such file.
-        ProvisionError: It is no tar archive, or one with links, devices, absolute names, two files
-            of one name and the like; the first of them is named.
+    It has plain files and folders only: links, devices, absolute names, two files of one name and
+    the like are refused.
     """
 
-    path: Path
-    _members: dict[str, _Member] = field(default_factory=dict, repr=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._members: dict[str, tarfile.TarInfo] = {}
         try:
-            with self.path.open("rb") as stream:
-                self._look_through(stream)
+            stream = path.open("rb")
         except FileNotFoundError as error:
             raise NotFoundError(
-                f"There is no file '{self.path}'.", resolution="Check whether the name is right."
+                f"There is no file '{path}'.", resolution="Check whether the name is right."
             ) from error
-
-    @property
-    def name(self) -> str:
-        """The archive."""
-        return str(self.path)
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The names of all files."""
-        return tuple(self._members)
+        weakref.finalize(self, stream.close)
+        start = stream.read(8)
+        for magic, program in _PACKED.items():
+            if start.startswith(magic):
+                raise ProvisionError(
+                    f"'{path}' is compressed.", resolution=f"Unpack it: {program} {path}"
+                )
+        whole = stream.seek(0, os.SEEK_END)
+        stream.seek(0)
+        try:
+            self._archive = tarfile.open(fileobj=stream, mode="r:", tarinfo=BoundedTarInfo)  # noqa: SIM115 - read as long as this object lives
+            for member in self._archive:
+                self._take(member, whole)
+        except BAD_TAR as error:
+            raise refused(self.name, f"is no tar archive of an image ({error})") from error
+        if not self._members:
+            raise refused(self.name, "has no files")
 
     def size(self, path: str) -> int:
         """Return the bytes of a file."""
@@ -167,47 +158,23 @@ class TarFiles:
 
     def open(self, path: str) -> IO[bytes]:
         """Open a file."""
-        member = self._member(path)
-        stream = self.path.open("rb")
-        stream.seek(member.offset)
-        return cast("IO[bytes]", io.BufferedReader(_Section(stream, member.size)))
+        return cast("IO[bytes]", self._archive.extractfile(self._member(path)))
 
-    def _member(self, path: str) -> _Member:
+    def _member(self, path: str) -> tarfile.TarInfo:
         if path not in self._members:
             raise _missing(self.name, path)
         return self._members[path]
 
-    def _look_through(self, stream: IO[bytes]) -> None:
-        start = stream.read(8)
-        for magic, program in _PACKED.items():
-            if start.startswith(magic):
-                raise ProvisionError(
-                    f"'{self.path}' is compressed.", resolution=f"Unpack it: {program} {self.path}"
-                )
-        whole = stream.seek(0, os.SEEK_END)
-        stream.seek(0)
-        try:
-            with tarfile.open(fileobj=stream, mode="r:", tarinfo=BoundedTarInfo) as archive:
-                for number, member in enumerate(archive):
-                    if number >= _MOST_MEMBERS:
-                        raise refused(self.name, f"has more than {_MOST_MEMBERS} files")
-                    self._take(member, whole)
-        except BAD_TAR as error:
-            raise refused(self.name, f"is no tar archive of an image ({error})") from error
-        if not self._members:
-            raise refused(self.name, "has no files")
-
     def _take(self, member: tarfile.TarInfo, whole: int) -> None:
-        name = member.name
-        path = PurePosixPath(name)
-        shown = f"'{name[:80]}' in it"
-        if len(name) > _LONGEST_NAME or len(path.parts) > _DEEPEST:
+        path = PurePosixPath(member.name)
+        shown = f"'{member.name[:80]}' in it"
+        if len(self._members) >= _MOST_MEMBERS:
+            raise refused(self.name, f"has more than {_MOST_MEMBERS} files")
+        if len(member.name) > _LONGEST_NAME or len(path.parts) > _DEEPEST:
             raise refused(self.name, f"{shown} has too long a name")
-        if path.is_absolute() or ".." in path.parts or "\0" in name:
+        if path.is_absolute() or ".." in path.parts or "\0" in member.name:
             raise refused(self.name, f"{shown} lies outside of it")
-        if member.isdir():
-            return
-        if member.issym() and _LEGACY_LINK.fullmatch(str(path)):
+        if member.isdir() or (member.issym() and _LEGACY_LINK.fullmatch(str(path))):
             return
         if not member.isreg() or member.issparse():
             raise refused(self.name, f"{shown} is no plain file, but a link, device or the like")
@@ -215,29 +182,7 @@ class TarFiles:
             raise refused(self.name, f"{shown} is there twice")
         if member.offset_data + member.size > whole:
             raise refused(self.name, f"ends in the middle of {shown}")
-        self._members[str(path)] = _Member(member.offset_data, member.size)
-
-
-class _Section(io.RawIOBase):
-    """A part of a file, as a file."""
-
-    def __init__(self, stream: IO[bytes], size: int) -> None:
-        super().__init__()
-        self._stream = stream
-        self._left = size
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override] # the stub's Buffer is not importable at run time
-        data = self._stream.read(min(len(buffer), self._left))
-        buffer[: len(data)] = data
-        self._left -= len(data)
-        return len(data)
-
-    def close(self) -> None:
-        self._stream.close()
-        super().close()
+        self._members[str(path)] = member
 
 
 def refused(name: str, why: str) -> ProvisionError:

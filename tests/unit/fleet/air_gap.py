@@ -12,7 +12,7 @@ from provision.catalogue import Catalogue
 from provision.config import Config
 from provision.fleet.bundle import seal
 from provision.fleet.selection import RegistryAccess
-from provision.registry.image_layout import LayoutWriter
+from provision.registry.image_layout import writable_layout
 from provision.registry.names import Reference
 from provision.registry.registries import TrustOverride
 from unit.fleet.registries import Registries
@@ -37,7 +37,7 @@ def make(registries: Registries, settings: Settings, tmp_path: Path) -> Make:
 
     def made(folder: Path = tmp_path / "bundle", *, key: bool = True) -> Path:
         stored = registries.stored[f"{OLD}/demo"]
-        writer = LayoutWriter(folder / "images/demo", Reference(OLD, "demo"))
+        writer = writable_layout(folder / "images/demo", Reference(OLD, "demo"))
         copy_to_layout(stored, writer)
         seal(folder, signer if key else None)
         return folder

@@ -15,7 +15,7 @@ from provision.fleet.fleet_file import cell_id
 from provision.fleet.matrix.cells import Offer, Offers
 from provision.fleet.prebuild import FleetRegistry
 from provision.registry import image_signing
-from provision.registry.registries import skopeo_registry
+from provision.registry.registries import connect
 from unit.cli.outcome import Outcome
 from unit.fleet.matrix.test_runner import KERNELS, Lab, cell, compile_error
 from unit.fleet.prebuild_lab import ADDRESS
@@ -127,7 +127,7 @@ def test_the_fleets_registry_is_the_builders_own_unless_it_has_another(
 
     def made(settings: Settings, address: str, signer: object, **_more: object) -> FleetRegistry:
         place = FleetRegistry(settings, address, signer)  # type: ignore[arg-type] # as given
-        given.append(skopeo_registry(settings, place.reference(cell("2.0", KERNELS[0]))).ca)
+        given.append(connect(settings, place.reference(cell("2.0", KERNELS[0]))).ca)
         return place
 
     monkeypatch.setattr(matrix, "FleetRegistry", made)

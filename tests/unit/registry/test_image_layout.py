@@ -20,7 +20,7 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.progress import silent
 from provision.registry.artifact_images import VerifiedImage, facts_of, find, unpack_layers
 from provision.registry.attached_signatures import verify_signature
-from provision.registry.image_layout import REF_NAME, LayoutWriter, open_layout
+from provision.registry.image_layout import REF_NAME, open_layout, writable_layout
 from provision.registry.manifests import Repository
 from provision.registry.names import Reference
 from provision.registry.storage import open_files
@@ -59,9 +59,9 @@ def layout(layer: bytes, tmp_path: Path) -> Path:
     """A layout with a signed image, copied from a registry."""
     registry = MemoryRegistry()
     registry.sign(registry.have_image(PIN, [layer]), FACTS, KEY)
-    writer = LayoutWriter(tmp_path / "layout", REFERENCE)
+    writer = writable_layout(tmp_path / "layout", REFERENCE)
     copy_to_layout(registry, writer)
-    return writer.folder
+    return tmp_path / "layout"
 
 
 def written(folder: Path, data: bytes) -> Path:
