@@ -27,9 +27,9 @@ from provision.manifest import Container, DriverFile, Manifest
 from provision.pin import PIN_LABEL, BasePin, DistroPin, DriverPin, KernelPin, PackagePin, Pin
 from provision.progress import silent
 from provision.registry.artifact_images import find, unpack_layers
-from provision.registry.attached_signatures import verify_signature
-from provision.registry.image_signature import load_keys
+from provision.registry.keys import load_keys
 from provision.registry.names import parse_reference
+from provision.registry.signatures import verify_signature
 from provision.registry.skopeo import Registry
 
 if TYPE_CHECKING:

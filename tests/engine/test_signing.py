@@ -26,7 +26,7 @@ from provision.errors import ProvisionError
 from provision.kmod.module_signatures import sign_modules, verify_signatures
 from provision.kmod.verify import verify_artifact
 from provision.manifest import MANIFEST, Manifest
-from provision.registry.signing_key import PIN_VARIABLE
+from provision.registry.keys import PIN_VARIABLE
 from unit.kmod.artifact import make_artifact
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError, WrongContentError
 from provision.registry import skopeo
 from provision.registry.artifact_images import ImageInfo, facts_of, find, unpack_layers
-from provision.registry.attached_signatures import sign, signature_tag, verify_signature
-from provision.registry.image_signing import sign_image
+from provision.registry.keys import FileSigner
 from provision.registry.manifests import (
     OCI_CONFIG,
     OCI_MANIFEST,
@@ -33,8 +32,9 @@ from provision.registry.manifests import (
     parse_manifest,
 )
 from provision.registry.names import parse_reference, pin_tag
-from provision.registry.private_key import FileSigner
+from provision.registry.publish import sign_image
 from provision.registry.registries import tag_of
+from provision.registry.signatures import sign, signature_tag, verify_signature
 from provision.registry.skopeo import DeniedError, Registry
 from unit.kmod.artifact import make_pin
 from unit.registry.media import config_of, tar_of

@@ -9,8 +9,8 @@ import pytest
 
 from provision.config import SigningConfig
 from provision.errors import NotFoundError, ProvisionError
-from provision.registry import signing_key
-from provision.registry.signing_key import PIN_VARIABLE, SigningKey, open_key
+from provision.registry import keys
+from provision.registry.keys import PIN_VARIABLE, SigningKey, open_key
 from provision.run import Completed
 
 URI = "pkcs11:token=t;object=o"
@@ -53,7 +53,7 @@ def _openssl(monkeypatch: pytest.MonkeyPatch, *has: str) -> list[Mapping[str, st
         environments.append(env)
         return Completed(tuple(argv), 0 if argv[1] in has else 1, "", "")
 
-    monkeypatch.setattr(signing_key, "run", run)
+    monkeypatch.setattr(keys, "run", run)
     return environments
 
 

@@ -8,7 +8,7 @@ from provision.build.diagnosis import BuildError, kind_of
 from provision.errors import ProvisionError
 from provision.kmod.load import ModuleInUseError
 from provision.pin import Pin
-from provision.registry.image_signature import UntrustedError
+from provision.registry.signatures import UntrustedError
 from provision.store.artifact_lookup import MissingArtifactError
 from provision.store.state import IN_USE, Failure
 

@@ -26,8 +26,8 @@ from provision.cli.output import emit, fields, megabytes, size_of, table
 from provision.errors import UsageError
 from provision.files import write_atomic
 from provision.registry.image_archives import save_image
-from provision.registry.image_signing import EngineImage, publish
 from provision.registry.names import check_push_name
+from provision.registry.publish import EngineImage, publish
 
 
 @command("resolve")

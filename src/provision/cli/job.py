@@ -25,12 +25,10 @@ from provision.errors import UsageError
 from provision.progress import Progress
 from provision.registry.artifact_images import VerifiedImage
 from provision.registry.image_archives import is_archive_name, open_archive
-from provision.registry.image_signature import Signer
-from provision.registry.image_signing import configured_signer
+from provision.registry.keys import Signer, open_signer, password_line, read_password
 from provision.registry.names import parse_reference
-from provision.registry.private_key import open_signer
+from provision.registry.publish import configured_signer
 from provision.registry.registries import TrustOverride, connect, examine
-from provision.registry.signing_key import password_line, read_password
 
 if TYPE_CHECKING:
     from provision.build.resolve import Resolved

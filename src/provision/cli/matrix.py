@@ -51,7 +51,7 @@ from provision.fleet.prebuild import (
     split_present,
 )
 from provision.progress import Note
-from provision.registry.image_signature import Signer
+from provision.registry.keys import Signer
 from provision.shipped import templates_dir
 
 _GOOD = frozenset({"present", "pushed", "not-supported"})

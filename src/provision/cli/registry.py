@@ -31,10 +31,10 @@ from provision.pin import PIN_LABEL, Pin
 from provision.registry.artifact_images import VerifiedImage
 from provision.registry.find import SearchOptions, find_pin_in_registries
 from provision.registry.image_archives import save_image
-from provision.registry.image_signing import EngineImage, publish, sign_image
+from provision.registry.keys import generate_key
 from provision.registry.manifests import Repository
 from provision.registry.names import check_push_name, parse_reference, read_tag, version_of_tag
-from provision.registry.private_key import generate_key
+from provision.registry.publish import EngineImage, publish, sign_image
 from provision.registry.registries import TrustOverride, connect, examine, host_reference
 from provision.sources.kinds import newest_first
 from provision.store.pulling import store_pulled

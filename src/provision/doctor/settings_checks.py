@@ -11,7 +11,7 @@ from provision.distros import all_distros
 from provision.doctor.scene import Finding, Scene
 from provision.errors import ConfigError, redact
 from provision.files import glob_in_root, in_root
-from provision.registry.image_signature import load_keys
+from provision.registry.keys import load_keys
 from provision.store.entries import unsigned_reference
 
 _PROXIES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY")

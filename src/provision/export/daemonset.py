@@ -19,7 +19,7 @@ from provision.errors import NotFoundError, UsageError
 from provision.export.kmm_module import check_name
 from provision.export.yaml_files import Value
 from provision.pin import DriverPin
-from provision.registry.image_signature import load_keys
+from provision.registry.keys import load_keys
 from provision.registry.names import Reference
 
 NAME = "provision-agent"

@@ -18,7 +18,7 @@ from provision.fleet.signed_files import SIGNATURE, SUMS, sums_text
 from provision.progress import Note, Progress, Step
 from provision.registry.image_archives import pack_folder
 from provision.registry.image_layout import prune
-from provision.registry.image_signature import Signer
+from provision.registry.keys import Signer
 from provision.registry.names import parse_reference
 from provision.registry.registries import BUNDLE_IMAGES, connect
 from provision.registry.skopeo import Layout, copy

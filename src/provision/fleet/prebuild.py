@@ -22,13 +22,18 @@ from provision.fleet.matrix.results import Result, Results
 from provision.fleet.matrix.work import Outcome
 from provision.pin import Pin
 from provision.progress import Note, Progress
-from provision.registry.attached_signatures import signature_tag
-from provision.registry.image_signature import Signer
-from provision.registry.image_signing import EngineImage, publish, pushed_reference
+from provision.registry.keys import Signer
 from provision.registry.manifests import Writable, find_digest
 from provision.registry.names import HostTag, Reference, parse_reference
-from provision.registry.publishing import PinTagConflictError, retag_existing
+from provision.registry.publish import (
+    EngineImage,
+    PinTagConflictError,
+    publish,
+    pushed_reference,
+    retag_existing,
+)
 from provision.registry.registries import Connect, connect, tag_of
+from provision.registry.signatures import signature_tag
 
 
 @dataclass

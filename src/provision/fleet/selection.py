@@ -11,11 +11,10 @@ from provision.build.workspace import Settings
 from provision.errors import NotFoundError
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import ImageInfo, VerifiedImage, facts_of, find
-from provision.registry.attached_signatures import signature_tag
-from provision.registry.image_signature import UntrustedError, VerifiedSignature
 from provision.registry.manifests import Content, Index, Repository, Writable, parse_manifest
 from provision.registry.names import parse_reference, read_tag
 from provision.registry.registries import Connect, TrustOverride, check_of, connect, tag_of
+from provision.registry.signatures import UntrustedError, VerifiedSignature, signature_tag
 
 _ALIAS = re.compile(r"-[0-9a-f]{12}")
 

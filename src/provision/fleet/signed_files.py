@@ -20,8 +20,8 @@ from typing import IO
 from provision.build.workspace import Settings
 from provision.errors import NotFoundError, ProvisionError
 from provision.progress import Note, Progress, Transfer, silent
-from provision.registry.image_signature import UntrustedError
 from provision.registry.registries import BUNDLE_IMAGES, TrustOverride, trusted_keys
+from provision.registry.signatures import UntrustedError
 from provision.registry.storage import Files, open_files, read_small, refused
 
 SUMS = "SHA256SUMS"

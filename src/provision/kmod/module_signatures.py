@@ -26,7 +26,7 @@ from provision.kmod.module_file import (
 from provision.kmod.verify import Finding
 from provision.manifest import Manifest, Module
 from provision.progress import Note, Progress, silent
-from provision.registry.signing_key import SigningKey, open_key
+from provision.registry.keys import SigningKey, open_key
 from provision.run import run
 
 _DER_BEGIN = b"\x30"

@@ -1,7 +1,7 @@
 """Compares an artifact on disk with its manifest, and reports everything that is wrong with it.
 
 Signatures are verified elsewhere: those of images, before they are downloaded, by
-``registry.attached_signatures``; those of modules by ``kmod.module_signatures``.
+``registry.signatures``; those of modules by ``kmod.module_signatures``.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ from provision.errors import ConfigError, ProvisionError
 from provision.fetch import WrongContentError
 from provision.pin import PIN_LABEL, Pin
 from provision.progress import Note, Progress, silent
-from provision.registry.image_signature import Facts, UntrustedError, VerifiedSignature
 from provision.registry.layers import LARGEST_CONTENT, LayerContent, damaged, too_much
 from provision.registry.manifests import (
     Content,
@@ -37,6 +36,7 @@ from provision.registry.manifests import (
     parse_manifest,
 )
 from provision.registry.names import Reference
+from provision.registry.signatures import Facts, UntrustedError, VerifiedSignature
 from provision.run import find_program, run
 from provision.sources.kinds import VersionRequest
 

@@ -18,15 +18,9 @@ from provision.files import in_root
 from provision.host.kernels import machine
 from provision.pin import Pin
 from provision.registry.artifact_images import VerifiedImage, facts_of, find
-from provision.registry.attached_signatures import verify_signature
 from provision.registry.credentials import default_files, stored_login
 from provision.registry.image_layout import open_layout
-from provision.registry.image_signature import (
-    PublicKey,
-    UntrustedError,
-    VerifiedSignature,
-    load_keys,
-)
+from provision.registry.keys import PublicKey, load_keys
 from provision.registry.manifests import Repository, Writable
 from provision.registry.names import (
     HostTag,
@@ -35,6 +29,7 @@ from provision.registry.names import (
     pin_tag,
     read_tag,
 )
+from provision.registry.signatures import UntrustedError, VerifiedSignature, verify_signature
 from provision.registry.skopeo import Registry
 from provision.registry.storage import FolderFiles
 

@@ -19,7 +19,7 @@ from provision.pin import Pin
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import VerifiedImage
 from provision.registry.find import SearchOptions
-from provision.registry.image_signing import EngineImage, configured_signer, publish
+from provision.registry.publish import EngineImage, configured_signer, publish
 from provision.registry.registries import TrustOverride, host_reference
 from provision.store.artifact_lookup import asks_registries, look_for_pin
 from provision.store.artifacts import store_image, verify_path

@@ -25,8 +25,8 @@ from provision.kmod.verify import DamagedError, Report, verify_artifact
 from provision.manifest import MANIFEST, UNSIGNED, Manifest
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import VerifiedImage, unpack_layers
-from provision.registry.image_signature import UntrustedError
 from provision.registry.registries import TrustOverride
+from provision.registry.signatures import UntrustedError
 from provision.store.artifacts import Stored, verify_path
 from provision.store.entries import (
     adopt,

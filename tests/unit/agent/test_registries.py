@@ -15,8 +15,8 @@ from provision.build.request import DriverRequest
 from provision.errors import NotFoundError
 from provision.pin import Pin
 from provision.registry.find import SearchOptions
-from provision.registry.image_signature import UntrustedError
 from provision.registry.registries import TrustOverride
+from provision.registry.signatures import UntrustedError
 from provision.store.artifact_lookup import MissingArtifactError
 from provision.store.pulling import DowngradeError, Obtained
 from provision.store.state import load_state, update_state

@@ -23,8 +23,8 @@ from provision.fleet.selection import ImageSelection, RegistryAccess
 from provision.fleet.signed_files import SIGNATURE, SUMS, check_files, open_bundle, sums_text
 from provision.pin import ClosurePackage, Pin
 from provision.registry.find import ArtifactQuery, SearchOptions, find_in_registries
-from provision.registry.image_signature import UntrustedError
 from provision.registry.registries import TrustOverride
+from provision.registry.signatures import UntrustedError
 from provision.sources.kinds import VersionRequest
 from unit.engine.fake_engine import FakeEngine
 from unit.fleet.air_gap import DEFAULT, Make, host_of, reaching, settings_at, signer

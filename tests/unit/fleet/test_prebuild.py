@@ -17,12 +17,12 @@ from provision.fleet.matrix.work import Outcome as RunOutcome
 from provision.fleet.prebuild import PrebuildReport, split_present
 from provision.pin import Pin
 from provision.progress import silent
-from provision.registry import image_signing
+from provision.registry import publish
 from provision.registry.artifact_images import facts_of
-from provision.registry.attached_signatures import signature_tag, verify_signature
 from provision.registry.manifests import find_digest
 from provision.registry.names import pin_tag
 from provision.registry.registries import tag_of
+from provision.registry.signatures import signature_tag, verify_signature
 from unit.fleet.matrix.test_runner import KERNELS, Lab, cell, cells, compile_error
 from unit.fleet.prebuild_lab import (
     ADDRESS,
@@ -183,7 +183,7 @@ def test_a_registry_in_trouble_ends_the_run_and_the_image_stays(
     def refuse(*_given: object, **_more: object) -> None:
         raise UnreachableError("gone")
 
-    monkeypatch.setattr(image_signing, "_sign", refuse)
+    monkeypatch.setattr(publish, "_sign", refuse)
     done = run(lab, publisher(lab, registry))
     assert len(done.troubles) == 1
     assert len(done.left) == 5

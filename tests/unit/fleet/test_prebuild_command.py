@@ -14,7 +14,7 @@ from provision.fleet import fleet_file
 from provision.fleet.fleet_file import cell_id
 from provision.fleet.matrix.cells import Offer, Offers
 from provision.fleet.prebuild import FleetRegistry
-from provision.registry import image_signing
+from provision.registry import publish
 from provision.registry.registries import connect
 from unit.cli.outcome import Outcome
 from unit.fleet.matrix.test_runner import KERNELS, Lab, cell, compile_error
@@ -46,7 +46,7 @@ def fleet(
         return FleetRegistry(settings, address, signer, **given)  # type: ignore[arg-type] # as given
 
     monkeypatch.setattr(matrix, "FleetRegistry", made)
-    monkeypatch.setattr(image_signing, "connect", connected(registry))
+    monkeypatch.setattr(publish, "connect", connected(registry))
     file = tmp_path / "fleet.toml"
     file.write_text(
         f'registry = "{ADDRESS}"\nunsigned = true\ndistros = ["debian:12"]\n'

@@ -18,11 +18,10 @@ from provision.errors import NotFoundError
 from provision.fleet.selection import Chosen, ImageSelection, RegistryAccess, choose, require_all
 from provision.pin import Pin
 from provision.registry.artifact_images import facts_of
-from provision.registry.attached_signatures import sign
-from provision.registry.image_signature import UntrustedError
 from provision.registry.manifests import OCI_CONFIG, OCI_INDEX, OCI_MANIFEST
 from provision.registry.names import parse_reference
 from provision.registry.registries import TrustOverride, tag_of
+from provision.registry.signatures import UntrustedError, sign
 from unit.fleet.registries import Registries
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
 from unit.registry.media import config_of

@@ -20,9 +20,8 @@ from provision.errors import NotFoundError
 from provision.pin import PIN_LABEL, Pin
 from provision.progress import Progress, silent
 from provision.registry.artifact_images import facts_of
-from provision.registry.attached_signatures import sign
 from provision.registry.image_layout import LayoutWriter
-from provision.registry.image_signature import Facts, PublicKey
+from provision.registry.keys import PublicKey
 from provision.registry.manifests import (
     BLOBS,
     OCI_CONFIG,
@@ -33,6 +32,7 @@ from provision.registry.manifests import (
     blob_path,
 )
 from provision.registry.names import Reference, parse_reference
+from provision.registry.signatures import Facts, sign
 
 HOST = "registry.example"
 REPOSITORY = "drivers/demo"

@@ -14,8 +14,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from provision.engine.tar_streams import Unpacker
 from provision.progress import silent
 from provision.registry.artifact_images import VerifiedImage, facts_of, find, unpack_layers
-from provision.registry.attached_signatures import signature_tag, verify_signature
-from provision.registry.image_signature import ANNOTATION, PAYLOAD, payload_of
+from provision.registry.signatures import (
+    ANNOTATION,
+    PAYLOAD,
+    payload_of,
+    signature_tag,
+    verify_signature,
+)
 from unit.kmod.artifact import make_artifact, make_pin
 from unit.registry.memory import (
     ECDSA,

@@ -19,10 +19,10 @@ from provision.engine.tar_streams import Unpacker
 from provision.errors import NotFoundError, ProvisionError
 from provision.progress import silent
 from provision.registry.artifact_images import VerifiedImage, facts_of, find, unpack_layers
-from provision.registry.attached_signatures import verify_signature
 from provision.registry.image_layout import REF_NAME, open_layout, writable_layout
 from provision.registry.manifests import Repository
 from provision.registry.names import Reference
+from provision.registry.signatures import verify_signature
 from provision.registry.storage import open_files
 from unit.kmod.artifact import make_artifact, make_pin
 from unit.registry.media import files_in, tar_of, tar_with

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
 from provision.registry.credentials import default_files, stored_login
-from provision.registry.image_signature import load_keys
+from provision.registry.keys import generate_key, load_keys, open_private_key
 from provision.registry.names import (
     HostTag,
     is_loopback,
@@ -23,7 +23,6 @@ from provision.registry.names import (
     parse_reference,
     read_tag,
 )
-from provision.registry.private_key import generate_key, open_private_key
 from unit.registry.memory import new_key, public_pem
 
 DIGEST = "sha256:" + "0" * 64

@@ -12,7 +12,6 @@ from provision.config import RegistryConfig, TrustConfig, TrustRule
 from provision.engine.docker_api import names_registry
 from provision.errors import ConfigError, ProvisionError
 from provision.registry.artifact_images import facts_of
-from provision.registry.image_signature import UntrustedError
 from provision.registry.names import parse_reference
 from provision.registry.registries import (
     TrustOverride,
@@ -21,6 +20,7 @@ from provision.registry.registries import (
     host_reference,
     tag_of,
 )
+from provision.registry.signatures import UntrustedError
 from unit.kmod.artifact import KERNEL, make_pin
 from unit.registry.memory import (
     MemoryRegistry,

@@ -14,13 +14,18 @@ import pytest
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Image, Message
 from provision.registry.artifact_images import facts_of
-from provision.registry.attached_signatures import signature_tag, verify_signature
-from provision.registry.image_signing import EngineImage, SignedImage, publish, sign_image
+from provision.registry.keys import FileSigner
 from provision.registry.manifests import find_digest
 from provision.registry.names import parse_reference, pin_tag
-from provision.registry.private_key import FileSigner
-from provision.registry.publishing import PinTagConflictError
+from provision.registry.publish import (
+    EngineImage,
+    PinTagConflictError,
+    SignedImage,
+    publish,
+    sign_image,
+)
 from provision.registry.registries import tag_of
+from provision.registry.signatures import signature_tag, verify_signature
 from unit.engine.fake_engine import FakeEngine
 from unit.kmod.artifact import make_pin
 from unit.registry.memory import MemoryRegistry, public
@@ -119,7 +124,7 @@ def test_a_name_does_not_stay_with_an_image_that_no_one_signed(
         if len(waits) == rounds:
             registry.sign(theirs[0], facts_of(PIN, SERIAL), KEY)
 
-    monkeypatch.setattr("provision.registry.image_signing.time.sleep", sleep)
+    monkeypatch.setattr("provision.registry.publish.time.sleep", sleep)
     engine = SlowPush(registry, meanwhile)
     engine.have(Image("sha256:ours", (), (), {}, 1))
     image = EngineImage(engine, "sha256:ours", PIN, SIGNER)

@@ -23,7 +23,7 @@ from provision.kmod.verify import Finding, verify_artifact
 from provision.manifest import MANIFEST, Manifest
 from provision.pin import ClosurePackage
 from provision.progress import Event, Note
-from provision.registry.image_signing import EngineImage
+from provision.registry.publish import EngineImage
 from provision.store import obtaining
 from provision.store.artifacts import activate_entry, deactivate
 from provision.store.layout import Layout

@@ -17,8 +17,8 @@ from provision.errors import ProvisionError
 from provision.kmod.verify import verify_artifact
 from provision.pin import Pin
 from provision.progress import Progress
-from provision.registry.image_signature import UntrustedError
 from provision.registry.registries import TrustOverride
+from provision.registry.signatures import UntrustedError
 from provision.sources.kinds import VersionRequest
 from provision.store import pulling, staging
 from provision.store.entries import (

@@ -14,9 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from provision.errors import ProvisionError
 from provision.pin import PIN_LABEL
 from provision.registry.artifact_images import find
-from provision.registry.attached_signatures import sign, signature_tag, verify_signature
-from provision.registry.image_signature import UntrustedError
-from provision.registry.private_key import FileSigner
+from provision.registry.keys import FileSigner
+from provision.registry.signatures import UntrustedError, sign, signature_tag, verify_signature
 from unit.kmod.artifact import make_pin
 from unit.registry.memory import (
     ECDSA,

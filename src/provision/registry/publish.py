@@ -1,0 +1,344 @@
+"""Publishes artifact images: pushes and signs them, and sets the tags by which they are found.
+
+The tag of a Pin always leads to the same image. Hosts find images by their tags, and trust none of
+them without a signature.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+
+from provision.build.dockerfile import OPERATOR_LABEL
+from provision.build.workspace import Settings
+from provision.engine.docker_api import Engine
+from provision.engine.transfer import Pushed, push
+from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import UnreachableError
+from provision.files import in_root
+from provision.host.kernels import machine
+from provision.pin import Pin
+from provision.progress import Note, Progress, silent
+from provision.registry.artifact_images import ImageInfo, facts_of, find
+from provision.registry.keys import (
+    URI_SCHEME,
+    FileSigner,
+    Password,
+    PublicKey,
+    Signer,
+    load_keys,
+    open_signer,
+    read_password,
+)
+from provision.registry.manifests import Content, Index, Writable, find_digest, parse_manifest
+from provision.registry.names import Reference, operator_tags, parse_reference, pin_tag
+from provision.registry.registries import Connect, connect, trust_rule
+from provision.registry.signatures import (
+    Facts,
+    UntrustedError,
+    sign,
+    signature_tag,
+    verify_signature,
+)
+from provision.registry.skopeo import DeniedError
+from provision.sources import newest_first
+
+# How often, and after how many seconds, to look at an image that another process is signing.
+_MOST_ROUNDS = 5
+_PAUSE_S = 2.0
+
+
+class PinTagConflictError(ProvisionError):
+    """A registry has another image of the same Pin, and the tag of a Pin is never moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineImage:
+    """An artifact image of an engine, on its way to a registry or an archive."""
+
+    engine: Engine
+    image_id: str
+    pin: Pin
+    # None: it stays unsigned.
+    signer: Signer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SignedImage:
+    """An image that was signed."""
+
+    # Its name, with the digest that was signed.
+    reference: str
+    # The name of its signatures.
+    signature: str
+    facts: Facts
+    # The tag that always leads to it.
+    pin_tag: str = ""
+
+
+def publish(
+    settings: Settings,
+    image: EngineImage,
+    name: str,
+    *,
+    connected: Connect = connect,
+    progress: Progress = silent,
+) -> tuple[Pushed, SignedImage | None]:
+    """Push an image under a name, the tag of its Pin and those of a GPU operator, and sign it.
+
+    Args:
+        name: ``registry/name:tag``.
+
+    Raises:
+        PinTagConflictError: The registry has another image of this Pin that is signed, or neither
+            is to be signed; nothing was pushed.
+    """
+    client = connected(settings, parse_reference(name))
+    pin, signer = image.pin, image.signer
+    before = pushed_before(
+        client, pin, image.image_id, is_signed=signer is not None, progress=progress
+    )
+    if before is None:
+        pushed = push(image.engine, image.image_id, name, progress=progress)
+    else:
+        pushed = Pushed(name, before.digest)
+        progress(Note(f"{name}: the registry has the image already, as {before.digest}"))
+        client.tag(before.digest, str(client.reference.tag))
+    if signer is None:
+        if before is None:
+            _tag_unsigned(client, image, pushed, progress)
+        return pushed, None
+    by_digest = connected(settings, pushed_reference(pushed))
+    there = find(by_digest, pin.kernel.architecture).image
+    if there.pin != pin:
+        raise ProvisionError(
+            f"'{there.reference}' is not signed: it is not the image that was pushed.",
+            resolution="Others write to that registry. Check it, and push again.",
+        )
+    try:
+        signed = _sign(by_digest, there, signer)
+    except PinTagConflictError:
+        # Another was pushed at the same time, and may be about to be signed. The name must not lead
+        # to an image that hosts refuse.
+        for _ in range(_MOST_ROUNDS):
+            if retag_existing(settings, client, pin, signer) is not None:
+                break
+            time.sleep(_PAUSE_S)
+        raise
+    _tag_for_operators(client, image, pushed.digest)
+    return pushed, signed
+
+
+def pushed_reference(pushed: Pushed) -> Reference:
+    """Return the reference of a pushed image by digest, which no other image can take over."""
+    return parse_reference(pushed.reference).with_digest(pushed.digest)
+
+
+def pushed_before(
+    client: Writable,
+    pin: Pin,
+    image_id: str,
+    *,
+    is_signed: bool = False,
+    progress: Progress = silent,
+) -> Content | None:
+    """Return the manifest of an image that a registry has already; None: it has to be pushed.
+
+    Args:
+        image_id: The engine's id of the image.
+        is_signed: Whether the image will be signed: it replaces one without a signature.
+
+    Raises:
+        PinTagConflictError: It has another image of this Pin.
+    """
+    try:
+        content = client.manifest(pin_tag(pin.digest))
+    except NotFoundError:
+        return None
+    except (UnreachableError, DeniedError) as error:
+        # The engine has settings and credentials of its own.
+        progress(Note(f"{error.message} So it is not known whether the image is there already."))
+        return None
+    manifest = parse_manifest(content.data, str(client.reference))
+    # Engines identify an image by its manifest, or by its configuration.
+    if isinstance(manifest, Index):
+        identities = {content.digest, *(one.digest for one in manifest.manifests)}
+    else:
+        identities = {content.digest, manifest.config.digest}
+    if image_id in identities:
+        return content
+    if is_signed and not _has_signature(client, content.digest):
+        return None
+    raise _conflict(client, pin, content.digest)
+
+
+def _has_signature(client: Writable, digest: str) -> bool:
+    """Return whether an image has signatures, made by any key."""
+    return find_digest(client, signature_tag(digest)) is not None
+
+
+def sign_image(
+    settings: Settings,
+    reference: Reference,
+    signer: Signer,
+    *,
+    connected: Connect = connect,
+) -> SignedImage:
+    """Sign an image of a registry, with the facts of its Pin; the Pin's tag then leads to it.
+
+    Args:
+        reference: The image; by its digest if the registry must not decide what is signed.
+
+    Raises:
+        PinTagConflictError: The registry has another image of its Pin.
+    """
+    client = connected(settings, reference)
+    return _sign(client, find(client, machine(settings.root)).image, signer)
+
+
+def _sign(client: Writable, image: ImageInfo, signer: Signer) -> SignedImage:
+    facts = facts_of(image.pin, int(time.time()))
+    digest = str(image.reference.digest)
+    # The tag first: a tag of another image is found before anything is signed.
+    tag = set_pin_tag(client, image.pin, digest, is_signed=True)
+    name = sign(client, digest, facts, signer)
+    if (found := find_digest(client, tag)) != digest:
+        # Another image was pushed at the same moment.
+        raise _conflict(client, image.pin, found or "another")
+    return SignedImage(str(image.reference), name, facts, tag)
+
+
+def set_pin_tag(client: Writable, pin: Pin, digest: str, *, is_signed: bool = False) -> str:
+    """Make the tag of a Pin lead to an image that the registry has; return the tag.
+
+    Args:
+        digest: Of the image's manifest.
+        is_signed: Whether it will be signed. Then it replaces an image without a signature, which a
+            builder left that ended between push and signature, or that signs nothing.
+
+    Raises:
+        PinTagConflictError: It leads to another image, and is not moved.
+    """
+    tag = pin_tag(pin.digest)
+    found = find_digest(client, tag)
+    gives_way = is_signed and found not in {None, digest}
+    if found is None or (gives_way and not _has_signature(client, found)):
+        client.tag(digest, tag)
+        # Another builder may have been first, or last: then both report it.
+        found = find_digest(client, tag)
+    if found != digest:
+        raise _conflict(client, pin, found or "another")
+    return tag
+
+
+def _conflict(client: Writable, pin: Pin, digest: str) -> PinTagConflictError:
+    repository = client.reference.name
+    return PinTagConflictError(
+        f"'{repository}' has another image of the Pin {pin.digest}: its tag leads to {digest}, and"
+        " is never moved.",
+        resolution="Two builds of a Pin need not have the same bytes; use the one that is there:"
+        f" provision registry pull {repository}@{digest}. To put yours in its place, remove the tag"
+        f" '{pin_tag(pin.digest)}' from the registry first.",
+    )
+
+
+def _tag_unsigned(client: Writable, image: EngineImage, pushed: Pushed, progress: Progress) -> None:
+    """Set further tags; report a failure only as a note: perhaps only the engine has access."""
+    try:
+        set_pin_tag(client, image.pin, pushed.digest)
+        _tag_for_operators(client, image, pushed.digest)
+    except (UnreachableError, DeniedError) as error:
+        progress(
+            Note(f"{error.message} So the image has no tag of its Pin, nor those of operators.")
+        )
+
+
+def _tag_for_operators(client: Writable, image: EngineImage, digest: str) -> None:
+    found = image.engine.image(image.image_id)
+    if found and (version := found.labels.get(OPERATOR_LABEL)):
+        set_operator_tags(client, image.pin, version, digest)
+
+
+def set_operator_tags(client: Writable, pin: Pin, version: str, digest: str) -> None:
+    """Make the tags by which a GPU operator finds a driver lead to an image.
+
+    That of a branch leads to its newest version.
+
+    Args:
+        version: As which version the operator finds it.
+        digest: Of the image's manifest.
+    """
+    distro = f"{pin.distro.id}:{pin.distro.version}"
+    own, branch = operator_tags(version, pin.kernel.release, distro)
+    client.tag(digest, own)
+    try:
+        there = client.at(client.reference.with_tag(branch))
+        before = find(there, pin.kernel.architecture).image.pin.driver.version
+    except NotFoundError:
+        before = pin.driver.version
+    if newest_first((before, pin.driver.version))[0] == pin.driver.version:
+        client.tag(digest, branch)
+
+
+def retag_existing(
+    settings: Settings, client: Writable, pin: Pin, signer: Signer | None
+) -> str | None:
+    """Make the tag of a client's reference lead to the registry's image of a Pin.
+
+    Args:
+        settings: The host; its [trust] counts, and the public half of the key that signs.
+        signer: Signs the images that are pushed here; None: nothing is signed.
+
+    Returns:
+        The digest of its manifest; None: no key that counts here has signed it.
+    """
+    tag = pin_tag(pin.digest)
+    content = client.manifest(tag)
+    if signer is None:
+        parse_manifest(content.data, f"{client.reference.repository}:{tag}")
+    else:
+        wanted = asdict(facts_of(pin, 0))
+        del wanted["serial"]
+        try:
+            keys = _keys(settings, client, pin.driver.name, signer)
+            verify_signature(client, content.digest, keys, wanted)
+        except UntrustedError:
+            return None
+    if client.reference.tag is not None:
+        client.tag(content.digest, client.reference.tag)
+    return content.digest
+
+
+def _keys(
+    settings: Settings, client: Writable, driver: str, signer: Signer
+) -> tuple[PublicKey, ...]:
+    rule = trust_rule(settings, client.reference, driver)
+    configured = load_keys(in_root(settings.root, rule.keys)) if rule.keys else ()
+    return (*configured, signer.public) if isinstance(signer, FileSigner) else configured
+
+
+def configured_signer(settings: Settings, password: Password | None = None) -> Signer:
+    """Return the signer of the images that this host builds and pushes.
+
+    Args:
+        password: Asks for the password of the key; None: the file that provision.toml names.
+    """
+    registry = settings.config.registry
+    if registry.sign_key is None:
+        raise ProvisionError(
+            "provision.toml names no key for images.",
+            resolution='Set [registry] sign_key = "/etc/provision/fleet.key", or give --key.',
+        )
+    key = registry.sign_key
+    path = key if key.startswith(URI_SCHEME) else str(in_root(settings.root, key))
+
+    def configured() -> bytes:
+        if registry.sign_password_file is None:
+            raise ProvisionError(
+                f"The key '{key}' takes a password, and provision.toml does not say where it is.",
+                resolution="Write it into a file that only root reads, and name that: [registry]"
+                ' sign_password_file = "/etc/provision/fleet.password".',
+            )
+        return read_password(in_root(settings.root, registry.sign_password_file))
+
+    return open_signer(path, password or configured, root=settings.root)
