@@ -35,15 +35,7 @@ from provision.store.pulling import unpack_pulled
 
 @dataclass(frozen=True, slots=True)
 class ArtifactSource:
-    """The places that artifacts are taken from.
-
-    Attributes:
-        settings: The host, with its configuration.
-        engine: Returns the container engine, for local images.
-        consent: What the caller allows.
-        progress: Receives what is being done.
-        connected: Makes clients of registries.
-    """
+    """The places that artifacts are taken from."""
 
     settings: Settings
     engine: Callable[[], Engine]
@@ -52,11 +44,7 @@ class ArtifactSource:
     connected: Connect = connect
 
     def repository(self, driver: str, address: str | None) -> Reference:
-        """Return where a registry has a driver's images.
-
-        Raises:
-            UsageError: There is no registry, or its name is not valid.
-        """
+        """Return where a registry has a driver's images."""
         where = address or self.settings.config.registry.address
         if where is None:
             raise UsageError(
@@ -71,11 +59,6 @@ class ArtifactSource:
 
         Args:
             image: A name that begins with a registry's host, or one of the engine's.
-            folder: The folder.
-
-        Raises:
-            NotFoundError: There is no such image.
-            ProvisionError: It lacks a trusted signature, or is damaged.
         """
         if names_registry(image):
             client = self.connected(self.settings, parse_reference(image))
@@ -96,7 +79,7 @@ class ArtifactSource:
         return manifest
 
     def manifest(self, image: str) -> Manifest:
-        """Return the manifest of an image's artifact; errors as ``unpack``."""
+        """Return the manifest of an image's artifact."""
         with scratch(self.settings.state, "export", progress=self.progress) as folder:
             return self.unpack(image, folder / "artifact")
 
@@ -104,14 +87,6 @@ class ArtifactSource:
         """Put the artifact of a driver for one kernel into a new folder.
 
         It comes from the registry or else from the store; nothing is built.
-
-        Args:
-            request: The driver and its kernel.
-            folder: The folder.
-
-        Raises:
-            NotFoundError: Neither has it.
-            ProvisionError: The artifact lacks a trusted signature, or is damaged.
         """
         kernel = request.kernel or ""
         trusted = None
@@ -163,28 +138,20 @@ class ArtifactSource:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The selected images of a repository.
+    """The selected images of a repository."""
 
-    Attributes:
-        version: A version, or the beginning of one; None: the newest.
-        flavour: The driver's flavour; None: its default one.
-        distro: The kernels' distro, such as ``debian:12``; None: the only one in the repository.
-        kernels: The kernels; if empty, all that the registry has images for.
-    """
-
+    # A version, or the beginning of one; None: the newest.
     version: str | None
+    # The driver's flavour; None: its default one.
     flavour: str | None
+    # The kernels' distro, such as ``debian:12``; None: the only one in the repository.
     distro: str | None
+    # The kernels; if empty, all that the registry has images for.
     kernels: ClusterKernels
 
 
 def choose(source: ArtifactSource, driver: str, repository: Reference, choice: Choice) -> _Chosen:
-    """Return the images of a registry that serve a cluster, and one of them to examine.
-
-    Raises:
-        NotFoundError: The driver is unknown, or the registry lacks an image.
-        UsageError: It has images for several distros, and none was named.
-    """
+    """Return the images of a registry that serve a cluster, and one of them to examine."""
     tags = images_of(source, driver, repository, choice)
     kernels = choice.kernels
     if kernels == ClusterKernels():
@@ -200,12 +167,7 @@ def images_of(
     *,
     is_one_distro: bool = True,
 ) -> list[HostTag]:
-    """Return the tags of a registry's images of one version, for the kernels that are named or all.
-
-    Raises:
-        NotFoundError: The driver is unknown, or the registry lacks an image.
-        UsageError: It has images for several distros, none was named, and there has to be one.
-    """
+    """Return the tags of a registry's images of one version, for the named kernels or all."""
     recipe = source.settings.catalogue.entry(driver).recipe
     flavour = choice.flavour or recipe.default_flavour
     client = source.connected(source.settings, repository)
@@ -265,11 +227,7 @@ def _of_version(tags: list[HostTag], version: str | None) -> list[HostTag]:
 
 
 def check_driver(manifest: Manifest, driver: str, image: str) -> None:
-    """Check that an image holds the driver that is exported.
-
-    Raises:
-        UsageError: It holds another driver.
-    """
+    """Check that an image holds the driver that is exported."""
     found = manifest.pin.driver.name
     if found != driver:
         raise UsageError(

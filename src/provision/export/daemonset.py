@@ -44,24 +44,16 @@ _IMAGE = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._/:@\[\]-]*")
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """The agent's options in a cluster.
-
-    Attributes:
-        image: The agent's image.
-        config: Text of the provision.toml for nodes.
-        keys: Public keys that verify artifacts, by file name.
-        namespace: The namespace of all objects.
-        selector: Labels of the nodes that run it, besides the system.
-        pull_secret: The secret for pulling the agent's image; None if the registry needs none.
-        interval: Seconds between two looks at a node.
-    """
+    """The agent's options in a cluster."""
 
     image: str
     config: str
     keys: Mapping[str, str] = field(default_factory=dict)
     namespace: str = "provision"
+    # Labels of the nodes that run it, besides the system.
     selector: Mapping[str, str] = field(default_factory=dict)
     pull_secret: str | None = None
+    # Seconds between two looks at a node.
     interval: int = 3600
 
 
@@ -77,10 +69,6 @@ def beside_kmm(
     KMM labels the nodes on which it has loaded them; there the agent finds nothing to load.
 
     Args:
-        image: The agent's image.
-        keys: Public keys that verify artifacts, by file name.
-        repository: The repository of the driver's images.
-        pin: The driver.
         namespace: The namespace of KMM's ``Module``.
     """
     # JSON's text is TOML's, too.
@@ -105,13 +93,7 @@ flavour = {flavour}
 
 
 def read_config(path: Path, *, has_keys: bool) -> str:
-    """Return the text of a provision.toml once it is known to suit an agent in a pod.
-
-    Raises:
-        ConfigError: It has mistakes; all are named.
-        NotFoundError: It is missing.
-        UsageError: It has settings that a pod can't follow.
-    """
+    """Return the text of a provision.toml once it is known to suit an agent in a pod."""
     config = load_toml(path, Config)
     if config.policy.build != "never":
         raise UsageError(
@@ -145,11 +127,6 @@ def read_keys(paths: tuple[Path, ...]) -> dict[str, str]:
 
     The text is written from the parsed key, so that nothing else in the file, such as a private
     key, gets into a cluster.
-
-    Raises:
-        ConfigError: A file is not a public key that hosts can verify with.
-        NotFoundError: A file is missing.
-        UsageError: Two files have one name, or one that a ConfigMap doesn't take.
     """
     found: dict[str, str] = {}
     for path in paths:
@@ -168,11 +145,7 @@ def read_keys(paths: tuple[Path, ...]) -> dict[str, str]:
 
 
 def documents(agent: Agent) -> list[dict[str, Value]]:
-    """Return everything that a cluster needs, in the order in which it is applied.
-
-    Raises:
-        UsageError: Kubernetes would refuse a name or the image.
-    """
+    """Return everything that a cluster needs, in the order in which it is applied."""
     _check_names(agent)
     labels: dict[str, Value] = {"app.kubernetes.io/name": NAME}
     here: dict[str, Value] = {"name": NAME, "namespace": agent.namespace, "labels": labels}

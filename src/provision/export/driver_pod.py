@@ -23,13 +23,7 @@ _KERNEL_LABEL = "feature.node.kubernetes.io/kernel-version.full"
 
 @dataclass(frozen=True, slots=True)
 class PodOptions:
-    """The options of a driver pod in a cluster.
-
-    Attributes:
-        namespace: The namespace of the objects.
-        selector: Labels of the nodes that get it.
-        pull_secret: The secret for pulling images; None if the registry needs none.
-    """
+    """The options of a driver pod in a cluster."""
 
     namespace: str
     selector: Mapping[str, str] = field(default_factory=dict)
@@ -37,11 +31,7 @@ class PodOptions:
 
 
 def pod_of(driver: str, root: ForeignRoot | None) -> tuple[ForeignRoot, DriverPod]:
-    """Return what a recipe says of a driver pod.
-
-    Raises:
-        NotFoundError: Nothing: its images have no program for it.
-    """
+    """Return what a recipe says of a driver pod."""
     if root is None or root.pod is None:
         raise NotFoundError(
             f"There is no driver pod of {driver}: its recipe has no [host.root.pod].",
@@ -60,10 +50,7 @@ def operator_documents(
     tags.
 
     Args:
-        driver: The driver.
-        repository: The repository of its images.
         version: As which version the operator finds it.
-        options: The options.
     """
     _check(driver, options)
     folder, _, image = repository.name.rpartition("/")
@@ -101,18 +88,7 @@ def daemonset_documents(
     images: Mapping[str, Reference],
     options: PodOptions,
 ) -> list[dict[str, Value]]:
-    """Return a DaemonSet for each kernel, for clusters without an operator.
-
-    Args:
-        driver: The driver.
-        root: What its recipe says of the pod.
-        images: The image for each kernel's release.
-        options: The options.
-
-    Raises:
-        UsageError: Kubernetes would refuse a name.
-        NotFoundError: The driver has no pod.
-    """
+    """Return a DaemonSet for each kernel, for clusters without an operator."""
     _check(driver, options)
     # The other levels of pod security forbid loading modules.
     labels: dict[str, Value] = {"pod-security.kubernetes.io/enforce": "privileged"}

@@ -56,22 +56,14 @@ _LAST_LINES = 20
 
 
 class PythonPin(Digested):
-    """The inputs of a host's Python.
+    """The inputs of a host's Python."""
 
-    Attributes:
-        version: Python's own, such as ``3.11.2``.
-        package: Version of the distro's package.
-        prefix: Its path on hosts; programs contain the absolute path of their loader.
-        architecture: As ``uname -m`` prints it.
-        distro: The distro that it comes from.
-        base: The base image in which it is assembled.
-        closure: All packages that are installed there for it.
-        template: Digest of the Dockerfile's template and its programs.
-    """
-
+    # Python's own, such as ``3.11.2``.
     version: Annotated[str, StringConstraints(pattern=r"^3(\.[0-9]+)+$")]
     package: PackageVersion
+    # Its path on hosts; programs contain the absolute path of their loader.
     prefix: Prefix
+    # As ``uname -m`` prints it.
     architecture: Name
     distro: DistroPin
     base: BasePin
@@ -91,18 +83,14 @@ class PythonPin(Digested):
 
 @dataclass(frozen=True, slots=True)
 class PythonRequest:
-    """The options of an archive.
+    """The options of an archive."""
 
-    Attributes:
-        distro: Whose Python, such as ``debian:12``; None: this machine's.
-        prefix: Its path on hosts.
-        output: The archive, or a folder that gets it under its usual name.
-        network: Network of the container that downloads; None: what provision.toml says.
-    """
-
+    # Whose Python, such as ``debian:12``; None: this machine's.
     distro: str | None
     prefix: str
+    # The archive, or a folder that gets it under its usual name.
     output: Path
+    # Network of the container that downloads; None: what provision.toml says.
     network: str | None = None
 
     def path(self, pin: PythonPin) -> Path:
@@ -112,15 +100,7 @@ class PythonRequest:
 
 @dataclass(frozen=True, slots=True)
 class HostPython:
-    """A finished archive.
-
-    Attributes:
-        pin: Its inputs.
-        path: The archive.
-        sha256: Its checksum.
-        size: Its bytes.
-        built: Whether it was assembled in this run.
-    """
+    """A finished archive."""
 
     pin: PythonPin
     path: Path
@@ -136,13 +116,7 @@ def resolve_python(
     *,
     progress: Progress = silent,
 ) -> PythonPin:
-    """Let the distro's solver find the packages of a Python, and download them.
-
-    Raises:
-        NotFoundError: Distro, a package or the base image is not known.
-        UsageError: The prefix is not valid, or the distro's packages are none of Debian's kind.
-        ProvisionError: The archive or the engine failed.
-    """
+    """Let the distro's solver find the packages of a Python, and download them."""
     distro = choose_distro(settings, request.distro)
     data, release = distros.release_of(distro)
     if data.apt is None:
@@ -204,21 +178,7 @@ def make_python(
     *,
     progress: Progress = silent,
 ) -> HostPython:
-    """Make the archive; it is assembled unless the engine already has the result.
-
-    Args:
-        settings: The machine that builds.
-        engine: Connects to its engine.
-        request: The options.
-        progress: Receives what is being done.
-
-    Raises:
-        BuildError: A step of the build failed.
-        NotFoundError: Distro, a package or the base image is not known.
-        UsageError: The prefix or the distro is not valid.
-        ProvisionError: The archive or the engine failed.
-        OSError: The output can't be written.
-    """
+    """Make the archive; it is assembled unless the engine already has the result."""
     pin = resolve_python(settings, engine, request, progress=progress)
 
     def waiting() -> None:
@@ -327,11 +287,6 @@ def pack_tree(tree: Path, prefix: str, target: Path) -> None:
 
     Args:
         tree: The folder that becomes ``prefix``.
-        prefix: Absolute path on hosts.
-        target: The archive.
-
-    Raises:
-        OSError: The folder can't be written, or the disk is full.
     """
     with (
         replacing(target) as stream,

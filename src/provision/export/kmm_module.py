@@ -42,53 +42,34 @@ class Signing:
 
 @dataclass(frozen=True, slots=True)
 class KmmOptions:
-    """The options of a driver in a cluster.
-
-    Attributes:
-        namespace: The namespace of the objects.
-        selector: Labels of the nodes that get it, besides system and architecture.
-        pull_secret: The secret for pulling images; None if the registry needs none.
-        signing: KMM signs the modules with these; None if they are signed or need not be.
-        ordered_upgrade: Whether a label of each node selects its version.
-        parameters: Parameters by module; KMM passes only those of the module that is loaded last.
-    """
+    """The options of a driver in a cluster."""
 
     namespace: str = "default"
+    # Labels of the nodes that get it, besides system and architecture.
     selector: Mapping[str, str] | None = None
     pull_secret: str | None = None
+    # KMM signs the modules with these; None if they are signed or need not be.
     signing: Signing | None = None
+    # Whether a label of each node selects its version.
     ordered_upgrade: bool = False
+    # Parameters by module; KMM passes only those of the module that is loaded last.
     parameters: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterKernels:
-    """Which kernels a cluster's nodes run.
+    """Which kernels a cluster's nodes run."""
 
-    Attributes:
-        literals: Releases, each with an image of its own.
-        regexp: An expression for the releases of others, in RE2's syntax.
-    """
-
+    # Releases, each with an image of its own.
     literals: tuple[str, ...] = ()
+    # An expression for the releases of others, in RE2's syntax.
     regexp: str | None = None
 
 
 def module_document(
     manifest: Manifest, repository: Reference, kernels: ClusterKernels, options: KmmOptions
 ) -> dict[str, Value]:
-    """Return the ``Module`` of a driver.
-
-    Args:
-        manifest: The manifest of one of its artifacts.
-        repository: The repository of its images, with the tags that hosts look for.
-        kernels: The kernels of the cluster.
-        options: The options of the driver.
-
-    Raises:
-        UsageError: KMM does not take a name or expression.
-        ProvisionError: All its modules are optional, so KMM has nothing to load.
-    """
+    """Return the ``Module`` of a driver."""
     driver = manifest.pin.driver.name
     _check_names(driver, options)
     architecture = names_of(manifest.pin.kernel.architecture).go
@@ -129,11 +110,7 @@ def _container(
 def secret_document(
     name: str, namespace: str, registry: str, login: str | None
 ) -> dict[str, Value]:
-    """Return the ``Secret`` for pulling images, with a login as ``stored_login`` returns it.
-
-    Raises:
-        NotFoundError: This machine has no login that Kubernetes can use.
-    """
+    """Return the ``Secret`` for pulling images, with a login as ``stored_login`` returns it."""
     if login is None:
         raise NotFoundError(
             f"There is no name and password for '{registry}' here, so there is nothing to put into"
@@ -153,11 +130,7 @@ def secret_document(
 
 
 def check_name(what: str, name: str) -> None:
-    """Do nothing, unless Kubernetes would refuse a name of an object.
-
-    Raises:
-        UsageError: It would.
-    """
+    """Do nothing, unless Kubernetes would refuse a name of an object."""
     if not _DNS_LABEL.fullmatch(name):
         raise UsageError(
             f"The {what}, '{name}', can't be a name in Kubernetes.",

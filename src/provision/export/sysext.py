@@ -39,14 +39,11 @@ _SQUASHFS = (
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """The systems that an extension merges with.
+    """The systems that an extension merges with."""
 
-    Attributes:
-        id: ``ID`` of os-release; ``_any``: every system, since the unit checks the kernel.
-        version_id: ``VERSION_ID`` of os-release; None: any.
-    """
-
+    # ``ID`` of os-release; ``_any``: every system, since the unit checks the kernel.
     id: str = "_any"
+    # ``VERSION_ID`` of os-release; None: any.
     version_id: str | None = None
 
 
@@ -59,11 +56,7 @@ class Artifact:
 
 
 def need_mksquashfs() -> None:
-    """Check that the program that makes the image is installed.
-
-    Raises:
-        NotFoundError: It is missing.
-    """
+    """Check that the program that makes the image is installed."""
     if find_program("mksquashfs") is None:
         raise NotFoundError(
             "There is no program mksquashfs, which makes system extensions.",
@@ -77,17 +70,7 @@ def extension_name(driver: str) -> str:
 
 
 def lay_out(tree: Path, artifacts: Sequence[Artifact], hosts: Hosts) -> None:
-    """Fill a new folder with the extension's files below /usr.
-
-    Args:
-        tree: The folder.
-        artifacts: The same driver for several kernels.
-        hosts: The systems that it is for.
-
-    Raises:
-        UsageError: They are of several drivers or architectures, or two are for one kernel.
-        OSError: The disk is full.
-    """
+    """Fill a new folder with the extension's files below /usr."""
     first = artifacts[0].manifest.pin
     driver = first.driver.name
     _check_alike(artifacts)
@@ -121,11 +104,7 @@ def lay_out(tree: Path, artifacts: Sequence[Artifact], hosts: Hosts) -> None:
 
 
 def make_squashfs(tree: Path, image: Path, *, progress: Progress = silent) -> None:
-    """Pack a folder reproducibly; equal files are stored once.
-
-    Raises:
-        ProvisionError: mksquashfs failed.
-    """
+    """Pack a folder reproducibly; equal files are stored once."""
     progress(Note(f"Packing {image.name}"))
     words: list[str | Path] = ["mksquashfs", tree, image, *_SQUASHFS]
     run(words, why="make the system extension", timeout=LONG_LIMIT_S)
@@ -142,12 +121,6 @@ def make_extension(
 
     Args:
         folder: An existing folder, which the caller removes.
-        artifacts: The same driver for several kernels.
-        hosts: The systems that it is for.
-        progress: Receives what is being done.
-
-    Raises:
-        As ``lay_out`` and ``make_squashfs``.
     """
     tree, image = folder / "tree", folder / "extension.squashfs"
     lay_out(tree, artifacts, hosts)

@@ -67,11 +67,7 @@ def _scalar(value: Value) -> str:
 
 
 def check_output(folder: Path) -> None:
-    """Refuse a folder that is not empty.
-
-    Raises:
-        UsageError: It is not empty, or no folder.
-    """
+    """Refuse a folder that is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(
             f"'{folder}' is not empty, so nothing is written into it.",
@@ -83,12 +79,7 @@ def write_files(folder: Path, files: Mapping[str, str | bytes], *, secret: str =
     """Write files into a folder, which is made if need be.
 
     Args:
-        folder: The folder.
-        files: Contents by name.
         secret: The name of a file that only its owner may read.
-
-    Raises:
-        OSError: The folder can't be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():

@@ -36,19 +36,12 @@ def create(
     """Write a bundle.
 
     Args:
-        access: How the registry is reached.
-        order: The order for the bundle.
         contents: The result of ``gather``.
         output: A folder, or a file that ends in ``.tar``.
         signer: Signs the bundle; None: it stays unsigned.
 
     Returns:
         Its files: their sizes in bytes by path.
-
-    Raises:
-        NotFoundError: skopeo is not installed.
-        ProvisionError: The folder has other files, the disk has no room, or the registry failed.
-        OSError: The folder can't be written.
     """
     is_archive = output.suffix == ".tar"
     folder = output.with_name(f".{output.name}.parts") if is_archive else output
@@ -70,11 +63,7 @@ def create(
 
 
 def check_room(output: Path, size: int) -> None:
-    """Check that there is room for a bundle.
-
-    Raises:
-        ProvisionError: The space does not suffice.
-    """
+    """Check that there is room for a bundle."""
     place = output.absolute()
     present = (
         sum(p.stat().st_size for p in place.rglob("*") if p.is_file()) if place.is_dir() else 0
@@ -92,11 +81,7 @@ def check_room(output: Path, size: int) -> None:
 
 
 def _claim(folder: Path) -> None:
-    """Claim a folder for a bundle.
-
-    Raises:
-        ProvisionError: It has foreign files.
-    """
+    """Claim a folder for a bundle."""
     if folder.is_dir() and not (folder / _MARKER).exists() and any(folder.iterdir()):
         raise ProvisionError(
             f"'{folder}' has foreign files, so no bundle is written there.",

@@ -33,26 +33,18 @@ WHEELS, PYTHON, COLLECTION, PROGRAMS = "wheels", "python", "collection", "bin"
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """Files that go into a bundle unchanged.
+    """Files that go into a bundle unchanged."""
 
-    Attributes:
-        wheels: A folder of wheels, for ``provision_driver_wheelhouse``.
-        host_python: Archives of ``provision export host-python``.
-        collections: Archives of the Ansible collection.
-        programs: ``oci-decorator``, one for each machine.
-    """
-
+    # A folder of wheels, for ``provision_driver_wheelhouse``.
     wheels: Path | None = None
+    # Archives of ``provision export host-python``.
     host_python: tuple[Path, ...] = ()
     collections: tuple[Path, ...] = ()
+    # ``oci-decorator``, one for each machine.
     programs: tuple[Path, ...] = ()
 
     def files(self) -> dict[str, Path]:
-        """Return the files by their places in a bundle.
-
-        Raises:
-            NotFoundError: The folder has no wheels.
-        """
+        """Return the files by their places in a bundle."""
         wheels = sorted(self.wheels.glob("*.whl")) if self.wheels else []
         if self.wheels and not wheels:
             raise NotFoundError(
@@ -71,19 +63,12 @@ class Extras:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The contents of a bundle.
-
-    Attributes:
-        chosen: The artifact images.
-        copies: Files by their places in the bundle.
-        texts: Further files, by place.
-        bases: Images of the engine, by their Pins.
-        engine: Connects to the engine that has these images.
-    """
+    """The contents of a bundle."""
 
     chosen: tuple[Chosen, ...]
     copies: Mapping[str, Path]
     texts: Mapping[str, str]
+    # Images of the engine, by their Pins.
     bases: tuple[tuple[BasePin, Image], ...]
     engine: Callable[[], Engine]
 
@@ -101,18 +86,13 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The options of a new bundle.
+    """The options of a new bundle."""
 
-    Attributes:
-        registry: Where the artifacts are: ``host[:port][/prefix]``.
-        selection: The artifacts.
-        extras: Further files.
-        builds: Whether it has what builds need: packages, sources, base images.
-    """
-
+    # Where the artifacts are: ``host[:port][/prefix]``.
     registry: str
     selection: ImageSelection
     extras: Extras = field(default_factory=Extras)
+    # Whether it has what builds need: packages, sources, base images.
     builds: bool = True
 
 
@@ -121,13 +101,7 @@ def gather(access: RegistryAccess, order: Order, engine: Callable[[], Engine]) -
 
     Args:
         access: How the registry is reached; the machine's package store counts too.
-        order: The order for the bundle.
         engine: Connects to the engine that has the base images; called if there are any.
-
-    Raises:
-        NotFoundError: Packages, sources or base images are missing; the error lists all of them.
-        UntrustedError: Images lack a trusted signature; the error lists all of them.
-        ProvisionError: As ``choose``.
     """
     chosen, refused = choose(access, order.registry, order.selection)
     require_all(refused)

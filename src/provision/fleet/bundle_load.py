@@ -42,32 +42,22 @@ _LONGEST_CLOSURE = 16 << 20
 
 @dataclass(slots=True)
 class Loaded:
-    """The result of loading a bundle.
+    """The result of loading a bundle."""
 
-    Attributes:
-        pushed: Names that the registry did not have, or that led to other images there.
-        entries: Entries of the store.
-        packages: Files that the package store did not have.
-        closures: Solved closures that it did not have.
-        bases: Base images that the engine did not have, by digest.
-        changed: Whether anything was done.
-    """
-
+    # Names that the registry did not have, or that led to other images there.
     pushed: list[str] = field(default_factory=list)
     entries: list[str] = field(default_factory=list)
+    # Files that the package store did not have.
     packages: int = 0
+    # Solved closures that it did not have.
     closures: int = 0
+    # Base images that the engine did not have, by digest.
     bases: list[str] = field(default_factory=list)
     changed: bool = False
 
 
 def artifacts_of(access: RegistryAccess, bundle: Bundle) -> tuple[Chosen, ...]:
-    """Return the artifact images of a bundle, verified with the keys of this host.
-
-    Raises:
-        UntrustedError: An artifact lacks a trusted signature; the error lists all of them.
-        ProvisionError: An image is damaged.
-    """
+    """Return the artifact images of a bundle, verified with the keys of this host."""
     found: list[Chosen] = []
     refused: list[str] = []
     for driver in bundle.drivers:
@@ -86,15 +76,8 @@ def push_bundle(
     A name that leads to the image already stays, and so do its signatures there.
 
     Args:
-        access: How the registry is reached.
         bundle: The bundle; its files were checked.
-        artifacts: Its images.
         address: The registry: ``host[:port][/prefix]``.
-
-    Raises:
-        NotFoundError: skopeo is not installed.
-        UnreachableError: The registry kept failing.
-        ProvisionError: It refuses.
     """
     done = Loaded()
     with _images_folder(access, bundle) as folder:
@@ -134,8 +117,6 @@ def for_host(
     """Return the images that a host can use.
 
     Args:
-        settings: The host.
-        artifacts: The images of a bundle.
         all_kernels: Also those for kernels that the host does not have.
     """
     kernels = find_kernels(settings.root).bootable
@@ -158,14 +139,8 @@ def store_bundle(
     """Put artifacts into a host's store, and what builds need into its package store.
 
     Args:
-        access: The host, and what it accepts.
         bundle: The bundle; its files were checked.
-        images: The images for the host.
         engine: Connects to the engine that loads the base images; None: they are not loaded.
-
-    Raises:
-        UntrustedError: An artifact is older than an earlier one.
-        ProvisionError: An artifact is damaged, the disk is full, or the engine failed.
     """
     done = Loaded()
     settings, consent, progress = access.settings, access.consent, access.progress

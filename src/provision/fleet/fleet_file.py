@@ -35,48 +35,37 @@ _MOST_CELLS = 10_000
 
 
 class Build(Frozen):
-    """One ``[[builds]]``: drivers, and their kernels.
+    """One ``[[builds]]``: drivers, and their kernels."""
 
-    Attributes:
-        drivers: Names of the catalogue, or ``all``.
-        versions: Versions, branches, kinds of branches, ``latest``, ``latest-N`` or ``all``.
-        flavours: Names, ``default`` or ``all``.
-        distros: Such as ``debian:12``; empty: those of the file.
-        kernels: Releases, patterns, ``latest-N`` or ``archive``; empty: those of the file.
-        force: Whether cells are built for kernels that a recipe does not name.
-    """
-
+    # Names of the catalogue, or ``all``.
     drivers: tuple[Name, ...] = Field(min_length=1)
+    # Versions, branches, kinds of branches, ``latest``, ``latest-N`` or ``all``.
     versions: tuple[Version, ...] = Field(default=("production",), min_length=1)
+    # Names, ``default`` or ``all``.
     flavours: tuple[Name, ...] = Field(default=("default",), min_length=1)
+    # Such as ``debian:12``; empty: those of the file.
     distros: tuple[DistroName, ...] = ()
+    # Releases, patterns, ``latest-N`` or ``archive``; empty: those of the file.
     kernels: tuple[Kernel, ...] = ()
+    # Whether cells are built for kernels that a recipe does not name.
     force: bool = False
 
 
 class Fleet(Frozen):
-    """A fleet.toml.
-
-    Attributes:
-        registry: The hosts' registry: ``registry.example:5000/drivers``.
-        sign_key: Private key that signs images: a file, or a PKCS#11 URI; None: that of
-            provision.toml.
-        sign_password_file: File with its password or PIN; None: that of provision.toml.
-        unsigned: Whether images are pushed without a signature.
-        jobs: Number of parallel builds on one machine.
-        network: Network of the containers that download; None: what provision.toml says.
-        distros: Distros of builds that name none.
-        kernels: Kernels of builds that name none.
-        builds: The builds.
-    """
+    """A fleet.toml."""
 
     described_in: ClassVar[str | None] = "docs/reference/fleet-toml.md"
 
+    # The hosts' registry: ``registry.example:5000/drivers``.
     registry: RegistryAddress
+    # Private key that signs images: a file, or a PKCS#11 URI; None: that of provision.toml.
     sign_key: Key | None = None
+    # File with its password or PIN; None: that of provision.toml.
     sign_password_file: AbsolutePath | None = None
+    # Whether images are pushed without a signature.
     unsigned: bool = False
     jobs: int = Field(default=1, ge=1, le=64)
+    # Network of the containers that download; None: what provision.toml says.
     network: str | None = None
     distros: tuple[DistroName, ...] = ()
     kernels: tuple[Kernel, ...] = Field(default=("latest-3",), min_length=1)
@@ -106,16 +95,7 @@ class Fleet(Frozen):
 
 
 def load_fleet(path: Path, catalogue: Catalogue) -> Fleet:
-    """Read fleet.toml.
-
-    Args:
-        path: The file.
-        catalogue: The known drivers.
-
-    Raises:
-        NotFoundError: There is no such file.
-        ConfigError: It has mistakes; the error names every key, and what to write instead.
-    """
+    """Read fleet.toml."""
     wrong: list[Mistake] = []
     fleet = None
     try:
@@ -172,15 +152,7 @@ def fleet_cells(
     """Return all cells of a fleet, each once, in the order of the file.
 
     Args:
-        settings: The machine that plans.
         engine: Connects to the engine; called for distros whose kernels only a container can list.
-        path: The fleet's file, for messages.
-        fleet: Its content.
-        progress: Receives what is being queried.
-
-    Raises:
-        ConfigError: Builds name versions or kernels that no archive has; the error lists offers.
-        ProvisionError: An archive or the engine failed.
     """
     found: dict[Cell, Planned] = {}
     wrong: list[Mistake] = []
@@ -216,11 +188,7 @@ def cell_id(cell: Cell) -> str:
 
 
 def read_cell(text: str) -> Cell:
-    """Return the cell of a name.
-
-    Raises:
-        UsageError: It is not one.
-    """
+    """Return the cell of a name."""
     parts = text.split("/")
     try:
         driver, version, flavour = _ROW.validate_python(tuple(parts[:3]))

@@ -23,14 +23,7 @@ from provision.errors import NotFoundError
 
 @dataclass(frozen=True, slots=True)
 class PageFiles:
-    """The files of a kind of page, by their names in the folder of templates.
-
-    Attributes:
-        template: The template; it gets ``style``, ``script``, ``policy``, ``made`` and ``version``
-            in addition to the values of a page.
-        styles: Style sheets, joined in this order.
-        scripts: Scripts, joined in this order.
-    """
+    """The files of a kind of page, by their names in the folder of templates."""
 
     template: str
     styles: Sequence[str]
@@ -43,13 +36,7 @@ def render_html(
     """Return a page.
 
     Args:
-        templates: Folder of the templates.
-        files: The files of the page.
         time: Unix time at which the page was made.
-        values: The content of the page; text of any origin.
-
-    Raises:
-        NotFoundError: The folder lacks one of the files.
     """
     try:
         style = "".join((templates / one).read_text() for one in files.styles)

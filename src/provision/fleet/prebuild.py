@@ -38,23 +38,17 @@ from provision.registry.signatures import signature_tag
 
 @dataclass
 class FleetRegistry:
-    """The registry of a fleet; the ``Publisher`` of a ``MatrixRun``.
-
-    Attributes:
-        settings: The machine that builds.
-        address: The hosts' registry: ``registry.example:5000/drivers``.
-        signer: Signs pushed images; None: nothing is pushed, or images stay unsigned.
-        is_signed: Whether hosts need signed images.
-        connected: Makes clients of registries.
-        pushed: What was pushed by this run: name with digest, by cell.
-        present: Cells that the registry already had.
-    """
+    """The registry of a fleet; the ``Publisher`` of a ``MatrixRun``."""
 
     settings: Settings
+    # The hosts' registry: ``registry.example:5000/drivers``.
     address: str
+    # Signs pushed images; None: nothing is pushed, or images stay unsigned.
     signer: Signer | None = None
+    # Whether hosts need signed images.
     is_signed: bool = True
     connected: Connect = connect
+    # What was pushed by this run: name with digest, by cell.
     pushed: dict[Cell, str] = field(default_factory=dict)
     present: set[Cell] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -70,9 +64,6 @@ class FleetRegistry:
 
         Hosts verify the signature. An image without one is built again: its builder may have died
         between push and signature, and content of a registry is not trusted.
-
-        Raises:
-            ProvisionError: The registry does not answer.
         """
         client = self._client(cell)
         digest = find_digest(client, str(client.reference.tag))
@@ -91,7 +82,6 @@ class FleetRegistry:
 
         Raises:
             PinTagConflictError: There is another build of its Pin that no trusted key has signed.
-            ProvisionError: The registry refuses or can't be reached.
         """
         reference = self.reference(cell)
         if tag_of(pin).text != reference.tag:
@@ -137,11 +127,7 @@ class FleetRegistry:
 def split_present(
     registry: FleetRegistry, planned: Iterable[Planned], progress: Progress
 ) -> tuple[list[Planned], list[Cell]]:
-    """Return the cells that are to be built, and those that the registry has.
-
-    Raises:
-        ProvisionError: The registry does not answer.
-    """
+    """Return the cells that are to be built, and those that the registry has."""
     lacking: list[Planned] = []
     present: list[Cell] = []
     for one in planned:
@@ -155,19 +141,12 @@ def split_present(
 
 @dataclass(frozen=True, slots=True)
 class PrebuildReport:
-    """The outcome for a fleet's cells.
-
-    Attributes:
-        registry: The fleet's registry.
-        cells: All cells.
-        present: The cells that the registry had.
-        outcome: The outcome of the run for the others.
-        results: Their results.
-    """
+    """The outcome for a fleet's cells."""
 
     registry: FleetRegistry
     cells: Sequence[Cell]
     present: Sequence[Cell]
+    # The outcome of the run for the others.
     outcome: Outcome
     results: Results
 

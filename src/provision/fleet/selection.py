@@ -21,14 +21,7 @@ _ALIAS = re.compile(r"-[0-9a-f]{12}")
 
 @dataclass(frozen=True, slots=True)
 class RegistryAccess:
-    """The access of a machine to registries, and its trust in them.
-
-    Attributes:
-        settings: The machine: its keys, credentials and catalogue count.
-        consent: What the caller allows.
-        connected: Makes clients of registries.
-        progress: Receives what is being examined and copied.
-    """
+    """The access of a machine to registries, and its trust in them."""
 
     settings: Settings
     consent: TrustOverride
@@ -42,16 +35,13 @@ class RegistryAccess:
 
 @dataclass(frozen=True, slots=True)
 class ImageSelection:
-    """Which artifacts are selected.
+    """Which artifacts are selected."""
 
-    Attributes:
-        drivers: Names; empty: those of this machine's catalogue that the registry has.
-        kernels: Releases, or patterns of them (``6.1.0-*``); empty: all.
-        distros: Such as ``debian:12``; empty: all.
-    """
-
+    # Names; empty: those of this machine's catalogue that the registry has.
     drivers: tuple[str, ...] = ()
+    # Releases, or patterns of them (``6.1.0-*``); empty: all.
     kernels: tuple[str, ...] = ()
+    # Such as ``debian:12``; empty: all.
     distros: tuple[str, ...] = ()
 
     def takes(self, image: ImageInfo) -> bool:
@@ -75,15 +65,7 @@ class ImageSelection:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """An image to copy, or an index of images.
-
-    Attributes:
-        repository: Where it is.
-        driver: The driver.
-        content: Its manifest.
-        images: The artifact images in it, verified.
-        tags: Its names.
-    """
+    """An image to copy, or an index of images."""
 
     repository: Repository
     driver: str
@@ -120,14 +102,7 @@ def choose(
     """Return the selected images of a registry, verified, and a line for each that is refused.
 
     Args:
-        access: How the registry is reached.
         address: ``host[:port][/prefix]``.
-        selection: The selected artifacts.
-
-    Raises:
-        NotFoundError: The registry has none of them.
-        UnreachableError: It kept failing.
-        ProvisionError: provision.toml names no trusted key, or a key is not valid.
     """
     found: list[Chosen] = []
     refused: list[str] = []
@@ -201,11 +176,7 @@ def _examined(
 
 
 def _check_names(driver: str, images: tuple[VerifiedImage, ...], tags: tuple[str, ...]) -> None:
-    """Check that no tag that hosts look for leads to an image of another kind.
-
-    Raises:
-        UntrustedError: A tag does.
-    """
+    """Check that no tag that hosts look for leads to an image of another kind."""
     for one in images:
         pin = one.image.pin
         own = tag_of(pin).text
@@ -231,11 +202,7 @@ def total_size(chosen: tuple[Chosen, ...]) -> int:
 
 
 def require_all(refused: Sequence[str]) -> None:
-    """Check that every selected image is trusted.
-
-    Raises:
-        UntrustedError: Images were refused; the error lists all of them.
-    """
+    """Check that every selected image is trusted."""
     if refused:
         raise UntrustedError(
             f"{len(refused)} of the registry's images are not trusted.",

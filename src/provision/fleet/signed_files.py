@@ -35,16 +35,12 @@ _LONGEST_SIGNATURE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle whose list of files has a valid signature.
-
-    Attributes:
-        files: Its files.
-        sums: Their checksums (sha256), by path.
-        signed_by: The key that signed the list; None if no signature was required.
-    """
+    """A bundle whose list of files has a valid signature."""
 
     files: Files
+    # Their checksums (sha256), by path.
     sums: Mapping[str, str]
+    # The key that signed the list; None if no signature was required.
     signed_by: str | None
 
     @property
@@ -102,18 +98,7 @@ class Folder:
 
 
 def open_bundle(settings: Settings, path: Path, consent: TrustOverride) -> Bundle:
-    """Return a bundle once the signature of its list of files is verified; reads no other file.
-
-    Args:
-        settings: This host, whose keys count ([trust] keys).
-        path: Its folder, or tar archive.
-        consent: What the caller allows.
-
-    Raises:
-        NotFoundError: There is no such bundle.
-        UntrustedError: No trusted key has signed it.
-        ProvisionError: It is no bundle, or provision.toml does not say whom to trust.
-    """
+    """Return a bundle once the signature of its list of files is verified; reads no other file."""
     files = open_files(path)
     try:
         sums = read_small(files, SUMS, _LONGEST_SUMS)
@@ -128,11 +113,7 @@ def open_bundle(settings: Settings, path: Path, consent: TrustOverride) -> Bundl
 
 
 def check_files(bundle: Bundle, *, progress: Progress = silent) -> None:
-    """Compare every file of a bundle with its checksum.
-
-    Raises:
-        ProvisionError: Files are missing or damaged; the error lists all of them.
-    """
+    """Compare every file of a bundle with its checksum."""
     progress(Note(f"Verifying {len(bundle.sums)} files of {bundle.name}"))
     wrong = []
     for number, (path, sha256) in enumerate(bundle.sums.items(), 1):

@@ -46,18 +46,11 @@ _ZSTD_SECONDS = 900.0
 
 @dataclass(frozen=True, slots=True)
 class ImageInfo:
-    """An image of a registry, of which only manifest and configuration were read.
-
-    Attributes:
-        client: Its repository.
-        reference: Its name, with the digest.
-        manifest: Its manifest, whose bytes have that digest.
-        config: Its configuration, by the digest that the manifest names.
-        pin: The Pin in the configuration.
-    """
+    """An image of a registry, of which only manifest and configuration were read."""
 
     client: Repository
     reference: Reference
+    # Its manifest, whose bytes have that digest.
     manifest: Manifest
     config: ImageConfig
     pin: Pin
@@ -65,17 +58,13 @@ class ImageInfo:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedImage:
-    """An image with the required signature, or one that needs none by the host's settings.
-
-    Attributes:
-        image: The image.
-        verified: Its verified signature; None if none is required.
-        request: The version that was asked for. Naming a version or branch is consent to it: the
-            image is compared only with earlier ones that would have satisfied the same request.
-    """
+    """An image with the required signature, or one that needs none by the host's settings."""
 
     image: ImageInfo
+    # Its verified signature; None if none is required.
     verified: VerifiedSignature | None
+    # The version that was asked for. Naming a version or branch is consent to it: the image is
+    # compared only with earlier ones that would have satisfied the same request.
     request: VersionRequest = field(default_factory=VersionRequest)
 
     @property
@@ -93,15 +82,12 @@ def find(
     """Return the image of a client's reference, once its signature was examined.
 
     Args:
-        client: Its repository, with its name.
         architecture: As ``uname -m`` prints it; it selects an image of an index.
         examine: Verifies the signature of a manifest with this digest; None if none is required.
 
     Raises:
         NotFoundError: The registry does not have it, or not for this architecture.
         UntrustedError: It lacks the required signature.
-        UnreachableError: The registry kept failing.
-        ProvisionError: It is not an artifact image.
     """
     name = str(client.reference)
     content, manifest = _manifest(client, architecture)
@@ -169,11 +155,7 @@ def facts_of(pin: Pin, serial: int) -> Facts:
 
 
 def _same(facts: Facts, image: ImageInfo) -> None:
-    """Refuse an image whose Pin differs from the signed facts.
-
-    Raises:
-        UntrustedError: They differ.
-    """
+    """Refuse an image whose Pin differs from the signed facts."""
     if facts_of(image.pin, facts.serial) != facts:
         raise UntrustedError(
             f"'{image.reference}' is refused: its Pin is not the one that is signed.",
@@ -194,22 +176,13 @@ def unpack_layers(
     Their order does not matter: no file of an artifact is in two of them.
 
     Args:
-        image: The image.
         folder: Folder for the layers; nothing stays in it.
         unpack: Unpacks a tar stream; it is called once a layer.
         is_complete: Whether the content of the other layers is there already; called once the last
             one is unpacked.
-        progress: Receives the bytes received.
 
     Returns:
         The bytes of the layers that were downloaded.
-
-    Raises:
-        WrongContentError: A layer has another digest.
-        UnreachableError: The registry kept failing.
-        NotFoundError: A layer is compressed with zstd, and the host has no such program.
-        ProvisionError: A layer can't be decompressed, or unpacks to too much.
-        OSError: The disk is full.
     """
     progress(Note(f"Pulling {image.reference}"))
     digest, manifest = str(image.reference.digest), image.manifest

@@ -41,9 +41,6 @@ def stored_login(registry: str, files: Sequence[Path]) -> str | None:
     Args:
         registry: ``host[:port]``.
         files: Files of Docker or podman; missing ones are skipped.
-
-    Raises:
-        ProvisionError: A file is not one of those.
     """
     for file in files:
         if not file.is_file():

@@ -30,22 +30,15 @@ from provision.sources.kinds import VersionRequest, newest_first
 
 @dataclass(frozen=True, slots=True)
 class ArtifactQuery:
-    """A query to registries and the store for an artifact.
-
-    Attributes:
-        driver: The driver.
-        version: Its version; of several, the newest that exists.
-        flavour: Its flavour.
-        kernel: The kernel's release.
-        distro: Id and version of the kernel's distro.
-        architecture: As ``uname -m`` prints it.
-    """
+    """A query to registries and the store for an artifact."""
 
     driver: str
+    # Its version; of several, the newest that exists.
     version: VersionRequest
     flavour: str
     kernel: str
     distro: str
+    # As ``uname -m`` prints it.
     architecture: str
 
     def tag(self, version: str) -> HostTag:
@@ -60,19 +53,13 @@ class ArtifactQuery:
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """Options of a search in registries.
-
-    Attributes:
-        consent: What the caller allows.
-        accept: Raises a ``ProvisionError`` for an image that the host may not install after all,
-            such as an old one of a mirror that lags behind.
-        unanswered: Called with the error if a registry did not answer and the artifact is built.
-        connected: Makes clients of registries.
-        progress: Receives which registry has no image, and why.
-    """
+    """Options of a search in registries."""
 
     consent: TrustOverride
+    # Raises a ``ProvisionError`` for an image that the host may not install after all, such as an
+    # old one of a mirror that lags behind.
     accept: Callable[[VerifiedImage], None] = lambda _: None
+    # Called with the error if a registry did not answer and the artifact is built.
     unanswered: Callable[[ProvisionError], None] = lambda _: None
     connected: Connect = connect
     progress: Progress = silent
@@ -86,11 +73,6 @@ def find_in_registries(
     settings: Settings, sought: ArtifactQuery, lookup: SearchOptions
 ) -> VerifiedImage | None:
     """Return the image of a query from the first of a host's registries that has it.
-
-    Args:
-        settings: The host.
-        sought: The query.
-        lookup: The options of the search.
 
     Returns:
         The image; None: no registry has it, or none answers and the host may build.
@@ -112,10 +94,7 @@ def find_in_registries(
 def find_pin_in_registries(
     settings: Settings, pin: Pin, lookup: SearchOptions
 ) -> VerifiedImage | None:
-    """Return the image of a Pin by the Pin's own tag.
-
-    Arguments and errors as ``find_in_registries``.
-    """
+    """Return the image of a Pin by the Pin's own tag."""
     signed_facts = asdict(facts_of(pin, 0))
     del signed_facts["serial"]
 
@@ -133,10 +112,7 @@ def _first(
     lookup: SearchOptions,
     look: Callable[[Repository], VerifiedImage],
 ) -> VerifiedImage | None:
-    """Return the image of the first registry that has a valid one.
-
-    Errors as ``find_in_registries``.
-    """
+    """Return the image of the first registry that has a valid one."""
     progress = lookup.progress
     refused: ProvisionError | None = None
     absent: ProvisionError | None = None

@@ -35,18 +35,7 @@ def is_archive_name(text: str) -> bool:
 
 
 def open_archive(settings: Settings, path: Path, *, progress: Progress = silent) -> Repository:
-    """Return the image for this host from an archive or an image layout, not verified yet.
-
-    Args:
-        settings: The host.
-        path: An OCI image layout: a tar archive, or a folder.
-        progress: Receives the images that are skipped.
-
-    Raises:
-        NotFoundError: There is no such file, or it has no image for this host's machine, or
-            several of which not exactly one is for the kernel.
-        ProvisionError: It is damaged, or no archive of artifact images.
-    """
+    """Return the image for this host from an archive or an image layout, not verified yet."""
     if not path.exists():
         raise NotFoundError(f"There is no '{path}'.", resolution="Check whether the name is right.")
     files = open_files(path)
@@ -100,18 +89,10 @@ def save_image(
     """Write an artifact image of the engine as an OCI image layout in a tar archive.
 
     Args:
-        settings: The host.
-        image: The image; the archive gets its signatures too.
         output: The archive; it appears when it is complete.
-        progress: Receives the progress.
 
     Returns:
         The digest of its manifest, and the signed image if there is a signer.
-
-    Raises:
-        NotFoundError: skopeo is not installed.
-        ProvisionError: The engine failed, or its output is no image.
-        OSError: The disk is full.
     """
     pin, signer = image.pin, image.signer
     progress(Note(f"Writing {output}"))
@@ -148,11 +129,7 @@ def pack_folder(folder: Path, target: Path, first: Iterable[str] = ()) -> None:
 
     Args:
         folder: The folder; regular files only.
-        target: The archive.
         first: Files that come first in it.
-
-    Raises:
-        OSError: The folder can't be written, or the disk is full.
     """
     paths = [folder / name for name in first]
     paths += [p for p in sorted(folder.rglob("*")) if p.is_file() and p not in paths]

@@ -59,12 +59,7 @@ Password = Callable[[], bytes]
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """A key that may sign.
-
-    Attributes:
-        name: Its file's name.
-        key: The key.
-    """
+    """A key that may sign."""
 
     name: str
     key: EllipticCurvePublicKey
@@ -97,15 +92,7 @@ class PublicKey:
 
 
 def load_keys(place: Path) -> tuple[PublicKey, ...]:
-    """Return the keys of a folder (``*.pub``, ``*.pem``), or of one file.
-
-    Args:
-        place: The folder or file.
-
-    Raises:
-        ConfigError: The folder or file is missing or has no key, or files hold no usable key; all
-            of them are named.
-    """
+    """Return the keys of a folder (``*.pub``, ``*.pem``), or of one file."""
     names = [place]
     if place.is_dir():
         names = sorted(path for path in place.iterdir() if path.suffix in _KEY_SUFFIXES)
@@ -165,7 +152,6 @@ def _key_bytes(path: Path) -> bytes:
 
     Raises:
         ValueError: It is too large for a key.
-        OSError: It can't be read.
     """
     with path.open("rb") as stream:
         data = stream.read(_LONGEST_KEY + 1)
@@ -176,12 +162,7 @@ def _key_bytes(path: Path) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class FileSigner:
-    """Signs with the private key of a file.
-
-    Attributes:
-        private: The key.
-        public: Its public key.
-    """
+    """Signs with the private key of a file."""
 
     private: EllipticCurvePrivateKey
     public: PublicKey
@@ -196,24 +177,15 @@ class FileSigner:
 
 @dataclass(frozen=True, slots=True)
 class TokenSigner:
-    """Signs with the private key of a token, by OpenSSL.
-
-    Attributes:
-        uri: Its PKCS#11 URI, for messages.
-        key: The key, as OpenSSL takes it.
-        secret: The PIN, as OpenSSL reads it from standard input.
-    """
+    """Signs with the private key of a token, by OpenSSL."""
 
     uri: str
     key: SigningKey
+    # The PIN, as OpenSSL reads it from standard input.
     secret: bytes = field(repr=False)
 
     def __call__(self, data: bytes) -> bytes:
-        """Return the signature of bytes, as ``Signer``.
-
-        Raises:
-            ProvisionError: OpenSSL failed.
-        """
+        """Return the signature of bytes, as ``Signer``."""
         words = self.key.words if self.key.secret else (*self.key.words, "-passin", "stdin")
         with tempfile.TemporaryDirectory(prefix="provision-") as name:
             payload, signature = Path(name, "payload"), Path(name, "signature")
@@ -243,11 +215,6 @@ def open_signer(key: str, password: Password, *, root: Path = Path("/")) -> Sign
         key: Its file, or a PKCS#11 URI without a PIN.
         password: Returns the password; called for an encrypted file and for tokens.
         root: Root of the host that a URI's ``pin-source`` is on.
-
-    Raises:
-        NotFoundError: There is no such key, or OpenSSL can't reach tokens.
-        UsageError: The URI contains a PIN, or names two.
-        ProvisionError: It is not a key of ECDSA over P-256, or the password is wrong.
     """
     if not key.startswith(URI_SCHEME):
         return open_private_key(Path(key), password)
@@ -273,11 +240,6 @@ def generate_key(prefix: Path, password: bytes | None) -> tuple[Path, Path]:
     Args:
         prefix: Path without suffix; existing files are never replaced.
         password: Encrypts the private key; None: it is not encrypted.
-
-    Raises:
-        UsageError: The prefix is not a file name.
-        ProvisionError: One of the files exists.
-        OSError: The folder can't be written.
     """
     from cryptography.hazmat.primitives import serialization as pem  # noqa: PLC0415 - loads a library
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - as above
@@ -309,12 +271,7 @@ def open_private_key(path: Path, password: Password) -> FileSigner:
     """Return a signer with the private key of a file.
 
     Args:
-        path: PEM, encrypted or not.
         password: Returns the password; called for an encrypted file.
-
-    Raises:
-        NotFoundError: There is no such file.
-        ProvisionError: It holds no usable key, or the password is wrong.
     """
     key = _private_key(path, password)
     return FileSigner(key, PublicKey(path.name, key.public_key()))
@@ -366,15 +323,11 @@ def _private_key(path: Path, password: Password) -> EllipticCurvePrivateKey:
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """What ``openssl`` is given to sign with a key.
+    """What ``openssl`` is given to sign with a key."""
 
-    Attributes:
-        words: Its arguments; nothing in them is secret.
-        secret: What it reads from standard input; None: nothing.
-        environment: Variables that lead to a token.
-    """
-
+    # Its arguments; nothing in them is secret.
     words: tuple[str, ...]
+    # What it reads from standard input; None: nothing.
     secret: bytes | None
     environment: Mapping[str, str]
 
@@ -383,16 +336,7 @@ class SigningKey:
 
 
 def open_key(root: Path, signing: KeyConfig) -> SigningKey | None:
-    """Return how to sign with a host's key; None: it has none.
-
-    Args:
-        root: Root of the host that key and PIN are on.
-        signing: Which key.
-
-    Raises:
-        NotFoundError: There is no such key, no file with its PIN, or OpenSSL can't reach tokens.
-        ProvisionError: The file with the PIN has none.
-    """
+    """Return how to sign with a host's key; None: it has none."""
     if signing.key is None:
         return None
     secret = _secret(root, signing)
@@ -420,12 +364,7 @@ def _secret(root: Path, signing: KeyConfig) -> bytes | None:
 
 
 def read_password(path: Path) -> bytes:
-    """Return the first line of a file, as the password or PIN of a key.
-
-    Raises:
-        NotFoundError: It can't be read.
-        ProvisionError: It has no password.
-    """
+    """Return the first line of a file, as the password or PIN of a key."""
     try:
         with path.open("rb") as stream:
             return password_line(stream)
@@ -447,7 +386,6 @@ def password_line(stream: IO[bytes]) -> bytes:
 
     Raises:
         ValueError: It is empty, or longer than OpenSSL reads.
-        OSError: It can't be read.
     """
     line = stream.readline(_LONGEST_PASSWORD + 2).rstrip(b"\r\n")
     if not line:

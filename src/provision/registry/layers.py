@@ -29,7 +29,6 @@ class LayerContent:
 
     Args:
         stored: The layer's file; it is read by another thread until the end of the ``with`` block.
-        is_gzip: Whether it is compressed.
     """
 
     def __init__(self, stored: IO[bytes], *, is_gzip: bool) -> None:
@@ -48,22 +47,13 @@ class LayerContent:
         self._reader.shutdown(cancel_futures=True)
 
     def read(self, size: int) -> bytes:
-        """Return the next bytes, ``size`` at most; empty at the end.
-
-        Raises:
-            ProvisionError: The layer can't be decompressed, or is too long.
-            OSError: Its file can't be read.
-        """
+        """Return the next bytes, ``size`` at most; empty at the end."""
         data = self._rest or self._chunk()
         self._rest = data[size:]
         return data[:size]
 
     def finish(self) -> None:
-        """Read the bytes after the archive's end, which must be valid too.
-
-        Raises:
-            As ``read``.
-        """
+        """Read the bytes after the archive's end, which must be valid too."""
         while self.read(_CHUNK):
             pass
 
@@ -94,10 +84,6 @@ def _inflated(stored: IO[bytes]) -> Iterator[bytes]:
 
     Python 3.11's own reader takes 8 KiB at a time, which costs some 7 percent more, and makes
     threads wait for each other.
-
-    Raises:
-        EOFError: The last member is cut off.
-        zlib.error: This is no gzip, or its checksum is wrong.
     """
     member = zlib.decompressobj(_GZIP)
     data = b""

@@ -77,22 +77,14 @@ class Platform(Foreign):
 
 
 class Descriptor(Foreign):
-    """A reference to content by its digest.
-
-    Attributes:
-        media_type: Media type of the content.
-        digest: Digest of its bytes.
-        size: Number of its bytes.
-        annotations: Annotations.
-        platform: Its platform, in an index.
-        urls: Other addresses; layers that have any are refused.
-    """
+    """A reference to content by its digest."""
 
     media_type: str = Field(alias="mediaType", max_length=255)
     digest: ImageDigest
     size: int = Field(ge=0, le=LARGEST_LAYER)
     annotations: Mapping[str, str] = Field(default_factory=dict)
     platform: Platform = Platform()
+    # Other addresses; layers that have any are refused.
     urls: tuple[str, ...] = ()
 
     @property
@@ -130,10 +122,6 @@ class Index(Foreign):
 
         Args:
             architecture: As ``uname -m`` prints it.
-            name: The name of the index in messages.
-
-        Raises:
-            NotFoundError: It is missing.
         """
         for one in self.manifests:
             known = MACHINE_OF_GO.get(one.platform.architecture)
@@ -148,12 +136,7 @@ class Index(Foreign):
 
 @dataclass(frozen=True, slots=True)
 class ImageConfig:
-    """The parts of an image's configuration that are used.
-
-    Attributes:
-        labels: Its labels.
-        diff_ids: Digests of the uncompressed layers.
-    """
+    """The parts of an image's configuration that are used."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     diff_ids: tuple[str, ...] = ()
@@ -173,15 +156,7 @@ class _Config(Foreign):
 
 
 def parse_manifest(data: bytes, name: str) -> Manifest | Index:
-    """Parse a manifest whose digest was compared before.
-
-    Args:
-        data: The bytes.
-        name: Its name in messages.
-
-    Raises:
-        ProvisionError: It is not valid, of an unknown kind, or ambiguous.
-    """
+    """Parse a manifest whose digest was compared before."""
     document = _object(data, name)
     kind = document.get("mediaType")
     has_layers, has_manifests = "layers" in document, "manifests" in document
@@ -195,11 +170,7 @@ def parse_manifest(data: bytes, name: str) -> Manifest | Index:
 
 
 def check_image(manifest: Manifest, name: str) -> None:
-    """Check that all layers of an image can be unpacked.
-
-    Raises:
-        ProvisionError: Some can't.
-    """
+    """Check that all layers of an image can be unpacked."""
     if manifest.config.media_type not in {OCI_CONFIG, DOCKER_CONFIG}:
         raise _refused(name, f"holds a {manifest.config.media_type}, and no image")
     if not manifest.layers:
@@ -216,7 +187,7 @@ def check_image(manifest: Manifest, name: str) -> None:
 
 
 def parse_config(data: bytes, manifest: Manifest, name: str) -> ImageConfig:
-    """Parse an image's configuration; arguments and errors as for ``parse_manifest``."""
+    """Parse an image's configuration."""
     _object(data, name)
     with refusing(f"'{name}' is refused: its configuration is not valid.", resolution=_NOT_OURS):
         config = _Config.model_validate_json(data)
@@ -268,11 +239,7 @@ class Repository(Protocol):
         """Put some layers of an image into a folder, at ``blob_path``, compared with their digests.
 
         Args:
-            digest: Digest of the image's manifest.
-            manifest: Its manifest.
-            layers: Which layers.
             folder: An empty folder, or the one of an earlier call.
-            progress: Receives the bytes so far.
         """
 
     def tags(self) -> tuple[str, ...]:
@@ -286,8 +253,6 @@ class Writable(Repository, Protocol):
         """Write an image under a tag; return its digest.
 
         Args:
-            tag: The tag.
-            manifest: Its manifest.
             blobs: Those of its blobs that the repository may lack.
         """
 

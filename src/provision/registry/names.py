@@ -33,18 +33,15 @@ _TAG_OF_HOSTS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """An image in a registry.
+    """An image in a registry."""
 
-    Attributes:
-        registry: ``host[:port]``.
-        repository: ``drivers/nvidia``.
-        tag: Its tag; None if only the digest was given.
-        digest: ``sha256:…`` of its manifest; None if the tag decides.
-    """
-
+    # ``host[:port]``.
     registry: str
+    # ``drivers/nvidia``.
     repository: str
+    # Its tag; None if only the digest was given.
     tag: str | None = None
+    # ``sha256:…`` of its manifest; None if the tag decides.
     digest: str | None = None
 
     def __str__(self) -> str:
@@ -76,9 +73,6 @@ def parse_reference(text: str) -> Reference:
 
     Args:
         text: ``host[:port]/name[:tag][@sha256:…]``; without tag and digest, the tag is ``latest``.
-
-    Raises:
-        UsageError: It is not valid, or names no registry.
     """
     name, _, digest = text.partition("@")
     folder, slash, last = name.rpartition("/")
@@ -109,9 +103,6 @@ def check_push_name(text: str) -> None:
     """Check that a name to push to has a registry and no digest.
 
     Engines regard a name without a host as one of Docker's public hub.
-
-    Raises:
-        UsageError: It lacks a registry, or has a digest.
     """
     if parse_reference(text).digest is not None:
         raise UsageError(
@@ -128,19 +119,13 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HostTag:
-    """The parts of a tag that hosts look for: ``<version>-<flavour>-<kernel>.<distro>``.
-
-    Attributes:
-        version: The driver's version.
-        flavour: The driver's flavour.
-        kernel: The kernel's release.
-        distro: Id and version of the kernel's distro, such as ``debian:12``, or ``debian12`` where
-            it was read from a tag.
-    """
+    """The parts of a tag that hosts look for: ``<version>-<flavour>-<kernel>.<distro>``."""
 
     version: str
     flavour: str
     kernel: str
+    # Id and version of the kernel's distro, such as ``debian:12``, or ``debian12`` where it was
+    # read from a tag.
     distro: str
 
     @property
@@ -165,7 +150,6 @@ def read_tag(tag: str, flavours: Iterable[str] = ()) -> HostTag | None:
     They are a guess: only the image's signature is trusted.
 
     Args:
-        tag: The tag.
         flavours: The driver's flavours, if they are known; other names count as part of the
             version.
     """
@@ -198,7 +182,6 @@ def operator_tags(version: str, kernel: str, distro: str) -> tuple[str, str]:
 
     Args:
         version: What the admin gives the operator as version; the branch is its first number.
-        kernel: The kernel's release.
         distro: Id and version of its distro, such as ``debian:12``.
 
     Returns:

@@ -212,7 +212,6 @@ def set_pin_tag(client: Writable, pin: Pin, digest: str, *, is_signed: bool = Fa
     """Make the tag of a Pin lead to an image that the registry has; return the tag.
 
     Args:
-        digest: Of the image's manifest.
         is_signed: Whether it will be signed. Then it replaces an image without a signature, which a
             builder left that ended between push and signature, or that signs nothing.
 
@@ -266,7 +265,6 @@ def set_operator_tags(client: Writable, pin: Pin, version: str, digest: str) -> 
 
     Args:
         version: As which version the operator finds it.
-        digest: Of the image's manifest.
     """
     distro = f"{pin.distro.id}:{pin.distro.version}"
     own, branch = operator_tags(version, pin.kernel.release, distro)

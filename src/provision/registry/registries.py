@@ -36,16 +36,12 @@ from provision.registry.storage import FolderFiles
 
 @dataclass(frozen=True, slots=True)
 class TrustOverride:
-    """Exceptions from provision.toml that a caller allows.
+    """Exceptions from provision.toml that a caller allows."""
 
-    Attributes:
-        public_key: A public key, or a folder of them, that counts; None: those of provision.toml.
-        insecure: Whether unsigned images are accepted.
-        allow_downgrade: Whether an artifact may be older than one that was pulled before.
-    """
-
+    # A public key, or a folder of them, that counts; None: those of provision.toml.
     public_key: Path | None = None
     insecure: bool = False
+    # Whether an artifact may be older than one that was pulled before.
     allow_downgrade: bool = False
 
 
@@ -96,19 +92,12 @@ def examine(
     """Return an image of a registry that this host may install, without downloading a layer.
 
     Args:
-        settings: The host.
-        client: The repository, and the name of the image.
-        facts: The facts that its signature must state.
-        consent: What the caller allows.
         driver: The driver, whose image has the tag by which hosts find it; None: the image may have
             any name, and the rules for the repository's last part count.
 
     Raises:
         NotFoundError: The registry does not have it.
         UntrustedError: It has no signature that counts, or its name does not match its Pin.
-        ConfigError: There are no keys, or one of them can't be read.
-        UnreachableError: The registry kept failing.
-        ProvisionError: It is no artifact image, or provision.toml does not say whom to trust.
     """
     reference = client.reference
     name = driver or reference.repository.rpartition("/")[2]
@@ -155,7 +144,7 @@ def check_of(
 ) -> Callable[[str], VerifiedSignature | None] | None:
     """Return a function that verifies the signature of a digest; None: none is needed.
 
-    Arguments as ``examine``; errors as ``trusted_keys``.
+    Arguments as ``examine``.
     """
     reference = client.reference
     keys = trusted_keys(settings, f"{reference.registry}/{reference.repository}", driver, consent)
@@ -168,12 +157,7 @@ def check_of(
 def trusted_keys(
     settings: Settings, repository: str, driver: str, consent: TrustOverride
 ) -> tuple[PublicKey, ...] | None:
-    """Return the keys that count for a driver of a repository; None: no signature is needed.
-
-    Raises:
-        ConfigError: There are no keys, or one of them is invalid.
-        ProvisionError: provision.toml does not say whom to trust.
-    """
+    """Return the keys that count for a driver of a repository; None: no signature is needed."""
     rule = settings.config.trust.rule(repository, driver)
     if consent.insecure or (rule.insecure and consent.public_key is None):
         return None
@@ -188,17 +172,7 @@ def trust_rule(settings: Settings, reference: Reference, driver: str) -> TrustRu
 def _same_rules(
     settings: Settings, trusted: VerifiedImage, consent: TrustOverride, driver: str
 ) -> None:
-    """Check that an image was examined by the rules of its own driver.
-
-    Args:
-        settings: The host.
-        trusted: The image.
-        consent: What the caller allows.
-        driver: The driver by whose rules it was examined.
-
-    Raises:
-        UntrustedError: It is an image of another driver, for which other signatures count.
-    """
+    """Check that an image was examined by the rules of its own driver."""
     if consent.insecure or consent.public_key is not None:
         return
     reference, own = trusted.image.reference, trusted.image.pin.driver.name
@@ -238,12 +212,7 @@ def references(settings: Settings, driver: str) -> list[Reference]:
 
 
 def folder_at(settings: Settings, reference: Reference) -> Repository | None:
-    """Return the repository in a folder; None: the reference is a registry's.
-
-    Raises:
-        NotFoundError: The folder does not exist, or has no images of the driver.
-        ProvisionError: The folder is no image layout.
-    """
+    """Return the repository in a folder; None: the reference is a registry's."""
     if not reference.registry.startswith(FOLDER):
         return None
     folder = in_root(settings.root, reference.registry.removeprefix(FOLDER))

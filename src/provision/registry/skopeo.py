@@ -269,7 +269,7 @@ def copy(
     size: int = 0,
     on_bytes: Callable[[int], None] | None = None,
 ) -> None:
-    """Copy an image, or all images of an index, to a tag; errors as those of ``Registry``.
+    """Copy an image, or all images of an index, to a tag.
 
     Args:
         name: Its tag in the source, or, in a registry, its digest.

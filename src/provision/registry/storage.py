@@ -41,36 +41,21 @@ class Files(Protocol):
         """Its name in messages."""
 
     def size(self, path: str) -> int:
-        """Return the bytes of a file.
-
-        Raises:
-            NotFoundError: It is missing.
-            ProvisionError: It is no regular file, or can't be read.
-        """
+        """Return the bytes of a file."""
 
     def open(self, path: str) -> IO[bytes]:
-        """Open a file; arguments and errors as ``size``."""
+        """Open a file."""
 
 
 def open_files(path: Path) -> Files:
-    """Return the files of a folder or of a tar archive.
-
-    Raises:
-        NotFoundError: There is neither.
-        ProvisionError: It is no tar archive, or has members that images don't have.
-    """
+    """Return the files of a folder or of a tar archive."""
     if path.is_dir():
         return FolderFiles(path)
     return TarFiles(path)
 
 
 def read_small(files: Files, path: str, limit: int) -> bytes:
-    """Return the content of a file that is no longer than a limit.
-
-    Raises:
-        NotFoundError: It is missing.
-        ProvisionError: It is longer, or can't be read.
-    """
+    """Return the content of a file that is no longer than a limit."""
     if files.size(path) > limit:
         raise refused(files.name, f"'{path}' in it is larger than {limit} bytes")
     with files.open(path) as stream:
@@ -199,12 +184,7 @@ def _missing(name: str, path: str) -> NotFoundError:
 def copy_blob(
     files: Files, path: str, descriptor: Descriptor, destination: Path, progress: Progress
 ) -> None:
-    """Write a blob of a medium to a new file, which is gone after an error.
-
-    Raises:
-        WrongContentError: Its size or digest differs from its descriptor.
-        OSError: The disk is full.
-    """
+    """Write a blob of a medium to a new file, which is gone after an error."""
     if files.size(path) != descriptor.size:
         raise WrongContentError(
             f"'{files.name}' is damaged: '{path}' in it has a different size than its index says."
@@ -223,11 +203,7 @@ def copy_blob(
 
 
 def compare_digest(name: str, expected: str, got: str) -> None:
-    """Refuse content of a medium that has another digest.
-
-    Raises:
-        WrongContentError: The digests differ.
-    """
+    """Refuse content of a medium that has another digest."""
     if got != expected:
         raise WrongContentError(
             f"'{name}' is damaged: what it has under {expected} is another content.",

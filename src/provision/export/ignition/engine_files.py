@@ -39,11 +39,7 @@ _MODE = 0o644
 
 
 def render(name: str, **values: str) -> str:
-    """Return a template's text with its values filled in.
-
-    Raises:
-        NotFoundError: provision's own templates are missing.
-    """
+    """Return a template's text with its values filled in."""
     environment = Environment(
         loader=FileSystemLoader(templates_dir() / "ignition"),
         undefined=StrictUndefined,
@@ -55,12 +51,7 @@ def render(name: str, **values: str) -> str:
 
 
 def hook_texts(engines: Iterable[Engine], docker: Mapping[str, Any]) -> dict[str, str]:
-    """Return the texts of all files, by their path on the machine.
-
-    Args:
-        engines: The engines that are configured.
-        docker: The daemon.json of the machine, with the runtime.
-    """
+    """Return the texts of all files, by their path on the machine."""
     texts = {SETTINGS: "# Settings of oci-decorator; written by 'provision export ignition'.\n"}
     if "podman" in engines:
         texts[_CONTAINERS_CONF] = render("containers.conf.j2", hooks=_HOOKS, runtime=RUNTIME)
@@ -77,11 +68,6 @@ def docker_with_runtime(given: Path | None, *, is_default: bool) -> dict[str, An
 
     Args:
         given: The daemon.json to extend; None: an empty one.
-        is_default: Whether containers get the runtime by default.
-
-    Raises:
-        NotFoundError: There is no such file.
-        ConfigError: It is not what Docker reads.
     """
     document = _read(given) if given is not None else {}
     runtimes = document.get("runtimes", {})
@@ -110,7 +96,6 @@ def managed_records(texts: Mapping[str, str], *, daemon_json: str | None) -> dic
     """Return the texts of the role's records, by path.
 
     Args:
-        texts: The files, by path.
         daemon_json: Docker's original daemon.json; None where the host has no such file.
     """
     own = (DAEMON_JSON, PROVISION_TOML)

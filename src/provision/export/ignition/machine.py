@@ -46,17 +46,7 @@ def fetched(url: str, sha512: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The contents of a machine.
-
-    Attributes:
-        provision_toml: The text of its provision.toml.
-        environment: Name of its virtual environment.
-        python: The archive of its Python.
-        bundle: The archive of wheels.
-        hook: The program oci-decorator; None: its containers get no drivers.
-        texts: Further files, by path.
-        daemon_json: Docker's original daemon.json; None where the host has no such file.
-    """
+    """The contents of a machine."""
 
     provision_toml: str
     environment: str
@@ -64,6 +54,7 @@ class Machine:
     bundle: dict[str, Any]
     hook: dict[str, Any] | None = None
     texts: Mapping[str, str] | None = None
+    # Docker's original daemon.json; None where the host has no such file.
     daemon_json: str | None = None
 
 

@@ -30,16 +30,7 @@ _URL = re.compile(r"(https?|tftp|s3|gs)://[^\s@'\"\\]+")
 
 
 def check_config(config: Config, *, file: Path, expected: Collection[str]) -> None:
-    """Refuse a provision.toml that can't be given to a machine as it is.
-
-    Args:
-        config: Its content.
-        file: Its path, for messages.
-        expected: Files of the machine that come from elsewhere.
-
-    Raises:
-        ConfigError: It holds a secret, or names a file that would be missing; all are named.
-    """
+    """Refuse a provision.toml that can't be given to a machine as it is."""
     if secret := [Mistake(key, text) for key, text in _secrets(config)]:
         raise ConfigError(
             str(file),
@@ -87,70 +78,46 @@ def _secrets(config: Config) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of a configuration.
-
-    Attributes:
-        config: The provision.toml.
-        url: Address of the served folder, as the machine sees it.
-        variant: The machine's distro.
-        python: An archive of a Python.
-        hook: The program oci-decorator; None: containers get no drivers.
-        engines: The engines to configure; empty: those of the distro.
-        docker_config: A daemon.json to extend.
-        docker_default: Whether Docker uses the runtime by default.
-        bundle: An archive of wheels; None: one is made.
-        source: A checkout or a wheel of provision, from which it is made.
-        wheelhouse: A folder with the other wheels; None: the package index.
-        expect: Files that provision.toml names and that come from elsewhere.
-    """
+    """The options of a configuration."""
 
     config: Path
+    # Address of the served folder, as the machine sees it.
     url: str
     variant: Variant
     python: Path
+    # The program oci-decorator; None: containers get no drivers.
     hook: Path | None
+    # The engines to configure; empty: those of the distro.
     engines: tuple[Engine, ...]
     docker_config: Path | None
     docker_default: bool
+    # An archive of wheels; None: one is made.
     bundle: Path | None
     source: Path
+    # A folder with the other wheels; None: the package index.
     wheelhouse: Path | None
+    # Files that provision.toml names and that come from elsewhere.
     expect: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Options that were checked.
+    """Options that were checked."""
 
-    Attributes:
-        url: Address of the served folder, without a slash at the end.
-        variant: The machine's distro.
-        provision_toml: The text of its provision.toml.
-        python: Its Python.
-        hook: The program oci-decorator, or None.
-        texts: Further files of the machine, by path.
-        daemon_json: Docker's original daemon.json; None where the host has no such file.
-        bundle: An archive of wheels, or the origin of one.
-    """
-
+    # Address of the served folder, without a slash at the end.
     url: str
     variant: Variant
     provision_toml: str
     python: HostPython
     hook: Path | None
     texts: Mapping[str, str]
+    # Docker's original daemon.json; None where the host has no such file.
     daemon_json: str | None
     bundle: Path | BundleOrigin
 
 
 def prepare(options: Options) -> Prepared:
-    """Check options.
-
-    Raises:
-        NotFoundError: A file is missing.
-        UsageError: Options contradict each other, or a file has the wrong content.
-        ConfigError: provision.toml or daemon.json can't be given to a machine as it is.
-    """
+    """Check options."""
     if not _URL.fullmatch(options.url):
         raise UsageError(
             f"'{options.url}' is not an address that a machine can fetch from.",

@@ -28,17 +28,11 @@ _WAY_OUT = "Make one: provision export host-python --output FILE"
 
 @dataclass(frozen=True, slots=True)
 class HostPython:
-    """An archive of a Python.
-
-    Attributes:
-        path: The archive.
-        version: Major and minor version.
-        machine: Architecture as ``uname -m`` prints it.
-        glibc: Version of its own C library.
-    """
+    """An archive of a Python."""
 
     path: Path
     version: tuple[int, int]
+    # Architecture as ``uname -m`` prints it.
     machine: str
     glibc: str
 
@@ -54,12 +48,7 @@ class _Found:
 
 
 def read_python(path: Path) -> HostPython:
-    """Read the description of an archive.
-
-    Raises:
-        NotFoundError: There is no such file.
-        UsageError: It is not an archive of a Python that can run provision.
-    """
+    """Read the description of an archive."""
     if not path.is_file():
         raise NotFoundError(f"There is no file '{path}'.", resolution=_WAY_OUT)
     found = _Found()

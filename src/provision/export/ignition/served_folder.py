@@ -24,18 +24,12 @@ _STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A file that machines fetch.
-
-    Attributes:
-        name: Its name in the folder.
-        url: Its address.
-        size: Bytes.
-        sha512: Of its content, as 128 hexadecimal digits.
-    """
+    """A file that machines fetch."""
 
     name: str
     url: str
     size: int
+    # Of its content, as 128 hexadecimal digits.
     sha512: str
 
     def contents(self) -> dict[str, Any]:
@@ -45,14 +39,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The written files.
-
-    Attributes:
-        config: The configuration.
-        files: The files that machines fetch.
-        environment: Name of the virtual environment on machines.
-        changed: Whether anything in the folder changed.
-    """
+    """The written files."""
 
     config: Served
     files: tuple[Served, ...]
@@ -61,11 +48,7 @@ class Written:
 
 
 def check_output(folder: Path) -> None:
-    """Refuse a folder that has foreign files.
-
-    Raises:
-        UsageError: It does.
-    """
+    """Refuse a folder that has foreign files."""
     if folder.is_dir() and any(folder.iterdir()) and not (folder / CONFIG).is_file():
         raise UsageError(
             f"'{folder}' has other files.", resolution="Name an empty folder, or a new one."
@@ -78,13 +61,7 @@ def write(prepared: Prepared, folder: Path, *, progress: Progress) -> Written:
     File names contain checksums, so that machines can still boot with an earlier configuration.
 
     Args:
-        prepared: The checked options.
         folder: The folder; made if it is missing.
-        progress: Receives each step.
-
-    Raises:
-        NotFoundError, ProvisionError: The wheels could not be gathered.
-        OSError: The folder can't be written.
     """
     progress(Step(1, _STEPS, "gather the wheels that provision needs"))
     bundle = prepared.bundle

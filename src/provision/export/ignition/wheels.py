@@ -49,17 +49,12 @@ _NEEDED = ("provision-*.whl", "pip-*.whl")
 
 @dataclass(frozen=True, slots=True)
 class BundleOrigin:
-    """The origin of an archive.
-
-    Attributes:
-        source: A checkout of the project, or a wheel of provision.
-        constraints: Text of the requirements file, with the sha256 of every package.
-        wheelhouse: A folder with these packages; None: the package index.
-        python: The Python that it is for.
-    """
+    """The origin of an archive."""
 
     source: Path
+    # Text of the requirements file, with the sha256 of every package.
     constraints: str
+    # A folder with these packages; None: the package index.
     wheelhouse: Path | None
     python: HostPython
 
@@ -81,12 +76,7 @@ class BundleOrigin:
 
 
 def origin(source: Path, wheelhouse: Path | None, python: HostPython) -> BundleOrigin:
-    """Return the origin of an archive.
-
-    Raises:
-        UsageError: The source is neither a checkout nor a wheel, has no constraints, or there is
-            no such wheelhouse.
-    """
+    """Return the origin of an archive."""
     source = source.resolve()
     is_wheel = source.is_file() and source.name.startswith("provision-") and source.suffix == ".whl"
     if not (is_wheel or (source / "pyproject.toml").is_file()):
@@ -135,18 +125,7 @@ def bundles_folder(environ: Mapping[str, str]) -> Path:
 
 
 def have_bundle(origin: BundleOrigin, folder: Path, *, progress: Progress) -> Path:
-    """Return the archive of an origin, making it if it is missing.
-
-    Args:
-        origin: The origin.
-        folder: The folder of archives.
-        progress: Receives waits.
-
-    Raises:
-        NotFoundError: The Python that runs this has no pip.
-        ProvisionError: pip could not get a package.
-        OSError: The folder can't be written.
-    """
+    """Return the archive of an origin, making it if it is missing."""
     target = folder / f"provision-{origin.digest[:_SHORT]}.tar"
     with lock(folder / ".lock", on_wait=lambda: progress(Note("waiting for another run"))):
         if not target.exists():
@@ -173,12 +152,7 @@ def _make(origin: BundleOrigin, target: Path) -> None:
 
 
 def environment_name(bundle: Path, python: HostPython) -> str:
-    """Return the name of the virtual environment made from an archive, as Ansible names it.
-
-    Raises:
-        NotFoundError: There is no such file.
-        UsageError: It is no such archive, or one for another Python.
-    """
+    """Return the name of the virtual environment made from an archive, as Ansible names it."""
     way_out = "Use an archive in ~/.cache/provision/bundles, where the Ansible role keeps them."
     if not bundle.is_file():
         raise NotFoundError(f"There is no file '{bundle}'.", resolution=way_out)

@@ -50,28 +50,16 @@ def shared_by(column: Column) -> tuple[Column, Column]:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The decision about a cell.
-
-    Attributes:
-        state: The state of the cell.
-        result: Its new result, which is not written yet; None: there is no new one.
-        is_unchanged: Whether a result from before still holds.
-    """
+    """The decision about a cell."""
 
     state: str
+    # Its new result, which is not written yet; None: there is no new one.
     result: Result | None = None
     is_unchanged: bool = False
 
 
 class CellBuilder:
-    """Decides about cells, and builds them.
-
-    Args:
-        settings: The host.
-        results: Where results are kept.
-        options: How the run goes about its cells.
-        layers: The record of shared layers.
-    """
+    """Decides about cells, and builds them."""
 
     def __init__(
         self, settings: Settings, results: Results, options: RunOptions, layers: SharedLayers
@@ -87,12 +75,7 @@ class CellBuilder:
         """Decide about a cell, and build it if necessary; the caller holds its lock.
 
         Args:
-            planned: The cell.
             engine: Connects to the engine; called if the cell has to be resolved.
-            progress: Receives what is being done.
-
-        Raises:
-            ProvisionError: An error says nothing about the cell.
         """
         cell = planned.cell
         known = self._results.read(cell)
@@ -193,15 +176,8 @@ def resolve_cell(
     """Return the Pin of a cell, with what its build needs here.
 
     Args:
-        settings: The host.
-        cell: The cell.
-        engine: The engine, for what the distro's solver decides.
         network: Network of the containers that download; None: what provision.toml says.
         force: Whether the recipe need not name the kernel.
-        progress: Receives what is being done.
-
-    Raises:
-        ProvisionError: It can't be built, or an archive or the engine does not answer.
     """
     row, column = cell.row, cell.column
     request = DriverRequest(
@@ -307,12 +283,7 @@ def _of_build(error: BuildError) -> dict[str, Any]:
 
 
 def _excerpt(error: BuildError, lines: Sequence[str]) -> Sequence[str]:
-    """Return the part of a step's output that shows why it failed.
-
-    Args:
-        error: The error of the build.
-        lines: The output of the step.
-    """
+    """Return the part of a step's output that shows why it failed."""
     if not error.source_errors:
         return lines[-_LAST_LINES:]
     first = error.source_errors[0]

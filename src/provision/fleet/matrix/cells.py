@@ -51,73 +51,54 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A cell of a plan, and why it is not built.
-
-    Attributes:
-        cell: The cell.
-        refusal: Why it is not supported; None: it is to be built.
-        resolution: What to do about that.
-    """
+    """A cell of a plan, and why it is not built."""
 
     cell: Cell
+    # Why it is not supported; None: it is to be built.
     refusal: str | None = None
     resolution: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The selection of cells.
+    """The selection of cells."""
 
-    Attributes:
-        drivers: Names, or ``all``.
-        distros: Such as ``debian:12``; empty: the host's.
-        kernels: Releases, patterns such as ``6.1.0-*``, ``latest``, ``latest-N`` or ``all``.
-        flavours: Names, ``default`` or ``all``.
-        versions: Versions, branches, kinds of branches, ``latest``, ``latest-N`` or ``all``.
-        force: Whether cells that the recipe does not support are built.
-    """
-
+    # Names, or ``all``.
     drivers: tuple[str, ...]
+    # Such as ``debian:12``; empty: the host's.
     distros: tuple[str, ...] = ()
+    # Releases, patterns such as ``6.1.0-*``, ``latest``, ``latest-N`` or ``all``.
     kernels: tuple[str, ...] = ("latest-3",)
+    # Names, ``default`` or ``all``.
     flavours: tuple[str, ...] = (DEFAULT,)
+    # Versions, branches, kinds of branches, ``latest``, ``latest-N`` or ``all``.
     versions: tuple[str, ...] = (DEFAULT_VERSION,)
+    # Whether cells that the recipe does not support are built.
     force: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The versions of a driver in one flavour for a distro.
-
-    Attributes:
-        driver: Its name.
-        flavour: One of its flavours.
-        distro: Such as ``debian:12``.
-        versions: The newest first.
-        is_default: Whether the flavour is the driver's default one.
-        recipe: The recipe with the supported kernels; None: nothing is to be built.
-        refusal: Why there are no versions.
-        kinds: The versions that a kind of branch (``lts``) stands for, by its name.
-    """
+    """The versions of a driver in one flavour for a distro."""
 
     driver: str
     flavour: str
+    # Such as ``debian:12``.
     distro: str
+    # The newest first.
     versions: tuple[str, ...] = ()
     is_default: bool = True
+    # The recipe with the supported kernels; None: nothing is to be built.
     recipe: Recipe | None = None
     refusal: str | None = None
+    # The versions that a kind of branch (``lts``) stands for, by its name.
     kinds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """The versions and kernels that can be chosen.
-
-    Attributes:
-        offers: By driver, flavour and distro.
-        kernels: By distro, the newest first; None where they can't be listed and have to be named.
-    """
+    """The versions and kernels that can be chosen."""
 
     offers: tuple[Offer, ...]
+    # By distro, the newest first; None where they can't be listed and have to be named.
     kernels: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)

@@ -31,16 +31,11 @@ LOOKS = {
 
 @dataclass(frozen=True, slots=True)
 class MatrixReport:
-    """A matrix as a grid.
-
-    Attributes:
-        rows: Drivers in their versions and flavours.
-        columns: Kernels of distros.
-        results: Results by cell; a cell without one was not built yet.
-    """
+    """A matrix as a grid."""
 
     rows: tuple[Row, ...]
     columns: tuple[Column, ...]
+    # Results by cell; a cell without one was not built yet.
     results: Mapping[Cell, Result]
 
     def result(self, row: Row, column: Column) -> Result | None:
@@ -105,12 +100,7 @@ def report_of_results(results: Iterable[Result], selection: Selection) -> Matrix
     """Return the report of the results in a selection, without querying archives.
 
     Args:
-        results: All known results.
         selection: Without distros, it selects every distro that has results.
-
-    Raises:
-        NotFoundError: There is no result for the drivers and distros.
-        UsageError: Kernels, flavours or versions have no result; the error names them.
     """
     # The names in results: 'rocky:9' for 'rocky:9.5'.
     distros = {*selection.distros, *map(_release, selection.distros)}
@@ -170,12 +160,7 @@ def render_page(report: MatrixReport, templates: Path, *, time: float) -> str:
     """Return the page of a report.
 
     Args:
-        report: The report.
-        templates: Folder of the templates.
         time: Unix time of the page.
-
-    Raises:
-        NotFoundError: The folder lacks its templates.
     """
     values = {
         "counts": [(state, *LOOKS[state], count) for state, count in report.counts.items()],

@@ -28,20 +28,16 @@ _STAYING = frozenset({"debian"})
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A driver on a host, described as results of a matrix are.
-
-    Attributes:
-        driver: Its name.
-        distro: The distro that the host's kernels come from, such as ``debian:12``.
-        flavour: The flavour that the host uses; None: any.
-        version: The configured version or branch; None, ``latest`` or a kind: any.
-        branches: The branches of ``version``, if it is a kind of branch (``lts``).
-    """
+    """A driver on a host, described as results of a matrix are."""
 
     driver: str
+    # The distro that the host's kernels come from, such as ``debian:12``.
     distro: str
+    # The flavour that the host uses; None: any.
     flavour: str | None = None
+    # The configured version or branch; None, ``latest`` or a kind: any.
     version: str | None = None
+    # The branches of ``version``, if it is a kind of branch (``lts``).
     branches: tuple[str, ...] | None = None
 
     def is_about(self, result: Result) -> bool:
@@ -62,13 +58,7 @@ class Subject:
 def failures_for(
     subject: Subject, kernels: Collection[str], results: Iterable[Result]
 ) -> list[Result]:
-    """Return the failures for kernels of a host: for each, the newest version if that failed.
-
-    Args:
-        subject: The driver.
-        kernels: Releases.
-        results: Results of a matrix.
-    """
+    """Return the failures for kernels of a host: for each, the newest version if that failed."""
     by_kernel: dict[str, dict[str, Result]] = {}
     for result in results:
         if result.kernel in kernels and subject.is_about(result):
@@ -84,12 +74,7 @@ def failures_for(
 
 
 def later_kernels(installed: Collection[str], results: Iterable[Result]) -> set[str]:
-    """Return the kernels with results that are newer than all kernels of their kind on a host.
-
-    Args:
-        installed: The host's kernels.
-        results: Results for the host's distro.
-    """
+    """Return the kernels with results that are newer than all kernels of their kind on a host."""
     newest: dict[str, str] = {}
     for release in sorted(installed, key=kernel_order):
         newest[_flavour(release)] = release
@@ -118,10 +103,6 @@ def failures_ahead(
     These are the kernels that may boot next, and newer kernels that an upgrade may install.
 
     Args:
-        root: Root of the host.
-        config: Its provision.toml, with version and flavour of drivers.
-        kernels: Its kernels.
-        driver: The driver.
         ready: Kernels that have their artifact.
     """
     known, _problems = Results(matrix_folder(root)).load(driver)

@@ -43,16 +43,7 @@ def find_offers(
     """Query the archives of distros for their versions and kernels.
 
     Args:
-        settings: The host.
         engine: Connects to the engine; called for distros whose kernels only a container can list.
-        selection: The selection of cells.
-        progress: Receives what is being queried.
-
-    Raises:
-        NotFoundError: A driver or distro is unknown, or the kernels of a distro can't be listed and
-            are not named.
-        ConfigError: A recipe has mistakes.
-        ProvisionError: An archive or the engine failed.
     """
     entries = _entries(settings, selection.drivers)
     names = selection.distros or (None,)
@@ -79,9 +70,6 @@ def ensure_base_images(
     """Make sure that the engine has the base image of every distro of the planned builds.
 
     A missing base image is then a single error, and not a failure of every cell.
-
-    Raises:
-        ProvisionError: A base image can't be pulled or made.
     """
     for distro in dict.fromkeys(one.cell.column.distro for one in planned if one.refusal is None):
         if not has_tree(distro):

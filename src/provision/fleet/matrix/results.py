@@ -188,22 +188,14 @@ class Results:
         return self._load(self.path(cell))
 
     def write(self, result: Result) -> None:
-        """Write the result of a cell; the caller holds its lock.
-
-        Raises:
-            OSError: The folder can't be written.
-        """
+        """Write the result of a cell; the caller holds its lock."""
         path = self.path(result.cell)
         remove_drafts(path)
         text = result.model_dump_json(by_alias=True, indent=1)
         write_atomic(path, f"{text}\n")
 
     def load(self, driver: str | None = None) -> tuple[list[Result], list[str]]:
-        """Return the results, and a line for each file that can't be read.
-
-        Args:
-            driver: Only the results of this driver.
-        """
+        """Return the results, and a line for each file that can't be read."""
         found: list[Result] = []
         problems: list[str] = []
         for path in sorted(self._cells.glob(f"{driver or '*'}/*/*/[!.]*.json")):

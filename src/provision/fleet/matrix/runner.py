@@ -36,11 +36,7 @@ class MatrixRun:
     """A run over cells.
 
     Args:
-        settings: The host.
-        results: Where results are kept.
-        options: The options of the run.
         open_engine: Connects to the engine; each thread has a connection of its own.
-        progress: Receives events; called by one thread at a time.
     """
 
     def __init__(
@@ -75,8 +71,6 @@ class MatrixRun:
 
         Raises:
             KeyboardInterrupt: Ctrl-C; results so far are kept, and all builds are stopped.
-            OSError: Results can't be written.
-            ProvisionError: A newer provision wrote a result; nothing was built.
         """
         for one in planned:
             self._results.read(one.cell)

@@ -41,9 +41,6 @@ def plan_cells(selection: Selection, offers: Offers) -> list[Planned]:
     """Return the cells of a selection: every row in every column.
 
     The cells of a kernel follow each other, because their builds begin with the same layers.
-
-    Raises:
-        UsageError: Nothing matches parts of the selection; the error names them.
     """
     columns = choose_kernels(selection.kernels, offers.kernels)
     rows = choose_rows(selection, offers.offers, columns)
@@ -92,9 +89,6 @@ def choose_kernels(
     Args:
         names: As ``Selection.kernels``.
         listed: As ``Offers.kernels``.
-
-    Raises:
-        UsageError: No distro has some of these kernels; the error names them.
     """
     chosen: dict[str, list[str]] = {distro: [] for distro in listed}
     problems = []
@@ -174,12 +168,7 @@ def choose_rows(
     A driver that has none of the flavours is included with its default one.
 
     Args:
-        selection: What is asked for.
-        offers: What there is.
         columns: The kernels: ``latest`` stands for what a host with each of them would install.
-
-    Raises:
-        UsageError: No driver offers some of the flavours or versions; the error names them.
     """
     rows: list[Row] = []
     used_flavours: set[str] = set()

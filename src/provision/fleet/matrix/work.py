@@ -82,11 +82,7 @@ class SharedLayers:
         return found
 
     def clear(self, column: Column, engine: Callable[[], Engine]) -> bool:
-        """Remove the layers of a kernel unless a build uses them; return whether they are gone.
-
-        Raises:
-            NotFoundError: No engine answers.
-        """
+        """Remove the layers of a kernel unless a build uses them; return whether they are gone."""
         with ExitStack() as stack:
             try:
                 path = lock_path(self._folder, "layers", str(column))
@@ -108,24 +104,19 @@ class SharedLayers:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of a run.
-
-    Attributes:
-        jobs: Number of parallel builds.
-        retry: Whether cells whose Pin has not changed are built again: those that failed, or all.
-        keep_images: Whether artifact images stay in the engine.
-        keep_going: Whether to go on after an error of the machine, such as a full disk.
-        network: Network of the containers that download; None: what provision.toml says.
-        force: Whether cells are built for kernels that a recipe does not name.
-        publisher: Takes the images of cells; None: only their results are kept.
-    """
+    """The options of a run."""
 
     jobs: int = 1
+    # Whether cells whose Pin has not changed are built again: those that failed, or all.
     retry: Retry | None = None
     keep_images: bool = False
+    # Whether to go on after an error of the machine, such as a full disk.
     keep_going: bool = False
+    # Network of the containers that download; None: what provision.toml says.
     network: str | None = None
+    # Whether cells are built for kernels that a recipe does not name.
     force: bool = False
+    # Takes the images of cells; None: only their results are kept.
     publisher: Publisher | None = None
 
     @property
@@ -149,18 +140,13 @@ class Publisher(Protocol):
 
 @dataclass(slots=True)
 class Outcome:
-    """The outcome of a run.
+    """The outcome of a run."""
 
-    Attributes:
-        built: Cells that were built in this run, with or without success.
-        unchanged: Cells whose result still holds.
-        troubles: Errors of the machine, by cell.
-        left: Cells that the run did not reach.
-    """
-
+    # Cells that were built in this run, with or without success.
     built: list[Cell] = field(default_factory=list)
     unchanged: list[Cell] = field(default_factory=list)
     troubles: list[tuple[Cell, ProvisionError]] = field(default_factory=list)
+    # Cells that the run did not reach.
     left: list[Cell] = field(default_factory=list)
 
 
@@ -168,9 +154,6 @@ class CellQueue:
     """The cells that a run has not decided yet; the caller holds a lock.
 
     Cells that another matrix is building come last, so that two runs don't wait for each other.
-
-    Args:
-        planned: The cells, in their order.
     """
 
     def __init__(self, planned: Iterable[Planned]) -> None:
@@ -209,11 +192,7 @@ class CellQueue:
 
 
 class Crew:
-    """Threads of a run, which end with the process if they do not end by themselves.
-
-    Attributes:
-        failure: What a thread ended with that it should have handled itself; None: nothing.
-    """
+    """Threads of a run, which end with the process if they do not end by themselves."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
