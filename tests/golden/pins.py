@@ -32,7 +32,7 @@ from provision.pin import (
     Source,
     TreePin,
 )
-from provision.sources import tools_of
+from provision.sources.candidates import tools_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 KERNEL = "6.1.0-56-amd64"

@@ -34,7 +34,7 @@ from provision.pin import BasePin, DistroPin
 from provision.pin.architectures import names_of
 from provision.progress import Note, Progress, silent
 from provision.run import find_program, run
-from provision.sources import Market, components_of, packages_of
+from provision.sources.candidates import SourceContext, components_of, packages_of
 
 # Seconds for which an answer counts, and for which it does when the archive can't be reached.
 _MAX_AGE_S = 15 * 60
@@ -118,22 +118,22 @@ def open_archive(
 
 
 @contextmanager
-def open_market(
+def open_context(
     settings: Settings,
     engine: Callable[[], Engine],
     driver: str,
     distro: DistroPin,
-    market: Market,
+    context: SourceContext,
     *,
     progress: Progress,
-) -> Iterator[Market]:
-    """Yield a market with the index of the distro's archive, if it has one of Debian's kind."""
+) -> Iterator[SourceContext]:
+    """Yield a context with the index of the distro's archive, if it has one of Debian's kind."""
     if not uses_archive(distro):
-        yield market
+        yield context
         return
     recipe = settings.catalogue.entry(driver).recipe
     with open_archive(settings, engine, distro, (recipe,), progress=progress) as archive:
-        yield replace(market, index=archive.index)
+        yield replace(context, index=archive.index)
 
 
 def required_components(recipe: Recipe, distro: DistroPin) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from provision.pin import (
     TreePin,
 )
 from provision.pin.architectures import names_of
-from provision.sources import scripts_of, unpacking
+from provision.sources.candidates import scripts_of, unpacking
 from provision.sources.runfile import FILES, LAYER
 
 # Kinds of sources that only the images of apt's family can unpack.

@@ -79,12 +79,12 @@ from provision.pin import (
 )
 from provision.progress import Progress, silent
 from provision.shipped import templates_dir
-from provision.sources import (
-    Market,
-    Offer,
+from provision.sources.candidates import (
+    Candidate,
     PublishedSum,
+    SourceContext,
     no_published_sum,
-    pin_offer,
+    pin_sources,
     tools_of,
 )
 
@@ -152,7 +152,7 @@ def decide(
     recipe = target.entry.recipe
     flavour = chosen_flavour(recipe, request.flavour)
     kernel = _kernel(request)
-    market = Market(
+    context = SourceContext(
         f"{target.distro.id} {target.distro.version}",
         source_names(target.distro),
         index,
@@ -160,18 +160,18 @@ def decide(
         published_sum,
         request.published,
     )
-    offer = choose_offer(recipe, flavour, request, market)
+    offer = choose_offer(recipe, flavour, request, context)
     # Else the solver finds out as soon as apt would.
     if index is not None and index.is_read and is_complete:
         require_headers(index, request.kernel)
     check_kernel(recipe, offer.version, request, index)
-    pinned = pin_offer(recipe.name, offer, market)
+    pinned = pin_sources(recipe.name, offer, context)
     pin = _pin_maker(target, kernel, offer, pinned.sources)
     return Decision(pin, tools_of(offer.variant), pinned.urls)
 
 
 def _pin_maker(
-    target: BuildTarget, kernel: KernelPin, offer: Offer, sources: tuple[Source, ...]
+    target: BuildTarget, kernel: KernelPin, offer: Candidate, sources: tuple[Source, ...]
 ) -> Callable[[BasePin, Solved], Pin]:
     recipe, tree = target.entry.recipe, target.tree
     with refusing(f"The version {offer.version} of '{recipe.name}' can't be pinned."):
@@ -219,7 +219,7 @@ def decide_in_image(
     return lambda base: decision.pin(base, SolvedPackages())
 
 
-def _patches(entry: Entry, offer: Offer) -> tuple[FilePin, ...]:
+def _patches(entry: Entry, offer: Candidate) -> tuple[FilePin, ...]:
     variant = offer.variant
     return tuple(
         FilePin(name=patch.file, sha256=entry.patch_sha256(patch.file))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import zip_longest
 
-from provision.build.request import DriverRequest
+from provision.build.request import DriverRequest, VersionRequest, is_of
 from provision.build.templates import Templates
 from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, version_matches
@@ -24,15 +24,15 @@ from provision.files import in_root, is_writable
 from provision.host.folders import STORE
 from provision.pin import DistroPin, TreePin
 from provision.progress import Note, Progress, silent
-from provision.sources import (
-    Market,
-    Offer,
+from provision.sources.candidates import (
+    Candidate,
     PublishedSum,
-    kind_of,
-    offers,
+    SourceContext,
+    absence,
+    candidates,
     unlisted,
+    versions_of,
 )
-from provision.sources.kinds import VersionRequest, is_of
 from provision.sources.upstream import MAX_AGE, Reading, SumRecord, ask, known_branches, today
 
 # A version, and not only a branch.
@@ -114,21 +114,21 @@ def buildable_kernels(
     ]
 
 
-def elsewhere(recipe: Recipe, flavour: str, version: str, market: Market) -> str | None:
+def elsewhere(recipe: Recipe, flavour: str, version: str, context: SourceContext) -> str | None:
     """Return where else a version or branch is offered, or was looked for, one line each."""
     lines = [
-        f"the flavour '{other}' has it for {market.distro} (--flavour)"
+        f"the flavour '{other}' has it for {context.distro} (--flavour)"
         for other in recipe.flavours
         if other != flavour
-        and any(is_of(offer.version, version) for offer in offers(recipe, other, market))
+        and any(is_of(offer.version, version) for offer in candidates(recipe, other, context))
     ]
     for variant in recipe.variants(None, flavour):
         source = variant.source
-        listed = kind_of(source).versions(variant, None)
-        if not source.fits(market.names) and any(is_of(one, version) for one in listed):
+        listed = versions_of(variant, None)
+        if not source.fits(context.names) and any(is_of(one, version) for one in listed):
             served = ", ".join(source.distros)
             lines.append(f"the source '{variant.label}' has it, for {served} only")
-    places = looked_in(recipe, flavour, market)
+    places = looked_in(recipe, flavour, context)
     return "\n".join([*lines, *([places] if places else [])]) or None
 
 
@@ -149,12 +149,12 @@ def choices(name: str, there: Iterable[str], *, also: Iterable[str] = ()) -> str
     return f"{guess}There are {', '.join(names) or 'none'}."
 
 
-def looked_in(recipe: Recipe, flavour: str, market: Market) -> str | None:
+def looked_in(recipe: Recipe, flavour: str, context: SourceContext) -> str | None:
     """Return the addresses of the archive, if a source of the flavour is packages."""
-    variants = recipe.variants(market.names, flavour)
-    if market.index is None or not any(variant.source.is_packaged for variant in variants):
+    variants = recipe.variants(context.names, flavour)
+    if context.index is None or not any(variant.source.is_packaged for variant in variants):
         return None
-    return "\n".join(["looked in:", *(f"  {place}" for place in market.index.addresses)])
+    return "\n".join(["looked in:", *(f"  {place}" for place in context.index.addresses)])
 
 
 def chosen_flavour(recipe: Recipe, name: str | None) -> str:
@@ -168,28 +168,30 @@ def chosen_flavour(recipe: Recipe, name: str | None) -> str:
     return name
 
 
-def choose_offer(recipe: Recipe, flavour: str, request: KernelRequest, market: Market) -> Offer:
+def choose_offer(
+    recipe: Recipe, flavour: str, request: KernelRequest, context: SourceContext
+) -> Candidate:
     """Return the requested version, or the first that fits the kernel, or the first of all.
 
     The versions of the recipe's first source come first, and of each source the newest.
     """
-    offered = {offer.version: offer for offer in offers(recipe, flavour, market)}
+    offered = {offer.version: offer for offer in candidates(recipe, flavour, context)}
     version, prefer = request.version.name, request.version.prefer
-    candidates, fitting = suitable_versions(recipe, list(offered), request)
-    if not candidates and version is not None and _WHOLE.fullmatch(version):
-        asked = unlisted(recipe, flavour, version, market)
+    accepted, fitting = suitable_versions(recipe, list(offered), request)
+    if not accepted and version is not None and _WHOLE.fullmatch(version):
+        asked = unlisted(recipe, flavour, version, context)
         if asked is not None:
             offered[version] = asked
-            candidates = fitting = [version]
-    if not candidates and not offered and (version is None or market.index is None):
-        raise _nothing_offered(recipe, flavour, market)
-    if not candidates:
+            accepted = fitting = [version]
+    if not accepted and not offered and (version is None or context.index is None):
+        raise _nothing_offered(recipe, flavour, context)
+    if not accepted:
         raise NotFoundError(
-            f"'{recipe.name}' ({flavour}) has no version {version} for {market.distro}.",
+            f"'{recipe.name}' ({flavour}) has no version {version} for {context.distro}.",
             resolution=_offers(request, list(offered)),
-            details=elsewhere(recipe, flavour, version or "", market),
+            details=elsewhere(recipe, flavour, version or "", context),
         )
-    chosen = prefer if prefer in fitting else (fitting or candidates)[0]
+    chosen = prefer if prefer in fitting else (fitting or accepted)[0]
     return offered[chosen]
 
 
@@ -201,9 +203,9 @@ def _offers(request: KernelRequest, offered: Sequence[str]) -> str:
     return f"Branches of this kind: {kinds}. {choices('', offered)}"
 
 
-def _nothing_offered(recipe: Recipe, flavour: str, market: Market) -> NotFoundError:
-    variants = list(recipe.variants(market.names, flavour))
-    reasons = [kind_of(v.source).absence(v, market.index) for v in variants]
+def _nothing_offered(recipe: Recipe, flavour: str, context: SourceContext) -> NotFoundError:
+    variants = list(recipe.variants(context.names, flavour))
+    reasons = [absence(v, context.index) for v in variants]
     if not variants:
         served = {
             pattern
@@ -211,22 +213,22 @@ def _nothing_offered(recipe: Recipe, flavour: str, market: Market) -> NotFoundEr
             for pattern in variant.source.distros
         }
         reasons = [f"its sources serve {', '.join(sorted(served))}"]
-    if market.index is None:
+    if context.index is None:
         resolution: str | None = (
             "Take a driver whose source is an archive ('provision drivers' says which"
             " kind each has), or add such a source to a driver.toml of your own (--catalogue)."
         )
     else:
-        resolution = _other_flavours(recipe, flavour, market)
+        resolution = _other_flavours(recipe, flavour, context)
     return NotFoundError(
-        f"'{recipe.name}' ({flavour}) is not offered for {market.distro}: {'; '.join(reasons)}.",
+        f"'{recipe.name}' ({flavour}) is not offered for {context.distro}: {'; '.join(reasons)}.",
         resolution=resolution,
-        details=looked_in(recipe, flavour, market),
+        details=looked_in(recipe, flavour, context),
     )
 
 
-def _other_flavours(recipe: Recipe, flavour: str, market: Market) -> str | None:
-    others = [f for f in recipe.flavours if f != flavour and offers(recipe, f, market)]
+def _other_flavours(recipe: Recipe, flavour: str, context: SourceContext) -> str | None:
+    others = [f for f in recipe.flavours if f != flavour and candidates(recipe, f, context)]
     return f"Take another flavour (--flavour): {', '.join(others)}." if others else None
 
 

@@ -36,7 +36,7 @@ from provision.registry.manifests import Repository
 from provision.registry.names import check_push_name, parse_reference, read_tag, version_of_tag
 from provision.registry.publish import EngineImage, publish, sign_image
 from provision.registry.registries import TrustOverride, connect, examine, host_reference
-from provision.sources.kinds import newest_first
+from provision.sources.candidates import newest_first
 from provision.store.pulling import store_pulled
 
 

@@ -26,7 +26,7 @@ from provision.registry.find import SearchOptions
 from provision.registry.manifests import Repository
 from provision.registry.names import HostTag, Reference, parse_reference, read_tag
 from provision.registry.registries import Connect, TrustOverride, connect, examine
-from provision.sources import newest_first
+from provision.sources.candidates import newest_first
 from provision.store.artifact_lookup import asks_registries, look_for
 from provision.store.artifacts import verify_path
 from provision.store.layout import Layout

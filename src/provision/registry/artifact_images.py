@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, cast
 
+from provision.build.request import VersionRequest
 from provision.documents import parse_json
 from provision.errors import ConfigError, ProvisionError
 from provision.fetch import WrongContentError
@@ -38,7 +39,6 @@ from provision.registry.manifests import (
 from provision.registry.names import Reference
 from provision.registry.signatures import Facts, UntrustedError, VerifiedSignature
 from provision.run import find_program, run
-from provision.sources.kinds import VersionRequest
 
 # A slow machine takes less for a large layer.
 _ZSTD_SECONDS = 900.0

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
+from provision.build.request import VersionRequest
 from provision.build.workspace import Settings
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
@@ -25,7 +26,7 @@ from provision.registry.registries import (
     trusted_keys,
 )
 from provision.registry.skopeo import DeniedError
-from provision.sources.kinds import VersionRequest, newest_first
+from provision.sources.candidates import newest_first
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ from provision.registry.signatures import (
     verify_signature,
 )
 from provision.registry.skopeo import DeniedError
-from provision.sources import newest_first
+from provision.sources.candidates import newest_first
 
 # How often, and after how many seconds, to look at an image that another process is signing.
 _MOST_ROUNDS = 5

@@ -31,7 +31,7 @@ from provision.registry.find import (
 from provision.registry.names import parse_reference
 from provision.registry.registries import trust_rule
 from provision.registry.skopeo import DeniedError
-from provision.sources.kinds import newest_first
+from provision.sources.candidates import newest_first
 from provision.sources.upstream import known_branches, today
 from provision.store.entries import entries, unsigned_reference
 from provision.store.layout import Layout

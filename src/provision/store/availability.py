@@ -10,7 +10,7 @@ from datetime import date
 from typing import Literal
 
 from provision import distros
-from provision.build.archive import open_archive, open_market
+from provision.build.archive import open_archive, open_context
 from provision.build.distro_settings import (
     PackageNeeds,
     base_request,
@@ -49,7 +49,7 @@ from provision.host.facts import Facts, read_facts
 from provision.manifest import MANIFEST, Manifest
 from provision.pin import DistroPin
 from provision.progress import Progress, silent
-from provision.sources import Market, offers
+from provision.sources.candidates import SourceContext, candidates
 from provision.sources.upstream import (
     Branches,
     Ended,
@@ -180,8 +180,10 @@ def list_offers(
     readings = read_upstream(settings, recipe, distro=name, max_age=math.inf if is_offline else 0.0)
     branches = known_branches(recipe.upstream, readings)
     published = files_of(readings)
-    market = Market(f"{distro.id} {distro.version}", source_names(distro), published=published)
-    opening = open_market(settings, engine, driver, distro, market, progress=progress)
+    context = SourceContext(
+        f"{distro.id} {distro.version}", source_names(distro), published=published
+    )
+    opening = open_context(settings, engine, driver, distro, context, progress=progress)
     offered, trouble = _offered(recipe, flavour, opening)
     facts = read_facts(settings.root)
     asked_for = DriverRequest(driver, version=configured.version)
@@ -221,26 +223,26 @@ def version_to_build(
     else:
         distro = tree.toolchain or tree.distro
     asked = request_of(settings, request, distro, progress=progress)
-    market = Market(
+    context = SourceContext(
         f"{distro.id} {distro.version}",
         source_names(distro),
         architecture=asked.architecture,
         published=asked.published,
     )
     flavour = chosen_flavour(recipe, request.flavour)
-    with open_market(settings, engine, recipe.name, distro, market, progress=progress) as opened:
+    with open_context(settings, engine, recipe.name, distro, context, progress=progress) as opened:
         version = choose_offer(recipe, flavour, asked, opened).version
         check_kernel(recipe, version, asked, opened.index)
     return version
 
 
 def _offered(
-    recipe: Recipe, flavour: str, opening: AbstractContextManager[Market]
+    recipe: Recipe, flavour: str, opening: AbstractContextManager[SourceContext]
 ) -> tuple[list[str], ProvisionError | None]:
     """Return the versions that can be built, or the reason why they can't be found out."""
     try:
-        with opening as market:
-            return [offer.version for offer in offers(recipe, flavour, market)], None
+        with opening as context:
+            return [offer.version for offer in candidates(recipe, flavour, context)], None
     except ProvisionError as error:
         return [], error
 
@@ -301,9 +303,11 @@ def list_kernels(
     recipe = settings.catalogue.entry(request.driver).recipe
     distro = choose_distro(settings, request.distro)
     flavour = chosen_flavour(recipe, request.flavour)
-    market = Market(f"{distro.id} {distro.version}", distros.source_names(distro))
-    with open_market(settings, engine, request.driver, distro, market, progress=progress) as opened:
-        versions = [offer.version for offer in offers(recipe, flavour, opened)]
+    context = SourceContext(f"{distro.id} {distro.version}", distros.source_names(distro))
+    with open_context(
+        settings, engine, request.driver, distro, context, progress=progress
+    ) as opened:
+        versions = [offer.version for offer in candidates(recipe, flavour, opened)]
         if opened.index is None:
             kernels = _listed_kernels(settings, engine, distro, progress)
         else:

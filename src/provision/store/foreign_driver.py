@@ -17,7 +17,7 @@ from provision.catalogue import Installed, InstalledFeature, Recipe
 from provision.elf import HEAD_SIZE, elf_bits
 from provision.errors import NotFoundError
 from provision.files import glob_in_root, in_root
-from provision.sources import newest_first
+from provision.sources.candidates import newest_first
 
 # The 32-bit architectures whose programs an architecture runs, as Debian's folders name them.
 _SMALLER = {"x86_64": ("i386",)}

@@ -7,6 +7,7 @@ from typing import TypedDict, Unpack
 import pytest
 
 from provision.build.package_store import Closure
+from provision.build.request import VersionRequest
 from provision.build.resolve import decide, recipe_digest
 from provision.build.templates import Templates
 from provision.build.versions import BuildTarget, KernelRequest
@@ -20,7 +21,6 @@ from provision.pin import (
     PackagePin,
     Pin,
 )
-from provision.sources.kinds import VersionRequest
 from unit.fake_archive import index_of, sample, stanza
 from unit.recipes import recipe, variant
 

@@ -10,7 +10,7 @@ from provision.pin import (
     ArchiveSource,
     GitSource,
 )
-from provision.sources import components_of
+from provision.sources.candidates import components_of
 from unit.build.made_up_driver import (
     BASE,
     CLOSURE,

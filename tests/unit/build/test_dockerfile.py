@@ -21,7 +21,7 @@ from provision.build.versions import chosen_flavour
 from provision.catalogue import Recipe, load_entry
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import Pin
-from provision.sources import tools_of
+from provision.sources.candidates import tools_of
 from unit.build.dockerfiles import Instruction, instructions
 from unit.recipes import variant
 

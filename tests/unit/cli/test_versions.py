@@ -20,8 +20,8 @@ from provision.catalogue.source_models import Source
 from provision.distros import find_distro
 from provision.errors import NotFoundError, ProvisionError
 from provision.progress import Event, Note
-from provision.sources import Market
-from provision.sources import offers as offers_of
+from provision.sources.candidates import SourceContext
+from provision.sources.candidates import candidates as candidates_of
 from provision.store import availability
 from provision.store.entries import link_kernel
 from provision.store.layout import Layout
@@ -364,7 +364,7 @@ def test_a_request_is_answered_with_what_has_files(site: Site) -> None:
     request = request_of(site.settings(), DriverRequest("demo", version="production"), DEBIAN)
     recipe = site.settings().catalogue.entry("demo").recipe
     index = index_of(site.texts)
-    market = Market("debian 12", ("debian",), index, published=request.published)
-    found = [offer.version for offer in offers_of(recipe, "open", market)]
+    context = SourceContext("debian 12", ("debian",), index, published=request.published)
+    found = [offer.version for offer in candidates_of(recipe, "open", context)]
     assert found == ["595.84", "535.261.03"]
     assert suitable_versions(recipe, found, request) == (found, ["535.261.03"])

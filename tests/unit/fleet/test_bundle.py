@@ -13,6 +13,7 @@ from typing import IO
 import pytest
 
 from provision.build.package_store import Closure, PackageStore
+from provision.build.request import VersionRequest
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Image
 from provision.errors import NotFoundError, ProvisionError
@@ -25,7 +26,6 @@ from provision.pin import ClosurePackage, Pin
 from provision.registry.find import ArtifactQuery, SearchOptions, find_in_registries
 from provision.registry.registries import TrustOverride
 from provision.registry.signatures import UntrustedError
-from provision.sources.kinds import VersionRequest
 from unit.engine.fake_engine import FakeEngine
 from unit.fleet.air_gap import DEFAULT, Make, host_of, reaching, settings_at, signer
 from unit.fleet.air_gap import make as make  # noqa: PLC0414 - a fixture

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from provision.build.request import DriverRequest
+from provision.build.request import DriverRequest, VersionRequest
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.catalogue.upstream import BranchFacts, Upstream
@@ -24,7 +24,6 @@ from provision.registry.names import parse_reference
 from provision.registry.registries import TrustOverride, examine, tag_of
 from provision.registry.signatures import UntrustedError, signature_tag
 from provision.registry.skopeo import DeniedError
-from provision.sources.kinds import VersionRequest
 from provision.store.artifact_lookup import look_for
 from provision.store.entries import note_serial
 from provision.store.layout import Layout

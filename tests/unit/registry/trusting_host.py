@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from provision.build.request import VersionRequest
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config, RegistryConfig, TrustConfig
@@ -15,7 +16,6 @@ from provision.registry.artifact_images import VerifiedImage, facts_of
 from provision.registry.find import ArtifactQuery, SearchOptions, find_in_registries
 from provision.registry.names import Reference
 from provision.registry.registries import TrustOverride, tag_of
-from provision.sources.kinds import VersionRequest
 from unit.kmod.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
 from unit.registry.memory import (
     MemoryRegistry,

@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from provision.catalogue import Recipe
 from provision.errors import ConfigError, ProvisionError, UsageError
 from provision.pin import ArchiveSource, GitSource
-from provision.sources import Market, components_of, offers, pin_offer, scripts_of, tools_of
+from provision.sources.candidates import (
+    SourceContext,
+    candidates,
+    components_of,
+    pin_sources,
+    scripts_of,
+    tools_of,
+)
 from provision.sources.dkms import (
     MAX_BYTES,
     BuiltModule,
@@ -32,10 +39,10 @@ def dkms(**source: object) -> Recipe:
 
 def test_a_package_with_a_dkms_conf_is_a_whole_source() -> None:
     index = index_of(PACKAGES)
-    market = Market("debian 12", DEBIAN, index)
+    context = SourceContext("debian 12", DEBIAN, index)
     of = dkms(package="tool-dkms", components=["contrib", "main"], userspace=["tool"])
-    [offer] = offers(of, "dkms", market)
-    pinned = pin_offer("made-up", offer, market)
+    [offer] = candidates(of, "dkms", context)
+    pinned = pin_sources("made-up", offer, context)
     assert offer.version == "2.1"
     assert [source.text for source in pinned.sources] == ["tool-dkms 2.1-3", "tool 2.1-3"]
     assert components_of(of, DEBIAN) == ("contrib",)
@@ -55,9 +62,9 @@ def test_releases_are_files_or_commits() -> None:
             {"version": "1.1", "url": url, "sha256": SHA256, "commit": COMMIT},
         ],
     )
-    market = Market("rocky 9", ("rocky",))
-    newest, older = offers(of, "dkms", market)
-    [commit], [file] = (pin_offer("made-up", one, market).sources for one in (newest, older))
+    context = SourceContext("rocky 9", ("rocky",))
+    newest, older = candidates(of, "dkms", context)
+    [commit], [file] = (pin_sources("made-up", one, context).sources for one in (newest, older))
     assert isinstance(commit, GitSource)
     assert isinstance(file, ArchiveSource)
     assert tools_of(newest.variant) == ("ca-certificates", "flex", "git")

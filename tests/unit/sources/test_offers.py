@@ -7,8 +7,14 @@ import pytest
 from provision.catalogue import Recipe
 from provision.distros.debian import ArchiveIndex
 from provision.errors import ConfigError, NotFoundError
-from provision.sources import Market, components_of, offers, pin_offer, unlisted
-from provision.sources.kinds import package_of_version
+from provision.sources.candidates import (
+    SourceContext,
+    candidates,
+    components_of,
+    package_of_version,
+    pin_sources,
+    unlisted,
+)
 from unit.fake_archive import index_of, stanza
 from unit.recipes import recipe
 
@@ -45,14 +51,14 @@ def several(*sources: dict[str, Any], **changes: object) -> Recipe:
 def offered(
     of: Recipe, names: tuple[str, ...], index: ArchiveIndex | None = None
 ) -> list[tuple[str, str]]:
-    found = offers(of, of.default_flavour, Market("here", names, index))
+    found = candidates(of, of.default_flavour, SourceContext("here", names, index))
     return [(offer.variant.label, offer.version) for offer in found]
 
 
 def test_packages_offer_their_upstream_versions_once() -> None:
     index = index_of(PACKAGES)
     assert offered(recipe(), DEBIAN, index) == [("deb", "1.10"), ("deb", "1.9")]
-    assert offers(recipe(), "other", Market("debian 12", DEBIAN, index)) == []
+    assert candidates(recipe(), "other", SourceContext("debian 12", DEBIAN, index)) == []
     assert offered(recipe(), ROCKY) == []
 
 
@@ -123,7 +129,7 @@ def test_a_flavour_comes_from_the_sources_that_build_it() -> None:
     other = archive("2", name="b", build={"other": BUILD})
     of = several(archive("1", name="a", distros=["rocky"]), other, flavours=flavours)
     found = {
-        flavour: [o.variant.label for o in offers(of, flavour, Market("", ROCKY))]
+        flavour: [o.variant.label for o in candidates(of, flavour, SourceContext("", ROCKY))]
         for flavour in ("plain", "other")
     }
     assert found == {"plain": ["a"], "other": ["b"]}
@@ -131,8 +137,10 @@ def test_a_flavour_comes_from_the_sources_that_build_it() -> None:
 
 def test_what_is_pinned_is_of_the_source_that_offers_it() -> None:
     of = several(archive("1", name="a", versions="<2"), archive("2", "1", name="b"))
-    market = Market("rocky 9", ROCKY)
-    pinned = {o.version: pin_offer("tool", o, market).sources for o in offers(of, "plain", market)}
+    context = SourceContext("rocky 9", ROCKY)
+    pinned = {
+        o.version: pin_sources("tool", o, context).sources for o in candidates(of, "plain", context)
+    }
     assert [(v, [s.address for s in sources]) for v, sources in pinned.items()] == [
         ("1", ["https://driver.example/1.zip"]),
         ("2", ["https://driver.example/2.zip"]),
@@ -217,31 +225,31 @@ def published(url: str, sums: str) -> str:
 def test_a_runfile_is_pinned_by_the_recipes_sum_or_by_the_vendors() -> None:
     releases = [{"version": "2.0", "sha256": "b" * 64}, {"version": "1.0"}]
     of = several({**RUNFILE, "releases": releases})
-    ours = Market("rocky 9", ROCKY)
-    offer, _ = offers(of, "plain", ours)
-    (source,) = pin_offer("tool", offer, ours).sources
+    ours = SourceContext("rocky 9", ROCKY)
+    offer, _ = candidates(of, "plain", ours)
+    (source,) = pin_sources("tool", offer, ours).sources
     assert source.kind == "runfile"
     assert (source.sha256, source.version) == ("b" * 64, "2.0")
     assert source.url == "https://driver.example/2.0/driver-x86_64-2.0.run"
-    theirs = Market("rocky 9", ROCKY, architecture="aarch64", published_sum=published)
+    theirs = SourceContext("rocky 9", ROCKY, architecture="aarch64", published_sum=published)
     with pytest.raises(NotFoundError, match="for x86_64 only, and this is aarch64"):
-        pin_offer("tool", offer, theirs)
+        pin_sources("tool", offer, theirs)
     of = several({**RUNFILE, "releases": [{"version": "2.0"}]})
-    (offer,) = offers(of, "plain", theirs)
-    (source,) = pin_offer("tool", offer, theirs).sources
+    (offer,) = candidates(of, "plain", theirs)
+    (source,) = pin_sources("tool", offer, theirs).sources
     assert source.kind == "runfile"
     assert (source.sha256, source.architecture) == ("a" * 64, "aarch64")
     with pytest.raises(NotFoundError, match="for riscv64"):
-        pin_offer("tool", offer, Market("rocky 9", ROCKY, architecture="riscv64"))
+        pin_sources("tool", offer, SourceContext("rocky 9", ROCKY, architecture="riscv64"))
 
 
 def test_a_version_that_is_not_listed_may_be_asked_for() -> None:
-    market = Market("rocky 9", ROCKY)
+    context = SourceContext("rocky 9", ROCKY)
     of = several({**RUNFILE, "distros": ["rocky"]}, archive("1.0"))
-    offer = unlisted(of, "plain", "3.0", market)
+    offer = unlisted(of, "plain", "3.0", context)
     assert offer is not None
     assert (offer.variant.label, offer.version) == ("runfile", "3.0")
-    assert unlisted(of, "plain", "3.0", Market("debian 12", DEBIAN)) is None
+    assert unlisted(of, "plain", "3.0", SourceContext("debian 12", DEBIAN)) is None
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from provision.build.request import DriverRequest
+from provision.build.request import DriverRequest, VersionRequest
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config, PolicyConfig, RegistryConfig, TrustConfig
 from provision.errors import NotFoundError
 from provision.registry.find import ArtifactQuery
 from provision.registry.skopeo import DeniedError
-from provision.sources.kinds import VersionRequest
 from provision.store import artifact_lookup
 from provision.store.artifact_lookup import may_be_in_store, stored_for
 from provision.store.entries import mark_unsigned

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from provision.build.request import VersionRequest
 from provision.build.workspace import Settings
 from provision.config import TrustConfig
 from provision.errors import ProvisionError
@@ -19,7 +20,6 @@ from provision.pin import Pin
 from provision.progress import Progress
 from provision.registry.registries import TrustOverride
 from provision.registry.signatures import UntrustedError
-from provision.sources.kinds import VersionRequest
 from provision.store import pulling, staging
 from provision.store.entries import (
     known_serials,

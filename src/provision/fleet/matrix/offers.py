@@ -23,7 +23,7 @@ from provision.fleet.matrix.selecting import has_pattern, latest_count, newest_c
 from provision.host.kernels import kernel_order
 from provision.pin import DistroPin
 from provision.progress import Note, Progress, silent
-from provision.sources import Market, newest_first, offers, unlisted
+from provision.sources.candidates import SourceContext, candidates, newest_first, unlisted
 from provision.store.availability import distro_kernels
 
 # A version, and not only a branch.
@@ -186,13 +186,13 @@ def _versions(
     A vendor may have published hundreds of versions besides those of the recipe. Only those count
     that a host would get for the requested names.
     """
-    market = Market(distro_name(distro), source_names(distro), index)
+    context = SourceContext(distro_name(distro), source_names(distro), index)
     kinds: dict[str, tuple[str, ...]] = {}
     more: list[str] = []
     for name, followed in requested.items():
-        there = replace(market, published=followed.published)
+        there = replace(context, published=followed.published)
         by_source: dict[str, list[str]] = {}
-        for offer in offers(recipe, flavour, there):
+        for offer in candidates(recipe, flavour, there):
             by_source.setdefault(offer.variant.label, []).append(offer.version)
         every = [version for versions in by_source.values() for version in versions]
         # Hosts get no versions for which the recipe names no kernels.
@@ -210,9 +210,9 @@ def _versions(
                 more += [v for v in versions if _has_kernels(recipe, v)][:count]
         elif found := _of_branch(every, name)[:1]:
             more += found
-        elif _WHOLE.fullmatch(name) and unlisted(recipe, flavour, name, market):
+        elif _WHOLE.fullmatch(name) and unlisted(recipe, flavour, name, context):
             more.append(name)
-    taken = offers(recipe, flavour, replace(market, published=tuple(more)))
+    taken = candidates(recipe, flavour, replace(context, published=tuple(more)))
     return tuple(offer.version for offer in taken), kinds
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.sources.kinds import VersionRequest, is_of
+from provision.build.request import VersionRequest, is_of
 
 THERE = ("595.84", "580.95.05", "580.9", "535.261.03", "53.1")
 

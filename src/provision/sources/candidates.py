@@ -1,0 +1,320 @@
+"""Which versions the sources of a driver offer for a distro, and what a Pin says of one.
+
+Sources of the kind ``deb`` take packages of the distro's own archive. ``archive`` and ``git`` take
+a vendor's releases, which the recipe lists. ``dkms`` is one of these with a dkms.conf. ``runfile``
+takes NVIDIA's self-extracting files, by address and checksum. A macro in
+``templates/macros/source.j2`` unpacks each kind. Pure: starts no process and uses no network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from provision.catalogue import (
+    GIT_TOOLS,
+    DebSource,
+    DkmsSource,
+    Recipe,
+    RecipeSource,
+    RunfileRelease,
+    RunfileReleases,
+    Variant,
+)
+from provision.distros.debian import ArchiveIndex, IndexedPackage, upstream_version, version_key
+from provision.distros.family import fill
+from provision.documents import refusing
+from provision.errors import NotFoundError, ProvisionError
+from provision.pin import PackageSource, RunfileSource, Source
+
+# Returns the sha256 that a vendor publishes for a file, given the addresses of the file and of the
+# checksums.
+PublishedSum = Callable[[str, str], str]
+# The script that evaluates the dkms.conf in the build container, and builds.
+SCRIPT = "dkms.bash"
+# The architectures that NVIDIA publishes files for.
+_ARCHITECTURES = ("x86_64", "aarch64")
+
+
+def no_published_sum(url: str, sums: str) -> str:
+    """Refuse to ask for a vendor's checksums: for callers that only list what is offered."""
+    raise ProvisionError(
+        f"The checksum of '{url}' would have to be asked for at '{sums}'.",
+        resolution=f"Look it up: curl {sums}",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SourceContext:
+    """The context in which a distro's driver sources are looked up.
+
+    Attributes:
+        names: Its names in recipes: id, ``id:version`` and family.
+        index: Its archive; None if it has no Debian-style archive.
+        published: Versions that the vendor has files for, for sources that serve any version.
+    """
+
+    distro: str
+    names: tuple[str, ...]
+    index: ArchiveIndex | None = None
+    architecture: str = "x86_64"
+    published_sum: PublishedSum = no_published_sum
+    published: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A version of a driver that can be built for a distro, and its source."""
+
+    version: str
+    variant: Variant[RecipeSource]
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedSources:
+    """The sources of a version of a driver.
+
+    Attributes:
+        urls: Addresses by sha256, for files whose address is not in the Pin.
+    """
+
+    sources: tuple[Source, ...]
+    urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def newest_first(versions: Iterable[str]) -> list[str]:
+    """Return versions in Debian's order, the newest first, each once."""
+    return sorted(set(versions), key=version_key, reverse=True)
+
+
+def candidates(recipe: Recipe, flavour: str, context: SourceContext) -> list[Candidate]:
+    """Return the versions of a flavour that can be built for a distro.
+
+    Sources come in the recipe's order, and versions of each source the newest first. Of a version
+    that several sources have, the first source is taken, as everywhere.
+    """
+    found = []
+    for variant in recipe.variants(context.names, flavour):
+        versions = versions_of(variant, context.index)
+        if variant.source.takes_any_version:
+            versions = newest_first([*versions, *context.published])
+        for version in versions:
+            chosen = recipe.variant(context.names, flavour, version)
+            if chosen is not None and chosen.label == variant.label:
+                found.append(Candidate(version, variant))
+    return found
+
+
+def unlisted(
+    recipe: Recipe, flavour: str, version: str, context: SourceContext
+) -> Candidate | None:
+    """Return an unlisted version, if its source serves such versions; or None."""
+    variant = recipe.variant(context.names, flavour, version)
+    if variant is None or not variant.source.takes_any_version:
+        return None
+    return Candidate(version, variant)
+
+
+def versions_of(variant: Variant[RecipeSource], index: ArchiveIndex | None) -> list[str]:
+    """Return all versions that a source has, the newest first, served by the recipe or not."""
+    source = variant.source
+    if not isinstance(source, DebSource) and source.releases:
+        return newest_first(release.version for release in source.releases)
+    if index is None or variant.package is None:
+        return []
+    return list(dict.fromkeys(driver_version(found) for found in index.versions(variant.package)))
+
+
+def absence(variant: Variant[RecipeSource], index: ArchiveIndex | None) -> str:
+    """Return the reason for having no versions, as the end of a sentence."""
+    if variant.source.is_packaged:
+        if index is None:
+            return f"its source is the package {variant.package} of Debian's archive"
+        return f"there is no package {variant.package}"
+    by_name = (
+        "; ask for a version by name (--version)"
+        if isinstance(variant.source, RunfileReleases)
+        else ""
+    )
+    return f"the recipe lists no release for the source '{variant.label}'{by_name}"
+
+
+def components_of(recipe: Recipe, distro: Collection[str]) -> tuple[str, ...]:
+    """Return the components of a distro's archive that a recipe needs besides ``main``.
+
+    Args:
+        distro: The distro's names: id, ``id:version`` and family.
+    """
+    components = {
+        component
+        for source in recipe.sources
+        if source.fits(distro) and isinstance(source, DebSource | DkmsSource)
+        for component in source.components
+    }
+    return tuple(sorted(components - {"main"}))
+
+
+def packages_of(recipe: Recipe, distro: Collection[str]) -> tuple[str, ...]:
+    """Return the packages of a distro's archive that a recipe's sources name; as above."""
+    packages = {
+        name
+        for flavour in recipe.flavours
+        for variant in recipe.variants(distro, flavour)
+        if isinstance(variant.source, DebSource | DkmsSource)
+        for name in (variant.package, *variant.source.userspace, *variant.source.companions)
+        if name is not None
+    }
+    return tuple(sorted(packages))
+
+
+def tools_of(variant: Variant[RecipeSource]) -> tuple[str, ...]:
+    """Return the packages that a build needs besides those of every build, by Debian's names."""
+    tools = GIT_TOOLS if variant.source.kind == "git" else ()
+    return tuple(sorted({*tools, *variant.build.packages}))
+
+
+def scripts_of(variant: Variant[RecipeSource]) -> tuple[str, ...]:
+    """Return the template files that only builds of this kind of source run."""
+    return (SCRIPT,) if isinstance(variant.source, DkmsSource) else ()
+
+
+def unpacking(
+    variant: Variant[RecipeSource], sources: tuple[Source, ...]
+) -> tuple[list[Source], list[Source]]:
+    """Return the parts that are unpacked before the build, and those that are unpacked after.
+
+    Of packages, only the one with the modules' source is needed before.
+    """
+    if not variant.source.is_packaged:
+        return list(sources), []
+    late = [
+        source
+        for source in sources
+        if not (isinstance(source, PackageSource) and source.name == variant.package)
+    ]
+    return [source for source in sources if source not in late], late
+
+
+def pin_sources(driver: str, candidate: Candidate, context: SourceContext) -> PinnedSources:
+    """Return the sources of a version."""
+    version, variant = candidate.version, candidate.variant
+    source = variant.source
+    if isinstance(source, RunfileReleases):
+        return PinnedSources((_pin_runfile(driver, source, version, context),))
+    if isinstance(source, DebSource | DkmsSource) and source.is_packaged:
+        return _pin_packages(driver, variant, source, version, context)
+    listed = () if isinstance(source, DebSource) else source.releases
+    return PinnedSources(tuple(r.source() for r in listed if r.version == version))
+
+
+def _pin_packages(
+    driver: str,
+    variant: Variant[RecipeSource],
+    source: DebSource | DkmsSource,
+    version: str,
+    context: SourceContext,
+) -> PinnedSources:
+    """Return the packages with a version's source and user space.
+
+    Companions, such as firmware, have versions of their own: the newest is taken.
+    """
+    index = context.index
+    if index is None:
+        raise NotFoundError(
+            f"{context.distro} has no archive: {absence(variant, None)}.",
+            resolution="Add a [[source]] for this distro to driver.toml,"
+            " or name another distro (--distro).",
+        )
+    names = dict.fromkeys([str(variant.package), *source.userspace])
+    found = {name: package_of_version(index, name, version) for name in names}
+    missing = [name for name, package in found.items() if package is None]
+    if missing:
+        raise _other_version(driver, version, missing, index)
+    found |= {name: index.package(name) for name in source.companions}
+    missing = [name for name, package in found.items() if package is None]
+    if missing:
+        raise _missing_package(missing, index)
+    packages = [package for package in found.values() if package is not None]
+    return PinnedSources(
+        tuple(map(_pinned, packages)), {package.sha256: (package.url,) for package in packages}
+    )
+
+
+def driver_version(package: IndexedPackage) -> str:
+    """Return the upstream part of a package's version: no epoch, no Debian revision."""
+    return upstream_version(package.version)
+
+
+def package_of_version(index: ArchiveIndex, name: str, version: str) -> IndexedPackage | None:
+    """Return the newest package of a name whose upstream version is the given one."""
+    return next((p for p in index.versions(name) if driver_version(p) == version), None)
+
+
+def _pinned(package: IndexedPackage) -> PackageSource:
+    with refusing(f"The package {package.name} {package.version} can't be pinned."):
+        return PackageSource(name=package.name, version=package.version, sha256=package.sha256)
+
+
+def _other_version(
+    driver: str, version: str, names: list[str], index: ArchiveIndex
+) -> NotFoundError:
+    absent = [name for name in names if index.package(name) is None]
+    if absent:
+        return _missing_package(absent, index)
+    there = {
+        name: ", ".join(driver_version(package) for package in index.versions(name))
+        for name in names
+    }
+    return NotFoundError(
+        f"The archive of {index.distro.id}:{index.distro.version} has no user space of '{driver}'"
+        f" {version}: modules and libraries must be of one version.",
+        resolution="Take a version that all of them have (--version), or another flavour"
+        " (--flavour).",
+        details="\n".join(f"{name}: {versions}" for name, versions in there.items()),
+    )
+
+
+def _missing_package(names: list[str], index: ArchiveIndex) -> NotFoundError:
+    return NotFoundError(
+        f"The archive of {index.distro.id}:{index.distro.version} has no package"
+        f" {', '.join(names)} for {index.architecture}.",
+        resolution="Check the name; if it is in another component of the archive, add that to"
+        " 'components' in driver.toml.",
+        details="\n".join(["looked in:", *(f"  {place}" for place in index.addresses)]),
+    )
+
+
+def _pin_runfile(
+    driver: str, source: RunfileReleases, version: str, context: SourceContext
+) -> RunfileSource:
+    architecture = context.architecture
+    if architecture not in _ARCHITECTURES:
+        raise NotFoundError(
+            f"There is no .run of '{driver}' {version} for {architecture}.",
+            resolution=f"There are files for {', '.join(_ARCHITECTURES)}.",
+        )
+    same = [release for release in source.releases if release.version == version]
+    fitting = [release for release in same if release.architecture == architecture]
+    release = (fitting or same or [RunfileRelease(version=version)])[0]
+    filled = {"version": version, "arch": architecture}
+    url = fill(release.url or source.url or "", filled)
+    sha256 = release.sha256
+    if sha256 is not None and release.architecture != architecture:
+        raise NotFoundError(
+            f"The recipe of '{driver}' has {version} for {release.architecture} only, and this"
+            f" is {architecture}.",
+            resolution="Add a release with that architecture's sha256 to its driver.toml.",
+        )
+    if sha256 is None:
+        sums = fill(release.checksums or source.checksums or "", filled)
+        sha256 = context.published_sum(url, sums)
+    with refusing(f"The file of '{driver}' {version} can't be pinned."):
+        return RunfileSource.model_validate(
+            {
+                "url": url,
+                "sha256": sha256,
+                "version": version,
+                "architecture": architecture,
+                "leave_out": source.leave_out,
+            }
+        )
