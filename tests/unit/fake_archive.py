@@ -76,7 +76,7 @@ def have_apt_answer(monkeypatch: pytest.MonkeyPatch, texts: Texts) -> list[tuple
         asked.append(words)
         return answer(texts, words)
 
-    monkeypatch.setattr("provision.build.archive._Apt._asked", answered)
+    monkeypatch.setattr("provision.build.archive.Archive._asked", answered)
     return asked
 
 

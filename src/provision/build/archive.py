@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 from provision import distros
 from provision.build.distro_settings import (
-    PackageNeeds,
     archive_repositories,
     base_request,
     ensure_distro_base,
@@ -41,158 +40,93 @@ _MAX_AGE_S = 15 * 60
 _UNREACHABLE_S = 7 * 24 * 3600
 
 
-@dataclass(frozen=True, slots=True)
 class Archive:
-    """A distro's archive, as apt reads it.
+    """A distro's archive, as apt reads it in a container of the base image.
 
-    Attributes:
-        base: Returns the base image in which apt is asked.
-        container: Returns the container in which apt was asked; None: it was not.
-    """
-
-    index: ArchiveIndex
-    repositories: tuple[distros.Repository, ...]
-    base: Callable[[], BasePin]
-    container: Callable[[], Container | None]
-
-
-@contextmanager
-def open_archive(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    distro: DistroPin,
-    recipes: Sequence[Recipe] = (),
-    *,
-    words: Iterable[str] = (),
-    components: Iterable[str] = (),
-    reference: str | None = None,
-    network: str | None = None,
-    update: bool = False,
-    progress: Progress = silent,
-) -> Iterator[Archive]:
-    """Yield a distro's archive; apt is asked at the first query, in a container that then stays.
+    The container starts with the first question that has no kept answer, and stays until the end of
+    the ``with`` block: it can then solve.
 
     Args:
         engine: Connects to the engine; not called without a query.
         words: What is asked for besides, as in ``ArchiveIndex``.
         components: Components that are read besides those that the drivers need.
     """
-    data = archive_of(distro)
-    suites = suites_of(settings, distro)
-    names = distros.source_names(distro)
-    read = tuple(
-        dict.fromkeys(
-            [
-                *data.enabled,
-                *(part for recipe in recipes for part in required_components(recipe, distro)),
-                *components,
-            ]
-        )
-    )
-    repositories = archive_repositories(suites, data.enabled)
-    readable = tuple(replace(one, components=read) for one in repositories)
-
-    @cache
-    def base() -> BasePin:
-        asked = base_request(settings, distro, reference=reference)
-        return ensure_distro_base(settings, engine, asked, progress=progress)
-
-    def request() -> SolveRequest:
-        needs = PackageNeeds(repositories=readable, network=network)
-        return solve_request(settings, distro, base(), needs)
-
-    with _Apt(settings, engine, distro, request, update=update, progress=progress) as apt:
-        index = ArchiveIndex(
-            distro=distro,
-            architecture=names_of(settings.architecture).debian,
-            suites=suites,
-            components=read,
-            words=[
-                *(name for recipe in recipes for name in packages_of(recipe, names)),
-                f"{HEADERS}*",
-                *words,
-            ],
-            ask=apt.ask,
-        )
-        yield Archive(index, repositories, base, lambda: apt.container)
-
-
-@contextmanager
-def open_context(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    driver: str,
-    distro: DistroPin,
-    context: SourceContext,
-    *,
-    progress: Progress,
-) -> Iterator[SourceContext]:
-    """Yield a context with the index of the distro's archive, if it has one of Debian's kind."""
-    if not uses_archive(distro):
-        yield context
-        return
-    recipe = settings.catalogue.entry(driver).recipe
-    with open_archive(settings, engine, distro, (recipe,), progress=progress) as archive:
-        yield replace(context, index=archive.index)
-
-
-def required_components(recipe: Recipe, distro: DistroPin) -> tuple[str, ...]:
-    """Return the components of a distro's archive that a driver needs besides those always read."""
-    components = components_of(recipe, distros.source_names(distro))
-    known = archive_of(distro).components
-    foreign = [name for name in components if name not in known]
-    if foreign:
-        raise NotFoundError(
-            f"'{recipe.name}' is made from Debian's packages, in its components"
-            f" {', '.join(foreign)}; {distro.id} {distro.version} has no such components.",
-            resolution="Take a driver whose source is an archive or a git repository"
-            " ('provision drivers' lists them).",
-        )
-    return components
-
-
-class _Apt:
-    """apt in a container, which starts with the first question that has no kept answer."""
 
     def __init__(
         self,
         settings: Settings,
         engine: Callable[[], Engine],
         distro: DistroPin,
-        request: Callable[[], SolveRequest],
+        recipes: Sequence[Recipe] = (),
         *,
-        update: bool,
-        progress: Progress,
+        words: Iterable[str] = (),
+        components: Iterable[str] = (),
+        reference: str | None = None,
+        network: str | None = None,
+        update: bool = False,
+        progress: Progress = silent,
     ) -> None:
         self.container: Container | None = None
         self._settings = settings
         self._engine = engine
         self._distro = distro
-        self._request = request
+        self._reference = reference
+        self._network = network
         self._update = update
         self._progress = progress
         self._store = PackageStore(settings.state)
         self._started = ExitStack()
+        self._base: BasePin | None = None
+        suites = suites_of(settings, distro)
+        enabled = archive_of(distro).enabled
+        needed = [part for recipe in recipes for part in required_components(recipe, distro)]
+        read = tuple(dict.fromkeys([*enabled, *needed, *components]))
+        self.repositories = archive_repositories(suites, enabled)
+        self._readable = archive_repositories(suites, read)
+        names = distros.source_names(distro)
+        packages = [name for recipe in recipes for name in packages_of(recipe, names)]
+        self.index = ArchiveIndex(
+            distro=distro,
+            architecture=names_of(settings.architecture).debian,
+            suites=suites,
+            components=read,
+            words=[*packages, f"{HEADERS}*", *words],
+            ask=self._ask,
+        )
 
-    def __enter__(self) -> _Apt:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._started.close()
 
-    def ask(self, words: tuple[str, ...]) -> bytes:
-        """Return what apt answers; as ``ArchiveIndex`` has it."""
+    def base(self) -> BasePin:
+        """Return the base image, which is made if necessary."""
+        if self._base is None:
+            asked = base_request(self._settings, self._distro, reference=self._reference)
+            self._base = ensure_distro_base(
+                self._settings, self._engine, asked, progress=self._progress
+            )
+        return self._base
+
+    def _ask(self, words: tuple[str, ...]) -> bytes:
         try:
-            request = self._request()
+            base = self.base()
         except ProvisionError as error:
             own = _own_answer(self._settings, self._distro, words)
             if own is None:
                 raise
             self._progress(Note(f"{error.message} This machine's own apt is asked instead."))
             return own
-        key = closure_key(
-            {"asked": request.key, "components": _components(request), "words": words}
+        request = solve_request(
+            self._settings,
+            self._distro,
+            base,
+            repositories=self._readable,
+            network=self._network,
         )
+        components = [list(repository.components) for repository in self._readable]
+        key = closure_key({"asked": request.key, "components": components, "words": words})
         if not self._update and (kept := self._store.answer(key, max_age=_MAX_AGE_S)):
             return kept
         try:
@@ -218,8 +152,38 @@ class _Apt:
         return self.container.read(f"{WORK}/{script.output}")
 
 
-def _components(request: SolveRequest) -> list[list[str]]:
-    return [list(repository.components) for repository in request.repositories]
+@contextmanager
+def open_context(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    driver: str,
+    distro: DistroPin,
+    context: SourceContext,
+    *,
+    progress: Progress,
+) -> Iterator[SourceContext]:
+    """Yield a context with the index of the distro's archive, if it has one of Debian's kind."""
+    if not uses_archive(distro):
+        yield context
+        return
+    recipe = settings.catalogue.entry(driver).recipe
+    with Archive(settings, engine, distro, (recipe,), progress=progress) as archive:
+        yield replace(context, index=archive.index)
+
+
+def required_components(recipe: Recipe, distro: DistroPin) -> tuple[str, ...]:
+    """Return the components of a distro's archive that a driver needs besides those always read."""
+    components = components_of(recipe, distros.source_names(distro))
+    known = archive_of(distro).components
+    foreign = [name for name in components if name not in known]
+    if foreign:
+        raise NotFoundError(
+            f"'{recipe.name}' is made from Debian's packages, in its components"
+            f" {', '.join(foreign)}; {distro.id} {distro.version} has no such components.",
+            resolution="Take a driver whose source is an archive or a git repository"
+            " ('provision drivers' lists them).",
+        )
+    return components
 
 
 def _own_answer(settings: Settings, distro: DistroPin, words: Iterable[str]) -> bytes | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from provision.distros.family import fill
 from provision.engine.stream import BuildStream, StepRecord
 from provision.errors import ExitCode, NotFoundError, ProvisionError
 from provision.pin import Pin
@@ -19,52 +20,37 @@ from provision.pin import Pin
 LAYER_LOST = re.compile(r"unknown parent image ID|[Nn]o such image: sha256:|layer does not exist")
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """A kind of failure.
+class _Cause(NamedTuple):
+    """A known cause of failed builds.
 
-    Attributes:
-        message: Returns the message for the Pin and that line.
-        is_outside: Whether the cause is neither the driver nor its Pin.
+    ``pattern`` matches a line of the output; its group ``said``, or else the line, is one of the
+    placeholders of ``message``. ``is_outside``: the cause is neither the driver nor its Pin.
     """
 
-    pattern: re.Pattern[str]
-    message: Callable[[Pin, str], str]
+    pattern: str
+    message: str
     resolution: str
     exit_code: ExitCode = ExitCode.FAILED
     is_outside: bool = False
-
-
-def what(pin: Pin) -> str:
-    """Return the name of a build in messages."""
-    return (
-        f"{pin.driver.name} {pin.driver.version} ({pin.driver.flavour}) for kernel "
-        f"{pin.kernel.release}"
-    )
-
-
-def _said(line: str, before: str) -> str:
-    return line.partition(before)[2].strip().rstrip(".")
 
 
 _OWN_BUILD = (
     "Say in driver.toml how the driver is built instead: kind 'deb', 'archive' or 'git', with"
     " [flavours.NAME.build] (docs/reference/driver-toml.md)."
 )
-# The lines are those of templates/dkms/dkms.bash.
-_DKMS_CAUSES = (
-    Cause(
-        re.compile(r"^dkms: excluded: "),
-        lambda pin, line: f"{what(pin)} is not built, because its dkms.conf excludes this kernel:"
-        f" {_said(line, 'excluded: ')}.",
+_SET_BY_PATCH = "a dkms.conf only sets variables."
+_CAUSES = (
+    # The lines are those of templates/dkms/dkms.bash.
+    _Cause(
+        r"^dkms: excluded: (?P<said>.*)",
+        "{what} is not built, because its dkms.conf excludes this kernel: {said}.",
         "Take another version of the driver (--version), or a kernel that it is for (--kernel)."
         " 'kernels' in driver.toml lets such kernels be refused before a build.",
         ExitCode.NOT_FOUND,
     ),
-    Cause(
-        re.compile(r"^dkms: BUILD_DEPENDS"),
-        lambda pin, line: f"{what(pin)} needs modules of other DKMS packages, which one recipe does"
-        f" not build: {_said(line, 'packages:')}.",
+    _Cause(
+        r"^dkms: BUILD_DEPENDS names other DKMS packages:(?P<said>.*)",
+        "{what} needs modules of other DKMS packages, which one recipe does not build: {said}.",
         "Build the sources together: kind 'git', with the other package's repository as one of"
         " [[source.releases.submodules]], or an archive that holds all of them; then"
         " [flavours.NAME.build] with a 'command' that makes them in their order, and the modules"
@@ -72,145 +58,135 @@ _DKMS_CAUSES = (
         " of the other ones, remove BUILD_DEPENDS with a patch in the driver's patches/ folder.",
         ExitCode.NOT_FOUND,
     ),
-    Cause(
-        re.compile(r"^dkms: reading dkms\.conf changes files: "),
-        lambda pin, line: f"The dkms.conf of {pin.driver.name} {pin.driver.version} runs commands"
-        f" that change files while it is read: {_said(line, 'files: ')}.",
-        "Move those commands to a script, and name that as PRE_BUILD: a dkms.conf only sets"
-        " variables. A patch in the driver's patches/ folder can do it.",
+    _Cause(
+        r"^dkms: reading dkms\.conf changes files: (?P<said>.*)",
+        "The dkms.conf of {driver} runs commands that change files while it is read: {said}.",
+        f"Move those commands to a script, and name that as PRE_BUILD: {_SET_BY_PATCH} A patch in"
+        " the driver's patches/ folder can do it.",
     ),
-    Cause(
-        re.compile(r"^dkms: (reading \S+ did not end|dkms\.conf (ends itself|is no program))"),
-        lambda pin, line: f"The dkms.conf of {pin.driver.name} {pin.driver.version} can't be read:"
-        f" {_said(line, 'dkms: ')}.",
-        "Correct it with a patch in the driver's patches/ folder: a dkms.conf only sets variables.",
+    _Cause(
+        r"^dkms: (?P<said>reading \S+ did not end.*|dkms\.conf (?:ends itself|is no program).*)",
+        "The dkms.conf of {driver} can't be read: {said}.",
+        f"Correct it with a patch in the driver's patches/ folder: {_SET_BY_PATCH}",
     ),
-    Cause(
-        re.compile(r"^dkms: (no|several) dkms\.conf"),
-        lambda pin, line: f"The source of {pin.driver.name} {pin.driver.version} has"
-        f" {_said(line, 'dkms: ')}.",
+    _Cause(
+        r"^dkms: (?P<said>(?:no|several) dkms\.conf.*)",
+        "The source of {driver} has {said}.",
         "Name the folder that has the right one as 'directory' of the source in driver.toml, or say"
         " there how the driver is built.",
     ),
-    Cause(
-        re.compile(r"^dkms: dkms\.conf (does not set|sets) "),
-        lambda pin, line: f"The dkms.conf of {pin.driver.name} {pin.driver.version} is incomplete:"
-        f" {_said(line, 'dkms: ')}.",
+    _Cause(
+        r"^dkms: (?P<said>dkms\.conf (?:does not set|sets) .*)",
+        "The dkms.conf of {driver} is incomplete: {said}.",
         "Correct it with a patch in the driver's patches/ folder. Where a name or a version is a"
-        " template, the vendor's own build fills it in. " + _OWN_BUILD,
+        f" template, the vendor's own build fills it in. {_OWN_BUILD}",
     ),
-    Cause(
-        re.compile(r"^dkms: (the patch|dkms\.conf names the patch) "),
-        lambda pin, line: f"{what(pin)} could not be built: {_said(line, 'dkms: ')}.",
+    _Cause(
+        r"^dkms: (?P<said>(?:the patch|dkms\.conf names the patch) .*)",
+        "{what} could not be built: {said}.",
         "The dkms.conf names that patch for this kernel (PATCH, PATCH_MATCH): take another version"
         " of the driver (--version), or correct it with a patch in the driver's patches/ folder.",
     ),
-    Cause(
-        re.compile(r"^dkms: dkms\.conf uses variables that nothing sets: "),
-        lambda pin, line: f"{what(pin)} could not be built, and its dkms.conf uses variables that"
-        f" nothing sets: {_said(line, 'sets: ')}.",
+    _Cause(
+        r"^dkms: dkms\.conf uses variables that nothing sets: (?P<said>.*)",
+        "{what} could not be built, and its dkms.conf uses variables that nothing sets: {said}.",
         "The lines above say what failed. If such a variable is the reason, set it with a patch of"
         " dkms.conf in the driver's patches/ folder; DKMS itself sets kernelver, arch,"
         " kernel_source_dir, dkms_tree and source_tree.",
     ),
-    Cause(
-        re.compile(r"^dkms: the build did not make: "),
-        lambda pin, line: f"The dkms.conf of {what(pin)} names modules that did not come out:"
-        f" {_said(line, 'make: ')}.",
+    _Cause(
+        r"^dkms: the build did not make: (?P<said>.*)",
+        "The dkms.conf of {what} names modules that did not come out: {said}.",
         "Compare BUILT_MODULE_NAME and BUILT_MODULE_LOCATION with what the build made, which the"
         " lines above say; a kernel without an option may lack a module.",
     ),
-    Cause(
-        re.compile(r"^dkms: "),
-        lambda pin, line: f"{what(pin)} could not be built: {_said(line, 'dkms: ')}.",
+    _Cause(
+        r"^dkms: (?P<said>.*)",
+        "{what} could not be built: {said}.",
         "The lines above are the failing step's last ones; the whole output has the rest.",
     ),
-)  # fmt: skip
-_CAUSES = (
-    *_DKMS_CAUSES,
-    Cause(
-        LAYER_LOST,
-        lambda pin, _line: f"{what(pin)} could not be built: other programs kept removing layers"
-        " that the build uses.",
+    _Cause(
+        LAYER_LOST.pattern,
+        "{what} could not be built: other programs kept removing layers that the build uses.",
         "Stop what removes images of the engine, such as a timer with 'docker image prune', then"
         " run the command again.",
         is_outside=True,
     ),
-    Cause(
-        re.compile(r"[Nn]o space left on device"),
-        lambda pin, _line: f"The engine's disk is full: {what(pin)} could not be built.",
+    _Cause(
+        r"[Nn]o space left on device",
+        "The engine's disk is full: {what} could not be built.",
         "Make room where the engine keeps its images (docker system df, docker image prune), "
         "then run the command again.",
         is_outside=True,
     ),
-    Cause(
-        re.compile(r"^(?P<file>\S+): FAILED( open or read)?$"),
-        lambda pin, line: f"A download of {pin.driver.name} {pin.driver.version} has the wrong "
-        f"sha256: {line.split(':', 1)[0]}.",
+    _Cause(
+        r"^(?P<said>\S+): FAILED( open or read)?$",
+        "A download of {driver} has the wrong sha256: {said}.",
         "Either the source changed the file or someone altered it on the way: don't use it. "
         "Compare with the vendor's own checksum, then correct driver.toml or the mirror.",
     ),
-    Cause(
-        re.compile(r"Temporary failure resolving|Could not resolve|^[EW]: Failed to fetch|"
-            r"^[EW]: Some index files failed to download|^E: Unable to fetch|Could not connect to"),
-        lambda _pin, line: f"The build container could not download: {line}",
+    _Cause(
+        r"Temporary failure resolving|Could not resolve|^[EW]: Failed to fetch|"
+        r"^[EW]: Some index files failed to download|^E: Unable to fetch|Could not connect to",
+        "The build container could not download: {said}",
         "Check whether the build container reaches the archive: --network host, or name a "
         "proxy ([network] proxy) or a mirror in provision.toml.",
         is_outside=True,
     ),
-    Cause(
-        re.compile(r"^E: Version '.*' for '.*' was not found|^E: Unable to locate package"),
-        lambda _pin, line: f"The archive no longer has a package that the Pin names: {line[3:]}.",
+    _Cause(
+        r"^E: (?P<said>(?:Version '.*' for '.*' was not found|Unable to locate package).*)",
+        "The archive no longer has a package that the Pin names: {said}.",
         "Resolve again, so that the versions come from the archive's present index; for an old "
         "kernel, name a mirror that keeps old packages.",
     ),
-    Cause(
-        re.compile(r"^collect: (?!\d+ modules)"),
-        lambda pin, line: f"{what(pin)} was built, but not all that its recipe names: "
-        f"{line.removeprefix('collect: ')}.",
+    _Cause(
+        r"^collect: (?!\d+ modules)(?P<said>.*)",
+        "{what} was built, but not all that its recipe names: {said}.",
         "Correct 'modules' and 'files' of the driver's driver.toml for this version.",
     ),
-    Cause(
-        re.compile(r"^kernel tree: the configuration drifted"),
-        lambda pin, _line: f"The kernel tree can't be that of {pin.kernel.release}: its"
-        " configuration drifted. The options are below.",
+    _Cause(
+        r"^kernel tree: the configuration drifted",
+        "The kernel tree can't be that of {kernel}: its configuration drifted. The options are"
+        " below.",
         "Take the source of exactly this kernel (a distro's kernel has patches of its own), and the"
         " configuration that it was built with: zcat /proc/config.gz. What a missing tool turned"
         " off is a mistake of provision: report it.",
     ),
-    Cause(
-        re.compile(r"^kernel tree: the kernel was built with"),
-        lambda pin, line: f"The compiler is not that of {pin.kernel.release}:"
-        f" {line.removeprefix('kernel tree: ')}.",
+    _Cause(
+        r"^kernel tree: (?P<said>the kernel was built with.*)",
+        "The compiler is not that of {kernel}: {said}.",
         "Name a distro, or a base image, that has the kernel's compiler: 'toolchain' of [[trees]],"
         " or 'base_images' of [distros.ID], in /etc/provision/provision.toml.",
     ),
-    Cause(
-        re.compile(r"^kernel tree: CONFIG_MODVERSIONS"),
-        lambda pin, _line: f"The tree of {pin.kernel.release} has no Module.symvers, and the kernel"
-        " has modversions: it would refuse the modules.",
+    _Cause(
+        r"^kernel tree: CONFIG_MODVERSIONS",
+        "The tree of {kernel} has no Module.symvers, and the kernel has modversions: it would"
+        " refuse the modules.",
         "Take the Module.symvers from the build of this kernel, and name it as 'symvers' of"
         " [[trees]] in /etc/provision/provision.toml.",
     ),
-    Cause(
-        re.compile(r"^kernel tree: "),
-        lambda pin, line: f"The kernel tree can't serve {pin.kernel.release}:"
-        f" {line.removeprefix('kernel tree: ')}.",
+    _Cause(
+        r"^kernel tree: (?P<said>.*)",
+        "The kernel tree can't serve {kernel}: {said}.",
         "Name the right tree under [[trees]] in /etc/provision/provision.toml.",
     ),
-    Cause(
-        re.compile(r"^\d+ out of \d+ hunks? (FAILED|ignored)|^patch: \*{4}"),
-        lambda pin, _line: f"A patch does not apply to {pin.driver.name} {pin.driver.version}.",
+    _Cause(
+        r"^\d+ out of \d+ hunks? (FAILED|ignored)|^patch: \*{4}",
+        "A patch does not apply to {driver}.",
         "Correct the patch in the driver's patches/ folder, or its 'versions' in driver.toml.",
     ),
-)  # fmt: skip
+)
 
 
-def cause_of(lines: Iterable[str]) -> tuple[Cause, str] | None:
-    """Return the first known cause that the output of a step shows, and the line that shows it."""
-    lines = list(lines)
-    found = ((cause, line) for cause in _CAUSES for line in lines if cause.pattern.search(line))
-    return next(found, None)
+def _known_cause(lines: Sequence[str]) -> tuple[_Cause, str] | None:
+    """Return the first known cause that the output of a step shows, and what the line says."""
+    for cause in _CAUSES:
+        pattern = re.compile(cause.pattern)
+        for line in lines:
+            if match := pattern.search(line):
+                said = match.groupdict().get("said")
+                return cause, line if said is None else said.strip().rstrip(".")
+    return None
 
 
 # GCC and clang: https://gcc.gnu.org/onlinedocs/gcc/Diagnostic-Message-Formatting-Options.html
@@ -360,31 +336,41 @@ def _compile_error(pin: Pin, failure: BuildFailure, details: str) -> BuildError:
     number = len(failure.source_errors)
     count = "1 error" if number == 1 else f"{number} errors"
     return BuildError(
-        f"{what(pin)} does not compile: {count}, the first in {place}.",
+        f"{_what(pin)} does not compile: {count}, the first in {place}.",
         failure,
         resolution="Take a driver version that supports this kernel (--version), another flavour"
         f" (--flavour) or another kernel ('provision drivers kernels {pin.driver.name}' lists"
-        f" them). If"
-        " there is none, add a patch to the driver's patches/ folder, or report the lines above to"
-        " its vendor.",
+        " them). If there is none, add a patch to the driver's patches/ folder, or report the lines"
+        " above to its vendor.",
         details=details,
     )
 
 
 def _step_error(pin: Pin, failure: BuildFailure, lines: Sequence[str], details: str) -> BuildError:
-    found = cause_of(lines)
+    found = _known_cause(lines)
     if found is None:
         return BuildError(
-            f"{what(pin)} could not be built.",
+            f"{_what(pin)} could not be built.",
             failure,
             resolution="The lines above are the failing step's last ones; the whole output has the"
             " rest.",
             details=details,
         )
-    cause, line = found
+    cause, said = found
+    values = {
+        "what": _what(pin),
+        "driver": f"{pin.driver.name} {pin.driver.version}",
+        "kernel": pin.kernel.release,
+        "said": said,
+    }
     return BuildError(
-        cause.message(pin, line),
+        fill(cause.message, values),
         replace(failure, is_outside=cause.is_outside, exit_code=cause.exit_code),
         resolution=cause.resolution,
         details=details,
     )
+
+
+def _what(pin: Pin) -> str:
+    driver = pin.driver
+    return f"{driver.name} {driver.version} ({driver.flavour}) for kernel {pin.kernel.release}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from provision import distros
@@ -29,40 +28,37 @@ from provision.progress import Note, Progress, silent
 _NO_NAME = re.compile(r"[^A-Za-z0-9+._-]")
 
 
-@dataclass(frozen=True, slots=True)
-class PackageNeeds:
-    """The needs for which a distro's solver finds packages.
+def solve_request(
+    settings: Settings,
+    distro: DistroPin,
+    base: BasePin,
+    *,
+    kernel: str = "",
+    packages: Iterable[str] = (),
+    repositories: tuple[distros.Repository, ...] = (),
+    network: str | None = None,
+    toolchain: Toolchain | None = None,
+) -> SolveRequest:
+    """Return the request to a distro's solver, which runs in a container of a base image.
 
-    Attributes:
+    Args:
         kernel: The kernel's release; empty: kernels are only listed.
         packages: Further packages that a recipe needs, by Debian's names.
         toolchain: The compiler for a kernel tree; None: the headers are packages.
     """
-
-    kernel: str = ""
-    packages: tuple[str, ...] = ()
-    repositories: tuple[distros.Repository, ...] = ()
-    network: str | None = None
-    toolchain: Toolchain | None = None
-
-
-def solve_request(
-    settings: Settings, distro: DistroPin, base: BasePin, needs: PackageNeeds
-) -> SolveRequest:
-    """Return the request to a distro's solver, which runs in a container of a base image."""
     data, release = distros.release_of(distro)
-    more = needs.toolchain.packages if needs.toolchain else ()
+    more = toolchain.packages if toolchain else ()
     return SolveRequest(
         distro=data,
         release=release,
         base=base,
-        kernel=needs.kernel,
+        kernel=kernel,
         architecture=settings.architecture,
-        tools=data.build_tools(release, (*needs.packages, *more)),
-        repositories=needs.repositories,
+        tools=data.build_tools(release, (*packages, *more)),
+        repositories=repositories,
         root=settings.root,
-        network=needs.network or settings.config.engine.network,
-        toolchain=needs.toolchain,
+        network=network or settings.config.engine.network,
+        toolchain=toolchain,
         archive_mirror=settings.config.distro(distro.id).archive.mirror,
     )
 

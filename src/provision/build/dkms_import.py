@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from provision.build.archive import open_archive
+from provision.build.archive import Archive
 from provision.build.base_image import ensure_base
 from provision.build.distro_settings import base_request, ensure_distro_base
 from provision.build.package_store import PackageStore
 from provision.build.request import choose_distro, own_kernel
+from provision.build.resolve import kernel_pin
 from provision.build.unpack_source import UnpackError, open_tar, unpack
 from provision.build.workspace import Settings
 from provision.distros import archive_of, uses_archive
@@ -34,7 +33,7 @@ from provision.errors import NotFoundError, ProvisionError, UsageError, redact
 from provision.fetch import download_any
 from provision.files import lock, sha256_file, write_atomic
 from provision.host.facts import read_facts
-from provision.pin import ArchiveSource, BasePin, DistroPin, GitSource, KernelPin
+from provision.pin import ArchiveSource, BasePin, DistroPin, GitSource
 from provision.progress import Note, Output, Progress, silent
 from provision.run import find_program, run
 from provision.shipped import templates_dir
@@ -235,7 +234,8 @@ def import_dkms(
 ) -> Imported:
     """Write the recipe of a driver whose source has a dkms.conf."""
     distro = choose_distro(settings, request.distro)
-    kernel = _kernel(settings, request)
+    facts = read_facts(settings.root)
+    kernel = kernel_pin(request.kernel or own_kernel(settings, facts), facts.arch or "")
     with _source(settings, engine, request, distro, progress) as (path, origin):
         asked = base_request(settings, distro)
         base = ensure_distro_base(settings, engine, asked, progress=progress)
@@ -247,18 +247,6 @@ def import_dkms(
     )
     file = None if request.output is None else _write(draft, request.output)
     return Imported(draft, conf, kernel.release, file)
-
-
-def _kernel(settings: Settings, request: ImportRequest) -> KernelPin:
-    facts = read_facts(settings.root)
-    release = request.kernel or own_kernel(settings, facts)
-    try:
-        return KernelPin.model_validate({"release": release, "architecture": facts.arch})
-    except ValidationError as error:
-        raise UsageError(
-            f"'{release}' ({facts.arch}) is no kernel release.",
-            resolution="Give it as 'uname -r' prints it, such as 6.1.0-47-amd64.",
-        ) from error
 
 
 def _write(draft: Draft, output: Path) -> Path:
@@ -424,7 +412,7 @@ def _packaged(
         )
     components = archive_of(distro).components
     words = (name, f"{_similar(name)}*")
-    with open_archive(
+    with Archive(
         settings, engine, distro, words=words, components=components, progress=progress
     ) as archive:
         index = archive.index

@@ -346,7 +346,6 @@ def _with_config(
 def have_cos_tree(
     settings: Settings,
     build_id: str,
-    architecture: str,
     *,
     update: bool = False,
     progress: Progress = silent,
@@ -367,7 +366,7 @@ def have_cos_tree(
         )
     store = TreeStore(settings)
     archive = settings.config.distro("cos").archive
-    place = release_address("cos", build_id, architecture, mirror=archive.mirror)
+    place = release_address("cos", build_id, settings.architecture, mirror=archive.mirror)
     files_there = _CosFiles(store, place, build_id, archive.sha256, progress)
     headers = files_there.have(_COS_HEADERS, update=update, has_config=True)
     compiler = files_there.have(_COS_COMPILER, update=update)

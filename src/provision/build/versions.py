@@ -6,23 +6,21 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import zip_longest
 
 from provision.build.request import DriverRequest, VersionRequest, is_of
-from provision.build.templates import Templates
 from provision.build.workspace import Settings
-from provision.catalogue import Entry, Recipe, version_matches
+from provision.catalogue import Recipe, version_matches
 from provision.catalogue.upstream import CHANNELS, DEFAULT_VERSION
 from provision.distros import source_names
 from provision.distros.debian import ArchiveIndex
 from provision.distros.debian.archive import packaged_kernels
-from provision.distros.kernel_tree import Toolchain
 from provision.errors import NotFoundError
 from provision.files import in_root, is_writable
 from provision.host.folders import STORE
-from provision.pin import DistroPin, TreePin
+from provision.pin import DistroPin
 from provision.progress import Note, Progress, silent
 from provision.sources.candidates import (
     Candidate,
@@ -39,68 +37,20 @@ from provision.sources.upstream import MAX_AGE, Reading, SumRecord, ask, known_b
 _WHOLE = re.compile(r"[0-9]+(\.[0-9]+)+")
 
 
-@dataclass(frozen=True, slots=True)
-class KernelRequest:
-    """The kernel and the version of a driver that a build is decided for.
-
-    It is made from a ``DriverRequest``. The host and the vendor's offers fill in what that leaves
-    open.
-
-    Attributes:
-        published: Versions whose files the vendor has, for sources that take any version.
-        force: Whether to go on although the recipe doesn't know the kernel.
-    """
-
-    kernel: str
-    architecture: str
-    version: VersionRequest = field(default_factory=VersionRequest)
-    published: tuple[str, ...] = ()
-    flavour: str | None = None
-    force: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class KernelTree:
-    """A kernel tree in place of packages with headers.
-
-    Attributes:
-        distro: The distro that the kernel comes from.
-    """
-
-    pin: TreePin
-    distro: DistroPin
-    toolchain: Toolchain
-
-
-@dataclass(frozen=True, slots=True)
-class BuildTarget:
-    """A driver, and the distro, templates and tree that it is built with.
-
-    Attributes:
-        distro: The distro whose packages compile, or the kernel's own where a base image has
-            everything.
-    """
-
-    entry: Entry
-    distro: DistroPin
-    templates: Templates
-    tree: KernelTree | None = None
-
-
 def suitable_versions(
-    recipe: Recipe, offered: Sequence[str], request: KernelRequest
+    recipe: Recipe, offered: Sequence[str], version: VersionRequest, kernel: str
 ) -> tuple[list[str], list[str]]:
     """Return the offered versions that a request accepts, the best first.
 
     Returns:
         All of these, and those that are known to build on the kernel.
     """
-    exact = request.version.exact
+    exact = version.exact
     if exact is not None and exact in offered:
         # A version that is named is taken; whether it fits is checked afterwards.
         return [exact], [exact]
-    found = request.version.accepted(offered)
-    return found, [v for v in found if recipe.builds_on(version=v, kernel_release=request.kernel)]
+    found = version.accepted(offered)
+    return found, [v for v in found if recipe.builds_on(version=v, kernel_release=kernel)]
 
 
 def buildable_kernels(
@@ -168,39 +118,34 @@ def chosen_flavour(recipe: Recipe, name: str | None) -> str:
     return name
 
 
-def choose_offer(
-    recipe: Recipe, flavour: str, request: KernelRequest, context: SourceContext
+def choose_version(
+    recipe: Recipe, flavour: str, request: VersionRequest, kernel: str, context: SourceContext
 ) -> Candidate:
     """Return the requested version, or the first that fits the kernel, or the first of all.
 
-    The versions of the recipe's first source come first, and of each source the newest.
+    Sources come in the recipe's order, and versions of each source the newest first.
     """
-    offered = {offer.version: offer for offer in candidates(recipe, flavour, context)}
-    version, prefer = request.version.name, request.version.prefer
-    accepted, fitting = suitable_versions(recipe, list(offered), request)
-    if not accepted and version is not None and _WHOLE.fullmatch(version):
-        asked = unlisted(recipe, flavour, version, context)
+    offered = {found.version: found for found in candidates(recipe, flavour, context)}
+    name = request.name
+    accepted, fitting = suitable_versions(recipe, list(offered), request, kernel)
+    if not accepted and name is not None and _WHOLE.fullmatch(name):
+        asked = unlisted(recipe, flavour, name, context)
         if asked is not None:
-            offered[version] = asked
-            accepted = fitting = [version]
-    if not accepted and not offered and (version is None or context.index is None):
+            return asked
+    if not accepted and not offered and (name is None or context.index is None):
         raise _nothing_offered(recipe, flavour, context)
     if not accepted:
+        if request.branches is None:
+            others = choices(name or "", offered, also=CHANNELS)
+        else:
+            kinds = ", ".join(request.branches) or "none that are known"
+            others = f"Branches of this kind: {kinds}. {choices('', offered)}"
         raise NotFoundError(
-            f"'{recipe.name}' ({flavour}) has no version {version} for {context.distro}.",
-            resolution=_offers(request, list(offered)),
-            details=elsewhere(recipe, flavour, version or "", context),
+            f"'{recipe.name}' ({flavour}) has no version {name} for {context.distro}.",
+            resolution=others,
+            details=elsewhere(recipe, flavour, name or "", context),
         )
-    chosen = prefer if prefer in fitting else (fitting or accepted)[0]
-    return offered[chosen]
-
-
-def _offers(request: KernelRequest, offered: Sequence[str]) -> str:
-    version = request.version
-    if version.branches is None:
-        return choices(version.name or "", offered, also=CHANNELS)
-    kinds = ", ".join(version.branches) or "none that are known"
-    return f"Branches of this kind: {kinds}. {choices('', offered)}"
+    return offered[request.prefer if request.prefer in fitting else (fitting or accepted)[0]]
 
 
 def _nothing_offered(recipe: Recipe, flavour: str, context: SourceContext) -> NotFoundError:
@@ -213,13 +158,13 @@ def _nothing_offered(recipe: Recipe, flavour: str, context: SourceContext) -> No
             for pattern in variant.source.distros
         }
         reasons = [f"its sources serve {', '.join(sorted(served))}"]
+    others = [f for f in recipe.flavours if f != flavour and candidates(recipe, f, context)]
+    resolution = f"Take another flavour (--flavour): {', '.join(others)}." if others else None
     if context.index is None:
-        resolution: str | None = (
+        resolution = (
             "Take a driver whose source is an archive ('provision drivers' says which"
             " kind each has), or add such a source to a driver.toml of your own (--catalogue)."
         )
-    else:
-        resolution = _other_flavours(recipe, flavour, context)
     return NotFoundError(
         f"'{recipe.name}' ({flavour}) is not offered for {context.distro}: {'; '.join(reasons)}.",
         resolution=resolution,
@@ -227,39 +172,26 @@ def _nothing_offered(recipe: Recipe, flavour: str, context: SourceContext) -> No
     )
 
 
-def _other_flavours(recipe: Recipe, flavour: str, context: SourceContext) -> str | None:
-    others = [f for f in recipe.flavours if f != flavour and candidates(recipe, f, context)]
-    return f"Take another flavour (--flavour): {', '.join(others)}." if others else None
-
-
-def check_kernel(
-    recipe: Recipe, version: str, request: KernelRequest, index: ArchiveIndex | None
-) -> None:
-    """Refuse a kernel that the recipe doesn't know, unless forced.
+def check_kernel(recipe: Recipe, version: str, kernel: str, index: ArchiveIndex | None) -> None:
+    """Refuse a kernel that the recipe doesn't know.
 
     Such a build fails after minutes, or worse: it succeeds and the module breaks the kernel.
     """
-    if request.force or recipe.builds_on(version=version, kernel_release=request.kernel):
+    if recipe.builds_on(version=version, kernel_release=kernel):
         return
-    kernels = buildable_kernels(recipe, version, index, like=request.kernel) if index else []
-    known = known_ranges(recipe, version)
+    kernels = buildable_kernels(recipe, version, index, like=kernel) if index else []
+    known = known_ranges(recipe, version) or ["nothing about this version"]
+    details = [f"driver.toml, {line}" for line in known]
+    if index:
+        details.append(f"packaged kernels that it builds on: {', '.join(kernels) or 'none'}")
     raise NotFoundError(
-        f"'{recipe.name}' {version} is not known to build on the kernel {request.kernel}.",
+        f"'{recipe.name}' {version} is not known to build on the kernel {kernel}.",
         resolution="Take one of the packaged kernels that it builds on (--kernel), or try it all"
         " the same with --force."
         if kernels
         else "Try it all the same with --force, or another version of the driver.",
-        details="\n".join(
-            [
-                *(f"driver.toml, {line}" for line in known or ["nothing about this version"]),
-                *([_packaged(kernels)] if index else []),
-            ]
-        ),
+        details="\n".join(details),
     )
-
-
-def _packaged(kernels: list[str]) -> str:
-    return f"packaged kernels that it builds on: {', '.join(kernels) or 'none'}"
 
 
 def read_upstream(
@@ -385,3 +317,22 @@ def vendor_sums(
     store = in_root(settings.root, STORE)
     state = store if is_writable(store) else settings.state
     return SumRecord(state, again=again, progress=progress).sum_of
+
+
+def version_context(
+    settings: Settings, request: DriverRequest, distro: DistroPin, *, progress: Progress = silent
+) -> tuple[VersionRequest, SourceContext]:
+    """Return the version that a request stands for, and the context in which it is looked for.
+
+    A kind of branch (``lts``) becomes its branches. For a source that takes any version, the vendor
+    is asked for its versions.
+    """
+    followed = follow(settings, request, distro, progress=progress)
+    context = SourceContext(
+        f"{distro.id} {distro.version}",
+        source_names(distro),
+        architecture=settings.architecture,
+        published_sum=vendor_sums(settings, again=request.refresh, progress=progress),
+        published=followed.published,
+    )
+    return request.version_request(followed.branches), context

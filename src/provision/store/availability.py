@@ -10,9 +10,8 @@ from datetime import date
 from typing import Literal
 
 from provision import distros
-from provision.build.archive import open_archive, open_context
+from provision.build.archive import Archive, open_context
 from provision.build.distro_settings import (
-    PackageNeeds,
     base_request,
     configured_repositories,
     ensure_distro_base,
@@ -25,16 +24,15 @@ from provision.build.request import (
     choose_tree,
     packaged_distro,
 )
-from provision.build.resolve import request_of
 from provision.build.solve import list_kernels as solver_kernels
 from provision.build.versions import (
-    KernelRequest,
     check_kernel,
-    choose_offer,
+    choose_version,
     chosen_flavour,
     files_of,
     read_upstream,
     suitable_versions,
+    version_context,
 )
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
@@ -222,17 +220,12 @@ def version_to_build(
         distro = choose_distro(settings, packaged_distro(settings, request.distro, kernel))
     else:
         distro = tree.toolchain or tree.distro
-    asked = request_of(settings, request, distro, progress=progress)
-    context = SourceContext(
-        f"{distro.id} {distro.version}",
-        source_names(distro),
-        architecture=asked.architecture,
-        published=asked.published,
-    )
+    asked, context = version_context(settings, request, distro, progress=progress)
     flavour = chosen_flavour(recipe, request.flavour)
     with open_context(settings, engine, recipe.name, distro, context, progress=progress) as opened:
-        version = choose_offer(recipe, flavour, asked, opened).version
-        check_kernel(recipe, version, asked, opened.index)
+        version = choose_version(recipe, flavour, asked, kernel, opened).version
+        if not request.force:
+            check_kernel(recipe, version, kernel, opened.index)
     return version
 
 
@@ -254,8 +247,7 @@ def _suitable(
     name = request.version_name
     kinds = branches.followed(name, today()) if name is not None else None
     version = request.version_request(kinds)
-    kernel_request = KernelRequest(facts.kernel or "", facts.arch, version)
-    suitable, fitting = suitable_versions(recipe, offered, kernel_request)
+    suitable, fitting = suitable_versions(recipe, offered, version, facts.kernel or "")
     return next(iter(fitting or suitable), None)
 
 
@@ -330,7 +322,7 @@ def distro_kernels(
     """
     if not uses_archive(distro):
         return _listed_kernels(settings, engine, distro, progress)
-    with open_archive(settings, engine, distro, progress=progress) as archive:
+    with Archive(settings, engine, distro, progress=progress) as archive:
         return tuple(packaged_kernels(archive.index))
 
 
@@ -356,6 +348,6 @@ def _listed_kernels(
         )
     asked = base_request(settings, distro)
     base = ensure_distro_base(settings, engine, asked, progress=progress)
-    needs = PackageNeeds(repositories=configured_repositories(settings, distro))
-    asked_for = solve_request(settings, distro, base, needs)
+    repositories = configured_repositories(settings, distro)
+    asked_for = solve_request(settings, distro, base, repositories=repositories)
     return solver_kernels(engine, asked_for, PackageStore(settings.state), progress=progress)

@@ -7,11 +7,11 @@ from typing import TypedDict, Unpack
 import pytest
 
 from provision.build.package_store import Closure
-from provision.build.request import VersionRequest
-from provision.build.resolve import decide, recipe_digest
+from provision.build.request import DriverRequest, VersionRequest
+from provision.build.resolve import BuildTarget, decide, recipe_digest
 from provision.build.templates import Templates
-from provision.build.versions import BuildTarget, KernelRequest
 from provision.catalogue import Entry, Recipe
+from provision.distros import source_names
 from provision.distros.debian import ArchiveIndex
 from provision.errors import ExitCode, NotFoundError
 from provision.pin import (
@@ -21,6 +21,7 @@ from provision.pin import (
     PackagePin,
     Pin,
 )
+from provision.sources.candidates import SourceContext
 from unit.fake_archive import index_of, sample, stanza
 from unit.recipes import recipe, variant
 
@@ -112,15 +113,17 @@ def target(of: Recipe, distro: DistroPin) -> BuildTarget:
 
 def pin(index: ArchiveIndex, **options: Unpack[Options]) -> Pin:
     return decide(
-        KernelRequest(
-            options.get("kernel", KERNEL),
-            options.get("architecture", "x86_64"),
-            VersionRequest(options.get("version"), options.get("branches"), options.get("prefer")),
+        DriverRequest(
+            "made-up",
+            kernel=options.get("kernel", KERNEL),
             flavour=options.get("flavour"),
             force=options.get("force", False),
         ),
         target(options.get("of", recipe()), DISTRO),
-        index=index,
+        VersionRequest(options.get("version"), options.get("branches"), options.get("prefer")),
+        SourceContext(
+            "debian 12", source_names(DISTRO), index, options.get("architecture", "x86_64")
+        ),
     ).pin(BASE, CLOSURE)
 
 
@@ -161,8 +164,12 @@ def several(**changes: object) -> Recipe:
 
 def pin_for_rocky(version: str | None = None, of: Recipe | None = None) -> Pin:
     return decide(
-        KernelRequest("6.1.0-1.el9.x86_64", "x86_64", VersionRequest(version)),
+        DriverRequest("made-up", kernel="6.1.0-1.el9.x86_64"),
         target(of or several(), ROCKY),
-        index=None,
-        published_sum=lambda url, sums: hashlib.sha256(f"{url} {sums}".encode()).hexdigest(),
+        VersionRequest(version),
+        SourceContext(
+            "rocky 9",
+            source_names(ROCKY),
+            published_sum=lambda url, sums: hashlib.sha256(f"{url} {sums}".encode()).hexdigest(),
+        ),
     ).pin(BASE, CLOSURE)

@@ -74,7 +74,7 @@ def test_an_archive_out_of_reach_answers_as_it_did_lately(
         raise UnreachableError("The archive can't be reached from the solving container.")
 
     before = resolve_pin(settings, lambda: engine, REQUEST)
-    monkeypatch.setattr("provision.build.archive._Apt._asked", fail)
+    monkeypatch.setattr("provision.build.archive.Archive._asked", fail)
     notes: list[Event] = []
     _age_answers(settings, 24 * 3600)
     again = resolve_pin(settings, lambda: engine, REQUEST, progress=notes.append)

@@ -240,12 +240,12 @@ def downloads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_files_of_cos_are_downloaded_once(settings: Settings, downloads: list[str]) -> None:
-    first = have_cos_tree(settings, _BUILD, "x86_64")
+    first = have_cos_tree(settings, _BUILD)
     place = f"https://storage.googleapis.com/cos-tools/{_BUILD}"
     assert downloads == [f"{place}/kernel-headers.tgz", f"{place}/toolchain.tar.xz"]
-    assert have_cos_tree(settings, _BUILD, "x86_64") == first
+    assert have_cos_tree(settings, _BUILD) == first
     assert len(downloads) == 2
-    have_cos_tree(settings, _BUILD, "x86_64", update=True)
+    have_cos_tree(settings, _BUILD, update=True)
     assert len(downloads) == 4
 
 
@@ -257,27 +257,27 @@ def test_a_mirror_without_https_takes_the_files_checksums(
     plain = '[distros.cos.archive]\nmirror = "http://mirror.example/cos"\n'
     path.write_text(plain)
     with pytest.raises(UsageError, match="without HTTPS") as caught:
-        have_cos_tree(load_settings(settings.root), _BUILD, "x86_64")
+        have_cos_tree(load_settings(settings.root), _BUILD)
     assert f'sha256 = {{ "{_BUILD}/kernel-headers.tgz"' in str(caught.value.resolution)
     sums = [
         f'"{_BUILD}/{name}" = "{_sha256(name)}"'
         for name in ("kernel-headers.tgz", "toolchain.tar.xz")
     ]
     path.write_text(f"{plain}sha256 = {{ {', '.join(sums)} }}\n")
-    found = have_cos_tree(load_settings(settings.root), _BUILD, "x86_64")
+    found = have_cos_tree(load_settings(settings.root), _BUILD)
     assert found.pin.tree == _sha256("kernel-headers.tgz")
     assert downloads[-1] == f"http://mirror.example/cos/{_BUILD}/toolchain.tar.xz"
 
 
 def test_a_checksum_that_is_named_later_counts(settings: Settings, downloads: list[str]) -> None:
-    have_cos_tree(settings, _BUILD, "x86_64")
+    have_cos_tree(settings, _BUILD)
     path = settings.root / "etc/provision/provision.toml"
     path.parent.mkdir(parents=True)
     path.write_text(
         f'[distros.cos.archive]\nsha256 = {{ "{_BUILD}/toolchain.tar.xz" = "{"0" * 64}" }}\n'
     )
     with pytest.raises(AssertionError):
-        have_cos_tree(load_settings(settings.root), _BUILD, "x86_64")
+        have_cos_tree(load_settings(settings.root), _BUILD)
     assert len(downloads) == 3
 
 

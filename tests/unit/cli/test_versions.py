@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,12 @@ import pytest
 from kit.fileserver import Mirror
 from provision.build import versions
 from provision.build.request import DriverRequest
-from provision.build.resolve import request_of
-from provision.build.versions import follow, suitable_versions
+from provision.build.versions import follow, suitable_versions, version_context
 from provision.build.workspace import Settings, load_settings
 from provision.catalogue.source_models import Source
 from provision.distros import find_distro
 from provision.errors import NotFoundError, ProvisionError
 from provision.progress import Event, Note
-from provision.sources.candidates import SourceContext
 from provision.sources.candidates import candidates as candidates_of
 from provision.store import availability
 from provision.store.entries import link_kernel
@@ -137,7 +136,7 @@ def site(tmp_path: Path, vendor: Mirror, call: Call, monkeypatch: pytest.MonkeyP
     write(site.root / "etc/os-release", b'ID=debian\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\n')
     write(site.root / "proc/sys/kernel/osrelease", f"{KERNEL}\n".encode())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("provision.build.archive._Apt.ask", site.asked)
+    monkeypatch.setattr("provision.build.archive.Archive._ask", site.asked)
     write_apt_sources(site.root)
     monkeypatch.setattr(availability, "today", lambda: TODAY)
     monkeypatch.setattr(versions, "today", lambda: TODAY)
@@ -261,9 +260,10 @@ def test_a_wish_becomes_branches(
     version: str | None,
     branches: tuple[str, ...] | None,
 ) -> None:
-    request = request_of(site.settings(), DriverRequest("demo", version=wish), DEBIAN)
-    assert (request.version.name, request.version.branches) == (version, branches)
-    assert request.published == ()
+    request = DriverRequest("demo", version=wish)
+    found, context = version_context(site.settings(), request, DEBIAN)
+    assert (found.name, found.branches) == (version, branches)
+    assert context.published == ()
     assert bool(vendor.asked) is (branches is not None)
 
 
@@ -361,10 +361,11 @@ sha256 = "{"2" * 64}"
 
 @pytest.mark.usefixtures("any_version")
 def test_a_request_is_answered_with_what_has_files(site: Site) -> None:
-    request = request_of(site.settings(), DriverRequest("demo", version="production"), DEBIAN)
+    request = DriverRequest("demo", version="production")
+    version, context = version_context(site.settings(), request, DEBIAN)
     recipe = site.settings().catalogue.entry("demo").recipe
     index = index_of(site.texts)
-    context = SourceContext("debian 12", ("debian",), index, published=request.published)
+    context = replace(context, index=index)
     found = [offer.version for offer in candidates_of(recipe, "open", context)]
     assert found == ["595.84", "535.261.03"]
-    assert suitable_versions(recipe, found, request) == (found, ["535.261.03"])
+    assert suitable_versions(recipe, found, version, "6.1.0-47-amd64") == (found, ["535.261.03"])

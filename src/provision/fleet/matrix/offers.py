@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
-from provision.build.archive import open_archive, required_components
+from provision.build.archive import Archive, required_components
 from provision.build.distro_settings import base_request, ensure_distro_base
 from provision.build.request import DriverRequest, choose_distro
 from provision.build.versions import Followed, follow
@@ -135,7 +135,7 @@ def _offers(
     with ExitStack() as opened:
         index = None
         if packaged:
-            opening = open_archive(settings, engine, distro, packaged, progress=progress)
+            opening = Archive(settings, engine, distro, packaged, progress=progress)
             index = opened.enter_context(opening).index
         for recipe in (entry.recipe for entry in entries):
             requested = _followed(settings, recipe, distro, names, progress)
