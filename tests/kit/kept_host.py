@@ -5,6 +5,7 @@ Run it with the code of that release, once; the files are never made again.
 
 from __future__ import annotations
 
+import json
 import sys
 import tarfile
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 from kit.cache import REPOSITORY
 from kit.host_tree import KERNEL, NEXT, HostTree
 from kit.process import run
+from provision.agent.desired import load_desired, read_inputs
 
 __all__ = ["have_kept_host"]
 
@@ -25,6 +27,15 @@ def have_kept_host(host: HostTree, version: str) -> None:
     """Lay out a host on which a release has two versions of a driver, and the next kernel's."""
     run(["tar", "-C", host.root, "-xpJf", _FOLDER / f"{version}.tar.xz"])
     host.add_kernel(NEXT)
+    # Templates and distros' data have changed since, on which a resolved Pin need not depend.
+    desired = load_desired(host.root)
+    inputs = read_inputs(host.root, desired)
+    for driver in desired.drivers:
+        path = host.root / "var/lib/provision" / driver.name / "state.json"
+        state = json.loads(path.read_text())
+        for release, kernel in state["kernels"].items():
+            kernel["inputs"] = inputs.of(driver, release)
+        path.write_text(json.dumps(state, indent=2) + "\n")
 
 
 def _keep(version: str) -> None:

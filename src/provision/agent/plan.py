@@ -92,13 +92,14 @@ def _prepare(
     driver: DesiredDriver, release: str, artifact: KernelArtifact, mode: Mode
 ) -> Step | None:
     """Return the step that makes the artifact for a kernel; None if it exists."""
+    failure = artifact.known.failure
+    if failure is not None and failure.reason == "state":
+        # What a newer provision decided stays, whatever is needed or asked for.
+        return Blocked(driver.name, release, "failed", failure.message, failure.resolution)
     reason = _need(driver, artifact, mode)
     if reason is None:
         return None
-    failure = artifact.known.failure
-    # A retry does not override the decision of a newer provision.
-    may_retry = mode.retry and failure is not None and failure.reason != "state"
-    if failure is not None and artifact.holds_off and not may_retry:
+    if failure is not None and artifact.holds_off and not mode.retry:
         obstacle: Obstacle = "rejected" if failure.reason == "rejected" else "failed"
         return Blocked(driver.name, release, obstacle, failure.message, failure.resolution)
     if not mode.may_prepare:

@@ -149,8 +149,8 @@ def make_image(
         raise UsageError(
             f"A base image for {request.architecture} can't be made here: this machine can't run"
             " such programs.",
-            resolution="Let QEMU run them (sudo apt-get install qemu-user-static), or pull an image"
-            " and name it with --base.",
+            resolution="Let QEMU run them (sudo apt-get install qemu-user-binfmt; before Debian 13:"
+            " qemu-user-static), or pull an image and name it with --base.",
         )
     before = engine.image(request.name)
     # Not in /tmp, which may forbid programs and device nodes.

@@ -157,7 +157,7 @@ def plan_command(
 
     The command asks registries, archives, vendors and the engine as 'apply' does, and changes
     nothing. The exit code is 3 if nothing is configured, or if an artifact would have to be made
-    and it is not known from where.
+    and it is not known from where; if an earlier failure still holds, it is that of 'apply'.
     """
     root, coming = root.resolve(), _kernels(releases, usr)
     desired, mode = load_desired(root, catalogues=catalogues), Mode(retry=retry, update=update)
@@ -178,6 +178,8 @@ def plan_command(
     emit(document, _planned if is_configured else _NOTHING_CONFIGURED)
     makes = {(a.driver, a.kernel) for a in planned.actions if a.kind == "prepare"}
     is_known = not any(a.source == "missing" and (a.driver, a.kernel) in makes for a in artifacts)
+    if any(blocked.obstacle == "failed" for blocked in planned.blocked):
+        return status.exit_code
     return ExitCode.DONE if is_configured and is_known else ExitCode.NOT_FOUND
 
 

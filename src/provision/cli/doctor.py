@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from provision.catalogue import Catalogue, Recipe, catalogue_folders
+from provision.build.workspace import load_settings
+from provision.catalogue import Recipe
 from provision.cli import options
 from provision.cli.options import command, option
 from provision.cli.output import coloured, each, emit, fields, plain
@@ -31,8 +32,8 @@ def doctor_command(
     The command changes nothing. The exit code is 1 if a check fails, and 3 if there is no driver
     that could be checked.
     """
-    scene = observe(root)
-    checks = diagnose(scene)
+    host = observe(root)
+    checks = diagnose(host)
     states = Counter[State](check.state for check in checks)
     emit(
         {"checks": checks, "states": states},
@@ -41,7 +42,7 @@ def doctor_command(
     )
     if states["fail"]:
         return ExitCode.FAILED
-    return ExitCode.DONE if scene.drivers else ExitCode.NOT_FOUND
+    return ExitCode.DONE if host.drivers else ExitCode.NOT_FOUND
 
 
 def _check(check: Mapping[str, Any]) -> Iterator[str]:
@@ -61,7 +62,7 @@ def facts_command(
     document = plain(read_facts(root))
     recipes: list[Recipe] = []
     if document["pci"]:
-        entries, _problems = Catalogue([*catalogue_folders(), *catalogues]).entries()
+        entries, _problems = load_settings(root, catalogues=catalogues).catalogue.entries()
         recipes = [entry.recipe for entry in entries]
     for device in document["pci"]:
         device["catalogue"] = list(_drivers(PciDevice(**device), recipes))

@@ -13,7 +13,7 @@ import click
 from provision.build.dkms_import import ImportRequest, import_dkms
 from provision.build.request import DriverRequest
 from provision.build.workspace import load_settings
-from provision.catalogue import Catalogue, Entry, Recipe, catalogue_folders
+from provision.catalogue import Entry, Recipe
 from provision.cli import options
 from provision.cli.job import job
 from provision.cli.options import argument, command, option
@@ -57,13 +57,14 @@ def drivers(
     ),
     catalogues: tuple[Path, ...] = options.catalogues,
     root: Path = options.root,
-) -> None:
+) -> int:
     """List the drivers of the catalogue, or show one.
 
-    With NAME, the command checks and shows its recipe; it reports all mistakes together.
+    With NAME, the command checks and shows its recipe; it reports all mistakes together. Without
+    one, it leaves out recipes with mistakes, and the exit code is 2 if there are any.
     """
     if click.get_current_context().invoked_subcommand is not None:
-        return
+        return ExitCode.DONE
     if of_distros:
         if name:
             raise UsageError(
@@ -72,11 +73,11 @@ def drivers(
                 " that a driver builds on ('provision drivers kernels --help').",
             )
         _list_distros()
-        return
+        return ExitCode.DONE
     catalogue = load_settings(root, catalogues=catalogues).catalogue
     if name:
         _show(catalogue.entry(name))
-        return
+        return ExitCode.DONE
     entries, problems = catalogue.entries()
     emit(
         {
@@ -98,6 +99,7 @@ def drivers(
     )
     for problem in [] if wants_json() else problems:
         remark(f"Left out: {problem.message}\n{problem.details}")
+    return ExitCode.USAGE if problems else ExitCode.DONE
 
 
 def _list_distros() -> None:
@@ -467,7 +469,7 @@ def vendor_file(
     into the store have a vendor file already.
     """
     root = root.resolve()
-    entry = Catalogue([*catalogue_folders(), *catalogues]).entry(driver)
+    entry = load_settings(root, catalogues=catalogues).catalogue.entry(driver)
     written = foreign_vendor_file(entry.recipe, root=root, machine=read_facts(root).arch)
     changed = write_atomic(output, written) if output is not None else False
     done = f"{output}: {'written' if changed else 'nothing to do'}."

@@ -10,7 +10,7 @@ from provision.build.templates import family_of
 from provision.build.workspace import default_cache
 from provision.distros import distro_named, find_distro
 from provision.distros.entitlements import lacking_entitlements
-from provision.doctor.scene import Driver, Finding, Scene
+from provision.doctor.observation import Driver, Finding, Observation
 from provision.errors import NotFoundError
 from provision.fleet.matrix.host_report import failures_ahead
 from provision.host.facts import BUILD_SOCKETS
@@ -26,24 +26,24 @@ _LISTENS = 0x10000  # SO_ACCEPTCON
 _STARTED_BY = {"docker": "docker", "podman": "podman.socket"}
 
 
-def running_kernel(scene: Scene) -> Iterator[Finding]:
+def running_kernel(host: Observation) -> Iterator[Finding]:
     """Each driver has an artifact for the running kernel."""
-    running = scene.kernels.running
-    for driver in scene.drivers:
+    running = host.kernels.running
+    for driver in host.drivers:
         if running is not None and driver.entry is None:
             seen = f"nothing in the store for the running kernel {running}"
             cure = f"provision apply (or: provision install {driver.name})"
             yield _lacking(driver, running, seen, cure)
 
 
-def next_kernel(scene: Scene) -> Iterator[Finding]:
+def next_kernel(host: Observation) -> Iterator[Finding]:
     """Each driver is prepared for every kernel that may run after the next boot."""
-    for driver in scene.drivers:
-        for release in scene.kernels.pending:
+    for driver in host.drivers:
+        for release in host.kernels.pending:
             if release not in driver.kernels:
                 seen = f"not ready for {release}, which may run after the next boot"
                 yield _lacking(driver, release, seen, "provision apply, before the next reboot")
-    for note in scene.kernels.notes:
+    for note in host.kernels.notes:
         yield Finding(
             "unknown",
             note,
@@ -52,9 +52,9 @@ def next_kernel(scene: Scene) -> Iterator[Finding]:
         )
 
 
-def headers(scene: Scene) -> Iterator[Finding]:
+def headers(host: Observation) -> Iterator[Finding]:
     """The archive has the headers for the running and the next kernels."""
-    for driver, release, failure in _failures(scene):
+    for driver, release, failure in _failures(host):
         if failure.reason == "missing":
             yield Finding(
                 "fail",
@@ -66,9 +66,9 @@ def headers(scene: Scene) -> Iterator[Finding]:
             )
 
 
-def build_failures(scene: Scene) -> Iterator[Finding]:
+def build(host: Observation) -> Iterator[Finding]:
     """No build failed."""
-    for driver, release, failure in _failures(scene):
+    for driver, release, failure in _failures(host):
         if failure.reason not in {"missing", "load"}:
             yield _explained(driver, f"{release}: {failure.message}", failure)
 
@@ -95,10 +95,10 @@ def _explained(driver: Driver, seen: str, failure: Failure) -> Finding:
     )
 
 
-def compiler(scene: Scene) -> Iterator[Finding]:
+def compiler(host: Observation) -> Iterator[Finding]:
     """The compiler that built the kernel also built the modules."""
-    banner = _GCC.search(scene.text("proc/version") or "")
-    for driver, _entry, manifest in scene.installed():
+    banner = _GCC.search(host.text("proc/version") or "")
+    for driver, _entry, manifest in host.installed():
         name = manifest.pin.compiler.name if manifest.pin.compiler else ""
         used = _MAJOR.search(name)
         if banner and used and used[1] != banner[1]:
@@ -111,13 +111,13 @@ def compiler(scene: Scene) -> Iterator[Finding]:
             )
 
 
-def kernel_range(scene: Scene) -> Iterator[Finding]:
+def kernel_range(host: Observation) -> Iterator[Finding]:
     """Each driver is known to build on the running and the next kernels."""
-    for driver in scene.drivers:
+    for driver in host.drivers:
         version = driver.manifest.pin.driver.version if driver.manifest else None
         if driver.recipe is None or version is None:
             continue
-        for release in scene.kernels.relevant:
+        for release in host.kernels.relevant:
             if not driver.recipe.builds_on(version=version, kernel_release=release):
                 yield Finding(
                     "warn",
@@ -130,17 +130,17 @@ def kernel_range(scene: Scene) -> Iterator[Finding]:
                 )
 
 
-def branch(scene: Scene) -> Iterator[Finding]:
+def branch(host: Observation) -> Iterator[Finding]:
     """The vendor still supports the branch of each driver."""
-    for driver in scene.drivers:
-        configured = scene.config.drivers.get(driver.name)
+    for driver in host.drivers:
+        configured = host.config.drivers.get(driver.name)
         version = driver.manifest.pin.driver.version if driver.manifest else None
         version = version or (configured.version if configured else None)
         if driver.recipe is None or version is None:
             continue
         # The vendor's last answer: a check uses no network.
         upstream = driver.recipe.upstream
-        said = kept(upstream, machine=scene.facts.arch, distro=None, folder=default_cache())
+        said = kept(upstream, machine=host.facts.arch, distro=None, folder=default_cache())
         branches = known_branches(upstream, said)
         if ended := ended_branch(driver.name, version, branches, today()):
             yield Finding(
@@ -152,12 +152,12 @@ def branch(scene: Scene) -> Iterator[Finding]:
             )
 
 
-def matrix(scene: Scene) -> Iterator[Finding]:
+def matrix(host: Observation) -> Iterator[Finding]:
     """The compatibility matrix has no driver that fails on a kernel of the next upgrade."""
-    for driver in scene.drivers:
+    for driver in host.drivers:
         ready = driver.kernels
         for result in failures_ahead(
-            scene.root, scene.config, scene.kernels, driver.name, ready=ready
+            host.root, host.config, host.kernels, driver.name, ready=ready
         ):
             yield Finding(
                 "warn",
@@ -168,17 +168,17 @@ def matrix(scene: Scene) -> Iterator[Finding]:
             )
 
 
-def distro(scene: Scene) -> Iterator[Finding]:
+def distro(host: Observation) -> Iterator[Finding]:
     """Drivers can be built for the kernels of this distro and release."""
-    running = scene.facts.kernel or ""
-    if any(fnmatch.fnmatchcase(running, tree.kernels) for tree in scene.config.trees):
+    running = host.facts.kernel or ""
+    if any(fnmatch.fnmatchcase(running, tree.kernels) for tree in host.config.trees):
         return
-    known = distro_named(_kernel_distro(scene))
+    known = distro_named(_kernel_distro(host))
     try:
         if known is None or known.family != "tree":
-            family_of(_kernel_distro(scene))
+            family_of(_kernel_distro(host))
         if known is not None:
-            find_distro(_release(scene))
+            find_distro(_release(host))
     except NotFoundError as error:
         yield Finding(
             "warn",
@@ -188,20 +188,20 @@ def distro(scene: Scene) -> Iterator[Finding]:
         )
 
 
-def headers_source(scene: Scene) -> Iterator[Finding]:
+def headers_source(host: Observation) -> Iterator[Finding]:
     """A host without a package manager has a configured source of headers or images."""
-    distro_id = _kernel_distro(scene)
-    settings = scene.config.distro(distro_id)
+    distro_id = _kernel_distro(host)
+    settings = host.config.distro(distro_id)
     data = distro_named(distro_id)
     # Base images of other families contain their repositories; suites of apt are the host's.
     in_image = data is not None and data.apt is None
     known = settings.archive.mirror or settings.repositories or in_image
-    registry = scene.config.registry
+    registry = host.config.registry
     has_images = registry.address is not None or registry.folders
-    if scene.facts.immutable and not known and not has_images:
+    if host.facts.immutable and not known and not has_images:
         yield Finding(
             "warn",
-            f"this host is immutable ({scene.facts.immutable}), and provision.toml names neither a"
+            f"this host is immutable ({host.facts.immutable}), and provision.toml names neither a"
             " registry nor an archive",
             "the host has no package sources for headers",
             f"set [distros.{distro_id}.archive] mirror, or [registry] address, in"
@@ -209,13 +209,13 @@ def headers_source(scene: Scene) -> Iterator[Finding]:
         )
 
 
-def entitlement(scene: Scene) -> Iterator[Finding]:
+def entitlement(host: Observation) -> Iterator[Finding]:
     """A host whose distro needs a subscription has one, or names its own repositories."""
-    distro_id = _kernel_distro(scene)
+    distro_id = _kernel_distro(host)
     known = distro_named(distro_id)
-    if known is None or scene.config.distro(distro_id).repositories:
+    if known is None or host.config.distro(distro_id).repositories:
         return
-    for one in lacking_entitlements(known, scene.root):
+    for one in lacking_entitlements(known, host.root):
         yield Finding(
             "warn",
             f"{one.host} is missing or empty, and the repositories of {known.name} need it",
@@ -225,25 +225,25 @@ def entitlement(scene: Scene) -> Iterator[Finding]:
         )
 
 
-def _kernel_distro(scene: Scene) -> str:
-    return _release(scene).partition(":")[0]
+def _kernel_distro(host: Observation) -> str:
+    return _release(host).partition(":")[0]
 
 
-def _release(scene: Scene) -> str:
-    own = scene.facts.distro
-    return scene.config.kernel_distro or f"{own.id}:{own.version}"
+def _release(host: Observation) -> str:
+    own = host.facts.distro
+    return host.config.kernel_distro or f"{own.id}:{own.version}"
 
 
-def engine(scene: Scene) -> Iterator[Finding]:
+def engine(host: Observation) -> Iterator[Finding]:
     """A container engine listens for builds."""
-    configured = scene.config.engine.host
-    if scene.config.policy.build == "never" or not scene.drivers:
+    configured = host.config.engine.host
+    if host.config.policy.build == "never" or not host.drivers:
         return
     if configured and not configured.startswith("unix://"):
         # An engine on another machine: no check uses the network.
         return
     sockets = (configured.removeprefix("unix://"),) if configured else BUILD_SOCKETS
-    listening = _listening(scene)
+    listening = _listening(host)
     if listening is None:
         yield Finding(
             "unknown",
@@ -252,7 +252,7 @@ def engine(scene: Scene) -> Iterator[Finding]:
             "run this on the host itself",
         )
     elif not listening & {_without_var(path) for path in sockets}:
-        installed = {engine.name for engine in scene.facts.engines} & _STARTED_BY.keys()
+        installed = {engine.name for engine in host.facts.engines} & _STARTED_BY.keys()
         yield Finding(
             "warn",
             f"nothing listens on {' or '.join(sorted(sockets))}",
@@ -262,12 +262,12 @@ def engine(scene: Scene) -> Iterator[Finding]:
         )
 
 
-def _listening(scene: Scene) -> set[str] | None:
+def _listening(host: Observation) -> set[str] | None:
     """Return the sockets that something listens on; connecting would start their service.
 
     Source: net/unix/af_unix.c (unix_seq_show) and include/uapi/linux/net.h (SO_ACCEPTCON).
     """
-    text = scene.text("proc/net/unix")
+    text = host.text("proc/net/unix")
     if text is None:
         return None
     return {
@@ -285,10 +285,10 @@ def _without_var(path: str) -> str:
     return path.removeprefix("/var") if path.startswith("/var/run/") else path
 
 
-def _failures(scene: Scene) -> Iterator[tuple[Driver, str, Failure]]:
+def _failures(host: Observation) -> Iterator[tuple[Driver, str, Failure]]:
     """Yield the failures for kernels that use an older artifact meanwhile."""
-    for driver in scene.drivers:
-        for release in scene.kernels.relevant:
+    for driver in host.drivers:
+        for release in host.kernels.relevant:
             failure = driver.state.of(release).failure
             if failure is not None and release in driver.kernels:
                 yield driver, release, failure

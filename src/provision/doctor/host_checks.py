@@ -8,11 +8,12 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from provision.doctor.scene import Finding, Scene
+from provision.doctor.observation import Finding, Observation
 from provision.files import glob_in_root, in_root
 from provision.host.folders import STORE
 from provision.kmod.verify import verify_modules
 from provision.store.other_installations import other_installation
+from provision.store.state import NewerStateError, refuse_newer
 from provision.store.units import PACKAGED_UNITS, UNITS, kernel_hooks
 
 _ENABLED = {
@@ -32,10 +33,10 @@ _AUTOMATIC_REBOOT = re.compile(
 )
 
 
-def other_installations(scene: Scene) -> Iterator[Finding]:
+def other_installations(host: Observation) -> Iterator[Finding]:
     """No package, DKMS or installer has the modules of a driver too."""
-    for driver in scene.drivers:
-        found = other_installation(scene.root, driver.name, driver.recipe, driver.manifest)
+    for driver in host.drivers:
+        found = other_installation(host.root, driver.name, driver.recipe, driver.manifest)
         if found is not None:
             yield Finding(
                 "warn",
@@ -47,14 +48,14 @@ def other_installations(scene: Scene) -> Iterator[Finding]:
             )
 
 
-def host_libraries(scene: Scene) -> Iterator[Finding]:
+def host_libraries(host: Observation) -> Iterator[Finding]:
     """The host's own libraries of a driver have the version of its modules."""
     folders = [
-        in_root(scene.root, name)
+        in_root(host.root, name)
         for pattern in _LIBRARIES
-        for name in glob_in_root(scene.root, pattern)
+        for name in glob_in_root(host.root, pattern)
     ]
-    for driver, _entry, manifest in scene.installed():
+    for driver, _entry, manifest in host.installed():
         version = manifest.pin.driver.version
         stems = {name for f in manifest.files if (name := _stem(f.path, version))}
         other = [
@@ -67,7 +68,7 @@ def host_libraries(scene: Scene) -> Iterator[Finding]:
         if other:
             yield Finding(
                 "warn",
-                f"/{other[0].relative_to(scene.root)} is not of version {version}",
+                f"/{other[0].relative_to(host.root)} is not of version {version}",
                 "a package or a vendor's installer installed another user space; programs that use"
                 " it fail with 'driver/library version mismatch'",
                 "remove that package; the folder of the driver's own libraries is in"
@@ -76,11 +77,11 @@ def host_libraries(scene: Scene) -> Iterator[Finding]:
             )
 
 
-def old_files(scene: Scene) -> Iterator[Finding]:
+def old_files(host: Observation) -> Iterator[Finding]:
     """No process still uses files of an artifact that is no longer in use."""
     store = f"/{STORE}/"
-    current = {entry.name for _driver, entry, _manifest in scene.installed()}
-    for process in sorted(in_root(scene.root, "proc").glob("[0-9]*")):
+    current = {entry.name for _driver, entry, _manifest in host.installed()}
+    for process in sorted(in_root(host.root, "proc").glob("[0-9]*")):
         used = {
             (parts[0], parts[1])
             for path in _mapped(process)
@@ -89,7 +90,7 @@ def old_files(scene: Scene) -> Iterator[Finding]:
             and parts[1] not in current
         }
         for driver, digest in sorted(used):
-            name = scene.text(f"proc/{process.name}/comm") or "?"
+            name = host.text(f"proc/{process.name}/comm") or "?"
             yield Finding(
                 "warn",
                 f"{name} (process {process.name}) still uses {digest}",
@@ -100,13 +101,13 @@ def old_files(scene: Scene) -> Iterator[Finding]:
             )
 
 
-def units(scene: Scene) -> Iterator[Finding]:
+def units(host: Observation) -> Iterator[Finding]:
     """The units are installed and enabled."""
-    enabled = {link.name for link in _enabled(scene, "provision-*")}
-    if not scene.drivers:
+    enabled = {link.name for link in _enabled(host, "provision-*")}
+    if not host.drivers:
         return
     expected = dict(_ENABLED)
-    if any(in_root(scene.root, folder / _CDI).is_file() for folder in (UNITS, PACKAGED_UNITS)):
+    if any(in_root(host.root, folder / _CDI).is_file() for folder in (UNITS, PACKAGED_UNITS)):
         expected[_CDI] = "engines see the CDI devices of an earlier driver"
     missing = {name: text for name, text in expected.items() if name not in enabled}
     if missing:
@@ -116,8 +117,8 @@ def units(scene: Scene) -> Iterator[Finding]:
             "; ".join(missing.values()),
             "provision units installs and enables them",
         )
-    hooks = kernel_hooks(scene.root) if enabled else ()
-    for hook in (one for one in hooks if not in_root(scene.root, one).is_file()):
+    hooks = kernel_hooks(host.root) if enabled else ()
+    for hook in (one for one in hooks if not in_root(host.root, one).is_file()):
         yield Finding(
             "warn",
             f"/{hook} is missing",
@@ -126,15 +127,15 @@ def units(scene: Scene) -> Iterator[Finding]:
         )
 
 
-def automatic_reboot(scene: Scene) -> Iterator[Finding]:
+def automatic_reboot(host: Observation) -> Iterator[Finding]:
     """No updater reboots into a kernel that was not prepared."""
     reboots = [
         name
         for pattern in ("etc/apt/apt.conf.d/*", "etc/dnf/automatic.conf")
-        for name in glob_in_root(scene.root, pattern)
-        if _AUTOMATIC_REBOOT.search(scene.text(str(name)) or "")
+        for name in glob_in_root(host.root, pattern)
+        if _AUTOMATIC_REBOOT.search(host.text(str(name)) or "")
     ]
-    if reboots and not _enabled(scene, "provision-kernel.path"):
+    if reboots and not _enabled(host, "provision-kernel.path"):
         yield Finding(
             "warn",
             f"/{reboots[0]} allows automatic reboots",
@@ -143,9 +144,9 @@ def automatic_reboot(scene: Scene) -> Iterator[Finding]:
         )
 
 
-def store(scene: Scene) -> Iterator[Finding]:
-    """The active artifacts are undamaged, and there is space for the next."""
-    for driver, entry, _manifest in scene.installed():
+def store(host: Observation) -> Iterator[Finding]:
+    """The active artifacts are undamaged, their state is readable, and there is space for more."""
+    for driver, entry, _manifest in host.installed():
         findings = verify_modules(entry).findings
         if findings:
             yield Finding(
@@ -155,7 +156,12 @@ def store(scene: Scene) -> Iterator[Finding]:
                 f"provision apply, or provision install --again {driver.name}",
                 driver.name,
             )
-    for driver in scene.drivers:
+    for driver in host.drivers:
+        try:
+            refuse_newer(driver.layout)
+        except NewerStateError as error:
+            cause = "an older provision must not change what it decided"
+            yield Finding("fail", error.message, cause, error.resolution, driver.name)
         if driver.entry is not None and driver.manifest is None:
             yield Finding(
                 "fail",
@@ -164,7 +170,7 @@ def store(scene: Scene) -> Iterator[Finding]:
                 f"provision apply, or provision install --again {driver.name}",
                 driver.name,
             )
-    folder = in_root(scene.root, STORE)
+    folder = in_root(host.root, STORE)
     if folder.is_dir() and (free := shutil.disk_usage(folder).free) < _FREE:
         yield Finding(
             "warn",
@@ -174,12 +180,12 @@ def store(scene: Scene) -> Iterator[Finding]:
         )
 
 
-def _enabled(scene: Scene, pattern: str) -> list[PurePosixPath]:
+def _enabled(host: Observation, pattern: str) -> list[PurePosixPath]:
     """Return the links that enable units."""
     return [
         link
-        for link in glob_in_root(scene.root, f"{UNITS}/*.wants/{pattern}")
-        if in_root(scene.root, link, follow=False).is_symlink()
+        for link in glob_in_root(host.root, f"{UNITS}/*.wants/{pattern}")
+        if in_root(host.root, link, follow=False).is_symlink()
     ]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from provision.doctor.scene import Finding, Scene
+from provision.doctor.observation import Finding, Observation
 from provision.files import glob_in_root, in_root, selinux_label
 from provision.host.initramfs import IF_IT_COMES_BACK
 from provision.kmod.device_setup import (
@@ -28,11 +28,11 @@ _MODULE_TYPE = "modules_object_t"
 _STARTED = re.compile(r"^ExecStart=(/\S+)", re.MULTILINE)
 
 
-def loaded(scene: Scene) -> Iterator[Finding]:
+def loaded(host: Observation) -> Iterator[Finding]:
     """The modules of each driver are loaded."""
-    for driver, _entry, manifest in scene.installed():
+    for driver, _entry, manifest in host.installed():
         needed = [m.name for m in manifest.modules if m.name not in manifest.host.optional]
-        missing = [name for name in needed if name not in scene.loaded]
+        missing = [name for name in needed if name not in host.loaded]
         if missing:
             failure = driver.state.of(manifest.pin.kernel.release).failure
             yield Finding(
@@ -44,14 +44,14 @@ def loaded(scene: Scene) -> Iterator[Finding]:
             )
 
 
-def reboot_required(scene: Scene) -> Iterator[Finding]:
+def reboot_required(host: Observation) -> Iterator[Finding]:
     """The loaded modules are those in the store."""
-    for driver, entry, manifest in scene.installed():
-        others = other_builds(manifest, entry, scene.loaded)
-        others = tuple(name for name in others if not scene.loaded[name].is_in_tree)
+    for driver, entry, manifest in host.installed():
+        others = other_builds(manifest, entry, host.loaded)
+        others = tuple(name for name in others if not host.loaded[name].is_in_tree)
         if not others:
             continue
-        users = users_of(others, scene.loaded, devices=devices_of(manifest), root=scene.root)
+        users = users_of(others, host.loaded, devices=devices_of(manifest), root=host.root)
         used_by = "; ".join(map(str, users)) or "nothing uses it"
         yield Finding(
             "warn",
@@ -63,11 +63,11 @@ def reboot_required(scene: Scene) -> Iterator[Finding]:
         )
 
 
-def in_tree_copy(scene: Scene) -> Iterator[Finding]:
+def in_tree_copy(host: Observation) -> Iterator[Finding]:
     """The in-tree module of the same name was not loaded first."""
-    for driver, entry, manifest in scene.installed():
-        for name in other_builds(manifest, entry, scene.loaded):
-            if scene.loaded[name].is_in_tree:
+    for driver, entry, manifest in host.installed():
+        for name in other_builds(manifest, entry, host.loaded):
+            if host.loaded[name].is_in_tree:
                 yield Finding(
                     "fail",
                     f"{name} is the kernel's own, not the one in the store",
@@ -78,12 +78,12 @@ def in_tree_copy(scene: Scene) -> Iterator[Finding]:
                 )
 
 
-def conflicts(scene: Scene) -> Iterator[Finding]:
+def conflicts(host: Observation) -> Iterator[Finding]:
     """No in-tree module holds the hardware."""
-    for driver, _entry, manifest in scene.installed():
+    for driver, _entry, manifest in host.installed():
         config = driver.layout.modprobe_config
-        for name in loaded_conflicts(manifest, scene.loaded):
-            held = [d.address for d in scene.facts.pci if d.driver == name]
+        for name in loaded_conflicts(manifest, host.loaded):
+            held = [d.address for d in host.facts.pci if d.driver == name]
             yield Finding(
                 "fail",
                 f"{name} is loaded" + (f" and drives {', '.join(held)}" if held else ""),
@@ -95,17 +95,17 @@ def conflicts(scene: Scene) -> Iterator[Finding]:
         if manifest.host.conflicts and not config.is_file():
             yield Finding(
                 "warn",
-                f"/{config.relative_to(scene.root)} is missing",
+                f"/{config.relative_to(host.root)} is missing",
                 "it was removed, or an older provision installed the driver",
                 f"provision install {driver.name} writes it again",
                 driver.name,
             )
 
 
-def signing(scene: Scene) -> Iterator[Finding]:
+def signing(host: Observation) -> Iterator[Finding]:
     """The modules have the signatures that the kernel requires."""
-    reason = _demands_signatures(scene)
-    for driver, entry, manifest in scene.installed():
+    reason = _demands_signatures(host)
+    for driver, entry, manifest in host.installed():
         unsigned = [m.name for m in manifest.modules if not is_signed(entry / m.path)]
         if unsigned and reason:
             yield Finding(
@@ -115,7 +115,7 @@ def signing(scene: Scene) -> Iterator[Finding]:
                 "docs/how-to/secure-boot.md: [signing] in provision.toml, mokutil --import",
                 driver.name,
             )
-        elif unsigned and scene.facts.secure_boot == "enabled":
+        elif unsigned and host.facts.secure_boot == "enabled":
             yield Finding(
                 "warn",
                 f"Secure Boot is on, and these are not signed: {', '.join(unsigned)}",
@@ -123,7 +123,7 @@ def signing(scene: Scene) -> Iterator[Finding]:
                 "docs/how-to/secure-boot.md: [signing] in provision.toml, mokutil --import",
                 driver.name,
             )
-    if scene.facts.secure_boot == "unknown":
+    if host.facts.secure_boot == "unknown":
         yield Finding(
             "unknown",
             "the firmware's variables can't be read",
@@ -132,9 +132,9 @@ def signing(scene: Scene) -> Iterator[Finding]:
         )
 
 
-def modules_disabled(scene: Scene) -> Iterator[Finding]:
+def modules_disabled(host: Observation) -> Iterator[Finding]:
     """The kernel allows loading modules."""
-    if scene.text("proc/sys/kernel/modules_disabled") == "1":
+    if host.text("proc/sys/kernel/modules_disabled") == "1":
         yield Finding(
             "fail",
             "kernel.modules_disabled is 1",
@@ -143,13 +143,13 @@ def modules_disabled(scene: Scene) -> Iterator[Finding]:
         )
 
 
-def device_nodes(scene: Scene) -> Iterator[Finding]:
+def device_nodes(host: Observation) -> Iterator[Finding]:
     """Device nodes exist, with the links that engines need."""
-    for driver, _entry, manifest in scene.installed():
-        if not any(module.name in scene.loaded for module in manifest.modules):
+    for driver, _entry, manifest in host.installed():
+        if not any(module.name in host.loaded for module in manifest.modules):
             continue
-        missing = [f"/dev/{node.name}" for node in missing_nodes(manifest, root=scene.root)]
-        unlinked = _without_link(scene, manifest)
+        missing = [f"/dev/{node.name}" for node in missing_nodes(manifest, root=host.root)]
+        unlinked = _without_link(host, manifest)
         if missing:
             yield Finding(
                 "fail",
@@ -169,10 +169,10 @@ def device_nodes(scene: Scene) -> Iterator[Finding]:
             )
 
 
-def firmware(scene: Scene) -> Iterator[Finding]:
+def firmware(host: Observation) -> Iterator[Finding]:
     """The kernel finds the firmware of each driver."""
-    folder = configured_folder(scene.root)
-    for driver, _entry, manifest in scene.installed():
+    folder = configured_folder(host.root)
+    for driver, _entry, manifest in host.installed():
         names = firmware_names(manifest)
         if not names:
             continue
@@ -184,8 +184,8 @@ def firmware(scene: Scene) -> Iterator[Finding]:
                 "remove it from the kernel's command line, or put the driver's firmware there",
                 driver.name,
             )
-        elif any(module.name in scene.loaded for module in manifest.modules) and (
-            absent := [n for n in names if not _is_file(scene.root, n)]
+        elif any(module.name in host.loaded for module in manifest.modules) and (
+            absent := [n for n in names if not _is_file(host.root, n)]
         ):
             yield Finding(
                 "fail",
@@ -196,11 +196,11 @@ def firmware(scene: Scene) -> Iterator[Finding]:
             )
 
 
-def selinux(scene: Scene) -> Iterator[Finding]:
+def selinux(host: Observation) -> Iterator[Finding]:
     """SELinux allows the units to start, and the modules in the store to be loaded."""
-    if scene.facts.selinux != "enforcing":
+    if host.facts.selinux != "enforcing":
         return
-    for program, file, label in _unlabelled_programs(scene):
+    for program, file, label in _unlabelled_programs(host):
         yield Finding(
             "fail",
             f"units start {program}, and {file} has the label {label}",
@@ -208,7 +208,7 @@ def selinux(scene: Scene) -> Iterator[Finding]:
             " same command works in a shell",
             f"restorecon -v {file}; if the label stays, install provision in /opt/provision",
         )
-    for driver, entry, manifest in scene.installed():
+    for driver, entry, manifest in host.installed():
         path = entry / manifest.modules[0].path
         found = selinux_label(path)
         if found is None:
@@ -229,32 +229,32 @@ def selinux(scene: Scene) -> Iterator[Finding]:
             )
 
 
-def _unlabelled_programs(scene: Scene) -> set[tuple[str, PurePosixPath, str]]:
+def _unlabelled_programs(host: Observation) -> set[tuple[str, PurePosixPath, str]]:
     """Return the programs of units, with the file that SELinux does not let them execute."""
     units = [
-        scene.text(str(name)) or ""
+        host.text(str(name)) or ""
         for folder in (UNITS, PACKAGED_UNITS)
-        for name in glob_in_root(scene.root, f"{folder}/provision-*.service")
+        for name in glob_in_root(host.root, f"{folder}/provision-*.service")
     ]
     programs = {program for text in units for program in _STARTED.findall(text)}
     return {
         (program, file, label)
         for program in programs
-        for file, label in unlabelled(scene.root, program)
+        for file, label in unlabelled(host.root, program)
     }
 
 
-def _demands_signatures(scene: Scene) -> str | None:
+def _demands_signatures(host: Observation) -> str | None:
     """Return why the kernel refuses unsigned modules; None: it accepts them."""
-    if scene.facts.lockdown in {"integrity", "confidentiality"}:
-        return f"the kernel is locked down ({scene.facts.lockdown})"
-    if scene.text("sys/module/module/parameters/sig_enforce") == "Y":
+    if host.facts.lockdown in {"integrity", "confidentiality"}:
+        return f"the kernel is locked down ({host.facts.lockdown})"
+    if host.text("sys/module/module/parameters/sig_enforce") == "Y":
         return "module.sig_enforce is on"
     return None
 
 
-def _without_link(scene: Scene, manifest: Manifest) -> list[str]:
-    devices = in_root(scene.root, "dev")
+def _without_link(host: Observation, manifest: Manifest) -> list[str]:
+    devices = in_root(host.root, "dev")
     found = []
     for path in sorted({p for pattern in devices_of(manifest) for p in devices.glob(pattern)}):
         numbers = path.stat().st_rdev
@@ -321,9 +321,9 @@ _COMPLAINTS = (
 )
 
 
-def kernel_log(scene: Scene) -> Iterator[Finding]:
+def kernel_log(host: Observation) -> Iterator[Finding]:
     """The kernel has not complained about drivers since it started."""
-    if scene.log is None:
+    if host.log is None:
         yield Finding(
             "unknown",
             "the kernel's log can't be read",
@@ -332,10 +332,10 @@ def kernel_log(scene: Scene) -> Iterator[Finding]:
         )
         return
     ours = {
-        name for _driver, _entry, manifest in scene.installed() for name in firmware_names(manifest)
+        name for _driver, _entry, manifest in host.installed() for name in firmware_names(manifest)
     }
     for complaint in _COMPLAINTS:
-        lines = [line for line in scene.log if _applies(complaint, line, ours)]
+        lines = [line for line in host.log if _applies(complaint, line, ours)]
         if lines:
             times = f" ({len(lines)} times)" if len(lines) > 1 else ""
             yield Finding("warn", f"{lines[-1]}{times}", complaint.cause, complaint.cure)

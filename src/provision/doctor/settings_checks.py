@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from provision.distros import all_distros
-from provision.doctor.scene import Finding, Scene
+from provision.doctor.observation import Finding, Observation
 from provision.errors import ConfigError, redact
 from provision.files import glob_in_root, in_root
 from provision.registry.keys import load_keys
@@ -29,9 +29,9 @@ _CONTAINERS_CONF = (
 )
 
 
-def drivers(scene: Scene) -> Iterator[Finding]:
+def drivers(host: Observation) -> Iterator[Finding]:
     """provision.toml names a driver, or one is installed."""
-    if not scene.drivers:
+    if not host.drivers:
         yield Finding(
             "unknown",
             "nothing is configured",
@@ -41,10 +41,10 @@ def drivers(scene: Scene) -> Iterator[Finding]:
         )
 
 
-def catalogue(scene: Scene) -> Iterator[Finding]:
+def catalogue(host: Observation) -> Iterator[Finding]:
     """The driver folders and flavours that provision.toml names exist."""
-    for folder in scene.config.catalogue:
-        if not in_root(scene.root, folder).is_dir():
+    for folder in host.config.catalogue:
+        if not in_root(host.root, folder).is_dir():
             yield Finding(
                 "warn",
                 f"catalogue names {folder}, and there is no such folder",
@@ -52,8 +52,8 @@ def catalogue(scene: Scene) -> Iterator[Finding]:
                 "make the folder, or remove it from catalogue in /etc/provision/provision.toml",
             )
 
-    for driver in scene.drivers:
-        configured = scene.config.drivers.get(driver.name)
+    for driver in host.drivers:
+        configured = host.config.drivers.get(driver.name)
         if configured is None or configured.flavour is None or driver.recipe is None:
             continue
         if configured.flavour not in driver.recipe.flavours:
@@ -68,10 +68,10 @@ def catalogue(scene: Scene) -> Iterator[Finding]:
             )
 
 
-def distros(scene: Scene) -> Iterator[Finding]:
+def distros(host: Observation) -> Iterator[Finding]:
     """The distros that provision.toml names are known."""
     known = sorted(distro.id for distro in all_distros())
-    for name in scene.config.distros:
+    for name in host.config.distros:
         if name not in known:
             yield Finding(
                 "warn",
@@ -81,39 +81,39 @@ def distros(scene: Scene) -> Iterator[Finding]:
             )
 
 
-def network(scene: Scene) -> Iterator[Finding]:
+def network(host: Observation) -> Iterator[Finding]:
     """Units reach the network by the same proxy as a shell."""
-    proxy = scene.config.network.proxy
+    proxy = host.config.network.proxy
     if proxy is not None:
         yield Finding("ok", f"{redact(proxy)} is the proxy, by [network] in provision.toml")
         return
-    named = next((name for name in _PROXIES if scene.environment.get(name)), None)
-    if named is None or not scene.drivers:
+    named = next((name for name in _PROXIES if host.environment.get(name)), None)
+    if named is None or not host.drivers:
         return
-    value = scene.environment[named]
-    if any(value in (scene.text(str(name)) or "") for name in _unit_settings(scene)):
+    value = host.environment[named]
+    if any(value in (host.text(str(name)) or "") for name in _unit_settings(host)):
         yield Finding("ok", f"{redact(value)} is the proxy, by {named} and systemd's settings")
         return
     yield Finding(
         "warn",
         f"the proxy {redact(value)} comes from {named} of this environment only",
         "units do not have the variables of a shell: nothing is built for the next kernel",
-        f'write [network] proxy = "{redact(value)}" into /etc/provision/provision.toml',
+        f"write the value of {named} into /etc/provision/provision.toml: [network] proxy",
     )
 
 
-def _unit_settings(scene: Scene) -> Iterator[PurePosixPath]:
+def _unit_settings(host: Observation) -> Iterator[PurePosixPath]:
     """Yield the files in which admins give variables to all units, or to ours."""
     for folder in ("etc/systemd", "usr/lib/systemd"):
         for pattern in ("system.conf", "system.conf.d/*", "system/provision-*.service.d/*"):
-            yield from glob_in_root(scene.root, f"{folder}/{pattern}")
+            yield from glob_in_root(host.root, f"{folder}/{pattern}")
 
 
-def registry(scene: Scene) -> Iterator[Finding]:
+def registry(host: Observation) -> Iterator[Finding]:
     """This host can read registries, and trusts a key of what comes from there."""
-    yield from _trust(scene)
-    yield from _skopeo(scene)
-    for driver, entry, _manifest in scene.installed():
+    yield from _trust(host)
+    yield from _skopeo(host)
+    for driver, entry, _manifest in host.installed():
         if reference := unsigned_reference(entry):
             yield Finding(
                 "warn",
@@ -125,21 +125,21 @@ def registry(scene: Scene) -> Iterator[Finding]:
             )
 
 
-def _trust(scene: Scene) -> Iterator[Finding]:
-    if scene.config.policy.build == "always":
+def _trust(host: Observation) -> Iterator[Finding]:
+    if host.config.policy.build == "always":
         return
-    registry = scene.config.registry
+    registry = host.config.registry
     for folder in registry.folders:
-        yield from _trust_in(scene, f"file:{folder}")
+        yield from _trust_in(host, f"file:{folder}")
     if registry.address is not None:
-        yield from _trust_in(scene, registry.address)
+        yield from _trust_in(host, registry.address)
 
 
-def _skopeo(scene: Scene) -> Iterator[Finding]:
-    address = scene.config.registry.address
-    if address is None or scene.config.policy.build == "always":
+def _skopeo(host: Observation) -> Iterator[Finding]:
+    address = host.config.registry.address
+    if address is None or host.config.policy.build == "always":
         return
-    if not any(in_root(scene.root, f"{folder}/skopeo").is_file() for folder in _PROGRAMS):
+    if not any(in_root(host.root, f"{folder}/skopeo").is_file() for folder in _PROGRAMS):
         yield Finding(
             "fail",
             "skopeo is not installed",
@@ -148,9 +148,9 @@ def _skopeo(scene: Scene) -> Iterator[Finding]:
         )
 
 
-def _trust_in(scene: Scene, address: str) -> Iterator[Finding]:
-    trust = scene.config.trust
-    rules = {name: trust.rule(f"{address}/{name}", name) for name in scene.config.drivers}
+def _trust_in(host: Observation, address: str) -> Iterator[Finding]:
+    trust = host.config.trust
+    rules = {name: trust.rule(f"{address}/{name}", name) for name in host.config.drivers}
     for name, rule in rules.items() or [("", trust.rule(address, ""))]:
         about = name or None
         if rule.insecure:
@@ -173,12 +173,12 @@ def _trust_in(scene: Scene, address: str) -> Iterator[Finding]:
                 about,
             )
         else:
-            yield from _keys(scene, rule.keys, about)
+            yield from _keys(host, rule.keys, about)
 
 
-def _keys(scene: Scene, keys: str, about: str | None) -> Iterator[Finding]:
+def _keys(host: Observation, keys: str, about: str | None) -> Iterator[Finding]:
     try:
-        load_keys(in_root(scene.root, keys))
+        load_keys(in_root(host.root, keys))
     except ConfigError as error:
         yield Finding(
             "fail",
@@ -189,9 +189,9 @@ def _keys(scene: Scene, keys: str, about: str | None) -> Iterator[Finding]:
         )
 
 
-def policy(scene: Scene) -> Iterator[Finding]:
+def policy(host: Observation) -> Iterator[Finding]:
     """Artifacts are prepared before the boot of a new kernel."""
-    if scene.drivers and not scene.config.policy.prebuild:
+    if host.drivers and not host.config.policy.prebuild:
         yield Finding(
             "warn",
             "[policy] prebuild is false",
@@ -200,9 +200,9 @@ def policy(scene: Scene) -> Iterator[Finding]:
         )
 
 
-def runtime(scene: Scene) -> Iterator[Finding]:
+def runtime(host: Observation) -> Iterator[Finding]:
     """The oci-decorator runtime that engines know is the installed one, and it exists."""
-    known = dict(_podman(scene.root))
+    known = dict(_podman(host.root))
     if known:
         name, programs = next(reversed(known.items()))
         if _DROP_IN in known and programs != known[_DROP_IN]:
@@ -212,9 +212,9 @@ def runtime(scene: Scene) -> Iterator[Finding]:
                 "drop-ins are read in the order of their names, and the last one applies",
                 f"remove oci-decorator from /{name}",
             )
-        yield from _missing(scene.root, name, programs)
-    if programs := _docker(scene.root):
-        yield from _missing(scene.root, _DAEMON_JSON, programs)
+        yield from _missing(host.root, name, programs)
+    if programs := _docker(host.root):
+        yield from _missing(host.root, _DAEMON_JSON, programs)
 
 
 def _missing(root: Path, name: str, programs: tuple[str, ...]) -> Iterator[Finding]:

@@ -328,6 +328,8 @@ _ROWS: list[Row] = [
     ("broken state", "status --check", 1, _state("pending"), set()),
     ("broken state", "apply", 0, _applied("ready", "prepare", "activate"), {"state", "status"}),
     ("state of a newer provision", "status --check", 1, _state("failed"), set()),
+    ("state of a newer provision", "plan", 1, {"blocked": [{"driver": DRIVER}]}, set()),
+    ("state of a newer provision", "doctor", 1, {"states": {"fail": 1}}, set()),
     ("state of a newer provision", "apply", 1, _applied("failed") | _error(1), {"status"}),
     ("state of a newer provision", "rollback demo", 1, _error(1), set()),
     # At boot, nothing is made, and nobody is asked.
@@ -439,7 +441,7 @@ _ROWS: list[Row] = [
     # What the host and the catalogue are.
     (
         "device",
-        "facts --catalogue {folder}/root/srv/drivers",
+        "facts",
         0,
         {"distro": {"id": "debian", "version": "12"}, "pci": [{"catalogue": [DRIVER]}]},
         set(),
@@ -448,7 +450,7 @@ _ROWS: list[Row] = [
     (
         "broken recipe",
         "drivers",
-        0,
+        2,
         {"problems": [{"file": "{root}/srv/drivers/broken/driver.toml"}]},
         set(),
     ),

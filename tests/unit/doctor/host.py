@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from provision.doctor import Result, diagnose, observe
+from provision.doctor import Finding, diagnose, observe
 from provision.manifest import DeviceNode, DriverFile, HostNeeds, Manifest
 from provision.shipped import templates_dir
 from provision.store.activate import apply, plan
@@ -104,7 +104,7 @@ class DoctorHost:
         """Install a newer kernel."""
         self.file(f"lib/modules/{NEXT_KERNEL}/modules.dep", "")
 
-    def results(self, check: str) -> list[Result]:
+    def results(self, check: str) -> list[Finding]:
         """What one check says."""
         scene = replace(observe(self.root), environment=self.environment)
         return [result for result in diagnose(scene) if result.check == check]

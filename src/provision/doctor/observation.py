@@ -1,10 +1,10 @@
-"""The scene: everything that checks examine, observed once; and the findings of checks."""
+"""What checks examine, observed once; and the findings of checks."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -31,12 +31,14 @@ class Finding:
     """A problem, a possible problem, or something that could not be examined.
 
     Attributes:
+        check: The name of its check.
         state: ``fail``: a driver does not work, or won't after the next boot; ``warn``: it may not;
             ``unknown``: the check can't read what it needs; ``ok``: nothing is wrong, and this is
             why.
         driver: None: it concerns the host.
     """
 
+    check: str = field(default="", kw_only=True)
     state: State
     seen: str
     cause: str | None = None
@@ -62,7 +64,7 @@ class Driver:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class Observation:
     """A host, as checks see it.
 
     Attributes:
@@ -93,7 +95,7 @@ class Scene:
             return None
 
 
-def observe(root: Path = Path("/")) -> Scene:
+def observe(root: Path = Path("/")) -> Observation:
     """Observe a host.
 
     Raises:
@@ -108,7 +110,7 @@ def observe(root: Path = Path("/")) -> Scene:
     names = sorted(stored | set(config.drivers))
     with KernelLog(root, whole=True) as log:
         messages = tuple(log.lines()) if log.is_readable else None
-    return Scene(
+    return Observation(
         root=root,
         facts=read_facts(root),
         kernels=kernels,
