@@ -30,20 +30,13 @@ from provision.cli.output import (
 from provision.errors import ExitCode, ProvisionError, UsageError, redact
 from provision.files import write_atomic
 from provision.fleet.fleet_file import Fleet, cell_id, fleet_cells, load_fleet, read_cell
-from provision.fleet.matrix.cell_builds import refuse_trouble, resolve_cell
-from provision.fleet.matrix.cells import Cell, Planned, Selection
-from provision.fleet.matrix.grid import (
-    LOOKS,
-    MatrixReport,
-    render_page,
-    report_of_cells,
-    report_of_results,
-)
+from provision.fleet.matrix.cell_builds import Retry, RunOptions, refuse_trouble, resolve_cell
+from provision.fleet.matrix.cells import Cell, Planned, Selection, plan_cells
+from provision.fleet.matrix.grid import LOOKS, MatrixReport, report_of_cells, report_of_results
 from provision.fleet.matrix.offers import ensure_base_images, find_offers
+from provision.fleet.matrix.page import render_page
 from provision.fleet.matrix.results import Result, Results, matrix_folder
-from provision.fleet.matrix.runner import MatrixRun
-from provision.fleet.matrix.selecting import plan_cells
-from provision.fleet.matrix.work import Outcome, Retry, RunOptions
+from provision.fleet.matrix.runner import MatrixRun, Outcome
 from provision.fleet.prebuild import (
     FleetRegistry,
     PrebuildReport,

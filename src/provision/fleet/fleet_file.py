@@ -19,10 +19,9 @@ from provision.distros import find_distro
 from provision.documents import Frozen, how_to_correct, load_toml
 from provision.engine.docker_api import Engine
 from provision.errors import ConfigError, Mistake, ProvisionError, UsageError
-from provision.fleet.matrix.cells import Cell, Column, Planned, Row, Selection
+from provision.fleet.matrix.cells import Cell, Column, Planned, Row, Selection, plan_cells
 from provision.fleet.matrix.offers import find_offers
 from provision.fleet.matrix.results import DistroName
-from provision.fleet.matrix.selecting import plan_cells
 from provision.pin import AbsolutePath, KernelRelease, Name, Version
 from provision.progress import Progress, silent
 

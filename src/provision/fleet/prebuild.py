@@ -19,7 +19,7 @@ from provision.errors import ProvisionError
 from provision.fleet.fleet_file import cell_id
 from provision.fleet.matrix.cells import Cell, Planned
 from provision.fleet.matrix.results import Result, Results
-from provision.fleet.matrix.work import Outcome
+from provision.fleet.matrix.runner import Outcome
 from provision.pin import Pin
 from provision.progress import Note, Progress
 from provision.registry.keys import Signer

@@ -21,9 +21,8 @@ from provision.build.resolve import render_context, resolve_pin
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Engine, Image
 from provision.errors import NotFoundError
-from provision.fleet.matrix.cells import Selection
+from provision.fleet.matrix.cells import Selection, plan_cells
 from provision.fleet.matrix.offers import find_offers
-from provision.fleet.matrix.selecting import plan_cells
 from provision.pin import BasePin
 from provision.store.availability import list_kernels
 from unit.build.debian_host import (

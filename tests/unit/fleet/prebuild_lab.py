@@ -13,11 +13,11 @@ from provision.catalogue import Catalogue
 from provision.config import Config
 from provision.engine.docker_api import Message
 from provision.fleet.matrix import cell_builds
+from provision.fleet.matrix.cell_builds import RunOptions
 from provision.fleet.matrix.cells import Planned
 from provision.fleet.matrix.results import Results
 from provision.fleet.matrix.runner import MatrixRun
-from provision.fleet.matrix.work import Outcome as RunOutcome
-from provision.fleet.matrix.work import RunOptions
+from provision.fleet.matrix.runner import Outcome as RunOutcome
 from provision.fleet.prebuild import FleetRegistry
 from provision.registry.registries import tag_of
 from unit.engine.fake_engine import FakeEngine

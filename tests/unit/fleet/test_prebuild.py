@@ -13,7 +13,7 @@ from provision.errors import ProvisionError
 from provision.fetch import UnreachableError
 from provision.fleet.matrix.cells import Planned
 from provision.fleet.matrix.results import result_of
-from provision.fleet.matrix.work import Outcome as RunOutcome
+from provision.fleet.matrix.runner import Outcome as RunOutcome
 from provision.fleet.prebuild import PrebuildReport, split_present
 from provision.pin import Pin
 from provision.progress import silent

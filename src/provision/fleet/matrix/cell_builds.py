@@ -6,11 +6,12 @@ says nothing about the cell, such as a full disk, is raised.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from provision.build.diagnosis import BuildError, kind_of
 from provision.build.image import (
@@ -31,8 +32,9 @@ from provision.errors import ExitCode, InUseError, ProvisionError, redact
 from provision.fetch import UnreachableError
 from provision.fleet.matrix.cells import Cell, Column, Planned
 from provision.fleet.matrix.results import FirstError, Result, Results, result_of
-from provision.fleet.matrix.work import RunOptions, SharedLayers
+from provision.fleet.matrix.shared_layers import SharedLayers
 from provision.host.kernels import find_kernels
+from provision.pin import Pin
 from provision.progress import Progress
 
 # Stands in place of a kernel: the layers that all kernels of a distro begin with.
@@ -46,6 +48,45 @@ _LINES_BEFORE, _LINES_AFTER, _LAST_LINES = 5, 25, 40
 def shared_by(column: Column) -> tuple[Column, Column]:
     """Return the columns whose cells share layers with a cell: its kernel's and its distro's."""
     return column, Column(column.distro, TOOLS)
+
+
+Retry = Literal["failed", "all"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of a run."""
+
+    jobs: int = 1
+    # Whether cells whose Pin has not changed are built again: those that failed, or all.
+    retry: Retry | None = None
+    keep_images: bool = False
+    # Whether to go on after an error of the machine, such as a full disk.
+    keep_going: bool = False
+    # Network of the containers that download; None: what provision.toml says.
+    network: str | None = None
+    # Whether cells are built for kernels that a recipe does not name.
+    force: bool = False
+    # Takes the images of cells; None: only their results are kept.
+    publisher: Publisher | None = None
+
+    @property
+    def compilers(self) -> int | None:
+        """Number of compilers of each build; None: that of a single build."""
+        processors = len(os.sched_getaffinity(0))
+        return max(1, processors // self.jobs) if self.jobs > 1 else None
+
+
+class Publisher(Protocol):
+    """Takes the images of built cells, such as a registry."""
+
+    def has(self, cell: Cell) -> bool:
+        """Return whether the publisher has the image of a cell."""
+
+    def publish(
+        self, cell: Cell, engine: Engine, built: Built, pin: Pin, progress: Progress
+    ) -> None:
+        """Publish the image of a built cell."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,32 @@
-"""The cells of a compatibility matrix, what selects them, and what is offered for them.
+"""The cells of a compatibility matrix, and their choice from what archives and vendors offer. Pure.
 
-``matrix.selecting`` chooses cells, ``matrix.offers`` gathers the offers, and ``matrix.results``
-holds the result of each cell.
+``matrix.offers`` gathers the offers, and ``matrix.results`` holds the result of each cell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import groupby, islice
 
-from provision.catalogue import Recipe
+from pydantic import TypeAdapter, ValidationError
+
+from provision.catalogue import Recipe, version_matches
 from provision.catalogue.upstream import DEFAULT_VERSION
+from provision.distros.debian import version_key
+from provision.errors import NotFoundError, UsageError
+from provision.host.kernels import kernel_series
+from provision.pin import KernelRelease
 
 DEFAULT = "default"
+_LATEST = re.compile(r"latest(?:-([1-9][0-9]{0,3}))?")
+_ALL = "all"
+_GLOB = re.compile(r"[*?\[]")
+_SHOWN = 8
+_RELEASE: TypeAdapter[str] = TypeAdapter(KernelRelease)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -102,3 +116,241 @@ class Offers:
     offers: tuple[Offer, ...]
     # By distro, the newest first; None where they can't be listed and have to be named.
     kernels: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
+
+
+def plan_cells(selection: Selection, offers: Offers) -> list[Planned]:
+    """Return the cells of a selection: every row in every column.
+
+    The cells of a kernel follow each other, because their builds begin with the same layers.
+    """
+    columns = choose_kernels(selection.kernels, offers.kernels)
+    rows = choose_rows(selection, offers.offers, columns)
+    by_place = {(o.driver, o.flavour, o.distro): o for o in offers.offers}
+    return [
+        _planned(Cell(row, column), by_place, force=selection.force)
+        for column in columns
+        for row in rows
+    ]
+
+
+def _planned(cell: Cell, offers: Mapping[tuple[str, str, str], Offer], *, force: bool) -> Planned:
+    row, column = cell.row, cell.column
+    offer = offers[row.driver, row.flavour, column.distro]
+    if row.version not in offer.versions:
+        has = ", ".join(offer.versions[:_SHOWN]) or "no version"
+        lacks = f"{column.distro} has no {row.driver} {row.version}: it has {has}"
+        refusal = offer.refusal or lacks
+        return Planned(cell, refusal.rstrip("."))
+    recipe = offer.recipe
+    if recipe is None or force:
+        return Planned(cell)
+    if recipe.builds_on(version=row.version, kernel_release=column.kernel):
+        return Planned(cell)
+    return Planned(
+        cell,
+        f"{row.driver} {row.version} is known to build on {_ranges(recipe, row.version)}, and"
+        f" {column.kernel} is not among them",
+        "Build it with --force, or select a version that supports this kernel"
+        f" ('provision drivers kernels {row.driver}' lists them).",
+    )
+
+
+def _ranges(recipe: Recipe, version: str) -> str:
+    fitting = [row for row in recipe.kernels if version_matches(version, row.versions)]
+    if not fitting:
+        return "no kernel"
+    return "kernels " + " or ".join(row.kernels for row in fitting)
+
+
+def choose_kernels(
+    names: Sequence[str], listed: Mapping[str, tuple[str, ...] | None]
+) -> list[Column]:
+    """Return the selected kernels by distro, the newest first.
+
+    Args:
+        names: As ``Selection.kernels``.
+        listed: As ``Offers.kernels``.
+    """
+    chosen: dict[str, list[str]] = {distro: [] for distro in listed}
+    problems = []
+    for name in names:
+        found = {distro: _matching(name, known or ()) for distro, known in listed.items()}
+        unlisted = [distro for distro, known in listed.items() if known is None]
+        if not any(found.values()):
+            # A kernel that no index lists may still be in a tree, or at a snapshot of the archive.
+            sole = unlisted or list(listed)
+            if len(sole) != 1 or not _is_release(name):
+                problems.append(name)
+                continue
+            found[sole[0]] = [name]
+        for distro, releases in found.items():
+            chosen[distro] += releases
+    if problems:
+        raise _no_kernel(problems, listed)
+    return [
+        Column(distro, release)
+        for distro, releases in chosen.items()
+        for release in _in_order(dict.fromkeys(releases), listed[distro] or ())
+    ]
+
+
+def _is_release(name: str) -> bool:
+    try:
+        return bool(_RELEASE.validate_python(name))
+    except ValidationError:
+        return False
+
+
+def _matching(name: str, known: Sequence[str]) -> list[str]:
+    if name == _ALL:
+        return list(known)
+    if count := latest_count(name):
+        return _newest_of_each_series(known, count)
+    return [release for release in known if fnmatchcase(release, name)]
+
+
+def _newest_of_each_series(known: Sequence[str], count: int) -> list[str]:
+    """Return the first kernels of each series: no host leaves its series for backports unasked."""
+    taken: Counter[str] = Counter()
+    found = []
+    for release in known:
+        series = kernel_series(release)
+        if taken[series] < count:
+            taken[series] += 1
+            found.append(release)
+    return found
+
+
+def _in_order(releases: Iterable[str], known: Sequence[str]) -> list[str]:
+    ranks = {release: rank for rank, release in enumerate(known)}
+    return sorted(releases, key=lambda release: ranks.get(release, len(ranks)))
+
+
+def _no_kernel(problems: Sequence[str], listed: Mapping[str, tuple[str, ...] | None]) -> UsageError:
+    lines = []
+    for distro, known in listed.items():
+        text = "its kernels can't be listed" if known is None else ", ".join(known[:_SHOWN])
+        more = ", …" if known and len(known) > _SHOWN else ""
+        lines.append(f"{distro}: {text or 'it has none'}{more}")
+    return UsageError(
+        f"No chosen distro has these kernels: {', '.join(problems)}.",
+        resolution="Name kernels that 'provision drivers kernels DRIVER --distro ID:VERSION' lists,"
+        " patterns ('6.1.0-*'), latest-N or all. A kernel that is not listed needs a single distro:"
+        " --distros ID:VERSION --kernels RELEASE",
+        details="\n".join(lines),
+    )
+
+
+def choose_rows(
+    selection: Selection, offers: Sequence[Offer], columns: Sequence[Column] = ()
+) -> list[Row]:
+    """Return the selected drivers, flavours and versions, in this order.
+
+    A driver that has none of the flavours is included with its default one.
+
+    Args:
+        columns: The kernels: ``latest`` stands for what a host with each of them would install.
+    """
+    rows: list[Row] = []
+    used_flavours: set[str] = set()
+    used_versions: set[str] = set()
+    for driver, group in groupby(offers, key=lambda offer: offer.driver):
+        own = list(group)
+        for flavour in _flavours(own, selection.flavours):
+            used_flavours.add(flavour)
+            mine = [offer for offer in own if offer.flavour == flavour]
+            versions = set(_versions(selection.versions, mine, columns, used_versions))
+            newest = sorted(versions, key=version_key, reverse=True)
+            rows += [Row(driver, version, flavour) for version in newest]
+    _check_used("flavours", selection.flavours, used_flavours, offers)
+    _check_used("versions", selection.versions, used_versions, offers)
+    if not rows:
+        raise NotFoundError(
+            "No driver is offered for any of the distros.",
+            resolution="'provision drivers' lists the drivers and where their sources come from;"
+            " 'provision drivers --distros' lists the distros.",
+            details="\n".join(dict.fromkeys(o.refusal for o in offers if o.refusal)),
+        )
+    return rows
+
+
+def _flavours(offers: Sequence[Offer], selected: Sequence[str]) -> list[str]:
+    known = list(dict.fromkeys(offer.flavour for offer in offers))
+    default = {offer.flavour for offer in offers if offer.is_default}
+    if _ALL in selected:
+        return known
+    named = {*selected, *(default if DEFAULT in selected else ())}
+    return [name for name in known if name in named] or [n for n in known if n in default]
+
+
+def _versions(
+    names: Sequence[str], offers: Sequence[Offer], columns: Sequence[Column], used: set[str]
+) -> Iterator[str]:
+    """Yield the chosen versions of a driver and flavour; add names that matched to ``used``."""
+    for name in names:
+        for offer in offers:
+            if name == _ALL:
+                found = list(offer.versions)
+            elif name in offer.kinds:
+                found = list(offer.kinds[name])
+            elif count := newest_count(name):
+                found = _latest(offer, count, columns)
+            else:
+                # A branch stands for its versions: 535 for 535.261.03.
+                exact = [v for v in offer.versions if v == name]
+                found = exact or [v for v in offer.versions if v.startswith(f"{name}.")]
+            if found:
+                used.add(name)
+            yield from found
+
+
+def _latest(offer: Offer, count: int, columns: Iterable[Column]) -> list[str]:
+    """Return the versions that a host takes first for any of the kernels, ``count`` for each."""
+    recipe = offer.recipe
+    found: dict[str, None] = {}
+    if recipe is not None:
+        for column in columns:
+            if column.distro == offer.distro:
+                fitting = (
+                    version
+                    for version in offer.versions
+                    if recipe.builds_on(version=version, kernel_release=column.kernel)
+                )
+                found.update(dict.fromkeys(islice(fitting, count)))
+    return list(found) or list(offer.versions[:count])
+
+
+def _check_used(what: str, names: Sequence[str], used: set[str], offers: Sequence[Offer]) -> None:
+    words = {_ALL, DEFAULT}
+    unused = [n for n in names if n not in used | words and not newest_count(n)]
+    if not unused:
+        return
+    known = [
+        f"{o.driver} ({o.flavour}), {o.distro}: "
+        + (", ".join(o.versions[:_SHOWN]) or o.refusal or "no version")
+        for o in offers
+    ]
+    raise UsageError(
+        f"No chosen driver has these {what}: {', '.join(unused)}.",
+        resolution=f"Name {what} that are offered (they are listed above), or use --{what} all.",
+        details="\n".join(known),
+    )
+
+
+def newest_count(name: str) -> int | None:
+    """Return how many of the newest versions a name stands for; None for any other name.
+
+    The default stands for one, of a driver whose branches have no kinds.
+    """
+    return 1 if name == DEFAULT_VERSION else latest_count(name)
+
+
+def latest_count(name: str) -> int | None:
+    """Return the number in a name such as ``latest-3``; None for any other name."""
+    latest = _LATEST.fullmatch(name)
+    return int(latest[1] or 1) if latest else None
+
+
+def has_pattern(name: str) -> bool:
+    """Return whether a name is a pattern or keyword, so that the kernels have to be listed."""
+    return name == _ALL or bool(_LATEST.fullmatch(name)) or bool(_GLOB.search(name))

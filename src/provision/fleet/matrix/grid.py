@@ -1,23 +1,19 @@
-"""The report of a compatibility matrix: a grid of drivers and kernels, and its HTML page."""
+"""The report of a compatibility matrix: a grid of drivers and kernels."""
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from provision.catalogue.upstream import CHANNELS
 from provision.distros import find_distro
 from provision.distros.debian import version_key
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.fleet.html_page import PageFiles, render_html, shown_time
-from provision.fleet.matrix.cells import Cell, Column, Row, Selection
+from provision.fleet.matrix.cells import Cell, Column, Row, Selection, choose_kernels, choose_rows
 from provision.fleet.matrix.offers import offers_of_results
 from provision.fleet.matrix.results import Result, Results
-from provision.fleet.matrix.selecting import choose_kernels, choose_rows
 
 NOT_BUILT = "not-built"
 # A symbol and words beside the colour, for print and for readers who see no colours.
@@ -141,80 +137,3 @@ def _release(name: str) -> str:
 
 def _named(drivers: Collection[str]) -> str:
     return "any driver" if "all" in drivers else ", ".join(drivers)
-
-
-_FILES = PageFiles(
-    "matrix/page.html.j2",
-    styles=("matrix/page.css",),
-    scripts=("page/shared.js", "matrix/page.js"),
-)
-_REASONS = {
-    "compile": "does not compile",
-    "build": "a step of the build failed",
-    "missing": "something is missing",
-    "failed": "failed",
-}
-
-
-def render_page(report: MatrixReport, templates: Path, *, time: float) -> str:
-    """Return the page of a report.
-
-    Args:
-        time: Unix time of the page.
-    """
-    values = {
-        "counts": [(state, *LOOKS[state], count) for state, count in report.counts.items()],
-        "distros": _distros(report),
-        "columns": report.columns,
-        "drivers": list(dict.fromkeys(row.driver for row in report.rows)),
-        "rows": [_row(report, row) for row in report.rows],
-        "details": [
-            _detail(result)
-            for column in report.columns
-            for row in report.rows
-            if (result := report.result(row, column))
-        ],
-    }
-    return render_html(templates, _FILES, time=time, values=values)
-
-
-def _distros(report: MatrixReport) -> list[tuple[str, int]]:
-    """Return each distro with its number of kernels, in the order of the columns."""
-    counts: dict[str, int] = {}
-    for column in report.columns:
-        counts[column.distro] = counts.get(column.distro, 0) + 1
-    return list(counts.items())
-
-
-def _row(report: MatrixReport, row: Row) -> dict[str, Any]:
-    return {"row": row, "cells": [_cell(report, row, column) for column in report.columns]}
-
-
-def _cell(report: MatrixReport, row: Row, column: Column) -> dict[str, Any]:
-    state = report.state(row, column)
-    symbol, words = LOOKS[state]
-    result = report.result(row, column)
-    return {
-        "id": _identity(Cell(row, column)) if result else None,
-        "state": state,
-        "symbol": symbol,
-        "words": words,
-        "column": column,
-        "hint": result.cause if result and result.state != "built" else "",
-    }
-
-
-def _detail(result: Result) -> dict[str, Any]:
-    symbol, words = LOOKS[result.state]
-    return {
-        "id": _identity(result.cell),
-        "symbol": symbol,
-        "words": words,
-        "why": _REASONS.get(result.reason or "", ""),
-        "made": shown_time(result.finished),
-        "result": result,
-    }
-
-
-def _identity(cell: Cell) -> str:
-    return f"cell-{hashlib.sha256(str(cell).encode()).hexdigest()[:16]}"

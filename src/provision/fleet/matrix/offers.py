@@ -17,9 +17,16 @@ from provision.distros import distro_named, source_names, uses_archive
 from provision.distros.debian import ArchiveIndex
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError
-from provision.fleet.matrix.cells import Offer, Offers, Planned, Selection
+from provision.fleet.matrix.cells import (
+    Offer,
+    Offers,
+    Planned,
+    Selection,
+    has_pattern,
+    latest_count,
+    newest_count,
+)
 from provision.fleet.matrix.results import Result
-from provision.fleet.matrix.selecting import has_pattern, latest_count, newest_count
 from provision.host.kernels import kernel_order
 from provision.pin import DistroPin
 from provision.progress import Note, Progress, silent

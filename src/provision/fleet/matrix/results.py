@@ -185,7 +185,19 @@ class Results:
         Raises:
             ProvisionError: A newer provision wrote it.
         """
-        return self._load(self.path(cell))
+        path = self.path(cell)
+        try:
+            return load_json(path, Result)
+        except NotFoundError:
+            return None
+        except ConfigError as error:
+            if _is_newer(error):
+                raise ProvisionError(
+                    f"'{path}' can't be replaced: {_NEWER}.",
+                    resolution="Install that version of provision again, or keep the results of"
+                    " this one elsewhere: --state DIR.",
+                ) from error
+            return None
 
     def write(self, result: Result) -> None:
         """Write the result of a cell; the caller holds its lock."""
@@ -244,20 +256,6 @@ class Results:
             if not dry_run:
                 path.unlink(missing_ok=True)
         return gone
-
-    def _load(self, path: Path) -> Result | None:
-        try:
-            return load_json(path, Result)
-        except NotFoundError:
-            return None
-        except ConfigError as error:
-            if _is_newer(error):
-                raise ProvisionError(
-                    f"'{path}' can't be replaced: {_NEWER}.",
-                    resolution="Install that version of provision again, or keep the results of"
-                    " this one elsewhere: --state DIR.",
-                ) from error
-            return None
 
 
 def lock_path(folder: Path, kind: str, name: str) -> Path:

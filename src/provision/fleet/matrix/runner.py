@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Engine
-from provision.errors import ProvisionError
-from provision.fleet.matrix.cell_builds import TOOLS, CellBuilder, disk_error, shared_by
+from provision.errors import InUseError, ProvisionError
+from provision.files import LONGEST_WAIT_S
+from provision.fleet.matrix.cell_builds import (
+    TOOLS,
+    CellBuilder,
+    RunOptions,
+    disk_error,
+    shared_by,
+)
 from provision.fleet.matrix.cells import Cell, Column, Planned
 from provision.fleet.matrix.results import BusyError, Result, Results
-from provision.fleet.matrix.work import CellQueue, Crew, Outcome, RunOptions, SharedLayers
+from provision.fleet.matrix.shared_layers import SharedLayers
 from provision.progress import Event, Note, Output, Progress, Step, Tally, Transfer, silent
 
-# How often the run checks whether all threads have ended or Ctrl-C was pressed; and how long builds
-# may take to stop before the process ends without waiting for them.
-_POLL_S = 0.1
+# How long builds may take to stop before the process ends without waiting for them.
 _GRACE_S = 10.0
 _LOOK_AGAIN_S = 0.5
 
@@ -32,11 +38,24 @@ class _StoppedError(BaseException):
     """Unwinds a build whose run is to stop."""
 
 
+@dataclass(slots=True)
+class Outcome:
+    """The outcome of a run."""
+
+    # Cells that were built in this run, with or without success.
+    built: list[Cell] = field(default_factory=list)
+    unchanged: list[Cell] = field(default_factory=list)
+    troubles: list[tuple[Cell, ProvisionError]] = field(default_factory=list)
+    # Cells that the run did not reach.
+    left: list[Cell] = field(default_factory=list)
+
+
 class MatrixRun:
     """A run over cells.
 
     Args:
         open_engine: Connects to the engine; each thread has a connection of its own.
+        progress: Called by one thread at a time.
     """
 
     def __init__(
@@ -55,9 +74,15 @@ class MatrixRun:
         self._lock = threading.Lock()
         self._clearing = threading.Lock()
         self._stop = threading.Event()
-        self._crew = Crew()
+        self._finished = threading.Event()
+        self._active = 0
+        self._defect: Exception | None = None
         self._is_over = False
-        self._queue = CellQueue(())
+        self._queue: deque[Planned] = deque()
+        # Cells that another matrix is building come last, so that two runs don't wait for each
+        # other.
+        self._postponed: deque[Planned] = deque()
+        self._postponed_since: dict[Cell, float] = {}
         self._running: dict[Cell, None] = {}
         self._counts: Counter[str] = Counter()
         self._total = 0
@@ -73,8 +98,9 @@ class MatrixRun:
             KeyboardInterrupt: Ctrl-C; results so far are kept, and all builds are stopped.
         """
         for one in planned:
+            # A result of a newer provision ends the run before anything is built.
             self._results.read(one.cell)
-        self._queue = CellQueue(planned)
+        self._queue.extend(planned)
         self._total = len(planned)
         for one in planned:
             self._columns.update(shared_by(one.cell.column))
@@ -82,64 +108,94 @@ class MatrixRun:
             # Leftovers of a run that was killed.
             if self._layers.noted(column):
                 self._layers.postpone(column)
-        for _ in range(max(1, min(self._options.jobs, len(planned)))):
-            self._crew.start(self._take_cells)
-        self._crew.complete()
+        self._active = max(1, min(self._options.jobs, len(planned)))
         try:
-            while not self._crew.wait(_POLL_S):
-                # The other jobs end after their cells.
-                self._is_over = self._is_over or self._crew.failure is not None
+            for _ in range(self._active):
+                # They end with the process if they do not end by themselves.
+                threading.Thread(target=self._work, daemon=True).start()
+            self._finished.wait()
         except BaseException:
             # The engine stops a build whose client disconnects, as it does when this process ends.
             self._stop.set()
-            self._crew.wait(_GRACE_S)
+            self._finished.wait(_GRACE_S)
             raise
-        if self._crew.failure is not None:
-            raise self._crew.failure
-        self._outcome.left = self._queue.left()
+        if self._defect is not None:
+            raise self._defect
+        self._outcome.left = [one.cell for one in (*self._queue, *self._postponed)]
         return self._outcome
 
-    def _take_cells(self) -> None:
-        """Take cells until the queue is empty."""
-        with ExitStack() as stack, suppress(_StoppedError):
-            engine = self._connecting(stack)
-            while (planned := self._next()) is not None:
-                try:
-                    try:
-                        with self._results.claimed(planned.cell):
-                            self._do(planned, engine)
-                    except BusyError:
-                        self._postpone(planned)
-                except ProvisionError as error:
-                    self._ended(planned.cell, "trouble", error)
-                except OSError as error:
-                    self._ended(planned.cell, "trouble", disk_error(planned.cell, error))
-                self._clear_columns()
+    def _work(self) -> None:
+        """Take cells until none is left, in a thread of its own."""
+        try:
+            with ExitStack() as stack, suppress(_StoppedError):
+                self._take_cells(self._connecting(stack))
+        except Exception as error:
+            # The run raises it where it is seen; the other threads end after their cells.
+            self._defect = self._defect or error
+            self._is_over = True
+        finally:
+            with self._lock:
+                self._active -= 1
+                if self._active == 0:
+                    self._finished.set()
+
+    def _take_cells(self, engine: Callable[[], Engine]) -> None:
+        while (planned := self._next()) is not None:
+            try:
+                with self._results.claimed(planned.cell):
+                    self._do(planned, engine)
+            except BusyError:
+                self._postpone(planned)
+            except ProvisionError as error:
+                self._ended(planned.cell, "trouble", error)
+            except OSError as error:
+                self._ended(planned.cell, "trouble", disk_error(planned.cell, error))
+            self._clear_layers(engine)
 
     def _next(self) -> Planned | None:
         with self._lock:
-            if self._is_over or self._stop.is_set() or (planned := self._queue.take()) is None:
+            queue = self._queue or self._postponed
+            if self._is_over or self._stop.is_set() or not queue:
                 return None
+            planned = queue.popleft()
             self._running[planned.cell] = None
             self._report()
-        if self._queue.is_awaited(planned.cell):
+        if planned.cell in self._postponed_since:
             # The other matrix may need the time of a build.
             self._stop.wait(_LOOK_AGAIN_S)
         return planned
 
     def _postpone(self, planned: Planned) -> None:
-        """Put back a cell that another matrix is building.
+        """Put back a cell that another matrix is building."""
+        cell, now = planned.cell, time.monotonic()
+        if now - self._postponed_since.get(cell, now) >= LONGEST_WAIT_S:
+            error = InUseError(
+                f"Another machine or process has held {cell} for {LONGEST_WAIT_S:g} s.",
+                resolution="Look for the process (ps -C provision), then run the command again.",
+            )
+            self._ended(cell, "trouble", error)
+            return
+        with self._lock:
+            if cell not in self._postponed_since:
+                self._postponed_since[cell] = now
+                text = f"Another process is building {cell}; this run looks at it again later"
+                self._progress(Note(text))
+            self._postponed.append(planned)
+            del self._running[cell]
 
-        Raises:
-            InUseError: It has been building it for too long.
+    def _clear_layers(self, engine: Callable[[], Engine]) -> None:
+        """Remove the layers of kernels whose cells are done.
+
+        Layers that another matrix still uses are removed later, or by that matrix.
         """
         with self._lock:
-            if self._queue.postpone(planned) == "first time":
-                text = (
-                    f"Another process is building {planned.cell}; this run looks at it again later"
-                )
-                self._progress(Note(text))
-            del self._running[planned.cell]
+            done = self._layers.take_pending(lambda column: self._columns[column] == 0)
+        # Layers of kernels come first: they are based on those of the tools.
+        done.sort(key=lambda column: column.kernel == TOOLS)
+        with self._clearing, suppress(ProvisionError, OSError):
+            for column in done:
+                if not self._layers.clear(column, engine):
+                    self._layers.postpone(column)
 
     def _do(self, planned: Planned, engine: Callable[[], Engine]) -> None:
         """Get a result for a cell; the caller holds its lock."""
@@ -157,25 +213,6 @@ class MatrixRun:
             cause = f": {decided.result.cause}" if decided.state == "failed" else ""
             with self._lock:
                 self._progress(Note(f"{decided.state:<7} {cell}{cause}"))
-
-    def _clear_columns(self) -> None:
-        """Remove the layers of kernels whose cells are done, in parallel with the next build.
-
-        Layers that another matrix still uses are removed later, or by that matrix.
-        """
-        with self._lock:
-            done = self._layers.take_pending(lambda column: self._columns[column] == 0)
-            # Layers of kernels come first: they are based on those of the tools.
-            done.sort(key=lambda column: column.kernel == TOOLS)
-        if done:
-            self._crew.start(lambda: self._clear(done))
-
-    def _clear(self, columns: Sequence[Column]) -> None:
-        with self._clearing, ExitStack() as stack, suppress(ProvisionError, OSError):
-            engine = self._connecting(stack)
-            for column in columns:
-                if not self._layers.clear(column, engine):
-                    self._layers.postpone(column)
 
     def _connecting(self, stack: ExitStack) -> Callable[[], Engine]:
         """Return a function that connects to the engine once, until the stack is closed."""

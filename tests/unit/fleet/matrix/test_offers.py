@@ -12,11 +12,10 @@ from provision.build.workspace import Settings, load_settings
 from provision.catalogue.upstream import LatestText
 from provision.fleet.matrix import host_report
 from provision.fleet.matrix import offers as matrix_offers
-from provision.fleet.matrix.cells import Cell, Column, Planned, Row, Selection
+from provision.fleet.matrix.cells import Cell, Column, Planned, Row, Selection, choose_rows
 from provision.fleet.matrix.host_report import failures_ahead
 from provision.fleet.matrix.offers import ensure_base_images, find_offers
 from provision.fleet.matrix.results import Results, matrix_folder, result_of
-from provision.fleet.matrix.selecting import choose_rows
 from provision.host.kernels import Kernels
 from provision.sources.upstream import Reading, Release
 from provision.sources.upstream.queries import Answer

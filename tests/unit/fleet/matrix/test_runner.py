@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections import deque
@@ -26,10 +27,11 @@ from provision.engine.stream import StepRecord
 from provision.errors import ExitCode, NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.fleet.matrix import cell_builds, results
+from provision.fleet.matrix.cell_builds import RunOptions
 from provision.fleet.matrix.cells import Cell, Column, Planned, Row
 from provision.fleet.matrix.results import Result, Results
-from provision.fleet.matrix.runner import MatrixRun
-from provision.fleet.matrix.work import Crew, Outcome, RunOptions, SharedLayers
+from provision.fleet.matrix.runner import MatrixRun, Outcome
+from provision.fleet.matrix.shared_layers import SharedLayers
 from provision.progress import Event, Note, Output, Progress, Tally
 from unit.engine.fake_engine import FakeEngine
 from unit.killing import KILLER
@@ -437,46 +439,37 @@ def test_two_matrices_at_once_build_each_cell_once(lab: Lab) -> None:
     assert sum(len(one.unchanged) for one in done) == 6
 
 
-def test_ctrl_c_stops_the_builds_and_keeps_what_is_done(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    running = threading.Event()
+def test_ctrl_c_stops_the_builds_and_keeps_what_is_done(lab: Lab) -> None:
     stopped = threading.Event()
 
     def endless(name: str, progress: Progress) -> None:
         if name == everything()[2]:
-            running.set()
+            os.kill(os.getpid(), signal.SIGINT)
             try:
                 while True:
                     progress(Output("CC"))
             finally:
                 stopped.set()
 
-    real = Crew.wait
-    pressed: list[float] = []
-
-    def wait(self: Crew, seconds: float) -> bool:
-        # Where the main thread is when Ctrl-C is pressed.
-        if not pressed and running.wait(10):
-            pressed.append(seconds)
-            raise KeyboardInterrupt
-        return real(self, seconds)
-
     lab.hold = endless
-    run = lab.start()
-    monkeypatch.setattr(Crew, "wait", wait)
     with pytest.raises(KeyboardInterrupt):
-        run.run(cells())
+        lab.run()
     assert stopped.is_set()
     assert len(lab.states()) == 2
     lab.hold = lambda _name, _progress: None
     assert len(lab.run().built) == 4
 
 
+class InThisThread:
+    def __init__(self, target: Callable[[], None], *, daemon: bool) -> None:
+        del daemon
+        self.start = target
+
+
 def test_a_run_may_be_killed_at_every_operation(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda _descriptor: None)
     # In this thread, as a kill ends all of them.
-    monkeypatch.setattr(Crew, "start", lambda _self, work: work())
+    monkeypatch.setattr(threading, "Thread", InThisThread)
     lab.broken[KERNELS[1]] = compile_error()
     with KILLER.at(None):
         lab.start().run(cells())

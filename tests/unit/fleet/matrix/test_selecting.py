@@ -10,12 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.fleet.matrix.cells import Cell, Column, Offer, Offers, Planned, Row, Selection
+from provision.fleet.matrix.cells import (
+    Cell,
+    Column,
+    Offer,
+    Offers,
+    Planned,
+    Row,
+    Selection,
+    choose_kernels,
+    plan_cells,
+)
 from provision.fleet.matrix.grid import report_of_cells, report_of_results
 from provision.fleet.matrix.host_report import Subject, failures_for, later_kernels
 from provision.fleet.matrix.results import BusyError, FirstError, Result, Results, result_of
-from provision.fleet.matrix.selecting import choose_kernels, plan_cells
-from provision.fleet.matrix.work import SharedLayers
+from provision.fleet.matrix.shared_layers import SharedLayers
 from unit.engine.fake_engine import FakeEngine
 from unit.recipes import recipe
 
