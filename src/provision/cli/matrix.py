@@ -6,7 +6,6 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,9 @@ from provision.fleet.prebuild import (
     FleetRegistry,
     PrebuildReport,
     cell_document,
+    fleet_registry,
     split_present,
+    with_registry,
 )
 from provision.progress import Note
 from provision.registry.keys import Signer
@@ -185,7 +186,7 @@ def matrix_command(
         if pushes or lists or missing or (plans and fleet is not None):
             # Check the key before hours of builds.
             signer = _signer(work.settings, fleet, private) if pushes else None
-            registry = _registry(work.settings, fleet, signer)
+            registry = fleet_registry(work.settings, fleet, signer)
         network = network or (fleet.network if fleet else None)
         planned = chosen or _planned(work, file, fleet, selection, network)
         how = RunOptions(
@@ -260,31 +261,10 @@ def _signer(settings: Settings, fleet: Fleet | None, private: KeyOptions) -> Sig
     private.check(signs=fleet is None or not fleet.unsigned)
     if fleet is None or fleet.sign_key is None:
         return None if fleet is not None and fleet.unsigned else private.signer(settings)
-    given = {"sign_key": fleet.sign_key, "sign_password_file": fleet.sign_password_file}
+    password = fleet.sign_password_file or settings.config.registry.sign_password_file
     return private.signer(
-        _with_registry(settings, {name: value for name, value in given.items() if value})
+        with_registry(settings, sign_key=fleet.sign_key, sign_password_file=password)
     )
-
-
-def _registry(settings: Settings, fleet: Fleet | None, signer: Signer | None) -> FleetRegistry:
-    address = settings.config.registry.address
-    if fleet is None:
-        if address is None:
-            raise UsageError(
-                "No registry is named to push to.",
-                resolution="Set [registry] address in /etc/provision/provision.toml, or name a"
-                " fleet.toml.",
-            )
-        return FleetRegistry(settings, address, signer)
-    if address is None:
-        # The authorities, TLS settings and credentials of [registry] then apply to it.
-        settings = _with_registry(settings, {"address": fleet.registry})
-    return FleetRegistry(settings, fleet.registry, signer, is_signed=not fleet.unsigned)
-
-
-def _with_registry(settings: Settings, members: Mapping[str, object]) -> Settings:
-    registry = settings.config.registry.model_copy(update=dict(members))
-    return replace(settings, config=settings.config.model_copy(update={"registry": registry}))
 
 
 def _planned(

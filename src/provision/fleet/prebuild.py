@@ -9,14 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from provision.build.image import Built
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Engine
-from provision.errors import ProvisionError
-from provision.fleet.fleet_file import cell_id
+from provision.errors import ProvisionError, UsageError
+from provision.fleet.fleet_file import Fleet, cell_id
 from provision.fleet.matrix.cells import Cell, Planned
 from provision.fleet.matrix.results import Result, Results
 from provision.fleet.matrix.runner import Outcome
@@ -122,6 +122,29 @@ class FleetRegistry:
 
     def _client(self, cell: Cell) -> Writable:
         return self.connected(self.settings, self.reference(cell))
+
+
+def fleet_registry(settings: Settings, fleet: Fleet | None, signer: Signer | None) -> FleetRegistry:
+    """Return the registry of a fleet; without one, that of provision.toml."""
+    address = settings.config.registry.address
+    if fleet is None:
+        if address is None:
+            raise UsageError(
+                "No registry is named to push to.",
+                resolution="Set [registry] address in /etc/provision/provision.toml, or name a"
+                " fleet.toml.",
+            )
+        return FleetRegistry(settings, address, signer)
+    if address is None:
+        # The authorities, TLS settings and credentials of [registry] then apply to it.
+        settings = with_registry(settings, address=fleet.registry)
+    return FleetRegistry(settings, fleet.registry, signer, is_signed=not fleet.unsigned)
+
+
+def with_registry(settings: Settings, **members: object) -> Settings:
+    """Return settings with other members of [registry]."""
+    registry = settings.config.registry.model_copy(update=members)
+    return replace(settings, config=settings.config.model_copy(update={"registry": registry}))
 
 
 def split_present(

@@ -256,6 +256,14 @@ def _old_results(host: HostTree, run: Run) -> None:
     _write_result(host, "built", finished=1)
 
 
+def _fleet(host: HostTree, run: Run) -> None:
+    """Have a fleet whose images are signed, and no key."""
+    del run
+    host.want()
+    text = f'registry = "r.example/drivers"\n[[builds]]\ndrivers = ["{DRIVER}"]\n'
+    (host.folder / "fleet.toml").write_text(f'{text}distros = ["debian:12"]\n')
+
+
 def _write_result(host: HostTree, kind: results.State, **changes: int) -> None:
     """Have a result of the matrix for the next kernel."""
     cell = Cell(Row(DRIVER, "1.2", "open"), Column("debian:12", NEXT))
@@ -359,6 +367,7 @@ STATES: dict[str, State] = {
     "kernel to come": _kernel_to_come,
     "next kernel, the matrix failed": _matrix_knows,
     "old results": _old_results,
+    "fleet": _fleet,
     "archive": _archive("fleet"),
     "archive of a stranger": _archive("stranger"),
     "archive, not signed": _archive("nobody"),

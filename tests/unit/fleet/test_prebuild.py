@@ -7,21 +7,22 @@ from typing import Any
 
 import pytest
 
-from provision.config import Config, TrustConfig
+from provision.config import Config, RegistryConfig, TrustConfig
 from provision.engine.docker_api import Engine
 from provision.errors import ProvisionError
 from provision.fetch import UnreachableError
+from provision.fleet.fleet_file import Build, Fleet
 from provision.fleet.matrix.cells import Planned
 from provision.fleet.matrix.results import result_of
 from provision.fleet.matrix.runner import Outcome as RunOutcome
-from provision.fleet.prebuild import PrebuildReport, split_present
+from provision.fleet.prebuild import PrebuildReport, fleet_registry, split_present
 from provision.pin import Pin
 from provision.progress import silent
 from provision.registry import publish
 from provision.registry.artifact_images import facts_of
 from provision.registry.manifests import find_digest
 from provision.registry.names import pin_tag
-from provision.registry.registries import tag_of
+from provision.registry.registries import connect, tag_of
 from provision.registry.signatures import signature_tag, verify_signature
 from unit.fleet.matrix.test_runner import KERNELS, Lab, cell, cells, compile_error
 from unit.fleet.prebuild_lab import (
@@ -201,3 +202,18 @@ def test_what_is_called_otherwise_is_not_pushed(lab: Lab, registry: MemoryRegist
 
 def _resolved(version: str) -> Any:  # noqa: ANN401 - stands for a Resolved
     return type("Resolved", (), {"pin": PINS[version, KERNELS[0]]})
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"), [(None, "/etc/ca.pem"), ("other.example/x", None)]
+)
+def test_the_fleets_registry_is_the_builders_own_unless_it_has_another(
+    lab: Lab, address: str | None, expected: str | None
+) -> None:
+    """Else the file of authorities that an error asks for would change nothing."""
+    config = Config(registry=RegistryConfig(address=address, ca="/etc/ca.pem"))
+    build = Build(drivers=("demo",))
+    fleet = Fleet(registry=ADDRESS, unsigned=True, builds=(build,))
+    place = fleet_registry(replace(lab.settings, config=config), fleet, None)
+    found = connect(place.settings, place.reference(cell("2.0", KERNELS[0]))).ca
+    assert found == (lab.settings.root / expected.lstrip("/") if expected else None)
