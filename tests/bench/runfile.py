@@ -22,7 +22,7 @@ from kit.hosts import DISTRO, NEW_KERNEL, OLD_KERNEL, load_base
 from kit.process import run
 from kit.product import Provision
 from kit.runfile import debian_runfile
-from provision.build.context_files import have_parts
+from provision.build.context_files import ensure_parts
 from provision.build.workspace import load_settings
 from provision.pin import RunfileSource
 from provision.sources.runfile import read_head
@@ -57,7 +57,7 @@ def _unpacked(scene: Scene) -> list[Row]:
         shutil.rmtree(folder)
         settings = replace(load_settings(folder), state=folder / "state")
         begun = time.monotonic()
-        have_parts(settings, source, lambda: file)
+        ensure_parts(settings, source, lambda: file)
         ours.append(time.monotonic() - begun)
         shutil.rmtree(folder)
     note = (

@@ -15,11 +15,10 @@ from urllib.parse import unquote
 from pydantic import Field
 
 from provision.build.dockerfile import RenderedContext
-from provision.build.git_commits import CommitRequest, commits_of, have_commits
+from provision.build.git_commits import CommitRequest, commits_of, ensure_commits
 from provision.build.network_access import GitAccess, proxies
 from provision.build.package_store import PackageStore, closure_key
 from provision.build.resolve import Resolved
-from provision.build.trees import TreeStore
 from provision.build.workspace import Settings
 from provision.documents import Frozen, load_json
 from provision.engine.docker_api import Engine
@@ -37,7 +36,7 @@ class _Index(Frozen):
     parts: dict[str, Sha256]
 
 
-def have_parts(
+def ensure_parts(
     settings: Settings,
     source: RunfileSource,
     fetch: Callable[[], Path],
@@ -63,20 +62,22 @@ def have_parts(
             return known
         run = fetch()
         progress(Note(f"Taking {source.url.rpartition('/')[2]} apart, without running it"))
-        kept = _taken_apart(TreeStore(settings), run, source, folder / f".{key}")
+        kept = _taken_apart(store, run, source, folder / f".{key}")
         text = _Index(parts=kept).model_dump_json(by_alias=True, indent=1)
         write_atomic(index, f"{text}\n")
         return {name: store.path(digest) for name, digest in kept.items()}
 
 
-def _taken_apart(trees: TreeStore, run: Path, source: RunfileSource, draft: Path) -> dict[str, str]:
-    """Put the parts of a .run into a store, and return their sha256; errors as ``have_parts``."""
+def _taken_apart(
+    store: PackageStore, run: Path, source: RunfileSource, draft: Path
+) -> dict[str, str]:
+    """Put the parts of a .run into a store, and return their sha256; errors as ``ensure_parts``."""
     # The leftovers of a killed run.
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     try:
         parts = repack(run, source, draft)
-        return {name: trees.take(path, sync=False) for name, path in parts.items()}
+        return {name: store.take(path, sync=False) for name, path in parts.items()}
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -167,7 +168,7 @@ def _parts_of(settings: Settings, source: RunfileSource, progress: Progress) -> 
             source.sha256, (source.url,), name=source.url.rpartition("/")[2], progress=progress
         )
 
-    return have_parts(settings, source, fetch, progress=progress)
+    return ensure_parts(settings, source, fetch, progress=progress)
 
 
 def commit_files(
@@ -186,4 +187,4 @@ def commit_files(
         proxies(),
         GitAccess(settings.root, settings.state / "git-login"),
     )
-    return have_commits(engine, toolchain, request, progress=progress)
+    return ensure_commits(engine, toolchain, request, progress=progress)

@@ -83,7 +83,7 @@ def commits_of(sources: Iterable[Source]) -> tuple[GitCommit, ...]:
     )
 
 
-def have_commits(
+def ensure_commits(
     engine: Engine,
     toolchain: Callable[[], str],
     request: CommitRequest,

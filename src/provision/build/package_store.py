@@ -23,7 +23,7 @@ from pydantic import Field
 from provision.documents import Frozen, load_json
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError, WrongContentError, download
-from provision.files import lock, sha256_file, write_atomic
+from provision.files import lock, sha256_file, sync_directory, write_atomic
 from provision.pin import ClosurePackage, DistroPin, PackagePin, Sha256
 from provision.progress import Note, Progress, silent
 
@@ -127,6 +127,41 @@ class PackageStore:
             Path(name).unlink(missing_ok=True)
             raise
         return digest.hexdigest(), Path(name)
+
+    @contextmanager
+    def draft(self) -> Iterator[Path]:
+        """Yield a new file beside those of the store; it is removed unless it is taken."""
+        self.files.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=self.files, prefix=_DRAFT)
+        os.close(handle)
+        try:
+            yield Path(name)
+        finally:
+            Path(name).unlink(missing_ok=True)
+
+    def take(self, draft: Path, *, sync: bool = True) -> str:
+        """Move a file of the same file system into the store; return its sha256.
+
+        Args:
+            sync: Whether it has to survive a power cut; not needed if its sha256 is checked before
+                each use.
+        """
+        digest = sha256_file(draft)
+        self.files.mkdir(parents=True, exist_ok=True)
+        draft.chmod(0o644)
+        if sync:
+            with draft.open("rb") as stream:
+                os.fsync(stream.fileno())
+        draft.replace(self.path(digest))
+        if sync:
+            sync_directory(self.files)
+        return digest
+
+    def add_bytes(self, content: bytes) -> str:
+        """Add a file with some content; return its sha256."""
+        with self.draft() as draft:
+            draft.write_bytes(content)
+            return self.take(draft)
 
     def fetch(
         self,

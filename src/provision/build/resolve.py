@@ -37,7 +37,7 @@ from provision.build.request import (
 )
 from provision.build.solve import SolveRequest, solve
 from provision.build.templates import Templates, load_templates, load_tree_templates
-from provision.build.trees import Tree, have_cos_tree, have_tree
+from provision.build.trees import Tree, ensure_cos_tree, ensure_tree
 from provision.build.versions import check_kernel, choose_version, chosen_flavour, version_context
 from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, RecipeSource, Variant
@@ -200,10 +200,10 @@ def fetch_tree(
 ) -> Tree:
     """Return a tree with its files in the package store."""
     if choice.tree is None:
-        return have_cos_tree(settings, choice.build_id, update=update, progress=progress)
+        return ensure_cos_tree(settings, choice.build_id, update=update, progress=progress)
     if choice.tree.kind == "image":
         return Tree(TreePin(kind="image"))
-    return have_tree(settings, choice.tree, kernel, update=update, progress=progress)
+    return ensure_tree(settings, choice.tree, kernel, update=update, progress=progress)
 
 
 def _with_packages(

@@ -11,7 +11,6 @@ import gzip
 import hashlib
 import os
 import shutil
-import tempfile
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -28,17 +27,15 @@ from provision.distros.kernel_tree import read_config, release_address, require_
 from provision.documents import Frozen, load_json
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import download, download_summed
-from provision.files import in_root, lock, sha256_file, sync_directory, write_atomic
+from provision.files import in_root, lock, write_atomic
 from provision.host.boot_entries import pack_from_slot
 from provision.host.kernels import kernel_release
 from provision.pin import Pin, Sha256, TreePin
 from provision.progress import Note, Progress, silent
 from provision.run import run
 
-# Names of files may be other bytes than UTF-8.
 _CONFIG = ".config"
 _PACK_SECONDS = 900.0
-_AS_THEY_ARE = ("utf-8", "surrogateescape")
 _GZIP = b"\x1f\x8b"
 # Of a configuration or a Module.symvers; the largest of these have some 5 MB.
 _LARGEST = 256 << 20
@@ -67,103 +64,45 @@ class SeenTree(Frozen):
     config: str | None = None
 
 
-class TreeStore:
-    """The files of kernel trees in the package store, by their sha256.
+def seen_tree(store: PackageStore, origin: str, fingerprint: str | None = None) -> SeenTree | None:
+    """Return the record of a tree whose file is there; None: it has to be fetched again.
 
-    Losing one costs a download, or packing it again.
+    The file is not read: a build finds out whether it is damaged.
+
+    Args:
+        origin: The origin of the tree: an address, or a path on the host.
+        fingerprint: The present fingerprint of the origin; None: any counts.
     """
+    path = _record(store, origin)
+    try:
+        found = load_json(path, SeenTree)
+        size = store.path(found.tree).stat().st_size
+    except (OSError, ProvisionError):
+        return None
+    if size != found.size or fingerprint not in {None, found.fingerprint}:
+        return None
+    # Garbage collection looks at the time of use.
+    for used in (path, store.path(found.tree)):
+        with suppress(OSError):
+            os.utime(used)
+    return found
 
-    def __init__(self, settings: Settings) -> None:
-        store = PackageStore(settings.state)
-        self._folder = store.files
-        self._seen = store.trees
 
-    def seen(self, origin: str, fingerprint: str | None = None) -> SeenTree | None:
-        """Return the record of a tree whose file is there; None: it has to be fetched again.
+def _remember(
+    store: PackageStore, origin: str, fingerprint: str, tree: str, *, has_config: bool
+) -> SeenTree:
+    """Write the record of a tree, for ``seen_tree``."""
+    path = store.path(tree)
+    config = _config_in(path) if has_config else None
+    size = path.stat().st_size
+    known = SeenTree(fingerprint=fingerprint, tree=tree, size=size, config=config)
+    # An address may hold a password.
+    write_atomic(_record(store, origin), f"{known.model_dump_json(by_alias=True)}\n", mode=0o600)
+    return known
 
-        The file is not read: a build finds out whether it is damaged.
 
-        Args:
-            origin: The origin of the tree: an address, or a path on the host.
-            fingerprint: The present fingerprint of the origin; None: any counts.
-        """
-        path = self._record(origin)
-        try:
-            found = load_json(path, SeenTree)
-            size = self.path(found.tree).stat().st_size
-        except (OSError, ProvisionError):
-            return None
-        if size != found.size or fingerprint not in {None, found.fingerprint}:
-            return None
-        # Garbage collection looks at the time of use.
-        for used in (path, self.path(found.tree)):
-            with suppress(OSError):
-                os.utime(used)
-        return found
-
-    def remember(
-        self, origin: str, fingerprint: str, tree: str, *, config: str | None = None
-    ) -> SeenTree:
-        """Write the record of a tree, for ``seen``."""
-        size = self.path(tree).stat().st_size
-        known = SeenTree(fingerprint=fingerprint, tree=tree, size=size, config=config)
-        # An address may hold a password.
-        text = known.model_dump_json(by_alias=True)
-        write_atomic(self._record(origin), f"{text}\n", mode=0o600)
-        return known
-
-    def _record(self, origin: str) -> Path:
-        return self._seen / f"{hashlib.sha256(origin.encode()).hexdigest()}.json"
-
-    def path(self, sha256: str) -> Path:
-        """Return the path of a file that is or would be there."""
-        return self._folder / sha256
-
-    def add(self, content: bytes) -> str:
-        """Add a file with some content; return its sha256."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".", delete=False) as stream:
-            stream.write(content)
-        return self.take(Path(stream.name))
-
-    def take(self, draft: Path, *, sync: bool = True) -> str:
-        """Move a file of the same file system into the store; return its sha256.
-
-        Args:
-            sync: Whether it has to survive a power cut; not needed if its sha256 is checked before
-                each use.
-        """
-        digest = sha256_file(draft)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        draft.chmod(0o644)
-        if sync:
-            with draft.open("rb") as stream:
-                os.fsync(stream.fileno())
-        draft.replace(self.path(digest))
-        if sync:
-            sync_directory(self._folder)
-        return digest
-
-    def fetch(self, url: str, sha256: str, progress: Progress) -> str:
-        """Download a file into the store; return its sha256."""
-        download(url, sha256=sha256, destination=self.path(sha256), progress=progress)
-        self.path(sha256).touch()
-        return sha256
-
-    def fetch_summed(self, url: str, progress: Progress) -> str:
-        """Download a file that a checksum beside it verifies (``.md5``); return its sha256."""
-        draft = self.draft()
-        try:
-            download_summed(url, destination=draft, progress=progress)
-            return self.take(draft)
-        finally:
-            draft.unlink(missing_ok=True)
-
-    def draft(self) -> Path:
-        """Return a new empty file in the folder of the store."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=self._folder, prefix=".", delete=False) as stream:
-            return Path(stream.name)
+def _record(store: PackageStore, origin: str) -> Path:
+    return store.trees / f"{hashlib.sha256(origin.encode()).hexdigest()}.json"
 
 
 def fingerprint(path: Path) -> str:
@@ -172,25 +111,21 @@ def fingerprint(path: Path) -> str:
     It covers name, kind, size, inode, mtime and ctime of each file. Each change of the content sets
     ctime, which no program can set back.
     """
+    top = path.resolve()
     digest = hashlib.sha256()
-    waiting = [(path.resolve(), "")]
-    while waiting:
-        folder, name = waiting.pop()
-        status = folder.lstat()
-        said = (name, status.st_mode, status.st_size, status.st_ino)
-        digest.update(f"{said} {status.st_mtime_ns} {status.st_ctime_ns}\n".encode(*_AS_THEY_ARE))
-        if folder.is_symlink() or not folder.is_dir():
-            continue
-        with os.scandir(folder) as entries:
-            listed = sorted(entries, key=lambda entry: entry.name)
-        for entry in listed:
-            if entry.is_dir(follow_symlinks=False):
-                waiting.append((Path(entry.path), f"{name}/{entry.name}"))
-                continue
-            status = entry.stat(follow_symlinks=False)
-            said = (f"{name}/{entry.name}", status.st_mode, status.st_size, status.st_ino)
-            times = f"{status.st_mtime_ns} {status.st_ctime_ns}\n"
-            digest.update(f"{said} {times}".encode(*_AS_THEY_ARE))
+
+    def add(file: str | Path) -> None:
+        of = os.lstat(file)
+        times = f"{of.st_mtime_ns} {of.st_ctime_ns}"
+        line = f"{os.path.relpath(file, top)} {of.st_mode} {of.st_size} {of.st_ino} {times}\n"
+        # Names of files may be other bytes than UTF-8.
+        digest.update(line.encode("utf-8", "surrogateescape"))
+
+    add(top)
+    for folder, folders, files in os.walk(top):
+        folders.sort()
+        for name in sorted([*folders, *files]):
+            add(f"{folder}/{name}")
     return digest.hexdigest()
 
 
@@ -217,7 +152,7 @@ def kept_files(settings: Settings, pin: Pin, tree: TreePin) -> Mapping[str, Path
     return files
 
 
-def config_in(tar: Path) -> str:
+def _config_in(tar: Path) -> str:
     """Return the .config of a prepared tree: the topmost, if its archive has several."""
     # Not files of the kernel's source with that ending: kernel/configs/hardening.config.
     listed = run(
@@ -235,17 +170,20 @@ def config_in(tar: Path) -> str:
             details=listed.stderr.strip() or None,
         )
     return run(
-        ["tar", "--extract", "--to-stdout", "--file", tar, min(names, key=_depth)],
+        [
+            "tar",
+            "--extract",
+            "--to-stdout",
+            "--file",
+            tar,
+            min(names, key=lambda name: name.count("/")),
+        ],
         why="read the configuration in a kernel tree",
         timeout=_PACK_SECONDS,
     ).stdout
 
 
-def _depth(name: str) -> int:
-    return name.count("/")
-
-
-def read_plain(path: Path) -> bytes:
+def _read_plain(path: Path) -> bytes:
     """Return the content of a file that may be packed by gzip."""
     with path.open("rb") as file:
         is_packed = file.read(len(_GZIP)) == _GZIP
@@ -266,15 +204,6 @@ def read_plain(path: Path) -> bytes:
     return content
 
 
-def pack(folder: Path, draft: Path) -> None:
-    """Write a folder as a tar file; the same files give the same bytes."""
-    run(
-        ["tar", "--create", *SAME_BYTES, "--file", draft, "--directory", folder, "."],
-        why="pack a kernel tree",
-        timeout=_PACK_SECONDS,
-    )
-
-
 _COS_HEADERS = "kernel-headers.tgz"
 _COS_COMPILER = "toolchain.tar.xz"
 
@@ -292,7 +221,7 @@ class Tree:
     config: Mapping[str, str] | None = None
 
 
-def have_tree(
+def ensure_tree(
     settings: Settings,
     tree_config: TreeConfig,
     kernel: str,
@@ -301,49 +230,36 @@ def have_tree(
     progress: Progress = silent,
 ) -> Tree:
     """Return a tree of provision.toml with its files in the package store."""
-    store = TreeStore(settings)
+    store = PackageStore(settings.state)
     has_config = tree_config.kind == "prepared" and tree_config.config is None
-    origin = TreeOrigin(settings, store, kernel, has_config=has_config, update=update)
-    seen = (
-        origin.download(tree_config, progress)
-        if tree_config.url
-        else origin.path(str(tree_config.path), progress)
-    )
+    origin = _Origin(settings, kernel, has_config, update, progress)
+    name = filled(str(tree_config.url or tree_config.path), kernel)
+    seen = origin.download(name, str(tree_config.sha256)) if tree_config.url else origin.path(name)
+    files = {"tree.tar": seen.tree}
     if has_config:
-        files = {"tree.tar": store.path(seen.tree)}
-        config = read_config(seen.config or "", name=f"{_named(tree_config, kernel)}, .config")
-        return Tree(TreePin(kind="prepared", tree=seen.tree), files, config)
-    return _with_config(settings, store, tree_config, kernel, seen.tree)
+        config = read_config(seen.config or "", name=f"{name}, .config")
+        pin = TreePin(kind="prepared", tree=seen.tree)
+    else:
+        config_file = _config_file(settings, tree_config, kernel)
+        plain = _read_plain(config_file)
+        config = read_config(plain.decode(errors="replace"), name=str(config_file))
+        files["config"] = store.add_bytes(plain)
+        symvers = _symvers_file(settings, tree_config, kernel)
+        require_symvers(
+            config, kernel, has_symvers=symvers is not None or tree_config.kind == "prepared"
+        )
+        if symvers is not None and config.get("CONFIG_MODVERSIONS") == "y":
+            files["Module.symvers"] = store.add_bytes(_read_plain(symvers))
+        pin = TreePin(
+            kind=tree_config.kind,
+            tree=seen.tree,
+            config=files["config"],
+            symvers=files.get("Module.symvers"),
+        )
+    return Tree(pin, {name: store.path(digest) for name, digest in files.items()}, config)
 
 
-def _with_config(
-    settings: Settings, store: TreeStore, tree_config: TreeConfig, kernel: str, tree: str
-) -> Tree:
-    """Return a tree with files of its own for configuration and symbols; errors as ``have_tree``.
-
-    ``tree`` is the sha256 of its tar file.
-    """
-    config_file = _config_file(settings, tree_config, kernel)
-    plain = read_plain(config_file)
-    config = read_config(plain.decode(errors="replace"), name=str(config_file))
-    added = {"config": store.add(plain)}
-    symvers = _symvers_file(settings, tree_config, kernel)
-    require_symvers(
-        config, kernel, has_symvers=symvers is not None or tree_config.kind == "prepared"
-    )
-    if symvers is not None and config.get("CONFIG_MODVERSIONS") == "y":
-        added["Module.symvers"] = store.add(read_plain(symvers))
-    pin = TreePin(
-        kind=tree_config.kind,
-        tree=tree,
-        config=added["config"],
-        symvers=added.get("Module.symvers"),
-    )
-    files = {name: store.path(digest) for name, digest in {"tree.tar": tree, **added}.items()}
-    return Tree(pin, files, config)
-
-
-def have_cos_tree(
+def ensure_cos_tree(
     settings: Settings,
     build_id: str,
     *,
@@ -364,58 +280,49 @@ def have_cos_tree(
             " found.",
             resolution="Name the build: --distro cos:BUILD_ID, such as cos:18613.164.68.",
         )
-    store = TreeStore(settings)
-    archive = settings.config.distro("cos").archive
-    place = release_address("cos", build_id, settings.architecture, mirror=archive.mirror)
-    files_there = _CosFiles(store, place, build_id, archive.sha256, progress)
-    headers = files_there.have(_COS_HEADERS, update=update, has_config=True)
-    compiler = files_there.have(_COS_COMPILER, update=update)
+    store = PackageStore(settings.state)
+    mirror = settings.config.distro("cos").archive.mirror
+    place = release_address("cos", build_id, settings.architecture, mirror=mirror)
+    headers, compiler = (
+        _cos_file(
+            settings,
+            f"{place}/{name}",
+            update=update,
+            has_config=name == _COS_HEADERS,
+            progress=progress,
+        )
+        for name in (_COS_HEADERS, _COS_COMPILER)
+    )
     config = read_config(headers.config or "", name=f"{place}/{_COS_HEADERS}, .config")
     pin = TreePin(kind="prepared", tree=headers.tree, compiler=compiler.tree)
     files = {"tree.tar": store.path(headers.tree), "compiler.tar": store.path(compiler.tree)}
     return Tree(pin, files, config)
 
 
-@dataclass(frozen=True, slots=True)
-class _CosFiles:
-    """The published files of a build of Container-Optimized OS.
-
-    Attributes:
-        sums: The sha256 of files by build and name, from provision.toml.
-    """
-
-    store: TreeStore
-    place: str
-    build_id: str
-    sums: Mapping[str, str]
-    progress: Progress
-
-    def have(self, name: str, *, update: bool, has_config: bool = False) -> SeenTree:
-        """Return one of them, and download it if necessary; errors as ``have_cos_tree``."""
-        store = self.store
-        url, known = f"{self.place}/{name}", self.sums.get(f"{self.build_id}/{name}")
-        seen = None if update else store.seen(url)
-        if seen is not None and known in {None, seen.tree}:
-            return seen
+def _cos_file(
+    settings: Settings, url: str, *, update: bool, has_config: bool, progress: Progress
+) -> SeenTree:
+    """Return a file that COS publishes, and download it if necessary."""
+    store = PackageStore(settings.state)
+    name = "/".join(url.split("/")[-2:])
+    sha256 = settings.config.distro("cos").archive.sha256.get(name)
+    seen = None if update else seen_tree(store, url)
+    if seen is not None and sha256 in {None, seen.tree}:
+        return seen
+    with store.draft() as draft:
         try:
-            digest = (
-                store.fetch(url, known, self.progress)
-                if known
-                else store.fetch_summed(url, self.progress)
-            )
+            if sha256:
+                download(url, sha256=sha256, destination=draft, progress=progress)
+            else:
+                download_summed(url, destination=draft, progress=progress)
         except UsageError as error:
-            raise _no_checksum(error, f"{self.build_id}/{name}") from error
-        config = config_in(store.path(digest)) if has_config else None
-        return store.remember(url, "", digest, config=config)
-
-
-def _no_checksum(error: UsageError, name: str) -> UsageError:
-    return UsageError(
-        error.message,
-        resolution="In /etc/provision/provision.toml, name a mirror that begins with https://, or"
-        f' the checksum of the file: [distros.cos.archive] sha256 = {{ "{name}" = "…" }} (sha256sum'
-        " says it, of a copy that you trust).",
-    )
+            raise UsageError(
+                error.message,
+                resolution="In /etc/provision/provision.toml, name a mirror that begins with"
+                " https://, or the checksum of the file: [distros.cos.archive] sha256 ="
+                f' {{ "{name}" = "…" }} (sha256sum says it, of a copy that you trust).',
+            ) from error
+        return _remember(store, url, "", store.take(draft), has_config=has_config)
 
 
 def _config_file(settings: Settings, tree_config: TreeConfig, kernel: str) -> Path:
@@ -449,50 +356,48 @@ def _symvers_file(settings: Settings, tree_config: TreeConfig, kernel: str) -> P
     return path
 
 
-def _named(tree_config: TreeConfig, kernel: str) -> str:
-    return filled(str(tree_config.url or tree_config.path), kernel)
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """The origin that provision.toml names of a tree; puts its tar file into the store.
 
+    Attributes:
+        has_config: Whether to read the kernel's configuration from the tree.
+        update: Whether to pack or download a tree again although it seems unchanged.
+    """
 
-class TreeOrigin:
-    """Puts the tar file of a tree into the store, from the origin that provision.toml names."""
+    settings: Settings
+    kernel: str
+    has_config: bool
+    update: bool
+    progress: Progress
 
-    def __init__(
-        self,
-        settings: Settings,
-        store: TreeStore,
-        kernel: str,
-        *,
-        has_config: bool,
-        update: bool,
-    ) -> None:
-        self._settings = settings
-        self._store = store
-        self._kernel = kernel
-        self._has_config = has_config
-        self._update = update
+    @property
+    def _store(self) -> PackageStore:
+        return PackageStore(self.settings.state)
 
-    def download(self, tree_config: TreeConfig, progress: Progress) -> SeenTree:
+    def download(self, url: str, sha256: str) -> SeenTree:
         """Return the tree of an address with a checksum; download it if necessary."""
-        url, sha256 = filled(str(tree_config.url), self._kernel), str(tree_config.sha256)
-        seen = self._seen(url, sha256)
-        return seen or self._taken(url, sha256, self._store.fetch(url, sha256, progress))
+        if seen := self._seen(url, sha256):
+            return seen
+        with self._store.draft() as draft:
+            download(url, sha256=sha256, destination=draft, progress=self.progress)
+            return self._taken(url, sha256, draft)
 
-    def path(self, name: str, progress: Progress) -> SeenTree:
+    def path(self, name: str) -> SeenTree:
         """Return the tree of a folder or tar file of the host or of its other slot."""
-        name = filled(name, self._kernel)
         inside = name.removeprefix("/usr/")
-        path = in_root(self._settings.root, name)
-        usr = self._settings.usr
+        path = in_root(self.settings.root, name)
+        usr = self.settings.usr
         # The running /usr lacks the tree of a kernel that boots next.
         if not path.exists() and usr is not None and (usr / inside).is_dir():
             path = usr / inside
-        with lock(self._settings.state / "locks/trees"):
+        with lock(self.settings.state / "locks/trees"):
             if path.is_dir() or path.is_file():
                 return self._packed(path)
-            found = self._of_slot(inside, progress) if inside != name else None
+            found = self._of_slot(inside) if inside != name else None
         if found is None:
             raise NotFoundError(
-                f"There is no tree of the kernel {self._kernel}: '{name}' is missing, on this"
+                f"There is no tree of the kernel {self.kernel}: '{name}' is missing, on this"
                 " system and in the slot that boots next.",
                 resolution="For a kernel that boots next, its update has to be complete: see"
                 " 'update_engine_client -status'. For any other, name the tree under [[trees]] in"
@@ -504,38 +409,36 @@ class TreeOrigin:
         origin, state = str(path), fingerprint(path)
         if seen := self._seen(origin, state):
             return seen
-        draft = self._store.draft()
-        try:
+        with self._store.draft() as draft:
             if path.is_dir():
-                pack(path, draft)
+                run(
+                    ["tar", "--create", *SAME_BYTES, "--file", draft, "--directory", path, "."],
+                    why="pack a kernel tree",
+                    timeout=_PACK_SECONDS,
+                )
             else:
                 shutil.copyfile(path, draft)
             # The earlier fingerprint: a folder that changes meanwhile has another one next time.
-            return self._taken(origin, state, self._store.take(draft))
-        finally:
-            draft.unlink(missing_ok=True)
+            return self._taken(origin, state, draft)
 
-    def _of_slot(self, inside: str, progress: Progress) -> SeenTree | None:
-        progress(Note(f"Looking for the tree of {self._kernel} in the slot that boots next"))
-        origin = f"slot:{self._settings.root}:{inside}"
+    def _of_slot(self, inside: str) -> SeenTree | None:
+        self.progress(Note(f"Looking for the tree of {self.kernel} in the slot that boots next"))
+        origin = f"slot:{self.settings.root}:{inside}"
         seen = self._seen(origin)
         known = seen.fingerprint if seen else None
-        draft = self._store.draft()
-        try:
-            state = pack_from_slot(self._settings.root, inside, draft, SAME_BYTES, known=known)
+        with self._store.draft() as draft:
+            state = pack_from_slot(self.settings.root, inside, draft, SAME_BYTES, known=known)
             if state is None or state == known:
                 return seen if state else None
-            return self._taken(origin, state, self._store.take(draft))
-        finally:
-            draft.unlink(missing_ok=True)
+            return self._taken(origin, state, draft)
 
     def _seen(self, origin: str, state: str | None = None) -> SeenTree | None:
-        seen = None if self._update else self._store.seen(origin, state)
-        return seen if seen and (seen.config is not None or not self._has_config) else None
+        seen = None if self.update else seen_tree(self._store, origin, state)
+        return seen if seen and (seen.config is not None or not self.has_config) else None
 
-    def _taken(self, origin: str, state: str, tree: str) -> SeenTree:
-        config = config_in(self._store.path(tree)) if self._has_config else None
-        return self._store.remember(origin, state, tree, config=config)
+    def _taken(self, origin: str, state: str, draft: Path) -> SeenTree:
+        tree = self._store.take(draft)
+        return _remember(self._store, origin, state, tree, has_config=self.has_config)
 
 
 def filled(text: str, kernel: str) -> str:

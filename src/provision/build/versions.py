@@ -31,7 +31,14 @@ from provision.sources.candidates import (
     unlisted,
     versions_of,
 )
-from provision.sources.upstream import MAX_AGE, Reading, SumRecord, ask, known_branches, today
+from provision.sources.upstream import (
+    MAX_AGE,
+    SumRecord,
+    UpstreamResult,
+    ask,
+    known_branches,
+    today,
+)
 
 # A version, and not only a branch.
 _WHOLE = re.compile(r"[0-9]+(\.[0-9]+)+")
@@ -196,7 +203,7 @@ def check_kernel(recipe: Recipe, version: str, kernel: str, index: ArchiveIndex 
 
 def read_upstream(
     settings: Settings, recipe: Recipe, *, distro: str | None = None, max_age: float = 0.0
-) -> tuple[Reading, ...]:
+) -> tuple[UpstreamResult, ...]:
     """Ask the sources of a recipe.
 
     Args:
@@ -214,7 +221,7 @@ def read_upstream(
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class ResolvedVersion:
     """The versions that a request stands for, by the vendor's answers.
 
     Attributes:
@@ -230,7 +237,7 @@ class Followed:
 
 def follow(
     settings: Settings, request: DriverRequest, distro: DistroPin, *, progress: Progress = silent
-) -> Followed:
+) -> ResolvedVersion:
     """Find out which versions a request stands for, as far as the vendor decides that.
 
     The vendor is asked only for a kind of branch, and for the newest version of a source that takes
@@ -245,7 +252,7 @@ def follow(
         version = None
     takes_any = _takes_any(recipe, version, distro)
     if version not in CHANNELS and not takes_any:
-        return Followed()
+        return ResolvedVersion()
     readings = read_upstream(
         settings,
         recipe,
@@ -256,14 +263,14 @@ def follow(
     branches = known_branches(recipe.upstream, readings)
     # The preferred version had a file, even if no source names it now.
     published = (*files_of(readings), *([chosen] if chosen else ()))
-    return Followed(
+    return ResolvedVersion(
         branches.followed(version, today()) if version is not None else None,
         published if takes_any else (),
         frozenset(branch.name for branch in branches.all if branch.has_ended(today())),
     )
 
 
-def _say_troubles(readings: Iterable[Reading], progress: Progress) -> None:
+def _say_troubles(readings: Iterable[UpstreamResult], progress: Progress) -> None:
     """Report the sources that do not answer, and once for all of them what is used instead."""
     troubles = [
         (reading.trouble, f"its answer of {_day(reading)}" if reading.answer else "the recipe")
@@ -292,13 +299,13 @@ def _takes_any(recipe: Recipe, version: str | None, distro: DistroPin) -> bool:
     return first is not None and first.takes_any_version
 
 
-def files_of(readings: Iterable[Reading]) -> tuple[str, ...]:
+def files_of(readings: Iterable[UpstreamResult]) -> tuple[str, ...]:
     """Return the versions of those sources whose versions all have files."""
     named = (r.version for reading in readings if reading.source.files for r in reading.releases)
     return tuple(dict.fromkeys(named))
 
 
-def _day(reading: Reading) -> str:
+def _day(reading: UpstreamResult) -> str:
     read = 0 if reading.answer is None else reading.answer.read
     return f"{datetime.fromtimestamp(read, tz=UTC):%Y-%m-%d %H:%M} UTC"
 

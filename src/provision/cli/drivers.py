@@ -22,7 +22,7 @@ from provision.distros import all_distros
 from provision.errors import ExitCode, UsageError
 from provision.files import write_atomic
 from provision.host.facts import read_facts
-from provision.sources.upstream import Reading, newest_first
+from provision.sources.upstream import UpstreamResult, newest_first
 from provision.store.availability import Offers, list_kernels, list_offers
 from provision.store.foreign_driver import foreign_vendor_file
 
@@ -308,7 +308,7 @@ def _versions(offers: Offers) -> dict[str, Any]:
     }
 
 
-def _vendor_source(reading: Reading) -> dict[str, Any]:
+def _vendor_source(reading: UpstreamResult) -> dict[str, Any]:
     answer, trouble = reading.answer, reading.trouble
     error = None
     if trouble is not None:

@@ -230,9 +230,9 @@ class Members:
         stream = self.tar.extractfile(member)
         return stream.read().decode(errors="replace") if stream else None
 
-    def unfit(self, what: str, problems: list[str] | None = None) -> ProvisionError:
+    def invalid(self, what: str, problems: list[str] | None = None) -> ProvisionError:
         """Return the error for a file that can't be one of NVIDIA's."""
-        return _unfit(self.name, what, problems)
+        return _invalid(self.name, what, problems)
 
 
 @contextmanager
@@ -260,9 +260,9 @@ def _checked(tar: tarfile.TarFile, name: str) -> dict[str, tarfile.TarInfo]:
         elif path:
             members[path] = member
         if len(members) > _MAX_MEMBERS:
-            raise _unfit(name, f"it has more than {_MAX_MEMBERS} files")
+            raise _invalid(name, f"it has more than {_MAX_MEMBERS} files")
     if problems:
-        raise _unfit(name, "some of its files can't be taken", problems)
+        raise _invalid(name, "some of its files can't be taken", problems)
     return members
 
 
@@ -291,7 +291,7 @@ def _problem(member: tarfile.TarInfo, known: Collection[str]) -> tuple[str | Non
     return None, path
 
 
-def _unfit(name: str, what: str, problems: list[str] | None = None) -> ProvisionError:
+def _invalid(name: str, what: str, problems: list[str] | None = None) -> ProvisionError:
     return ProvisionError(
         f"'{name}' is not what NVIDIA publishes: {what}.",
         resolution=_AGAIN,
@@ -335,7 +335,7 @@ def repack(
             # A list may name a file many times.
             size = sum(members.file(one.name).size for one in placed if one.name)
             if size > limit:
-                raise members.unfit(f"user space has more than {limit >> 20} MiB")
+                raise members.invalid(f"user space has more than {limit >> 20} MiB")
             parts[LAYER], rows = _layer(members, placed, folder / LAYER)
     finally:
         payload.unlink(missing_ok=True)
@@ -357,7 +357,7 @@ def _source_parts(members: Members, folder: Path) -> dict[str, Path]:
             for path in paths:
                 _add(out, path, members)
     if not parts:
-        raise members.unfit(f"it has no folder {' or '.join(SOURCES)}")
+        raise members.invalid(f"it has no folder {' or '.join(SOURCES)}")
     return parts
 
 
@@ -377,13 +377,13 @@ def _placed(members: Members, source: RunfileSource) -> list[Placed]:
     """Return the places of user space, from the lists in the file."""
     text = members.text(MANIFEST, MAX_LIST)
     if text is None:
-        raise members.unfit(f"it has no list of its files, {MANIFEST}")
+        raise members.invalid(f"it has no list of its files, {MANIFEST}")
     said = parse_file_list(members.text(FILE_LIST, MAX_LIST) or "")
     listed = parse_manifest(text, version=source.version)
     placed = place(listed, version=source.version, said=said, leave_out=source.leave_out)
     missing = [one.name for one in placed if one.name and one.name not in members.files]
     if missing:
-        raise members.unfit("files that its list names are missing", list(map(str, missing)))
+        raise members.invalid("files that its list names are missing", list(map(str, missing)))
     if _LICENCE[0] in members.files:
         placed.append(Placed(_LICENCE[0], _LICENCE[1], "miscellaneous", ()))
     return placed
@@ -412,7 +412,7 @@ def _layer(
         for one in sorted(_links(placed, rows), key=lambda p: p.path):
             rows[one.path] = _link_row(out, one)
     if damaged:
-        raise members.unfit("some of its files are damaged", damaged)
+        raise members.invalid("some of its files are damaged", damaged)
     return target, [rows[path] for path in sorted(rows)]
 
 

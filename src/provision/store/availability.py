@@ -51,7 +51,7 @@ from provision.sources.candidates import SourceContext, candidates
 from provision.sources.upstream import (
     Branches,
     Ended,
-    Reading,
+    UpstreamResult,
     ended_branch,
     known_branches,
     today,
@@ -113,7 +113,7 @@ class Offers:
     chosen: str | None
     trouble: ProvisionError | None
     branches: Branches
-    readings: tuple[Reading, ...]
+    readings: tuple[UpstreamResult, ...]
     day: date
 
     @property

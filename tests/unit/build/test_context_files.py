@@ -9,7 +9,7 @@ import pytest
 
 from kit.runfile import manifest, write_runfile
 from provision.build import versions
-from provision.build.context_files import have_parts
+from provision.build.context_files import ensure_parts
 from provision.build.package_store import PackageStore
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
@@ -60,12 +60,12 @@ def settings(tmp_path: Path) -> Settings:
 def test_parts_are_made_once_and_lie_under_their_checksums(
     settings: Settings, vendor: Vendor
 ) -> None:
-    first = have_parts(settings, vendor.source, vendor.fetch)
+    first = ensure_parts(settings, vendor.source, vendor.fetch)
     assert sorted(first) == ["files", "kernel-open", "layer"]
     assert {path.parent for path in first.values()} == {PackageStore(settings.state).files}
     (index,) = PackageStore(settings.state).runfiles.iterdir()
     os.utime(index, (0, 0))
-    assert have_parts(settings, vendor.source, vendor.fetch) == first
+    assert ensure_parts(settings, vendor.source, vendor.fetch) == first
     assert vendor.asked == 1
     # Garbage collection goes by the time of use.
     assert index.stat().st_mtime > 0
@@ -75,28 +75,28 @@ def test_parts_are_made_once_and_lie_under_their_checksums(
 def test_a_part_that_is_lost_or_damaged_is_made_again(
     settings: Settings, vendor: Vendor, *, damaged: bool
 ) -> None:
-    first = have_parts(settings, vendor.source, vendor.fetch)
+    first = ensure_parts(settings, vendor.source, vendor.fetch)
     if damaged:
         first["layer"].write_bytes(b"something else")
     else:
         first["layer"].unlink()
-    again = have_parts(settings, vendor.source, vendor.fetch)
+    again = ensure_parts(settings, vendor.source, vendor.fetch)
     assert again == first
     assert PackageStore(settings.state).whole(again["layer"].name)
     assert vendor.asked == 2
 
 
 def test_other_rules_are_other_parts(settings: Settings, vendor: Vendor) -> None:
-    have_parts(settings, vendor.source, vendor.fetch)
+    ensure_parts(settings, vendor.source, vendor.fetch)
     other = vendor.source.model_copy(update={"leave_out": ("CUDA_LIB",)})
-    have_parts(settings, other, vendor.fetch)
+    ensure_parts(settings, other, vendor.fetch)
     assert vendor.asked == 2
 
 
 def test_a_file_that_is_refused_leaves_nothing(settings: Settings, vendor: Vendor) -> None:
     wrong = vendor.source.model_copy(update={"version": "1.0"})
     with pytest.raises(ProvisionError, match="of the version"):
-        have_parts(settings, wrong, vendor.fetch)
+        ensure_parts(settings, wrong, vendor.fetch)
     store = PackageStore(settings.state)
     assert not store.files.is_dir() or not list(store.files.iterdir())
     assert not list((store.folder / "runfiles").iterdir())

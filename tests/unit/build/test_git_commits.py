@@ -10,7 +10,7 @@ from typing import IO
 
 import pytest
 
-from provision.build.git_commits import CommitRequest, commits_of, have_commits
+from provision.build.git_commits import CommitRequest, commits_of, ensure_commits
 from provision.build.network_access import GitAccess
 from provision.build.package_store import PackageStore
 from provision.engine.containers import ContainerRequest, Ran
@@ -74,7 +74,7 @@ def _have(tmp_path: Path, ran: Ran, stages: list[str]) -> tuple[dict[str, Path],
     request = CommitRequest(
         commits_of([_SOURCE]), PackageStore(tmp_path), tmp_path / "locks", network="host"
     )
-    return have_commits(engine, toolchain, request), engine
+    return ensure_commits(engine, toolchain, request), engine
 
 
 def _names(commits: Sequence[str]) -> set[str]:
@@ -124,7 +124,7 @@ def test_a_file_that_is_cut_off_is_not_kept(tmp_path: Path) -> None:
     engine.inside = _Broken(Ran(0, ""))
     request = CommitRequest(commits_of([_SOURCE]), PackageStore(tmp_path), tmp_path / "locks")
     with pytest.raises(ProvisionError, match="could not be read"):
-        have_commits(engine, lambda: "sha256:x", request)
+        ensure_commits(engine, lambda: "sha256:x", request)
     assert not list((tmp_path / "packages").rglob("*.tar*"))
 
 
@@ -135,7 +135,7 @@ def _once(
     store = PackageStore(tmp_path)
     (commit, _) = commits_of([_SOURCE])
     request = CommitRequest((commit,), store, tmp_path / "locks", proxies=proxies or {})
-    have_commits(engine, lambda: "sha256:x", request)
+    ensure_commits(engine, lambda: "sha256:x", request)
     return engine
 
 
@@ -185,7 +185,7 @@ def test_the_container_gets_login_and_authorities_and_shows_neither(
     request = CommitRequest(
         (commit,), PackageStore(tmp_path), tmp_path / "locks", proxies=proxies, access=access
     )
-    have_commits(engine, lambda: "sha256:x", request)
+    ensure_commits(engine, lambda: "sha256:x", request)
     (asked,) = engine.asked
     ((folder, files),) = engine.inside.given
     assert list(files.values()) == [b"of the site\n"]
@@ -220,7 +220,7 @@ def test_an_address_with_a_password_reaches_no_program(tmp_path: Path) -> None:
     engine = _Engine(Ran(0, ""))
     request = CommitRequest(commits_of([source]), PackageStore(tmp_path), tmp_path / "locks")
     with pytest.raises(UsageError, match="holds a password") as caught:
-        have_commits(engine, lambda: "sha256:x", request)
+        ensure_commits(engine, lambda: "sha256:x", request)
     assert "secret" not in f"{caught.value.message} {caught.value.resolution}"
     assert engine.asked == []
 
@@ -249,5 +249,5 @@ def test_a_command_to_paste_runs_nothing_that_an_address_holds(tmp_path: Path, s
     commit = GitCommit(url="https://x.example/y;reboot", commit="1" * 40, sha256="2" * 64)
     request = CommitRequest((commit,), PackageStore(tmp_path), tmp_path / "locks")
     with pytest.raises(ProvisionError) as caught:
-        have_commits(_Engine(Ran(3, said)), lambda: "sha256:x", request)
+        ensure_commits(_Engine(Ran(3, said)), lambda: "sha256:x", request)
     assert "'https://x.example/y;reboot'" in str(caught.value.resolution)

@@ -245,7 +245,7 @@ def test_what_fetches_commits_is_given_this_machines_proxies(
         request.fetch(lambda: "sha256:tools")
         return Built("demo:1", "sha256:1", 1, built=True)
 
-    monkeypatch.setattr(context_files, "have_commits", have)
+    monkeypatch.setattr(context_files, "ensure_commits", have)
     monkeypatch.setattr(image, "build", build)
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
     case.write(pin_document(case.pin))

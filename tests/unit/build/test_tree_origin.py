@@ -18,7 +18,7 @@ from provision.build.context_files import downloaded_files
 from provision.build.dockerfile import RenderedContext
 from provision.build.package_store import PackageStore
 from provision.build.resolve import Resolved
-from provision.build.trees import Tree, TreeStore, fingerprint, have_cos_tree, have_tree
+from provision.build.trees import Tree, ensure_cos_tree, ensure_tree, fingerprint
 from provision.build.workspace import Settings, load_settings
 from provision.config import TreeConfig
 from provision.errors import NotFoundError, ProvisionError, UsageError
@@ -105,9 +105,9 @@ def makefile(settings: Settings) -> Path:
 
 
 def test_a_folder_that_has_not_changed_is_not_packed_again(settings: Settings, tar: Tar) -> None:
-    first = have_tree(settings, _FOLDER, _KERNEL)
+    first = ensure_tree(settings, _FOLDER, _KERNEL)
     asked = tar.calls
-    assert have_tree(settings, _FOLDER, _KERNEL) == first
+    assert ensure_tree(settings, _FOLDER, _KERNEL) == first
     assert tar.calls == asked
     assert first.config == {"CONFIG_64BIT": "y", "CONFIG_MODULES": "y"}
 
@@ -115,13 +115,13 @@ def test_a_folder_that_has_not_changed_is_not_packed_again(settings: Settings, t
 def test_a_change_of_content_is_seen_although_size_and_date_are_the_same(
     settings: Settings, makefile: Path
 ) -> None:
-    first = have_tree(settings, _FOLDER, _KERNEL)
+    first = ensure_tree(settings, _FOLDER, _KERNEL)
     status = makefile.stat()
     makefile.write_text("ALL:")
     os.utime(makefile, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert makefile.stat().st_size == status.st_size
     assert makefile.stat().st_mtime_ns == status.st_mtime_ns
-    second = have_tree(settings, _FOLDER, _KERNEL)
+    second = ensure_tree(settings, _FOLDER, _KERNEL)
     assert (_packed(first), _packed(second)) == (b"all:", b"ALL:")
 
 
@@ -155,23 +155,23 @@ def test_what_changes_while_it_is_packed_is_packed_again(
     settings: Settings, tar: Tar, makefile: Path
 ) -> None:
     tar.then(f"printf 'all: changed' >{makefile}")
-    have_tree(settings, _FOLDER, _KERNEL)
+    ensure_tree(settings, _FOLDER, _KERNEL)
     tar.then("")
-    assert _packed(have_tree(settings, _FOLDER, _KERNEL)) == b"all: changed"
+    assert _packed(ensure_tree(settings, _FOLDER, _KERNEL)) == b"all: changed"
 
 
 def test_a_tree_that_the_store_lost_or_that_is_wanted_again_is_packed_again(
     settings: Settings, tar: Tar
 ) -> None:
-    first = have_tree(settings, _FOLDER, _KERNEL)
+    first = ensure_tree(settings, _FOLDER, _KERNEL)
     file = first.files["tree.tar"]
     file.write_bytes(b"cut")
     asked = tar.calls
-    assert have_tree(settings, _FOLDER, _KERNEL) == first
+    assert ensure_tree(settings, _FOLDER, _KERNEL) == first
     file.unlink()
-    assert have_tree(settings, _FOLDER, _KERNEL) == first
+    assert ensure_tree(settings, _FOLDER, _KERNEL) == first
     assert tar.calls == 3 * asked
-    have_tree(settings, _FOLDER, _KERNEL, update=True)
+    ensure_tree(settings, _FOLDER, _KERNEL, update=True)
     assert tar.calls == 4 * asked
 
 
@@ -181,17 +181,17 @@ def test_the_configuration_is_the_trees_own(settings: Settings, makefile: Path) 
     for name in others:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("CONFIG_MODULES=n\n")
-    found = have_tree(settings, _FOLDER, _KERNEL)
+    found = ensure_tree(settings, _FOLDER, _KERNEL)
     assert found.config == {"CONFIG_64BIT": "y", "CONFIG_MODULES": "y"}
     # As Debian packs headers: below folders.
     (folder / "usr/src").mkdir(parents=True)
     (folder / ".config").rename(folder / "usr/src/.config")
     (folder / "scripts/kconfig/tests/.config").rename(folder / "usr/src/configs")
-    found = have_tree(settings, _FOLDER, _KERNEL)
+    found = ensure_tree(settings, _FOLDER, _KERNEL)
     assert found.config == {"CONFIG_64BIT": "y", "CONFIG_MODULES": "y"}
     (folder / "usr/src/.config").unlink()
     with pytest.raises(ProvisionError):
-        have_tree(settings, _FOLDER, _KERNEL)
+        ensure_tree(settings, _FOLDER, _KERNEL)
 
 
 def test_the_other_slot_is_packed_when_its_tree_has_changed(
@@ -209,7 +209,7 @@ def test_the_other_slot_is_packed_when_its_tree_has_changed(
 
     monkeypatch.setattr(trees, "pack_from_slot", pack)
     wanted = TreeConfig(kernels="*", kind="prepared", path="/usr/lib/modules/{kernel}/build")
-    first, again, changed = (have_tree(settings, wanted, _KERNEL) for _ in range(3))
+    first, again, changed = (ensure_tree(settings, wanted, _KERNEL) for _ in range(3))
     assert known_states == [None, "one", "one"]
     assert first == again
     assert changed.pin.tree == _sha256("two")
@@ -240,12 +240,12 @@ def downloads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_files_of_cos_are_downloaded_once(settings: Settings, downloads: list[str]) -> None:
-    first = have_cos_tree(settings, _BUILD)
+    first = ensure_cos_tree(settings, _BUILD)
     place = f"https://storage.googleapis.com/cos-tools/{_BUILD}"
     assert downloads == [f"{place}/kernel-headers.tgz", f"{place}/toolchain.tar.xz"]
-    assert have_cos_tree(settings, _BUILD) == first
+    assert ensure_cos_tree(settings, _BUILD) == first
     assert len(downloads) == 2
-    have_cos_tree(settings, _BUILD, update=True)
+    ensure_cos_tree(settings, _BUILD, update=True)
     assert len(downloads) == 4
 
 
@@ -257,32 +257,32 @@ def test_a_mirror_without_https_takes_the_files_checksums(
     plain = '[distros.cos.archive]\nmirror = "http://mirror.example/cos"\n'
     path.write_text(plain)
     with pytest.raises(UsageError, match="without HTTPS") as caught:
-        have_cos_tree(load_settings(settings.root), _BUILD)
+        ensure_cos_tree(load_settings(settings.root), _BUILD)
     assert f'sha256 = {{ "{_BUILD}/kernel-headers.tgz"' in str(caught.value.resolution)
     sums = [
         f'"{_BUILD}/{name}" = "{_sha256(name)}"'
         for name in ("kernel-headers.tgz", "toolchain.tar.xz")
     ]
     path.write_text(f"{plain}sha256 = {{ {', '.join(sums)} }}\n")
-    found = have_cos_tree(load_settings(settings.root), _BUILD)
+    found = ensure_cos_tree(load_settings(settings.root), _BUILD)
     assert found.pin.tree == _sha256("kernel-headers.tgz")
     assert downloads[-1] == f"http://mirror.example/cos/{_BUILD}/toolchain.tar.xz"
 
 
 def test_a_checksum_that_is_named_later_counts(settings: Settings, downloads: list[str]) -> None:
-    have_cos_tree(settings, _BUILD)
+    ensure_cos_tree(settings, _BUILD)
     path = settings.root / "etc/provision/provision.toml"
     path.parent.mkdir(parents=True)
     path.write_text(
         f'[distros.cos.archive]\nsha256 = {{ "{_BUILD}/toolchain.tar.xz" = "{"0" * 64}" }}\n'
     )
     with pytest.raises(AssertionError):
-        have_cos_tree(load_settings(settings.root), _BUILD)
+        ensure_cos_tree(load_settings(settings.root), _BUILD)
     assert len(downloads) == 3
 
 
 def test_a_tree_that_was_damaged_in_the_store_goes_into_no_build(settings: Settings) -> None:
-    tree = have_tree(settings, _FOLDER, _KERNEL)
+    tree = ensure_tree(settings, _FOLDER, _KERNEL)
     # Of a Pin, the message names the kernel and the driver, and nothing else is read.
     said: dict[str, Any] = {
         "kernel": KernelPin(release=_KERNEL, architecture="x86_64"),
@@ -301,13 +301,18 @@ def test_a_tree_that_was_damaged_in_the_store_goes_into_no_build(settings: Setti
 
 
 def test_what_is_known_of_a_tree_goes_when_it_was_of_no_use_for_long(settings: Settings) -> None:
-    have_tree(settings, _FOLDER, _KERNEL)
+    ensure_tree(settings, _FOLDER, _KERNEL)
     store = PackageStore(settings.state)
     assert store.collect([], days=30) == []
     (record,) = store.trees.iterdir()
     # Of a kernel's tree: an address may hold a password.
     assert record.stat().st_mode & 0o777 == 0o600
-    assert TreeStore(settings).seen(str(settings.root / "srv" / _KERNEL / "build")) is not None
+    assert (
+        trees.seen_tree(
+            PackageStore(settings.state), str(settings.root / "srv" / _KERNEL / "build")
+        )
+        is not None
+    )
     gone = {name for name, _size in store.collect([], days=-1)}
     assert record.name in gone
     assert not record.exists()

@@ -18,7 +18,6 @@ from provision.build.pin_file import pin_document, read_pin
 from provision.build.request import DriverRequest, choose_tree
 from provision.build.resolve import Resolved, render_context, resolve_pin
 from provision.build.solve import SolveRequest
-from provision.build.trees import TreeStore
 from provision.build.workspace import Settings, load_settings
 from provision.config import TreeConfig
 from provision.engine.docker_api import Image
@@ -324,8 +323,8 @@ def test_a_pin_is_built_from_the_store(settings: Settings, root: Path, tmp_path:
     assert again.pin == resolved.pin
     assert render_context(again).files == render_context(resolved).files
     assert again.attached == resolved.attached
-    store = TreeStore(settings)
-    assert store.add(b"the source") == resolved.pin.tree.tree if resolved.pin.tree else None
+    store = PackageStore(settings.state)
+    assert store.add_bytes(b"the source") == resolved.pin.tree.tree if resolved.pin.tree else None
     # Where garbage collection looks, and not beside it.
     assert {p.parent for p in again.attached.values()} == {PackageStore(settings.state).files}
     again.attached["kernel/tree.tar"].write_bytes(b"another source")

@@ -12,7 +12,7 @@ import pytest
 from provision.catalogue.upstream import Upstream
 from provision.documents import parse_json
 from provision.errors import ConfigError
-from provision.sources.upstream import Branches, Reading, Release, known_branches
+from provision.sources.upstream import Branches, Release, UpstreamResult, known_branches
 from provision.sources.upstream.formats import nvidia_releases
 from provision.sources.upstream.queries import Answer
 
@@ -36,7 +36,7 @@ def upstream(**changes: object) -> Upstream:
 def branches(*releases: Release, **changes: object) -> Branches:
     recipe = upstream(**changes)
     answer = Answer(url="https://vendor.example", read=0, releases=releases)
-    return known_branches(recipe, [Reading(recipe.sources[0], answer.url, answer)])
+    return known_branches(recipe, [UpstreamResult(recipe.sources[0], answer.url, answer)])
 
 
 def vendors() -> Branches:

@@ -16,7 +16,7 @@ from provision.catalogue.upstream import Upstream
 from provision.documents import parse_json
 from provision.fetch import sessions
 from provision.run import Completed
-from provision.sources.upstream import Reading, ask, kept
+from provision.sources.upstream import UpstreamResult, ask, kept
 
 DATA = Path(__file__).parents[2] / "data/releases"
 # The package's member of that name is the function.
@@ -56,11 +56,11 @@ class Asking:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def __call__(self, *sources: Mapping[str, Any], **more: Any) -> tuple[Reading, ...]:  # noqa: ANN401 - arguments of ask
+    def __call__(self, *sources: Mapping[str, Any], **more: Any) -> tuple[UpstreamResult, ...]:  # noqa: ANN401 - arguments of ask
         options = {"machine": "x86_64", "distro": "debian:12", "folder": self.folder, **more}
         return ask(upstream(*sources), **options)
 
-    def kept(self, *sources: Mapping[str, Any]) -> tuple[Reading, ...]:
+    def kept(self, *sources: Mapping[str, Any]) -> tuple[UpstreamResult, ...]:
         return kept(upstream(*sources), machine="x86_64", distro=None, folder=self.folder)
 
 

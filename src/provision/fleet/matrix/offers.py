@@ -10,7 +10,7 @@ from dataclasses import replace
 from provision.build.archive import Archive, required_components
 from provision.build.distro_settings import base_request, ensure_distro_base
 from provision.build.request import DriverRequest, choose_distro
-from provision.build.versions import Followed, follow
+from provision.build.versions import ResolvedVersion, follow
 from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, version_matches
 from provision.distros import distro_named, source_names, uses_archive
@@ -167,7 +167,7 @@ def _followed(
     distro: DistroPin,
     names: Iterable[str],
     progress: Progress,
-) -> dict[str, Followed]:
+) -> dict[str, ResolvedVersion]:
     """Return the versions of a vendor's branches, as a build would resolve them."""
     return {
         name: follow(
@@ -186,7 +186,7 @@ def _versions(
     flavour: str,
     distro: DistroPin,
     index: ArchiveIndex | None,
-    requested: Mapping[str, Followed],
+    requested: Mapping[str, ResolvedVersion],
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
     """Return the versions of a flavour, and the versions of kinds of branches.
 

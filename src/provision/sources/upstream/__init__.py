@@ -11,7 +11,7 @@ from provision.sources.upstream.branches import (
     today,
 )
 from provision.sources.upstream.formats import Release, newest_first
-from provision.sources.upstream.queries import MAX_AGE, Reading, ask, kept
+from provision.sources.upstream.queries import MAX_AGE, UpstreamResult, ask, kept
 from provision.sources.upstream.vendor_sums import ChangedSumError, SumRecord, published_sum
 
 __all__ = [
@@ -20,9 +20,9 @@ __all__ = [
     "Branches",
     "ChangedSumError",
     "Ended",
-    "Reading",
     "Release",
     "SumRecord",
+    "UpstreamResult",
     "ask",
     "ended_branch",
     "kept",

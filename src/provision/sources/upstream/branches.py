@@ -15,7 +15,7 @@ from provision.catalogue.upstream import (
 )
 from provision.distros.debian import compare_versions, version_key
 from provision.sources.upstream.formats import Release
-from provision.sources.upstream.queries import Reading
+from provision.sources.upstream.queries import UpstreamResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Branches:
         return next(found, None)
 
 
-def known_branches(upstream: Upstream, readings: Iterable[Reading]) -> Branches:
+def known_branches(upstream: Upstream, readings: Iterable[UpstreamResult]) -> Branches:
     """Return the branches that a recipe or a source names.
 
     For the maturity of a branch, a source counts more than the recipe. Only the recipe has the end

@@ -66,7 +66,7 @@ class Answer(Frozen):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class UpstreamResult:
     """The present or kept answer of a source.
 
     Attributes:
@@ -91,7 +91,7 @@ def ask(
     distro: str | None,
     folder: Path,
     max_age: float = 0.0,
-) -> tuple[Reading, ...]:
+) -> tuple[UpstreamResult, ...]:
     """Ask a driver's sources, all at once.
 
     Args:
@@ -101,7 +101,7 @@ def ask(
     known = kept(upstream, machine=machine, distro=distro, folder=folder)
     now = time.time()
 
-    def read(reading: Reading) -> Reading:
+    def read(reading: UpstreamResult) -> UpstreamResult:
         if reading.answer is not None and 0 <= now - reading.answer.read < max_age:
             return reading
         return _asked(reading, machine, folder)
@@ -114,32 +114,32 @@ def ask(
 
 def kept(
     upstream: Upstream, *, machine: str, distro: str | None, folder: Path
-) -> tuple[Reading, ...]:
+) -> tuple[UpstreamResult, ...]:
     """Return the kept answers of a driver's sources, without asking them."""
     sources = [source for source in upstream.sources if source.serves(distro)]
     return tuple(
-        Reading(source, source.address(machine), _kept(_file(source, machine, folder)))
+        UpstreamResult(source, source.address(machine), _kept(_file(source, machine, folder)))
         for source in sources
     )
 
 
-def _asked(reading: Reading, machine: str, folder: Path) -> Reading:
+def _asked(reading: UpstreamResult, machine: str, folder: Path) -> UpstreamResult:
     try:
         releases = _read(reading.source, reading.url, machine)
         if not releases:
             raise _nothing(reading)
     except ProvisionError as error:
         log.info("%s: %s %s", reading.url, error.message, error.details or "")
-        return Reading(reading.source, reading.url, reading.answer, error)
+        return UpstreamResult(reading.source, reading.url, reading.answer, error)
     answer = Answer(url=reading.url, read=int(time.time()), releases=releases)
     with suppress(OSError):
         write_atomic(
             _file(reading.source, machine, folder), answer.model_dump_json(exclude_none=True) + "\n"
         )
-    return Reading(reading.source, reading.url, answer)
+    return UpstreamResult(reading.source, reading.url, answer)
 
 
-def _nothing(reading: Reading) -> ProvisionError:
+def _nothing(reading: UpstreamResult) -> ProvisionError:
     """Return the error for an answer without versions, which must not replace the kept one."""
     pattern = getattr(reading.source, "pattern", None) or getattr(reading.source, "package", None)
     return ProvisionError(

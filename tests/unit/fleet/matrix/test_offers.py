@@ -17,7 +17,7 @@ from provision.fleet.matrix.host_report import failures_ahead
 from provision.fleet.matrix.offers import ensure_base_images, find_offers
 from provision.fleet.matrix.results import Results, matrix_folder, result_of
 from provision.host.kernels import Kernels
-from provision.sources.upstream import Reading, Release
+from provision.sources.upstream import Release, UpstreamResult
 from provision.sources.upstream.queries import Answer
 from unit.engine.fake_engine import FakeEngine
 from unit.kmod.artifact import write
@@ -69,7 +69,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     write(root / "etc/provision/provision.toml", b'[drivers.demo]\nversion = "lts"\n')
     source = LatestText(kind="latest-txt", url="https://vendor.example/latest.txt", files=True)
     releases = tuple(Release(version=version) for version in PUBLISHED)
-    reading = Reading(source, source.url, Answer(url=source.url, read=1, releases=releases))
+    reading = UpstreamResult(source, source.url, Answer(url=source.url, read=1, releases=releases))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(versions, "read_upstream", lambda *_given, **_more: (reading,))
     monkeypatch.setattr(versions, "today", lambda: date(2026, 11, 22))
