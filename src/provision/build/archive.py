@@ -17,10 +17,10 @@ from provision.build.distro_settings import (
     suites_of,
 )
 from provision.build.package_store import PackageStore, closure_key
-from provision.build.solve import SolveRequest, SolvingContainers
+from provision.build.solve import Solver, SolveRequest
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
-from provision.distros import WORK, archive_of, uses_archive
+from provision.distros import archive_of, uses_archive
 from provision.distros.debian import ArchiveIndex
 from provision.distros.debian.apt import Apt
 from provision.distros.debian.archive import HEADERS, packages_script
@@ -142,14 +142,13 @@ class Archive:
 
     def _asked(self, request: SolveRequest, words: tuple[str, ...]) -> bytes:
         self._progress(Note(f"Asking apt what {request.distro.name} {request.release.version} has"))
-        containers = SolvingContainers(self._engine(), request, self._store, self._progress)
+        solver = Solver(self._engine(), request, self._store, self._progress)
         if self.container is None:
             self._started.enter_context(self._store.solving(request.key, self._progress))
-            self.container = self._started.enter_context(containers.start())
+            self.container = self._started.enter_context(solver.start())
         script = Apt().packages(request.distro, request.release, words, request.repositories)
         files = {**script.files, **request.authorities()}
-        containers.run(self.container, replace(script, files=files))
-        return self.container.read(f"{WORK}/{script.output}")
+        return solver.run(self.container, replace(script, files=files))
 
 
 @contextmanager
