@@ -20,8 +20,7 @@ from kit.probe import can_mount, need
 from kit.process import run, start
 from kit.product import BUILD_NETWORK, Provision
 from provision.build.image import EngineBuild, run_build
-from provision.engine.connection import connect
-from provision.engine.docker_api import BuildOptions
+from provision.engine.docker_api import BuildOptions, connect
 from provision.progress import Note, Step
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from provision.documents import mistakes_of
 from provision.engine.docker_api import (
     Engine,
     Image,
@@ -24,7 +25,6 @@ from provision.engine.docker_api import (
 from provision.engine.scratch import scratch
 from provision.engine.stream import transfer
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.mistakes import mistakes_of
 from provision.pin import BasePin
 from provision.pin.architectures import names_of
 from provision.progress import Note, Progress, silent

@@ -19,13 +19,13 @@ from provision.build.network_access import proxies
 from provision.build.request import BuildSettings
 from provision.build.resolve import Resolved, render_context
 from provision.build.workspace import Settings
-from provision.engine.connection import connect
 from provision.engine.docker_api import (
     BuildOptions,
     Engine,
     EngineError,
     EngineLostError,
     Image,
+    connect,
     names_registry,
 )
 from provision.engine.stream import BuildStream, StepRecord

@@ -50,13 +50,12 @@ from provision.distros.kernel_tree import (
     compiler_beside,
     compiler_package,
 )
-from provision.documents import refusing
+from provision.documents import mistakes_of, refusing
 from provision.engine.docker_api import Engine, names_registry
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import UnreachableError
 from provision.host.facts import read_facts
 from provision.manifest import HostNeeds
-from provision.mistakes import mistakes_of
 from provision.pin import (
     PIN_LABEL,
     Architecture,

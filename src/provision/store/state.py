@@ -15,10 +15,9 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field, FiniteFloat, ValidationError
 
-from provision.documents import Frozen
+from provision.documents import Frozen, mistakes_of
 from provision.errors import ProvisionError
 from provision.files import sync_directory, write_atomic
-from provision.mistakes import mistakes_of
 from provision.store.layout import Layout
 from provision.store.locks import changing
 

@@ -15,10 +15,15 @@ import urllib3
 from docker import APIClient
 from docker.errors import DockerException, StreamParseError
 
-from provision.engine import connection as module
+from provision.engine import docker_api as module
 from provision.engine import docker_api as sdk
-from provision.engine.connection import connect
-from provision.engine.docker_api import BuildOptions, Engine, EngineLostError, split_reference
+from provision.engine.docker_api import (
+    BuildOptions,
+    Engine,
+    EngineLostError,
+    connect,
+    split_reference,
+)
 from provision.engine.stream import BuildStream, transfer
 from provision.errors import ExitCode, NotFoundError, ProvisionError
 
