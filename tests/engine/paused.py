@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from kit.process import start
-from provision.agent import execute, garbage, preparing, rollback
+from provision.agent import actions, garbage, prepare, rollback
 from provision.build.image import DIGEST_LABEL
 from provision.cli import entry, job
 from provision.documents import load_json
@@ -196,11 +196,11 @@ def _replace_held(real: Callable[[Path, Path], Path]) -> Callable[[Path, Path], 
 def _main() -> None:
     _around(garbage, "unneeded", "collect", after=True)
     _around(rollback, "reject", "reject")
-    _around(execute, "activate_entry", "activate")
+    _around(actions, "activate_entry", "activate")
     for place, name, stand_in in (
         (Path, "replace", _replace_held(Path.replace)),
-        (preparing, "resolve_pin", _resolve),
-        (preparing, "obtain", _obtain),
+        (prepare, "resolve_pin", _resolve),
+        (prepare, "obtain", _obtain),
         (job, "open_engine", _engine),
     ):
         setattr(place, name, stand_in)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from provision.agent.desired import load_desired
 from provision.agent.model import Run
-from provision.agent.reconcile import apply
+from provision.agent.run import apply
 from provision.pin import PIN_LABEL, Pin
 from provision.registry.artifact_images import facts_of
 from provision.registry.keys import generate_key, open_private_key

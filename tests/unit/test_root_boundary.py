@@ -16,7 +16,7 @@ import pytest
 
 from provision.agent.desired import load_desired, read_inputs
 from provision.agent.publish import STATUS, publish
-from provision.agent.reconcile import look_at
+from provision.agent.run import plan_host
 from provision.config import load
 from provision.distros.debian.suites import read_sources
 from provision.doctor import diagnose, observe
@@ -145,7 +145,7 @@ def test_the_agent_looks_and_publishes_below_the_root(host: DoctorHost) -> None:
         pass
     desired = load_desired(host.root, keep=True)
     assert [driver.name for driver in desired.drivers] == [DRIVER]
-    _planned, status = look_at(host.root, desired)
+    _observed, _planned, status = plan_host(host.root, desired)
     assert status.kernels.running == KERNEL
     assert publish(host.root, status, textfile="/var/lib/metrics/provision.prom") == []
     assert json.loads(in_root(host.root, STATUS).read_text())["state"] == status.state

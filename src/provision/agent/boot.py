@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from provision.agent.conclusion import Result
 from provision.agent.desired import last_desired, load_desired
 from provision.agent.model import Desired, DesiredDriver, KernelArtifact, Mode, Observed, Run
 from provision.agent.observe import observe
-from provision.agent.reconcile import apply, clean
+from provision.agent.run import Result, apply, clean
 from provision.errors import ConfigError
 from provision.files import glob_in_root
 from provision.host.folders import STORE

@@ -12,8 +12,8 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from provision.agent.coming_kernels import awaited, is_calm, settled
 from provision.agent.model import Desired
+from provision.agent.package_manager import is_calm
 from provision.build.image import DIGEST_LABEL, open_engine
 from provision.build.package_store import PackageStore
 from provision.build.workspace import default_cache, load_settings
@@ -21,7 +21,7 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, remove_lock
 from provision.fleet.matrix.results import Results, matrix_folder
 from provision.host.folders import STORE
-from provision.host.kernels import Kernels, find_kernels
+from provision.host.kernels import Kernels, find_kernels, kernel_order
 from provision.kmod.verify import stored_manifest
 from provision.progress import Note, Progress, silent
 from provision.store.entries import entries, linked_kernels, remove, remove_leftovers, unlink_kernel
@@ -172,7 +172,7 @@ def _planned(layout: Layout, kernels: Kernels, keep: int, progress: Progress) ->
     if stock.state.is_newer:
         progress(Note(NewerStateError(layout.state, stock.state.schema_version).message))
         return []
-    bootable = {*kernels.bootable, *awaited(stock.state, kernels)}
+    bootable = {*kernels.bootable, *_awaited(stock.state, kernels)}
     found = unneeded(stock, bootable, keep=keep, is_sure=not kernels.doubts)
     return [
         Removed(layout.driver, digest, stock.entries[digest], reason)
@@ -188,8 +188,8 @@ def _remove_of(layout: Layout, kernels: Kernels, keep: int, progress: Progress) 
     if state.is_newer:
         return []
     if not kernels.doubts:
-        state = settled(layout, kernels)
-        bootable = {*kernels.bootable, *awaited(state, kernels)}
+        state = _settled(layout, kernels)
+        bootable = {*kernels.bootable, *_awaited(state, kernels)}
         for release in linked_kernels(layout).keys() - bootable:
             unlink_kernel(layout, release)
         for release in state.kernels.keys() - bootable:
@@ -227,6 +227,33 @@ def _reason(kernel: str | None, kernels: set[str]) -> str:
     if kernel not in kernels:
         return f"the kernel {kernel} is gone"
     return f"the kernel {kernel} has newer ones"
+
+
+def _awaited(state: DriverState, kernels: Kernels) -> frozenset[str]:
+    """Return the kernels that were announced and may still come. Pure.
+
+    An installed kernel no longer needs its announcement. The announcement of a kernel that never
+    came expires when a newer kernel runs than the announced one, and another than at the
+    announcement.
+    """
+    running = kernels.running or ""
+    return frozenset(
+        release
+        for release, known in state.kernels.items()
+        if known.announced is not None
+        and release not in kernels.bootable
+        and (known.announced == running or kernel_order(running) < kernel_order(release))
+    )
+
+
+def _settled(layout: Layout, kernels: Kernels) -> DriverState:
+    """Return the state without announcements of kernels that came or that have expired."""
+    state = load_state(layout)
+    still = _awaited(state, kernels)
+    for release, known in state.kernels.items():
+        if known.announced is not None and release not in still:
+            state = state.updated(release, known.model_copy(update={"announced": None}))
+    return state
 
 
 # A package that is needed again later is downloaded again.

@@ -265,8 +265,8 @@ class Run:
         catalogues: Additional folders of drivers.
         progress: Receives what is being done.
         coming: Kernels that may boot next, in addition to those that the host names.
-        whole: The desired state of the whole host, if the run concerns only a part of it.
         usr: Mount point of a /usr that boots next.
+        only: The driver that the run concerns; None: all.
     """
 
     root: Path
@@ -275,8 +275,8 @@ class Run:
     catalogues: Sequence[Path] = ()
     progress: Progress = silent
     coming: tuple[str, ...] = ()
-    whole: Desired | None = None
     usr: Path | None = None
+    only: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ def plan(
     mode: Mode | None = None,
     *,
     tried: frozenset[Key] = frozenset(),
+    only: str | None = None,
 ) -> Plan:
     """Return the plan for a host.
 
@@ -41,10 +42,13 @@ def plan(
         observed: Its observed state.
         mode: The mode of the run.
         tried: Actions that this run has tried, which are not repeated.
+        only: The driver that the run concerns; None: all.
     """
     mode = mode or Mode()
     steps: list[tuple[int, Step]] = []
     for driver in desired.drivers:
+        if only not in {None, driver.name}:
+            continue
         for release in observed.kernels.relevant:
             if release != observed.kernels.running and not (desired.prebuild and mode.may_prepare):
                 continue
@@ -54,7 +58,7 @@ def plan(
                 step = None
             steps += _for_kernel(desired, observed, driver, release, step)
     strays = sorted(observed.drivers.keys() - {driver.name for driver in desired.drivers})
-    if desired.is_configured and mode.may_prepare:
+    if desired.is_configured and mode.may_prepare and only is None:
         for name in strays:
             steps += [
                 (_FIRST, step) for step in _deactivate(desired, observed, observed.drivers[name])

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from provision.agent.conclusion import Result, always_published
 from provision.agent.desired import read_inputs
 from provision.agent.model import Desired, DesiredDriver, Mode, Run
-from provision.agent.reconcile import apply
+from provision.agent.run import Result, always_published, apply
 from provision.errors import InUseError, NotFoundError
 from provision.host.kernels import kernel_release
 from provision.kmod.verify import first_damage, stored_manifest
@@ -132,10 +130,9 @@ def rollback(
             inputs = read_inputs(root, desired).of(chosen, release)
             progress(Note(f"{driver} goes back from {now} to {digest}"))
             reject(layout, release, digest, inputs=inputs)
-        only = replace(desired, drivers=(chosen,), is_configured=False)
         mode = Mode(may_prepare=False)
         with always_published(root, progress):
-            return apply(Run(root, only, mode, catalogues, progress, whole=desired))
+            return apply(Run(root, desired, mode, catalogues, progress, only=driver))
 
 
 def would_roll_back(root: Path, desired: Desired, driver: str) -> tuple[str, str]:

@@ -14,12 +14,11 @@ from typing import Any
 import click
 
 from provision.agent.boot import boot as load_at_boot
-from provision.agent.coming_kernels import is_calm, wait_for_kernel
-from provision.agent.conclusion import Result, always_published
 from provision.agent.desired import load_desired
 from provision.agent.model import Desired, Mode, Outcome, Run
-from provision.agent.reconcile import apply, look_at
+from provision.agent.package_manager import is_calm, wait_for_kernel
 from provision.agent.rollback import rollback, would_roll_back
+from provision.agent.run import Result, always_published, apply, plan_host
 from provision.agent.status import NAME_A_DRIVER, Status
 from provision.build.workspace import load_settings
 from provision.cli import options
@@ -66,7 +65,7 @@ def status_command(
     """Show the state of each driver, for the running kernel and those that may boot next."""
     root = root.resolve()
     while True:
-        _planned, status = look_at(root, load_desired(root, catalogues=catalogues))
+        _observed, _plan, status = plan_host(root, load_desired(root, catalogues=catalogues))
         if watch:
             click.clear()
         emit(status.document(), _overview)
@@ -156,16 +155,17 @@ def plan_command(
     """Show what 'provision apply' would do here and why, and what it could not do.
 
     The command asks registries, archives, vendors and the engine as 'apply' does, and changes
-    nothing. The exit code is 3 if nothing is configured, or if an artifact would have to be made
-    and it is not known from where; if an earlier failure still holds, it is that of 'apply'.
+    nothing. The exit code is 3 if nothing is configured or an artifact that has to be made is not
+    available, and 1 if it can't be made for another reason, such as an untrusted image; if an
+    earlier failure still holds, it is that of 'apply'.
     """
     root, coming = root.resolve(), _kernels(releases, usr)
     desired, mode = load_desired(root, catalogues=catalogues), Mode(retry=retry, update=update)
     run = _of_coming(Run(root, desired, mode, catalogues, coming=coming, usr=usr))
-    planned, status = look_at(root, run.desired, run.mode, coming=coming)
-    from provision.agent.foreseeing import foresee  # noqa: PLC0415 - loads all that builds and pulls
+    observed, planned, status = plan_host(root, run.desired, run.mode, coming=coming)
+    from provision.agent.prepare import forecast  # noqa: PLC0415 - loads all that builds and pulls
 
-    artifacts = foresee(run, planned)
+    artifacts = forecast(run, observed, planned)
     document = {
         "actions": [{**asdict(action), "what": str(action)} for action in planned.actions],
         "blocked": planned.blocked,
@@ -176,11 +176,12 @@ def plan_command(
     }
     is_configured = status.state != "not-configured"
     emit(document, _planned if is_configured else _NOTHING_CONFIGURED)
-    makes = {(a.driver, a.kernel) for a in planned.actions if a.kind == "prepare"}
-    is_known = not any(a.source == "missing" and (a.driver, a.kernel) in makes for a in artifacts)
+    if not is_configured:
+        return ExitCode.NOT_FOUND
     if any(blocked.obstacle == "failed" for blocked in planned.blocked):
         return status.exit_code
-    return ExitCode.DONE if is_configured and is_known else ExitCode.NOT_FOUND
+    # As of an apply: failed, then not found.
+    return min((one.exit_code for one in artifacts if one.exit_code), default=ExitCode.DONE)
 
 
 def _planned(document: Mapping[str, Any]) -> Iterator[str]:

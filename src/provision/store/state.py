@@ -1,8 +1,8 @@
 """The agent's state of a driver, which it keeps from one run to the next (``state.json``).
 
 No other file has these decisions: which artifacts someone rolled back from, and which version
-stays. So unknown keys are kept, a file that can't be read is reported and set aside, and the file
-of a newer provision is not touched: docs/decisions/19-agent.md.
+stays. So unknown keys are kept, a value that can't be read is reported and costs no other, and the
+file of a newer provision is not touched: docs/decisions/19-agent.md.
 """
 
 from __future__ import annotations
@@ -184,7 +184,25 @@ def parse_state(data: bytes) -> DriverState:
     except ValidationError as error:
         if (schema := _schema_of(data)) > SCHEMA:
             return DriverState(schema_version=schema)
-        return DriverState(problems=tuple(map(str, mistakes_of(error, DriverState))))
+        problems = tuple(map(str, mistakes_of(error, DriverState)))
+        read = _readable(data, error)
+        return (read or DriverState()).model_copy(update={"problems": problems})
+
+
+def _readable(data: bytes, mistakes: ValidationError) -> DriverState | None:
+    """Return the state without the values that have mistakes; None if that is none, either."""
+    try:
+        document = json.loads(data)
+        for mistake in mistakes.errors():
+            # A kernel's value goes as a whole: half a failure is none.
+            *parents, key = mistake["loc"][:3]
+            there = document
+            for name in parents:
+                there = there[name]
+            there.pop(key, None)
+        return DriverState.model_validate_json(json.dumps(document))
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        return None
 
 
 def _schema_of(data: bytes) -> int:

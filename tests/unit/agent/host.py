@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from provision.agent import observe, preparing, reconcile
-from provision.agent.conclusion import Result
+from provision.agent import observe, prepare
 from provision.agent.desired import load_desired
 from provision.agent.model import Desired, Mode, Run
+from provision.agent.run import Result, apply
 from provision.agent.status import ArtifactStatus
 from provision.build.request import DriverRequest
 from provision.errors import ProvisionError
@@ -89,13 +89,11 @@ class Host:
 
     def apply(self, **mode: bool) -> Result:
         """Run the agent once."""
-        run = Run(self.root, self.desired(), Mode(**mode), progress=self.hear)
-        return reconcile.apply(run)
+        return apply(Run(self.root, self.desired(), Mode(**mode), progress=self.hear))
 
     def prepare(self, *coming: str) -> Result:
         """Run the agent once, with kernels that are yet to come."""
-        run = Run(self.root, self.desired(), Mode(), progress=self.hear, coming=coming)
-        return reconcile.apply(run)
+        return apply(Run(self.root, self.desired(), progress=self.hear, coming=coming))
 
     def kinds(self, **mode: bool) -> list[str]:
         """Run the agent once; what it did."""
@@ -184,6 +182,6 @@ def make_host(
     host.configure(f"[drivers.{DRIVER}]\n")
     is_live: Callable[[Path], bool] = lambda _root: True  # noqa: E731 - one line says it all
     monkeypatch.setattr(observe, "is_running_host", is_live)
-    monkeypatch.setattr(preparing, "resolve_pin", host.resolve)
-    monkeypatch.setattr(preparing, "obtain", host.obtain)
+    monkeypatch.setattr(prepare, "resolve_pin", host.resolve)
+    monkeypatch.setattr(prepare, "obtain", host.obtain)
     return host

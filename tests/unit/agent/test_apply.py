@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from provision.agent import preparing
+from provision.agent import prepare
 from provision.agent.boot import boot
 from provision.errors import ConfigError
 from provision.store.pulling import Obtained
@@ -205,7 +205,7 @@ def test_others_can_read_what_goes_on_while_it_does(
         seen.append(json.loads((host.root / "run/provision/status.json").read_text()))
         return host.obtain(*given, **more)
 
-    monkeypatch.setattr(preparing, "obtain", obtain)
+    monkeypatch.setattr(prepare, "obtain", obtain)
     host.apply()
     assert seen[0]["state"] == "pending"
     assert seen[0]["planned"][0].startswith(f"make the artifact of {DRIVER}")

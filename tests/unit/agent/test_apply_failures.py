@@ -12,7 +12,7 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.health impor
     is_reboot_required,
 )
 
-from provision.agent import preparing
+from provision.agent import prepare
 from provision.agent.boot import boot
 from provision.build.diagnosis import BuildError, BuildFailure, SourceError
 from provision.build.package_store import PackageGoneError
@@ -84,8 +84,8 @@ def test_packages_that_a_mirror_has_dropped_are_solved_for_again(
             raise PackageGoneError("no address has it", sha256=gone, resolution="", details=None)
         return host.obtain(settings, engine, resolved, **more)
 
-    monkeypatch.setattr(preparing, "resolve_pin", resolve)
-    monkeypatch.setattr(preparing, "obtain", obtain)
+    monkeypatch.setattr(prepare, "resolve_pin", resolve)
+    monkeypatch.setattr(prepare, "obtain", obtain)
     result = host.apply()
     # The driver's own source is no package of the closure: nothing else is solved.
     is_package = gone == package.sha256
@@ -267,7 +267,7 @@ def test_a_failure_to_record_is_reported_all_the_same(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("provision.store.state.store_state", store_state)
-    monkeypatch.setattr(preparing, "store_state", store_state)
+    monkeypatch.setattr(prepare, "store_state", store_state)
     host.broken[KERNEL] = ProvisionError("The disk is full.", resolution="Make room")
     result = host.apply()
     assert (result.status.state, result.status.exit_code) == ("failed", 1)
@@ -295,9 +295,9 @@ def test_an_engine_that_is_restarted_is_waited_for(
             raise lost.pop()
         return host.obtain(*given, **more)
 
-    monkeypatch.setattr(preparing, "open_engine", open_engine)
-    monkeypatch.setattr(preparing, "obtain", obtain)
-    monkeypatch.setattr(preparing, "_RECONNECT_SECONDS", 0.0)
+    monkeypatch.setattr(prepare, "open_engine", open_engine)
+    monkeypatch.setattr(prepare, "obtain", obtain)
+    monkeypatch.setattr(prepare, "_RECONNECT_SECONDS", 0.0)
     assert host.apply().status.state == "ready"
     assert any("Waiting for the engine" in note for note in host.notes)
 
@@ -311,16 +311,16 @@ def test_an_engine_that_does_not_come_back_is_a_failure_that_passes(
     def no_engine(_settings: object) -> FakeEngine:
         raise NotFoundError("no engine")
 
-    monkeypatch.setattr(preparing, "open_engine", no_engine)
-    monkeypatch.setattr(preparing, "obtain", lost)
-    monkeypatch.setattr(preparing, "_RECONNECT_SECONDS", 0.0)
+    monkeypatch.setattr(prepare, "open_engine", no_engine)
+    monkeypatch.setattr(prepare, "obtain", lost)
+    monkeypatch.setattr(prepare, "_RECONNECT_SECONDS", 0.0)
     artifact = host.artifact()
     assert (artifact.state, artifact.reason, artifact.resolution) == (
         "failed",
         "The engine stopped.",
         "start it",
     )
-    monkeypatch.setattr(preparing, "obtain", host.obtain)
+    monkeypatch.setattr(prepare, "obtain", host.obtain)
     assert host.apply().status.state == "ready"
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from provision.agent import coming_kernels
-from provision.agent.coming_kernels import shutdown_delayed, wait_for_kernel
+from provision.agent import package_manager, prepare
 from provision.agent.desired import last_desired, load_desired, read_inputs
 from provision.agent.model import Desired, DesiredDriver
+from provision.agent.package_manager import wait_for_kernel
+from provision.agent.prepare import shutdown_delayed
 from provision.errors import ConfigError
 from provision.progress import Event, Note
 from unit.kmod.artifact import KERNEL, write
@@ -182,7 +183,7 @@ def test_a_package_manager_at_work_is_waited_for(
 ) -> None:
     _kernel(tmp_path, complete=False)
     busy = [tmp_path / "var/lib/dpkg/lock"]
-    monkeypatch.setattr(coming_kernels, "_busy", lambda _root: busy[0] if busy else None)
+    monkeypatch.setattr(package_manager, "_busy", lambda _root: busy[0] if busy else None)
     clock = _Clock(40, busy.clear)
     notes: list[Event] = []
     assert wait_for_kernel(tmp_path, sleep=clock.sleep, progress=notes.append)
@@ -191,7 +192,7 @@ def test_a_package_manager_at_work_is_waited_for(
 
 
 def test_no_wait_lasts_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coming_kernels, "_busy", lambda root: root / "var/lib/dpkg/lock")
+    monkeypatch.setattr(package_manager, "_busy", lambda root: root / "var/lib/dpkg/lock")
     clock = _Clock()
     notes: list[Event] = []
     assert not wait_for_kernel(tmp_path, limit=30, sleep=clock.sleep, progress=notes.append)
@@ -235,8 +236,8 @@ def test_a_shutdown_is_delayed_where_logind_is(
         def __exit__(self, *_error: object) -> None:
             started.append([])
 
-    monkeypatch.setattr(coming_kernels, "beside", Beside)
-    monkeypatch.setattr(coming_kernels, "find_program", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(prepare, "beside", Beside)
+    monkeypatch.setattr(prepare, "find_program", lambda name: f"/usr/bin/{name}")
     with shutdown_delayed(tmp_path, "building"):
         assert started == []
     (tmp_path / "run/systemd/seats").mkdir(parents=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from provision.agent import preparing
+from provision.agent import prepare
 from provision.agent.garbage import remove_unneeded
 from provision.agent.rollback import rollback
 from provision.errors import InUseError
@@ -38,7 +38,7 @@ def _meanwhile(
             left.pop(0)()
         return made
 
-    monkeypatch.setattr(preparing, "obtain", obtain)
+    monkeypatch.setattr(prepare, "obtain", obtain)
 
 
 @pytest.fixture

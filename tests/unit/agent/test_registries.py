@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from provision.agent import preparing
+from provision.agent import prepare
 from provision.agent.publish import metrics_text
 from provision.build.diagnosis import BuildError, BuildFailure, SourceError
 from provision.build.request import DriverRequest
@@ -38,8 +38,8 @@ class Registry:
         self.error: Exception | None = None
         self.wanted: list[tuple[DriverRequest, TrustOverride]] = []
         self.host = host
-        monkeypatch.setattr(preparing, "look_for", self.look_for)
-        monkeypatch.setattr(preparing, "obtain_pulled", self.obtain)
+        monkeypatch.setattr(prepare, "look_for", self.look_for)
+        monkeypatch.setattr(prepare, "obtain_pulled", self.obtain)
 
     def look_for(self, _settings: object, wanted: DriverRequest, lookup: SearchOptions) -> Any:  # noqa: ANN401
         self.wanted.append((wanted, lookup.consent))

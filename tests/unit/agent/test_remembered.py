@@ -9,8 +9,8 @@ import pytest
 
 from provision.agent.boot import boot
 from provision.agent.garbage import remove_unneeded
-from provision.agent.reconcile import look_at
 from provision.agent.rollback import rollback
+from provision.agent.run import plan_host
 from provision.errors import ProvisionError
 from provision.store.state import NewerStateError, copies_of, load_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
@@ -56,7 +56,7 @@ def test_a_file_that_cannot_be_read_is_said_and_kept_and_the_version_stays(
     text: str, back: Host
 ) -> None:
     back.layout.state.write_text(text)
-    _planned, status = look_at(back.root, back.desired())
+    _observed, _planned, status = plan_host(back.root, back.desired())
     (note,) = status.drivers[0].notes
     assert str(back.layout.state) in note
     back.apply()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import requests
 
-from provision.agent import preparing, reconcile
+from provision.agent import prepare, run
 from unit.agent.host import DRIVER, NEXT, Host
 from unit.cli.outcome import Outcome
 from unit.kmod.artifact import KERNEL
@@ -51,7 +51,7 @@ def test_what_a_library_raises_in_an_action_is_a_failure_of_that_action(
             raise error
         return host.obtain(None, None, resolved, **more)
 
-    monkeypatch.setattr(preparing, "obtain", obtain)
+    monkeypatch.setattr(prepare, "obtain", obtain)
     done = call("apply", "--root", host.root)
     assert done.code == 1
     assert str(error) in done.out
@@ -67,7 +67,7 @@ def test_what_a_library_raises_in_an_action_is_a_failure_of_that_action(
 def test_a_defect_shows_even_where_what_is_there_serves(
     ready: Host, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparing, "obtain", _raising(tarfile.ReadError("not a tar file")))
+    monkeypatch.setattr(prepare, "obtain", _raising(tarfile.ReadError("not a tar file")))
     assert call("apply", "--update", "--root", ready.root).code == 1
     assert _status(ready)["state"] == "failed"
     assert _status(ready)["drivers"][0]["is_ready"]
@@ -78,12 +78,11 @@ def test_a_defect_shows_even_where_what_is_there_serves(
 @pytest.mark.parametrize(
     ("where", "words"),
     [
-        ("provision.agent.reconcile.observe", ["apply"]),
-        ("provision.agent.reconcile.plan", ["apply"]),
+        ("provision.agent.run.clean", ["apply"]),
         ("provision.cli.agent.wait_for_kernel", ["apply", "--wait-kernel"]),
-        ("provision.agent.reconcile.observe", ["apply", "--kernel", NEXT]),
+        ("provision.agent.run.linked_kernels", ["apply", "--kernel", NEXT]),
         ("provision.agent.boot.observe", ["apply", "--boot"]),
-        ("provision.agent.reconcile.conclude", ["apply"]),
+        ("provision.agent.run.is_written", ["apply"]),
         ("provision.agent.garbage.find_kernels", ["apply", "--timer"]),
     ],
 )
@@ -112,8 +111,7 @@ def test_an_error_that_escapes_a_run_is_reported_too(
 def test_a_host_that_cannot_be_looked_at_has_a_status_all_the_same(
     ready: Host, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for place in ("provision.agent.reconcile.observe", "provision.agent.conclusion.observe"):
-        monkeypatch.setattr(place, _raising(ValueError("no")))
+    monkeypatch.setattr(run, "observe", _raising(ValueError("no")))
     assert call("apply", "--root", ready.root).code == 1
     document = _status(ready)
     assert (document["state"], document["drivers"], document["is_ready"]) == ("failed", [], False)
@@ -133,7 +131,7 @@ def test_a_reported_error_is_past_when_the_next_run_ends_well(
     ready: Host, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(reconcile, "observe", _raising(ValueError("no")))
+        patch.setattr(run, "observe", _raising(ValueError("no")))
         call("apply", "--root", ready.root)
     assert call("apply", "--root", ready.root).code == 0
     document = _status(ready)

@@ -111,7 +111,10 @@ def test_what_can_not_be_read_is_said_and_kept_for_people(
 ) -> None:
     text = json.dumps(_REJECTED | change)
     write(layout.state, text.encode())
-    assert problem in " ".join(load_state(layout).problems)
+    state = load_state(layout)
+    assert problem in " ".join(state.problems)
+    # What could be read still holds.
+    assert state.of(KERNEL).rejected == ("bad",)
     assert update_state(layout, lambda s: s.updated(KERNEL, KernelState(rejected=("b",))))
     (kept,) = copies_of(layout.state)
     assert kept.read_text() == text

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
-from provision.agent.failures import failure_of
 from provision.agent.model import Action, KernelArtifact, Observed, Outcome, Run
-from provision.agent.preparing import Preparer
+from provision.agent.prepare import Preparer, reason_of
 from provision.agent.rollback import choose, reject
+from provision.build.diagnosis import BuildError
 from provision.documents import load_json
 from provision.errors import InUseError, NotFoundError, ProvisionError, as_error
 from provision.kmod.host_modules import record_loaded, unloading
@@ -32,39 +29,28 @@ from provision.store.state import (
 )
 
 
-@dataclass
-class Executor:
-    """Carries out actions on one host.
+class Actions:
+    """The actions of a run; the caller holds the host's lock, except for ``prepare``."""
 
-    The caller holds the host's lock, except for ``prepare``.
-
-    Attributes:
-        run: The run of the agent.
-    """
-
-    run: Run
-
-    @cached_property
-    def preparer(self) -> Preparer:
-        """Makes artifacts."""
-        return Preparer(self.run)
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._preparer = Preparer(run)
 
     def close(self) -> None:
         """Close the connections to the engine, if it was opened."""
-        if "preparer" in vars(self):
-            self.preparer.close()
+        self._preparer.close()
 
     def do(self, action: Action, observed: Observed) -> Outcome:
         """Carry out an action; an error is recorded and becomes part of the outcome."""
         self.run.progress(Note(str(action)))
-        begun = time.monotonic()
-        steps: dict[str, Callable[[Action, Observed], str]] = {
+        steps = {
             "prepare": self._prepare,
             "unload": self._unload,
             "activate": self._activate,
             "load": self._load,
-            "retire": self._deactivate,
+            "retire": self._retire,
         }
+        begun = time.monotonic()
         try:
             result = steps[action.kind](action, observed)
         # The actions of other drivers go on, and the status shows the error.
@@ -74,40 +60,8 @@ class Executor:
             return Outcome(action, known.message, time.monotonic() - begun, known, failure)
         return Outcome(action, result, time.monotonic() - begun)
 
-    def fall_back(self, action: Action, observed: Observed, error: ProvisionError) -> bool:
-        """Fall back to the previous artifact, because the modules of this one could not be loaded.
-
-        An artifact is rejected only for what is wrong with itself. After any other error it is
-        tried again when a pause is over, which grows.
-
-        Args:
-            action: The ``load`` that failed.
-            observed: The state of the host before it.
-            error: The error; without the device, or while that is in use, no artifact could be
-                loaded.
-
-        Returns:
-            Whether there is a previous artifact, which the kernel now uses.
-        """
-        artifact = _artifact(observed, action)
-        layout = Layout(self.run.root, action.driver)
-        if artifact.known.previous is None or isinstance(error, NotFoundError | InUseError):
-            return False
-        before = artifact.known.load_failure
-        failure = failure_of(error, artifact.inputs, before=before, time=int(time.time()))
-        is_final = isinstance(error, UnfitModuleError)
-        failure = failure.model_copy(update={"reason": "load", "final": is_final})
-        with changing(layout, self.run.progress):
-            try:
-                _now, digest = choose(layout, action.kernel)
-                reject(layout, action.kernel, digest, inputs=artifact.inputs, failure=failure)
-            except (NotFoundError, NewerStateError):
-                return False
-        self.run.progress(Note(f"{action.driver} goes back to {digest}"))
-        return True
-
     def _prepare(self, action: Action, observed: Observed) -> str:
-        return self.preparer.prepare(action, observed)
+        return self._preparer.prepare(action, observed)
 
     def _unload(self, action: Action, observed: Observed) -> str:
         """Unload the modules of the active artifact, and those that the next artifact replaces."""
@@ -124,10 +78,9 @@ class Executor:
         ):
             for digest in dict.fromkeys(digests):
                 if digest and ((entry := layout.entry(digest)) / MANIFEST).is_file():
-                    manifest = load_json(entry / MANIFEST, Manifest)
                     done += unload(
                         entry,
-                        manifest,
+                        load_json(entry / MANIFEST, Manifest),
                         options=options,
                         root=self.run.root,
                         progress=self.run.progress,
@@ -144,11 +97,6 @@ class Executor:
             # The artifact is active; only the state can't record it.
             self.run.progress(Note(error.message))
         return f"{entry} is in use"
-
-    def _deactivate(self, action: Action, observed: Observed) -> str:
-        del observed
-        deactivate(Layout(self.run.root, action.driver), progress=self.run.progress)
-        return f"{action.driver} is out of use; 'provision gc' removes its artifacts"
 
     def _load(self, action: Action, observed: Observed) -> str:
         layout = Layout(self.run.root, action.driver)
@@ -168,6 +116,36 @@ class Executor:
             problems = record_loaded(self.run.root, entry, manifest, progress=self.run.progress)
         return "; ".join([f"loaded {', '.join(done) or 'nothing'}", *problems])
 
+    def _retire(self, action: Action, _observed: Observed) -> str:
+        deactivate(Layout(self.run.root, action.driver), progress=self.run.progress)
+        return f"{action.driver} is out of use; 'provision gc' removes its artifacts"
+
+    def fall_back(self, action: Action, observed: Observed, error: ProvisionError) -> bool:
+        """Fall back to the previous artifact, because the modules of this one could not be loaded.
+
+        An artifact is rejected only for what is wrong with itself. After any other error it is
+        tried again when a pause is over, which grows. Without the device, or while that is in use,
+        no artifact could be loaded.
+
+        Returns:
+            Whether there is a previous artifact, which the kernel now uses.
+        """
+        artifact = _artifact(observed, action)
+        layout = Layout(self.run.root, action.driver)
+        if artifact.known.previous is None or isinstance(error, NotFoundError | InUseError):
+            return False
+        failure = _failure_of(error, artifact.inputs, before=artifact.known.load_failure)
+        is_final = isinstance(error, UnfitModuleError)
+        failure = failure.model_copy(update={"reason": "load", "final": is_final})
+        with changing(layout, self.run.progress):
+            try:
+                _now, digest = choose(layout, action.kernel)
+                reject(layout, action.kernel, digest, inputs=artifact.inputs, failure=failure)
+            except (NotFoundError, NewerStateError):
+                return False
+        self.run.progress(Note(f"{action.driver} goes back to {digest}"))
+        return True
+
     def _remember(
         self, action: Action, observed: Observed, error: ProvisionError
     ) -> Failure | None:
@@ -180,7 +158,7 @@ class Executor:
             return None
         is_preparing = action.kind == "prepare"
         before = artifact.known.failure if is_preparing else artifact.known.load_failure
-        failure = failure_of(error, artifact.inputs, before=before, time=int(time.time()))
+        failure = _failure_of(error, artifact.inputs, before=before)
         if not is_preparing:
             if failure.reason != IN_USE:
                 failure = failure.model_copy(update={"reason": action.kind})
@@ -190,7 +168,7 @@ class Executor:
             if failure.reason not in {"build", "compile"}:
                 return failure
             failure = failure.model_copy(update={"final": False})
-        elif failure.reason == "compile" and asks_registries(self.preparer.settings):
+        elif failure.reason == "compile" and asks_registries(self._preparer.settings):
             # An artifact that was built with a patch may be pushed.
             failure = failure.model_copy(update={"final": False})
         name = "failure" if is_preparing else "load_failure"
@@ -210,3 +188,24 @@ class Executor:
 
 def _artifact(observed: Observed, action: Action) -> KernelArtifact:
     return observed.drivers[action.driver].artifacts[action.kernel]
+
+
+def _failure_of(error: ProvisionError, inputs: str, *, before: Failure | None) -> Failure:
+    """Return the record of an error for the state.
+
+    A compiler that refused a source refuses it again until an input changes. Other errors may
+    disappear, so every run retries; a build is retried after a pause that grows.
+    """
+    is_same = before is not None and before.inputs == inputs
+    reason = reason_of(error)
+    return Failure(
+        reason=reason,
+        message=error.message,
+        resolution=error.resolution,
+        details=error.details,
+        inputs=inputs,
+        time=int(time.time()),
+        attempts=before.attempts + 1 if before is not None and is_same else 1,
+        final=reason in {"compile", "rejected"},
+        log=str(error.log) if isinstance(error, BuildError) and error.log else None,
+    )

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from provision.agent import foreseeing, preparing
-from provision.agent.foreseeing import Foreseen, foresee
+from provision.agent import prepare
 from provision.agent.model import Mode, Run
-from provision.agent.reconcile import look_at
+from provision.agent.prepare import Forecast, forecast
+from provision.agent.run import plan_host
 from provision.build.request import DriverRequest
-from provision.errors import NotFoundError
+from provision.errors import NotFoundError, ProvisionError
 from provision.pin import Pin
 from provision.progress import Note
 from provision.registry.find import SearchOptions
 from provision.registry.registries import TrustOverride
+from provision.registry.signatures import UntrustedError
 from provision.store.artifact_lookup import MissingArtifactError
 from provision.store.entries import add
 from provision.store.pulling import DowngradeError
 from provision.store.state import Failure, load_state, update_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
+from unit.cli.outcome import Outcome
 from unit.engine.fake_engine import FakeEngine
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
 from unit.recipes import RECIPE
 
+Call = Callable[..., Outcome]
 IMAGE = f"registry.example/{DRIVER}@sha256:1"
 REGISTRY = '[registry]\naddress = "registry.example"\n'
 
@@ -45,9 +49,7 @@ class Registry:
         self.pins: dict[str, Pin] = {}
         self.error: Exception | None = None
         self.wanted: list[tuple[DriverRequest, TrustOverride]] = []
-        monkeypatch.setattr(foreseeing, "look_for", self.look_for)
-        # Runs of the agent build: it is the plan that is looked at here.
-        monkeypatch.setattr(preparing, "look_for", lambda *_: None)
+        monkeypatch.setattr(prepare, "look_for", self.look_for)
 
     def look_for(self, _settings: object, wanted: DriverRequest, lookup: SearchOptions) -> Any:  # noqa: ANN401 - a stand-in for what is found
         self.wanted.append((wanted, lookup.consent))
@@ -73,7 +75,7 @@ def engine(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     # Which versions this source has does not depend on an archive.
     write(host.root / "etc/os-release", b"ID=rocky\nVERSION_ID=9.6\n")
     configure(host)
-    monkeypatch.setattr(preparing, "open_engine", lambda _settings: FakeEngine())
+    monkeypatch.setattr(prepare, "open_engine", lambda _settings: FakeEngine())
 
 
 def recipe_of(*versions: str) -> str:
@@ -93,20 +95,21 @@ def configure(host: Host, more: str = REGISTRY, driver: str = "") -> None:
     host.configure(f'catalogue = ["/drivers"]\n[drivers.{DRIVER}]\n{driver}\n{more}')
 
 
-def look(host: Host, **mode: bool) -> dict[str, Foreseen]:
+def look(host: Host, **mode: bool) -> dict[str, Forecast]:
     """What is said of each kernel."""
     desired, how = host.desired(), Mode(**mode)
-    planned, _ = look_at(host.root, desired, how)
-    return {one.kernel: one for one in foresee(Run(host.root, desired, how), planned)}
+    observed, planned, _ = plan_host(host.root, desired, how)
+    return {one.kernel: one for one in forecast(Run(host.root, desired, how), observed, planned)}
 
 
 def test_each_kernel_has_its_own_source(host: Host, registry: Registry) -> None:
     host.apply()
+    registry.wanted.clear()
     host.add_kernel(NEXT)
     registry.pins[NEXT] = make_pin(driver=DRIVER, version=NEWEST, kernel=NEXT)
     found = look(host)
-    assert found[KERNEL] == Foreseen(DRIVER, KERNEL, "store", NEWEST)
-    assert found[NEXT] == Foreseen(DRIVER, NEXT, "registry", NEWEST, IMAGE)
+    assert found[KERNEL] == Forecast(DRIVER, KERNEL, "store", NEWEST)
+    assert found[NEXT] == Forecast(DRIVER, NEXT, "registry", NEWEST, IMAGE)
     assert str(found[NEXT]) == f"A registry has {NEWEST}: {IMAGE}"
     # What is there is asked of no registry; a version stays for further kernels.
     ((wanted, consent),) = registry.wanted
@@ -139,19 +142,21 @@ def test_an_image_whose_artifact_is_in_the_store_is_not_pulled(
         make_artifact(path, pin=pin)
 
     add(host.layout, pin.short_digest, fill)
-    assert look(host)[KERNEL] == Foreseen(DRIVER, KERNEL, "store", NEWEST)
+    assert look(host)[KERNEL] == Forecast(DRIVER, KERNEL, "store", NEWEST)
 
 
-@pytest.mark.parametrize("error", [MissingArtifactError, DowngradeError])
+@pytest.mark.parametrize(
+    ("error", "code"), [(MissingArtifactError, 3), (DowngradeError, 1), (UntrustedError, 1)]
+)
 def test_what_can_not_be_had_is_missing_and_the_way_out_is_said(
-    host: Host, registry: Registry, error: type[MissingArtifactError]
+    host: Host, registry: Registry, call: Call, error: type[ProvisionError], code: int
 ) -> None:
     registry.error = error("No registry has it", resolution="Push it")
     found = look(host)[KERNEL]
-    assert found == Foreseen(
-        DRIVER, KERNEL, "missing", reason="No registry has it", resolution="Push it"
-    )
+    assert (found.source, found.resolution) == ("missing", "Push it")
     assert str(found) == "It is not available: No registry has it"
+    for command in ("plan", "apply"):
+        assert call(command, "--root", host.root).code == code
 
 
 @pytest.mark.usefixtures("registry")
@@ -171,7 +176,7 @@ def test_what_could_not_be_found_out_is_no_build(
 ) -> None:
     match lacking:
         case "engine":
-            monkeypatch.setattr(preparing, "open_engine", _no_engine)
+            monkeypatch.setattr(prepare, "open_engine", _no_engine)
         case "mirror":
             write(host.root / "etc/os-release", b"ID=debian\nVERSION_ID=12\n")
         case _:

@@ -1,0 +1,326 @@
+"""One run of the agent: observe → plan → apply, then publish the host's status.
+
+The host's lock is held from an observation until the actions that were planned from it are done.
+Builds and pulls run without that lock; afterwards, the host is observed and planned for again
+(docs/decisions/19-agent.md).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from provision.agent.desired import last_desired
+from provision.agent.model import Action, Desired, Key, Mode, Observed, Outcome, Plan, Run
+from provision.agent.observe import observe
+from provision.agent.plan import plan
+from provision.agent.publish import publish
+from provision.agent.status import Status, Trouble, failed_status, status_of
+from provision.errors import ExitCode, ProvisionError, UnexpectedError, as_error
+from provision.host.kernels import kernel_release
+from provision.kmod.loader import is_written, try_write_loader
+from provision.progress import Note, Progress, silent
+from provision.store.entries import linked_kernels, remove_leftovers
+from provision.store.layout import Layout
+from provision.store.locks import building, changing, switching
+from provision.store.state import (
+    DriverState,
+    NewerStateError,
+    load_state,
+    store_state,
+    update_state,
+)
+
+if TYPE_CHECKING:
+    from provision.agent.actions import Actions
+
+# The error must reach its reader soon, even if the status waits for a lock.
+_PUBLISH_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of a run: its outcomes, and the host's status after it."""
+
+    outcomes: tuple[Outcome, ...]
+    status: Status
+    # Files of the status that could not be written.
+    problems: tuple[str, ...] = ()
+
+
+def plan_host(
+    root: Path, desired: Desired, mode: Mode | None = None, *, coming: tuple[str, ...] = ()
+) -> tuple[Observed, Plan, Status]:
+    """Observe a host and plan for it, without changing it."""
+    observed = observe(root, desired, coming=coming)
+    planned = plan(desired, observed, mode)
+    return observed, planned, status_of(desired, observed, planned, time=int(time.time()))
+
+
+def apply(run: Run) -> Result:
+    """Bring a host to its desired state.
+
+    Every failure is recorded and part of the result; other drivers' actions go on. A caller that
+    holds the host's lock must not allow builds and pulls (``Mode.may_prepare``).
+
+    Raises:
+        InUseError: Another process holds a lock for too long.
+        OSError: The store can't be written.
+    """
+    with switching(run.root, run.progress):
+        for driver in run.desired.drivers:
+            layout = Layout(run.root, driver.name)
+            clean(layout, run.progress)
+            if run.coming:
+                _announce(layout, run)
+    with closing(_Apply(run)) as work, ExitStack() as building_lock:
+        is_builder = False
+        while True:
+            with switching(run.root, run.progress):
+                served = work.serve()
+                if isinstance(served, Result):
+                    return served
+            if not is_builder:
+                is_builder = True
+                if building_lock.enter_context(building(run.root, run.progress)):
+                    # Another run has built meanwhile: plan again.
+                    continue
+            work.do(*served)
+
+
+class _Apply:
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.outcomes: list[Outcome] = []
+        # Not repeated, however often the host is planned for.
+        self.tried: set[Key] = set()
+
+    @cached_property
+    def actions(self) -> Actions:
+        from provision.agent.actions import Actions  # noqa: PLC0415 - most runs do nothing
+
+        return Actions(self.run)
+
+    def close(self) -> None:
+        if "actions" in vars(self):
+            self.actions.close()
+
+    def serve(self) -> Result | tuple[Action, Observed]:
+        """Carry out the actions that need no new artifact; the caller holds the host's lock.
+
+        Returns:
+            The result of the run; or the first action that makes an artifact, with the observation
+            that it was planned from.
+        """
+        run = self.run
+        while True:
+            observed = observe(run.root, run.desired, coming=run.coming)
+            planned = plan(
+                run.desired, observed, run.mode, tried=frozenset(self.tried), only=run.only
+            )
+            if not planned.actions:
+                return self._conclude(observed)
+            ready = list(takewhile(lambda action: action.kind != "prepare", planned.actions))
+            if not ready:
+                # That may take minutes, in which the status shows what is planned.
+                status = status_of(run.desired, observed, planned, time=int(time.time()))
+                _publish(run.root, run.desired, status, run.progress)
+                return planned.actions[0], observed
+            for action in ready:
+                outcome = self.do(action, observed)
+                if outcome.error is not None:
+                    # What follows was planned for a success.
+                    self._fall_back(action, observed, outcome.error)
+                    break
+
+    def do(self, action: Action, observed: Observed) -> Outcome:
+        self.tried.add(action.key)
+        outcome = self.actions.do(action, observed)
+        self.run.progress(Note(outcome.result))
+        self.outcomes.append(outcome)
+        return outcome
+
+    def _fall_back(self, action: Action, observed: Observed, error: ProvisionError) -> None:
+        """Have the previous artifact activated and loaded, if this one has cost its driver.
+
+        That is so at a boot, and after other modules were unloaded for these.
+        """
+        has_unloaded = ("unload", action.driver, action.kernel) in self.tried
+        if action.kind != "load" or not (has_unloaded or not self.run.mode.may_prepare):
+            return
+        if self.actions.fall_back(action, observed, error):
+            self.tried -= {(kind, action.driver, action.kernel) for kind in ("activate", "load")}
+
+    def _conclude(self, observed: Observed) -> Result:
+        run, outcomes = self.run, tuple(self.outcomes)
+        if run.mode.may_prepare:
+            _write_loaders(run.root, run.desired, run.progress)
+        observed = _with_failures(observed, outcomes)
+        _remember_fingerprints(run.root, observed)
+        planned = plan(run.desired, observed)
+        trouble = _trouble(run.desired, outcomes)
+        status = status_of(run.desired, observed, planned, time=int(time.time()), trouble=trouble)
+        problems = _publish(run.root, run.desired, status, run.progress)
+        return Result(outcomes, status, tuple(problems))
+
+
+def clean(layout: Layout, progress: Progress) -> None:
+    """Remove leftovers of killed runs, and put back entries that they were replacing."""
+    folders = [layout.folder, layout.kernels]
+    if not any(
+        path.name.startswith(".") and path != layout.lock for f in folders for path in _in(f)
+    ):
+        return
+    with changing(layout, progress):
+        for path in remove_leftovers(layout):
+            progress(Note(f"Removed a leftover of an interrupted run: {path}"))
+
+
+def _in(folder: Path) -> Iterator[Path]:
+    try:
+        yield from folder.iterdir()
+    except OSError:
+        return
+
+
+def _announce(layout: Layout, run: Run) -> None:
+    """Record the kernels to come that have an artifact, so that garbage collection keeps it.
+
+    Nothing on the host shows them yet. What is made for others is announced when it is linked.
+    """
+    releases = [release for release in run.coming if release in linked_kernels(layout)]
+    if not releases:
+        return
+    running = kernel_release(run.root) or ""
+
+    def announced(state: DriverState) -> DriverState:
+        for release in releases:
+            known = state.of(release).model_copy(update={"announced": running})
+            state = state.updated(release, known)
+        return state
+
+    # A newer provision, whose state this is, removes nothing that it does not know.
+    with suppress(NewerStateError):
+        update_state(layout, announced)
+
+
+def _write_loaders(root: Path, desired: Desired, progress: Progress) -> None:
+    """Write the loaders that are missing: for other options, or by an older provision."""
+    for driver in desired.drivers:
+        layout = Layout(root, driver.name)
+        for digest in sorted(set(linked_kernels(layout).values())):
+            entry = layout.entry(digest)
+            if entry.is_dir() and not is_written(entry, driver.options, root=root):
+                with changing(layout, progress):
+                    try_write_loader(entry, driver.options, root=root, progress=progress)
+
+
+def _trouble(desired: Desired, outcomes: Iterable[Outcome]) -> Trouble | None:
+    """Return the first failure that is not part of any kernel's status.
+
+    Such a failure concerns a driver that provision.toml no longer names, or is a defect of this
+    program. A defect counts even if the installed artifact works.
+    """
+    names = {driver.name for driver in desired.drivers}
+    for outcome in _last(outcomes):
+        error = outcome.error
+        if error is None or (
+            outcome.action.driver in names and not isinstance(error, UnexpectedError)
+        ):
+            continue
+        message = f"{outcome.action}: {error.message}"
+        return Trouble(message, error.resolution, error.details, int(ExitCode.FAILED))
+    return None
+
+
+def _last(outcomes: Iterable[Outcome]) -> Iterable[Outcome]:
+    """Return the last outcome of each action: what succeeded in the end is no failure."""
+    return {outcome.action.key: outcome for outcome in outcomes}.values()
+
+
+def _with_failures(observed: Observed, outcomes: Iterable[Outcome]) -> Observed:
+    """Return the observed state with failures of this run that could not be recorded."""
+    drivers = dict(observed.drivers)
+    for outcome in _last(outcomes):
+        kind, name, release = outcome.action.key
+        artifacts = drivers[name].artifacts if name in drivers else {}
+        artifact = artifacts.get(release)
+        if outcome.failure is None or artifact is None:
+            continue
+        known = artifact.known
+        if known.failure or known.load_failure:
+            continue
+        if kind != "prepare":
+            known = known.model_copy(update={"load_failure": outcome.failure})
+        elif not artifact.is_current:
+            known = known.model_copy(update={"failure": outcome.failure})
+        artifact = replace(artifact, known=known)
+        drivers[name] = replace(drivers[name], artifacts={**artifacts, release: artifact})
+    return replace(observed, drivers=drivers)
+
+
+def _remember_fingerprints(root: Path, observed: Observed) -> None:
+    """Record that artifacts were compared with their manifests, so that no run repeats it."""
+    for driver in observed.drivers.values():
+        layout = Layout(root, driver.name)
+        compared = {
+            release: artifact
+            for release, artifact in driver.artifacts.items()
+            if artifact.fingerprint is not None
+            and artifact.fingerprint != artifact.known.fingerprint
+        }
+        if not compared:
+            continue
+        with suppress(OSError, ProvisionError), changing(layout):
+            links = linked_kernels(layout)
+            state = before = load_state(layout)
+            for release, artifact in compared.items():
+                if links.get(release) == artifact.digest:
+                    changes = {"fingerprint": artifact.fingerprint}
+                    state = state.updated(release, state.of(release).model_copy(update=changes))
+            if state != before:
+                store_state(layout, state)
+
+
+def _publish(root: Path, desired: Desired, status: Status, progress: Progress) -> Sequence[str]:
+    """Publish a status; note and return what could not be written."""
+    problems = publish(root, status, textfile=desired.textfile, kubernetes=desired.kubernetes)
+    for problem in problems:
+        progress(Note(problem))
+    return problems
+
+
+@contextmanager
+def always_published(root: Path, progress: Progress = silent) -> Iterator[None]:
+    """Publish the failure of a run and its reason; only SIGKILL is not reported.
+
+    The error is raised again.
+    """
+    try:
+        yield
+    except BaseException as error:
+        # The caller must get the error, even if the status can't be published.
+        with suppress(Exception):
+            _publish_failure(root, as_error(error), progress)
+        raise
+
+
+def _publish_failure(root: Path, error: ProvisionError, progress: Progress) -> None:
+    desired = last_desired(root) or Desired()
+    trouble = Trouble(error.message, error.resolution, error.details, int(error.exit_code))
+    status = failed_status(trouble, time=int(time.time()))
+    # The run may have failed because the host can't be observed.
+    with suppress(Exception):
+        observed = observe(root, desired, ask=lambda _argv: None)
+        planned = plan(desired, observed)
+        status = status_of(desired, observed, planned, time=int(time.time()), trouble=trouble)
+    with ExitStack() as lock:
+        with suppress(ProvisionError, OSError):
+            lock.enter_context(switching(root, limit=_PUBLISH_SECONDS))
+        _publish(root, desired, status, progress)
