@@ -46,8 +46,7 @@ from provision.export.host_python import (
     resolve_python,
 )
 from provision.export.ignition.engine_files import Engine
-from provision.export.ignition.machine import Variant
-from provision.export.ignition.preparation import Options, prepare
+from provision.export.ignition.preparation import Options, Variant, prepare
 from provision.export.ignition.served_folder import BUTANE_FILE, CONFIG, Written, write
 from provision.export.ignition.served_folder import check_output as check_served
 from provision.export.kmm_module import (

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from provision.config import Config
@@ -14,10 +14,10 @@ from provision.documents import load_toml
 from provision.elf import HEAD_SIZE, elf_machine
 from provision.errors import ConfigError, Mistake, NotFoundError, UsageError
 from provision.export.ignition.engine_files import Engine, docker_with_runtime, hook_texts
-from provision.export.ignition.machine import Variant
 from provision.export.ignition.pythons import HostPython, read_python
 from provision.export.ignition.wheels import BundleOrigin, environment_name, origin
 
+Variant = Literal["fcos", "flatcar"]
 # Paths that belong to the system's image.
 _SHIPPED = "/usr/"
 # The engines that these distros include.

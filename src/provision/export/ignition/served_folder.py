@@ -1,23 +1,43 @@
-"""Writes the folder to serve: the files that machines fetch, and their configuration."""
+"""Writes the folder to serve: the files that machines fetch, and their Ignition configuration.
+
+Sources: https://coreos.github.io/ignition/configuration-v3_3/, https://coreos.github.io/butane/specs/
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from provision.errors import UsageError
-from provision.export.ignition.machine import Machine, butane, configuration, fetched
-from provision.export.ignition.preparation import Prepared
+from provision.export.ignition.engine_files import (
+    BIN,
+    PROGRAM,
+    PROVISION_TOML,
+    RUNTIME,
+    VENDORS,
+    managed_records,
+    render,
+)
+from provision.export.ignition.engine_files import FOLDER as RECORDS
+from provision.export.ignition.preparation import Prepared, Variant
 from provision.export.ignition.wheels import bundles_folder, environment_name, have_bundle
 from provision.files import sync_directory, write_atomic
 from provision.progress import Progress, Step
 
 CONFIG = "config.ign"
 BUTANE_FILE = "provision.bu"
+# For each distro, the version of Butane's format that makes Ignition's 3.3.0.
+_BUTANE: Mapping[Variant, str] = {"fcos": "1.4.0", "flatcar": "1.0.0"}
+_FOLDER = "/opt/provision"
+_STAGED = f"{_FOLDER}/first-boot"
+_UNIT = "provision-first-boot.service"
 _SHORT = 12
 _STEPS = 3
 
@@ -26,15 +46,21 @@ _STEPS = 3
 class Served:
     """A file that machines fetch."""
 
+    # Its name in the folder.
     name: str
     url: str
     size: int
     # Of its content, as 128 hexadecimal digits.
     sha512: str
 
+    @property
+    def hash(self) -> str:
+        """Its checksum, as Ignition writes it."""
+        return f"sha512-{self.sha512}"
+
     def contents(self) -> dict[str, Any]:
-        """Return it as content that a machine fetches."""
-        return fetched(self.url, self.sha512)
+        """Return it as content that a machine fetches and verifies."""
+        return {"source": self.url, "verification": {"hash": self.hash}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +68,9 @@ class Written:
     """The written files."""
 
     config: Served
+    # The files that machines fetch besides.
     files: tuple[Served, ...]
+    # Name of the virtual environment on machines.
     environment: str
     changed: bool
 
@@ -59,9 +87,6 @@ def write(prepared: Prepared, folder: Path, *, progress: Progress) -> Written:
     """Write all files, and the configuration that names them last.
 
     File names contain checksums, so that machines can still boot with an earlier configuration.
-
-    Args:
-        folder: The folder; made if it is missing.
     """
     progress(Step(1, _STEPS, "gather the wheels that provision needs"))
     bundle = prepared.bundle
@@ -71,37 +96,28 @@ def write(prepared: Prepared, folder: Path, *, progress: Progress) -> Written:
     progress(Step(2, _STEPS, "copy what machines fetch"))
     folder.mkdir(parents=True, exist_ok=True)
     before = {path.name for path in folder.iterdir()}
-    hook = prepared.hook
-    python = _serve(prepared.python.path, ".tar.gz", folder, prepared.url)
-    wheels = _serve(bundle, ".tar", folder, prepared.url)
-    program = _serve(hook, "", folder, prepared.url) if hook is not None else None
+    files = {
+        f"{_STAGED}/python.tar.gz": _serve(prepared.python.path, ".tar.gz", folder, prepared.url),
+        f"{_FOLDER}/provision.tar": _serve(bundle, ".tar", folder, prepared.url),
+    }
+    if prepared.hook is not None:
+        files[PROGRAM] = _serve(prepared.hook, "", folder, prepared.url)
     progress(Step(3, _STEPS, f"write {CONFIG}"))
-    machine = Machine(
-        provision_toml=prepared.provision_toml,
-        environment=environment,
-        python=python.contents(),
-        bundle=wheels.contents(),
-        hook=program.contents() if program else None,
-        texts=prepared.texts,
-        daemon_json=prepared.daemon_json,
+    text = _configuration(prepared, files, environment)
+    sha512 = hashlib.sha512(text.encode()).hexdigest()
+    config = Served(CONFIG, f"{prepared.url}/{CONFIG}", len(text.encode()), sha512)
+    # It merges the configuration into the admin's own.
+    butane = render(
+        "provision.bu.j2",
+        variant=prepared.variant,
+        version=_BUTANE[prepared.variant],
+        source=config.url,
+        hash=config.hash,
     )
-    config, changed = _write_configuration(machine, prepared, folder)
-    files = tuple(served for served in (python, wheels, program) if served is not None)
-    is_new = any(served.name not in before for served in files)
-    return Written(config, files, environment, changed=changed or is_new)
-
-
-def _write_configuration(machine: Machine, prepared: Prepared, folder: Path) -> tuple[Served, bool]:
-    """Write the configuration and its Butane file; return the first, and whether any changed."""
-    text = configuration(machine)
-    config = _described(CONFIG, text.encode(), prepared.url)
-    snippet = butane(prepared.variant, source=config.url, sha512=config.sha512)
-    changed = write_atomic(folder / CONFIG, text)
-    return config, write_atomic(folder / BUTANE_FILE, snippet) or changed
-
-
-def _described(name: str, content: bytes, url: str) -> Served:
-    return Served(name, f"{url}/{name}", len(content), hashlib.sha512(content).hexdigest())
+    changed = any(served.name not in before for served in files.values())
+    changed |= write_atomic(folder / CONFIG, text)
+    changed |= write_atomic(folder / BUTANE_FILE, butane)
+    return Written(config, tuple(files.values()), environment, changed=changed)
 
 
 def _serve(path: Path, suffix: str, folder: Path, url: str) -> Served:
@@ -121,3 +137,48 @@ def _serve(path: Path, suffix: str, folder: Path, url: str) -> Served:
 def _sha512(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha512").hexdigest()
+
+
+def _configuration(prepared: Prepared, fetched: Mapping[str, Served], environment: str) -> str:
+    """Return the configuration of a machine; the same contents give the same text.
+
+    3.3.0 is the newest version of the format that Ignition 2.14 reads.
+
+    Args:
+        fetched: Files that the machine fetches, by their path there.
+        environment: Name of its virtual environment.
+    """
+    texts = {**prepared.texts, PROVISION_TOML: prepared.provision_toml}
+    records = managed_records(texts, daemon_json=prepared.daemon_json)
+    files = {
+        **{path: (0o644, served.contents()) for path, served in fetched.items()},
+        f"{_STAGED}/first-boot.sh": (0o755, _inline(render("first-boot.sh"))),
+        **{path: (0o644, _inline(text)) for path, text in texts.items()},
+        **{path: (0o600, _inline(text)) for path, text in records.items()},
+    }
+    folders = {_FOLDER, _STAGED, BIN, "/etc/provision", RECORDS}
+    links = []
+    if PROGRAM in fetched:
+        files[PROGRAM] = (0o755, fetched[PROGRAM].contents())
+        folders |= {"/etc/oci-decorator", VENDORS}
+        links = [{"path": RUNTIME, "target": "oci-decorator", "overwrite": True}]
+    unit = render(f"{_UNIT}.j2", staged=_STAGED, environment=environment)
+    document = {
+        "ignition": {"version": "3.3.0"},
+        "storage": {
+            "directories": [{"path": path, "mode": 0o755} for path in sorted(folders)],
+            # An existing file is replaced, so that Ignition can run again after a failure.
+            "files": [
+                {"path": path, "mode": mode, "contents": contents, "overwrite": True}
+                for path, (mode, contents) in sorted(files.items())
+            ],
+            "links": links,
+        },
+        "systemd": {"units": [{"name": _UNIT, "enabled": True, "contents": unit}]},
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _inline(text: str) -> dict[str, Any]:
+    """Return a text as inline content: https://www.rfc-editor.org/rfc/rfc2397."""
+    return {"source": f"data:,{quote(text, safe='')}"}
