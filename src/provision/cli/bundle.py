@@ -14,11 +14,17 @@ from provision.cli.job import KeyOptions, job, key_options, trust_options
 from provision.cli.options import argument, command, option
 from provision.cli.output import emit, megabytes, plain, remark, size_of, table, wants_json
 from provision.errors import UsageError
-from provision.fleet.bundle import check_room, create
-from provision.fleet.bundle_contents import Extras, Order, gather
-from provision.fleet.bundle_load import Loaded, artifacts_of, for_host, push_bundle, store_bundle
+from provision.fleet.bundle import Extras, Order, check_room, create, gather
+from provision.fleet.bundle_load import (
+    Loaded,
+    artifacts_of,
+    check_files,
+    for_host,
+    open_bundle,
+    push_bundle,
+    store_bundle,
+)
 from provision.fleet.selection import Chosen, ImageSelection, RegistryAccess
-from provision.fleet.signed_files import check_files, open_bundle
 from provision.registry.registries import TrustOverride
 
 

@@ -17,11 +17,15 @@ from provision.build.request import VersionRequest
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Image
 from provision.errors import NotFoundError, ProvisionError
-from provision.fleet.bundle import seal
-from provision.fleet.bundle_contents import Order, gather
-from provision.fleet.bundle_load import artifacts_of, for_host, store_bundle
+from provision.fleet.bundle import SIGNATURE, SUMS, Order, gather, seal
+from provision.fleet.bundle_load import (
+    artifacts_of,
+    check_files,
+    for_host,
+    open_bundle,
+    store_bundle,
+)
 from provision.fleet.selection import ImageSelection, RegistryAccess
-from provision.fleet.signed_files import SIGNATURE, SUMS, check_files, open_bundle, sums_text
 from provision.pin import ClosurePackage, Pin
 from provision.registry.find import ArtifactQuery, SearchOptions, find_in_registries
 from provision.registry.registries import TrustOverride
@@ -120,7 +124,7 @@ def _folder(path: Path) -> None:
 
 def _lead_out(folder: Path) -> None:
     """A trusted signer of bundles who names files elsewhere."""
-    (folder / SUMS).write_bytes(sums_text({"../../etc/passwd": "0" * 64}))
+    (folder / SUMS).write_bytes(b"0" * 64 + b"  ../../etc/passwd\n")
     (folder / SIGNATURE).write_bytes(signer((folder / SUMS).read_bytes()))
 
 
