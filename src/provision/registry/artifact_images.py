@@ -26,14 +26,13 @@ from provision.registry.layers import LARGEST_CONTENT, LayerContent, damaged, to
 from provision.registry.manifests import (
     Content,
     Descriptor,
-    ImageConfig,
     Index,
     Manifest,
     Repository,
     blob_path,
     check_image,
     content_digest,
-    parse_config,
+    parse_labels,
     parse_manifest,
 )
 from provision.registry.names import Reference
@@ -52,7 +51,6 @@ class ImageInfo:
     reference: Reference
     # Its manifest, whose bytes have that digest.
     manifest: Manifest
-    config: ImageConfig
     pin: Pin
 
 
@@ -94,11 +92,17 @@ def find(
     reference = client.reference.with_digest(content.digest)
     verified = examine(content.digest) if examine else None
     check_image(manifest, name)
-    config = parse_config(_config(client, content.digest, manifest), manifest, name)
-    image = ImageInfo(client, reference, manifest, config, _pin(config, name))
-    if verified is not None and verified.facts is not None:
-        _same(verified.facts, image)
-    return VerifiedImage(image, verified)
+    pin = _pin(client, content.digest, manifest)
+    if (
+        verified is not None
+        and verified.facts is not None
+        and facts_of(pin, verified.facts.serial) != verified.facts
+    ):
+        raise UntrustedError(
+            f"'{reference}' is refused: its Pin is not the one that is signed.",
+            resolution="Sign it again: provision registry sign",
+        )
+    return VerifiedImage(ImageInfo(client, reference, manifest, pin), verified)
 
 
 def _manifest(client: Repository, architecture: str) -> tuple[Content, Manifest]:
@@ -117,7 +121,9 @@ def _manifest(client: Repository, architecture: str) -> tuple[Content, Manifest]
     return content, found
 
 
-def _config(client: Repository, digest: str, manifest: Manifest) -> bytes:
+def _pin(client: Repository, digest: str, manifest: Manifest) -> Pin:
+    """Return the Pin in the configuration of an image."""
+    name = str(client.reference)
     data = client.config(digest, manifest)
     if content_digest(data) != manifest.config.digest:
         raise WrongContentError(
@@ -125,12 +131,9 @@ def _config(client: Repository, digest: str, manifest: Manifest) -> bytes:
             " its manifest names.",
             resolution="Have it pushed again by those who build it: provision registry push IMAGE",
         )
-    return data
-
-
-def _pin(config: ImageConfig, name: str) -> Pin:
     try:
-        return parse_json(config.labels[PIN_LABEL], Pin, name=f"{name}: {PIN_LABEL}")
+        label = parse_labels(data, manifest, name)[PIN_LABEL]
+        return parse_json(label, Pin, name=f"{name}: {PIN_LABEL}")
     except (KeyError, ConfigError) as error:
         raise ProvisionError(
             f"'{name}' is no artifact image: it has no Pin in its label {PIN_LABEL}.",
@@ -152,15 +155,6 @@ def facts_of(pin: Pin, serial: int) -> Facts:
         architecture=pin.kernel.architecture,
         serial=serial,
     )
-
-
-def _same(facts: Facts, image: ImageInfo) -> None:
-    """Refuse an image whose Pin differs from the signed facts."""
-    if facts_of(image.pin, facts.serial) != facts:
-        raise UntrustedError(
-            f"'{image.reference}' is refused: its Pin is not the one that is signed.",
-            resolution="Sign it again: provision registry sign",
-        )
 
 
 def unpack_layers(

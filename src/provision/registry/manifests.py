@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
@@ -134,14 +134,6 @@ class Index(Foreign):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ImageConfig:
-    """The parts of an image's configuration that are used."""
-
-    labels: Mapping[str, str] = field(default_factory=dict)
-    diff_ids: tuple[str, ...] = ()
-
-
 class _RootFs(Foreign):
     diff_ids: tuple[ImageDigest, ...] = Field(max_length=_MOST_LAYERS)
 
@@ -186,15 +178,13 @@ def check_image(manifest: Manifest, name: str) -> None:
         raise _refused(name, f"is larger than {LARGEST_LAYER} bytes")
 
 
-def parse_config(data: bytes, manifest: Manifest, name: str) -> ImageConfig:
-    """Parse an image's configuration."""
-    _object(data, name)
+def parse_labels(data: bytes, manifest: Manifest, name: str) -> Mapping[str, str]:
+    """Return the labels in an image's configuration."""
     with refusing(f"'{name}' is refused: its configuration is not valid.", resolution=_NOT_OURS):
         config = _Config.model_validate_json(data)
     if len(config.rootfs.diff_ids) != len(manifest.layers):
         raise _refused(name, "has another number of layers than its configuration says")
-    labels = (config.config.labels if config.config else None) or {}
-    return ImageConfig(labels, config.rootfs.diff_ids)
+    return (config.config.labels if config.config else None) or {}
 
 
 def _object(data: bytes, name: str) -> Mapping[str, Any]:

@@ -57,7 +57,9 @@ class Reference:
     @property
     def is_loopback(self) -> bool:
         """Whether the registry is this machine itself."""
-        return is_loopback(self.registry)
+        host = self.registry
+        name = host if host.endswith("]") else re.sub(r":[0-9]+$", "", host)
+        return bool(_LOOPBACK.fullmatch(name))
 
     def with_tag(self, tag: str) -> Reference:
         """Return the image of another tag in the same repository."""
@@ -109,12 +111,6 @@ def check_push_name(text: str) -> None:
             f"'{text}' has a digest in it, and nothing can be pushed under that.",
             resolution=f"Give a tag: {text.partition('@')[0]}",
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether ``host[:port]`` is this machine itself."""
-    name = host if host.endswith("]") else re.sub(r":[0-9]+$", "", host)
-    return bool(_LOOPBACK.fullmatch(name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from provision.registry.credentials import default_files, stored_login
 from provision.registry.keys import generate_key, load_keys, open_private_key
 from provision.registry.names import (
     HostTag,
-    is_loopback,
+    Reference,
     operator_tags,
     parse_reference,
     read_tag,
@@ -94,7 +94,7 @@ def test_any_text_is_a_name_or_an_error_of_ours(text: str) -> None:
     ],
 )
 def test_which_host_is_this_machine(host: str, *, is_local: bool) -> None:
-    assert is_loopback(host) is is_local
+    assert Reference(host, "drivers/demo").is_loopback is is_local
 
 
 @pytest.mark.parametrize(
