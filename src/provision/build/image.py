@@ -224,7 +224,6 @@ class BuildRequest:
     attach: Callable[[], Mapping[str, Path]] = dict
     fetch: Callable[[Callable[[], str]], Mapping[str, Path]] | None = None
     build_args: Mapping[str, str] = field(default_factory=dict)
-    network: str | None = None
     rebuild: bool = False
 
     @property
@@ -292,54 +291,44 @@ def _existing(engine: Engine, pin: Pin, image: Image) -> Built:
 
 def _build(engine: Engine, request: BuildRequest, progress: Progress) -> Built:
     begun = time.monotonic()
-    request = replace(request, files={**request.files, **request.attach()})
-    base = ensure_base(engine, request.pin.base, progress=progress)
-    # By id, because the name could move between this check and the build.
-    args = {**request.build_args, "BASE_IMAGE": base.id}
-    # The engine may be of another.
-    platform = f"linux/{names_of(request.pin.kernel.architecture).go}"
-    options = BuildOptions(args, request.network, platform=platform)
+    pin = request.pin
+    files = {**request.files, **request.attach()}
+    base = ensure_base(engine, pin.base, progress=progress)
+    options = BuildOptions(
+        # By id, because the name could move between this check and the build.
+        {**request.build_args, "BASE_IMAGE": base.id},
+        "none",
+        # The engine may be of another.
+        platform=f"linux/{names_of(pin.kernel.architecture).go}",
+    )
+    whole = EngineBuild(
+        pin.image, files, options, request.log, lambda said: build_error(pin, said, request.log)
+    )
     request.log.parent.mkdir(parents=True, exist_ok=True)
     with request.log.open("w", encoding="utf-8") as log:
-        if request.fetch is not None:
-            stage = partial(_toolchain, engine, request, options, log, progress)
-            request = replace(request, files={**request.files, **request.fetch(stage)})
-        whole = _stage(request, options)
-        stream = run_build(engine, whole, log, progress)
+
+        def toolchain() -> str:
+            tools = replace(whole, options=replace(options, target=TOOLS_STAGE))
+            return run_build(engine, tools, log, progress).image_id or ""
+
+        fetched = request.fetch(toolchain) if request.fetch else {}
+        stream = run_build(engine, replace(whole, files={**files, **fetched}), log, progress)
     image = _checked(engine, request, stream, base)
-    before = engine.image(request.pin.image)
-    engine.tag(image.id, request.pin.image)
-    _remove_replaced(engine, before, image)
+    before = engine.image(pin.image)
+    engine.tag(image.id, pin.image)
+    # The image that had the name, unless it has another too or a container uses it.
+    if before is not None and before.id != image.id and len(before.tags) == 1:
+        with suppress(ProvisionError):
+            engine.remove(before.id, with_parents=True)
     remove_layers(engine, layers_of(stream.steps))
     return Built(
-        image=request.pin.image,
+        image=pin.image,
         image_id=image.id,
         size=image.size,
         built=True,
         seconds=time.monotonic() - begun,
         steps=tuple(stream.steps),
         log=request.log,
-    )
-
-
-def _toolchain(
-    engine: Engine,
-    request: BuildRequest,
-    options: BuildOptions,
-    log: IO[str],
-    progress: Progress,
-) -> str:
-    tools = _stage(request, replace(options, target=TOOLS_STAGE))
-    return run_build(engine, tools, log, progress).image_id or ""
-
-
-def _stage(request: BuildRequest, options: BuildOptions) -> EngineBuild:
-    return EngineBuild(
-        request.pin.image,
-        request.files,
-        options,
-        request.log,
-        lambda stream: build_error(request.pin, stream, request.log),
     )
 
 
@@ -359,13 +348,6 @@ def _checked(engine: Engine, request: BuildRequest, stream: BuildStream, base: I
             resolution="The Dockerfile must keep the label: use this version's templates.",
         )
     return image
-
-
-def _remove_replaced(engine: Engine, before: Image | None, image: Image) -> None:
-    """Remove the image that had the name, unless it has another too or a container uses it."""
-    if before is not None and before.id != image.id and len(before.tags) == 1:
-        with suppress(ProvisionError):
-            engine.remove(before.id, with_parents=True)
 
 
 _SHOWN = 12
@@ -423,9 +405,13 @@ def build_image(
         files=context.files,
         attach=lambda: downloaded_files(settings, resolved, context, progress=progress),
         state=settings.state,
-        build_args=_build_arguments(settings, how.jobs),
+        # None of these changes the result. An engine elsewhere may have more processors than this
+        # process may use.
+        build_args={
+            "JOBS": str(how.jobs or settings.config.engine.jobs or len(os.sched_getaffinity(0))),
+            **proxies(),
+        },
         fetch=partial(commit_files, settings, engine, resolved, progress),
-        network="none",
         rebuild=how.rebuild,
     )
     replaced = find(engine, resolved.pin) if how.rebuild else None
@@ -438,10 +424,3 @@ def build_image(
     if differing:
         progress(Note(explanation(differing)))
     return replace(built, differing=differing)
-
-
-def _build_arguments(settings: Settings, jobs: int | None) -> dict[str, str]:
-    """Return the build arguments of our Dockerfiles; none of them changes the result."""
-    # An engine elsewhere may have more processors than this process may use.
-    count = jobs or settings.config.engine.jobs or len(os.sched_getaffinity(0))
-    return {"JOBS": str(count), **proxies()}

@@ -65,6 +65,7 @@ def test_a_new_image_is_named_when_it_is_complete(
     assert built.image == request_.pin.image
     assert built.size == 7
     assert engine.calls[:2] == [f"build {_BASE.id}", f"tag {request_.pin.image}"]
+    assert engine.networks == ["none"]
     assert built.log is not None
     assert "v4l2loopback.ko" in built.log.read_text()
 

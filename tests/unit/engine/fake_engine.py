@@ -31,6 +31,7 @@ class FakeEngine(Engine):
         conversation: What a build or pull says.
         result: What a build leaves behind; taken up when its conversation ends.
         calls: What was asked of it.
+        networks: The network of each build.
         loaded: The archives of images that were loaded.
     """
 
@@ -41,6 +42,7 @@ class FakeEngine(Engine):
         self.conversation: Iterable[Message] = ()
         self.result: Image | None = None
         self.calls: list[str] = []
+        self.networks: list[str | None] = []
         self.loaded: list[bytes] = []
 
     def close(self) -> None:
@@ -62,6 +64,7 @@ class FakeEngine(Engine):
 
     def build(self, context: IO[bytes], options: BuildOptions) -> Iterator[Message]:
         self.calls.append(f"build {options.build_args.get('BASE_IMAGE')}")
+        self.networks.append(options.network)
         with tarfile.open(fileobj=context) as archive:
             assert "Dockerfile" in archive.getnames()
         yield from self.conversation
