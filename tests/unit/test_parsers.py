@@ -89,10 +89,6 @@ def _manifest() -> bytes:
         return make_artifact(Path(folder)).model_dump_json(by_alias=True).encode()
 
 
-def _relations(text: str) -> object:
-    return [[one.accepts("1.0") for one in group] for group in parse_depends(text)]
-
-
 def _closure(data: bytes) -> object:
     distro = distro_named("ubuntu")
     assert distro is not None
@@ -133,7 +129,7 @@ _PARSERS: dict[str, tuple[Parser, bytes, type[Exception]]] = {
         elf_file("libc.so.6", loader="/ld.so", rpath="/lib"),
         ValueError,
     ),
-    "relations": (_text(_relations), b"gcc (>= 12) | clang, make", ProvisionError),
+    "relations": (_text(parse_depends), b"gcc (>= 12) | clang, make", ProvisionError),
     "sources.list": (
         _text(lambda text: list(parse_list(text, origin="f"))),
         b"deb [signed-by=/k] http://h bookworm main\n",

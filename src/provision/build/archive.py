@@ -146,7 +146,7 @@ class Archive:
         if self.container is None:
             self._started.enter_context(self._store.solving(request.key, self._progress))
             self.container = self._started.enter_context(solver.start())
-        script = Apt().packages(request.distro, request.release, words, request.repositories)
+        script = Apt().packages(request.distro, words, request.repositories)
         files = {**script.files, **request.authorities()}
         return solver.run(self.container, replace(script, files=files))
 

@@ -451,8 +451,7 @@ def _no_package(name: str, distro: DistroPin, index: ArchiveIndex) -> NotFoundEr
 
 def _tools(index: ArchiveIndex, depends: str) -> Iterator[str]:
     """Yield the dependencies of a package that neither DKMS nor every build has."""
-    groups = [[one.name for one in alternatives] for alternatives in parse_depends(depends)]
-    needed = [names for names in groups if not any(map(_NEEDLESS.fullmatch, names))]
+    needed = [names for names in parse_depends(depends) if not any(map(_NEEDLESS.fullmatch, names))]
     index.ask(*(name for names in needed for name in names))
     for names in needed:
         found = next((name for name in names if index.package(name)), None)

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.distros.debian import (
-    Alternative,
     compare_versions,
     parse_depends,
     upstream_version,
@@ -17,30 +16,25 @@ from provision.errors import ProvisionError
 
 NAME = st.from_regex(r"[a-z0-9][a-z0-9+.-]{1,12}", fullmatch=True)
 VERSION = st.from_regex(r"([0-9]:)?[0-9][A-Za-z0-9.+~]{0,8}(-[0-9a-z.]{1,4})?", fullmatch=True)
-PLAIN = st.builds(Alternative, NAME)
-CONDITION = st.builds(Alternative, NAME, st.sampled_from(["<<", "<=", "=", ">=", ">>"]), VERSION)
-GROUP = st.lists(PLAIN | CONDITION, min_size=1, max_size=3).map(tuple)
-
-
-def text_of(alternative: Alternative) -> str:
-    if alternative.relation is None:
-        return alternative.name
-    return f"{alternative.name} ({alternative.relation} {alternative.version})"
+CONDITION = st.builds("({} {})".format, st.sampled_from(["<<", "<=", "=", ">=", ">>"]), VERSION)
+GROUP = st.lists(st.tuples(NAME, st.none() | CONDITION), min_size=1, max_size=3).map(tuple)
 
 
 @given(st.lists(GROUP, max_size=5).map(tuple))
-def test_what_is_written_is_read(groups: tuple[tuple[Alternative, ...], ...]) -> None:
-    text = ", ".join(" | ".join(map(text_of, group)) for group in groups)
-    assert parse_depends(text) == groups
+def test_the_names_of_what_is_written_are_read(
+    groups: tuple[tuple[tuple[str, str | None], ...], ...],
+) -> None:
+    text = ", ".join(" | ".join(" ".join(filter(None, part)) for part in group) for group in groups)
+    assert parse_depends(text) == tuple(tuple(name for name, _ in group) for group in groups)
 
 
 def test_a_real_field_is_read() -> None:
     text = "linux-base (>= 4.12~), image (= 6.12-1) | image-unsigned (= 6.12-1), perl:any, gcc-14"
     assert parse_depends(text) == (
-        (Alternative("linux-base", ">=", "4.12~"),),
-        (Alternative("image", "=", "6.12-1"), Alternative("image-unsigned", "=", "6.12-1")),
-        (Alternative("perl"),),
-        (Alternative("gcc-14"),),
+        ("linux-base",),
+        ("image", "image-unsigned"),
+        ("perl",),
+        ("gcc-14",),
     )
 
 
@@ -51,28 +45,6 @@ def test_no_dependencies_are_none() -> None:
 def test_what_is_no_relation_is_an_error() -> None:
     with pytest.raises(ProvisionError, match="no package relation"):
         parse_depends("gcc-12, what is this (")
-
-
-@pytest.mark.parametrize(
-    ("relation", "accepted"),
-    [
-        (None, {"1.9", "1.10~rc1", "1.10", "1:0"}),
-        ("<<", {"1.9", "1.10~rc1"}),
-        ("<=", {"1.9", "1.10~rc1", "1.10"}),
-        ("=", {"1.10"}),
-        (">=", {"1.10", "1:0"}),
-        (">>", {"1:0"}),
-    ],
-)
-def test_conditions_follow_debians_order(relation: str | None, accepted: set[str]) -> None:
-    alternative = Alternative("a", relation, "1.10" if relation else None)
-    assert {v for v in ("1.9", "1.10~rc1", "1.10", "1:0") if alternative.accepts(v)} == accepted
-
-
-@pytest.mark.parametrize("text", ["a (>= 1 0)", "a (= _)", "a (!! 1)"])
-def test_a_condition_that_is_none_is_an_error_of_ours(text: str) -> None:
-    with pytest.raises(ProvisionError, match="no package relation"):
-        [[one.accepts("1.0") for one in group] for group in parse_depends(text)]
 
 
 _VERSION = st.from_regex(r"([0-9]:)?[0-9][A-Za-z0-9.+~]{0,6}(-[0-9a-z.~]{1,4})?", fullmatch=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from provision.distros.debian.archive import ArchiveIndex, IndexedPackage
 from provision.distros.debian.relations import (
-    Alternative,
     compare_versions,
     parse_depends,
     upstream_version,
@@ -16,7 +15,6 @@ from provision.distros.debian.relations import (
 )
 
 __all__ = [
-    "Alternative",
     "ArchiveIndex",
     "IndexedPackage",
     "compare_versions",

@@ -197,13 +197,14 @@ class Apt(Family):
         config: str | None = None,
     ) -> Script:
         """Return what downloads the closure of packages."""
+        del release
         packages = " ".join(shlex.quote(spec.text) for spec in specs)
         parts = [_prelude(repositories), _SOLVE.replace("@packages@", packages)]
         if config:
             parts.append(_CONFIG.replace("@config@", shlex.quote(config)))
         return Script(
             "\n".join(parts),
-            files=source_files(distro, release, repositories),
+            files=source_files(distro, repositories),
             config="config" if config else None,
         )
 
@@ -227,7 +228,8 @@ class Apt(Family):
         self, distro: Distro, release: Release, repositories: tuple[Repository, ...]
     ) -> Script:
         """Return what lists the kernels whose headers the repositories have."""
-        return self.packages(distro, release, (f"{HEADERS}*",), repositories)
+        del release
+        return self.packages(distro, (f"{HEADERS}*",), repositories)
 
     def parse_kernels(self, distro: Distro, output: bytes) -> tuple[str, ...]:
         """Return the kernels' releases, the newest first."""
@@ -236,13 +238,12 @@ class Apt(Family):
     def packages(
         self,
         distro: Distro,
-        release: Release,
         words: Iterable[str],
         repositories: tuple[Repository, ...],
     ) -> Script:
         """Return what answers a question of ``ArchiveIndex``."""
         text = f"{_prelude(repositories)}\n{{\n{packages_script(words)}\n}} > closure"
-        return Script(text, files=source_files(distro, release, repositories), folder=None)
+        return Script(text, files=source_files(distro, repositories), folder=None)
 
 
 def _prelude(repositories: tuple[Repository, ...]) -> str:
@@ -342,9 +343,7 @@ if [ ! -s config ] && [ -s @config@ ]; then cp @config@ config; fi
 if [ ! -s config ]; then echo "no package holds @config@"; exit {NO_CONFIG}; fi"""
 
 
-def source_files(
-    distro: Distro, release: Release, repositories: Iterable[Repository]
-) -> Mapping[str, bytes]:
+def source_files(distro: Distro, repositories: Iterable[Repository]) -> Mapping[str, bytes]:
     """Return apt's sources and keys of repositories, by path below ``WORK``.
 
     Each repository's ``id`` is the suite that it stands for.
@@ -371,7 +370,6 @@ def source_files(
         files |= {
             f"keys/{repository.id}-{name}": content for name, content in repository.keys.items()
         }
-    del release
     return files
 
 

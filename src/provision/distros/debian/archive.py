@@ -221,11 +221,7 @@ def _is_real(package: IndexedPackage, version: str) -> bool:
     A package such as ``linux-headers-6.12-amd64`` is empty and depends on the real one.
     """
     shared = re.compile(rf"linux-(?:[a-z0-9.-]+-)?headers-{re.escape(version)}(?:-common.*)?")
-    return any(
-        shared.fullmatch(alternative.name)
-        for group in parse_depends(package.depends)
-        for alternative in group
-    )
+    return any(shared.fullmatch(name) for group in parse_depends(package.depends) for name in group)
 
 
 _NEIGHBOURS = 2
