@@ -7,6 +7,7 @@ what has not been used for the longest time.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import shutil
@@ -85,10 +86,22 @@ def key_of(*inputs: object) -> str:
         if isinstance(one, Path):
             for path in [one] if one.is_file() else sorted(one.rglob("*")):
                 if path.is_file() and path.suffix != ".pyc":
-                    digest.update(path.read_bytes())
+                    digest.update(_content(path))
         else:
             digest.update(f"{one!r}\0".encode())
     return digest.hexdigest()[:12]
+
+
+def _content(path: Path) -> bytes:
+    """What a file makes: of Python, all but comments, docstrings and layout."""
+    if path.suffix != ".py":
+        return path.read_bytes()
+    tree = ast.parse(path.read_bytes())
+    for node in ast.walk(tree):
+        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        if documented and ast.get_docstring(node) is not None:
+            node.body[0] = ast.Pass()
+    return ast.unparse(tree).encode()
 
 
 def prune(limit: int = _LIMIT_BYTES, in_use_s: float = _IN_USE_S) -> None:

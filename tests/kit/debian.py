@@ -22,6 +22,9 @@ __all__ = ["DEBIAN", "apt_sources", "debian_tree", "install", "mirror", "securit
 DEBIAN = Path(__file__)
 _DISTROS = {"bookworm": "debian:12", "trixie": "debian:13"}
 
+# An emulated apt needs half an hour for the tree of a guest, on a machine with nothing else to do.
+_WITHIN_S = 7200
+
 # One line an index; Label is empty until apt has been updated once.
 _FIELDS = "$(LABEL)|$(RELEASE)|$(REPO_URI)"
 
@@ -140,4 +143,4 @@ def within(tree: Path, script: str) -> None:
         "LC_ALL": "C",
         "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
     }
-    run([*namespaces, "sh", "-c", outer, tree, script], env=env)
+    run([*namespaces, "sh", "-c", outer, tree, script], env=env, timeout_s=_WITHIN_S)

@@ -164,12 +164,17 @@ def test_a_file_that_processes_share_is_made_once(tmp_path_factory: pytest.TempP
     assert (len(made), first.name, first.read_text()) == (1, "result", "x")
 
 
-def test_a_key_changes_with_each_file_and_not_with_what_python_compiles(tmp_path: Path) -> None:
+def test_a_key_changes_with_what_files_do_and_not_with_their_words(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
-    (tmp_path / "code/one.py").write_text("1")
+    (tmp_path / "code/one.py").write_text('def one():\n    """A."""\n    return 1\n')
     key = key_of("x", tmp_path)
     (tmp_path / "code/one.pyc").write_text("compiled")
     assert key_of("x", tmp_path) == key
+    (tmp_path / "code/one.py").write_text('def one():\n    """B."""\n    return (1)  # C\n')
+    assert key_of("x", tmp_path) == key
+    (tmp_path / "code/two.txt").write_text("words")
+    assert key_of("x", tmp_path) != key
+    key = key_of("x", tmp_path)
     assert key_of("y", tmp_path) != key
     (tmp_path / "code/one.py").write_text("2")
     assert key_of("x", tmp_path) != key

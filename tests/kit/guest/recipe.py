@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from kit.cache import REPOSITORY
+from kit.cache import REPOSITORY, key_of
 from kit.hosts import OLD_KERNEL
 
 __all__ = ["CONTROL_MAC", "DEBIAN_12", "DEBIAN_12_ARM64", "DEBIAN_13", "WORLD_MAC", "Recipe"]
@@ -75,10 +73,8 @@ class Recipe:
 
     def digest(self) -> str:
         """Twelve digits that change with whatever the disk is made from, mirror's state aside."""
-        parts = [json.dumps(asdict(self)), json.dumps(self.requirements())]
         folder = Path(__file__).parent
-        parts += [(folder / name).read_text() for name in _MADE_BY]
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+        return key_of(asdict(self), self.requirements(), *(folder / name for name in _MADE_BY))
 
     @staticmethod
     def requirements() -> list[str]:
