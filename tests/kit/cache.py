@@ -98,8 +98,9 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     tree = ast.parse(path.read_bytes())
     for node in ast.walk(tree):
-        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-        if documented and ast.get_docstring(node) is not None:
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node
+        ):
             node.body[0] = ast.Pass()
     return ast.unparse(tree).encode()
 
