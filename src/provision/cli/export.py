@@ -82,18 +82,40 @@ def export() -> None:
     """Write a driver, or what hosts need first, in a form that another system loads."""
 
 
+def _pairs(texts: tuple[str, ...]) -> Mapping[str, str]:
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not _LABEL.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
+            raise UsageError(
+                f"'{text}' is not a Kubernetes label with a value.",
+                resolution="Write it as LABEL=VALUE:"
+                " --selector feature.node.kubernetes.io/pci-10de.present=true",
+            )
+        pairs[key] = value
+    return pairs
+
+
+def _new_folder(folder: Path | None) -> Path | None:
+    if folder is not None:
+        check_output(folder)
+    return folder
+
+
 _selectors = option(
     "--selector LABEL=VALUE",
     "Label that nodes must have; may be given more than once.",
+    _pairs,
     multiple=True,
 )
 _output = option(
-    "--output DIR", "New folder to write into.  [standard output]", type=options.FOLDER
+    "--output DIR", "New folder to write into.  [standard output]", _new_folder, type=options.FOLDER
 )
 _kernels_option = option("--kernel RELEASE", "Kernel; may be given more than once.", multiple=True)
 _keys = option(
     "--key FILE",
     "Public key that nodes trust; may be given more than once.",
+    read_keys,
     type=options.FILE,
     multiple=True,
 )
@@ -121,7 +143,7 @@ def kmm(
         "Regular expression in Go's syntax for the releases of other kernels.",
     ),
     namespace: str = option("--namespace NAME", "Namespace of the objects.", default="default"),
-    selectors: tuple[str, ...] = _selectors,
+    selectors: Mapping[str, str] = _selectors,
     pull_secret: str | None = option("--pull-secret NAME", "Secret for pulling images."),
     with_credentials: bool = option(
         "--with-credentials",
@@ -140,7 +162,7 @@ def kmm(
         "--agent IMAGE",
         "Also write a DaemonSet of the agent, which gives these nodes the user space.",
     ),
-    keys: tuple[Path, ...] = _keys,
+    keys: Mapping[str, str] = _keys,
     consent: TrustOverride = trust_options,
     catalogues: tuple[Path, ...] = options.catalogues,
     root: Path = options.root,
@@ -151,8 +173,6 @@ def kmm(
     By default, the Module covers all kernels that the registry has images for. The names and the
     order of the kernel modules come from the manifest of one of the images.
     """
-    if output is not None:
-        check_output(output)
     if with_credentials and pull_secret is None:
         raise UsageError(
             "--with-credentials needs the name of a secret.",
@@ -168,8 +188,6 @@ def kmm(
             "--agent and --key go together: nodes install what one of the keys has signed.",
             resolution="Give both: --agent registry.example/agent:1 --key site.pub",
         )
-    trusted = read_keys(keys)
-    selector = _pairs(selectors)
     cluster = ClusterKernels(tuple(dict.fromkeys(kernels)), regexp)
     with job(root, catalogues) as work:
         source = ArtifactSource(work.settings, lambda: work.engine, consent, work.progress)
@@ -185,7 +203,7 @@ def kmm(
         configured = work.settings.config.drivers.get(manifest.pin.driver.name)
         kmm_options = KmmOptions(
             namespace=namespace,
-            selector=selector,
+            selector=selectors,
             pull_secret=pull_secret,
             signing=Signing(sign_key, sign_certificate) if sign_key and sign_certificate else None,
             ordered_upgrade=ordered_upgrade,
@@ -200,24 +218,10 @@ def kmm(
     texts = {name: to_yaml(document) for name, document in found.items()}
     user_space: list[dict[str, Value]] = []
     if agent is not None:
-        beside = beside_kmm(agent, trusted, repository, manifest.pin.driver, namespace)
+        beside = beside_kmm(agent, keys, repository, manifest.pin.driver, namespace)
         user_space = documents(replace(beside, pull_secret=pull_secret))
         texts[_AGENT] = to_yaml(*user_space)
     _emit_yaml({"driver": driver}, [*found.values(), *user_space], texts, output)
-
-
-def _pairs(texts: tuple[str, ...]) -> Mapping[str, str]:
-    pairs = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not _LABEL.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
-            raise UsageError(
-                f"'{text}' is not a Kubernetes label with a value.",
-                resolution="Write it as LABEL=VALUE:"
-                " --selector feature.node.kubernetes.io/pci-10de.present=true",
-            )
-        pairs[key] = value
-    return pairs
 
 
 def _emit_yaml(
@@ -258,7 +262,7 @@ def driver_pod(
     namespace: str = option(
         "--namespace NAME", "Namespace of the DaemonSets.", default="provision"
     ),
-    selectors: tuple[str, ...] = _selectors,
+    selectors: Mapping[str, str] = _selectors,
     pull_secret: str | None = option("--pull-secret NAME", "Secret for pulling images."),
     catalogues: tuple[Path, ...] = options.catalogues,
     root: Path = options.root,
@@ -270,14 +274,12 @@ def driver_pod(
     image for each node's kernel. With --plain, these are a Namespace, and a DaemonSet for each
     kernel.
     """
-    if output is not None:
-        check_output(output)
     if kernels and not plain:
         raise UsageError(
             "--kernel works with --plain only: the operator looks at its nodes' kernels itself.",
             resolution="Leave it out, or add --plain.",
         )
-    pod_options = PodOptions(namespace, _pairs(selectors), pull_secret)
+    pod_options = PodOptions(namespace, selectors, pull_secret)
     with job(root, catalogues) as work:
         recipe = work.settings.catalogue.entry(driver).recipe
         foreign, _ = pod_of(driver, recipe.host.root)
@@ -306,9 +308,9 @@ def daemonset(
     config: Path = option(
         "--config FILE", "provision.toml for the nodes.", type=options.FILE, required=True
     ),
-    keys: tuple[Path, ...] = _keys,
+    keys: Mapping[str, str] = _keys,
     namespace: str = option("--namespace NAME", "Namespace of the objects.", default="provision"),
-    selectors: tuple[str, ...] = _selectors,
+    selectors: Mapping[str, str] = _selectors,
     pull_secret: str | None = option("--pull-secret NAME", "Secret for pulling the agent's image."),
     interval: int = option(
         "--interval SECONDS",
@@ -322,15 +324,12 @@ def daemonset(
 
     These are a Namespace, a ConfigMap, a DaemonSet and a RuntimeClass.
     """
-    if output is not None:
-        check_output(output)
-    trusted = read_keys(keys)
     agent = Agent(
         image=image,
-        config=read_config(config, has_keys=bool(trusted)),
-        keys=trusted,
+        config=read_config(config, has_keys=bool(keys)),
+        keys=keys,
         namespace=namespace,
-        selector=_pairs(selectors),
+        selector=selectors,
         pull_secret=pull_secret,
         interval=interval,
     )
@@ -361,7 +360,7 @@ def sysext(
     catalogues: tuple[Path, ...] = options.catalogues,
     root: Path = options.root,
     output: Path = option(
-        "--output DIR", "New folder for the image.", type=options.FOLDER, required=True
+        "--output DIR", "New folder for the image.", _new_folder, type=options.FOLDER, required=True
     ),
 ) -> None:
     """Make a system extension of DRIVER for hosts without an agent: provision-DRIVER.raw.
@@ -370,7 +369,6 @@ def sysext(
     for the running kernel. The artifacts come from the registry, the store or the named images.
     Nothing is built.
     """
-    check_output(output)
     if bool(kernels) == bool(images):
         raise UsageError(
             "Name the artifacts for the extension: either kernels or images.",

@@ -36,8 +36,18 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 EXISTING_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
-def option(declaration: str, said: str, **more: Any) -> Any:  # noqa: ANN401 - the default of a parameter
-    """Return an option as its help shows it: ``--kernel RELEASE``; without a value it is a flag."""
+def option(
+    declaration: str,
+    said: str,
+    read: Callable[[Any], object] | None = None,
+    **more: Any,  # noqa: ANN401 - as click takes them
+) -> Any:  # noqa: ANN401 - the default of a parameter
+    """Return an option as its help shows it: ``--kernel RELEASE``; without a value it is a flag.
+
+    ``read`` makes of its value what the command gets.
+    """
+    if read is not None:
+        more["callback"] = lambda _context, _parameter, value: read(value)
     word, _, metavar = declaration.partition(" ")
     if metavar:
         more["metavar"] = metavar
@@ -105,7 +115,7 @@ def command(
     return make
 
 
-def _machine(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
+def _machine(name: str | None) -> str | None:
     if name is None:
         return None
     from provision.pin.architectures import machine_of  # noqa: PLC0415 - loads the models
@@ -148,7 +158,7 @@ arch = option(
     "--arch ARCH",
     "Architecture of the kernel, such as arm64. For another than this machine's, programs run"
     " in QEMU, which is slow.  [the host's]",
-    callback=_machine,
+    read=_machine,
 )
 network = option(
     "--network MODE", "Network of the containers that download, as 'docker run' takes it."
