@@ -194,8 +194,7 @@ def kmm(
         repository = source.repository(driver, address)
         if image is None:
             choice = Choice(version, flavour, distro, cluster)
-            chosen = choose(source, driver, repository, choice)
-            image, cluster = chosen.image, chosen.kernels
+            cluster, image = choose(source, driver, repository, choice)
         manifest = source.manifest(image)
         check_driver(manifest, driver, image)
         if cluster == ClusterKernels():

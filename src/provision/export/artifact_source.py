@@ -150,13 +150,15 @@ class Choice:
     kernels: ClusterKernels
 
 
-def choose(source: ArtifactSource, driver: str, repository: Reference, choice: Choice) -> _Chosen:
-    """Return the images of a registry that serve a cluster, and one of them to examine."""
+def choose(
+    source: ArtifactSource, driver: str, repository: Reference, choice: Choice
+) -> tuple[ClusterKernels, str]:
+    """Return the kernels of a cluster for which a registry has images, and one of these images."""
     tags = images_of(source, driver, repository, choice)
     kernels = choice.kernels
     if kernels == ClusterKernels():
         kernels = replace(kernels, literals=tuple(tag.kernel for tag in tags))
-    return _Chosen(kernels, str(repository.with_tag(tags[-1].text)))
+    return kernels, str(repository.with_tag(tags[-1].text))
 
 
 def images_of(
@@ -189,14 +191,6 @@ def images_of(
             details=f"It has images for {', '.join(there) or 'no kernel'}.",
         )
     return tags
-
-
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """The kernels of a cluster, and the image of one of them."""
-
-    kernels: ClusterKernels
-    image: str
 
 
 def _tags(client: Repository, flavours: Iterable[str]) -> list[HostTag]:

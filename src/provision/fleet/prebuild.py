@@ -214,18 +214,8 @@ def cell_document(cell: Cell) -> dict[str, Any]:
 
 
 def _result(result: Result | None) -> dict[str, Any]:
-    if result is None:
-        return {}
-    first = result.first_error.model_dump(mode="json") if result.first_error else None
-    return {
-        "digest": result.digest,
-        "reason": result.reason,
-        "message": result.message,
-        "resolution": result.resolution,
-        "first_error": first,
-        "log": result.log,
-        "seconds": result.seconds,
-    }
+    members = {"digest", "reason", "message", "resolution", "first_error", "log", "seconds"}
+    return result.model_dump(mode="json", include=members) if result else {}
 
 
 def _trouble(error: ProvisionError) -> dict[str, Any]:

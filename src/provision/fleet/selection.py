@@ -166,13 +166,13 @@ def _examined(
 ) -> Iterator[VerifiedImage]:
     """Yield the images of a manifest or index, each with a verified signature."""
     found = parse_manifest(content.data, f"{client.reference}@{content.digest}")
-    digests = [content.digest]
+    contents = [content]
     if isinstance(found, Index):
-        digests = [one.digest for one in found.manifests]
-    for digest in digests:
-        one = client.at(client.reference.with_digest(digest))
-        # By a digest of one image; the architecture is not looked at.
-        yield find(one, "", examine=check)
+        contents = [client.manifest(one.digest) for one in found.manifests]
+    for one in contents:
+        image = client.at(client.reference.with_digest(one.digest))
+        # The manifest of one image; the architecture is not looked at.
+        yield find(image, "", examine=check, content=one)
 
 
 def _check_names(driver: str, images: tuple[VerifiedImage, ...], tags: tuple[str, ...]) -> None:

@@ -120,11 +120,9 @@ def _first(
     places = references(settings, driver)
     for reference in places:
         # Mistakes of this host are reported before a registry is asked.
-        trusted_keys(
-            settings, f"{reference.registry}/{reference.repository}", driver, lookup.consent
-        )
+        trusted_keys(settings, reference.name, driver, lookup.consent)
     for reference in places:
-        address = f"{reference.registry}/{reference.repository}".rpartition("/")[0]
+        address = reference.name.rpartition("/")[0]
         try:
             found = look(folder_at(settings, reference) or lookup.connected(settings, reference))
             lookup.accept(found)
@@ -169,8 +167,7 @@ def _in_repository(
     for version in _versions(client.tags(), sought):
         return _version(settings, client, sought, version, consent)
     raise NotFoundError(
-        f"'{client.reference.registry}/{client.reference.repository}' has no"
-        f" {sought.tag(sought.version.name or '…').text}.",
+        f"'{client.reference.name}' has no {sought.tag(sought.version.name or '…').text}.",
         resolution="Build and push it on a machine that builds: provision build"
         f" {sought.driver} --kernel {sought.kernel} --distro {sought.distro} --push … --sign",
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import tarfile
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 from provision.build.workspace import Settings
@@ -45,21 +44,16 @@ def open_archive(settings: Settings, path: Path, *, progress: Progress = silent)
     for name in repository.tags():
         if name.endswith(".sig"):
             continue
+        is_digest = name.startswith("sha256:")
+        named = reference.with_digest(name) if is_digest else reference.with_tag(name)
         try:
-            found.append(find(_named(repository, name), machine(settings.root)).image)
+            found.append(find(repository.at(named), machine(settings.root)).image)
         except NotFoundError as error:
             progress(Note(f"{path}: {error.message}"))
     image = _chosen(settings, path, found)
     pin, digest = image.pin, str(image.reference.digest)
     named = Reference(reference.registry, pin.driver.name, tag_of(pin).text, digest)
     return repository.at(named)
-
-
-def _named(repository: Repository, name: str) -> Repository:
-    reference = repository.reference
-    if name.startswith("sha256:"):
-        return repository.at(replace(reference, digest=name))
-    return repository.at(reference.with_tag(name))
 
 
 def _chosen(settings: Settings, path: Path, found: list[ImageInfo]) -> ImageInfo:

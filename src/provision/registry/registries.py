@@ -104,35 +104,29 @@ def examine(
     facts = {"architecture": machine(settings.root), **facts}
     check = check_of(settings, client, facts, consent, name)
     trusted = find(client, facts["architecture"], examine=check)
-    _same_rules(settings, trusted, consent, name)
-    wrong = _mismatches(trusted, reference, facts, is_host_tag=driver is not None)
-    if wrong:
-        raise _another(trusted, wrong)
-    return trusted
-
-
-def _another(trusted: VerifiedImage, wrong: Mapping[str, str]) -> UntrustedError:
-    facts = facts_of(trusted.image.pin, 0)
-    text = ", ".join(f"{name} {value}" for name, value in wrong.items())
-    return UntrustedError(
-        f"'{trusted.image.reference}' is refused: it does not match the request ({text}), but"
-        f" {facts.driver} {facts.version} ({facts.flavour}) for {facts.kernel} of"
-        f" {facts.distro} on {facts.architecture}.",
-        resolution="Push the right image under that name, or ask for this one by its digest.",
-    )
-
-
-def _mismatches(
-    trusted: VerifiedImage, reference: Reference, facts: Mapping[str, str], *, is_host_tag: bool
-) -> dict[str, str]:
-    """Return the requested facts that differ from an image's Pin, by name."""
-    found = facts_of(trusted.image.pin, 0)
-    wrong = {k: v for k, v in facts.items() if getattr(found, k) != v}
-    says = read_tag(reference.tag or "", [found.flavour])
-    own_tags = {tag_of(trusted.image.pin).text, pin_tag(found.pin)}
-    if (is_host_tag or says) and reference.tag not in own_tags:
+    image, found = trusted.image, facts_of(trusted.image.pin, 0)
+    is_by_rules = not consent.insecure and consent.public_key is None
+    own_rule = trust_rule(settings, reference, found.driver)
+    if is_by_rules and own_rule != trust_rule(settings, reference, name):
+        raise UntrustedError(
+            f"'{image.reference}' is refused: it is an image of {found.driver}, and it was examined"
+            f" by the rules of '{name}' in place of the rules of '{found.driver}' in"
+            " provision.toml.",
+            resolution=f"Have it pushed to a repository that is called '{found.driver}'.",
+        )
+    wrong = {fact: value for fact, value in facts.items() if getattr(found, fact) != value}
+    is_host_tag = driver is not None or read_tag(reference.tag or "", [found.flavour])
+    if is_host_tag and reference.tag not in {tag_of(image.pin).text, pin_tag(found.pin)}:
         wrong["tag"] = str(reference.tag)
-    return wrong
+    if wrong:
+        text = ", ".join(f"{fact} {value}" for fact, value in wrong.items())
+        raise UntrustedError(
+            f"'{image.reference}' is refused: it does not match the request ({text}), but"
+            f" {found.driver} {found.version} ({found.flavour}) for {found.kernel} of"
+            f" {found.distro} on {found.architecture}.",
+            resolution="Push the right image under that name, or ask for this one by its digest.",
+        )
+    return trusted
 
 
 def check_of(
@@ -147,7 +141,7 @@ def check_of(
     Arguments as ``examine``.
     """
     reference = client.reference
-    keys = trusted_keys(settings, f"{reference.registry}/{reference.repository}", driver, consent)
+    keys = trusted_keys(settings, reference.name, driver, consent)
     if keys is None:
         return None
     oldest = trust_rule(settings, reference, driver).oldest
@@ -166,24 +160,7 @@ def trusted_keys(
 
 def trust_rule(settings: Settings, reference: Reference, driver: str) -> TrustRule:
     """Return the rule of [trust] for the images of a driver in a repository."""
-    return settings.config.trust.rule(f"{reference.registry}/{reference.repository}", driver)
-
-
-def _same_rules(
-    settings: Settings, trusted: VerifiedImage, consent: TrustOverride, driver: str
-) -> None:
-    """Check that an image was examined by the rules of its own driver."""
-    if consent.insecure or consent.public_key is not None:
-        return
-    reference, own = trusted.image.reference, trusted.image.pin.driver.name
-    repository = f"{reference.registry}/{reference.repository}"
-    trust = settings.config.trust
-    if trust.rule(repository, own) != trust.rule(repository, driver):
-        raise UntrustedError(
-            f"'{reference}' is refused: it is an image of {own}, and it was examined by the rules"
-            f" of '{driver}' in place of the rules of '{own}' in provision.toml.",
-            resolution=f"Have it pushed to a repository that is called '{own}'.",
-        )
+    return settings.config.trust.rule(reference.name, driver)
 
 
 def _keys(settings: Settings, rule: TrustRule, repository: str) -> Path:

@@ -70,13 +70,13 @@ def test_all_kernels_of_the_newest_version(
         ("2.0", "closed", KERNEL, "debian:12"),
     )
     repository = source.repository("demo", None)
-    chosen = choose(source, "demo", repository, ANY)
-    assert chosen.kernels == ClusterKernels((KERNEL, _OTHER))
-    assert chosen.image == f"registry.example/drivers/demo:1.10-open-{_OTHER}.debian12"
-    old = choose(source, "demo", repository, replace(ANY, version="1.2"))
-    assert old.kernels == ClusterKernels((KERNEL,))
-    one = choose(source, "demo", repository, replace(ANY, kernels=ClusterKernels(regexp="^6")))
-    assert one.kernels == ClusterKernels(regexp="^6")
+    kernels, image = choose(source, "demo", repository, ANY)
+    assert kernels == ClusterKernels((KERNEL, _OTHER))
+    assert image == f"registry.example/drivers/demo:1.10-open-{_OTHER}.debian12"
+    old, _ = choose(source, "demo", repository, replace(ANY, version="1.2"))
+    assert old == ClusterKernels((KERNEL,))
+    one, _ = choose(source, "demo", repository, replace(ANY, kernels=ClusterKernels(regexp="^6")))
+    assert one == ClusterKernels(regexp="^6")
 
 
 def test_a_kernel_without_an_image_is_named(
@@ -99,20 +99,20 @@ def test_one_module_serves_one_distro(
     repository = source.repository("demo", None)
     with pytest.raises(UsageError, match="several distros"):
         choose(source, "demo", repository, ANY)
-    chosen = choose(source, "demo", repository, replace(ANY, distro="ubuntu:24.04"))
-    assert chosen.image.endswith(".ubuntu24.04")
+    _, image = choose(source, "demo", repository, replace(ANY, distro="ubuntu:24.04"))
+    assert image.endswith(".ubuntu24.04")
 
 
 def test_an_image_of_the_registry_is_looked_into(
     source: ArtifactSource, registry: MemoryRegistry, tmp_path: Path
 ) -> None:
     have(registry, tmp_path, signed=False)
-    chosen = choose(source, "demo", source.repository("demo", None), ANY)
-    manifest = source.manifest(chosen.image)
+    _, image = choose(source, "demo", source.repository("demo", None), ANY)
+    manifest = source.manifest(image)
     assert manifest.pin == make_pin()
-    check_driver(manifest, "demo", chosen.image)
+    check_driver(manifest, "demo", image)
     with pytest.raises(UsageError, match="holds demo, not other"):
-        check_driver(manifest, "other", chosen.image)
+        check_driver(manifest, "other", image)
     assert not list((tmp_path / "state").rglob("artifact"))
 
 
