@@ -15,8 +15,8 @@ from urllib.parse import unquote
 from pydantic import Field
 
 from provision.build.dockerfile import RenderedContext
-from provision.build.git_commits import CommitRequest, commits_of, ensure_commits
-from provision.build.network_access import GitAccess, proxies
+from provision.build.git_commits import commits_of, ensure_commits
+from provision.build.network_access import GitAccess
 from provision.build.package_store import PackageStore, closure_key
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
@@ -179,12 +179,12 @@ def commit_files(
     toolchain: Callable[[], str],
 ) -> Mapping[str, Path]:
     """Return the files of a build context that hold commits of repositories; fetch missing ones."""
-    request = CommitRequest(
+    return ensure_commits(
+        engine,
+        toolchain,
         commits_of(resolved.pin.sources),
         PackageStore(settings.state),
-        settings.state / "locks",
-        resolved.network,
-        proxies(),
-        GitAccess(settings.root, settings.state / "git-login"),
+        network=resolved.network,
+        access=GitAccess(settings.root, settings.state / "git-login"),
+        progress=progress,
     )
-    return ensure_commits(engine, toolchain, request, progress=progress)

@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from provision.build.network_access import FOLDER, SCRIPT, GitAccess
+from provision.build.network_access import FOLDER, SCRIPT, GitAccess, proxies
 from provision.build.package_store import PackageStore, closure_key
 from provision.engine.containers import Container, ContainerRequest
 from provision.engine.docker_api import Engine
@@ -59,23 +59,6 @@ tar --create --file={made} --sort=name --owner=0 --group=0 --numeric-owner objec
 """
 
 
-@dataclass(frozen=True, slots=True)
-class CommitRequest:
-    """The commits of a build, and how they are fetched.
-
-    Attributes:
-        locks: Folder of locks, so that only one of several processes fetches a commit.
-        access: This machine's authorities and logins; None: the container gets none of them.
-    """
-
-    commits: tuple[GitCommit, ...]
-    store: PackageStore
-    locks: Path
-    network: str | None = None
-    proxies: Mapping[str, str] = field(default_factory=dict)
-    access: GitAccess | None = None
-
-
 def commits_of(sources: Iterable[Source]) -> tuple[GitCommit, ...]:
     """Return all commits of a Pin's sources, submodules included."""
     return tuple(
@@ -86,23 +69,37 @@ def commits_of(sources: Iterable[Source]) -> tuple[GitCommit, ...]:
 def ensure_commits(
     engine: Engine,
     toolchain: Callable[[], str],
-    request: CommitRequest,
+    commits: Iterable[GitCommit],
+    store: PackageStore,
     *,
+    network: str | None = None,
+    access: GitAccess | None = None,
     progress: Progress = silent,
 ) -> dict[str, Path]:
     """Return the files of commits by path in the build context, fetching those that are missing.
 
     Args:
         toolchain: Returns the id of an image that has git; called only if a commit is missing.
+        access: This machine's authorities and logins; None: the container gets none of them.
     """
     found = {}
     image = cache(toolchain)
-    for commit in request.commits:
-        path = request.store.commits / commit.file_name
+    for commit in commits:
+        path = store.commits / commit.file_name
         waiting = partial(progress, Note(f"Another process fetches {redact(commit.url)}; waiting"))
-        with lock(request.locks / path.stem[:32], on_wait=waiting):
+        with lock(store.locks / path.stem[:32], on_wait=waiting):
             if not _whole(path):
-                _fetch(engine, image(), commit, request, progress)
+                owner = closure_key({"of": path.stem, "at": str(store.folder.resolve())})
+                container_request = ContainerRequest(
+                    image(),
+                    # The lock belongs to one state folder; others may use the same engine.
+                    owner[:32],
+                    network=network,
+                    # git must not wait for a name and a password.
+                    environment={"GIT_TERMINAL_PROMPT": "0", **proxies()},
+                    limit=_LIMIT_S,
+                )
+                _fetch(engine, container_request, commit, path, access, progress)
         # Garbage collection looks at the time of use.
         with suppress(OSError):
             path.touch()
@@ -111,7 +108,12 @@ def ensure_commits(
 
 
 def _fetch(
-    engine: Engine, image: str, commit: GitCommit, request: CommitRequest, progress: Progress
+    engine: Engine,
+    request: ContainerRequest,
+    commit: GitCommit,
+    path: Path,
+    access: GitAccess | None,
+    progress: Progress,
 ) -> None:
     if redact(commit.url) != commit.url:
         raise UsageError(
@@ -120,18 +122,8 @@ def _fetch(
             resolution="Leave it out of driver.toml, name a server that asks for none, and resolve"
             " again.",
         )
-    path = request.store.commits / commit.file_name
     progress(Note(f"Fetching {redact(commit.url)} {commit.commit[:12]}"))
-    container_request = ContainerRequest(
-        image,
-        # The lock belongs to one state folder; others may use the same engine.
-        closure_key({"of": path.stem, "at": str(request.store.folder.resolve())})[:32],
-        network=request.network,
-        # git must not wait for a name and a password.
-        environment={"GIT_TERMINAL_PROMPT": "0", **request.proxies},
-        limit=_LIMIT_S,
-    )
-    with _let_in(engine, container_request, commit, request.access) as container:
+    with _let_in(engine, request, commit, access) as container:
         ran = container.run(_script(commit), on_line=lambda line: progress(Output(redact(line))))
         if ran.status != 0:
             raise _failed(commit, path, ran.said)

@@ -75,6 +75,7 @@ class PackageStore:
         self.trees = self.folder / "trees"
         self.runfiles = self.folder / "runfiles"
         self.commits = self.folder / "commits"
+        self.locks = state / "locks"
         self._closures = self.folder / "closures"
         self._answers = self.folder / "answers"
         self._state = state
@@ -238,7 +239,7 @@ class PackageStore:
         def waiting() -> None:
             progress(Note("Another process is solving for the same packages; waiting for it"))
 
-        with lock(self._state / "locks" / f"solve-{key[:32]}", on_wait=waiting):
+        with lock(self.locks / f"solve-{key[:32]}", on_wait=waiting):
             yield
 
     def collect(

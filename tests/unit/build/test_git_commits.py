@@ -10,7 +10,7 @@ from typing import IO
 
 import pytest
 
-from provision.build.git_commits import CommitRequest, commits_of, ensure_commits
+from provision.build.git_commits import commits_of, ensure_commits
 from provision.build.network_access import GitAccess
 from provision.build.package_store import PackageStore
 from provision.engine.containers import ContainerRequest, Ran
@@ -71,10 +71,8 @@ def _have(tmp_path: Path, ran: Ran, stages: list[str]) -> tuple[dict[str, Path],
         stages.append("built")
         return "sha256:toolchain"
 
-    request = CommitRequest(
-        commits_of([_SOURCE]), PackageStore(tmp_path), tmp_path / "locks", network="host"
-    )
-    return ensure_commits(engine, toolchain, request), engine
+    commits, store = commits_of([_SOURCE]), PackageStore(tmp_path)
+    return ensure_commits(engine, toolchain, commits, store, network="host"), engine
 
 
 def _names(commits: Sequence[str]) -> set[str]:
@@ -122,20 +120,16 @@ def test_a_file_that_is_cut_off_is_not_kept(tmp_path: Path) -> None:
 
     engine = _Engine(Ran(0, ""))
     engine.inside = _Broken(Ran(0, ""))
-    request = CommitRequest(commits_of([_SOURCE]), PackageStore(tmp_path), tmp_path / "locks")
+    wanted = commits_of([_SOURCE])
     with pytest.raises(ProvisionError, match="could not be read"):
-        ensure_commits(engine, lambda: "sha256:x", request)
+        ensure_commits(engine, lambda: "sha256:x", wanted, PackageStore(tmp_path))
     assert not list((tmp_path / "packages").rglob("*.tar*"))
 
 
-def _once(
-    tmp_path: Path, *, proxies: dict[str, str] | None = None, engine: _Engine | None = None
-) -> _Engine:
+def _once(tmp_path: Path, *, engine: _Engine | None = None) -> _Engine:
     engine = engine or _Engine(Ran(0, ""))
-    store = PackageStore(tmp_path)
     (commit, _) = commits_of([_SOURCE])
-    request = CommitRequest((commit,), store, tmp_path / "locks", proxies=proxies or {})
-    ensure_commits(engine, lambda: "sha256:x", request)
+    ensure_commits(engine, lambda: "sha256:x", (commit,), PackageStore(tmp_path))
     return engine
 
 
@@ -165,10 +159,12 @@ def test_two_state_folders_at_one_engine_leave_each_others_containers_alone(
     assert one.asked[0].owner != other.asked[0].owner
 
 
-def test_the_container_goes_through_this_machines_proxies(tmp_path: Path) -> None:
-    proxies = {"https_proxy": "http://proxy.example:3128"}
-    (asked,) = _once(tmp_path, proxies=proxies).asked
-    assert proxies.items() <= dict(asked.environment).items()
+def test_the_container_goes_through_this_machines_proxies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    (asked,) = _once(tmp_path).asked
+    assert asked.environment["https_proxy"] == "http://proxy.example:3128"
 
 
 def test_the_container_gets_login_and_authorities_and_shows_neither(
@@ -178,19 +174,16 @@ def test_the_container_gets_login_and_authorities_and_shows_neither(
     (tmp_path / "site.pem").write_text("of the site\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "site.pem"))
-    proxies = {"https_proxy": "http://proxy.example:3128"}
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
     engine = _Engine(Ran(0, ""))
     (commit, _) = commits_of([_SOURCE])
     access = GitAccess(tmp_path, tmp_path / "logins")
-    request = CommitRequest(
-        (commit,), PackageStore(tmp_path), tmp_path / "locks", proxies=proxies, access=access
-    )
-    ensure_commits(engine, lambda: "sha256:x", request)
+    ensure_commits(engine, lambda: "sha256:x", (commit,), PackageStore(tmp_path), access=access)
     (asked,) = engine.asked
     ((folder, files),) = engine.inside.given
     assert list(files.values()) == [b"of the site\n"]
     assert folder in engine.inside.scripts[0]
-    assert proxies.items() <= dict(asked.environment).items()
+    assert asked.environment["https_proxy"] == "http://proxy.example:3128"
     assert asked.environment["HOME"] in asked.binds
     assert "s3cret" not in f"{asked} {engine.inside.scripts} {files}"
     assert not list(access.folder.iterdir())
@@ -218,9 +211,9 @@ def test_a_server_that_refuses_says_what_it_wants(
 def test_an_address_with_a_password_reaches_no_program(tmp_path: Path) -> None:
     source = _SOURCE.model_copy(update={"url": _WITH_LOGIN})
     engine = _Engine(Ran(0, ""))
-    request = CommitRequest(commits_of([source]), PackageStore(tmp_path), tmp_path / "locks")
+    wanted = commits_of([source])
     with pytest.raises(UsageError, match="holds a password") as caught:
-        ensure_commits(engine, lambda: "sha256:x", request)
+        ensure_commits(engine, lambda: "sha256:x", wanted, PackageStore(tmp_path))
     assert "secret" not in f"{caught.value.message} {caught.value.resolution}"
     assert engine.asked == []
 
@@ -247,7 +240,7 @@ def test_a_server_that_is_down_says_nothing_of_the_driver(
 @pytest.mark.parametrize("said", ["fatal: x", f"provision: the archive's sha256 is {'9' * 64}"])
 def test_a_command_to_paste_runs_nothing_that_an_address_holds(tmp_path: Path, said: str) -> None:
     commit = GitCommit(url="https://x.example/y;reboot", commit="1" * 40, sha256="2" * 64)
-    request = CommitRequest((commit,), PackageStore(tmp_path), tmp_path / "locks")
+    wanted = (commit,)
     with pytest.raises(ProvisionError) as caught:
-        ensure_commits(_Engine(Ran(3, said)), lambda: "sha256:x", request)
+        ensure_commits(_Engine(Ran(3, said)), lambda: "sha256:x", wanted, PackageStore(tmp_path))
     assert "'https://x.example/y;reboot'" in str(caught.value.resolution)

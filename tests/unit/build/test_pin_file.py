@@ -13,7 +13,6 @@ import pytest
 from kit.fileserver import served
 from provision.build import context_files, image
 from provision.build.context_files import downloaded_files
-from provision.build.git_commits import CommitRequest
 from provision.build.image import BuildRequest, Built
 from provision.build.pin_file import pin_document, read_pin
 from provision.build.request import BuildSettings
@@ -231,13 +230,13 @@ def test_downloads_are_counted_and_have_names_for_people(case: Case, tmp_path: P
     assert sha256(_PACKAGE) not in "".join(map(str, events))
 
 
-def test_what_fetches_commits_is_given_this_machines_proxies(
+def test_what_fetches_commits_uses_the_network_that_was_named(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[CommitRequest] = []
+    networks: list[object] = []
 
-    def have(_engine: object, _stage: object, request: CommitRequest, **_more: object) -> object:
-        asked.append(request)
+    def have(*_given: object, network: str | None, **_more: object) -> object:
+        networks.append(network)
         return {}
 
     def build(_engine: object, request: BuildRequest, **_more: object) -> Built:
@@ -247,9 +246,7 @@ def test_what_fetches_commits_is_given_this_machines_proxies(
 
     monkeypatch.setattr(context_files, "ensure_commits", have)
     monkeypatch.setattr(image, "build", build)
-    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
     case.write(pin_document(case.pin))
     resolved = read_pin(case.settings, case.file, network="host")
     image.build_image(case.settings, FakeEngine(), resolved, BuildSettings())
-    assert asked[0].proxies["https_proxy"] == "http://proxy.example:3128"
-    assert asked[0].network == "host"
+    assert networks == ["host"]
