@@ -11,7 +11,8 @@
 #
 # ARCH=aarch64 (or x86_64) builds, checks and tests for another machine than this one: with rustup's
 # target and Debian's gcc-aarch64-linux-gnu as linker; the program goes to build/aarch64/, and
-# tests run by qemu-user.
+# tests run by qemu-user, which has to know the system call openat2: Debian 13's does, Debian 12's
+# doesn't.
 #
 # The toolchain is the first of these: the machine's cargo where it is new enough for Cargo.toml;
 # Debian's own, where that is new enough (Debian 13) and apt may install it; a Debian 13 made by
