@@ -26,7 +26,7 @@ from provision.engine.docker_api import Image
 from provision.manifest import Manifest
 from provision.store.entries import add
 from provision.store.layout import Layout
-from provision.store.pulling import Obtained
+from provision.store.obtain import Stored
 from unit.engine.fake_engine import FakeEngine
 from unit.kmod.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
 
@@ -153,7 +153,7 @@ def _obtain(
     *,
     replace: bool,
     **_more: object,
-) -> Obtained:
+) -> Stored:
     """Stand in for ``obtain``: the store is the real one."""
     pin = resolved.pin
     layout = Layout(settings.root, pin.driver.name)
@@ -166,7 +166,7 @@ def _obtain(
 
     add(layout, pin.short_digest, fill, replace=replace)
     manifest = made[0] if made else load_json(entry / "driver/manifest.json", Manifest)
-    return Obtained(manifest, entry, "build", {"total": 1.0})
+    return Stored(manifest, entry, "build", {"total": 1.0})
 
 
 def _engine(_settings: object) -> FakeEngine:

@@ -28,8 +28,8 @@ from provision.kmod.host_modules import stored_drivers
 from provision.kmod.loaded import loaded_modules
 from provision.progress import silent
 from provision.shipped import templates_dir
-from provision.store.artifacts import activate_entry, deactivate
 from provision.store.entries import current_entry, link_kernel, linked_kernels
+from provision.store.install import activate_entry, deactivate
 from provision.store.layout import Layout
 from provision.store.locks import building, switching
 from provision.store.units import DEBIAN_HOOKS, UnitSettings, apply_units, plan_units, unit_files

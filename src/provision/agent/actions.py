@@ -17,7 +17,7 @@ from provision.kmod.refusals import UnfitModuleError
 from provision.manifest import MANIFEST, Manifest
 from provision.progress import Note
 from provision.store.artifact_lookup import asks_registries
-from provision.store.artifacts import activate_entry, deactivate
+from provision.store.install import activate_entry, deactivate
 from provision.store.layout import Layout
 from provision.store.locks import changing
 from provision.store.state import (

@@ -35,7 +35,6 @@ def boot(
 
     Raises:
         ConfigError: provision.toml has mistakes.
-        OSError: The store can't be written.
     """
     mistakes: ConfigError | None = None
     try:

@@ -41,13 +41,9 @@ _KEPT = STORE / ".provision.toml"
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The inputs that decide the artifacts of all drivers of a host.
+    """The inputs that decide the artifacts of all drivers of a host."""
 
-    Attributes:
-        shared: Fingerprint of host, templates, configuration and program.
-        catalogue: The catalogue's folders.
-    """
-
+    # Fingerprint of host, templates, configuration and program.
     shared: str
     catalogue: tuple[Path, ...]
 
@@ -119,13 +115,10 @@ def load_desired(
     """Return the desired state of a host.
 
     Args:
-        root: Root of the host.
-        catalogues: Additional folders of drivers.
         keep: Whether to keep a copy of provision.toml for ``last_desired``.
 
     Raises:
         ConfigError: provision.toml has mistakes; the error lists all of them.
-        NotFoundError: provision's own catalogue or templates are missing.
     """
     desired = _desired(root, CONFIG, catalogues)
     if keep:

@@ -32,16 +32,10 @@ from provision.store.state import DriverState, NewerStateError, load_state, stor
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """The artifacts of a driver in a store.
+    """The artifacts of a driver in a store."""
 
-    Attributes:
-        entries: Release of the kernel of each artifact, by short digest, the newest first; None:
-            its manifest can't be read.
-        links: Short digest by kernel.
-        current: The active artifact.
-        state: What the agent remembers.
-    """
-
+    # Release of the kernel of each artifact, by short digest, the newest first; None: its manifest
+    # can't be read.
     entries: Mapping[str, str | None]
     links: Mapping[str, str]
     current: str | None = None
@@ -50,20 +44,14 @@ class Stock:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """An artifact that was removed, or would be.
-
-    Attributes:
-        driver: The driver.
-        digest: Short digest of the artifact.
-        kernel: The kernel that it is for; None: unknown.
-        reason: Why it is not needed.
-        size: Bytes that were freed; None: it was not removed.
-    """
+    """An artifact that was removed, or would be."""
 
     driver: str
     digest: str
+    # The kernel that it is for; None: unknown.
     kernel: str | None
     reason: str
+    # Bytes that were freed; None: it was not removed.
     size: int | None = None
 
 
@@ -75,8 +63,6 @@ def unneeded(
     The artifacts that bootable kernels use stay, and some older ones of each for a rollback.
 
     Args:
-        stock: The artifacts in the store.
-        bootable: The kernels that may be booted.
         keep: How many older artifacts of each kernel stay.
         is_sure: Whether ``bootable`` is complete; otherwise artifacts of other kernels stay too.
     """
@@ -114,18 +100,7 @@ def _spare(stock: Stock, release: str, needed: Set[str], keep: int) -> set[str]:
 def remove_unneeded(
     root: Path, desired: Desired, *, dry_run: bool = False, progress: Progress = silent
 ) -> list[Removed]:
-    """Remove the artifacts that no kernel of a host needs.
-
-    Args:
-        root: Root of the host.
-        desired: Its desired state, with the number of older artifacts that stay.
-        dry_run: Only return what would be removed.
-        progress: Receives each removal.
-
-    Raises:
-        NotFoundError: The host has no kernel, so that needed artifacts are unknown.
-        OSError: The store can't be written.
-    """
+    """Remove the artifacts that no kernel of a host needs."""
     if dry_run:
         return _remove_all(root, desired.keep, dry_run=True, progress=progress)
     # The decision is made under the locks, so that no installation or rollback gets between.
@@ -269,16 +244,8 @@ def remove_packages(
     A log that a result of the compatibility matrix or of a fleet's builds names stays as long as
     that result. A lock is removed only if no process holds it.
 
-    Args:
-        root: Root of the host.
-        state: Folder of provision's own state; None: the default one.
-        dry_run: Only return what would be removed.
-
     Returns:
         Names of the files, and their sizes in bytes.
-
-    Raises:
-        OSError: The store can't be written.
     """
     kernels = find_kernels(root).bootable
     folder = state or default_cache()
@@ -335,15 +302,8 @@ def remove_images(
 
     Images stay if they also have another name, or if a container uses them.
 
-    Args:
-        root: Root of the host.
-        removed: The artifacts that were removed just now, or would be.
-        dry_run: Only return what would be removed.
-        progress: Receives the images that can't be removed.
-
     Raises:
         NotFoundError: No engine answers.
-        ProvisionError: The engine failed.
     """
     gone = []
     # An image that was just built may not be in the store yet.

@@ -25,84 +25,66 @@ UNAVAILABLE = frozenset({"missing", "no-artifact"})
 
 @dataclass(frozen=True, slots=True)
 class DesiredDriver:
-    """A driver that the host should have.
-
-    Attributes:
-        name: Its name in the catalogue.
-        version: A kind of branch, ``latest``, a branch or a version.
-        flavour: One of its flavours; None: its default.
-        options: Parameters of its modules: module, name, value.
-    """
+    """A driver that the host should have."""
 
     name: str
+    # A kind of branch, ``latest``, a branch or a version.
     version: str = "production"
+    # One of its flavours; None: its default.
     flavour: str | None = None
+    # Parameters of its modules: module, name, value.
     options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """The desired state of a host.
-
-    Attributes:
-        drivers: The drivers.
-        is_configured: Whether provision.toml exists and is not empty; otherwise no driver is taken
-            out of use.
-        unload: ``idle`` or ``never``: whether idle modules are unloaded to load newer ones.
-        prebuild: Whether artifacts are made for kernels that may boot next.
-        keep: Older artifacts of each kernel that stay for a rollback.
-        update: ``never`` or ``timer``: whether the timer may move versions forward.
-        textfile: File of the metrics; None: a file in the exporter's folder, if the host has it.
-        kubernetes: The labels of a cluster's node.
-        distro: The host's release as ``distros`` distinguishes it (``rocky:9`` of 9.4), or what its
-            os-release says if that is not known.
-        settings: Fingerprint of everything else in provision.toml that can change an artifact.
-        certificate: Certificate for signing modules; None: modules are not signed.
-        catalogue: The catalogue's folders; a driver in a later one masks one of an earlier one.
-        templates: Folder of the Dockerfiles' templates.
-    """
+    """The desired state of a host."""
 
     drivers: tuple[DesiredDriver, ...] = ()
+    # Whether provision.toml exists and is not empty; otherwise no driver is taken out of use.
     is_configured: bool = True
+    # ``idle`` or ``never``: whether idle modules are unloaded to load newer ones.
     unload: str = "idle"
     prebuild: bool = True
     keep: int = 1
+    # ``never`` or ``timer``: whether the timer may move versions forward.
     update: str = "never"
+    # File of the metrics; None: a file in the exporter's folder, if the host has it.
     textfile: str | None = None
     kubernetes: KubernetesConfig = field(default_factory=KubernetesConfig)
+    # The host's release as ``distros`` distinguishes it (``rocky:9`` of 9.4), or what its
+    # os-release says if that is not known.
     distro: str = ""
+    # Fingerprint of everything else in provision.toml that can change an artifact.
     settings: str = ""
+    # Certificate for signing modules; None: modules are not signed.
     certificate: str | None = None
+    # The catalogue's folders; a driver in a later one masks one of an earlier one.
     catalogue: tuple[str, ...] = ()
     templates: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelArtifact:
-    """The artifact of a driver for one kernel, in the store and in the agent's state.
+    """The artifact of a driver for one kernel, in the store and in the agent's state."""
 
-    Attributes:
-        inputs: Fingerprint of the inputs that would decide its artifact now.
-        known: What the agent remembers of it.
-        digest: Short digest of the artifact that the kernel uses; None: it has none.
-        is_whole: Whether that artifact is in the store and undamaged.
-        damage: Its first damage.
-        fingerprint: Fingerprint of its files' sizes and times, if it is whole.
-        version: The driver's version in it.
-        unsigned: The image of a registry that it came from, if that image is not signed.
-        holds_off: Whether a retry is too early, or makes no sense.
-        is_wanted: Whether it was made for the present setting of provision.toml.
-    """
-
+    # Fingerprint of the inputs that would decide its artifact now.
     inputs: str
+    # What the agent remembers of it.
     known: KernelState = field(default_factory=KernelState)
+    # Short digest of the artifact that the kernel uses; None: it has none.
     digest: str | None = None
+    # Whether that artifact is in the store and undamaged.
     is_whole: bool = False
     damage: str | None = None
+    # Fingerprint of its files' sizes and times, if it is whole.
     fingerprint: str | None = None
     version: str | None = None
+    # The image of a registry that it came from, if that image is not signed.
     unsigned: str | None = None
+    # Whether a retry is too early, or makes no sense.
     holds_off: bool = False
+    # Whether it was made for the present setting of provision.toml.
     is_wanted: bool = False
 
     @property
@@ -130,41 +112,31 @@ class KernelArtifact:
 
 @dataclass(frozen=True, slots=True)
 class ObservedDriver:
-    """The observed state of a driver.
-
-    Attributes:
-        name: Its name.
-        artifacts: Its artifacts by the releases of the kernels that matter.
-        current: Short digest of the active artifact; None: no artifact is active.
-        is_active: Whether its activation is complete and the vendor file is in place.
-        loaded: Whether the modules of the running kernel's artifact are loaded.
-        serves: Whether the active artifact works: its modules are loaded, if a kernel runs there.
-        users: The processes and modules that use its modules.
-        notes: Unreadable state and problems with its devices, for people.
-    """
+    """The observed state of a driver."""
 
     name: str
     artifacts: Mapping[str, KernelArtifact]
+    # Short digest of the active artifact; None: no artifact is active.
     current: str | None = None
+    # Whether its activation is complete and the vendor file is in place.
     is_active: bool = False
+    # Whether the modules of the running kernel's artifact are loaded.
     loaded: Loaded = "no"
+    # Whether the active artifact works: its modules are loaded, if a kernel runs there.
     serves: bool = False
     users: tuple[str, ...] = ()
+    # Unreadable state and problems with its devices, for people.
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The observed state of a host.
-
-    Attributes:
-        kernels: Its kernels.
-        is_live: Whether its kernel runs here, so that modules can be loaded.
-        drivers: The desired drivers, and those that an apply has installed, by name.
-    """
+    """The observed state of a host."""
 
     kernels: Kernels
+    # Whether its kernel runs here, so that modules can be loaded.
     is_live: bool
+    # The desired drivers, and those that an apply has installed, by name.
     drivers: Mapping[str, ObservedDriver]
 
 
@@ -184,19 +156,14 @@ _WORDS: dict[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One action of a plan.
+    """One action of a plan."""
 
-    Attributes:
-        kind: ``prepare`` an artifact (find, pull or build it, and put it into the store),
-            ``unload`` modules, ``activate`` the artifact (user space and vendor file), ``load``
-            modules, ``retire`` a driver (remove its links and vendor file).
-        driver: The driver.
-        kernel: The kernel; the running one if the action concerns no certain kernel.
-        reason: Why it is needed.
-    """
-
+    # ``prepare`` an artifact (find, pull or build it, and put it into the store), ``unload``
+    # modules, ``activate`` the artifact (user space and vendor file), ``load`` modules, ``retire``
+    # a driver (remove its links and vendor file).
     kind: Kind
     driver: str
+    # The kernel; the running one if the action concerns no certain kernel.
     kernel: str
     reason: str
 
@@ -212,15 +179,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """An action that is needed but not possible now.
-
-    Attributes:
-        driver: The driver.
-        kernel: The kernel.
-        obstacle: The kind of the obstacle.
-        reason: The obstacle, for people.
-        resolution: What to do.
-    """
+    """An action that is needed but not possible now."""
 
     driver: str
     kernel: str
@@ -231,17 +190,12 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """The mode of a run.
+    """The mode of a run."""
 
-    Attributes:
-        may_prepare: Whether artifacts may be made; not at boot, where there may be no network.
-        retry: Whether failed and rejected artifacts are tried again.
-        update: Whether versions that are not fixed may move forward.
-        allow_downgrade: Whether an artifact of a registry may be older than the one before it.
-    """
-
+    # Whether artifacts may be made; not at boot, where there may be no network.
     may_prepare: bool = True
     retry: bool = False
+    # Whether versions that are not fixed may move forward.
     update: bool = False
     allow_downgrade: bool = False
 
@@ -256,43 +210,29 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The context of a run.
-
-    Attributes:
-        root: Root of the host.
-        desired: Its desired state.
-        mode: The mode of the run.
-        catalogues: Additional folders of drivers.
-        progress: Receives what is being done.
-        coming: Kernels that may boot next, in addition to those that the host names.
-        usr: Mount point of a /usr that boots next.
-        only: The driver that the run concerns; None: all.
-    """
+    """The context of a run."""
 
     root: Path
     desired: Desired
     mode: Mode = field(default_factory=Mode)
     catalogues: Sequence[Path] = ()
     progress: Progress = silent
+    # Kernels that may boot next, in addition to those that the host names.
     coming: tuple[str, ...] = ()
+    # Mount point of a /usr that boots next.
     usr: Path | None = None
+    # The driver that the run concerns; None: all.
     only: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of an action.
-
-    Attributes:
-        action: The action.
-        result: The result in one line.
-        seconds: Its duration.
-        error: Its error; None: it succeeded.
-        failure: The error, as the state records it.
-    """
+    """The outcome of an action."""
 
     action: Action
     result: str
     seconds: float
+    # Its error; None: it succeeded.
     error: ProvisionError | None = None
+    # The error, as the state records it.
     failure: Failure | None = None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from provision.agent.desired import Inputs, read_inputs, setting_fingerprint
+from provision.agent.desired import read_inputs, setting_fingerprint
 from provision.agent.model import (
     Desired,
     DesiredDriver,
@@ -32,7 +32,6 @@ from provision.store.layout import Layout
 from provision.store.state import (
     DriverState,
     Failure,
-    KernelState,
     NewerStateError,
     copies_of,
     load_state,
@@ -54,11 +53,8 @@ def observe(
     """Return the observed state of a host, as far as its desired state needs it.
 
     Args:
-        root: Root of the host.
-        desired: Its desired state.
         look: How to check artifacts.
         ask: Runs the programs that know the next kernel; None: those of the host.
-        coming: Kernels that may boot next, in addition to those that are found.
     """
     kernels = find_kernels(root, ask=ask, coming=coming)
     is_live = is_running_host(root)
@@ -67,7 +63,19 @@ def observe(
     drivers = {}
     for driver in desired.drivers:
         layout = Layout(root, driver.name)
-        artifacts = _artifacts(layout, driver, inputs, kernels.relevant, look)
+        state, links = load_state(layout), linked_kernels(layout)
+        artifacts = {
+            release: _artifact(
+                layout,
+                driver,
+                state,
+                release,
+                links.get(release),
+                inputs.of(driver, release),
+                look,
+            )
+            for release in kernels.relevant
+        }
         mine = artifacts[kernels.running].digest if kernels.running else None
         drivers[driver.name] = _driver(layout, artifacts, mine, loaded)
     for name in sorted(_stored(root) - drivers.keys()):
@@ -85,8 +93,6 @@ def _driver(
     """Return the observed state of a driver.
 
     Args:
-        layout: Its paths.
-        artifacts: Its artifact for each kernel.
         mine: Short digest of the running kernel's artifact.
         loaded: The loaded modules; None: no kernel runs there.
     """
@@ -146,79 +152,58 @@ def _stored(root: Path) -> set[str]:
     return {link.parent.parent.name for link in glob_in_root(root, f"{STORE}/*/kernels/*")}
 
 
-def _artifacts(
-    layout: Layout, driver: DesiredDriver, inputs: Inputs, releases: Iterable[str], look: Look
-) -> dict[str, KernelArtifact]:
-    """Return the artifact for each kernel."""
-    state = load_state(layout)
-    links = linked_kernels(layout)
-    artifacts: dict[str, KernelArtifact] = {}
-    for release in releases:
-        digest = links.get(release)
-        manifest = stored_manifest(layout.entry(digest)) if digest else None
-        known = state.of(release)
-        damage = _damage(layout, digest, manifest, known, look) if digest else None
-        artifact = replace(
-            _artifact(inputs.of(driver, release), known, digest, manifest),
-            is_wanted=known.wanted == setting_fingerprint(driver),
-        )
-        if state.is_newer:
-            artifact = _sealed(artifact, NewerStateError(layout.state, state.schema_version))
-        if digest and manifest and damage is None:
-            artifact = replace(
-                artifact,
-                is_whole=True,
-                fingerprint=files_fingerprint(layout.entry(digest), manifest),
-            )
-        if digest:
-            artifact = replace(artifact, unsigned=unsigned_reference(layout.entry(digest)))
-        artifacts[release] = replace(artifact, damage=damage)
-    return artifacts
-
-
 def _artifact(
-    inputs: str, known: KernelState, digest: str | None, manifest: Manifest | None
+    layout: Layout,
+    driver: DesiredDriver,
+    state: DriverState,
+    release: str,
+    digest: str | None,
+    inputs: str,
+    look: Look,
 ) -> KernelArtifact:
+    """Return the artifact for a kernel, whose link names the digest."""
+    known = state.of(release)
+    if state.is_newer:
+        # What a newer provision wrote must not change.
+        error = NewerStateError(layout.state, state.schema_version)
+        sealed = Failure(
+            reason="state",
+            message=error.message,
+            resolution=error.resolution,
+            inputs=inputs,
+            time=int(time.time()),
+            final=True,
+        )
+        known = known.model_copy(update={"failure": sealed})
     failure = known.failure
-    return KernelArtifact(
+    artifact = KernelArtifact(
         inputs=inputs,
         known=known,
-        digest=digest,
-        version=manifest.pin.driver.version if manifest else None,
         holds_off=failure is not None
         and failure.inputs == inputs
         and failure.holds(now=time.time()),
+        is_wanted=known.wanted == setting_fingerprint(driver),
     )
-
-
-def _sealed(artifact: KernelArtifact, error: NewerStateError) -> KernelArtifact:
-    """Return the artifact of a driver whose state a newer provision wrote: it must not change."""
-    now = int(time.time())
-    failure = Failure(
-        reason="state",
-        message=error.message,
-        resolution=error.resolution,
-        inputs=artifact.inputs,
-        time=now,
-        final=True,
-    )
-    known = artifact.known.model_copy(update={"failure": failure})
-    return replace(artifact, known=known, holds_off=True)
-
-
-def _damage(
-    layout: Layout, digest: str, manifest: Manifest | None, known: KernelState, look: Look
-) -> str | None:
-    """Return the first damage of an artifact; None if it is whole."""
+    if digest is None:
+        return artifact
     entry = layout.entry(digest)
+    manifest = stored_manifest(entry)
+    artifact = replace(artifact, digest=digest, unsigned=unsigned_reference(entry))
     if manifest is None:
-        return f"it is missing in the store: {entry}"
+        return replace(artifact, damage=f"it is missing in the store: {entry}")
+    fingerprint = files_fingerprint(entry, manifest)
+    damage = None
     if known.damaged == digest:
-        return "it was found damaged"
-    has_changed = files_fingerprint(entry, manifest) != known.fingerprint
-    if look == "files" and not has_changed:
-        return None
-    return first_damage(entry, modules_only=not has_changed)
+        damage = "it was found damaged"
+    elif look == "modules" or fingerprint != known.fingerprint:
+        damage = first_damage(entry, modules_only=fingerprint == known.fingerprint)
+    return replace(
+        artifact,
+        version=manifest.pin.driver.version,
+        damage=damage,
+        is_whole=damage is None,
+        fingerprint=fingerprint if damage is None else None,
+    )
 
 
 def _how_loaded(entry: Path, manifest: Manifest, loaded: Mapping[str, LoadedModule]) -> Loaded:

@@ -36,13 +36,6 @@ def plan(
 
     Existing artifacts come first, then builds for the running kernel, then builds for kernels that
     may boot next: no driver waits for the build of another.
-
-    Args:
-        desired: The host's desired state.
-        observed: Its observed state.
-        mode: The mode of the run.
-        tried: Actions that this run has tried, which are not repeated.
-        only: The driver that the run concerns; None: all.
     """
     mode = mode or Mode()
     steps: list[tuple[int, Step]] = []

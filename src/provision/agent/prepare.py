@@ -53,8 +53,7 @@ from provision.store.availability import version_to_build
 from provision.store.entries import link_kernel, linked_kernels
 from provision.store.layout import Layout
 from provision.store.locks import changing
-from provision.store.obtaining import obtain
-from provision.store.pulling import Obtained, obtain_pulled
+from provision.store.obtain import Stored, obtain, store_pulled
 from provision.store.state import (
     IN_USE,
     KernelState,
@@ -143,7 +142,6 @@ class Preparer:
         Raises:
             RejectedError: The artifact was rolled back from.
             NewerStateError: A newer provision wrote the driver's state.
-            ProvisionError: The artifact is not available.
         """
         refuse_newer(Layout(self.run.root, action.driver))
         driver = next(d for d in self.run.desired.drivers if d.name == action.driver)
@@ -265,10 +263,10 @@ class Preparation:
         settings, progress = self.preparer.settings, self._run.progress
         consent = TrustOverride(allow_downgrade=self._run.mode.allow_downgrade)
         found = look_for(settings, self._request(), SearchOptions(consent, progress=progress))
-        make: Callable[..., Obtained]
+        make: Callable[..., Stored]
         if found is not None:
             pin = found.image.pin
-            make = partial(obtain_pulled, settings, found, consent, progress=progress)
+            make = partial(store_pulled, settings, found, consent, progress=progress)
         else:
             resolved = self._resolve()
             pin = resolved.pin
@@ -394,7 +392,7 @@ class Preparation:
             progress=self._run.progress,
         )
 
-    def _build(self, resolved: Resolved, *, replace: bool) -> Obtained:
+    def _build(self, resolved: Resolved, *, replace: bool) -> Stored:
         """Put the artifact into the store; solve again for packages that the mirror has removed."""
         try:
             return self._obtain(resolved, replace=replace)
@@ -407,8 +405,8 @@ class Preparation:
         self._refuse_rejected(resolved.pin)
         return self._obtain(resolved, replace=replace)
 
-    def _obtain(self, resolved: Resolved, *, replace: bool) -> Obtained:
-        def obtained() -> Obtained:
+    def _obtain(self, resolved: Resolved, *, replace: bool) -> Stored:
+        def obtained() -> Stored:
             return obtain(
                 self.preparer.settings,
                 lambda: self.preparer.engine,
@@ -423,7 +421,7 @@ class Preparation:
             self.preparer.reconnect(error)
         return obtained()
 
-    def _link(self, obtained: Obtained) -> str | None:
+    def _link(self, obtained: Stored) -> str | None:
         """Point the kernel's link to the artifact, unless the driver was rolled back meanwhile.
 
         Returns:
@@ -455,7 +453,7 @@ class Preparation:
         version = obtained.manifest.pin.driver.version
         return f"{version} is in the store (from: {obtained.origin})"
 
-    def _linked(self, obtained: Obtained, known: KernelState, fingerprint: str) -> KernelState:
+    def _linked(self, obtained: Stored, known: KernelState, fingerprint: str) -> KernelState:
         """Return the state of the kernel whose link was set."""
         run = self._run
         is_same = self.artifact.known.inputs == self.artifact.inputs and not run.mode.retry

@@ -160,8 +160,6 @@ def publish(
     """Publish a host's status; the caller holds the host's lock.
 
     Args:
-        root: Root of the host.
-        status: Its status.
         textfile: File of the metrics; None: a file in the exporter's folder, if it exists.
         kubernetes: The labels of a cluster's node; None: the usual ones.
 

@@ -64,15 +64,11 @@ def reject(
     The caller has held the driver's lock since it chose the artifact.
 
     Args:
-        layout: The driver's paths.
-        release: The kernel.
-        digest: The artifact to use.
         inputs: Fingerprint of the inputs that give the rejected artifact.
         failure: The failure of the rejected artifact, if there was one.
 
     Raises:
         NewerStateError: A newer provision wrote the driver's state.
-        OSError: The store can't be written.
     """
     state = load_state(layout)
     known = state.of(release)
@@ -115,7 +111,6 @@ def rollback(
         NotFoundError: There is no artifact to go back to.
         InUseError: Another command switched the driver while this one waited; nothing was done.
         NewerStateError: A newer provision wrote the driver's state.
-        OSError: The store can't be written.
     """
     layout = Layout(root, driver)
     release = _running(root)
@@ -136,11 +131,7 @@ def rollback(
 
 
 def would_roll_back(root: Path, desired: Desired, driver: str) -> tuple[str, str]:
-    """Return the artifacts that a rollback would go from and to, by short digest.
-
-    Raises:
-        NotFoundError: There is no artifact to go back to, or nobody wants the driver.
-    """
+    """Return the artifacts that a rollback would go from and to, by short digest."""
     _desired_driver(desired, driver)
     layout, release = Layout(root, driver), _running(root)
     return _begun(layout, release) or choose(layout, release)

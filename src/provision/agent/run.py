@@ -71,7 +71,6 @@ def apply(run: Run) -> Result:
 
     Raises:
         InUseError: Another process holds a lock for too long.
-        OSError: The store can't be written.
     """
     with switching(run.root, run.progress):
         for driver in run.desired.drivers:

@@ -50,54 +50,38 @@ NAME_A_DRIVER = (
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A failure of the run, or of removing a driver: it belongs to no kernel.
-
-    Attributes:
-        message: The failure in one line.
-        resolution: What to do.
-        details: The last lines of a program, or a traceback.
-        exit_code: The exit code of the run.
-    """
+    """A failure of the run, or of removing a driver: it belongs to no kernel."""
 
     message: str
     resolution: str | None
+    # The last lines of a program, or a traceback.
     details: str | None
     exit_code: int
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactStatus:
-    """The status of a driver for one kernel.
-
-    Attributes:
-        release: The kernel.
-        role: ``running``, or ``next``: it may run after the next boot.
-        state: ``ready``; ``pending``: an apply would change something; ``failed``; ``missing``:
-            the kernel, its headers or the driver is not available; ``reboot-required``.
-        is_ready: Whether the driver works with this kernel, even with an older artifact.
-        version: The driver's version in its artifact.
-        digest: Short digest of that artifact.
-        unsigned: The image of a registry that it came from, if that image is not signed.
-        previous: The previous artifact.
-        rejected: Artifacts that were rolled back from.
-        prepared: Unix time when the artifact was made or found.
-        seconds: The duration of that, by part.
-        reason: Why it is not ``ready``, or why it stays as it is.
-        resolution: What to do about that.
-        failure: The whole failure.
-    """
+    """The status of a driver for one kernel."""
 
     release: str
+    # ``running``, or ``next``: it may run after the next boot.
     role: Literal["running", "next"]
+    # ``ready``; ``pending``: an apply would change something; ``failed``; ``missing``: the kernel,
+    # its headers or the driver is not available; ``reboot-required``.
     state: State
+    # Whether the driver works with this kernel, even with an older artifact.
     is_ready: bool
     version: str | None
     digest: str | None
+    # The image of a registry that it came from, if that image is not signed.
     unsigned: str | None
     previous: str | None
+    # Artifacts that were rolled back from.
     rejected: tuple[str, ...]
+    # Unix time when the artifact was made or found.
     prepared: int | None
     seconds: Mapping[str, float]
+    # Why it is not ``ready``, or why it stays as it is.
     reason: str | None = None
     resolution: str | None = None
     failure: Failure | None = None
@@ -105,57 +89,44 @@ class ArtifactStatus:
 
 @dataclass(frozen=True, slots=True)
 class DriverStatus:
-    """The status of a driver.
-
-    Attributes:
-        name: Its name.
-        wanted: The configured version.
-        flavour: The configured flavour; None: the default.
-        state: The worst state of its kernels.
-        is_ready: Whether it works now.
-        current: Short digest of the active artifact.
-        version: The driver's version in the running kernel's artifact.
-        loaded: ``yes``, ``no``, ``partly``, ``other``; None: no kernel runs there.
-        users: The users of its modules.
-        kernels: Its status for each kernel.
-        notes: Unreadable state, and problems with its devices.
-    """
+    """The status of a driver."""
 
     name: str
+    # The configured version.
     wanted: str
     flavour: str | None
+    # The worst state of its kernels.
     state: State
+    # Whether it works now.
     is_ready: bool
+    # Short digest of the active artifact.
     current: str | None
+    # The driver's version in the running kernel's artifact.
     version: str | None
+    # ``yes``, ``no``, ``partly``, ``other``; None: no kernel runs there.
     loaded: str | None
     users: tuple[str, ...]
     kernels: tuple[ArtifactStatus, ...]
+    # Unreadable state, and problems with its devices.
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The status of a host.
+    """The status of a host."""
 
-    Attributes:
-        time: Unix time of the observation.
-        state: The worst state of its drivers.
-        is_ready: Whether there are drivers, and all of them work now.
-        exit_code: The exit code of ``provision apply`` in this state.
-        kernels: The host's kernels.
-        drivers: The drivers.
-        planned: The actions of an apply.
-        error: A failure that belongs to no kernel; None: there was none.
-    """
-
+    # Unix time of the observation.
     time: int
+    # The worst state of its drivers.
     state: State
+    # Whether there are drivers, and all of them work now.
     is_ready: bool
+    # The exit code of ``provision apply`` in this state.
     exit_code: int
     kernels: Kernels
     drivers: tuple[DriverStatus, ...]
     planned: tuple[str, ...]
+    # A failure that belongs to no kernel; None: there was none.
     error: Trouble | None = None
 
     def document(self) -> dict[str, Any]:
@@ -194,10 +165,6 @@ def status_of(
     """Return the status of a host.
 
     Args:
-        desired: Its desired state.
-        observed: Its observed state.
-        plan: The plan for it.
-        time: Unix time of the observation.
         trouble: A failure that belongs to no kernel, which makes the host's state ``failed``.
     """
     drivers = tuple(_driver(driver, observed, desired, plan) for driver in desired.drivers)

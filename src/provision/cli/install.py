@@ -28,7 +28,8 @@ from provision.registry.image_archives import is_archive_name
 from provision.registry.registries import TrustOverride
 from provision.store.activate import plan
 from provision.store.artifact_lookup import look_for, may_be_in_store, stored_for
-from provision.store.artifacts import (
+from provision.store.downgrades import check_age
+from provision.store.install import (
     activate_entry,
     install_image,
     plan_installation,
@@ -39,7 +40,7 @@ from provision.store.artifacts import (
 )
 from provision.store.layout import Layout
 from provision.store.managed_files import Change
-from provision.store.pulling import check_age, store_pulled, verify_pulled
+from provision.store.obtain import store_pulled, verify_pulled
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +181,9 @@ def _pulled(work: Job, trusted: VerifiedImage, consent: TrustOverride, way: _Way
             return pin, entry, (Change("unpack", entry),)
         manifest = load_json(entry / MANIFEST, Manifest)
         return pin, entry, tuple(plan(layout, manifest, replace=way.replace))
-    stored = store_pulled(
-        settings, trusted, consent, must_replace=way.again, progress=work.progress
-    ).stored
+    stored = store_pulled(settings, trusted, consent, replace=way.again, progress=work.progress)
     done = activate_entry(layout, stored.entry, replace=way.replace, progress=work.progress)
-    unpacked = (Change("unpack", stored.entry),) if stored.added else ()
+    unpacked = (Change("unpack", stored.entry),) if stored.origin == "registry" else ()
     others = tuple(change for change in done.changes if change.kind != "unpack")
     return pin, stored.entry, (*unpacked, *others)
 

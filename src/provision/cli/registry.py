@@ -37,7 +37,7 @@ from provision.registry.names import check_push_name, parse_reference, read_tag,
 from provision.registry.publish import EngineImage, publish, sign_image
 from provision.registry.registries import TrustOverride, connect, examine, host_reference
 from provision.sources.candidates import newest_first
-from provision.store.pulling import store_pulled
+from provision.store.obtain import store_pulled
 
 
 @click.group("registry")
@@ -142,12 +142,12 @@ def pull(
         pulled = None
         if not dry_run:
             pulled = store_pulled(
-                work.settings, trusted, consent, must_replace=again, progress=work.progress
+                work.settings, trusted, consent, replace=again, progress=work.progress
             )
     pin = trusted.image.pin
     where = "would be pulled"
     if pulled is not None:
-        where = str(pulled.stored.entry) + ("" if pulled.stored.added else " (was there)")
+        where = str(pulled.entry) + ("" if pulled.origin == "registry" else " (was there)")
     emit(
         {
             "reference": str(trusted.image.reference),
@@ -159,9 +159,9 @@ def pull(
             "facts": trusted.facts,
             "size": trusted.image.manifest.size,
             "received": pulled.received if pulled else 0,
-            "entry": pulled.stored.entry if pulled else None,
-            "changed": pulled.stored.added if pulled else False,
-            "seconds": round(pulled.seconds, 3) if pulled else 0.0,
+            "entry": pulled.entry if pulled else None,
+            "changed": pulled.origin == "registry" if pulled else False,
+            "seconds": round(pulled.seconds["total"], 3) if pulled else 0.0,
             "dry_run": dry_run,
         },
         fields(

@@ -17,9 +17,9 @@ from provision.host.facts import find_engines, read_facts
 from provision.host.folders import STORE
 from provision.progress import Note, Progress
 from provision.shipped import documentation_url, templates_dir
-from provision.store.artifacts import activate_entry
 from provision.store.confinement import require_label, require_visible
 from provision.store.entries import current_entry
+from provision.store.install import activate_entry
 from provision.store.layout import Layout
 from provision.store.locks import SWITCH_SECONDS
 from provision.store.units import (

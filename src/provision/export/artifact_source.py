@@ -28,9 +28,9 @@ from provision.registry.names import HostTag, Reference, parse_reference, read_t
 from provision.registry.registries import Connect, TrustOverride, connect, examine
 from provision.sources.candidates import newest_first
 from provision.store.artifact_lookup import asks_registries, look_for
-from provision.store.artifacts import verify_path
+from provision.store.install import verify_path
 from provision.store.layout import Layout
-from provision.store.pulling import unpack_pulled
+from provision.store.obtain import unpack_pulled
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ from provision.registry.registries import (
 from provision.registry.signatures import UntrustedError
 from provision.registry.skopeo import Layout, copy
 from provision.registry.storage import Files, open_files, read_small, refused
-from provision.store.pulling import store_pulled
+from provision.store.obtain import store_pulled
 
 # No blanks, no '..', nothing hidden: names that every file system and shell takes.
 _PART = r"[A-Za-z0-9_][A-Za-z0-9._+~:-]*"
@@ -297,9 +297,9 @@ def store_bundle(
     done = Loaded()
     settings, consent, progress = access.settings, access.consent, access.progress
     for one in images:
-        stored = store_pulled(settings, one, consent, progress=progress).stored
+        stored = store_pulled(settings, one, consent, progress=progress)
         done.entries.append(str(stored.entry))
-        done.changed |= stored.added
+        done.changed |= stored.origin == "registry"
     _fill_packages(settings, bundle, done, progress)
     if engine is not None:
         _load_bases(bundle, engine(), done, progress)

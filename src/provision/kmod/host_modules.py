@@ -43,12 +43,6 @@ def record_loaded(
 ) -> tuple[str, ...]:
     """Collect the facts of a driver's devices, if its devices have any.
 
-    Args:
-        root: Root of the host.
-        entry: The artifact that is loaded.
-        manifest: Its manifest.
-        progress: Receives the facts that are missing.
-
     Returns:
         The facts that could not be found out or written, one line each.
     """
@@ -71,10 +65,6 @@ def unloading(root: Path, driver: str, *, progress: Progress = silent) -> Iterat
     """Unload a driver within this block; its end removes the facts of the devices.
 
     Meanwhile no process collects facts, because that would keep the driver in use.
-
-    Raises:
-        InUseError: Another process collects for too long.
-        OSError: /run can't be written.
     """
     with recording(root):
         yield
@@ -88,16 +78,10 @@ def refresh(root: Path, vendor: str | None = None) -> list[Recorded]:
     """Collect the facts of a host's devices, for drivers in its store and foreign drivers.
 
     Args:
-        root: Root of the host.
         vendor: The vendor; None: all vendors.
 
     Returns:
         The facts that exist now or existed until now.
-
-    Raises:
-        NotFoundError: No facts can be collected for that vendor.
-        InUseError: Another process collects for too long.
-        OSError: /run can't be written.
     """
     stored = dict(_stored(root))
     # A driver of the store that serves NVIDIA's GPUs has another name where a site made its own.
@@ -153,20 +137,15 @@ def _libraries(entry: Path, manifest: Manifest) -> tuple[Path, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The modules of a driver that were or would be loaded or unloaded.
-
-    Attributes:
-        manifest: The artifact's manifest.
-        entry: Its folder in the store.
-        modules: The modules that were loaded or unloaded, in their order.
-        conflicts: The kernel's own modules that were unloaded for them.
-        problems: The facts about its devices that are missing, one line each.
-    """
+    """The modules of a driver that were or would be loaded or unloaded."""
 
     manifest: Manifest
     entry: Path
+    # The modules that were loaded or unloaded, in their order.
     modules: tuple[str, ...]
+    # The kernel's own modules that were unloaded for them.
     conflicts: tuple[str, ...] = ()
+    # The facts about its devices that are missing, one line each.
     problems: tuple[str, ...] = ()
 
 
@@ -179,19 +158,7 @@ def stored_drivers(root: Path) -> list[str]:
 def load_driver(
     settings: Settings, driver: str, *, dry_run: bool = False, progress: Progress = silent
 ) -> Moved:
-    """Load the modules of a driver's artifact for the running kernel.
-
-    Args:
-        settings: The host; its configuration has the module parameters.
-        driver: The driver.
-        dry_run: Only return what would be done.
-        progress: Receives the progress.
-
-    Raises:
-        NotFoundError: There is no artifact for this kernel, or no hardware.
-        InUseError: Another build, or a module in the way, is in use.
-        ProvisionError: The artifact is damaged, or the kernel refused a module.
-    """
+    """Load the modules of a driver's artifact for the running kernel."""
     layout = Layout(settings.root, driver)
     if dry_run:
         entry, manifest = _loadable(layout)
@@ -217,19 +184,7 @@ def load_driver(
 def unload_driver(
     settings: Settings, driver: str, *, dry_run: bool = False, progress: Progress = silent
 ) -> Moved:
-    """Unload the modules of a driver, whichever build of it is loaded; never by force.
-
-    Args:
-        settings: The host.
-        driver: The driver.
-        dry_run: Only return what would be done.
-        progress: Receives the progress.
-
-    Raises:
-        NotFoundError: The driver is not in the store.
-        InUseError: A process or module uses a module; names the user.
-        ProvisionError: The kernel refused.
-    """
+    """Unload the modules of a driver, whichever build of it is loaded; never by force."""
     layout = Layout(settings.root, driver)
     if dry_run:
         entry, manifest = _artifact(layout)
@@ -261,12 +216,7 @@ def _artifact(layout: Layout) -> tuple[Path, Manifest]:
 
 
 def _entry(layout: Layout) -> Path:
-    """Return the artifact for the running kernel: that of the kernel's link, else the one in use.
-
-    Raises:
-        NotFoundError: It is missing.
-        ProvisionError: A link leads nowhere.
-    """
+    """Return the running kernel's artifact: that of the kernel's link, else the one in use."""
     try:
         running = in_root(layout.root, "proc/sys/kernel/osrelease").read_text().strip()
     except OSError:

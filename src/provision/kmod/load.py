@@ -28,8 +28,6 @@ class ModuleInUseError(InUseError):
     """Modules can't be unloaded, because they are in use.
 
     Args:
-        message: What could not be done.
-        users: The users of the modules.
         resolution: What to do next; None: stop the users, or reboot.
     """
 
@@ -88,11 +86,7 @@ def load(
     that this call has loaded are unloaded again.
 
     Args:
-        entry: The artifact's folder.
-        manifest: Its manifest.
         options: Module parameters; they take precedence over those of /etc/modprobe.d.
-        root: Root of the running host.
-        progress: Receives a note of each step.
 
     Returns:
         The modules that this call loaded, in their order.
@@ -100,9 +94,7 @@ def load(
     Raises:
         NotFoundError: The artifact is for another kernel than the running one, or its hardware is
             missing.
-        UsageError: Options name a module that the artifact does not have.
         InUseError: A module is loaded from another build, or a conflicting module is in use.
-        ProvisionError: The kernel refused a module; says why.
     """
     missing = loadable(entry, manifest, root=root)
     with KernelLog(root) as log:
@@ -147,17 +139,12 @@ def unload(
 
     Args:
         entry: The artifact's folder, from which its own modules are loaded again if one stays.
-        manifest: The artifact's manifest.
-        options: Module parameters for that.
-        root: Root of the running host.
-        progress: Receives a note of each step.
 
     Returns:
         The modules that this call unloaded, in their order.
 
     Raises:
         InUseError: A module is in use; names its users. The driver is as it was then.
-        ProvisionError: The kernel refused for another reason.
     """
     names = removable(manifest, root=root)
     done = _run_loader("unload", entry, manifest, options, root, progress)

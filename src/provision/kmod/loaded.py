@@ -27,41 +27,32 @@ _IS_UP = 1
 
 @dataclass(frozen=True, slots=True)
 class LoadedModule:
-    """A module that the kernel has loaded.
+    """A module that the kernel has loaded."""
 
-    Attributes:
-        name: With ``_``, as the kernel writes it.
-        references: Number of users, the modules in ``holders`` among them.
-        holders: Modules that use it.
-        version: The version that it states.
-        srcversion: A checksum of its source.
-        build_id: The note that identifies its build.
-        is_permanent: Whether it can't be unloaded.
-        is_in_tree: Whether it was built with the kernel; None if that is not known.
-    """
-
+    # With ``_``, as the kernel writes it.
     name: str
+    # Number of users, the modules in ``holders`` among them.
     references: int
+    # Modules that use it.
     holders: tuple[str, ...]
+    # The version that it states.
     version: str | None = None
+    # A checksum of its source.
     srcversion: str | None = None
+    # The note that identifies its build.
     build_id: bytes | None = None
+    # Whether it can't be unloaded.
     is_permanent: bool = False
+    # Whether it was built with the kernel; None if that is not known.
     is_in_tree: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Someone who keeps a module from being unloaded.
-
-    Attributes:
-        module: The module.
-        kind: ``module``, ``process``, ``interface`` (of the network), or ``kernel`` if no more is
-            known.
-        name: The user, as messages name it.
-    """
+    """Someone who keeps a module from being unloaded."""
 
     module: str
+    # ``module``, ``process``, ``interface`` (of the network), or ``kernel`` if no more is known.
     kind: Literal["module", "process", "interface", "kernel"]
     name: str
 
@@ -121,9 +112,7 @@ def users_of(
 
     Args:
         names: The modules, which are unloaded together: their use of each other doesn't count.
-        loaded: From ``loaded_modules``.
         devices: Globs below ``/dev`` of the modules' devices, by which processes are found.
-        root: Root of the host.
     """
     removed = [name for name in names if name in loaded]
     users: list[User] = []

@@ -37,17 +37,8 @@ _FORMAT = 3
 def write_loader(entry: Path, options: Options, *, root: Path = Path("/")) -> bool:
     """Write the loader of a store entry, unless it is there already.
 
-    Args:
-        entry: The entry's folder.
-        options: Parameters of its modules.
-        root: Root of the host.
-
     Returns:
         Whether anything changed.
-
-    Raises:
-        ProvisionError: Its manifest can't be read, or it has no module with options.
-        OSError: The store can't be written.
     """
     linked = link_modules(entry)
     if is_written(entry, options, root=root):
@@ -113,12 +104,6 @@ def loader_script(
 
     Args:
         folder: The artifact's folder here, whose modules are read.
-        manifest: Its manifest.
-        place: Where it is when the loader runs.
-        options: Parameters of its modules.
-
-    Raises:
-        UsageError: Options name a module that it does not have; or a value can't stand in a script.
     """
     options = options or {}
     identities = {
@@ -151,11 +136,7 @@ def load_order(manifest: Manifest) -> list[Module]:
 
 
 def parameters_of(manifest: Manifest, options: Options) -> dict[str, list[str]]:
-    """Return each module's parameters as arguments of modprobe.
-
-    Raises:
-        UsageError: The artifact has no such module.
-    """
+    """Return each module's parameters as arguments of modprobe."""
     known = {module.name for module in manifest.modules}
     given = {module.replace("-", "_"): values for module, values in options.items()}
     if unknown := sorted(set(given) - known):

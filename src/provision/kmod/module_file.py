@@ -46,7 +46,6 @@ def read_modinfo(path: Path) -> dict[str, list[str]]:
 
     Raises:
         ProvisionError: It is not a kernel module, or compressed in a way that Python can't read.
-        OSError: It can't be read.
     """
     try:
         return parse_modinfo(_content(path))
@@ -77,10 +76,6 @@ def read_identity(path: Path) -> tuple[bytes | None, dict[str, list[str]]]:
     """Return the build-id note of an uncompressed module file, if it has one, and its modinfo.
 
     Only these parts are read: modules of 60 MB are not rare.
-
-    Raises:
-        ProvisionError: It is not a kernel module.
-        OSError: It can't be read.
     """
     try:
         with path.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as data:
@@ -112,14 +107,11 @@ def _content(path: Path) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """A signature at the end of a module.
+    """A signature at the end of a module."""
 
-    Attributes:
-        content_size: Number of bytes before it; these are signed.
-        message: The PKCS#7 message, in DER.
-    """
-
+    # Number of bytes before it; these are signed.
     content_size: int
+    # The PKCS#7 message, in DER.
     message: bytes
 
 
@@ -149,7 +141,6 @@ def read_signature(path: Path) -> Appended | None:
 
     Raises:
         ValueError: The signature is not valid.
-        OSError: The file can't be read.
     """
     if path.stat().st_size == 0:
         return None
@@ -163,9 +154,6 @@ def append_signature(path: Path, message: bytes) -> None:
     Args:
         path: The module, which must not be in use yet: a killed run leaves it half written.
         message: The PKCS#7 message in DER: detached, over the whole file.
-
-    Raises:
-        OSError: The file can't be written.
     """
     record = _RECORD.pack(0, 0, _PKCS7, 0, 0, len(message))
     with path.open("ab") as stream:

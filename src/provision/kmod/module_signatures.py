@@ -11,7 +11,6 @@ import os
 import ssl
 import tempfile
 from binascii import Error as Base64Error
-from dataclasses import dataclass
 from pathlib import Path
 
 from provision.config import SigningConfig
@@ -26,19 +25,14 @@ from provision.kmod.module_file import (
 from provision.kmod.verify import Finding
 from provision.manifest import Manifest, Module
 from provision.progress import Note, Progress, silent
-from provision.registry.keys import SigningKey, open_key
+from provision.registry.keys import open_key
 from provision.run import run
 
 _DER_BEGIN = b"\x30"
 
 
 def fingerprint(certificate: Path) -> str:
-    """Return the sha256 of a certificate in DER, by which a Pin identifies a signing key.
-
-    Raises:
-        NotFoundError: There is no such file.
-        ProvisionError: The file holds no certificate.
-    """
+    """Return the sha256 of a certificate in DER, by which a Pin identifies a signing key."""
     return hashlib.sha256(_der(certificate)).hexdigest()
 
 
@@ -70,10 +64,6 @@ def is_signed_for_host(
 
     A Pin with a closure names no key: if provision.toml names another key now, the entry stays the
     right one, and only its signatures are outdated.
-
-    Raises:
-        NotFoundError: There is no certificate, or no ``openssl``.
-        OSError: A module can't be read.
     """
     if signing.certificate is None or not manifest.pin.closure:
         return True
@@ -91,31 +81,37 @@ def sign_modules(
     """Sign the modules of an artifact that has not become a store entry yet.
 
     Args:
-        entry: The artifact's folder.
         manifest: Its manifest; it stays as it is, because it describes what was built.
-        signing: Key and certificate.
-        root: Root of the host that key and certificate are on.
-        progress: Receives a note of each module.
 
     Returns:
         The signed modules; empty without a key.
-
-    Raises:
-        NotFoundError: Key, certificate, PIN or OpenSSL are missing.
-        ProvisionError: OpenSSL failed, or the signatures do not fit this certificate.
-        OSError: A module can't be written.
     """
     key = open_key(root, signing)
     if key is None or signing.certificate is None:
         return ()
     certificate = in_root(root, signing.certificate)
     with tempfile.TemporaryDirectory(prefix="provision-") as name:
-        signer = _ModuleSigner(key, signing.hash, Path(name))
-        signer.certificate.write_text(ssl.DER_cert_to_PEM_cert(_der(certificate)))
+        # Every version of OpenSSL reads PEM.
+        pem, message = Path(name, "certificate.pem"), Path(name, "message")
+        pem.write_text(ssl.DER_cert_to_PEM_cert(_der(certificate)))
+        # A detached PKCS#7 message without certificates and signed attributes: the kernel looks
+        # for its own copy of the certificate, and hashes nothing but the module.
+        # Sources: openssl-cms(1); the kernel's crypto/asymmetric_keys/pkcs7_{parser,verify}.c.
+        form = ["-binary", "-noattr", "-nocerts", "-nosmimecap", "-outform", "DER"]
+        command = ["openssl", "cms", "-sign", "-md", signing.hash, *form]
         for module in manifest.modules:
             progress(Note(f"sign {module.name}"))
             path = entry / module.path
-            append_signature(path, signer.sign(module, path, is_token=bool(signing.token_uri)))
+            done = run(
+                [*command, "-signer", pem, "-in", path, "-out", message, *key.words],
+                why="sign a kernel module",
+                env=key.environment,
+                stdin=key.secret,
+                check=False,
+            )
+            if done.returncode != 0:
+                raise _not_signed(module, done.stderr, is_token=bool(signing.token_uri))
+            append_signature(path, message.read_bytes())
     findings = verify_signatures(entry, manifest, certificate)
     if findings:
         raise ProvisionError(
@@ -130,13 +126,7 @@ def verify_signatures(entry: Path, manifest: Manifest, certificate: Path) -> tup
     """Return what is wrong with the signatures of an artifact's modules; empty if all are good.
 
     Args:
-        entry: The artifact's folder.
-        manifest: Its manifest.
         certificate: The certificate of the key that must have signed them, in PEM or DER.
-
-    Raises:
-        NotFoundError: There is no certificate, or no ``openssl``.
-        OSError: A module can't be read.
     """
     pem = ssl.DER_cert_to_PEM_cert(_der(certificate))
     with tempfile.TemporaryDirectory(prefix="provision-") as name:
@@ -147,56 +137,11 @@ def verify_signatures(entry: Path, manifest: Manifest, certificate: Path) -> tup
 
 
 def is_signed(module: Path) -> bool:
-    """Return whether a module file has a signature, whatever key made it.
-
-    Raises:
-        OSError: It can't be read.
-    """
+    """Return whether a module file has a signature, whatever key made it."""
     try:
         return read_signature(module) is not None
     except ValueError:
         return False
-
-
-@dataclass(frozen=True, slots=True)
-class _ModuleSigner:
-    """Makes signatures.
-
-    Attributes:
-        key: The key, as OpenSSL takes it.
-        hash: Name of the signature's digest.
-        folder: A folder for temporary files.
-    """
-
-    key: SigningKey
-    hash: str
-    folder: Path
-
-    @property
-    def certificate(self) -> Path:
-        """The key's certificate, in PEM, which every version of OpenSSL reads."""
-        return self.folder / "certificate.pem"
-
-    def sign(self, module: Module, path: Path, *, is_token: bool) -> bytes:
-        """Return the detached PKCS#7 message over a file, in DER, as the kernel expects it.
-
-        It has no certificates and no signed attributes: the kernel looks for its own copy of the
-        certificate, and hashes nothing but the module. Source: openssl-cms(1);
-        crypto/asymmetric_keys/pkcs7_parser.c and pkcs7_verify.c of the kernel.
-        """
-        message = self.folder / "message"
-        form = ["-binary", "-noattr", "-nocerts", "-nosmimecap", "-outform", "DER"]
-        files: list[str | Path] = ["-signer", self.certificate, "-in", path, "-out", message]
-        done = run(
-            ["openssl", "cms", "-sign", "-md", self.hash, *form, *files, *self.key.words],
-            why="sign a kernel module",
-            env=self.key.environment,
-            stdin=self.key.secret,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise _not_signed(module, done.stderr, is_token=is_token)
-        return message.read_bytes()
 
 
 def _fault(module: Path, folder: Path) -> str | None:

@@ -57,7 +57,6 @@ class KernelLog:
     """The kernel's log from the moment at which this is entered.
 
     Args:
-        root: Root of the host. If its log can't be read, there are no lines.
         whole: Whether to begin with the oldest line that the kernel still has.
     """
 
@@ -115,18 +114,13 @@ class KernelLog:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What is known of a refusal.
-
-    Attributes:
-        module: The module's name.
-        kernel: Release of the running kernel.
-        said: The output of modprobe.
-        log: The messages that the kernel logged meanwhile.
-    """
+    """What is known of a refusal."""
 
     module: str
     kernel: str
+    # The output of modprobe.
     said: str
+    # The messages that the kernel logged meanwhile.
     log: Sequence[str]
 
     def has(self, *texts: str) -> bool:

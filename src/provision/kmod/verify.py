@@ -28,17 +28,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong with an artifact.
+    """One thing that is wrong with an artifact."""
 
-    Attributes:
-        path: The file, relative to the artifact.
-        kind: ``missing``, ``altered``, ``mode``, ``link``, ``extra``, ``vermagic``,
-            ``modules.dep``, ``signature``, ``pin`` or ``manifest``.
-        message: What is wrong, as it continues the path.
-    """
-
+    # The file, relative to the artifact.
     path: str
+    # ``missing``, ``altered``, ``mode``, ``link``, ``extra``, ``vermagic``, ``modules.dep``,
+    # ``signature``, ``pin`` or ``manifest``.
     kind: str
+    # What is wrong, as it continues the path.
     message: str
 
     def __str__(self) -> str:
@@ -47,16 +44,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of a verification.
+    """The result of a verification."""
 
-    Attributes:
-        manifest: The artifact's manifest; None if it is missing or can't be read.
-        findings: Everything that is wrong; empty for a whole artifact.
-        size: Number of compared bytes.
-    """
-
+    # The artifact's manifest; None if it is missing or can't be read.
     manifest: Manifest | None
+    # Everything that is wrong; empty for a whole artifact.
     findings: tuple[Finding, ...]
+    # Number of compared bytes.
     size: int = 0
 
     def require_whole(self, what: str) -> Manifest:
@@ -71,12 +65,7 @@ class Report:
 
 
 class DamagedError(ProvisionError):
-    """An artifact differs from its manifest.
-
-    Args:
-        what: The artifact, as its user would name it.
-        findings: Everything that is wrong with it.
-    """
+    """An artifact differs from its manifest."""
 
     def __init__(self, what: str, findings: Sequence[Finding]) -> None:
         count = "1 finding" if len(findings) == 1 else f"{len(findings)} findings"
@@ -115,7 +104,6 @@ def verify_artifact(
 
     Raises:
         NotFoundError: There is no such folder.
-        OSError: It can't be read.
     """
     if not artifact.is_dir():
         raise NotFoundError(

@@ -80,8 +80,6 @@ def modprobe_config(
     Source: modprobe.d(5); a blacklisted module is not loaded for a device, only by its name.
 
     Args:
-        driver: The driver.
-        conflicts: The modules that conflict with it.
         own: Its own modules. Where a kernel has no artifact, the boot unit loads the copies: it
             finds their names in the second line.
     """
@@ -244,12 +242,7 @@ def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[C
     """Return the changes that put an entry to use; none if it is in use already.
 
     Args:
-        layout: The driver's paths.
-        manifest: The entry's manifest.
         replace: Replace foreign files, keeping a copy of each.
-
-    Raises:
-        ProvisionError: A foreign file has to be replaced.
     """
     managed = _managed_files(layout)
     record = managed.load()
@@ -317,17 +310,7 @@ def _initramfs(layout: Layout, blacklisted: Iterable[str], record: Record) -> li
 def apply(
     layout: Layout, changes: Iterable[Change], *, on_change: Callable[[Change], None]
 ) -> None:
-    """Make changes in their order; the caller holds the driver's lock and has unpacked the entry.
-
-    Args:
-        layout: The driver's paths.
-        changes: From ``plan``.
-        on_change: Called before each change.
-
-    Raises:
-        OSError: A file can't be written.
-        ProvisionError: ldconfig failed.
-    """
+    """Make changes in order; the caller holds the driver's lock and has unpacked the entry."""
     managed = _managed_files(layout)
     for change in changes:
         if change.kind == "unpack":

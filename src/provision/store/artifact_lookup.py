@@ -33,9 +33,9 @@ from provision.registry.registries import trust_rule
 from provision.registry.skopeo import DeniedError
 from provision.sources.candidates import newest_first
 from provision.sources.upstream import known_branches, today
+from provision.store.downgrades import check_age
 from provision.store.entries import entries, unsigned_reference
 from provision.store.layout import Layout
-from provision.store.pulling import check_age
 
 
 class MissingArtifactError(NotFoundError):
@@ -47,11 +47,6 @@ def look_for(
 ) -> VerifiedImage | None:
     """Return the image of a registry that a host may install instead of building it.
 
-    Args:
-        settings: The host.
-        request: The driver, and the options of its build.
-        lookup: How registries are asked.
-
     Returns:
         The image; None: the artifact has to be built.
 
@@ -59,7 +54,6 @@ def look_for(
         MissingArtifactError: No registry has it, and nothing is built here.
         NotFoundError: The driver or kernel is unknown.
         UntrustedError: The image of a registry lacks a signature that counts.
-        ProvisionError: provision.toml does not say whom to trust, or a key can't be read.
     """
     registry = settings.config.registry
     places = (*registry.folders, *registry.addresses)
@@ -150,14 +144,11 @@ def stored_for(settings: Settings, request: DriverRequest) -> Path | None:
 
     Of several versions the preferred one counts, or the newest. Entries from unsigned images count
     only where the host accepts such images.
-
-    Raises:
-        NotFoundError: The driver or kernel is unknown.
     """
     sought = artifact_query(settings, request)
     layout = Layout(settings.root, request.driver)
     found: dict[str, Path] = {}
-    takes_unsigned = _takes_unsigned(settings, request.driver)
+    takes_unsigned = accepts_unsigned(settings, request.driver)
     for digest in entries(layout):
         if not takes_unsigned and unsigned_reference(layout.entry(digest)) is not None:
             # Without its registry, a host must not go back to an unsigned artifact.
@@ -172,7 +163,8 @@ def stored_for(settings: Settings, request: DriverRequest) -> Path | None:
     return found[order[0]] if order else None
 
 
-def _takes_unsigned(settings: Settings, driver: str) -> bool:
+def accepts_unsigned(settings: Settings, driver: str) -> bool:
+    """Return whether provision.toml lets a driver come from an unsigned image."""
     address = settings.config.registry.address
     if address is None:
         return settings.config.trust.insecure

@@ -71,16 +71,10 @@ class Installed:
 
 @dataclass(frozen=True, slots=True)
 class Concern:
-    """A finding of ``versions --check``.
+    """A finding of ``versions --check``."""
 
-    Attributes:
-        kind: ``newer``: a newer version than the installed one is offered for the setting;
-            ``ended``: the installed branch is past the end of its life; ``unknown``: the offers
-            can't be found out.
-        message: The finding in one line.
-        resolution: What to do.
-    """
-
+    # ``newer``: a newer version than the installed one is offered for the setting; ``ended``: the
+    # installed branch is past the end of its life; ``unknown``: the offers can't be found out.
     kind: Literal["newer", "ended", "unknown"]
     message: str
     resolution: str | None
@@ -88,29 +82,20 @@ class Concern:
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """The versions of a driver.
-
-    Attributes:
-        driver: Its name.
-        flavour: The flavour.
-        asked_for: The version that provision.toml asks for, or its default.
-        distro: The distro that is built for.
-        installed: The versions in the store.
-        offered: The versions that can be built, the newest first.
-        chosen: The offered version that ``asked_for`` stands for now, if there is one.
-        trouble: Why the offers can't be found out, if they can't.
-        branches: The driver's branches.
-        readings: The answers of the vendor's sources.
-        day: The day that decides which branches have ended.
-    """
+    """The versions of a driver."""
 
     driver: str
     flavour: str
+    # The version that provision.toml asks for, or its default.
     asked_for: str
+    # The distro that is built for.
     distro: DistroPin
     installed: tuple[Installed, ...]
+    # The versions that can be built, the newest first.
     offered: tuple[str, ...]
+    # The offered version that ``asked_for`` stands for now, if there is one.
     chosen: str | None
+    # Why the offers can't be found out, if they can't.
     trouble: ProvisionError | None
     branches: Branches
     readings: tuple[UpstreamResult, ...]
@@ -159,15 +144,7 @@ def list_offers(
     """Return the installed and offered versions of a driver.
 
     Args:
-        settings: The host.
-        engine: Connects to the engine, if a distro's package manager has to be asked.
-        request: The driver; and its distro and flavour, if they differ from those of the host and
-            of provision.toml.
         is_offline: Whether to use only the kept answers of the vendor.
-        progress: Receives the progress.
-
-    Raises:
-        NotFoundError: The driver, flavour or distro is unknown.
     """
     driver = request.driver
     recipe = settings.catalogue.entry(driver).recipe
@@ -211,7 +188,6 @@ def version_to_build(
 
     Raises:
         NotFoundError: No version is offered, or none is known to build on the kernel.
-        ProvisionError: The archive or the vendor failed.
     """
     kernel = request.kernel or ""
     recipe = settings.catalogue.entry(request.driver).recipe
@@ -287,10 +263,6 @@ def list_kernels(
     """Return the distro and the kernels that it packages headers of, the newest first.
 
     Only the driver, its flavour and the distro of the request count.
-
-    Raises:
-        NotFoundError: The driver, flavour or distro is unknown.
-        ProvisionError: The archive failed.
     """
     recipe = settings.catalogue.entry(request.driver).recipe
     distro = choose_distro(settings, request.distro)
@@ -314,12 +286,7 @@ def distro_kernels(
     *,
     progress: Progress = silent,
 ) -> tuple[str, ...]:
-    """Return the kernels that a distro packages headers of, the newest first, for any driver.
-
-    Raises:
-        NotFoundError: They can't be listed.
-        ProvisionError: The archive or the engine failed.
-    """
+    """Return the kernels that a distro packages headers of, the newest first, for any driver."""
     if not uses_archive(distro):
         return _listed_kernels(settings, engine, distro, progress)
     with Archive(settings, engine, distro, progress=progress) as archive:
@@ -334,11 +301,7 @@ def _row(recipe: Recipe, kernel: str, versions: Iterable[str]) -> KernelRow:
 def _listed_kernels(
     settings: Settings, engine: Callable[[], Engine], distro: DistroPin, progress: Progress
 ) -> tuple[str, ...]:
-    """Ask the distro's own package manager for the kernels that it has headers of.
-
-    Raises:
-        NotFoundError: The distro has no such packages.
-    """
+    """Ask the distro's own package manager for the kernels that it has headers of."""
     data = distros.distro_named(distro.id)
     if data is not None and data.family == "tree":
         raise NotFoundError(

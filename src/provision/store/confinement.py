@@ -43,17 +43,11 @@ _ADVICE = (
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """A file that a program needs and that is hidden from a unit.
-
-    Attributes:
-        unit: The unit's name.
-        file: The file's absolute path on the host.
-        setting: The setting that hides it, such as ``ProtectHome=yes``.
-        folder: The hidden folder that the file lies in.
-    """
+    """A file that a program needs and that is hidden from a unit."""
 
     unit: str
     file: PurePosixPath
+    # The setting that hides it, such as ``ProtectHome=yes``.
     setting: str
     folder: str
 
@@ -67,14 +61,9 @@ def require_visible(
     """Refuse a program that units could not start, because it is hidden from them.
 
     Args:
-        root: Root of the host.
         program: Its absolute path on the host; the file may be missing yet.
-        units: Names and texts of the units that run it.
         checkout: The clone that this process runs from, for the advice in the error; None if
             provision is installed.
-
-    Raises:
-        UsageError: The program, its Python or its package is hidden from a unit.
     """
     found = list(hidden(root, program, units))
     if not found:
@@ -98,9 +87,6 @@ def require_label(root: Path, program: str, *, checkout: Path | None) -> None:
         root: Root of the host. Labels of another root than / are only looked at.
         program: The program's absolute path on the host.
         checkout: As ``require_visible``.
-
-    Raises:
-        UsageError: The policy does not know the program, or its Python, as a program.
     """
     if selinux(root) not in {"enforcing", "permissive"}:
         return

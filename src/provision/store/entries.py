@@ -1,27 +1,23 @@
 """The artifact store: entries that are complete once they have their name.
 
 An entry never changes. A link is set when its artifact is complete and verified, so a boot may
-follow it without asking anything else. This module also records where artifacts came from:
-which are not signed, and how new the signed ones were.
+follow it without asking anything else.
 
 The mark of an unsigned artifact is a file of the entry itself, so that it appears and goes with
-it. The manifest does not name it: it says what was built, not where it came from. The serials of
-signed artifacts lie beside the entries and outlive them: they show that a registry serves an old
-artifact again.
+it. The manifest does not name it: it says what was built, not where it came from.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from provision.errors import NotFoundError, ProvisionError
+from provision.errors import NotFoundError
 from provision.files import in_root, switch_symlink, sync_directory, write_atomic
 from provision.store.layout import Layout
 from provision.store.locks import changing
@@ -40,9 +36,6 @@ def link_kernel(layout: Layout, release: str, short_digest: str) -> bool:
 
     Returns:
         Whether anything changed.
-
-    Raises:
-        OSError: The store can't be written.
     """
     return switch_symlink(layout.kernel_link(release), f"../{short_digest}")
 
@@ -98,8 +91,6 @@ def add(
     """Add an entry; the driver's lock is held before and after the entry is filled, not meanwhile.
 
     Args:
-        layout: The driver's paths.
-        short_digest: The entry's name.
         fill: Makes the folder that it is given and fills it. An exception in it ends the
             addition, and nothing stays behind.
         replace: Whether the new entry, once it is complete, replaces an entry of that name.
@@ -146,9 +137,6 @@ def adopt(layout: Layout, short_digest: str, draft: Path, *, replace: bool) -> b
 
     Returns:
         Whether anything changed: without ``replace``, an existing entry stays.
-
-    Raises:
-        OSError: The store can't be written.
     """
     entry = layout.entry(short_digest)
     if entry.exists():
@@ -169,9 +157,6 @@ def remove(layout: Layout, short_digest: str) -> int:
 
     Returns:
         The bytes that this freed.
-
-    Raises:
-        OSError: The store can't be written.
     """
     entry = layout.entry(short_digest)
     found = (path.lstat() for path in entry.rglob("*") if not path.is_dir())
@@ -226,11 +211,7 @@ def remove_leftovers(layout: Layout) -> list[Path]:
 
 
 def current_entry(layout: Layout) -> Path:
-    """Return the folder of the artifact in use.
-
-    Raises:
-        NotFoundError: No artifact is in use.
-    """
+    """Return the folder of the artifact in use."""
     entry = layout.linked(layout.current)
     if entry is None:
         raise NotFoundError(
@@ -283,19 +264,10 @@ def _is_owned(path: Path) -> bool:
 # nothing to do.
 MARK = "unsigned"
 _LONGEST = 4096
-_LONGEST_SERIALS = 1 << 20
 
 
 def mark_unsigned(entry: Path, reference: str) -> None:
-    """Mark an entry that is not complete yet as unsigned.
-
-    Args:
-        entry: The entry's folder.
-        reference: The image that the artifact came from.
-
-    Raises:
-        OSError: The store can't be written.
-    """
+    """Mark an entry that is not complete yet as unsigned."""
     write_atomic(entry / MARK, f"{reference}\n")
 
 
@@ -306,37 +278,3 @@ def unsigned_reference(entry: Path) -> str | None:
             return stream.read(_LONGEST).decode(errors="replace").strip()
     except OSError:
         return None
-
-
-def note_serial(layout: Layout, target: str, serial: int, *, forget: Collection[str] = ()) -> None:
-    """Record a serial under a name, and forget those under other names.
-
-    The caller holds the driver's lock. Errors as ``known_serials``.
-    """
-    serials = known_serials(layout)
-    noted = {name: one for name, one in serials.items() if name not in forget} | {target: serial}
-    if noted != serials:
-        write_atomic(layout.serials, f"{json.dumps(noted, indent=2, sort_keys=True)}\n")
-
-
-def known_serials(layout: Layout) -> dict[str, int]:
-    """Return the serials of what registries served to this host, by name.
-
-    Raises:
-        ProvisionError: The file of serials can't be read, so that no artifact may be accepted.
-    """
-    try:
-        with layout.serials.open("rb") as stream:
-            found = json.loads(stream.read(_LONGEST_SERIALS))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict) or not all(type(serial) is int for serial in found.values()):
-        raise ProvisionError(
-            f"'{layout.serials}' can't be read, which says how new the artifacts were that came"
-            " from a registry.",
-            resolution="To forget it, and take the next signed artifact however old it is:"
-            f" mv {layout.serials} {layout.serials}.unreadable",
-        )
-    return {str(target): int(serial) for target, serial in found.items()}

@@ -25,14 +25,7 @@ _SMALLER = {"x86_64": ("i386",)}
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Where files of a driver are searched.
-
-    Attributes:
-        root: Root of the host.
-        machine: Its architecture, as ``uname -m`` prints it.
-        installed: The recipe's ``[installed]``.
-        version: The driver's version.
-    """
+    """Where files of a driver are searched."""
 
     root: Path
     machine: str
@@ -87,16 +80,7 @@ class Search:
 
 
 def foreign_vendor_file(recipe: Recipe, *, root: Path, machine: str) -> str:
-    """Return the text of a vendor file for a driver that provision did not install.
-
-    Args:
-        recipe: The driver's recipe.
-        root: Root of the host.
-        machine: Its architecture, as ``uname -m`` prints it.
-
-    Raises:
-        NotFoundError: The recipe does not say how to find the driver, or the driver is missing.
-    """
+    """Return the text of a vendor file for a driver that provision did not install."""
     installed = recipe.installed
     if installed is None:
         raise NotFoundError(

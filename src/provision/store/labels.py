@@ -38,14 +38,6 @@ def label_entry(entry: Path, manifest: Manifest, layout: Layout) -> None:
     """Label an entry of the store and its future folder, where the host has SELinux.
 
     Links that are made in the folder later get the folder's label.
-
-    Args:
-        entry: The complete entry, or its complete draft.
-        manifest: The entry's manifest.
-        layout: The driver's paths.
-
-    Raises:
-        OSError: This process may not set labels.
     """
     if selinux(layout.root) not in {"enforcing", "permissive"}:
         return

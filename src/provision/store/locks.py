@@ -47,55 +47,20 @@ class _Held(threading.local):
 _held = _Held()
 
 
-class _Waiting:
-    """How a lock is waited for.
-
-    Args:
-        progress: Receives a note of a wait that is not short.
-        text: The note's text.
-        limit: The longest wait, in seconds.
-        on_wait: Called before any wait, however short.
-    """
-
-    def __init__(
-        self,
-        progress: Progress,
-        text: str,
-        limit: float,
-        on_wait: Callable[[], None] | None = None,
-    ) -> None:
-        self.progress, self.text, self.limit, self.on_wait = progress, text, limit, on_wait
-
-    def enter(self, stack: ExitStack, path: Path) -> None:
-        """Take a lock until a stack is unwound.
-
-        Raises:
-            InUseError: Another process held it for longer than the limit.
-        """
-        patience = min(_PATIENCE_SECONDS, self.limit / 2)
-        try:
-            stack.enter_context(lock(path, on_wait=self.on_wait, limit=patience))
-        except InUseError:
-            self.progress(Note(self.text))
-        else:
-            return
-        stack.enter_context(lock(path, limit=self.limit - patience))
-
-
 @contextmanager
 def building(root: Path, progress: Progress = silent) -> Iterator[bool]:
     """Keep other agents of a host from building; yield whether this process had to wait for one.
 
     After a wait, earlier observations of the host are outdated.
-
-    Raises:
-        InUseError: Another agent builds for longer than a build may take.
-        OSError: The lock file can't be made.
     """
     waited: list[bool] = []
     text = "Another provision is building on this host; waiting for it"
-    waiting = _Waiting(progress, text, BUILD_SECONDS, on_wait=lambda: waited.append(True))
-    with _taken(in_root(root, _BUILD_LOCK), _BUILDING, waiting):
+    path = in_root(root, _BUILD_LOCK)
+
+    def on_wait() -> None:
+        waited.append(True)
+
+    with _taken(path, _BUILDING, progress, text, BUILD_SECONDS, on_wait):
         yield bool(waited)
 
 
@@ -107,10 +72,9 @@ def switching(
 
     Raises:
         InUseError: Another process holds it for longer than ``limit`` seconds.
-        OSError: The store can't be written.
     """
     text = "Another provision is at work on this host; waiting for it"
-    with _taken(in_root(root, STORE / ".lock"), _SWITCHING, _Waiting(progress, text, limit)):
+    with _taken(in_root(root, STORE / ".lock"), _SWITCHING, progress, text, limit):
         yield
 
 
@@ -118,20 +82,25 @@ def switching(
 def changing(
     layout: Layout, progress: Progress = silent, *, limit: float = SWITCH_SECONDS
 ) -> Iterator[None]:
-    """Hold a driver's lock: no other process changes its part of the store.
-
-    Raises:
-        InUseError: Another process holds it for longer than ``limit`` seconds.
-        OSError: The store can't be written.
-    """
+    """Hold a driver's lock: no other process changes its part of the store."""
     text = f"Another process is installing {layout.driver}; waiting for it"
-    with _taken(layout.lock, _CHANGING, _Waiting(progress, text, limit)):
+    with _taken(layout.lock, _CHANGING, progress, text, limit):
         yield
 
 
 @contextmanager
-def _taken(path: Path, rank: int, waiting: _Waiting) -> Iterator[None]:
-    """Take a lock, unless this thread holds it already."""
+def _taken(
+    path: Path,
+    rank: int,
+    progress: Progress,
+    text: str,
+    limit: float,
+    on_wait: Callable[[], None] | None = None,
+) -> Iterator[None]:
+    """Take a lock, unless this thread holds it already.
+
+    A wait that is not short is reported by ``text``; ``on_wait`` is called before any.
+    """
     path = path.parent.resolve() / path.name
     if path in _held.depths:
         _held.depths[path] += 1
@@ -142,7 +111,12 @@ def _taken(path: Path, rank: int, waiting: _Waiting) -> Iterator[None]:
         return
     _check_order(path, rank)
     with ExitStack() as stack:
-        waiting.enter(stack, path)
+        patience = min(_PATIENCE_SECONDS, limit / 2)
+        try:
+            stack.enter_context(lock(path, on_wait=on_wait, limit=patience))
+        except InUseError:
+            progress(Note(text))
+            stack.enter_context(lock(path, limit=limit - patience))
         _held.ranks[path], _held.depths[path] = rank, 1
         try:
             yield

@@ -21,20 +21,15 @@ from provision.pin import Sha256
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of a host.
+    """One change of a host."""
 
-    Attributes:
-        kind: ``unpack`` an artifact, ``save`` a copy of a foreign file, ``write`` or ``remove`` a
-            file, ``switch`` a link, refresh the host's library cache (``ldconfig``), make its
-            ``initramfs`` again, or ``mount`` the driver's root.
-        path: The file or folder that changes.
-        value: The file's text, the link's target, the modules that the initramfs is without, or
-            the entry that is mounted (empty: none).
-        mode: Permission bits of a file that is written.
-    """
-
+    # ``unpack`` an artifact, ``save`` a copy of a foreign file, ``write`` or ``remove`` a file,
+    # ``switch`` a link, refresh the host's library cache (``ldconfig``), make its ``initramfs``
+    # again, or ``mount`` the driver's root.
     kind: Literal["unpack", "save", "write", "remove", "switch", "ldconfig", "initramfs", "mount"]
     path: Path
+    # The file's text, the link's target, the modules that the initramfs is without, or the entry
+    # that is mounted (empty: none).
     value: str = ""
     mode: int = 0o644
 
@@ -80,16 +75,12 @@ class Record(Frozen):
 
 @dataclass(frozen=True, slots=True)
 class ManagedFiles:
-    """The managed files of a driver or of the units, with their record on disk.
-
-    Attributes:
-        root: Root of the host.
-        path: The record.
-        saved: Folder for copies of foreign files.
-    """
+    """The managed files of a driver or of the units, with their record on disk."""
 
     root: Path
+    # The record.
     path: Path
+    # Folder for copies of foreign files.
     saved: Path
 
     def load(self) -> Record:
@@ -106,10 +97,7 @@ class ManagedFiles:
         """Return the changes that give a file its content, or remove it.
 
         Args:
-            record: From ``load``.
-            path: The file.
             text: Its new content; None to remove it.
-            mode: Its permission bits.
         """
         there = self._content(path)
         is_same = there == (None if text is None else text.encode())
@@ -129,11 +117,7 @@ class ManagedFiles:
         return in_root(self.root, self._name(path), follow=False)
 
     def make(self, change: Change) -> None:
-        """Save, write or remove a file.
-
-        Raises:
-            OSError: It can't be written.
-        """
+        """Save, write or remove a file."""
         match change.kind:
             case "save":
                 content = self._content(change.path) or b""
@@ -172,15 +156,7 @@ class ManagedFiles:
 
 
 def refuse_foreign(changes: Iterable[Change], resolution: str) -> None:
-    """Refuse changes that would replace foreign files.
-
-    Args:
-        changes: The planned changes.
-        resolution: What to do next, for the error.
-
-    Raises:
-        ProvisionError: They would replace foreign files; names all of these.
-    """
+    """Refuse changes that would replace foreign files."""
     foreign = [str(change.path) for change in changes if change.kind == "save"]
     if foreign:
         raise ProvisionError(

@@ -37,18 +37,14 @@ _RPM = ("var/lib/rpm", "usr/lib/sysimage/rpm")
 
 @dataclass(frozen=True, slots=True)
 class OtherInstallation:
-    """Another installation of a driver.
-
-    Attributes:
-        driver: The driver.
-        seen: What shows it, in one line.
-        remove: The commands that remove it.
-        restore: How to have it again.
-    """
+    """Another installation of a driver."""
 
     driver: str
+    # What shows it, in one line.
     seen: str
+    # The commands that remove it.
     remove: str
+    # How to have it again.
     restore: str
 
     @property
@@ -79,14 +75,7 @@ def other_installations(settings: Settings, drivers: Iterable[str]) -> list[Othe
 def other_installation(
     root: Path, driver: str, recipe: Recipe | None, manifest: Manifest | None
 ) -> OtherInstallation | None:
-    """Return what a host has of a driver that provision did not install; None: nothing.
-
-    Args:
-        root: Root of the host.
-        driver: Its name.
-        recipe: Its recipe, if the catalogue has it.
-        manifest: The manifest of its artifact, if the store has one.
-    """
+    """Return what a host has of a driver that provision did not install; None: nothing."""
     names = _modules(recipe, manifest) or {driver}
     copies = list(_copies(root, names))
     trees = list(_dkms_trees(root, driver, names))

@@ -36,34 +36,20 @@ _USERSPACE = "driver"
 
 @dataclass(frozen=True, slots=True)
 class DraftOrigin:
-    """The image that a draft was unpacked from.
-
-    Attributes:
-        name: Its name.
-        pin_digest: Digest of its Pin, from the image's label.
-        signs: Whether the host's key may sign its modules, because it was built here or its
-            signature was verified.
-    """
+    """The image that a draft was unpacked from."""
 
     name: str
+    # Digest of its Pin, from the image's label.
     pin_digest: str
+    # Whether the host's key may sign its modules, because it was built here or its signature was
+    # verified.
     signs: bool = True
 
 
 def finish_draft(
     settings: Settings, draft: Path, origin: DraftOrigin, *, progress: Progress = silent
 ) -> Manifest:
-    """Verify, sign and label an unpacked image, before it becomes an entry of the store.
-
-    Args:
-        settings: The host.
-        draft: Its folder.
-        origin: The image that it comes from.
-        progress: Receives the progress.
-
-    Raises:
-        ProvisionError: It is damaged, or of another Pin; or it can't be signed.
-    """
+    """Verify, sign and label an unpacked image, before it becomes an entry of the store."""
     report = verify_artifact(draft, pin_label=origin.pin_digest, on_bytes=verifying(progress))
     manifest = report.require_whole(f"The image '{origin.name}'")
     if origin.signs:
@@ -86,16 +72,10 @@ def complete_from_store(
     """Complete the user space of a draft from the store, if the store has all missing files.
 
     Args:
-        layout: The driver's paths.
         name: The entry that the draft becomes; no file is taken from it.
-        draft: The files that are unpacked so far.
-        progress: Receives the progress.
 
     Returns:
         Whether the draft has every file of its manifest now; if not, nothing was added.
-
-    Raises:
-        OSError: The store can't be written.
     """
     try:
         manifest = load_json(draft / MANIFEST, Manifest)

@@ -43,30 +43,25 @@ class _Remembered(Frozen):
 
 
 class Failure(_Remembered):
-    """Why there is no artifact for a kernel.
+    """Why there is no artifact for a kernel."""
 
-    Attributes:
-        reason: ``compile``, ``build``, ``missing`` (headers, kernel, driver or version),
-            ``untrusted`` (an image of a registry lacks a trusted signature), ``load``,
-            ``in-use`` (modules have to go first, and are in use) or ``failed``.
-        message: What happened, in one line.
-        resolution: What to do.
-        details: The compiler's complaints, or a program's last lines.
-        inputs: Fingerprint of the inputs of this attempt.
-        time: Unix time.
-        attempts: How often in a row it failed with these inputs.
-        final: Whether another attempt makes sense only after the inputs have changed.
-        log: Path of the build's whole output, if there was a build.
-    """
-
+    # ``compile``, ``build``, ``missing`` (headers, kernel, driver or version), ``untrusted`` (an
+    # image of a registry lacks a trusted signature), ``load``, ``in-use`` (modules have to go
+    # first, and are in use) or ``failed``.
     reason: str
     message: str
     resolution: str | None = None
+    # The compiler's complaints, or a program's last lines.
     details: str | None = None
+    # Fingerprint of the inputs of this attempt.
     inputs: str
+    # Unix time.
     time: _Number
+    # How often in a row it failed with these inputs.
     attempts: _Number = 1
+    # Whether another attempt makes sense only after the inputs have changed.
     final: bool = False
+    # Path of the build's whole output, if there was a build.
     log: str | None = None
 
     def holds(self, *, now: float) -> bool:
@@ -81,53 +76,41 @@ class Failure(_Remembered):
 
 
 class KernelState(_Remembered):
-    """The state of a driver's artifact for one kernel.
+    """The state of a driver's artifact for one kernel."""
 
-    Attributes:
-        inputs: Fingerprint of all inputs of the decision for this artifact.
-        wanted: Fingerprint of what provision.toml asked for.
-        version: The chosen version of the driver.
-        previous: The artifact that this kernel used before.
-        fingerprint: Fingerprint of the files' sizes and times at their last comparison.
-        damaged: The artifact that a later comparison found damaged.
-        prepared: Unix time at which the artifact was complete.
-        seconds: The seconds that each part of the preparation took.
-        rejected: Artifacts that someone rolled back from.
-        failure: Why the artifact is missing; None if it is there.
-        load_failure: Why its modules could not be loaded, or others unloaded for them; None if
-            they could.
-        announced: The kernel that ran while the artifact was prepared for a kernel that was yet to
-            come (empty if no kernel ran); None for other kernels.
-    """
-
+    # Fingerprint of all inputs of the decision for this artifact.
     inputs: str | None = None
+    # Fingerprint of what provision.toml asked for.
     wanted: str | None = None
     version: str | None = None
     previous: str | None = None
+    # Fingerprint of the files' sizes and times at their last comparison.
     fingerprint: str | None = None
+    # The artifact that a later comparison found damaged.
     damaged: str | None = None
+    # Unix time at which the artifact was complete.
     prepared: _Number | None = None
     seconds: dict[str, FiniteFloat] = Field(default_factory=dict)
+    # Artifacts that someone rolled back from.
     rejected: tuple[str, ...] = ()
     failure: Failure | None = None
+    # Why its modules could not be loaded, or others unloaded for them; None if they could.
     load_failure: Failure | None = None
+    # The kernel that ran while the artifact was prepared for a kernel that was yet to come (empty
+    # if no kernel ran); None for other kernels.
     announced: str | None = None
 
 
 class DriverState(_Remembered):
-    """A ``state.json``.
+    """A ``state.json``."""
 
-    Attributes:
-        kernels: The state of each kernel, by release.
-        activated: The artifact whose activation was completed: links, vendor config and all.
-        schema_version: Version of the format. A version greater than ``SCHEMA`` shows that a newer
-            provision wrote the file, which must not be overwritten.
-        problems: Why the file could not be read, one line each.
-    """
-
+    # Version of the format. A version greater than ``SCHEMA`` shows that a newer provision wrote
+    # the file, which must not be overwritten.
     schema_version: int = Field(default=SCHEMA, alias="schema")
+    # The artifact whose activation was completed: links, vendor config and all.
     activated: str | None = None
     kernels: dict[str, KernelState] = Field(default_factory=dict)
+    # Why the file could not be read, one line each.
     problems: tuple[str, ...] = Field(default=(), exclude=True)
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
@@ -222,7 +205,6 @@ def store_state(layout: Layout, state: DriverState) -> bool:
 
     Raises:
         NewerStateError: A newer provision wrote the file.
-        OSError: The store can't be written.
     """
     refuse_newer(layout)
     if load_state(layout).problems:
@@ -258,9 +240,6 @@ def _set_aside(path: Path) -> Path:
     """Keep a copy of a file that is about to be overwritten, and return the copy's path.
 
     The same content gets the same name, so the next run may repeat what a killed run did.
-
-    Raises:
-        OSError: The folder can't be written.
     """
     try:
         data = path.read_bytes()

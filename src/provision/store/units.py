@@ -75,35 +75,24 @@ class UnitFile:
 
 @dataclass(frozen=True, slots=True)
 class UnitSettings:
-    """The values that the units of a host are rendered from.
+    """The values that the units of a host are rendered from."""
 
-    Attributes:
-        program: Absolute path of ``provision`` on the host.
-        documentation: Address for ``Documentation=``.
-        hooks: The hooks that the host's kernel packages run, from ``kernel_hooks``.
-        with_gate: Whether an update is held as long as drivers don't build for its kernel.
-        with_cdi: Whether CDI specifications are written at boot and when drivers change.
-        wants_podman: Whether builds use podman, so that its socket is started for them.
-    """
-
+    # Absolute path of ``provision`` on the host.
     program: str
+    # Address for ``Documentation=``.
     documentation: str
+    # The hooks that the host's kernel packages run, from ``kernel_hooks``.
     hooks: Collection[PurePosixPath] = ()
+    # Whether an update is held as long as drivers don't build for its kernel.
     with_gate: bool = False
+    # Whether CDI specifications are written at boot and when drivers change.
     with_cdi: bool = True
+    # Whether builds use podman, so that its socket is started for them.
     wants_podman: bool = False
 
 
 def unit_files(templates: Path, settings: UnitSettings) -> list[UnitFile]:
-    """Render all units, udev's rule, the kernel hooks, and the gate that holds Flatcar's updates.
-
-    Args:
-        templates: The folder of templates.
-        settings: The values that they are rendered from.
-
-    Raises:
-        UsageError: The program's path can't stand in a unit.
-    """
+    """Render all units, udev's rule, kernel hooks, and the gate that holds Flatcar's updates."""
     if not _PROGRAM.fullmatch(settings.program):
         raise UsageError(
             f"'{settings.program}' can't be run by a unit.",
@@ -179,12 +168,8 @@ def plan_units(root: Path, files: Iterable[UnitFile], *, replace: bool = False) 
     """Return the changes after which a host has exactly these units, enabled.
 
     Args:
-        root: Root of the host.
         files: The units and hooks; empty to remove all of provision's.
         replace: Replace foreign files, keeping a copy of each.
-
-    Raises:
-        ProvisionError: A foreign file has to be replaced or removed.
     """
     managed = _managed_files(root)
     record = managed.load()
@@ -209,17 +194,7 @@ def plan_units(root: Path, files: Iterable[UnitFile], *, replace: bool = False) 
 
 
 def apply_units(root: Path, changes: list[Change], *, on_change: Callable[[Change], None]) -> None:
-    """Make changes, and have a running systemd read them.
-
-    Args:
-        root: Root of the host.
-        changes: From ``plan_units``; if it is empty, nothing is done.
-        on_change: Called before each change.
-
-    Raises:
-        OSError: A file can't be written.
-        ProvisionError: systemd refused.
-    """
+    """Make changes, and have a running systemd read them."""
     if not changes:
         return
     managed = _managed_files(root)
@@ -246,9 +221,6 @@ def own_program(root: Path, started_as: str) -> str:
     Args:
         root: Root of the host. Another root than / has its own provision, in /opt/provision.
         started_as: The name or path by which this process was started.
-
-    Raises:
-        UsageError: This process was not started as a program, and PATH has no ``provision``.
     """
     if root.resolve() != Path("/"):
         return "/opt/provision/bin/provision"

@@ -21,7 +21,7 @@ from provision.pin import Pin
 from provision.progress import Event, Note
 from provision.store.entries import add
 from provision.store.layout import Layout
-from provision.store.pulling import Obtained
+from provision.store.obtain import Stored
 from unit.kmod import kernel as kernels
 from unit.kmod.artifact import (
     KERNEL,
@@ -150,9 +150,7 @@ class Host:
         pin = make_pin(driver=wanted.driver, version=version, kernel=release)
         return SimpleNamespace(pin=pin)
 
-    def obtain(
-        self, _settings: object, _engine: object, resolved: object, **more: bool
-    ) -> Obtained:
+    def obtain(self, _settings: object, _engine: object, resolved: object, **more: bool) -> Stored:
         """Stand in for ``obtain``."""
         pin: Pin = resolved.pin  # type: ignore[attr-defined] # from resolve above
         layout = Layout(self.root, pin.driver.name)
@@ -168,7 +166,7 @@ class Host:
             write_manifest(partial, made[0])
 
         add(layout, pin.short_digest, fill, replace=True)
-        return Obtained(made[0], entry, "build", {"total": 1.5})
+        return Stored(made[0], entry, "build", {"total": 1.5})
 
 
 def make_host(

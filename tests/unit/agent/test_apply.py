@@ -15,7 +15,7 @@ import pytest
 from provision.agent import prepare
 from provision.agent.boot import boot
 from provision.errors import ConfigError
-from provision.store.pulling import Obtained
+from provision.store.obtain import Stored
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
 from unit.kmod.artifact import KERNEL, write
 
@@ -201,7 +201,7 @@ def test_others_can_read_what_goes_on_while_it_does(
 ) -> None:
     seen: list[dict[str, Any]] = []
 
-    def obtain(*given: Any, **more: Any) -> Obtained:  # noqa: ANN401 - handed on
+    def obtain(*given: Any, **more: Any) -> Stored:  # noqa: ANN401 - handed on
         seen.append(json.loads((host.root / "run/provision/status.json").read_text()))
         return host.obtain(*given, **more)
 

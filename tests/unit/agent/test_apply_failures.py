@@ -21,7 +21,7 @@ from provision.engine.docker_api import EngineLostError
 from provision.errors import NotFoundError, ProvisionError
 from provision.manifest import HostNeeds
 from provision.pin import ClosurePackage
-from provision.store.pulling import Obtained
+from provision.store.obtain import Stored
 from provision.store.state import load_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
 from unit.engine.fake_engine import FakeEngine
@@ -79,7 +79,7 @@ def test_packages_that_a_mirror_has_dropped_are_solved_for_again(
             found.pin = found.pin.model_copy(update={"closure": (package,)})
         return found
 
-    def obtain(settings: object, engine: object, resolved: Any, **more: bool) -> Obtained:  # noqa: ANN401
+    def obtain(settings: object, engine: object, resolved: Any, **more: bool) -> Stored:  # noqa: ANN401
         if resolved.pin.closure:
             raise PackageGoneError("no address has it", sha256=gone, resolution="", details=None)
         return host.obtain(settings, engine, resolved, **more)
@@ -290,7 +290,7 @@ def test_an_engine_that_is_restarted_is_waited_for(
             raise answer
         return answer
 
-    def obtain(*given: Any, **more: Any) -> Obtained:  # noqa: ANN401 - handed on
+    def obtain(*given: Any, **more: Any) -> Stored:  # noqa: ANN401 - handed on
         if lost:
             raise lost.pop()
         return host.obtain(*given, **more)
@@ -305,7 +305,7 @@ def test_an_engine_that_is_restarted_is_waited_for(
 def test_an_engine_that_does_not_come_back_is_a_failure_that_passes(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lost(*_given: object, **_more: object) -> Obtained:
+    def lost(*_given: object, **_more: object) -> Stored:
         raise EngineLostError("The engine stopped.", resolution="start it")
 
     def no_engine(_settings: object) -> FakeEngine:

@@ -22,8 +22,8 @@ from provision.registry.find import SearchOptions
 from provision.registry.registries import TrustOverride
 from provision.registry.signatures import UntrustedError
 from provision.store.artifact_lookup import MissingArtifactError
+from provision.store.downgrades import DowngradeError
 from provision.store.entries import add
-from provision.store.pulling import DowngradeError
 from provision.store.state import Failure, load_state, update_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
 from unit.cli.outcome import Outcome

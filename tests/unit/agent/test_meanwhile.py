@@ -16,7 +16,7 @@ from provision.agent.rollback import rollback
 from provision.errors import InUseError
 from provision.store.entries import link_kernel, linked_kernels, remove
 from provision.store.locks import switching
-from provision.store.pulling import Obtained
+from provision.store.obtain import Stored
 from provision.store.state import load_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
 from unit.kmod.artifact import KERNEL, make_pin
@@ -30,7 +30,7 @@ def _meanwhile(
     """Let others do something, once each, while artifacts are made or right after one was."""
     left = list(doing)
 
-    def obtain(*given: Any, **more: Any) -> Obtained:  # noqa: ANN401 - handed on
+    def obtain(*given: Any, **more: Any) -> Stored:  # noqa: ANN401 - handed on
         if left and not after:
             left.pop(0)()
         made = host.obtain(*given, **more)

@@ -18,7 +18,8 @@ from provision.registry.find import SearchOptions
 from provision.registry.registries import TrustOverride
 from provision.registry.signatures import UntrustedError
 from provision.store.artifact_lookup import MissingArtifactError
-from provision.store.pulling import DowngradeError, Obtained
+from provision.store.downgrades import DowngradeError
+from provision.store.obtain import Stored
 from provision.store.state import load_state, update_state
 from unit.agent.host import NEWEST, OLDER, Host
 from unit.kmod.artifact import KERNEL, make_pin
@@ -39,7 +40,7 @@ class Registry:
         self.wanted: list[tuple[DriverRequest, TrustOverride]] = []
         self.host = host
         monkeypatch.setattr(prepare, "look_for", self.look_for)
-        monkeypatch.setattr(prepare, "obtain_pulled", self.obtain)
+        monkeypatch.setattr(prepare, "store_pulled", self.obtain)
 
     def look_for(self, _settings: object, wanted: DriverRequest, lookup: SearchOptions) -> Any:  # noqa: ANN401
         self.wanted.append((wanted, lookup.consent))
@@ -47,7 +48,7 @@ class Registry:
             raise self.error
         return self.pin and SimpleNamespace(image=SimpleNamespace(pin=self.pin))
 
-    def obtain(self, settings: object, trusted: Any, _consent: object, **more: bool) -> Obtained:  # noqa: ANN401
+    def obtain(self, settings: object, trusted: Any, _consent: object, **more: bool) -> Stored:  # noqa: ANN401
         resolved = SimpleNamespace(pin=trusted.image.pin)
         return replace(self.host.obtain(settings, None, resolved, **more), origin="registry")
 

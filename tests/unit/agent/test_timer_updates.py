@@ -11,13 +11,13 @@ import pytest
 from provision.agent import prepare
 from provision.build.diagnosis import BuildError, BuildFailure, SourceError
 from provision.store.layout import Layout
-from provision.store.pulling import Obtained
+from provision.store.obtain import Stored
 from unit.agent.host import DRIVER, NEWEST, OLDER, Host
 from unit.cli.outcome import Outcome
 from unit.kmod.artifact import KERNEL, write
 
 Call = Callable[..., Outcome]
-Build = Callable[..., Obtained]
+Build = Callable[..., Stored]
 
 
 def _allow(host: Host, update: str) -> None:
@@ -39,7 +39,7 @@ def _all(version: str) -> tuple[str, str, str]:
 def _half_built(host: Host) -> Build:
     """A build that fails when part of what it makes lies in the store."""
 
-    def obtain(_settings: object, _engine: object, resolved: Any, **_more: bool) -> Obtained:  # noqa: ANN401 - from Host.resolve
+    def obtain(_settings: object, _engine: object, resolved: Any, **_more: bool) -> Stored:  # noqa: ANN401 - from Host.resolve
         partial = Layout(host.root, DRIVER).folder / f".{resolved.pin.short_digest}.part"
         write(partial / f"lib/modules/{KERNEL}/demo.ko", b"half")
         assert _in_use(host) == _all(OLDER)
@@ -56,7 +56,7 @@ def _half_built(host: Host) -> Build:
 def _watched(host: Host, seen: list[tuple[str, str, str]]) -> Build:
     """A build that notes what is in use when it begins, and when its artifact is whole."""
 
-    def obtain(settings: object, engine: object, resolved: object, **more: bool) -> Obtained:
+    def obtain(settings: object, engine: object, resolved: object, **more: bool) -> Stored:
         seen.append(_in_use(host))
         obtained = host.obtain(settings, engine, resolved, **more)
         assert obtained.entry.is_dir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,10 +26,9 @@ from provision.registry.registries import TrustOverride, examine, tag_of
 from provision.registry.signatures import UntrustedError, signature_tag
 from provision.registry.skopeo import DeniedError
 from provision.store.artifact_lookup import look_for
-from provision.store.entries import note_serial
+from provision.store.downgrades import DowngradeError
 from provision.store.layout import Layout
-from provision.store.pulling import DowngradeError
-from unit.kmod.artifact import KERNEL, make_pin
+from unit.kmod.artifact import KERNEL, make_pin, write
 from unit.registry.memory import (
     MemoryRegistry,
     digest_of,
@@ -277,8 +277,8 @@ def test_an_old_image_is_refused_before_it_is_chosen(
 ) -> None:
     host, wanted = with_recipe(settings, "never"), DriverRequest("demo", kernel=KERNEL)
     layout = Layout(settings.root, "demo")
-    layout.folder.mkdir(parents=True)
-    note_serial(layout, f"debian:12 {KERNEL} x86_64 open 1.3", SERIAL + 1)
+    serials = {f"debian:12 {KERNEL} x86_64 open 1.3": SERIAL + 1}
+    write(layout.serials, json.dumps(serials).encode())
     have(registry, tmp_path)
     with pytest.raises(DowngradeError):
         look_for(host, wanted, SearchOptions(DEFAULT, connected=connected(registry)))

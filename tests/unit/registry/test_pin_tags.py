@@ -23,8 +23,8 @@ from provision.registry.publish import (
     set_pin_tag,
 )
 from provision.registry.signatures import UntrustedError
-from provision.store import obtaining
-from provision.store.obtaining import obtain
+from provision.store import obtain as obtaining
+from provision.store.obtain import obtain
 from unit.engine.fake_engine import FakeEngine
 from unit.kmod.artifact import make_pin
 from unit.registry.memory import MemoryRegistry

@@ -16,7 +16,7 @@ from provision.catalogue import Catalogue
 from provision.config import Config
 from provision.engine.docker_api import Image
 from provision.kmod.verify import verify_artifact
-from provision.store.artifacts import install_image
+from provision.store.install import install_image
 from provision.store.layout import Layout
 from unit.engine.fake_engine import FakeEngine
 from unit.killing import KILLER

@@ -13,7 +13,7 @@ from provision.build.image import DIGEST_LABEL, Built, find
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
-from provision.config import Config, RegistryConfig, SigningConfig
+from provision.config import Config, RegistryConfig, SigningConfig, TrustConfig
 from provision.documents import load_json
 from provision.engine.docker_api import Engine, Image
 from provision.engine.transfer import Pushed
@@ -24,10 +24,11 @@ from provision.manifest import MANIFEST, Manifest
 from provision.pin import ClosurePackage
 from provision.progress import Event, Note
 from provision.registry.publish import EngineImage
-from provision.store import obtaining
-from provision.store.artifacts import activate_entry, deactivate
+from provision.store import obtain as obtaining
+from provision.store.entries import mark_unsigned, unsigned_reference
+from provision.store.install import activate_entry, deactivate
 from provision.store.layout import Layout
-from provision.store.obtaining import obtain
+from provision.store.obtain import obtain
 from unit.engine.fake_engine import FakeEngine
 from unit.kmod.artifact import KERNEL, make_artifact, make_pin
 
@@ -147,6 +148,24 @@ def test_a_damaged_entry_is_made_again(
     found = obtain(settings, lambda: engine, RESOLVED)
     assert found.origin == "engine"
     assert verify_artifact(entry).findings == ()
+
+
+@pytest.mark.parametrize(("insecure", "origin"), [(False, "engine"), (True, "store")])
+def test_what_came_unsigned_serves_where_that_is_allowed(
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    insecure: bool,
+    origin: str,
+) -> None:
+    engine = _engine(tmp_path, monkeypatch)
+    config = settings.config.model_copy(update={"trust": TrustConfig(insecure=insecure)})
+    host = replace(settings, config=config)
+    entry = obtain(host, lambda: engine, RESOLVED).entry
+    mark_unsigned(entry, "registry.example/demo")
+    assert obtain(host, lambda: engine, RESOLVED).origin == origin
+    assert (unsigned_reference(entry) is not None) is insecure
 
 
 def test_a_retired_driver_leaves_other_peoples_files(tmp_path: Path) -> None:

@@ -20,17 +20,16 @@ from provision.pin import Pin
 from provision.progress import Progress
 from provision.registry.registries import TrustOverride
 from provision.registry.signatures import UntrustedError
-from provision.store import pulling, staging
+from provision.store import obtain, staging
+from provision.store.downgrades import DowngradeError, known_serials
 from provision.store.entries import (
-    known_serials,
-    note_serial,
     remove,
     unsigned_reference,
 )
 from provision.store.layout import Layout
 from provision.store.locks import changing
-from provision.store.pulling import DowngradeError, obtain_pulled, store_pulled, verify_pulled
-from unit.kmod.artifact import KERNEL, make_artifact, make_pin
+from provision.store.obtain import store_pulled, verify_pulled
+from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
 from unit.registry.memory import (
     MemoryRegistry,
 )
@@ -53,15 +52,15 @@ def test_what_is_signed_gets_into_the_store(
 ) -> None:
     have(registry, tmp_path)
     trusted = found(settings, registry)
-    obtained = obtain_pulled(settings, trusted, DEFAULT)
+    obtained = store_pulled(settings, trusted, DEFAULT)
     assert obtained.origin == "registry"
     assert verify_artifact(obtained.entry).findings == ()
     assert unsigned_reference(obtained.entry) is None
     # What is there is not pulled again.
     registry.asked.clear()
-    assert obtain_pulled(settings, trusted, DEFAULT).origin == "store"
+    assert store_pulled(settings, trusted, DEFAULT).origin == "store"
     assert registry.asked == []
-    assert obtain_pulled(settings, trusted, DEFAULT, replace=True).origin == "registry"
+    assert store_pulled(settings, trusted, DEFAULT, replace=True).origin == "registry"
 
 
 def test_a_damaged_entry_is_pulled_again(
@@ -69,9 +68,9 @@ def test_a_damaged_entry_is_pulled_again(
 ) -> None:
     have(registry, tmp_path)
     trusted = found(settings, registry)
-    entry = store_pulled(settings, trusted, DEFAULT).stored.entry
+    entry = store_pulled(settings, trusted, DEFAULT).entry
     (entry / f"lib/modules/{KERNEL}/demo.ko").write_bytes(b"broken")
-    assert store_pulled(settings, trusted, DEFAULT).stored.added
+    assert store_pulled(settings, trusted, DEFAULT).origin == "registry"
     assert verify_artifact(entry).findings == ()
 
 
@@ -90,10 +89,10 @@ def test_an_entry_that_is_collected_at_once_is_no_failure_of_the_pull(
             yield
         remove(layout, make_pin().short_digest)
 
-    monkeypatch.setattr(pulling, "changing", changing_and_collecting)
+    monkeypatch.setattr(obtain, "changing", changing_and_collecting)
     pulled = store_pulled(settings, found(settings, registry), DEFAULT)
-    assert (pulled.stored.manifest.pin, pulled.stored.added) == (make_pin(), True)
-    assert not pulled.stored.entry.exists()
+    assert (pulled.manifest.pin, pulled.origin == "registry") == (make_pin(), True)
+    assert not pulled.entry.exists()
 
 
 def test_what_is_unsigned_is_marked_where_it_is_allowed(
@@ -105,11 +104,11 @@ def test_what_is_unsigned_is_marked_where_it_is_allowed(
     open_host = configured(tmp_path, TrustConfig(insecure=True))
     for host, consent in ((open_host, DEFAULT), (settings, TrustOverride(insecure=True))):
         trusted = found(host, registry, consent=consent)
-        entry = store_pulled(host, trusted, consent).stored.entry
+        entry = store_pulled(host, trusted, consent).entry
         assert unsigned_reference(entry) == str(trusted.image.reference)
     # Once it is signed, it is pulled again, and the mark goes.
     have(registry, tmp_path)
-    assert store_pulled(settings, found(settings, registry), DEFAULT).stored.added
+    assert store_pulled(settings, found(settings, registry), DEFAULT).origin == "registry"
     assert unsigned_reference(entry) is None
 
 
@@ -123,10 +122,11 @@ def test_the_hosts_key_signs_nothing_that_is_unsigned(
     store_pulled(settings, found(settings, registry, consent=consent), consent)
     assert signed == []
     # Nor is it pulled again for the lack of a signature that it does not get.
-    monkeypatch.setattr(pulling, "is_signed_for_host", lambda *_, **_more: False)
-    assert not store_pulled(
-        settings, found(settings, registry, consent=consent), consent
-    ).stored.added
+    monkeypatch.setattr(obtain, "is_signed_for_host", lambda *_, **_more: False)
+    assert (
+        store_pulled(settings, found(settings, registry, consent=consent), consent).origin
+        == "store"
+    )
     have(registry, tmp_path)
     store_pulled(settings, found(settings, registry), DEFAULT)
     assert len(signed) == 1
@@ -192,7 +192,7 @@ def test_an_older_artifact_is_refused_unless_it_is_allowed(
     assert not Layout(settings.root, "demo").entry(old.short_digest).exists()
     store_pulled(settings, before, TrustOverride(allow_downgrade=True))
     # Who went back on purpose may do so again, without being asked.
-    store_pulled(settings, before, DEFAULT, must_replace=True)
+    store_pulled(settings, before, DEFAULT, replace=True)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_what_is_named_is_compared_with_what_the_name_gave_before(
     sought = replace(SOUGHT, version=VersionRequest(name), flavour=pin.driver.flavour)
     trusted = found(settings, registry, sought)
     if is_taken:
-        assert store_pulled(settings, trusted, DEFAULT).stored.added
+        assert store_pulled(settings, trusted, DEFAULT).origin == "registry"
         # That was consent to this name, and to nothing else.
         sought = replace(SOUGHT, version=VersionRequest())
         registry.manifests.clear()
@@ -244,10 +244,10 @@ def test_a_slower_pull_does_not_forget_the_newer_one(
 
     def meanwhile(*_: object, **__: object) -> bool:
         # While an entry is looked at, another command takes a newer artifact.
-        note_serial(layout, target, SERIAL + 60)
+        write(layout.serials, json.dumps({target: SERIAL + 60}).encode())
         return True
 
-    monkeypatch.setattr(pulling, "is_signed_for_host", meanwhile)
+    monkeypatch.setattr(obtain, "is_signed_for_host", meanwhile)
     with pytest.raises(DowngradeError):
         store_pulled(settings, trusted, DEFAULT)
     assert known_serials(layout) == {target: SERIAL + 60}
@@ -270,7 +270,7 @@ def test_serials_outlive_the_entries(
     have(registry, tmp_path, serial=SERIAL)
     before = found(settings, registry)
     have(registry, tmp_path, serial=SERIAL + 60)
-    shutil.rmtree(store_pulled(settings, found(settings, registry), DEFAULT).stored.entry)
+    shutil.rmtree(store_pulled(settings, found(settings, registry), DEFAULT).entry)
     with pytest.raises(DowngradeError):
         store_pulled(settings, before, DEFAULT)
 

@@ -21,7 +21,7 @@ from provision.registry.registries import TrustOverride
 from provision.store import staging
 from provision.store.entries import remove
 from provision.store.layout import Layout
-from provision.store.pulling import Pulled, store_pulled
+from provision.store.obtain import Stored, store_pulled
 from unit.kmod.artifact import KERNEL as OLD
 from unit.kmod.artifact import (
     LIBRARY,
@@ -85,7 +85,7 @@ class Site:
         self.registry.have_image(pin, [userspace, modules], kernel)
         self.userspace[kernel] = userspace
 
-    def pull(self, kernel: str, *, replace: bool = False) -> Pulled:
+    def pull(self, kernel: str, *, replace: bool = False) -> Stored:
         client = self.registry.client(f"registry.example/drivers/demo:{kernel}")
         image = find(client, "x86_64").image
         self.registry.asked.clear()
@@ -93,7 +93,7 @@ class Site:
             self.settings,
             VerifiedImage(image, None),
             TrustOverride(insecure=True),
-            must_replace=replace,
+            replace=replace,
             progress=lambda event: (
                 self.said.append(str(event)) if isinstance(event, Note) else None
             ),
@@ -122,18 +122,18 @@ def test_the_second_kernel_pulls_its_modules_only(site: Site) -> None:
     assert site.blobs() == 1
     assert second.received < 20_000
     assert "are in the store, and not pulled" in " ".join(site.said)
-    entry = second.stored.entry
+    entry = second.entry
     assert verify_artifact(entry).findings == ()
     assert (entry / "driver/usr/lib64/demo/libdemo.so.1").is_symlink()
     library = f"driver{LIBRARY}"
-    assert (entry / library).stat().st_ino == (first.stored.entry / library).stat().st_ino
+    assert (entry / library).stat().st_ino == (first.entry / library).stat().st_ino
     # Its modules are its own: hosts sign them.
     assert (entry / f"lib/modules/{NEW}/demo.ko").stat().st_nlink == 1
 
 
 def test_either_entry_outlives_the_other(site: Site) -> None:
-    first = site.pull(OLD).stored.entry
-    second = site.pull(NEW).stored.entry
+    first = site.pull(OLD).entry
+    second = site.pull(NEW).entry
     layout = Layout(site.settings.root, "demo")
     freed = remove(layout, first.name)
     assert freed < len(LARGE), "the library is still there"
@@ -142,12 +142,12 @@ def test_either_entry_outlives_the_other(site: Site) -> None:
 
 
 def test_what_is_damaged_in_the_store_is_pulled(site: Site) -> None:
-    first = site.pull(OLD).stored.entry
+    first = site.pull(OLD).entry
     library = first / f"driver{LIBRARY}"
     library.write_bytes(b"x" * len(LARGE))
     second = site.pull(NEW)
     assert "What the store has of it is damaged; pulling all of it" in " ".join(site.said)
-    assert verify_artifact(second.stored.entry).findings == ()
+    assert verify_artifact(second.entry).findings == ()
     assert second.received > len(LARGE)
     # The damaged one is repaired by itself, and not from itself.
     site.said.clear()
@@ -158,7 +158,7 @@ def test_what_is_damaged_in_the_store_is_pulled(site: Site) -> None:
 
 @pytest.mark.parametrize("change", ["size", "gone", "link", "manifest"])
 def test_what_the_store_lacks_is_pulled(site: Site, change: str) -> None:
-    first = site.pull(OLD).stored.entry
+    first = site.pull(OLD).entry
     library = first / f"driver{LIBRARY}"
     link = library.with_name("libdemo.so.1")
     match change:
@@ -173,7 +173,7 @@ def test_what_the_store_lacks_is_pulled(site: Site, change: str) -> None:
             (first / "driver/manifest.json").write_bytes(b"{}")
     second = site.pull(NEW)
     assert site.blobs() == 2
-    assert verify_artifact(second.stored.entry).findings == ()
+    assert verify_artifact(second.entry).findings == ()
 
 
 def test_other_content_is_pulled(tmp_path: Path) -> None:
@@ -183,12 +183,12 @@ def test_other_content_is_pulled(tmp_path: Path) -> None:
     site.pull(OLD)
     second = site.pull(NEW)
     assert site.blobs() == 2
-    assert verify_artifact(second.stored.entry).findings == ()
+    assert verify_artifact(second.entry).findings == ()
 
 
 def test_what_has_another_kind_now_is_pulled(site: Site) -> None:
     """Its kind decides its label under SELinux, and a linked file has one label for both."""
-    entry = site.pull(OLD).stored.entry
+    entry = site.pull(OLD).entry
     manifest = entry / "driver/manifest.json"
     text = manifest.read_text()
     assert '"library"' in text
@@ -217,8 +217,8 @@ def test_a_file_system_without_links_has_copies(
     monkeypatch.setattr(Path, "hardlink_to", refuse)
     second = site.pull(NEW)
     assert site.blobs() == 1
-    assert verify_artifact(second.stored.entry).findings == ()
-    assert (second.stored.entry / f"driver{LIBRARY}").stat().st_nlink == 1
+    assert verify_artifact(second.entry).findings == ()
+    assert (second.entry / f"driver{LIBRARY}").stat().st_nlink == 1
 
 
 def test_nothing_is_added_unless_all_is_there(site: Site, tmp_path: Path) -> None:

@@ -1,0 +1,343 @@
+"""Puts artifacts into a host's store: from its engine, a registry or a build.
+
+Signature, facts and Pin of a registry's image are verified before. Its layers are unpacked beside
+the store's entries, and become an entry when they match their manifest. Until a link names an
+entry, garbage collection may remove it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from provision.build.image import DIGEST_LABEL, build_image, find
+from provision.build.request import BuildSettings
+from provision.build.resolve import Resolved
+from provision.build.workspace import Settings
+from provision.documents import load_json
+from provision.engine.docker_api import Engine, Image
+from provision.engine.scratch import scratch
+from provision.engine.tar_streams import Unpacker
+from provision.engine.transfer import disk_error, extract, find_image
+from provision.errors import NotFoundError, ProvisionError
+from provision.kmod.module_signatures import is_signed_for_host
+from provision.kmod.verify import DamagedError, Report, verify_artifact
+from provision.manifest import MANIFEST, UNSIGNED, Manifest
+from provision.pin import Pin
+from provision.progress import Note, Progress, silent
+from provision.registry.artifact_images import VerifiedImage, unpack_layers
+from provision.registry.find import SearchOptions
+from provision.registry.publish import EngineImage, configured_signer, publish
+from provision.registry.registries import TrustOverride, host_reference
+from provision.store.artifact_lookup import accepts_unsigned, asks_registries, look_for_pin
+from provision.store.downgrades import check_age, record_serial
+from provision.store.entries import adopt, drafted, mark_unsigned, unsigned_reference
+from provision.store.layout import Layout
+from provision.store.locks import changing
+from provision.store.staging import DraftOrigin, complete_from_store, finish_draft, verifying
+
+Origin = Literal["store", "engine", "registry", "build"]
+# The folder of an artifact in its image, which may have a shell in other folders.
+_FOLDER = "opt"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A whole artifact in the store."""
+
+    manifest: Manifest
+    entry: Path
+    # ``store`` if it was there.
+    origin: Origin
+    # By part of the work; ``total`` among them, and ``build`` if it was built.
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    # Bytes of layers that were downloaded.
+    received: int = 0
+
+
+def obtain(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    resolved: Resolved,
+    *,
+    replace: bool = False,
+    progress: Progress = silent,
+) -> Stored:
+    """Return the artifact of a Pin from the store; put it there if it is missing.
+
+    Args:
+        replace: Unpack the artifact again although the store has an entry for it.
+
+    Raises:
+        BuildError: It can't be built; says why.
+        NotFoundError: No engine answers.
+    """
+    begun = time.monotonic()
+    pin = resolved.pin
+    layout = Layout(settings.root, pin.driver.name)
+    entry = layout.entry(pin.short_digest)
+    is_there = entry.is_dir()
+    if is_there and not replace:
+        manifest = usable_manifest(
+            settings,
+            layout,
+            entry,
+            may_be_unsigned=accepts_unsigned(settings, pin.driver.name),
+            must_be_signed=True,
+            progress=progress,
+        )
+        if manifest is not None:
+            return Stored(manifest, entry, "store", _total(begun))
+    if not is_there and (trusted := _of_pin(settings, engine, pin, progress)):
+        return store_pulled(settings, trusted, TrustOverride(), progress=progress)
+    origin, seconds = _have_image(settings, engine(), resolved, progress)
+    image = find_image(engine(), pin.image)
+    with (
+        drafted_image(settings, engine(), image, pin.image, pin, progress=progress) as draft,
+        changing(layout, progress),
+    ):
+        adopt(layout, entry.name, draft, replace=is_there)
+        manifest = load_json(entry / MANIFEST, Manifest)
+    return Stored(manifest, entry, origin, {**seconds, **_total(begun)})
+
+
+def usable_manifest(
+    settings: Settings,
+    layout: Layout,
+    entry: Path,
+    *,
+    may_be_unsigned: bool,
+    must_be_signed: bool,
+    progress: Progress = silent,
+) -> Manifest | None:
+    """Return the manifest of an entry that a host may use as it is.
+
+    Args:
+        may_be_unsigned: Whether it may have come from an unsigned image of a registry.
+        must_be_signed: Whether its modules must have the signatures of the host's own key.
+
+    Returns:
+        The manifest; None: the entry has to be made again, for a reason that is noted.
+    """
+    with changing(layout, progress):
+        report = verify_artifact(entry, on_bytes=verifying(progress))
+    manifest, signing = report.manifest, settings.config.signing
+    if manifest is None or report.findings:
+        why = "is damaged"
+    elif not may_be_unsigned and unsigned_reference(entry) is not None:
+        why = "came from an unsigned image"
+    elif must_be_signed and not is_signed_for_host(entry, manifest, signing, root=settings.root):
+        # The same build has the same entry, which is unpacked and signed again.
+        why = "is not signed with this host's key"
+    else:
+        return manifest
+    progress(Note(f"{entry} {why}; making it again"))
+    return None
+
+
+def drafted_image(
+    settings: Settings, engine: Engine, image: Image, name: str, pin: Pin, *, progress: Progress
+) -> AbstractContextManager[Path]:
+    """Unpack, verify and sign an image of the engine beside the store's entries, for ``adopt``."""
+    layout = Layout(settings.root, pin.driver.name)
+
+    def fill(draft: Path) -> None:
+        progress(Note(f"unpack {layout.entry(pin.short_digest)}"))
+        extract(engine, image, draft, state=settings.state, progress=progress)
+        # An image without the label is refused as one with the label of another Pin.
+        origin = DraftOrigin(name, image.labels.get(DIGEST_LABEL, "none"))
+        finish_draft(settings, draft, origin, progress=progress)
+
+    return drafted(layout, pin.short_digest, fill)
+
+
+def _of_pin(
+    settings: Settings, engine: Callable[[], Engine], pin: Pin, progress: Progress
+) -> VerifiedImage | None:
+    """Return a registry's image of a Pin that others have built, if the engine has none."""
+    if not asks_registries(settings):
+        return None
+    try:
+        if find(engine(), pin) is not None:
+            return None
+    except NotFoundError:
+        progress(Note("No engine answers; a registry may have what would be built"))
+    return look_for_pin(settings, pin, SearchOptions(TrustOverride(), progress=progress))
+
+
+def _have_image(
+    settings: Settings, engine: Engine, resolved: Resolved, progress: Progress
+) -> tuple[Origin, Mapping[str, float]]:
+    """Build the image in the engine unless it is there; return its origin and the seconds."""
+    origin: Origin = "engine" if find(engine, resolved.pin) else "build"
+    # Names an existing image, and builds a missing one.
+    built = build_image(settings, engine, resolved, BuildSettings(), progress=progress)
+    reference = host_reference(settings, resolved.pin)
+    if built.built and reference and settings.config.registry.push:
+        image = EngineImage(engine, built.image_id, resolved.pin)
+        try:
+            if settings.config.registry.sign_key is not None:
+                image = replace(image, signer=configured_signer(settings))
+            _pushed, signed = publish(settings, image, reference, progress=progress)
+            if signed is not None:
+                progress(Note(f"Signed {signed.reference}"))
+        except ProvisionError as error:
+            # The host has its artifact; others can build it themselves.
+            progress(Note(f"{error.message} {error.details or ''}".strip()))
+    seconds = built.phases()
+    # The total covers more than the build.
+    return origin, {("build" if part == "total" else part): s for part, s in seconds.items()}
+
+
+def store_pulled(
+    settings: Settings,
+    trusted: VerifiedImage,
+    consent: TrustOverride,
+    *,
+    replace: bool = False,
+    progress: Progress = silent,
+) -> Stored:
+    """Put the artifact of a registry's image into the store, beside the one that is in use.
+
+    Args:
+        replace: Whether to replace a usable entry.
+
+    Raises:
+        DowngradeError: It is older than one that was pulled before.
+    """
+    begun = time.monotonic()
+    check_age(settings, trusted, consent)
+    pin = trusted.image.pin
+    layout = Layout(settings.root, pin.driver.name)
+    entry = layout.entry(pin.short_digest)
+    is_there = entry.is_dir()
+    if is_there and not replace:
+        manifest = usable_manifest(
+            settings,
+            layout,
+            entry,
+            may_be_unsigned=trusted.verified is None,
+            must_be_signed=trusted.verified is not None,
+            progress=progress,
+        )
+        if manifest is not None:
+            with changing(layout, progress):
+                # A second pull may have been faster, with a newer artifact.
+                check_age(settings, trusted, consent)
+                record_serial(layout, trusted)
+            return Stored(manifest, entry, "store", {"total": 0.0})
+    received = 0
+
+    def fill(draft: Path) -> None:
+        nonlocal received
+        received = _unpack(
+            trusted,
+            draft,
+            progress,
+            lambda draft: complete_from_store(layout, entry.name, draft, progress=progress),
+        )
+        try:
+            _finish_pulled(settings, trusted, draft, progress)
+        except DamagedError:
+            if received >= trusted.image.manifest.size:
+                raise
+            progress(Note("What the store has of it is damaged; pulling all of it"))
+            shutil.rmtree(draft)
+            received += _unpack(trusted, draft, progress)
+            _finish_pulled(settings, trusted, draft, progress)
+
+    with drafted(layout, entry.name, fill) as draft, changing(layout, progress):
+        # As above.
+        check_age(settings, trusted, consent)
+        added = adopt(layout, entry.name, draft, replace=is_there)
+        record_serial(layout, trusted)
+        # Before garbage collection may remove the entry, which nothing needs yet.
+        manifest = load_json(entry / MANIFEST, Manifest)
+    origin: Origin = "registry" if added else "store"
+    return Stored(manifest, entry, origin, _total(begun), received)
+
+
+def verify_pulled(
+    settings: Settings, trusted: VerifiedImage, *, progress: Progress = silent
+) -> Report:
+    """Download an image's artifact and compare it with its manifest, without keeping it."""
+    with scratch(settings.state, "verify", progress=progress) as folder:
+        draft = folder / "artifact"
+        _unpack(trusted, draft, progress)
+        return verify_artifact(draft, pin_label=trusted.image.pin.digest)
+
+
+def unpack_pulled(trusted: VerifiedImage, folder: Path, *, progress: Progress = silent) -> Manifest:
+    """Download an image's artifact into a new folder, which a failure removes."""
+    _unpack(trusted, folder, progress)
+    report = verify_artifact(folder, pin_label=trusted.image.pin.digest)
+    return report.require_whole(f"The image '{trusted.image.reference}'")
+
+
+def _finish_pulled(
+    settings: Settings, trusted: VerifiedImage, draft: Path, progress: Progress
+) -> None:
+    name = str(trusted.image.reference)
+    signs = trusted.verified is not None
+    if not signs:
+        mark_unsigned(draft, name)
+        if settings.config.signing.key is not None:
+            unsigned = f"This host's key does not sign the modules of {name}: unsigned"
+            progress(Note(unsigned))
+    origin = DraftOrigin(name, trusted.image.pin.digest, signs)
+    finish_draft(settings, draft, origin, progress=progress)
+
+
+def _unpack(
+    trusted: VerifiedImage,
+    draft: Path,
+    progress: Progress,
+    shared: Callable[[Path], bool] = lambda _draft: False,
+) -> int:
+    """Unpack an image's layers into a new folder, which a failure removes.
+
+    Args:
+        shared: Adds the missing files from elsewhere, and returns whether all of them were there.
+
+    Returns:
+        The bytes that were downloaded.
+    """
+    draft.mkdir()
+    try:
+        unpacker = Unpacker(draft, strip=_FOLDER, progress=progress, ignores_others=True)
+        received = unpack_layers(
+            trusted.image,
+            draft.parent,
+            unpacker.unpack,
+            is_complete=lambda: shared(draft),
+            progress=progress,
+        )
+        _refuse_mark(trusted, draft)
+    except BaseException as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise disk_error(error, draft) from error
+        raise
+    return received
+
+
+def _refuse_mark(trusted: VerifiedImage, draft: Path) -> None:
+    """Refuse an image with the mark of unsigned entries, which only hosts set.
+
+    Each run would pull a signed entry with that mark again.
+    """
+    if os.path.lexists(draft / UNSIGNED):
+        raise ProvisionError(
+            f"'{trusted.image.reference}' is refused: it brings the mark of an unsigned artifact.",
+            resolution="This is no artifact image that provision built: don't use it.",
+        )
+
+
+def _total(begun: float) -> dict[str, float]:
+    return {"total": time.monotonic() - begun}
