@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kit.engine import Engine
 
 # Minutes, the first time: the server is compiled.
-pytestmark = [pytest.mark.nightly, pytest.mark.minutes(5)]
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
 
 _RECORDED = Path(__file__).parents[1] / "data/kubernetes/kmm-module.json"
 _MODULES = "/apis/kmm.sigs.x-k8s.io/v1beta1/namespaces/default/modules"

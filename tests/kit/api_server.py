@@ -1,23 +1,20 @@
-"""A real Kubernetes API server with an etcd, on the loopback interface; no kubelet, no controllers.
-
-The server is compiled from the Go modules that tests/data/kubernetes/api-server pins by hash, once
-a cache: some five minutes on two cores. Debian packages etcd.
-"""
+"""A real Kubernetes API server with an etcd; no kubelet, no controllers: `kit.cluster` has them."""
 
 from __future__ import annotations
 
+import base64
 import json
-import shutil
 import tempfile
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import requests
 
-from kit.cache import REPOSITORY, cached
 from kit.engine import remove_tree
+from kit.kubernetes import kubernetes
 from kit.probe import need_programs
 from kit.process import Daemon, run
 from kit.registry import free_port
@@ -25,59 +22,64 @@ from kit.registry import free_port
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ApiServer"]
+__all__ = ["ADMIN", "ApiServer"]
 
-_VERSION = "1.30.14"
-_MODULES = REPOSITORY / "tests/data/kubernetes/api-server"
-_PROGRAM = "k8s.io/kubernetes/cmd/kube-apiserver"
-_GO_ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"}
-_TOKEN = "of-the-admin"  # noqa: S105 - of a server that ends with the test
+ADMIN = "admin"
+# Those that the tokens are of, with their groups; a token is the user's name.
+_USERS = {
+    ADMIN: "system:masters",
+    "system:kube-controller-manager": "",
+    "system:kube-scheduler": "",
+    "system:node:node": "system:nodes",
+}
 _TIMEOUT_S = 60
+# Where objects of a kind are, after their group and namespace.
+_KINDS = {
+    "ConfigMap": "configmaps",
+    "DaemonSet": "daemonsets",
+    "Namespace": "namespaces",
+    "Pod": "pods",
+    "RuntimeClass": "runtimeclasses",
+}
 
 
-def _built() -> Path:
-    """The server's program."""
-
-    def make(draft: Path) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="provision-api-server-"))
-        try:
-            for name in ("go.mod", "go.sum"):
-                shutil.copy(_MODULES / name, folder)
-            version = f"-X k8s.io/component-base/version.gitVersion=v{_VERSION}"
-            words = ("go", "build", "-ldflags", f"-s -w {version}", "-o", draft, _PROGRAM)
-            run(words, cwd=folder, env=_GO_ENVIRONMENT)
-        finally:
-            remove_tree(folder)
-
-    return cached(f"kube-apiserver-{_VERSION}", make)
-
-
+@dataclass
 class ApiServer:
-    """`with ApiServer() as server:` starts both, waits until all is ready, and ends them."""
+    """`with ApiServer() as server:` starts both, waits until all is ready, and ends them.
+
+    Attributes:
+        host: the address of this machine at which it listens.
+    """
+
+    host: str = "127.0.0.1"
 
     def __enter__(self) -> Self:
         """Start it."""
         need_programs("go", "etcd", "openssl")
-        program = _built()
+        program = kubernetes("kube-apiserver") / "kube-apiserver"
         self._folder = Path(tempfile.mkdtemp(prefix="provision-api-server-"))
-        self.address = f"https://127.0.0.1:{free_port()}"
+        self.address = f"https://{self.host}:{free_port()}"
         with ExitStack() as stack:
             stack.callback(remove_tree, self._folder)
             etcd = self._start_etcd(stack)
-            key = self._folder / "accounts.key"
-            run(("openssl", "genrsa", "-out", key, "2048"))
+            run(("openssl", "genrsa", "-out", self.accounts_key, "2048"))
             tokens = self._folder / "tokens"
-            tokens.write_text(f"{_TOKEN},admin,1,system:masters\n")
+            rows = (f'{user},{user},{user},"{group}"\n' for user, group in _USERS.items())
+            tokens.write_text("".join(rows))
             flags = {
                 "etcd-servers": etcd,
-                "bind-address": "127.0.0.1",
+                "bind-address": self.host,
                 "secure-port": self.address.rpartition(":")[2],
                 "cert-dir": self._folder / "certificates",
                 "service-account-issuer": "https://provision.test",
-                "service-account-key-file": key,
-                "service-account-signing-key-file": key,
+                "service-account-key-file": self.accounts_key,
+                "service-account-signing-key-file": self.accounts_key,
                 "token-auth-file": tokens,
-                "authorization-mode": "RBAC",
+                "authorization-mode": "Node,RBAC",
+                "enable-admission-plugins": "NodeRestriction",
+                "allow-privileged": "true",
+                # No name server knows the node.
+                "kubelet-preferred-address-types": "InternalIP",
             }
             words = [str(program), *(f"--{name}={value}" for name, value in flags.items())]
             log = self._folder / "log"
@@ -95,7 +97,7 @@ class ApiServer:
         method: str,
         path: str,
         document: Mapping[str, Any] | None = None,
-        token: str = _TOKEN,
+        token: str = ADMIN,
     ) -> requests.Response:
         """Ask it, as its administrator or with a token; unknown fields of a document are errors."""
         return requests.request(
@@ -104,7 +106,7 @@ class ApiServer:
             params={"fieldValidation": "Strict"} if document is not None else None,
             json=document,
             headers={"Authorization": f"Bearer {token}"},
-            verify=str(self._authority),
+            verify=str(self.authority),
             timeout=_TIMEOUT_S,
         )
 
@@ -118,6 +120,27 @@ class ApiServer:
         assert answer.status_code == 201, answer.text
         found: dict[str, Any] = answer.json()
         return found
+
+    def apply(self, document: Mapping[str, Any]) -> str:
+        """Create or change an object, as `kubectl apply --server-side` does; its path.
+
+        Raises:
+            AssertionError: it was refused; with the server's message.
+        """
+        path = _path_of(document)
+        answer = requests.patch(
+            f"{self.address}{path}",
+            params={"fieldManager": "kit", "force": "true", "fieldValidation": "Strict"},
+            data=json.dumps(document),
+            headers={
+                "Authorization": f"Bearer {ADMIN}",
+                "Content-Type": "application/apply-patch+yaml",
+            },
+            verify=str(self.authority),
+            timeout=_TIMEOUT_S,
+        )
+        assert answer.ok, answer.text
+        return path
 
     def wait_for(self, path: str) -> None:
         """Wait until it serves a path: that of a kind of object which was just defined.
@@ -133,7 +156,8 @@ class ApiServer:
 
     def kubeconfig(self, path: Path, token: str) -> Path:
         """Write a file by which clients reach it with a token; `path`."""
-        cluster = {"server": self.address, "certificate-authority": str(self._authority)}
+        authority = base64.b64encode(self.authority.read_bytes()).decode()
+        cluster = {"server": self.address, "certificate-authority-data": authority}
         document = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -146,7 +170,13 @@ class ApiServer:
         return path
 
     @property
-    def _authority(self) -> Path:
+    def accounts_key(self) -> Path:
+        """What signs the tokens of service accounts."""
+        return self._folder / "accounts.key"
+
+    @property
+    def authority(self) -> Path:
+        """The certificate by which clients know it."""
         return self._folder / "certificates/apiserver.crt"
 
     def _start_etcd(self, stack: ExitStack) -> str:
@@ -162,9 +192,17 @@ class ApiServer:
 
     def _is_ready(self) -> bool:
         try:
-            return self._authority.exists() and self.request("GET", "/readyz").ok
+            return self.authority.exists() and self.request("GET", "/readyz").ok
         except (requests.ConnectionError, requests.Timeout):
             return False
+
+
+def _path_of(document: Mapping[str, Any]) -> str:
+    version, metadata = document["apiVersion"], document["metadata"]
+    group = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    namespace = metadata.get("namespace")
+    where = f"{group}/namespaces/{namespace}" if namespace else group
+    return f"{where}/{_KINDS[document['kind']]}/{metadata['name']}"
 
 
 def _is_healthy(address: str) -> bool:

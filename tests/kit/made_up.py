@@ -70,6 +70,7 @@ from = "hello-tool"
 to = "/usr/bin/hello-tool"
 features = ["tool"]
 """
+_FEATURE = "[container.features.tool]\n"
 _MORE = """\
 
 [[files]]
@@ -135,9 +136,17 @@ def write_made_up_in_git(catalogue: Path, version: str, url: str, *commits: Comm
 
 
 def write_made_up(
-    catalogue: Path, sources: Mapping[str, Path], url: str, *, has_more: bool = False
+    catalogue: Path,
+    sources: Mapping[str, Path],
+    url: str,
+    *,
+    has_more: bool = False,
+    has_nodes: bool = False,
 ) -> Path:
-    """Write the driver's folder into a catalogue: a release a version, served at `url`."""
+    """Write the driver's folder into a catalogue: a release a version, served at `url`.
+
+    With `has_nodes` its containers get `/dev/hello0` and so on, which tests make.
+    """
     releases = [
         _RELEASE.format(
             version=version,
@@ -151,5 +160,7 @@ def write_made_up(
     folder.mkdir(parents=True, exist_ok=True)
     recipe = folder / "driver.toml"
     text = _RECIPE.format(releases="\n".join(releases))
+    if has_nodes:
+        text = text.replace(_FEATURE, f'{_FEATURE}devices = ["hello*"]\n')
     recipe.write_text(text + _MORE if has_more else text)
     return recipe

@@ -100,10 +100,12 @@ def serving_registry(folder: Path, guarded: Guarded | None = None) -> Iterator[s
 class RegistryServer:
     """A `docker-registry` that can be killed and started again, and counts what it sends."""
 
-    def __init__(self, folder: Path, guarded: Guarded | None = None) -> None:
-        """Start it, with what the folder has."""
+    def __init__(
+        self, folder: Path, guarded: Guarded | None = None, *, host: str = "127.0.0.1"
+    ) -> None:
+        """Start it at an address of this machine, with what the folder has."""
         self.folder = folder
-        self.address = f"127.0.0.1:{free_port()}"
+        self.address = f"{host}:{free_port()}"
         self._config = folder / "config.yml"
         more = guarded.make() if guarded else {"tls": "", "auth": ""}
         text = _CONFIG.format(folder=folder / "data", address=self.address, **more)

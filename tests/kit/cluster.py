@@ -1,13 +1,13 @@
-"""A node of Kubernetes that runs here: kubelet, containerd 2 and runc, of a Debian 12 of its own.
+"""A Kubernetes cluster of one node that runs here: control plane, kubelet, containerd 2, runc.
 
-It has a network namespace and a mount namespace, and this machine's kernel, whatever release it
-says. So it loads no modules: `/` is no root of the machine's first process, as the agent asks. Its
-pods have a network. It belongs to no cluster: pods are files in kubelet's folder, which are no
-objects of an API server, so they have no account, and nothing of a cluster's can be in them.
+The node is a Debian 12 of its own in a network namespace and a mount namespace, on this machine's
+kernel. It cannot load modules, therefore: `/` is no root of the machine's first process, as the
+agent asks, and the kernel that it says it runs may be another. Its pods have a network; the
+machine's end of the node's is `Cluster.host`, where the API server listens.
 
 A machine without CAP_SYS_RESOURCE lowers no OOM score and raises no limit: kubelet's and
 containerd's settings say so. Where cgroups are of version 1, kubelet takes them (failCgroupV1).
-kubelet and containerd are compiled from the Go modules that tests/data/go pins by hash.
+All programs are compiled from the Go modules that tests/data/go pins by hash.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import tempfile
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from http.client import NOT_FOUND
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-import requests
-
+from kit.api_server import ApiServer
 from kit.engine import remove_tree
 from kit.engine_tree import DEBIAN_12
 from kit.go_program import go_programs
@@ -33,13 +33,14 @@ from kit.probe import can_mount, is_root, need, need_programs
 from kit.process import Completed, Daemon, end_tree_of, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
-__all__ = ["PAUSE", "KubernetesNode"]
+__all__ = ["DEFAULT", "NODE", "PAUSE", "Cluster"]
 
 _NAME = "node"
-_PORT = 10255
-_TIMEOUT_S = 30
+# Paths at the API server: the node, and the namespace of tests' own pods.
+NODE = f"/api/v1/nodes/{_NAME}"
+DEFAULT = "/api/v1/namespaces/default"
 PAUSE = "docker.io/library/pause:latest"
 _CONTAINERD = "github.com/containerd/containerd/v2/cmd"
 _PLUGINS = "github.com/containernetworking/plugins/plugins"
@@ -148,11 +149,11 @@ class _Network:
         return {"cniVersion": "1.0.0", "name": "pods", "plugins": plugins}
 
 
-class KubernetesNode:
-    """`with KubernetesNode() as node:` starts all of it, and leaves nothing."""
+class Cluster:
+    """`with Cluster() as cluster:` starts all of it, and leaves nothing."""
 
     def __enter__(self) -> Self:
-        """Start it, and wait until kubelet answers.
+        """Start it, and wait until the node is ready.
 
         Raises:
             RuntimeError: a part of it did not come up; the message has the end of its log.
@@ -163,6 +164,9 @@ class KubernetesNode:
         with ExitStack() as stack:
             stack.callback(remove_tree, self.folder)
             self._network = stack.enter_context(_Network())
+            self.host = self._network.host
+            self.server = stack.enter_context(ApiServer(self.host))
+            self._start_controllers(stack)
             stack.enter_context(_cgroups(self._cgroup))
             self._boot(stack)
             self._start_containerd()
@@ -170,6 +174,9 @@ class KubernetesNode:
             stack.callback(self._stop_containerd)
             self._start_kubelet()
             stack.callback(self._stop_kubelet)
+            self.wait_for("the node", self._is_node_ready)
+            account = f"{DEFAULT}/serviceaccounts/default"
+            self.wait_for("the pods' account", lambda: bool(self.get(account)))
             self._stack = stack.pop_all()
         return self
 
@@ -177,9 +184,57 @@ class KubernetesNode:
         """End all of it."""
         self._stack.close()
 
+    # -- the cluster
+
+    def get(self, path: str) -> dict[str, Any]:
+        """The object or the list at a path; empty where there is none."""
+        answer = self.server.request("GET", path)
+        found: dict[str, Any] = answer.json() if answer.status_code != NOT_FOUND else {}
+        return found
+
+    def wait_for(self, what: str, holds: Callable[[], bool], within_s: float = _WITHIN_S) -> None:
+        """Wait until something holds.
+
+        Raises:
+            TimeoutError: it does not; with what the cluster says about it.
+        """
+        deadline = time.monotonic() + within_s
+        while not holds():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{what} is not as it should be\n{self._said()}")
+            time.sleep(0.5)
+
+    def start_pod(self, pod: dict[str, Any]) -> str:
+        """Start a pod of one container, and wait until it runs or has ended; its path."""
+        path = self.server.apply(pod)
+        begun = ("Running", *_ENDED)
+        self.wait_for(f"pod {path}", lambda: self.get(path)["status"]["phase"] in begun)
+        return path
+
+    def run_pod(self, pod: dict[str, Any]) -> str:
+        """Run a pod to its end, and remove it; what it printed.
+
+        Raises:
+            AssertionError: it failed.
+        """
+        path = self.start_pod(pod)
+        self.wait_for(f"pod {path}", lambda: self.get(path)["status"]["phase"] in _ENDED)
+        said = self.server.request("GET", f"{path}/log").text
+        phase = self.get(path)["status"]["phase"]
+        self.remove(path)
+        assert phase == "Succeeded", said
+        return said
+
+    def remove(self, path: str) -> None:
+        """Remove an object, and wait until it is gone."""
+        self.server.request("DELETE", path)
+        self.wait_for(f"the end of {path}", lambda: not self.get(path))
+
+    # -- the node
+
     @property
     def root(self) -> Path:
-        """Its files."""
+        """The node's files."""
         return Path(f"/proc/{self._node.pid}/root")
 
     @property
@@ -193,7 +248,7 @@ class KubernetesNode:
         return self.folder / "kubelet/device-plugins"
 
     def run(self, *words: str | Path, check: bool = True) -> Completed:
-        """Run a command on it."""
+        """Run a command on the node."""
         return run((*self._enter(), *words), check=check)
 
     def load(self, archive: Path) -> None:
@@ -202,131 +257,62 @@ class KubernetesNode:
         self._ctr("images", "import", self.folder / "images.tar")
         (self.folder / "images.tar").unlink()
 
-    def start_pod(self, name: str, spec: Mapping[str, Any]) -> None:
-        """Have kubelet start a pod, and wait until it runs or has ended."""
-        metadata = {"name": name, "namespace": "default"}
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-        draft = self.folder / "pod.json"
-        draft.write_text(json.dumps(pod))
-        draft.rename(self.folder / "pods" / f"{name}.json")
-        self._wait_for_start(name)
+    def _ctr(self, *words: str | Path) -> Completed:
+        return self.run("ctr", "--address", self._socket, "--namespace=k8s.io", *words)
 
-    def run_pod(self, name: str, spec: Mapping[str, Any]) -> str:
-        """Run a pod of one container to its end, and remove it; what it printed.
-
-        Raises:
-            AssertionError: it failed.
-        """
-        self.start_pod(name, spec)
-        self.wait_for(f"the end of {name}", lambda: self._phase(name) in _ENDED)
-        phase, said = self._phase(name), self._log_of(name)
-        self.remove_pod(name)
-        assert phase == "Succeeded", said
-        return said
-
-    def remove_pod(self, name: str) -> None:
-        """Have kubelet end a pod, and wait until it is gone."""
-        (self.folder / "pods" / f"{name}.json").unlink()
-        self.wait_for(f"{name} to be gone", lambda: not self._pod(name))
-
-    def container(self, name: str) -> tuple[str, int]:
+    def container(self, path: str) -> tuple[str, int]:
         """The id of the container of a pod, and how often it was restarted."""
-        (container,) = self._pod(name)["status"]["containerStatuses"]
+        (container,) = self.get(path)["status"]["containerStatuses"]
         return container["containerID"].removeprefix("containerd://"), container["restartCount"]
 
-    def exec(self, name: str, *words: str) -> str:
+    def exec(self, path: str, *words: str) -> str:
         """Run a command in the container of a running pod; what it prints."""
-        container, _ = self.container(name)
+        container, _ = self.container(path)
         process = secrets.token_hex(4)
         return self._ctr("tasks", "exec", "--exec-id", process, container, *words).stdout
+
+    def _start_containerd(self) -> None:
+        self._containerd = Daemon(
+            (*self._enter(), "/usr/local/bin/containerd"),
+            log=self.folder / "containerd.log",
+            ready=lambda: (
+                self.run("ctr", "--address", self._socket, "version", check=False).returncode == 0
+            ),
+        )
 
     def restart_containerd(self) -> None:
         """As `systemctl restart containerd` does it: containers go on."""
         self._stop_containerd()
         self._start_containerd()
 
-    def restart_kubelet(self) -> None:
-        """As `systemctl restart kubelet` does it: pods go on. Wait until it knows them again."""
-        self._stop_kubelet()
-        self._start_kubelet()
-        for pod in (self.folder / "pods").iterdir():
-            self._wait_for_start(pod.stem)
-
-    def wait_for(self, what: str, holds: Callable[[], bool]) -> None:
-        """Wait until something holds.
-
-        Raises:
-            TimeoutError: it does not; with the ends of the logs.
-        """
-        deadline = time.monotonic() + _WITHIN_S
-        while not holds():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no sign of {what}\n{self._said()}")
-            time.sleep(0.2)
-
-    def _wait_for_start(self, name: str) -> None:
-        begun = {"Running", *_ENDED}
-        self.wait_for(f"a start of {name}", lambda: self._phase(name) in begun)
-
-    def _pods(self) -> list[dict[str, Any]]:
-        return self._asked("pods").json().get("items") or []
-
-    def _asked(self, what: str) -> requests.Response:
-        return requests.get(f"http://{self._network.node}:{_PORT}/{what}", timeout=_TIMEOUT_S)
-
-    def _pod(self, name: str) -> dict[str, Any]:
-        # kubelet appends the node's name.
-        found = [pod for pod in self._pods() if pod["metadata"]["name"] == f"{name}-{_NAME}"]
-        return found[0] if found else {}
-
-    def _phase(self, name: str) -> str:
-        return str(self._pod(name).get("status", {}).get("phase"))
-
-    def _log_of(self, name: str) -> str:
-        (log,) = (self.root / "var/log/pods").glob(f"default_{name}-{_NAME}_*/*/0.log")
-        # A time, a stream, and whether the line is whole, before each.
-        return "".join(f"{line.split(' ', 3)[3]}\n" for line in log.read_text().splitlines())
-
-    def _ctr(self, *words: str | Path) -> Completed:
-        return self.run("ctr", "--address", self._socket, "--namespace=k8s.io", *words)
-
-    def _is_up(self) -> bool:
-        return self.run("ctr", "--address", self._socket, "version", check=False).returncode == 0
-
-    def _start_containerd(self) -> None:
-        self._containerd = Daemon(
-            (*self._enter(), "/usr/local/bin/containerd"),
-            log=self.folder / "containerd.log",
-            ready=self._is_up,
-        )
-
     def _start_kubelet(self) -> None:
-        config = f"--config={self.folder / 'kubelet.json'}"
-        named = (f"--hostname-override={_NAME}", f"--node-ip={self._network.node}")
+        words = {
+            "config": self.folder / "kubelet.json",
+            "kubeconfig": self.folder / "node-kubeconfig",
+            "hostname-override": _NAME,
+            "node-ip": self._network.node,
+        }
         self._kubelet = Daemon(
-            (*self._enter(), "/usr/local/sbin/kubelet", config, *named),
+            (
+                *self._enter(),
+                "/usr/local/sbin/kubelet",
+                *(f"--{name}={value}" for name, value in words.items()),
+            ),
             log=self.folder / "kubelet.log",
-            ready=self._answers,
+            ready=(self.sockets / "kubelet.sock").exists,
         )
 
-    def _answers(self) -> bool:
-        with suppress(requests.ConnectionError):
-            return self._asked("pods").ok and (self.sockets / "kubelet.sock").exists()
-        return False
+    def restart_kubelet(self) -> None:
+        """As `systemctl restart kubelet` does it: pods go on."""
+        self._stop_kubelet()
+        (self.sockets / "kubelet.sock").unlink(missing_ok=True)
+        self._start_kubelet()
 
     def _stop_containerd(self) -> None:
         self._containerd.stop()  # whichever it is by then
 
     def _stop_kubelet(self) -> None:
         self._kubelet.stop()
-        (self.sockets / "kubelet.sock").unlink(missing_ok=True)
-
-    def _said(self) -> str:
-        logs = [self.folder / f"{name}.log" for name in ("kubelet", "containerd")]
-        lines = [
-            line for log in logs for line in log.read_text(errors="replace").splitlines()[-15:]
-        ]
-        return "\n".join(lines)
 
     @property
     def _socket(self) -> Path:
@@ -348,14 +334,35 @@ class KubernetesNode:
             "--",
         )
 
+    def _start_controllers(self, stack: ExitStack) -> None:
+        own = {
+            "kube-scheduler": {},
+            "kube-controller-manager": {
+                "service-account-private-key-file": self.server.accounts_key,
+                "root-ca-file": self.server.authority,
+                "use-service-account-credentials": "true",
+            },
+        }
+        for name, flags in own.items():
+            config = self.server.kubeconfig(self.folder / f"{name}-kubeconfig", f"system:{name}")
+            common = {"kubeconfig": config, "leader-elect": "false", "secure-port": "0"}
+            words = [f"--{key}={value}" for key, value in {**common, **flags}.items()]
+            daemon = Daemon(
+                (kubernetes(name) / name, *words),
+                log=self.folder / f"{name}.log",
+                ready=lambda: True,
+            )
+            stack.callback(daemon.stop)
+
     def _boot(self, stack: ExitStack) -> None:
         tree = DEBIAN_12.path()
-        for name in ("root", "upper", "work", "containerd", "kubelet", "pods"):
+        for name in ("root", "upper", "work", "containerd", "kubelet"):
             (self.folder / name).mkdir()
         for name, text in self._files().items():
             path = self.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
+        self.server.kubeconfig(self.folder / "node-kubeconfig", f"system:node:{_NAME}")
         programs = go_programs("containerd", *_CONTAINERD_PACKAGES)
         network = f"/run/netns/{self._network.name}"
         namespaces = ("nsenter", f"--net={network}", "unshare", "--mount")
@@ -394,12 +401,9 @@ class KubernetesNode:
             "makeIPTablesUtilChains": False,
             "oomScoreAdj": 0,
             "maxOpenFiles": 20000,
-            "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": False}},
+            # Nobody else reaches its address.
+            "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},
-            # Only this machine reaches its address.
-            "readOnlyPort": _PORT,
-            "staticPodPath": str(self.folder / "pods"),
-            "fileCheckFrequency": "1s",
             # A full disk of the machine is not the node's concern.
             "evictionHard": {
                 "memory.available": "0%",
@@ -408,6 +412,19 @@ class KubernetesNode:
             "imageGCHighThresholdPercent": 100,
             "syncFrequency": "5s",
         }
+
+    def _is_node_ready(self) -> bool:
+        conditions = self.get(NODE).get("status", {}).get("conditions", [])
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+    def _said(self) -> str:
+        events = self.get("/api/v1/events").get("items", [])
+        told = [f"{one['involvedObject'].get('name')}: {one['message']}" for one in events[-20:]]
+        logs = [self.folder / f"{name}.log" for name in ("kubelet", "containerd")]
+        tails = [
+            line for log in logs for line in log.read_text(errors="replace").splitlines()[-15:]
+        ]
+        return "\n".join([*told, *tails])
 
 
 @contextmanager

@@ -1,0 +1,241 @@
+"""A cluster of one node, with kubelet and containerd 2: who gets which devices, and what stays."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from kit.agent_host import AgentHost
+from kit.cluster import NODE, PAUSE, Cluster
+from kit.device_plugin import DevicePlugin
+from kit.fileserver import served
+from kit.gpus import FACTS
+from kit.hosts import DISTRO, OLD_KERNEL, Host
+from kit.made_up import MADE_UP, made_up_source, write_made_up
+from kit.nvidia_host import add_driver
+from kit.probe import need, need_programs
+from kit.product import DECORATOR, Provision
+from kit.registry import RegistryServer
+from kit.released import bare
+from kit.standins import ALLOWED, OPEN_NODES
+from kit.tree_image import write_images
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kit.engine import Engine
+
+# The first time: Kubernetes and containerd are compiled.
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(25)]
+
+_IMAGE = "docker.io/library/debian:bookworm"
+_AGENT_PODS = "/api/v1/namespaces/provision/pods"
+_CDI = f"run/cdi/oci-decorator-{MADE_UP}.json"
+_VERSIONS = ("1.2", "1.3")
+_RESOURCE = "kit.test/hello"
+# Nodes of GPUs that a container has, and what becomes of an attempt to open each.
+_NODES = """
+for node in $(find /dev -type c -name '*nvidia*' | sort); do
+    echo "$node $( (: < "$node") 2>&1 | sed 's/.*: //')"
+done
+"""
+# The first GPU and the control nodes, and neither the other GPU nor its parts.
+_ONE = "".join(
+    f"/dev/{name} {ALLOWED}\n"
+    for name in ("nvidia-uvm", f"nvidia{FACTS['devices'][0]['minor']}", "nvidiactl")
+)
+# The tool of the made-up driver says its version.
+_REPORT = f"hello-tool; set -- /dev/hello0; {OPEN_NODES}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """A registry with two versions of a driver for the node's kernel.
+
+    Attributes:
+        address: Of the registry, with the prefix.
+        agent: The agent's image, as the node has it.
+        folder: The key, and the catalogue.
+    """
+
+    address: str
+    agent: str
+    folder: Path
+
+    def documents(self, version: str) -> list[dict[str, Any]]:
+        """What `provision export daemonset` writes for nodes that are to have this version."""
+        config = self.folder / "provision.toml"
+        config.write_text(
+            f'catalogue = ["/srv/drivers"]\n[drivers.{MADE_UP}]\nversion = "{version}"\n'
+            f'[registry]\naddress = "{self.address}"\nplain_http = true\n'
+            '[trust]\nkeys = "/etc/provision/trust.d"\n[policy]\nbuild = "never"\n'
+        )
+        words = ("--image", self.agent, "--config", config, "--interval", "30")
+        printed = Provision("unix:///nowhere")(
+            "export", "daemonset", *words, "--key", self.folder / "fleet.pub"
+        ).stdout
+        return list(yaml.safe_load_all(printed))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster whose node has an image, and NVIDIA's driver and our runtime as by packages."""
+    need(DECORATOR.exists(), str(DECORATOR), "make build")
+    need_programs("docker-registry")
+    with Cluster() as cluster:
+        archive = tmp_path_factory.mktemp("images") / "images.tar"
+        write_images(bare("bookworm"), archive, {_IMAGE: (), PAUSE: ("sleep", "infinity")})
+        cluster.load(archive)
+        archive.unlink()
+        add_driver(Host(cluster.root, cluster.root / "etc/oci-decorator/config.toml"))
+        programs = cluster.root / "usr/bin"
+        shutil.copy2(DECORATOR, programs / "oci-decorator")
+        (programs / "oci-decorator-runtime").symlink_to("oci-decorator")
+        cluster.run("oci-decorator", "cdi", "generate", "--output-dir", "/run/cdi")
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def fleet(
+    cluster: Cluster, release: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fleet]:
+    """Two versions of the made-up driver, signed, where the node's pods reach them."""
+    (agent,) = release.glob("provision-agent-*.image.tar")
+    cluster.load(agent)
+    tag = engine.docker("load", "--quiet", "--input", agent).stdout.split()[-1]
+    folder = tmp_path_factory.mktemp("fleet")
+    provision = Provision(engine.host)
+    password = folder / "password"
+    password.write_text("of a test\n")
+    provision("registry", "key", "--output", folder / "fleet", "--password-file", password)
+    sources = {version: made_up_source(folder / "files", version) for version in _VERSIONS}
+    (folder / "registry").mkdir()
+    with (
+        served(folder / "files") as url,
+        closing(RegistryServer(folder / "registry", host=cluster.host)) as registry,
+    ):
+        write_made_up(folder / "drivers", sources, url, has_nodes=True)
+        settings = folder / "builder/etc/provision/provision.toml"
+        settings.parent.mkdir(parents=True)
+        address = f"{registry.address}/drivers"
+        settings.write_text(f'[registry]\naddress = "{address}"\nplain_http = true\n')
+        for version in _VERSIONS:
+            provision.build(
+                *(MADE_UP, "--version", version, "--kernel", OLD_KERNEL, "--distro", DISTRO),
+                *("--catalogue", folder / "drivers", "--root", folder / "builder", "--sign"),
+                *("--push", f"{address}/{MADE_UP}:{version}-only-{OLD_KERNEL}.debian12"),
+                *("--key", folder / "fleet.key", "--password-file", password),
+            )
+        yield Fleet(address, f"docker.io/{tag}", folder)
+
+
+@pytest.fixture(scope="module")
+def node(cluster: Cluster, fleet: Fleet) -> AgentHost:
+    """The node, after the DaemonSet has given it the driver's first version."""
+    host = AgentHost(cluster.root)
+    host.add_kernel(OLD_KERNEL)
+    shutil.copytree(fleet.folder / "drivers", host.root / "srv/drivers")
+    os.mknod(host.root / "dev/hello0", 0o666 | stat.S_IFCHR, os.makedev(120, 0))
+    (host.root / "dev/hello0").chmod(0o666)
+    for document in fleet.documents("1.2"):
+        cluster.server.apply(document)
+    cluster.wait_for("the node's driver", (host.root / _CDI).exists)
+    return host
+
+
+def _pod(name: str, script: str, **container: Any) -> dict[str, Any]:  # noqa: ANN401
+    main = {"name": "main", "image": _IMAGE, "imagePullPolicy": "Never", **container}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{**main, "command": ["sh", "-c", script]}],
+        },
+    }
+
+
+def _asking(resource: str) -> dict[str, Any]:
+    return {"limits": {resource: "1"}}
+
+
+def _wait_for_units(cluster: Cluster, resource: str) -> None:
+    def units() -> int:
+        return int(cluster.get(NODE)["status"]["allocatable"].get(resource, 0))
+
+    cluster.wait_for("the number of units", lambda: units() == 1)
+
+
+@pytest.mark.parametrize("strategy", ["cdi-cri", "cdi-annotations"])
+def test_a_pod_gets_the_unit_that_a_device_plugin_hands_out(
+    cluster: Cluster, strategy: str
+) -> None:
+    resource = f"kit.test/{strategy}"
+    units = {gpu["uuid"]: f"nvidia.com/gpu={gpu['uuid']}" for gpu in FACTS["devices"][:1]}
+    with DevicePlugin(cluster.sockets, resource, units, strategy):
+        _wait_for_units(cluster, resource)
+        assert cluster.run_pod(_pod("one", _NODES, resources=_asking(resource))) == _ONE
+
+
+def test_a_pod_that_asks_for_nothing_gets_nothing(cluster: Cluster) -> None:
+    assert cluster.run_pod(_pod("none", f"{_NODES}\necho end")) == "end\n"
+
+
+def test_the_daemonset_gives_a_node_its_driver(cluster: Cluster, node: AgentHost) -> None:
+    assert _version(node) == "1.2"
+    assert "/dev/hello0" in (node.root / _CDI).read_text()
+    (pod,) = cluster.get(f"{_AGENT_PODS}?labelSelector=app.kubernetes.io/name=provision-agent")[
+        "items"
+    ]
+    log = cluster.server.request("GET", f"{_AGENT_PODS}/{pod['metadata']['name']}/log").text
+    # The node has this machine's kernel, and is not its root.
+    assert "modules are not loaded" in log
+
+
+@pytest.mark.usefixtures("node")
+def test_a_pod_gets_the_driver_by_the_runtime_class(cluster: Cluster) -> None:
+    """A file in the folder that its configuration, of the newest version, imports."""
+    cluster.run("oci-decorator", "configure", "containerd")
+    cluster.restart_containerd()
+    pod = _pod("asking", _REPORT, env=[{"name": "OCI_HELLO", "value": "all"}])
+    pod["spec"]["runtimeClassName"] = "oci-decorator"
+    assert cluster.run_pod(pod) == f"hello 1.2\n/dev/hello0: {ALLOWED}\n"
+    pod = _pod("plain", "ls /dev /usr/bin")
+    pod["spec"]["runtimeClassName"] = "oci-decorator"
+    assert "hello" not in cluster.run_pod(pod)
+
+
+def test_pods_go_on_when_the_node_changes(cluster: Cluster, node: AgentHost, fleet: Fleet) -> None:
+    """Restarts of kubelet and containerd, and another version of the driver."""
+    units = {"only": f"oci-decorator/{MADE_UP}=all"}
+    with DevicePlugin(cluster.sockets, _RESOURCE, units):
+        _wait_for_units(cluster, _RESOURCE)
+        long = cluster.start_pod(_pod("long", "sleep infinity", resources=_asking(_RESOURCE)))
+    before = cluster.container(long)
+    cluster.restart_containerd()
+    cluster.restart_kubelet()
+    for document in fleet.documents("1.3"):
+        cluster.server.apply(document)
+    cluster.wait_for("the node's driver", lambda: _version(node) == "1.3")
+    assert cluster.exec(long, "sh", "-c", _REPORT) == f"hello 1.2\n/dev/hello0: {ALLOWED}\n"
+    assert cluster.container(long) == before
+    cluster.remove(long)
+    with DevicePlugin(cluster.sockets, _RESOURCE, units):
+        _wait_for_units(cluster, _RESOURCE)
+        pod = _pod("new", _REPORT, resources=_asking(_RESOURCE))
+        assert cluster.run_pod(pod) == f"hello 1.3\n/dev/hello0: {ALLOWED}\n"
+
+
+def _version(node: AgentHost) -> str:
+    tool = node.store(MADE_UP) / "current/driver/usr/bin/hello-tool"
+    return tool.read_text().split()[-1]
