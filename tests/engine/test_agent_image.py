@@ -19,7 +19,7 @@ from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.podman import Podman
 from kit.process import run
 from kit.product import DECORATOR, Provision
-from kit.released import bare
+from kit.released import agent_image, bare
 from kit.signed_fleet import Fleet, signed_fleet
 
 if TYPE_CHECKING:
@@ -27,15 +27,13 @@ if TYPE_CHECKING:
 
     from kit.engine import Engine
 
-# Minutes: the image is made of the packages of a release.
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(4)]
 
 
 @pytest.fixture(scope="module")
-def agent(release: Path) -> Path:
+def agent(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The archive with the agent's image."""
-    (archive,) = release.glob("provision-agent-*.image.tar")
-    return archive
+    return agent_image(engine, tmp_path_factory.mktemp("agent"))
 
 
 def test_the_image_of_the_agent_runs(agent: Path, engine: Engine) -> None:

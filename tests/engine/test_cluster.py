@@ -23,7 +23,7 @@ from kit.nvidia_host import add_driver
 from kit.probe import need, need_programs
 from kit.product import DECORATOR, Provision
 from kit.registry import RegistryServer
-from kit.released import bare
+from kit.released import agent_image, bare
 from kit.standins import ALLOWED, OPEN_NODES
 from kit.tree_image import write_images
 
@@ -105,10 +105,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def fleet(
-    cluster: Cluster, release: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory
+    cluster: Cluster, engine: Engine, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Fleet]:
     """Two versions of the made-up driver, signed, where the node's pods reach them."""
-    (agent,) = release.glob("provision-agent-*.image.tar")
+    agent = agent_image(engine, tmp_path_factory.mktemp("agent"))
     cluster.load(agent)
     tag = engine.docker("load", "--quiet", "--input", agent).stdout.split()[-1]
     folder = tmp_path_factory.mktemp("fleet")
@@ -118,23 +118,24 @@ def fleet(
     provision("registry", "key", "--output", folder / "fleet", "--password-file", password)
     sources = {version: made_up_source(folder / "files", version) for version in _VERSIONS}
     (folder / "registry").mkdir()
+    # Engines push to a registry without TLS only by the loopback interface.
     with (
         served(folder / "files") as url,
-        closing(RegistryServer(folder / "registry", host=cluster.host)) as registry,
+        closing(RegistryServer(folder / "registry")) as registry,
     ):
         write_made_up(folder / "drivers", sources, url, has_nodes=True)
-        settings = folder / "builder/etc/provision/provision.toml"
-        settings.parent.mkdir(parents=True)
+        builder = AgentHost.make(folder / "builder", running=OLD_KERNEL)
         address = f"{registry.address}/drivers"
-        settings.write_text(f'[registry]\naddress = "{address}"\nplain_http = true\n')
+        builder.configure(f'[registry]\naddress = "{address}"\nplain_http = true\n')
         for version in _VERSIONS:
             provision.build(
                 *(MADE_UP, "--version", version, "--kernel", OLD_KERNEL, "--distro", DISTRO),
-                *("--catalogue", folder / "drivers", "--root", folder / "builder", "--sign"),
+                *("--catalogue", folder / "drivers", "--root", builder.root, "--sign"),
                 *("--push", f"{address}/{MADE_UP}:{version}-only-{OLD_KERNEL}.debian12"),
                 *("--key", folder / "fleet.key", "--password-file", password),
             )
-        yield Fleet(address, f"docker.io/{tag}", folder)
+    with closing(RegistryServer(folder / "registry", host=cluster.host)) as registry:
+        yield Fleet(f"{registry.address}/drivers", f"docker.io/{tag}", folder)
 
 
 @pytest.fixture(scope="module")

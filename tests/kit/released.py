@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from kit.cache import REPOSITORY, cached, key_of
 from kit.debian import DEBIAN, debian_tree
@@ -13,6 +14,7 @@ from kit.openpgp import Key, gnupg_home
 from kit.probe import need, need_programs
 from kit.process import Completed, run
 from kit.product import DECORATOR, IMAGE
+from shipping import image
 from shipping.release import make_debian
 from shipping.source import read_source
 
@@ -21,7 +23,14 @@ if TYPE_CHECKING:
 
     from kit.engine import Engine
 
-__all__ = ["bare", "make_debian_packages", "make_release", "repository_of", "shipping"]
+__all__ = [
+    "agent_image",
+    "bare",
+    "make_debian_packages",
+    "make_release",
+    "repository_of",
+    "shipping",
+]
 
 
 def bare(suite: str) -> Path:
@@ -57,6 +66,15 @@ def make_debian_packages(folder: Path, *, machine: str | None = None) -> list[Pa
         run([REPOSITORY / "hooks/build.sh", "build"], env={"ARCH": machine}, timeout_s=1200)
     make_debian(read_source(), folder, machine)
     return [next(folder.glob(f"{name}_*.deb")) for name in ("oci-decorator", "provision")]
+
+
+def agent_image(engine: Engine, folder: Path) -> Path:
+    """Make the agent's image on the engine's base image; its archive, in a folder."""
+    make_debian_packages(folder)
+    with patch.dict(os.environ, DOCKER_HOST=engine.host):
+        archive = image.make(read_source(), folder, "docker", IMAGE)
+    assert archive is not None, "the engine has its base image"
+    return archive
 
 
 def make_release(folder: Path, engine: Engine, url: str) -> Path:

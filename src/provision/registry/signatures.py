@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -230,7 +231,7 @@ def sign(client: Writable, digest: str, facts: Facts, signer: Signer) -> str:
     """Add a signature to those of an image; return their name.
 
     A registry can't write a tag conditionally: of two signers at the same moment, the second may
-    overwrite the signature of the first. So each looks again.
+    overwrite the signature of the first. So each looks again, when the other must have ended.
     """
     payload = payload_of(digest, facts, client.reference.name)
     signature = base64.b64encode(signer(payload)).decode()
@@ -242,6 +243,7 @@ def sign(client: Writable, digest: str, facts: Facts, signer: Signer) -> str:
     }
     tag = signature_tag(digest)
     for _ in range(_MOST_ROUNDS):
+        begun = time.monotonic()
         layers = _layers(client, tag)
         if any(_signature_of(one) == signature for one in layers):
             break
@@ -257,6 +259,8 @@ def sign(client: Writable, digest: str, facts: Facts, signer: Signer) -> str:
                 " that is in use.",
             )
         _put_signatures(client, tag, [*layers, layer], payload)
+        # Who read before this was written needs about as long to write.
+        time.sleep(2 * (time.monotonic() - begun))
     return f"{client.reference.name}:{tag}"
 
 

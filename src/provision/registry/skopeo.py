@@ -12,6 +12,7 @@ import json
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -46,6 +47,8 @@ _REQUEST_S = 120.0
 _END_S = 10.0
 _SECONDS_A_BYTE = 1 / (64 << 10)
 _RETRIES = 3
+_SERVER_ERROR = "received unexpected HTTP status: 500"
+_PAUSE_S = 1.0
 _LOOK_S = 0.5
 _SPARE_BYTES = 1 << 20
 # Of the one image in a layout that is made for a copy.
@@ -255,6 +258,11 @@ class Registry:
         with self.options("") as options:
             argv = [*command, f"--retry-times={_RETRIES}", *options, name]
             done = _run(argv, why="read registries", timeout=_REQUEST_S)
+            # While a tag is written, docker-registry may say so to its readers; that skopeo does
+            # not try again.
+            if _SERVER_ERROR in done.stderr:
+                time.sleep(_PAUSE_S)
+                done = _run(argv, why="read registries", timeout=_REQUEST_S)
         if done.returncode:
             raise _error(f"Could not read {name.removeprefix('docker://')}.", done, self)
         return done.stdout
