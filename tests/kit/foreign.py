@@ -9,7 +9,7 @@ from kit.cache import cached
 from kit.process import run
 from kit.repackaged import download
 
-__all__ = ["foreign_program", "kernels_sign_file", "program_root"]
+__all__ = ["emulator", "foreign_program", "kernels_sign_file", "program_root"]
 
 
 def program_root(suite: str, package: str) -> Path:
@@ -27,6 +27,19 @@ def program_root(suite: str, package: str) -> Path:
 def foreign_program(suite: str, package: str, folder: Path) -> Path:
     """Put the program of a package that has its name into `folder`, to be run from there."""
     return _starter(program_root(suite, package), f"usr/bin/{package}", folder)
+
+
+def emulator() -> Path:
+    """Debian 13's emulator of arm64, which knows the system call openat2; it is static."""
+
+    def make(draft: Path) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            (deb,) = download("trixie", ["qemu-user"], Path(name))
+            script = 'dpkg-deb --fsys-tarfile "$1" | tar -xO ./usr/bin/qemu-aarch64 >"$2"'
+            run(["sh", "-euc", script, "sh", deb, draft])
+        draft.chmod(0o755)
+
+    return cached("qemu-aarch64-trixie", make)
 
 
 def kernels_sign_file(folder: Path) -> Path:

@@ -77,11 +77,11 @@ def _file(path: Path, content: str) -> None:
         path.chmod(0o755)
 
 
-def make_library(path: Path) -> None:
+def make_library(path: Path, *, compiler: str = "gcc") -> None:
     """A shared library without any code; its soname has at most one number after `.so`."""
     stem, _, version = path.name.partition(".so")
     major = version.lstrip(".").partition(".")[0]
     soname = f"{stem}.so.{major}" if major else path.name
     path.parent.mkdir(parents=True, exist_ok=True)
     flags = ("-shared", "-nostdlib", f"-Wl,-soname,{soname}", "-x", "c")
-    run(["gcc", *flags, "-o", path, "/dev/null"])
+    run([compiler, *flags, "-o", path, "/dev/null"])
