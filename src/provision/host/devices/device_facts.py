@@ -69,6 +69,8 @@ class Mig(Frozen):
     """A part of a GPU that is used like a GPU: NVIDIA's Multi-Instance GPU.
 
     Attributes:
+        index: Its number on its GPU, as in ``nvidia-smi -L``.
+        uuid: Its UUID.
         gpu_instance: Number of the GPU instance.
         compute_instance: Number of the compute instance in it.
         nodes: Nodes below /dev that give access to both, besides the GPU's own.
@@ -85,7 +87,13 @@ class Device(Frozen):
     """A device.
 
     Attributes:
+        index: Its number in the order of PCI addresses.
+        minor: Number in the name of its node: of ``nvidia0``, ``renderD128``.
+        pci: Its PCI address.
+        uuid: Its UUID; left out if it is not known.
+        name: The vendor's name of the product, for people.
         brand: The product line, as requirements of images name it.
+        arch: The compute capability.
         mig: Its parts; left out if it is not divided.
     """
 
@@ -103,8 +111,11 @@ class Facts(Frozen):
     """What is known of a vendor's devices.
 
     Attributes:
+        schema_version: Of this format.
+        source: Where they come from: NVIDIA's library, the driver's files in /proc, or sysfs.
         driver_version: Version of the loaded driver.
         cuda_version: The newest version of CUDA that it can run.
+        devices: In the order of their indices.
         problems: What is not known, for people.
     """
 
