@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from kit.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
 from kit.process import start
 from provision.agent import actions, garbage, prepare, rollback
 from provision.build.image import DIGEST_LABEL
@@ -28,7 +29,6 @@ from provision.store.entries import add
 from provision.store.layout import Layout
 from provision.store.obtain import Stored
 from unit.engine.fake_engine import FakeEngine
-from unit.kmod.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
 
 if TYPE_CHECKING:
     import subprocess

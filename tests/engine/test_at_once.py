@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from engine.paused import DRIVER, VERSIONS, PausedCommand
+from kit.artifact import KERNEL, make_pin, write
 from provision.kmod.verify import verify_artifact
 from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
 from provision.store.state import load_state
-from unit.kmod.artifact import KERNEL, make_pin, write
 
 if TYPE_CHECKING:
     from pathlib import Path

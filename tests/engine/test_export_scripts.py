@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from kit.artifact import KERNEL, make_artifact
 from kit.cache import REPOSITORY
 from kit.probe import is_root, need, need_programs
 from kit.process import Completed, run, start
 from provision.export.sysext import Artifact, Hosts, lay_out
-from unit.kmod.artifact import KERNEL, make_artifact
 
 _FIRST_BOOT = REPOSITORY / "templates/ignition/first-boot.sh"
 _AGENT = REPOSITORY / "templates/agent/agent.sh"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from kit.artifact import KERNEL, make_artifact, make_pin
 from kit.probe import need_programs
 from kit.process import run
 from kit.product import Provision
 from provision.kmod.loader import write_loader
 from provision.store.layout import Layout
-from unit.kmod.artifact import KERNEL, make_artifact, make_pin
 
 
 @pytest.fixture

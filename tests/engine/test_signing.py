@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kit.agent_host import AgentHost
+from kit.artifact import make_artifact
 from kit.foreign import kernels_sign_file
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.probe import need, need_programs
@@ -27,7 +28,6 @@ from provision.kmod.module_signatures import sign_modules, verify_signatures
 from provision.kmod.verify import verify_artifact
 from provision.manifest import MANIFEST, Manifest
 from provision.registry.keys import PIN_VARIABLE
-from unit.kmod.artifact import make_artifact
 
 if TYPE_CHECKING:
     from kit.engine import Engine

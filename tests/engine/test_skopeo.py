@@ -15,7 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from kit.artifact import make_pin
 from kit.fileserver import serving
+from kit.media import config_of, tar_of
+from kit.memory_registry import GZIP_LAYER, new_key, public
 from kit.probe import need_programs
 from kit.registry import Guarded, RegistryServer, free_port
 from provision.errors import NotFoundError, ProvisionError
@@ -36,9 +39,6 @@ from provision.registry.publish import sign_image
 from provision.registry.registries import tag_of
 from provision.registry.signatures import sign, signature_tag, verify_signature
 from provision.registry.skopeo import DeniedError, Registry
-from unit.kmod.artifact import make_pin
-from unit.registry.media import config_of, tar_of
-from unit.registry.memory import GZIP_LAYER, new_key, public
 from unit.registry.trusting_host import configured
 
 PIN = make_pin()

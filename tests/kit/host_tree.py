@@ -23,9 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from provision.manifest import HostNeeds
-from provision.pin import PIN_LABEL
-from unit.kmod.artifact import (
+from kit.artifact import (
     KERNEL,
     VERMAGIC,
     make_artifact,
@@ -33,7 +31,9 @@ from unit.kmod.artifact import (
     make_pin,
     write_manifest,
 )
-from unit.registry.memory import layer_of
+from kit.memory_registry import layer_of
+from provision.manifest import HostNeeds
+from provision.pin import PIN_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -24,6 +24,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from kit.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
 from provision.agent.desired import load_desired
 from provision.agent.model import Run
 from provision.agent.run import apply
@@ -35,7 +36,6 @@ from provision.registry.names import parse_reference
 from provision.registry.registries import tag_of
 from provision.registry.signatures import sign, signature_tag
 from provision.registry.skopeo import Registry
-from unit.kmod.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kit.agent_host import AgentHost
+from kit.artifact import make_artifact, make_pin
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
+from kit.media import config_of
+from kit.memory_registry import GZIP_LAYER, layer_of
 from kit.product import Provision
 from kit.registry import serving_registry
 from provision.build.workspace import load_settings
@@ -22,9 +25,6 @@ from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, content_diges
 from provision.registry.names import parse_reference
 from provision.registry.registries import connect, tag_of
 from provision.registry.skopeo import Layout, copy
-from unit.kmod.artifact import make_artifact, make_pin
-from unit.registry.media import config_of
-from unit.registry.memory import GZIP_LAYER, layer_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

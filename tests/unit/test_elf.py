@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.artifact import make_module
 from provision.elf import HEAD_SIZE, Elf, elf_bits, elf_machine, elf_section, read_elf
 from unit.elf_files import elf_file
-from unit.kmod.artifact import make_module
 from unit.sources.libraries import library
 
 

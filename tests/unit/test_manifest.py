@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.artifact import make_artifact, write
 from provision.documents import parse_json
 from provision.errors import ConfigError
 from provision.kmod.verify import verify_artifact
 from provision.manifest import Manifest
-from unit.kmod.artifact import make_artifact, write
 
 _NAMES = st.from_regex(r"[A-Za-z0-9_]{1,64}", fullmatch=True)
 # Names that are nearly right, and whatever else there is.

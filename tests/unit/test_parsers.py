@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.artifact import make_artifact, make_pin
 from provision.catalogue import Recipe
 from provision.config import Config
 from provision.distros import distro_named, family_of
@@ -41,7 +42,6 @@ from provision.store.state import parse_state
 from unit.distros.test_apt import LISTING
 from unit.elf_files import elf_file
 from unit.fake_archive import answer, stanza
-from unit.kmod.artifact import make_artifact, make_pin
 from unit.recipes import RECIPE
 from unit.sources.libraries import library
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.artifact import KERNEL, make_artifact, make_pin
 from provision.agent.desired import load_desired, read_inputs
 from provision.agent.publish import STATUS, publish
 from provision.agent.run import plan_host
@@ -34,7 +35,6 @@ from provision.store.layout import Layout
 from provision.store.locks import building, switching
 from provision.store.units import DEBIAN_HOOKS, UnitSettings, apply_units, plan_units, unit_files
 from unit.doctor.host import DRIVER, DoctorHost
-from unit.kmod.artifact import KERNEL, make_artifact, make_pin
 
 # What of a host is a link here: nearly everything that is read or written.
 _LINKED = ("etc", "usr", "lib", "var", "run", "proc", "sys", "dev", "boot", "opt")

@@ -9,6 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from kit.artifact import (
+    KERNEL,
+    VERMAGIC,
+    make_artifact,
+    make_module,
+    make_pin,
+    write,
+    write_manifest,
+)
 from provision.agent import observe, prepare
 from provision.agent.desired import load_desired
 from provision.agent.model import Desired, Mode, Run
@@ -23,15 +32,6 @@ from provision.store.entries import add
 from provision.store.layout import Layout
 from provision.store.obtain import Stored
 from unit.kmod import kernel as kernels
-from unit.kmod.artifact import (
-    KERNEL,
-    VERMAGIC,
-    make_artifact,
-    make_module,
-    make_pin,
-    write,
-    write_manifest,
-)
 
 NEXT = "6.1.0-56-amd64"
 OLDER, NEWEST = "1.2", "2.0"

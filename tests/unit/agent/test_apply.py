@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from kit.artifact import KERNEL, write
 from provision.agent import prepare
 from provision.agent.boot import boot
 from provision.errors import ConfigError
 from provision.store.obtain import Stored
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
-from unit.kmod.artifact import KERNEL, write
 
 
 def test_a_driver_is_made_put_to_use_and_loaded(host: Host) -> None:

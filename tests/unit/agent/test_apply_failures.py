@@ -12,6 +12,7 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.health impor
     is_reboot_required,
 )
 
+from kit.artifact import KERNEL, write
 from provision.agent import prepare
 from provision.agent.boot import boot
 from provision.build.diagnosis import BuildError, BuildFailure, SourceError
@@ -25,7 +26,6 @@ from provision.store.obtain import Stored
 from provision.store.state import load_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
 from unit.engine.fake_engine import FakeEngine
-from unit.kmod.artifact import KERNEL, write
 
 
 def test_a_newer_version_that_cannot_be_had_costs_nothing(ready: Host) -> None:

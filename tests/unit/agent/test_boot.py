@@ -7,13 +7,13 @@ import time
 
 import pytest
 
+from kit.artifact import KERNEL
 from provision.agent.boot import boot
 from provision.agent.rollback import rollback, would_roll_back
 from provision.errors import ConfigError, NotFoundError
 from provision.kmod.loader import LOADER
 from provision.store.state import load_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
-from unit.kmod.artifact import KERNEL
 
 
 def test_a_rollback_brings_back_modules_and_user_space(ready: Host) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kit.artifact import KERNEL, make_artifact, make_pin, write
 from provision.agent import prepare
 from provision.agent.model import Mode, Run
 from provision.agent.prepare import Forecast, forecast
@@ -28,7 +29,6 @@ from provision.store.state import Failure, load_state, update_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
 from unit.cli.outcome import Outcome
 from unit.engine.fake_engine import FakeEngine
-from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
 from unit.recipes import RECIPE
 
 Call = Callable[..., Outcome]

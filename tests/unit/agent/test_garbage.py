@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.artifact import KERNEL, make_artifact, make_pin, write
 from provision.agent import garbage
 from provision.agent.garbage import Removed, Stock, remove_images, remove_unneeded, unneeded
 from provision.agent.model import Desired
@@ -20,7 +21,6 @@ from provision.store.layout import Layout
 from provision.store.locks import switching
 from provision.store.state import DriverState, KernelState, load_state, store_state
 from unit.engine.fake_engine import FakeEngine
-from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
 
 NEXT, GONE, UNKNOWN = "6.1.0-56-amd64", "6.1.0-9-amd64", "6.1.0-8-amd64"
 KERNELS = (KERNEL, NEXT)

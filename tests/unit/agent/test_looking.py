@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.artifact import KERNEL, write
 from provision.agent import package_manager, prepare
 from provision.agent.desired import last_desired, load_desired, read_inputs
 from provision.agent.model import Desired, DesiredDriver
@@ -18,7 +19,6 @@ from provision.agent.package_manager import wait_for_kernel
 from provision.agent.prepare import shutdown_delayed
 from provision.errors import ConfigError
 from provision.progress import Event, Note
-from unit.kmod.artifact import KERNEL, write
 
 TEXT = b"""
 catalogue = ["/srv/drivers"]

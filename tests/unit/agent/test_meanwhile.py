@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kit.artifact import KERNEL, make_pin
 from provision.agent import prepare
 from provision.agent.garbage import remove_unneeded
 from provision.agent.rollback import rollback
@@ -19,7 +20,6 @@ from provision.store.locks import switching
 from provision.store.obtain import Stored
 from provision.store.state import load_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
-from unit.kmod.artifact import KERNEL, make_pin
 
 THIRD = "3.0"
 

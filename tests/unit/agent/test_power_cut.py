@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.artifact import KERNEL, write
 from provision.agent.boot import boot
 from provision.agent.garbage import remove_unneeded
 from provision.agent.rollback import rollback
@@ -14,7 +15,6 @@ from provision.kmod.verify import verify_artifact
 from provision.manifest import Manifest
 from unit.agent.host import DRIVER, NEXT, Host, make_host
 from unit.killing import KILLER
-from unit.kmod.artifact import KERNEL, write
 
 # Every how many operations a run is killed: all of them would take minutes.
 _STEP = 3

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kit.artifact import KERNEL, make_pin
 from provision.agent import prepare
 from provision.agent.publish import metrics_text
 from provision.build.diagnosis import BuildError, BuildFailure, SourceError
@@ -22,7 +23,6 @@ from provision.store.downgrades import DowngradeError
 from provision.store.obtain import Stored
 from provision.store.state import load_state, update_state
 from unit.agent.host import NEWEST, OLDER, Host
-from unit.kmod.artifact import KERNEL, make_pin
 
 
 class Registry:

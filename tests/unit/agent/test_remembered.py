@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kit.artifact import KERNEL
 from provision.agent.boot import boot
 from provision.agent.garbage import remove_unneeded
 from provision.agent.rollback import rollback
@@ -14,7 +15,6 @@ from provision.agent.run import plan_host
 from provision.errors import ProvisionError
 from provision.store.state import NewerStateError, copies_of, load_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
-from unit.kmod.artifact import KERNEL
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from kit.artifact import KERNEL, write
 from provision.agent import prepare
 from provision.build.diagnosis import BuildError, BuildFailure, SourceError
 from provision.store.layout import Layout
 from provision.store.obtain import Stored
 from unit.agent.host import DRIVER, NEWEST, OLDER, Host
 from unit.cli.outcome import Outcome
-from unit.kmod.artifact import KERNEL, write
 
 Call = Callable[..., Outcome]
 Build = Callable[..., Stored]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import requests
 
+from kit.artifact import KERNEL
 from provision.agent import prepare, run
 from unit.agent.host import DRIVER, NEXT, Host
 from unit.cli.outcome import Outcome
-from unit.kmod.artifact import KERNEL
 
 Call = Callable[..., Outcome]
 

@@ -10,6 +10,7 @@ from typing import IO
 
 import pytest
 
+from kit.artifact import make_pin
 from provision.build.diagnosis import BuildError
 from provision.build.image import (
     DIGEST_LABEL,
@@ -28,7 +29,6 @@ from provision.files import lock
 from provision.pin import PIN_LABEL, BasePin, Pin
 from provision.progress import Note
 from unit.engine.fake_engine import FakeEngine, recorded
-from unit.kmod.artifact import make_pin
 
 _BASE = Image("sha256:4632e85b82c4" + "0" * 52, ("debian:bookworm",), architecture="amd64")
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from kit.artifact import make_artifact, make_pin
 from provision.cli import units as units_command
 from provision.errors import ExitCode
 from provision.files import lock
 from provision.store.layout import Layout
 from unit.cli.outcome import Outcome
-from unit.kmod.artifact import make_artifact, make_pin
 
 Call = Callable[..., Outcome]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kit.artifact import KERNEL, make_artifact, make_pin, write
 from kit.fileserver import Mirror
 from provision.build import versions
 from provision.build.request import DriverRequest
@@ -26,7 +27,6 @@ from provision.store.entries import link_kernel
 from provision.store.layout import Layout
 from unit.cli.outcome import Outcome
 from unit.fake_archive import Texts, answer, index_of, stanza, write_apt_sources
-from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
 
 Call = Callable[..., Outcome]
 DATA = Path(__file__).parents[2] / "data/releases"

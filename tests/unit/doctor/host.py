@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from kit.artifact import KERNEL, make_artifact, make_pin, write, write_manifest
 from provision.doctor import Finding, diagnose, observe
 from provision.manifest import DeviceNode, DriverFile, HostNeeds, Manifest
 from provision.shipped import templates_dir
@@ -13,7 +14,6 @@ from provision.store.entries import link_kernel
 from provision.store.layout import Layout
 from provision.store.state import DriverState, Failure, KernelState, store_state
 from provision.store.units import DEBIAN_HOOKS, UnitSettings, apply_units, plan_units, unit_files
-from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write, write_manifest
 
 NEXT_KERNEL = "6.1.0-50-amd64"
 DRIVER = "v4l2loopback"

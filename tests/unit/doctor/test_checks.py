@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.artifact import MODULE, make_pin, write
 from kit.probe import is_root, need
 from provision.doctor import CHECKS, diagnose, observe
 from provision.kmod.device_setup import firmware_names
@@ -23,7 +24,6 @@ from unit.doctor.troubles import (
     podman_runtime,
     selinux,
 )
-from unit.kmod.artifact import MODULE, make_pin, write
 
 _PROXY = "http://me:secret@proxy.example:3128"
 

@@ -6,13 +6,13 @@ import os
 import shutil
 from collections.abc import Callable
 
+from kit.artifact import KERNEL, MODULE, make_module, write
 from provision.catalogue import catalogue_folders
 from provision.fleet.matrix.cells import Cell, Column, Row
 from provision.fleet.matrix.results import Results, matrix_folder, result_of
 from provision.manifest import DeviceNode
 from provision.store.entries import mark_unsigned
 from unit.doctor.host import DRIVER, NEXT_KERNEL, DoctorHost
-from unit.kmod.artifact import KERNEL, MODULE, make_module, write
 
 __all__ = ["CASES", "Break", "immutable", "locked_down", "log", "podman_runtime", "selinux"]
 

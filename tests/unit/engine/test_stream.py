@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from kit.artifact import make_pin
 from provision.build.diagnosis import build_error, source_errors
 from provision.build.image import Built
 from provision.engine.stream import BuildStream, transfer
 from provision.progress import Event, Output, Step, Transfer
 from unit.engine.fake_engine import recorded
-from unit.kmod.artifact import make_pin
 
 
 def _read(name: str) -> tuple[BuildStream, list[Event]]:

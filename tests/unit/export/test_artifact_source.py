@@ -9,6 +9,8 @@ from typing import cast
 
 import pytest
 
+from kit.artifact import KERNEL, make_artifact, make_pin
+from kit.memory_registry import MemoryRegistry
 from provision.build.request import DriverRequest
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
@@ -21,8 +23,6 @@ from provision.kmod.loader import write_loader
 from provision.registry.names import HostTag
 from provision.registry.registries import TrustOverride
 from provision.store.layout import Layout
-from unit.kmod.artifact import KERNEL, make_artifact, make_pin
-from unit.registry.memory import MemoryRegistry
 from unit.registry.trusting_host import connected, have
 
 _OTHER = "6.1.0-56-amd64"

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
+from kit.artifact import make_pin
 from provision.config import Config
 from provision.documents import load_toml
 from provision.errors import ConfigError, NotFoundError, UsageError
@@ -30,7 +31,6 @@ from provision.export.daemonset import (
 from provision.export.yaml_files import to_yaml
 from provision.registry.names import Reference
 from unit.cli.outcome import Outcome
-from unit.kmod.artifact import make_pin
 
 _CONFIG = """\
 [registry]

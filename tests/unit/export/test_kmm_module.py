@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
+from kit.artifact import KERNEL, make_artifact
 from kit.kmm import kmm_node
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.export.kmm_module import (
@@ -23,7 +24,6 @@ from provision.export.kmm_module import (
 from provision.export.yaml_files import to_yaml
 from provision.manifest import DriverFile, HostNeeds, Manifest, Module
 from provision.registry.names import parse_reference
-from unit.kmod.artifact import KERNEL, make_artifact
 
 _RECORDED = Path(__file__).parents[2] / "data/kubernetes/kmm-module.json"
 _REPOSITORY = parse_reference("registry.example:5000/drivers/demo")

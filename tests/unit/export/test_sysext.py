@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from kit.artifact import KERNEL, make_artifact, make_pin, write, write_manifest
 from provision.errors import UsageError
 from provision.export.sysext import Artifact, Hosts, lay_out
 from provision.manifest import DeviceNode, DriverFile, HostNeeds, MinorsFrom
-from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write, write_manifest
 
 _OTHER = "6.1.0-56-amd64"
 _TOP = "usr/lib/provision/demo"

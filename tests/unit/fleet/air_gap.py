@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kit.artifact import KERNEL, write
+from kit.memory_registry import ECDSA, copy_to_layout, public_pem
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config
@@ -17,8 +19,6 @@ from provision.registry.names import Reference
 from provision.registry.registries import TrustOverride
 from unit.fleet.registries import Registries
 from unit.fleet.test_selection import KEY, OLD, PIN, have
-from unit.kmod.artifact import KERNEL, write
-from unit.registry.memory import ECDSA, copy_to_layout, public_pem
 
 DEFAULT = TrustOverride()
 

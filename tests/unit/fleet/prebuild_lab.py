@@ -8,6 +8,12 @@ from typing import Any
 
 import pytest
 
+from kit.artifact import make_pin
+from kit.memory_registry import (
+    ECDSA,
+    MemoryRegistry,
+    new_key,
+)
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config
@@ -22,12 +28,6 @@ from provision.fleet.prebuild import FleetRegistry
 from provision.registry.registries import tag_of
 from unit.engine.fake_engine import FakeEngine
 from unit.fleet.matrix.test_runner import KERNELS, Lab, cells
-from unit.kmod.artifact import make_pin
-from unit.registry.memory import (
-    ECDSA,
-    MemoryRegistry,
-    new_key,
-)
 from unit.registry.trusting_host import connected
 
 ADDRESS = "registry.example/drivers"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from kit.memory_registry import MemoryRegistry, MemoryRepository
 from provision.build.workspace import Settings
 from provision.registry.names import Reference
-from unit.registry.memory import MemoryRegistry, MemoryRepository
 
 
 class Registries:

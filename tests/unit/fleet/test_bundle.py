@@ -12,6 +12,8 @@ from typing import IO
 
 import pytest
 
+from kit.artifact import KERNEL, write
+from kit.memory_registry import public_pem
 from provision.build.package_store import Closure, PackageStore
 from provision.build.request import VersionRequest
 from provision.build.workspace import Settings
@@ -37,8 +39,6 @@ from unit.fleet.registries import Registries
 from unit.fleet.test_selection import NEXT, OLD, OTHER, PIN, have
 from unit.fleet.test_selection import registries as registries  # noqa: PLC0414 - a fixture
 from unit.fleet.test_selection import settings as settings  # noqa: PLC0414 - a fixture
-from unit.kmod.artifact import KERNEL, write
-from unit.registry.memory import public_pem
 
 PACKAGE = b"a package"
 SHA256 = hashlib.sha256(PACKAGE).hexdigest()

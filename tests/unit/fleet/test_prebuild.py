@@ -7,6 +7,13 @@ from typing import Any
 
 import pytest
 
+from kit.memory_registry import (
+    MemoryRegistry,
+    new_key,
+    public,
+    public_pem,
+    wanted_of,
+)
 from provision.config import Config, RegistryConfig, TrustConfig
 from provision.engine.docker_api import Engine
 from provision.errors import ProvisionError
@@ -34,13 +41,6 @@ from unit.fleet.prebuild_lab import (
 )
 from unit.fleet.prebuild_lab import lab as lab  # noqa: PLC0414 - a fixture
 from unit.fleet.prebuild_lab import registry as registry  # noqa: PLC0414 - a fixture
-from unit.registry.memory import (
-    MemoryRegistry,
-    new_key,
-    public,
-    public_pem,
-    wanted_of,
-)
 
 
 @pytest.mark.parametrize("jobs", [1, 3])

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from kit.artifact import KERNEL, make_artifact, make_pin, write
+from kit.media import config_of
+from kit.memory_registry import ECDSA, GZIP_LAYER, digest_of, layer_of, new_key, public_pem
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config
@@ -23,9 +26,6 @@ from provision.registry.names import parse_reference
 from provision.registry.registries import TrustOverride, tag_of
 from provision.registry.signatures import UntrustedError, sign
 from unit.fleet.registries import Registries
-from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
-from unit.registry.media import config_of
-from unit.registry.memory import ECDSA, GZIP_LAYER, digest_of, layer_of, new_key, public_pem
 
 OLD, NEW = "old.example/drivers", "new.example:5000/x/drivers"
 KEY, OTHER = new_key(), new_key()

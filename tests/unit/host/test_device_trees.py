@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.artifact import make_artifact, make_pin, write, write_manifest
 from provision.build.workspace import load_settings
 from provision.errors import InUseError, ProvisionError, UsageError
 from provision.host.devices import nvidia
@@ -18,7 +19,6 @@ from provision.host.devices.record import recorded, recorded_problems, recording
 from provision.kmod.host_modules import load_driver, refresh, unload_driver
 from provision.manifest import DriverFile, Manifest
 from unit.cli.outcome import Outcome
-from unit.kmod.artifact import make_artifact, make_pin, write, write_manifest
 from unit.kmod.kernel import start
 
 Call = Callable[..., Outcome]

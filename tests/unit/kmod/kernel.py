@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from kit.artifact import KERNEL, make_artifact, make_module, write, write_manifest
 from provision.manifest import HostNeeds, Manifest, Module
-from unit.kmod.artifact import KERNEL, make_artifact, make_module, write, write_manifest
 
 # They change /proc/modules and /sys/module below $ROOT, as the real ones do. $ROOT/refused/NAME (or
 # NAME-VERSION) and $ROOT/opened/NAME are modules that the kernel refuses, with what modprobe says

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from kit.artifact import make_artifact, write
 from provision.catalogue import Catalogue, catalogue_folders
 from provision.kmod.device_setup import required_nodes
 from provision.manifest import DeviceNode, Manifest, MinorsFrom
-from unit.kmod.artifact import make_artifact, write
 
 # Of a machine with NVIDIA's 535 and two GPUs.
 DEVICES = """\

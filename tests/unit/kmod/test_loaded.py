@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.artifact import MODULE, make_artifact, write
 from provision.errors import ProvisionError
 from provision.kmod.loaded import (
     LoadedModule,
@@ -14,7 +15,6 @@ from provision.kmod.loaded import (
     other_builds,
     users_of,
 )
-from unit.kmod.artifact import MODULE, make_artifact, write
 
 # Lines of a real machine.
 PROC_MODULES = """\

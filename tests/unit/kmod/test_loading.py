@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from kit.artifact import KERNEL, make_module, write, write_manifest
 from kit.probe import is_root, need, need_programs
 from kit.process import run
 from provision.errors import ProvisionError
@@ -20,7 +21,6 @@ from provision.kmod.device_setup import missing_nodes
 from provision.kmod.load import ModuleInUseError, load, unload
 from provision.kmod.loader import Options, write_loader
 from provision.manifest import DeviceNode, DriverFile, HostNeeds, Manifest, MinorsFrom
-from unit.kmod.artifact import KERNEL, make_module, write, write_manifest
 from unit.kmod.kernel import Kernel, make_stack, start
 
 _ENTRY = PurePosixPath("/var/lib/provision/demo/0123456789ab")

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kit.artifact import VERMAGIC, make_module
 from kit.probe import need_programs
 from kit.process import run
 from provision.errors import ProvisionError
 from provision.kmod.module_file import UNREADABLE, parse_modinfo, read_modinfo
-from unit.kmod.artifact import VERMAGIC, make_module
 
 
 @pytest.mark.parametrize("order", ["<", ">"])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.artifact import MODULE, make_artifact, make_module, make_pin
 from provision.errors import NotFoundError, ProvisionError
 from provision.kmod.module_file import (
     MAGIC,
@@ -19,7 +20,6 @@ from provision.kmod.module_file import (
 )
 from provision.kmod.module_signatures import fingerprint, is_signed
 from provision.kmod.verify import verify_artifact
-from unit.kmod.artifact import MODULE, make_artifact, make_module, make_pin
 
 
 def append(content: bytes, message: bytes, *, kind: int = 2, length: int | None = None) -> bytes:

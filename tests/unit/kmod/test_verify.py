@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.errors import NotFoundError, ProvisionError
-from provision.kmod.verify import Finding, verify_artifact
-from unit.kmod.artifact import (
+from kit.artifact import (
     KERNEL,
     MODULE,
     make_artifact,
@@ -18,6 +16,8 @@ from unit.kmod.artifact import (
     write,
     write_manifest,
 )
+from provision.errors import NotFoundError, ProvisionError
+from provision.kmod.verify import Finding, verify_artifact
 
 _LIBRARY = "driver/usr/lib64/demo/libdemo.so.1.2"
 _LINK = "driver/usr/lib64/demo/libdemo.so.1"

@@ -11,6 +11,16 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from kit.artifact import make_artifact, make_pin
+from kit.memory_registry import (
+    ECDSA,
+    MemoryRegistry,
+    digest_of,
+    layer_of,
+    new_key,
+    public,
+    wanted_of,
+)
 from provision.engine.tar_streams import Unpacker
 from provision.progress import silent
 from provision.registry.artifact_images import VerifiedImage, facts_of, find, unpack_layers
@@ -20,16 +30,6 @@ from provision.registry.signatures import (
     payload_of,
     signature_tag,
     verify_signature,
-)
-from unit.kmod.artifact import make_artifact, make_pin
-from unit.registry.memory import (
-    ECDSA,
-    MemoryRegistry,
-    digest_of,
-    layer_of,
-    new_key,
-    public,
-    wanted_of,
 )
 
 PIN = make_pin()

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from kit.memory_registry import (
+    MemoryRegistry,
+    digest_of,
+)
 from provision.errors import NotFoundError, ProvisionError
 from provision.registry import artifact_images
 from provision.registry.artifact_images import find
 from provision.registry.manifests import OCI_INDEX, OCI_MANIFEST
 from provision.run import Completed
-from unit.registry.memory import (
-    MemoryRegistry,
-    digest_of,
-)
 from unit.registry.signed_images import (
     FACTS,
     KEY,

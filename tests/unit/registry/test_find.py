@@ -11,6 +11,11 @@ from typing import cast
 
 import pytest
 
+from kit.artifact import KERNEL, make_pin, write
+from kit.memory_registry import (
+    MemoryRegistry,
+    digest_of,
+)
 from provision.build.request import DriverRequest, VersionRequest
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
@@ -28,11 +33,6 @@ from provision.registry.skopeo import DeniedError
 from provision.store.artifact_lookup import look_for
 from provision.store.downgrades import DowngradeError
 from provision.store.layout import Layout
-from unit.kmod.artifact import KERNEL, make_pin, write
-from unit.registry.memory import (
-    MemoryRegistry,
-    digest_of,
-)
 from unit.registry.trusting_host import (
     ADDRESS,
     DEFAULT,

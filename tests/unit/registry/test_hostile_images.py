@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from kit.memory_registry import (
+    MemoryRegistry,
+)
 from provision.engine import tar_streams as unpack
 from provision.errors import ProvisionError
 from provision.registry import layers
-from unit.registry.memory import (
-    MemoryRegistry,
-)
 from unit.registry.signed_images import (
     changed_layer,
     images_manifest,

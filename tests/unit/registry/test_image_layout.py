@@ -15,6 +15,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.artifact import make_artifact, make_pin
+from kit.media import files_in, tar_of, tar_with
+from kit.memory_registry import (
+    ECDSA,
+    MemoryRegistry,
+    copy_to_layout,
+    layer_of,
+    new_key,
+    public,
+)
 from provision.engine.tar_streams import Unpacker
 from provision.errors import NotFoundError, ProvisionError
 from provision.progress import silent
@@ -24,16 +34,6 @@ from provision.registry.manifests import Repository
 from provision.registry.names import Reference
 from provision.registry.signatures import verify_signature
 from provision.registry.storage import open_files
-from unit.kmod.artifact import make_artifact, make_pin
-from unit.registry.media import files_in, tar_of, tar_with
-from unit.registry.memory import (
-    ECDSA,
-    MemoryRegistry,
-    copy_to_layout,
-    layer_of,
-    new_key,
-    public,
-)
 
 PIN = make_pin()
 KEY, OTHER = new_key(), new_key()

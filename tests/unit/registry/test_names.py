@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.memory_registry import new_key, public_pem
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
 from provision.registry.credentials import default_files, stored_login
 from provision.registry.keys import generate_key, load_keys, open_private_key
@@ -23,7 +24,6 @@ from provision.registry.names import (
     parse_reference,
     read_tag,
 )
-from unit.registry.memory import new_key, public_pem
 
 DIGEST = "sha256:" + "0" * 64
 

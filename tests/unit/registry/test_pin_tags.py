@@ -10,6 +10,8 @@ from typing import cast
 
 import pytest
 
+from kit.artifact import make_pin
+from kit.memory_registry import MemoryRegistry
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Engine
@@ -26,8 +28,6 @@ from provision.registry.signatures import UntrustedError
 from provision.store import obtain as obtaining
 from provision.store.obtain import obtain
 from unit.engine.fake_engine import FakeEngine
-from unit.kmod.artifact import make_pin
-from unit.registry.memory import MemoryRegistry
 from unit.registry.trusting_host import ADDRESS, DEFAULT, connected, have
 from unit.registry.trusting_host import registry as registry  # noqa: PLC0414 - a fixture
 from unit.registry.trusting_host import settings as settings  # noqa: PLC0414 - a fixture

@@ -7,6 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from kit.artifact import KERNEL, make_pin
+from kit.memory_registry import (
+    MemoryRegistry,
+    public_pem,
+)
 from provision.build.workspace import Settings
 from provision.config import RegistryConfig, TrustConfig, TrustRule
 from provision.engine.docker_api import names_registry
@@ -21,11 +26,6 @@ from provision.registry.registries import (
     tag_of,
 )
 from provision.registry.signatures import UntrustedError
-from unit.kmod.artifact import KERNEL, make_pin
-from unit.registry.memory import (
-    MemoryRegistry,
-    public_pem,
-)
 from unit.registry.trusting_host import (
     ADDRESS,
     DEFAULT,

@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from provision.errors import ProvisionError
-from provision.pin import PIN_LABEL
-from provision.registry.artifact_images import find
-from provision.registry.keys import FileSigner
-from provision.registry.signatures import UntrustedError, sign, signature_tag, verify_signature
-from unit.kmod.artifact import make_pin
-from unit.registry.memory import (
+from kit.artifact import make_pin
+from kit.memory_registry import (
     ECDSA,
     MemoryRegistry,
     digest_of,
     layer_of,
     public,
 )
+from provision.errors import ProvisionError
+from provision.pin import PIN_LABEL
+from provision.registry.artifact_images import find
+from provision.registry.keys import FileSigner
+from provision.registry.signatures import UntrustedError, sign, signature_tag, verify_signature
 from unit.registry.signed_images import (
     FACTS,
     KEY,

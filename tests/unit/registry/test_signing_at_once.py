@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from kit.artifact import make_pin
+from kit.memory_registry import MemoryRegistry, public
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Image, Message
 from provision.registry.artifact_images import facts_of
@@ -27,8 +29,6 @@ from provision.registry.publish import (
 from provision.registry.registries import tag_of
 from provision.registry.signatures import signature_tag, verify_signature
 from unit.engine.fake_engine import FakeEngine
-from unit.kmod.artifact import make_pin
-from unit.registry.memory import MemoryRegistry, public
 from unit.registry.trusting_host import ADDRESS, KEY, OTHER, SERIAL, connected, have
 from unit.registry.trusting_host import registry as registry  # noqa: PLC0414 - a fixture
 from unit.registry.trusting_host import settings as settings  # noqa: PLC0414 - a fixture

@@ -7,6 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from kit.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
+from kit.memory_registry import (
+    MemoryRegistry,
+    MemoryRepository,
+    layer_of,
+    new_key,
+    public_pem,
+)
 from provision.build.request import VersionRequest
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
@@ -16,14 +24,6 @@ from provision.registry.artifact_images import VerifiedImage, facts_of
 from provision.registry.find import ArtifactQuery, SearchOptions, find_in_registries
 from provision.registry.names import Reference
 from provision.registry.registries import TrustOverride, tag_of
-from unit.kmod.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
-from unit.registry.memory import (
-    MemoryRegistry,
-    MemoryRepository,
-    layer_of,
-    new_key,
-    public_pem,
-)
 
 ADDRESS = "registry.example/drivers"
 

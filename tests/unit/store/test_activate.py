@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.artifact import make_artifact, make_pin, write
 from provision.documents import load_json
 from provision.errors import NotFoundError, ProvisionError
 from provision.host.initramfs import recorded_problem
@@ -17,7 +18,6 @@ from provision.store.activate import apply, loader_config, plan, plan_removal, v
 from provision.store.entries import add, current_entry, drafted, remove_leftovers
 from provision.store.layout import Layout
 from provision.store.managed_files import Change, ManagedFiles
-from unit.kmod.artifact import make_artifact, make_pin, write
 
 GOLDEN = Path(__file__).parent / "data/vendor.json"
 

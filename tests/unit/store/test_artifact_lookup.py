@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.artifact import KERNEL, make_artifact, make_pin
 from provision.build.request import DriverRequest, VersionRequest
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
@@ -17,7 +18,6 @@ from provision.registry.skopeo import DeniedError
 from provision.store import artifact_lookup
 from provision.store.artifact_lookup import may_be_in_store, stored_for
 from provision.store.entries import mark_unsigned
-from unit.kmod.artifact import KERNEL, make_artifact, make_pin
 
 SOUGHT = ArtifactQuery("demo", VersionRequest(), "open", KERNEL, "debian:12", "x86_64")
 

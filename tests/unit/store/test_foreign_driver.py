@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from kit.artifact import write
 from provision.catalogue import Catalogue, Recipe, catalogue_folders
 from provision.errors import NotFoundError
 from provision.store.foreign_driver import foreign_vendor_file
 from unit.cli.outcome import Outcome
-from unit.kmod.artifact import write
 
 _ELF = {32: b"\x7fELF\x01rest", 64: b"\x7fELF\x02rest"}
 _VERSION = "550.163.01"

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.artifact import make_artifact, make_pin
 from provision.build.image import DIGEST_LABEL
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
@@ -20,7 +21,6 @@ from provision.store.install import install_image
 from provision.store.layout import Layout
 from unit.engine.fake_engine import FakeEngine
 from unit.killing import KILLER
-from unit.kmod.artifact import make_artifact, make_pin
 
 
 @pytest.fixture(autouse=True, scope="module")

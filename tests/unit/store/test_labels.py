@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kit.artifact import make_artifact
 from provision.store.labels import label_entry
 from provision.store.layout import Layout
-from unit.kmod.artifact import make_artifact
 
 if TYPE_CHECKING:
     from pathlib import Path

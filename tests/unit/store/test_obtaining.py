@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from kit.artifact import KERNEL, make_artifact, make_pin
 from provision.build.image import DIGEST_LABEL, Built, find
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
@@ -30,7 +31,6 @@ from provision.store.install import activate_entry, deactivate
 from provision.store.layout import Layout
 from provision.store.obtain import obtain
 from unit.engine.fake_engine import FakeEngine
-from unit.kmod.artifact import KERNEL, make_artifact, make_pin
 
 PIN = make_pin()
 RESOLVED = cast("Resolved", SimpleNamespace(pin=PIN))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from kit.artifact import KERNEL, write
 from provision.catalogue import Catalogue, catalogue_folders
 from provision.store.other_installations import OtherInstallation, other_installation
-from unit.kmod.artifact import KERNEL, write
 
 _UPDATES = f"lib/modules/{KERNEL}/updates/dkms/nvidia.ko.xz"
 _EXTRA = f"lib/modules/{KERNEL}/extra/nvidia/nvidia-uvm.ko"

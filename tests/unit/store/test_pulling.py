@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from kit.artifact import KERNEL, make_artifact, make_pin, write
+from kit.memory_registry import (
+    MemoryRegistry,
+)
 from provision.build.request import VersionRequest
 from provision.build.workspace import Settings
 from provision.config import TrustConfig
@@ -29,10 +33,6 @@ from provision.store.entries import (
 from provision.store.layout import Layout
 from provision.store.locks import changing
 from provision.store.obtain import store_pulled, verify_pulled
-from unit.kmod.artifact import KERNEL, make_artifact, make_pin, write
-from unit.registry.memory import (
-    MemoryRegistry,
-)
 from unit.registry.trusting_host import (
     DEFAULT,
     SERIAL,

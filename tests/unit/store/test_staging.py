@@ -10,6 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from kit.artifact import KERNEL as OLD
+from kit.artifact import (
+    LIBRARY,
+    VERMAGIC,
+    make_artifact,
+    make_module,
+    make_pin,
+    write_manifest,
+)
+from kit.memory_registry import MemoryRegistry, digest_of
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config, RegistryConfig, TrustConfig
@@ -22,16 +32,6 @@ from provision.store import staging
 from provision.store.entries import remove
 from provision.store.layout import Layout
 from provision.store.obtain import Stored, store_pulled
-from unit.kmod.artifact import KERNEL as OLD
-from unit.kmod.artifact import (
-    LIBRARY,
-    VERMAGIC,
-    make_artifact,
-    make_module,
-    make_pin,
-    write_manifest,
-)
-from unit.registry.memory import MemoryRegistry, digest_of
 
 NEW = "6.1.0-50-amd64"
 LARGE = os.urandom(200_000)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.artifact import KERNEL, write
 from provision.store import state as states
 from provision.store.layout import Layout
 from provision.store.state import (
@@ -23,7 +24,6 @@ from provision.store.state import (
     store_state,
     update_state,
 )
-from unit.kmod.artifact import KERNEL, write
 
 
 @pytest.fixture

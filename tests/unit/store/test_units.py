@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from kit.artifact import write
 from provision.errors import ProvisionError, UsageError
 from provision.shipped import templates_dir
 from provision.store.activate import modprobe_config
@@ -24,7 +25,6 @@ from provision.store.units import (
     plan_units,
     unit_files,
 )
-from unit.kmod.artifact import write
 
 PROGRAM = "/opt/provision/bin/provision"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kit.artifact import write
 from provision.build import versions
 from provision.build.workspace import Settings, load_settings
 from provision.catalogue.upstream import LatestText
@@ -20,7 +21,6 @@ from provision.host.kernels import Kernels
 from provision.sources.upstream import Release, UpstreamResult
 from provision.sources.upstream.queries import Answer
 from unit.engine.fake_engine import FakeEngine
-from unit.kmod.artifact import write
 
 KERNELS = ("5.14.0-503.el9.x86_64",)
 RECIPE = b"""

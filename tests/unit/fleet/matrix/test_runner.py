@@ -15,6 +15,7 @@ from typing import cast
 
 import pytest
 
+from kit.artifact import make_pin
 from provision.build.diagnosis import BuildError, BuildFailure, SourceError
 from provision.build.image import DIGEST_LABEL, Built
 from provision.build.request import BuildSettings, DriverRequest
@@ -35,7 +36,6 @@ from provision.fleet.matrix.shared_layers import SharedLayers
 from provision.progress import Event, Note, Output, Progress, Tally
 from unit.engine.fake_engine import FakeEngine
 from unit.killing import KILLER
-from unit.kmod.artifact import make_pin
 
 KERNELS = ("6.1.0-50-amd64", "6.1.0-47-amd64", "6.1.0-40-amd64")
 LINES = [f"line {number}" for number in range(100)]

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kit.memory_registry import digest_of
 from provision.pin import PIN_LABEL, Pin
-from unit.registry.memory import digest_of
 
 
 def tar_of(files: Mapping[str, bytes]) -> bytes:
