@@ -25,6 +25,7 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError, WrongContentError
 from provision.registry import skopeo
 from provision.registry.artifact_images import ImageInfo, facts_of, find, unpack_layers
+from provision.registry.find import tag_of
 from provision.registry.keys import FileSigner
 from provision.registry.manifests import (
     OCI_CONFIG,
@@ -36,7 +37,6 @@ from provision.registry.manifests import (
 )
 from provision.registry.names import parse_reference, pin_tag
 from provision.registry.publish import sign_image
-from provision.registry.registries import tag_of
 from provision.registry.signatures import sign, signature_tag, verify_signature
 from provision.registry.skopeo import DeniedError, Registry
 from unit.registry.trusting_host import configured

@@ -30,10 +30,10 @@ from provision.agent.model import Run
 from provision.agent.run import apply
 from provision.pin import PIN_LABEL, Pin
 from provision.registry.artifact_images import facts_of
+from provision.registry.find import tag_of
 from provision.registry.keys import generate_key, open_private_key
 from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, content_digest
 from provision.registry.names import parse_reference
-from provision.registry.registries import tag_of
 from provision.registry.signatures import sign, signature_tag
 from provision.registry.skopeo import Registry
 

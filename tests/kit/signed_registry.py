@@ -20,10 +20,10 @@ from kit.memory_registry import GZIP_LAYER, layer_of
 from kit.product import Provision
 from kit.registry import serving_registry
 from provision.build.workspace import load_settings
+from provision.registry.find import connect, tag_of
 from provision.registry.image_layout import writable_layout
 from provision.registry.manifests import OCI_CONFIG, OCI_MANIFEST, content_digest
 from provision.registry.names import parse_reference
-from provision.registry.registries import connect, tag_of
 from provision.registry.skopeo import Layout, copy
 
 if TYPE_CHECKING:

@@ -43,8 +43,7 @@ from provision.kmod.loader import try_write_loader
 from provision.kmod.verify import files_fingerprint, stored_manifest
 from provision.pin import Pin
 from provision.progress import Event, Note
-from provision.registry.find import SearchOptions
-from provision.registry.registries import TrustOverride
+from provision.registry.find import SearchOptions, TrustOverride
 from provision.registry.signatures import UntrustedError
 from provision.run import beside, find_program
 from provision.sources.upstream import Ended, ended_branch, kept, known_branches, today

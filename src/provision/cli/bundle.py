@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from provision.fleet.bundle_load import (
     store_bundle,
 )
 from provision.fleet.selection import Chosen, ImageSelection, RegistryAccess
-from provision.registry.registries import TrustOverride
+from provision.registry.find import TrustOverride
 
 
 def _files(name: str, said: str) -> Any:  # noqa: ANN401 - as option
@@ -185,12 +184,11 @@ def load_command(
         access = RegistryAccess(work.settings, consent, progress=work.progress)
         images = artifacts_of(access, found)
         if registry is not None and not dry_run:
-            done = push_bundle(access, found, images, registry)
+            push_bundle(access, found, images, registry, done)
         for_store = for_host(work.settings, images, all_kernels=all_kernels) if stores else ()
         if stores and not dry_run:
             engine = (lambda: work.engine) if base_images else None
-            stored = store_bundle(access, found, for_store, engine=engine)
-            done = replace(stored, pushed=done.pushed, changed=stored.changed or done.changed)
+            store_bundle(access, found, for_store, done, engine=engine)
     emit(
         {
             "signed_by": found.signed_by,

@@ -66,7 +66,7 @@ from provision.export.sysext import (
 from provision.export.yaml_files import Value, check_output, to_yaml, write_files
 from provision.files import copy, sha256_file
 from provision.kmod.loader import parameters_of
-from provision.registry.registries import TrustOverride, registry_login
+from provision.registry.find import TrustOverride, registry_login
 
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")

@@ -23,9 +23,8 @@ from provision.manifest import MANIFEST, Manifest
 from provision.pin import Pin
 from provision.progress import Note
 from provision.registry.artifact_images import VerifiedImage
-from provision.registry.find import SearchOptions
+from provision.registry.find import SearchOptions, TrustOverride
 from provision.registry.image_archives import is_archive_name
-from provision.registry.registries import TrustOverride
 from provision.store.activate import plan
 from provision.store.artifact_lookup import look_for, may_be_in_store, stored_for
 from provision.store.downgrades import check_age

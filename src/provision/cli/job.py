@@ -24,11 +24,11 @@ from provision.engine.docker_api import Engine
 from provision.errors import UsageError
 from provision.progress import Progress
 from provision.registry.artifact_images import VerifiedImage
+from provision.registry.find import TrustOverride, connect, examine
 from provision.registry.image_archives import is_archive_name, open_archive
 from provision.registry.keys import Signer, open_signer, password_line, read_password
 from provision.registry.names import parse_reference
 from provision.registry.publish import configured_signer
-from provision.registry.registries import TrustOverride, connect, examine
 
 if TYPE_CHECKING:
     from provision.build.resolve import Resolved

@@ -29,13 +29,19 @@ from provision.engine.transfer import find_image
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import PIN_LABEL, Pin
 from provision.registry.artifact_images import VerifiedImage
-from provision.registry.find import SearchOptions, find_pin_in_registries
+from provision.registry.find import (
+    SearchOptions,
+    TrustOverride,
+    connect,
+    examine,
+    find_pin_in_registries,
+    host_reference,
+)
 from provision.registry.image_archives import save_image
 from provision.registry.keys import generate_key
 from provision.registry.manifests import Repository
 from provision.registry.names import check_push_name, parse_reference, read_tag, version_of_tag
 from provision.registry.publish import EngineImage, publish, sign_image
-from provision.registry.registries import TrustOverride, connect, examine, host_reference
 from provision.sources.candidates import newest_first
 from provision.store.obtain import store_pulled
 

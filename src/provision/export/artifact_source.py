@@ -22,10 +22,9 @@ from provision.kmod.verify import verify_artifact
 from provision.manifest import MANIFEST, Manifest
 from provision.progress import Progress, silent
 from provision.registry.artifact_images import VerifiedImage
-from provision.registry.find import SearchOptions
+from provision.registry.find import Connect, SearchOptions, TrustOverride, connect, examine
 from provision.registry.manifests import Repository
 from provision.registry.names import HostTag, Reference, parse_reference, read_tag
-from provision.registry.registries import Connect, TrustOverride, connect, examine
 from provision.sources.candidates import newest_first
 from provision.store.artifact_lookup import asks_registries, look_for
 from provision.store.install import verify_path

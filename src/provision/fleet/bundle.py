@@ -31,11 +31,11 @@ from provision.fleet.selection import (
 )
 from provision.pin import BasePin, Pin
 from provision.progress import Note, Progress, Step
+from provision.registry.find import BUNDLE_IMAGES, connect
 from provision.registry.image_archives import pack_folder
 from provision.registry.image_layout import prune
 from provision.registry.keys import Signer
 from provision.registry.names import parse_reference
-from provision.registry.registries import BUNDLE_IMAGES, connect
 from provision.registry.skopeo import Layout, copy
 
 # Places in a bundle.

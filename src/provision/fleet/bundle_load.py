@@ -12,7 +12,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
@@ -33,19 +33,18 @@ from provision.fleet.selection import (
 from provision.host.kernels import find_kernels, machine
 from provision.progress import Note, Progress, Step, Transfer, silent
 from provision.registry.artifact_images import VerifiedImage
-from provision.registry.image_layout import open_layout
-from provision.registry.manifests import find_digest
-from provision.registry.names import Reference
-from provision.registry.registries import (
+from provision.registry.find import (
     BUNDLE_IMAGES,
     FOLDER,
     TrustOverride,
     connect,
     trusted_keys,
 )
+from provision.registry.image_layout import Files, open_files, open_layout, read_small, refused
+from provision.registry.manifests import find_digest
+from provision.registry.names import Reference
 from provision.registry.signatures import UntrustedError
 from provision.registry.skopeo import Layout, copy
-from provision.registry.storage import Files, open_files, read_small, refused
 from provision.store.obtain import store_pulled
 
 # No blanks, no '..', nothing hidden: names that every file system and shell takes.
@@ -58,18 +57,19 @@ _LONGEST_CLOSURE = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle whose list of files has a valid signature."""
+    """The files of a bundle, or of a folder in it, that its signed list names: ``Files``."""
 
     files: Files
     # Their checksums (sha256), by path.
     sums: Mapping[str, str]
     # The key that signed the list; None if no signature was required.
     signed_by: str | None
+    folder: str = ""
 
     @property
     def name(self) -> str:
         """Its name in messages."""
-        return self.files.name
+        return f"{self.files.name}/{self.folder}".removesuffix("/")
 
     @property
     def drivers(self) -> tuple[str, ...]:
@@ -77,47 +77,19 @@ class Bundle:
         parts = (path.split("/") for path in self.sums)
         return tuple(sorted({each[1] for each in parts if each[0] == BUNDLE_IMAGES and each[1:]}))
 
-    def size(self, path: str) -> int:
-        """Return the bytes of a file that is listed; errors as ``Files.size``."""
-        self._check(path)
-        return self.files.size(path)
-
     def open(self, path: str) -> IO[bytes]:
         """Open a file that is listed; errors as ``Files.open``."""
-        self._check(path)
-        return self.files.open(path)
-
-    def below(self, folder: str) -> Folder:
-        """Return the files of a folder in it."""
-        return Folder(self, folder)
-
-    def _check(self, path: str) -> None:
-        if path not in self.sums:
+        place = f"{self.folder}{path}"
+        if place not in self.sums:
             raise NotFoundError(
-                f"The bundle '{self.name}' has no file '{path}'.",
+                f"The bundle '{self.files.name}' has no file '{place}'.",
                 resolution="Copy the bundle again from where it was made.",
             )
+        return self.files.open(place)
 
-
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """The files of a folder of a bundle, as ``Files``."""
-
-    bundle: Bundle
-    path: str
-
-    @property
-    def name(self) -> str:
-        """Its name in messages."""
-        return f"{self.bundle.name}/{self.path}"
-
-    def size(self, path: str) -> int:
-        """Return the bytes of a file."""
-        return self.bundle.size(f"{self.path}/{path}")
-
-    def open(self, path: str) -> IO[bytes]:
-        """Open a file."""
-        return self.bundle.open(f"{self.path}/{path}")
+    def below(self, folder: str) -> Iterator[str]:
+        """Yield the paths of the files below a folder."""
+        return (path for path in sorted(self.sums) if path.startswith(f"{folder}/"))
 
 
 def open_bundle(settings: Settings, path: Path, consent: TrustOverride) -> Bundle:
@@ -199,9 +171,8 @@ class Loaded:
     # Names that the registry did not have, or that led to other images there.
     pushed: list[str] = field(default_factory=list)
     entries: list[str] = field(default_factory=list)
-    # Files that the package store did not have.
+    # Numbers of files and solved closures that the package store did not have.
     packages: int = 0
-    # Solved closures that it did not have.
     closures: int = 0
     # Base images that the engine did not have, by digest.
     bases: list[str] = field(default_factory=list)
@@ -214,15 +185,20 @@ def artifacts_of(access: RegistryAccess, bundle: Bundle) -> tuple[Chosen, ...]:
     refused: list[str] = []
     for driver in bundle.drivers:
         reference = Reference(f"{FOLDER}{bundle.name}", driver)
-        repository = open_layout(bundle.below(f"{BUNDLE_IMAGES}/{driver}"), reference)
+        layout = replace(bundle, folder=f"{BUNDLE_IMAGES}/{driver}/")
+        repository = open_layout(layout, reference)
         found += verified(access, repository, driver, ImageSelection(), refused)
     require_all(refused)
     return tuple(found)
 
 
 def push_bundle(
-    access: RegistryAccess, bundle: Bundle, artifacts: tuple[Chosen, ...], address: str
-) -> Loaded:
+    access: RegistryAccess,
+    bundle: Bundle,
+    artifacts: tuple[Chosen, ...],
+    address: str,
+    done: Loaded,
+) -> None:
     """Copy artifact images with their signatures to a registry.
 
     A name that leads to the image already stays, and so do its signatures there.
@@ -231,7 +207,6 @@ def push_bundle(
         bundle: The bundle; its files were checked.
         address: The registry: ``host[:port][/prefix]``.
     """
-    done = Loaded()
     with _images_folder(access, bundle) as folder:
         for number, one in enumerate(artifacts, 1):
             text = f"{one.driver} {', '.join(one.tags)}"
@@ -243,8 +218,7 @@ def push_bundle(
             for tag in (*(one.signature_tags if missing else ()), *missing):
                 copy(Layout(folder / one.driver), tag, target, tag)
             done.pushed += [f"{client.reference.name}:{tag}" for tag in missing]
-    done.changed = bool(done.pushed)
-    return done
+            done.changed |= bool(missing)
 
 
 @contextmanager
@@ -255,7 +229,7 @@ def _images_folder(access: RegistryAccess, bundle: Bundle) -> Iterator[Path]:
         yield place / BUNDLE_IMAGES
         return
     with scratch(access.settings.state, "bundle", progress=access.progress) as folder:
-        for path in _below(bundle, BUNDLE_IMAGES):
+        for path in bundle.below(BUNDLE_IMAGES):
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
             with bundle.open(path) as source, target.open("wb") as stream:
@@ -285,31 +259,30 @@ def store_bundle(
     access: RegistryAccess,
     bundle: Bundle,
     images: tuple[VerifiedImage, ...],
+    done: Loaded,
     *,
     engine: Callable[[], Engine] | None = None,
-) -> Loaded:
+) -> None:
     """Put artifacts into a host's store, and what builds need into its package store.
 
     Args:
         bundle: The bundle; its files were checked.
         engine: Connects to the engine that loads the base images; None: they are not loaded.
     """
-    done = Loaded()
-    settings, consent, progress = access.settings, access.consent, access.progress
+    settings, progress = access.settings, access.progress
     for one in images:
-        stored = store_pulled(settings, one, consent, progress=progress)
+        stored = store_pulled(settings, one, access.consent, progress=progress)
         done.entries.append(str(stored.entry))
         done.changed |= stored.origin == "registry"
     _fill_packages(settings, bundle, done, progress)
     if engine is not None:
         _load_bases(bundle, engine(), done, progress)
     done.changed |= bool(done.packages or done.closures or done.bases)
-    return done
 
 
 def _fill_packages(settings: Settings, bundle: Bundle, done: Loaded, progress: Progress) -> None:
     store = PackageStore(settings.state)
-    for path in _below(bundle, PACKAGES):
+    for path in bundle.below(PACKAGES):
         sha256 = path.rpartition("/")[2]
         if bundle.sums[path] != sha256:
             raise refused(bundle.name, f"'{path}' in it has another checksum than its name")
@@ -318,7 +291,7 @@ def _fill_packages(settings: Settings, bundle: Bundle, done: Loaded, progress: P
             with bundle.open(path) as stream:
                 store.add(stream, sha256=sha256, name=path)
             done.packages += 1
-    for path in _below(bundle, CLOSURES):
+    for path in bundle.below(CLOSURES):
         key = Path(path).stem
         text = read_small(bundle, path, _LONGEST_CLOSURE).decode(errors="replace")
         closure = parse_json(text, Closure, name=f"{bundle.name}: {path}")
@@ -328,7 +301,7 @@ def _fill_packages(settings: Settings, bundle: Bundle, done: Loaded, progress: P
 
 
 def _load_bases(bundle: Bundle, engine: Engine, done: Loaded, progress: Progress) -> None:
-    for path in _below(bundle, BASES):
+    for path in bundle.below(BASES):
         digest = f"sha256:{Path(path).stem}"
         if engine.image(digest) is not None:
             continue
@@ -344,7 +317,3 @@ def _load_bases(bundle: Bundle, engine: Engine, done: Loaded, progress: Progress
                     " set base_images to it"
                 )
             )
-
-
-def _below(bundle: Bundle, folder: str) -> Iterator[str]:
-    return (path for path in sorted(bundle.sums) if path.startswith(f"{folder}/"))

@@ -22,6 +22,7 @@ from provision.fleet.matrix.results import Result, Results
 from provision.fleet.matrix.runner import Outcome
 from provision.pin import Pin
 from provision.progress import Note, Progress
+from provision.registry.find import Connect, connect, tag_of
 from provision.registry.keys import Signer
 from provision.registry.manifests import Writable, find_digest
 from provision.registry.names import HostTag, Reference, parse_reference
@@ -32,7 +33,6 @@ from provision.registry.publish import (
     pushed_reference,
     retag_existing,
 )
-from provision.registry.registries import Connect, connect, tag_of
 from provision.registry.signatures import signature_tag
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
@@ -11,12 +10,10 @@ from provision.build.workspace import Settings
 from provision.errors import NotFoundError
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import ImageInfo, VerifiedImage, facts_of, find
+from provision.registry.find import Connect, TrustOverride, check_of, connect, tag_of
 from provision.registry.manifests import Content, Index, Repository, Writable, parse_manifest
 from provision.registry.names import parse_reference, read_tag
-from provision.registry.registries import Connect, TrustOverride, check_of, connect, tag_of
 from provision.registry.signatures import UntrustedError, VerifiedSignature, signature_tag
-
-_ALIAS = re.compile(r"-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +51,7 @@ class ImageSelection:
 
     def may_take(self, tag: str) -> bool:
         """Return whether a tag may lead to a selected image; the image itself decides."""
-        said = read_tag(_ALIAS.sub("", tag) if _ALIAS.search(tag[-13:]) else tag)
+        said = read_tag(tag)
         if said is None:
             return True
         if self.kernels and not any(fnmatchcase(said.kernel, one) for one in self.kernels):
@@ -72,11 +69,6 @@ class Chosen:
     content: Content
     images: tuple[VerifiedImage, ...]
     tags: tuple[str, ...]
-
-    @property
-    def size(self) -> int:
-        """Bytes of all layers, as they are transferred."""
-        return sum(one.image.manifest.size for one in self.images)
 
     @property
     def signature_tags(self) -> tuple[str, ...]:
@@ -182,8 +174,7 @@ def _check_names(driver: str, images: tuple[VerifiedImage, ...], tags: tuple[str
         own = tag_of(pin).text
         for tag in tags:
             said = read_tag(tag, [pin.driver.flavour])
-            is_alias = tag.startswith(own) and _ALIAS.fullmatch(tag[len(own) :])
-            if pin.driver.name != driver or (said and tag != own and not is_alias):
+            if pin.driver.name != driver or (said and tag != own):
                 raise UntrustedError(
                     f"'{one.image.reference.with_tag(tag)}' is not copied: it is the image of"
                     f" {pin.driver.name} {own}."

@@ -1,32 +1,182 @@
-"""Finds the image that a host needs, in the first of its registries that has it."""
+"""Finds the image that a host needs: where it looks, whom it trusts, and what it accepts.
+
+A name without a registry's host is local, and is looked for in no registry. Only signatures make
+the answers of a registry trusted: docs/decisions/16-registries.md.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from provision.build.request import VersionRequest
 from provision.build.workspace import Settings
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
+from provision.files import in_root
+from provision.host.kernels import machine
 from provision.pin import Pin
 from provision.progress import Note, Progress, silent
-from provision.registry.artifact_images import VerifiedImage, facts_of
-from provision.registry.manifests import Repository
-from provision.registry.names import HostTag, pin_tag, version_of_tag
-from provision.registry.registries import (
-    Connect,
-    TrustOverride,
-    connect,
-    examine,
-    folder_at,
-    references,
-    trusted_keys,
+from provision.registry.artifact_images import VerifiedImage, facts_of, find
+from provision.registry.credentials import default_files, stored_login
+from provision.registry.image_layout import open_folder
+from provision.registry.keys import PublicKey, load_keys
+from provision.registry.manifests import Repository, Writable
+from provision.registry.names import (
+    HostTag,
+    Reference,
+    parse_reference,
+    pin_tag,
+    read_tag,
+    version_of_tag,
 )
-from provision.registry.skopeo import DeniedError
+from provision.registry.signatures import UntrustedError, VerifiedSignature, verify_signature
+from provision.registry.skopeo import DeniedError, Registry
 from provision.sources.candidates import newest_first
+
+# The prefix of a folder in place of a registry's name. No registry and no rule of
+# [trust.registries] can have it, because a port is a number.
+FOLDER = "file:"
+# The folder of a bundle that has an image layout for each driver.
+BUNDLE_IMAGES = "images"
+# Versions that Debian's order can compare.
+_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class TrustOverride:
+    """Exceptions from provision.toml that a caller allows."""
+
+    # A public key, or a folder of them, that counts; None: those of provision.toml.
+    public_key: Path | None = None
+    insecure: bool = False
+    # Whether an artifact may be older than one that was pulled before.
+    allow_downgrade: bool = False
+
+
+# Returns a repository.
+Connect = Callable[[Settings, Reference], Writable]
+
+
+def connect(settings: Settings, reference: Reference) -> Registry:
+    """Return an image's repository, reached as provision.toml says; nothing is asked yet."""
+    registry = settings.config.registry
+    auth_file = in_root(settings.root, registry.auth_file) if registry.auth_file else None
+    # Settings of the host's own registry are not for other registries.
+    if not any(f"{a}/".startswith(f"{reference.registry}/") for a in registry.addresses):
+        return Registry(reference, auth_file=auth_file)
+    ca = in_root(settings.root, registry.ca) if registry.ca else None
+    return Registry(reference, ca, registry.plain_http, auth_file)
+
+
+def registry_login(settings: Settings, reference: Reference) -> str | None:
+    """Return this host's login for a registry, as ``stored_login``."""
+    files = default_files(os.environ)
+    if settings.config.registry.auth_file:
+        files = (in_root(settings.root, settings.config.registry.auth_file),)
+    return stored_login(reference.registry, files)
+
+
+def tag_of(pin: Pin) -> HostTag:
+    """Return the tag by which hosts find the artifact of a Pin."""
+    facts = facts_of(pin, 0)
+    return HostTag(facts.version, facts.flavour, facts.kernel, facts.distro)
+
+
+def host_reference(settings: Settings, pin: Pin) -> str | None:
+    """Return the reference by which hosts find the artifact of a Pin, if there is a registry."""
+    if settings.config.registry.address is None:
+        return None
+    return f"{settings.config.registry.address}/{pin.driver.name}:{tag_of(pin).text}"
+
+
+def trusted_keys(
+    settings: Settings, repository: str, driver: str, consent: TrustOverride
+) -> tuple[PublicKey, ...] | None:
+    """Return the keys that count for a driver of a repository; None: no signature is needed."""
+    rule = settings.config.trust.rule(repository, driver)
+    if consent.insecure or (rule.insecure and consent.public_key is None):
+        return None
+    if consent.public_key is not None:
+        return load_keys(consent.public_key)
+    if rule.keys is None:
+        raise ProvisionError(
+            f"provision.toml does not say whose signatures count for '{repository}'.",
+            resolution="Put the public keys of those who sign your artifacts into a folder, and"
+            ' name it: [trust] keys = "/etc/provision/trust.d". To build here and never pull:'
+            ' [policy] build = "always". To install unsigned images: [trust] insecure = true.',
+        )
+    return load_keys(in_root(settings.root, rule.keys))
+
+
+def check_of(
+    settings: Settings,
+    client: Repository,
+    facts: Mapping[str, str],
+    consent: TrustOverride,
+    driver: str,
+) -> Callable[[str], VerifiedSignature | None] | None:
+    """Return a function that verifies the signature of a digest; None: none is needed.
+
+    Arguments as ``examine``.
+    """
+    keys = trusted_keys(settings, client.reference.name, driver, consent)
+    if keys is None:
+        return None
+    oldest = settings.config.trust.rule(client.reference.name, driver).oldest
+    return lambda digest: verify_signature(client, digest, keys, facts, oldest=oldest)
+
+
+def examine(
+    settings: Settings,
+    client: Repository,
+    facts: Mapping[str, str],
+    consent: TrustOverride,
+    *,
+    driver: str | None = None,
+) -> VerifiedImage:
+    """Return an image of a registry that this host may install, without downloading a layer.
+
+    Args:
+        driver: The driver, whose image has the tag by which hosts find it; None: the image may have
+            any name, and the rules for the repository's last part count.
+
+    Raises:
+        NotFoundError: The registry does not have it.
+        UntrustedError: It has no signature that counts, or its name does not match its Pin.
+    """
+    reference = client.reference
+    name = driver or reference.repository.rpartition("/")[2]
+    facts = {"architecture": machine(settings.root), **facts}
+    check = check_of(settings, client, facts, consent, name)
+    trusted = find(client, facts["architecture"], examine=check)
+    image, found = trusted.image, facts_of(trusted.image.pin, 0)
+    is_by_rules = not consent.insecure and consent.public_key is None
+    rule = settings.config.trust.rule
+    if is_by_rules and rule(reference.name, found.driver) != rule(reference.name, name):
+        raise UntrustedError(
+            f"'{image.reference}' is refused: it is an image of {found.driver}, and it was examined"
+            f" by the rules of '{name}' in place of the rules of '{found.driver}' in"
+            " provision.toml.",
+            resolution=f"Have it pushed to a repository that is called '{found.driver}'.",
+        )
+    wrong = {fact: value for fact, value in facts.items() if getattr(found, fact) != value}
+    is_host_tag = driver is not None or read_tag(reference.tag or "", [found.flavour])
+    if is_host_tag and reference.tag not in {tag_of(image.pin).text, pin_tag(found.pin)}:
+        wrong["tag"] = str(reference.tag)
+    if wrong:
+        text = ", ".join(f"{fact} {value}" for fact, value in wrong.items())
+        raise UntrustedError(
+            f"'{image.reference}' is refused: it does not match the request ({text}), but"
+            f" {found.driver} {found.version} ({found.flavour}) for {found.kernel} of"
+            f" {found.distro} on {found.architecture}.",
+            resolution="Push the right image under that name, or ask for this one by its digest.",
+        )
+    return trusted
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +216,6 @@ class SearchOptions:
     progress: Progress = silent
 
 
-# Versions that Debian's order can compare.
-_VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+~-]*")
-
-
 def find_in_registries(
     settings: Settings, sought: ArtifactQuery, lookup: SearchOptions
 ) -> VerifiedImage | None:
@@ -85,11 +231,37 @@ def find_in_registries(
         ProvisionError: provision.toml does not say whom to trust; a key or image can't be read.
     """
 
-    def look(client: Repository) -> VerifiedImage:
-        found = _in_repository(settings, client, sought, lookup)
+    def version(client: Repository, version: str) -> VerifiedImage:
+        named = client.at(client.reference.with_tag(sought.tag(version).text))
+        found = examine(settings, named, sought.facts(), lookup.consent, driver=sought.driver)
         return replace(found, request=sought.version)
 
+    def look(client: Repository) -> VerifiedImage:
+        # With as few requests as possible.
+        for name in dict.fromkeys((sought.version.prefer, sought.version.exact)):
+            if name is not None:
+                with suppress(NotFoundError):
+                    return version(client, name)
+        newest = next(iter(_versions(client.tags(), sought)), None)
+        if newest is not None:
+            return version(client, newest)
+        raise NotFoundError(
+            f"'{client.reference.name}' has no {sought.tag(sought.version.name or '…').text}.",
+            resolution="Build and push it on a machine that builds: provision build"
+            f" {sought.driver} --kernel {sought.kernel} --distro {sought.distro} --push … --sign",
+        )
+
     return _first(settings, sought.driver, lookup, look)
+
+
+def _versions(tags: tuple[str, ...], sought: ArtifactQuery) -> list[str]:
+    """Return the versions that a repository has for a host, as in its tags, newest first."""
+    suffix = sought.tag("").suffix
+    found = [tag.removesuffix(suffix) for tag in tags if tag.endswith(suffix)]
+    # Texts that are no versions can't be compared.
+    labels = {version_of_tag(one): one for one in found}
+    newest = newest_first(filter(_VERSION.fullmatch, labels))
+    return sought.version.accepted(labels[one] for one in newest)
 
 
 def find_pin_in_registries(
@@ -113,18 +285,14 @@ def _first(
     lookup: SearchOptions,
     look: Callable[[Repository], VerifiedImage],
 ) -> VerifiedImage | None:
-    """Return the image of the first registry that has a valid one."""
-    progress = lookup.progress
+    """Return the image of the first folder, mirror or registry that has a valid one."""
+    progress, places = lookup.progress, _places(settings, driver, lookup.consent)
     refused: ProvisionError | None = None
     absent: ProvisionError | None = None
-    places = references(settings, driver)
-    for reference in places:
-        # Mistakes of this host are reported before a registry is asked.
-        trusted_keys(settings, reference.name, driver, lookup.consent)
     for reference in places:
         address = reference.name.rpartition("/")[0]
         try:
-            found = look(folder_at(settings, reference) or lookup.connected(settings, reference))
+            found = look(_in_folder(settings, reference) or lookup.connected(settings, reference))
             lookup.accept(found)
         except NotFoundError as error:
             progress(Note(f"{address} has no {driver}: {error.details or error.message}"))
@@ -143,53 +311,31 @@ def _first(
         raise refused
     # The last registry is not a mirror, so only its failure counts.
     if absent is not None:
-        _leave_to_build(settings, absent, lookup)
+        if settings.config.policy.build == "never":
+            raise absent
+        lookup.unanswered(absent)
     return None
 
 
-def _leave_to_build(settings: Settings, error: ProvisionError, lookup: SearchOptions) -> None:
-    """Let the caller build if a registry did not answer; raise if the host never builds."""
-    if settings.config.policy.build == "never":
-        raise error
-    lookup.unanswered(error)
+def _places(settings: Settings, driver: str, consent: TrustOverride) -> list[Reference]:
+    """Return where a host looks; its own mistakes are reported before a registry is asked."""
+    registry = settings.config.registry
+    folders = [Reference(f"{FOLDER}{folder}", driver) for folder in registry.folders]
+    places = [*folders, *(parse_reference(f"{one}/{driver}") for one in registry.addresses)]
+    for reference in places:
+        trusted_keys(settings, reference.name, driver, consent)
+    return places
 
 
-def _in_repository(
-    settings: Settings, client: Repository, sought: ArtifactQuery, lookup: SearchOptions
-) -> VerifiedImage:
-    """Return the image of a repository, with as few requests as possible."""
-    consent = lookup.consent
-    for version in dict.fromkeys((sought.version.prefer, sought.version.exact)):
-        if version is None:
-            continue
-        with suppress(NotFoundError):
-            return _version(settings, client, sought, version, consent)
-    for version in _versions(client.tags(), sought):
-        return _version(settings, client, sought, version, consent)
-    raise NotFoundError(
-        f"'{client.reference.name}' has no {sought.tag(sought.version.name or '…').text}.",
-        resolution="Build and push it on a machine that builds: provision build"
-        f" {sought.driver} --kernel {sought.kernel} --distro {sought.distro} --push … --sign",
-    )
-
-
-def _version(
-    settings: Settings,
-    client: Repository,
-    sought: ArtifactQuery,
-    version: str,
-    consent: TrustOverride,
-) -> VerifiedImage:
-    named = client.reference.with_tag(sought.tag(version).text)
-    signed_facts = sought.facts()
-    return examine(settings, client.at(named), signed_facts, consent, driver=sought.driver)
-
-
-def _versions(tags: tuple[str, ...], sought: ArtifactQuery) -> list[str]:
-    """Return the versions that a repository has for a host, as in its tags, newest first."""
-    suffix = sought.tag("").suffix
-    found = [tag.removesuffix(suffix) for tag in tags if tag.endswith(suffix)]
-    # Texts that are no versions can't be compared.
-    labels = {version_of_tag(one): one for one in found}
-    newest = newest_first(filter(_VERSION.fullmatch, labels))
-    return sought.version.accepted(labels[one] for one in newest)
+def _in_folder(settings: Settings, reference: Reference) -> Repository | None:
+    """Return the repository in a folder; None: the reference is a registry's."""
+    if not reference.registry.startswith(FOLDER):
+        return None
+    folder = in_root(settings.root, reference.registry.removeprefix(FOLDER))
+    layout = folder / BUNDLE_IMAGES / reference.repository
+    if not layout.is_dir():
+        raise NotFoundError(
+            f"'{folder}' has no images of {reference.repository}.",
+            resolution=f"See what the bundle has: provision bundle load {folder} --dry-run",
+        )
+    return open_folder(layout, reference)

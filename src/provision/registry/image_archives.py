@@ -18,13 +18,12 @@ from provision.files import replacing
 from provision.host.kernels import kernel_release, machine
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import ImageInfo, facts_of, find
-from provision.registry.image_layout import open_layout, writable_layout
+from provision.registry.find import FOLDER, tag_of
+from provision.registry.image_layout import open_files, open_layout, writable_layout
 from provision.registry.manifests import Repository
 from provision.registry.names import Reference
 from provision.registry.publish import EngineImage, SignedImage
-from provision.registry.registries import FOLDER, tag_of
 from provision.registry.signatures import sign
-from provision.registry.storage import open_files
 from provision.run import run
 
 

@@ -1,21 +1,29 @@
-"""OCI image layouts: images in a folder or in a tar archive, outside of registries.
+"""OCI image layouts: images in a folder or in a tar archive that is never unpacked.
 
 A layout keeps manifests unchanged, and so the digests that were signed; signatures lie under their
-tags, as in a registry.
+tags, as in a registry. The medium is not trusted: only regular files are read, and all contents are
+compared with their digests.
 Source: https://github.com/opencontainers/image-spec/blob/v1.1.0/image-layout.md
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import stat
+import tarfile
+import weakref
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Self
+from pathlib import Path, PurePosixPath
+from typing import IO, Protocol, Self, cast
 
+from provision.engine.tar_streams import BAD_TAR, BoundedTarInfo
 from provision.errors import NotFoundError, ProvisionError
+from provision.fetch import WrongContentError
 from provision.files import write_atomic
-from provision.progress import Progress, silent
+from provision.progress import Progress, Transfer, silent
 from provision.registry.manifests import (
     BLOBS,
     LONGEST_MANIFEST,
@@ -30,14 +38,6 @@ from provision.registry.manifests import (
     parse_manifest,
 )
 from provision.registry.names import DIGEST, Reference
-from provision.registry.storage import (
-    Files,
-    FolderFiles,
-    compare_digest,
-    copy_blob,
-    read_small,
-    refused,
-)
 
 INDEX = "index.json"
 MARKER = "oci-layout"
@@ -49,6 +49,132 @@ _COSIGN_KIND = "kind"
 _COSIGN_SIGNATURES = "dev.cosignproject.cosign/sigs"
 _LONGEST_MARKER = 4096
 _BLOBS = "blobs/sha256"
+_CHUNK = 1 << 20
+# Each takes memory.
+_MOST_MEMBERS = 100_000
+
+
+class Files(Protocol):
+    """Files of a medium under plain relative names, such as ``blobs/sha256/…``."""
+
+    @property
+    def name(self) -> str:
+        """Its name in messages."""
+
+    def open(self, path: str) -> IO[bytes]:
+        """Open a file; NotFoundError: there is none of that name."""
+
+
+def open_files(path: Path) -> Files:
+    """Return the files of a folder or of a tar archive."""
+    return FolderFiles(path) if path.is_dir() else TarFiles(path)
+
+
+def read_small(files: Files, path: str, limit: int) -> bytes:
+    """Return the content of a file that is no longer than a limit."""
+    with files.open(path) as stream:
+        data = stream.read(limit + 1)
+    if len(data) > limit:
+        raise refused(files.name, f"'{path}' in it is larger than {limit} bytes")
+    return data
+
+
+def refused(name: str, why: str) -> ProvisionError:
+    """Return the error for content of a medium that an image can't have."""
+    return ProvisionError(
+        f"'{name}' is refused: {why}.",
+        resolution="Don't use it. Have it made again by those whom you trust, and copied once"
+        " more.",
+    )
+
+
+def _missing(name: str, path: str) -> NotFoundError:
+    return NotFoundError(
+        f"'{name}' has no file '{path}'.", resolution="Copy it again: it is not complete."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FolderFiles:
+    """Files below a folder; links are not followed."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """The folder."""
+        return str(self.folder)
+
+    def open(self, path: str) -> IO[bytes]:
+        """Open a file folder by folder: neither it nor a folder above it may be a link."""
+        parts = PurePosixPath(path).parts
+        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for part in parts[:-1]:
+                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+                inner = os.open(part, flags, dir_fd=folder)
+                os.close(folder)
+                folder = inner
+            # Opening a FIFO would block.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+            handle = os.open(parts[-1], flags, dir_fd=folder)
+        except FileNotFoundError as error:
+            raise _missing(self.name, path) from error
+        except OSError as error:
+            raise refused(self.name, f"'{path}' in it can't be read ({error.strerror})") from error
+        finally:
+            os.close(folder)
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise refused(self.name, f"'{path}' in it is no regular file")
+        return os.fdopen(handle, "rb")
+
+
+class TarFiles:
+    """Files in a tar archive (not compressed), which is scanned once and then read in place.
+
+    It has plain files and folders only: links, devices, absolute names, two files of one name and
+    the like are refused before anything of it is used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._members: dict[str, tarfile.TarInfo] = {}
+        try:
+            stream = path.open("rb")
+        except FileNotFoundError as error:
+            raise NotFoundError(
+                f"There is no file '{path}'.", resolution="Check whether the name is right."
+            ) from error
+        weakref.finalize(self, stream.close)
+        try:
+            self._archive = tarfile.open(fileobj=stream, mode="r:", tarinfo=BoundedTarInfo)  # noqa: SIM115 - read as long as this object lives
+            for member in self._archive:
+                self._take(member)
+        except BAD_TAR as error:
+            why = f"it is no tar archive of an image, or is compressed ({error})"
+            raise refused(self.name, why) from error
+
+    def open(self, path: str) -> IO[bytes]:
+        """Open a file."""
+        if path not in self._members:
+            raise _missing(self.name, path)
+        return cast("IO[bytes]", self._archive.extractfile(self._members[path]))
+
+    def _take(self, member: tarfile.TarInfo) -> None:
+        path = PurePosixPath(member.name)
+        shown = f"'{member.name[:80]}' in it"
+        if len(self._members) >= _MOST_MEMBERS:
+            raise refused(self.name, f"it has more than {_MOST_MEMBERS} files")
+        if path.is_absolute() or ".." in path.parts:
+            raise refused(self.name, f"{shown} lies outside of it")
+        if member.isdir():
+            return
+        if not member.isreg() or member.issparse():
+            raise refused(self.name, f"{shown} is no plain file, but a link, device or the like")
+        if str(path) in self._members:
+            raise refused(self.name, f"{shown} is there twice")
+        self._members[str(path)] = member
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +200,14 @@ class ImageLayout:
                     resolution="Check the name: the folder's index.json lists the images.",
                 )
             digest = self.names[name].digest
-        data = read_small(self.files, self._path(digest), LONGEST_MANIFEST)
-        compare_digest(self.files.name, digest, content_digest(data))
+        data = self._read(digest)
+        self._compare(digest, content_digest(data))
         return Content(data, digest)
 
     def config(self, digest: str, manifest: Manifest) -> bytes:
         """Return the configuration of an image."""
         del digest
-        return read_small(self.files, self._path(manifest.config.digest), LONGEST_MANIFEST)
+        return self._read(manifest.config.digest)
 
     def fetch(
         self,
@@ -96,25 +222,53 @@ class ImageLayout:
         del digest, manifest
         (folder / BLOBS).mkdir(exist_ok=True)
         for layer in layers:
-            path, target = self._path(layer.digest), blob_path(folder, layer)
-            if not target.exists():
-                copy_blob(self.files, path, layer, target, progress)
+            target = blob_path(folder, layer)
+            if target.exists():
+                continue
+            sha256 = hashlib.sha256()
+            try:
+                with self._open(layer.digest) as source, target.open("xb") as copied:
+                    # The digest decides in the end; no more is written than the manifest says.
+                    while chunk := source.read(min(_CHUNK, layer.size + 1 - copied.tell())):
+                        copied.write(chunk)
+                        sha256.update(chunk)
+                        text = f"Reading {layer.digest[7:19]}"
+                        progress(Transfer(text, copied.tell(), layer.size))
+                self._compare(layer.digest, f"sha256:{sha256.hexdigest()}")
+            except BaseException:
+                target.unlink(missing_ok=True)
+                raise
 
     def tags(self) -> tuple[str, ...]:
         """Return the names in the index."""
         return tuple(self.names)
 
-    def _path(self, digest: str) -> str:
-        path = self._blob(digest)
+    def _read(self, digest: str) -> bytes:
         try:
-            self.files.size(path)
+            return read_small(self.files, _blob(digest), LONGEST_MANIFEST)
         except NotFoundError as error:
-            raise refused(self.files.name, f"it names {digest}, which is not in it") from error
-        return path
+            raise self._lacks(digest) from error
 
-    @staticmethod
-    def _blob(digest: str) -> str:
-        return f"{_BLOBS}/{digest.removeprefix('sha256:')}"
+    def _open(self, digest: str) -> IO[bytes]:
+        try:
+            return self.files.open(_blob(digest))
+        except NotFoundError as error:
+            raise self._lacks(digest) from error
+
+    def _lacks(self, digest: str) -> ProvisionError:
+        return refused(self.files.name, f"it names {digest}, which is not in it")
+
+    def _compare(self, expected: str, got: str) -> None:
+        if got != expected:
+            raise WrongContentError(
+                f"'{self.files.name}' is damaged: what it has under {expected} is another content.",
+                resolution="Copy it again, or have it made again by those whom you trust.",
+                details=f"expected {expected}\ngot      {got}",
+            )
+
+
+def _blob(digest: str) -> str:
+    return f"{_BLOBS}/{digest.removeprefix('sha256:')}"
 
 
 def open_layout(files: Files, reference: Reference) -> ImageLayout:
@@ -134,6 +288,11 @@ def open_layout(files: Files, reference: Reference) -> ImageLayout:
     if version != "1.0.0":
         raise refused(files.name, f"it is an image layout of version {str(version)[:20]}")
     return ImageLayout(files, reference, _names(files))
+
+
+def open_folder(folder: Path, reference: Reference) -> ImageLayout:
+    """Return the images of the layout in a folder, of which nothing is trusted."""
+    return open_layout(FolderFiles(folder), reference)
 
 
 def _names(files: Files) -> dict[str, Descriptor]:
@@ -173,7 +332,7 @@ class LayoutWriter(ImageLayout):
         """As ``Writable.put_image``."""
         for blob in (*blobs, manifest):
             digest = content_digest(blob)
-            write_atomic(self.files.folder / self._blob(digest), blob)
+            write_atomic(self.files.folder / _blob(digest), blob)
         self._set_tag(tag, digest, manifest)
         return digest
 
@@ -216,7 +375,7 @@ def _write_index(path: Path, manifests: Sequence[object]) -> None:
 
 def prune(folder: Path) -> None:
     """Remove blobs that no image of a layout uses."""
-    layout = open_layout(FolderFiles(folder), Reference("", folder.name))
+    layout = open_folder(folder, Reference("", folder.name))
     used: set[str] = set()
     waiting = [one.digest for one in layout.names.values()]
     while waiting:

@@ -20,6 +20,7 @@ from provision.host.kernels import machine
 from provision.pin import Pin
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import ImageInfo, facts_of, find
+from provision.registry.find import Connect, connect
 from provision.registry.keys import (
     URI_SCHEME,
     FileSigner,
@@ -32,7 +33,6 @@ from provision.registry.keys import (
 )
 from provision.registry.manifests import Content, Index, Writable, find_digest, parse_manifest
 from provision.registry.names import Reference, operator_tags, parse_reference, pin_tag
-from provision.registry.registries import Connect, connect, trust_rule
 from provision.registry.signatures import (
     Facts,
     UntrustedError,
@@ -310,7 +310,7 @@ def retag_existing(
 def _keys(
     settings: Settings, client: Writable, driver: str, signer: Signer
 ) -> tuple[PublicKey, ...]:
-    rule = trust_rule(settings, client.reference, driver)
+    rule = settings.config.trust.rule(client.reference.name, driver)
     configured = load_keys(in_root(settings.root, rule.keys)) if rule.keys else ()
     return (*configured, signer.public) if isinstance(signer, FileSigner) else configured
 

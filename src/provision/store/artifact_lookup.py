@@ -28,8 +28,6 @@ from provision.registry.find import (
     find_in_registries,
     find_pin_in_registries,
 )
-from provision.registry.names import parse_reference
-from provision.registry.registries import trust_rule
 from provision.registry.skopeo import DeniedError
 from provision.sources.candidates import newest_first
 from provision.sources.upstream import known_branches, today
@@ -168,7 +166,7 @@ def accepts_unsigned(settings: Settings, driver: str) -> bool:
     address = settings.config.registry.address
     if address is None:
         return settings.config.trust.insecure
-    return trust_rule(settings, parse_reference(f"{address}/{driver}"), driver).insecure
+    return settings.config.trust.rule(f"{address}/{driver}", driver).insecure
 
 
 def _is_of(pin: Pin, sought: ArtifactQuery) -> bool:

@@ -13,7 +13,7 @@ from provision.build.workspace import Settings
 from provision.errors import ProvisionError
 from provision.files import write_atomic
 from provision.registry.artifact_images import VerifiedImage
-from provision.registry.registries import TrustOverride
+from provision.registry.find import TrustOverride
 from provision.registry.signatures import UntrustedError
 from provision.store.layout import Layout
 

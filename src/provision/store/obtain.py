@@ -32,9 +32,8 @@ from provision.manifest import MANIFEST, UNSIGNED, Manifest
 from provision.pin import Pin
 from provision.progress import Note, Progress, silent
 from provision.registry.artifact_images import VerifiedImage, unpack_layers
-from provision.registry.find import SearchOptions
+from provision.registry.find import SearchOptions, TrustOverride, host_reference
 from provision.registry.publish import EngineImage, configured_signer, publish
-from provision.registry.registries import TrustOverride, host_reference
 from provision.store.artifact_lookup import accepts_unsigned, asks_registries, look_for_pin
 from provision.store.downgrades import check_age, record_serial
 from provision.store.entries import adopt, drafted, mark_unsigned, unsigned_reference

@@ -19,8 +19,7 @@ from provision.build.request import DriverRequest
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import Pin
 from provision.progress import Note
-from provision.registry.find import SearchOptions
-from provision.registry.registries import TrustOverride
+from provision.registry.find import SearchOptions, TrustOverride
 from provision.registry.signatures import UntrustedError
 from provision.store.artifact_lookup import MissingArtifactError
 from provision.store.downgrades import DowngradeError

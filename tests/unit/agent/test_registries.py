@@ -15,8 +15,7 @@ from provision.build.diagnosis import BuildError, BuildFailure, SourceError
 from provision.build.request import DriverRequest
 from provision.errors import NotFoundError
 from provision.pin import Pin
-from provision.registry.find import SearchOptions
-from provision.registry.registries import TrustOverride
+from provision.registry.find import SearchOptions, TrustOverride
 from provision.registry.signatures import UntrustedError
 from provision.store.artifact_lookup import MissingArtifactError
 from provision.store.downgrades import DowngradeError

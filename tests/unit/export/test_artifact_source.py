@@ -20,8 +20,8 @@ from provision.errors import NotFoundError, UsageError
 from provision.export.artifact_source import ArtifactSource, Choice, check_driver, choose
 from provision.export.kmm_module import ClusterKernels
 from provision.kmod.loader import write_loader
+from provision.registry.find import TrustOverride
 from provision.registry.names import HostTag
-from provision.registry.registries import TrustOverride
 from provision.store.layout import Layout
 from unit.registry.trusting_host import connected, have
 

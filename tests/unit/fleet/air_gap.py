@@ -14,9 +14,9 @@ from provision.catalogue import Catalogue
 from provision.config import Config
 from provision.fleet.bundle import seal
 from provision.fleet.selection import RegistryAccess
+from provision.registry.find import TrustOverride
 from provision.registry.image_layout import writable_layout
 from provision.registry.names import Reference
-from provision.registry.registries import TrustOverride
 from unit.fleet.registries import Registries
 from unit.fleet.test_selection import KEY, OLD, PIN, have
 

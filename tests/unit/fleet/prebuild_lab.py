@@ -25,7 +25,7 @@ from provision.fleet.matrix.results import Results
 from provision.fleet.matrix.runner import MatrixRun
 from provision.fleet.matrix.runner import Outcome as RunOutcome
 from provision.fleet.prebuild import FleetRegistry
-from provision.registry.registries import tag_of
+from provision.registry.find import tag_of
 from unit.engine.fake_engine import FakeEngine
 from unit.fleet.matrix.test_runner import KERNELS, Lab, cells
 from unit.registry.trusting_host import connected

@@ -21,6 +21,7 @@ from provision.engine.docker_api import Image
 from provision.errors import NotFoundError, ProvisionError
 from provision.fleet.bundle import SIGNATURE, SUMS, Order, gather, seal
 from provision.fleet.bundle_load import (
+    Loaded,
     artifacts_of,
     check_files,
     for_host,
@@ -29,8 +30,7 @@ from provision.fleet.bundle_load import (
 )
 from provision.fleet.selection import ImageSelection, RegistryAccess
 from provision.pin import ClosurePackage, Pin
-from provision.registry.find import ArtifactQuery, SearchOptions, find_in_registries
-from provision.registry.registries import TrustOverride
+from provision.registry.find import ArtifactQuery, SearchOptions, TrustOverride, find_in_registries
 from provision.registry.signatures import UntrustedError
 from unit.engine.fake_engine import FakeEngine
 from unit.fleet.air_gap import DEFAULT, Make, host_of, reaching, settings_at, signer
@@ -54,9 +54,11 @@ def test_the_store_gets_what_is_for_the_hosts_kernels(
     images = artifacts_of(reaching(host), bundle)
     assert len(for_host(host, images, all_kernels=True)) == 2
     mine = for_host(host, images)
-    stored = store_bundle(reaching(host), bundle, mine)
+    stored, again = Loaded(), Loaded()
+    store_bundle(reaching(host), bundle, mine, stored)
     assert [Path(entry).name for entry in stored.entries] == [PIN.short_digest]
-    assert store_bundle(reaching(host), bundle, mine).changed is False
+    store_bundle(reaching(host), bundle, mine, again)
+    assert (stored.changed, again.changed) == (True, False)
 
 
 def test_the_agent_looks_into_a_folder(make: Make, tmp_path: Path) -> None:
@@ -214,7 +216,8 @@ def test_what_builds_need_comes_along(
     seal(folder, signer)
     host, engine = host_of(tmp_path), EngineWithBase(has_base=False)
     bundle = open_bundle(host, folder, DEFAULT)
-    done = store_bundle(reaching(host), bundle, (), engine=lambda: engine)
+    done, again = Loaded(), Loaded()
+    store_bundle(reaching(host), bundle, (), done, engine=lambda: engine)
     assert (done.packages, done.closures, done.bases) == (1, 1, [PIN.base.digest])
     assert engine.loaded == [b"saved"]
     inner = PackageStore(host.state)
@@ -222,4 +225,5 @@ def test_what_builds_need_comes_along(
     found = inner.closure("5" * 64)
     assert found is not None
     assert found.packages == pin.closure
-    assert store_bundle(reaching(host), bundle, (), engine=lambda: engine).changed is False
+    store_bundle(reaching(host), bundle, (), again, engine=lambda: engine)
+    assert again.changed is False

@@ -27,9 +27,9 @@ from provision.pin import Pin
 from provision.progress import silent
 from provision.registry import publish
 from provision.registry.artifact_images import facts_of
+from provision.registry.find import connect, tag_of
 from provision.registry.manifests import find_digest
 from provision.registry.names import pin_tag
-from provision.registry.registries import connect, tag_of
 from provision.registry.signatures import signature_tag, verify_signature
 from unit.fleet.matrix.test_runner import KERNELS, Lab, cell, cells, compile_error
 from unit.fleet.prebuild_lab import (

@@ -25,9 +25,15 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.progress import Note
 from provision.registry.artifact_images import VerifiedImage
-from provision.registry.find import ArtifactQuery, SearchOptions, find_in_registries
+from provision.registry.find import (
+    ArtifactQuery,
+    SearchOptions,
+    TrustOverride,
+    examine,
+    find_in_registries,
+    tag_of,
+)
 from provision.registry.names import parse_reference
-from provision.registry.registries import TrustOverride, examine, tag_of
 from provision.registry.signatures import UntrustedError, signature_tag
 from provision.registry.skopeo import DeniedError
 from provision.store.artifact_lookup import look_for

@@ -17,14 +17,14 @@ from provision.config import RegistryConfig, TrustConfig, TrustRule
 from provision.engine.docker_api import names_registry
 from provision.errors import ConfigError, ProvisionError
 from provision.registry.artifact_images import facts_of
-from provision.registry.names import parse_reference
-from provision.registry.registries import (
+from provision.registry.find import (
     TrustOverride,
     connect,
     examine,
     host_reference,
     tag_of,
 )
+from provision.registry.names import parse_reference
 from provision.registry.signatures import UntrustedError
 from unit.registry.trusting_host import (
     ADDRESS,

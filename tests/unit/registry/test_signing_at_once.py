@@ -16,6 +16,7 @@ from kit.memory_registry import MemoryRegistry, public
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Image, Message
 from provision.registry.artifact_images import facts_of
+from provision.registry.find import tag_of
 from provision.registry.keys import FileSigner
 from provision.registry.manifests import find_digest
 from provision.registry.names import parse_reference, pin_tag
@@ -26,7 +27,6 @@ from provision.registry.publish import (
     publish,
     sign_image,
 )
-from provision.registry.registries import tag_of
 from provision.registry.signatures import signature_tag, verify_signature
 from unit.engine.fake_engine import FakeEngine
 from unit.registry.trusting_host import ADDRESS, KEY, OTHER, SERIAL, connected, have

@@ -21,9 +21,14 @@ from provision.catalogue import Catalogue
 from provision.config import Config, RegistryConfig, TrustConfig
 from provision.pin import Pin
 from provision.registry.artifact_images import VerifiedImage, facts_of
-from provision.registry.find import ArtifactQuery, SearchOptions, find_in_registries
+from provision.registry.find import (
+    ArtifactQuery,
+    SearchOptions,
+    TrustOverride,
+    find_in_registries,
+    tag_of,
+)
 from provision.registry.names import Reference
-from provision.registry.registries import TrustOverride, tag_of
 
 ADDRESS = "registry.example/drivers"
 

@@ -22,7 +22,7 @@ from provision.errors import ProvisionError
 from provision.kmod.verify import verify_artifact
 from provision.pin import Pin
 from provision.progress import Progress
-from provision.registry.registries import TrustOverride
+from provision.registry.find import TrustOverride
 from provision.registry.signatures import UntrustedError
 from provision.store import obtain, staging
 from provision.store.downgrades import DowngradeError, known_serials

@@ -27,7 +27,7 @@ from provision.errors import ProvisionError
 from provision.kmod.verify import verify_artifact
 from provision.progress import Note
 from provision.registry.artifact_images import VerifiedImage, find
-from provision.registry.registries import TrustOverride
+from provision.registry.find import TrustOverride
 from provision.store import staging
 from provision.store.entries import remove
 from provision.store.layout import Layout
