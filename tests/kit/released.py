@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 from kit.cache import REPOSITORY, cached, key_of
 from kit.debian import DEBIAN, debian_tree
+from kit.engine import remove_tree
 from kit.openpgp import Key, gnupg_home
 from kit.probe import need, need_programs
 from kit.process import Completed, run
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "agent_image",
     "bare",
+    "compiled_modules",
     "make_debian_packages",
     "make_release",
     "repository_of",
@@ -66,6 +68,23 @@ def make_debian_packages(folder: Path, *, machine: str | None = None) -> list[Pa
         run([REPOSITORY / "hooks/build.sh", "build"], env={"ARCH": machine}, timeout_s=1200)
     make_debian(read_source(), folder, machine)
     return [next(folder.glob(f"{name}_*.deb")) for name in ("oci-decorator", "provision")]
+
+
+def compiled_modules(package: Path, folder: Path) -> Path:
+    """What this machine's `py3compile` makes of the package `provision`, as an archive.
+
+    Unpacked before the package is installed, it spares an emulated host a minute.
+    """
+    tree = folder / "compiled"
+    run(["dpkg-deb", "--extract", package, tree])
+    modules = "usr/lib/provision"
+    compileall = ["/usr/bin/python3", "-m", "compileall", "-q"]
+    run([*compileall, "-s", tree, "-p", "/", tree / modules])
+    archive = folder / "compiled.tar"
+    made = [path.relative_to(tree) for path in (tree / modules).rglob("__pycache__")]
+    run(["tar", "-C", tree, "-cf", archive, *made])
+    remove_tree(tree)
+    return archive
 
 
 def agent_image(engine: Engine, folder: Path) -> Path:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kit.guest import Guest
     from kit.process import Completed
 
-__all__ = ["APT", "APT_WITHIN_S", "OPEN_DEVICE", "RUN", "WITHIN_S", "ManagedGuest"]
+__all__ = ["APT", "APT_WITHIN_S", "OPEN_DEVICE", "RUN", "WITHIN_S", "ManagedGuest", "slots_of"]
 
 APT = "DEBIAN_FRONTEND=noninteractive apt-get -qy"
 APT_WITHIN_S = 1500
@@ -43,6 +43,11 @@ network = "host"
 _DRIVER = '[drivers.{name}]\nversion = "{version}"\n'
 _ENTRY = re.compile("[0-9a-f]{12}")
 _PROGRAM = f"/var/lib/provision/{DUO}/current/driver/usr/bin/duo-version"
+
+
+def slots_of(status: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What a driver's status says, by kernel."""
+    return {slot["release"]: slot for slot in status["kernels"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +116,23 @@ class ManagedGuest:
         """Whether the guest's kernel has a module."""
         return f"\n{module} " in f"\n{self.guest('cat /proc/modules').stdout}"
 
+    def statuses(self, *, check: int | None = None) -> dict[str, dict[str, Any]]:
+        """What `provision status` says about each driver; in emulation, to ask takes ten seconds.
+
+        With `check`, that is its exit status with `--check`.
+        """
+        words = "" if check is None else "--check"
+        done = self.guest(f"provision status --json {words}", check=False)
+        assert check in {None, done.returncode}, done.output
+        return {driver["name"]: driver for driver in json.loads(done.stdout)["drivers"]}
+
     def status(self, driver: str) -> dict[str, Any]:
-        """What `provision status` says about a driver."""
-        document = json.loads(self.guest("provision status --json", check=False).stdout)
-        found: list[dict[str, Any]] = [d for d in document["drivers"] if d["name"] == driver]
-        assert len(found) == 1, document
-        return found[0]
+        """What it says about one."""
+        return self.statuses()[driver]
 
     def slots(self, driver: str) -> dict[str, dict[str, Any]]:
         """The same, by kernel."""
-        return {slot["release"]: slot for slot in self.status(driver)["kernels"]}
+        return slots_of(self.status(driver))
 
     def entries(self, driver: str) -> set[str]:
         """The names of a driver's store entries."""
