@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,31 +11,13 @@ import click
 
 from provision.build.request import DriverRequest
 from provision.cli import options
-from provision.cli.job import job, trust_options
+from provision.cli.job import Job, job, trust_options
 from provision.cli.options import argument, command, option
 from provision.cli.output import emit, fields, megabytes, progress, size_of
-from provision.engine.scratch import scratch
 from provision.errors import UsageError
-from provision.export.artifact_source import (
-    ArtifactSource,
-    Choice,
-    check_driver,
-    choose,
-    images_of,
-)
-from provision.export.daemonset import (
-    Agent,
-    beside_kmm,
-    documents,
-    read_config,
-    read_keys,
-)
-from provision.export.driver_pod import (
-    PodOptions,
-    daemonset_documents,
-    operator_documents,
-    pod_of,
-)
+from provision.export.artifact_source import ArtifactSource, Choice
+from provision.export.daemonset import Agent, documents, read_config, read_keys
+from provision.export.driver_pod import PodOptions, pod_files
 from provision.export.host_python import (
     DEFAULT_PREFIX,
     PythonPin,
@@ -49,30 +30,15 @@ from provision.export.ignition.engine_files import Engine
 from provision.export.ignition.preparation import Options, Variant, prepare
 from provision.export.ignition.served_folder import BUTANE_FILE, CONFIG, Written, write
 from provision.export.ignition.served_folder import check_output as check_served
-from provision.export.kmm_module import (
-    ClusterKernels,
-    KmmOptions,
-    Signing,
-    module_document,
-    secret_document,
-)
-from provision.export.sysext import (
-    Artifact,
-    Hosts,
-    extension_name,
-    make_extension,
-    need_mksquashfs,
-)
-from provision.export.yaml_files import Value, check_output, to_yaml, write_files
-from provision.files import copy, sha256_file
-from provision.kmod.loader import parameters_of
-from provision.registry.find import TrustOverride, registry_login
+from provision.export.kmm_module import KmmOptions, kmm_files
+from provision.export.kubernetes import Document, check_output, to_yaml, write_files
+from provision.export.sysext import Hosts, export_sysext, need_mksquashfs
+from provision.files import sha256_file
+from provision.registry.find import TrustOverride
 
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
 _LABEL = re.compile(rf"([a-z0-9.-]{{1,253}}/)?(?!$){_LABEL_VALUE.pattern}")
-_AGENT, _MODULE, _SECRET = "agent.yaml", "module.yaml", "secret.yaml"
-_DAEMONSETS = "daemonsets.yaml"
 # By default, machines get the checkout that this provision runs from.
 _CHECKOUT = Path(__file__).resolve().parents[3]
 
@@ -111,7 +77,24 @@ _selectors = option(
 _output = option(
     "--output DIR", "New folder to write into.  [standard output]", _new_folder, type=options.FOLDER
 )
-_kernels_option = option("--kernel RELEASE", "Kernel; may be given more than once.", multiple=True)
+_pull_secret = option("--pull-secret NAME", "Secret for pulling images.")
+
+
+def _kernels(said: str) -> Any:  # noqa: ANN401 - as option
+    return option("--kernel RELEASE", said, lambda all_: tuple(dict.fromkeys(all_)), multiple=True)
+
+
+def _choice(version: str, kernels: str) -> Any:  # noqa: ANN401 - as options.group
+    """Return the options that select images of a repository."""
+    return options.group(
+        Choice,
+        version=option("--version VERSION", version),
+        flavour=options.flavour,
+        distro=options.distro,
+        kernels=_kernels(kernels),
+    )
+
+
 _keys = option(
     "--key FILE",
     "Public key that nodes trust; may be given more than once.",
@@ -123,7 +106,8 @@ _registry = option(
     "--registry HOST[:PORT][/PREFIX]",
     "Registry that the cluster pulls from.  [[registry] address of provision.toml]",
 )
-_version = option("--version VERSION", "Version of the driver.  [the newest]")
+_KERNELS = "Kernel; may be given more than once."
+_VERSION = "Version of the driver.  [the newest]"
 
 
 @command("kmm", export)
@@ -134,29 +118,27 @@ def kmm(
         "--image IMAGE", "Image whose manifest is read.  [one of the registry's]"
     ),
     address: str | None = _registry,
-    version: str | None = _version,
-    flavour: str | None = options.flavour,
-    distro: str | None = options.distro,
-    kernels: tuple[str, ...] = _kernels_option,
-    regexp: str | None = option(
-        "--regexp EXPRESSION",
-        "Regular expression in Go's syntax for the releases of other kernels.",
+    choice: Choice = _choice(_VERSION, _KERNELS),
+    module: KmmOptions = options.group(
+        KmmOptions,
+        regexp=option(
+            "--regexp EXPRESSION",
+            "Regular expression in Go's syntax for the releases of other kernels.",
+        ),
+        namespace=option("--namespace NAME", "Namespace of the objects.", default="default"),
+        selector=_selectors,
+        pull_secret=_pull_secret,
+        sign_key=option("--sign-key NAME", "Secret with the key; KMM then signs the modules."),
+        sign_certificate=option(
+            "--sign-certificate NAME", "Secret with the certificate of that key."
+        ),
+        ordered_upgrade=option(
+            "--ordered-upgrade", "Load the driver only on nodes whose label names its version."
+        ),
     ),
-    namespace: str = option("--namespace NAME", "Namespace of the objects.", default="default"),
-    selectors: Mapping[str, str] = _selectors,
-    pull_secret: str | None = option("--pull-secret NAME", "Secret for pulling images."),
     with_credentials: bool = option(
         "--with-credentials",
         "Also write that secret, from this machine's credentials for the registry.",
-    ),
-    sign_key: str | None = option(
-        "--sign-key NAME", "Secret with the key; KMM then signs the modules."
-    ),
-    sign_certificate: str | None = option(
-        "--sign-certificate NAME", "Secret with the certificate of that key."
-    ),
-    ordered_upgrade: bool = option(
-        "--ordered-upgrade", "Load the driver only on nodes whose label names its version."
     ),
     agent: str | None = option(
         "--agent IMAGE",
@@ -173,12 +155,12 @@ def kmm(
     By default, the Module covers all kernels that the registry has images for. The names and the
     order of the kernel modules come from the manifest of one of the images.
     """
-    if with_credentials and pull_secret is None:
+    if with_credentials and module.pull_secret is None:
         raise UsageError(
             "--with-credentials needs the name of a secret.",
             resolution="Name the secret: --pull-secret NAME",
         )
-    if (sign_key is None) != (sign_certificate is None):
+    if (module.sign_key is None) != (module.sign_certificate is None):
         raise UsageError(
             "--sign-key and --sign-certificate go together: give both.",
             resolution="Give both: --sign-key KEY.pem --sign-certificate CERTIFICATE.pem",
@@ -188,55 +170,39 @@ def kmm(
             "--agent and --key go together: nodes install what one of the keys has signed.",
             resolution="Give both: --agent registry.example/agent:1 --key site.pub",
         )
-    cluster = ClusterKernels(tuple(dict.fromkeys(kernels)), regexp)
     with job(root, catalogues) as work:
-        source = ArtifactSource(work.settings, lambda: work.engine, consent, work.progress)
-        repository = source.repository(driver, address)
-        if image is None:
-            choice = Choice(version, flavour, distro, cluster)
-            cluster, image = choose(source, driver, repository, choice)
-        manifest = source.manifest(image)
-        check_driver(manifest, driver, image)
-        if cluster == ClusterKernels():
-            cluster = ClusterKernels((manifest.pin.kernel.release,))
-        configured = work.settings.config.drivers.get(manifest.pin.driver.name)
-        kmm_options = KmmOptions(
-            namespace=namespace,
-            selector=selectors,
-            pull_secret=pull_secret,
-            signing=Signing(sign_key, sign_certificate) if sign_key and sign_certificate else None,
-            ordered_upgrade=ordered_upgrade,
-            parameters=parameters_of(manifest, configured.options if configured else {}),
+        files = kmm_files(
+            _source(work, consent),
+            driver,
+            choice,
+            module,
+            address=address,
+            image=image,
+            with_credentials=with_credentials,
+            agent=agent,
+            keys=keys,
         )
-        found = {_MODULE: module_document(manifest, repository, cluster, kmm_options)}
-        if with_credentials and pull_secret is not None:
-            credentials = registry_login(work.settings, repository)
-            found[_SECRET] = secret_document(
-                pull_secret, namespace, repository.registry, credentials
-            )
-    texts = {name: to_yaml(document) for name, document in found.items()}
-    user_space: list[dict[str, Value]] = []
-    if agent is not None:
-        beside = beside_kmm(agent, keys, repository, manifest.pin.driver, namespace)
-        user_space = documents(replace(beside, pull_secret=pull_secret))
-        texts[_AGENT] = to_yaml(*user_space)
-    _emit_yaml({"driver": driver}, [*found.values(), *user_space], texts, output)
+    _emit_files({"driver": driver}, files, output)
 
 
-def _emit_yaml(
-    subject: Mapping[str, str],
-    found: Sequence[Mapping[str, Value]],
-    texts: Mapping[str, str],
-    output: Path | None,
+def _source(work: Job, consent: TrustOverride) -> ArtifactSource:
+    return ArtifactSource(work.settings, lambda: work.engine, consent, work.progress)
+
+
+def _emit_files(
+    subject: Mapping[str, str], files: Mapping[str, Sequence[Document]], output: Path | None
 ) -> None:
     """Write YAML to a folder or to standard output, or all of it as one JSON document."""
     if output is not None:
-        write_files(output, texts, secret=_SECRET)
-    files = [output / name for name in texts] if output else []
-    printed = "" if output else to_yaml(*found).removesuffix("\n")
+        write_files(output, files)
+    found = [document for documents in files.values() for document in documents]
     emit(
-        {**subject, "documents": found, "files": files},
-        lambda one: one["files"] or [printed],
+        {
+            **subject,
+            "documents": found,
+            "files": [output / name for name in files] if output else [],
+        },
+        lambda one: one["files"] or [to_yaml(*found).removesuffix("\n")],
     )
 
 
@@ -245,24 +211,19 @@ def driver_pod(
     *,
     driver: str = argument("DRIVER"),
     address: str | None = _registry,
-    version: str | None = option(
-        "--version VERSION", "Version of the driver.  [the newest that the registry has]"
+    choice: Choice = _choice(
+        "Version of the driver.  [the newest that the registry has]",
+        "With --plain, kernel of the nodes; may be given more than once.  [all of the registry]",
     ),
-    flavour: str | None = options.flavour,
-    distro: str | None = options.distro,
     plain: bool = option(
         "--plain", "Write DaemonSets for a cluster without NVIDIA's GPU Operator."
     ),
-    kernels: tuple[str, ...] = option(
-        "--kernel RELEASE",
-        "With --plain, kernel of the nodes; may be given more than once.  [all of the registry]",
-        multiple=True,
+    pod: PodOptions = options.group(
+        PodOptions,
+        namespace=option("--namespace NAME", "Namespace of the DaemonSets.", default="provision"),
+        selector=_selectors,
+        pull_secret=_pull_secret,
     ),
-    namespace: str = option(
-        "--namespace NAME", "Namespace of the DaemonSets.", default="provision"
-    ),
-    selectors: Mapping[str, str] = _selectors,
-    pull_secret: str | None = option("--pull-secret NAME", "Secret for pulling images."),
     catalogues: tuple[Path, ...] = options.catalogues,
     root: Path = options.root,
     output: Path | None = _output,
@@ -273,31 +234,15 @@ def driver_pod(
     image for each node's kernel. With --plain, these are a Namespace, and a DaemonSet for each
     kernel.
     """
-    if kernels and not plain:
+    if choice.kernels and not plain:
         raise UsageError(
             "--kernel works with --plain only: the operator looks at its nodes' kernels itself.",
             resolution="Leave it out, or add --plain.",
         )
-    pod_options = PodOptions(namespace, selectors, pull_secret)
     with job(root, catalogues) as work:
-        recipe = work.settings.catalogue.entry(driver).recipe
-        foreign, _ = pod_of(driver, recipe.host.root)
-        source = ArtifactSource(work.settings, lambda: work.engine, TrustOverride(), work.progress)
-        repository = source.repository(driver, address)
-        choice = Choice(version, flavour, distro, ClusterKernels(tuple(dict.fromkeys(kernels))))
-        found = images_of(source, driver, repository, choice, is_one_distro=plain)
-    if plain:
-        named = [tag for tag in found if not kernels or tag.kernel in kernels]
-        images = {tag.kernel: repository.with_tag(tag.text) for tag in named}
-        made = daemonset_documents(driver, foreign, images, pod_options)
-        _emit_yaml({"driver": driver}, made, {_DAEMONSETS: to_yaml(*made)}, output)
-        return
-    name = found[-1].version
-    if found[-1].flavour != recipe.default_flavour:
-        name = f"{name}-{found[-1].flavour}"
-    files = operator_documents(driver, repository, name, pod_options)
-    texts = {file: to_yaml(document) for file, document in files.items()}
-    _emit_yaml({"driver": driver}, list(files.values()), texts, output)
+        source = _source(work, TrustOverride())
+        files = pod_files(source, driver, choice, pod, address=address, plain=plain)
+    _emit_files({"driver": driver}, files, output)
 
 
 @command("daemonset", export)
@@ -332,28 +277,25 @@ def daemonset(
         pull_secret=pull_secret,
         interval=interval,
     )
-    made = documents(agent)
-    _emit_yaml({"image": image}, made, {_AGENT: to_yaml(*made)}, output)
+    _emit_files({"image": image}, {"agent.yaml": documents(agent)}, output)
 
 
 @command("sysext", export)
 def sysext(
     *,
     driver: str = argument("DRIVER"),
-    kernels: tuple[str, ...] = _kernels_option,
-    version: str | None = _version,
-    flavour: str | None = options.flavour,
-    distro: str | None = options.distro,
+    choice: Choice = _choice(_VERSION, _KERNELS),
     images: tuple[str, ...] = option(
         "--image IMAGE",
         "Artifact image, in place of --kernel; may be given more than once.",
         multiple=True,
     ),
-    os_id: str = option(
-        "--id ID", "ID in os-release of the systems that it merges with.", default="_any"
-    ),
-    version_id: str | None = option(
-        "--version-id ID", "VERSION_ID in os-release of these systems.  [any]"
+    hosts: Hosts = options.group(
+        Hosts,
+        id=option(
+            "--id ID", "ID in os-release of the systems that it merges with.", default="_any"
+        ),
+        version_id=option("--version-id ID", "VERSION_ID in os-release of these systems.  [any]"),
     ),
     consent: TrustOverride = trust_options,
     catalogues: tuple[Path, ...] = options.catalogues,
@@ -368,37 +310,31 @@ def sysext(
     for the running kernel. The artifacts come from the registry, the store or the named images.
     Nothing is built.
     """
-    if bool(kernels) == bool(images):
+    if bool(choice.kernels) == bool(images):
         raise UsageError(
             "Name the artifacts for the extension: either kernels or images.",
             resolution=f"provision export sysext {driver} --kernel RELEASE --output DIR",
         )
     need_mksquashfs()
     requests = [
-        DriverRequest(driver, kernel=kernel, distro=distro, version=version, flavour=flavour)
-        for kernel in dict.fromkeys(kernels)
+        DriverRequest(
+            driver,
+            kernel=kernel,
+            distro=choice.distro,
+            version=choice.version,
+            flavour=choice.flavour,
+        )
+        for kernel in choice.kernels
     ]
-    target = output / f"{extension_name(driver)}.raw"
     with job(root, catalogues) as work:
-        source = ArtifactSource(work.settings, lambda: work.engine, consent, work.progress)
-        with scratch(work.settings.state, "export", progress=work.progress) as folder:
-            parts = []
-            for number, request in enumerate(requests):
-                place = folder / f"request-{number}"
-                parts.append(Artifact(place, source.artifact(request, place)))
-            for number, image in enumerate(images):
-                place = folder / f"image-{number}"
-                manifest = source.unpack(image, place)
-                check_driver(manifest, driver, image)
-                parts.append(Artifact(place, manifest))
-            hosts = Hosts(os_id, version_id)
-            copy(make_extension(folder, parts, hosts, progress=work.progress), target)
-    pin = parts[0].manifest.pin
+        source = _source(work, consent)
+        target, parts = export_sysext(source, requests or images, hosts, driver, output)
+    pin = parts[0].pin
     emit(
         {
             "driver": pin.driver.name,
             "version": pin.driver.version,
-            "kernels": [part.manifest.pin.kernel.release for part in parts],
+            "kernels": [part.pin.kernel.release for part in parts],
             "file": target,
             "size": target.stat().st_size,
             "sha256": sha256_file(target),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from provision.build.image import DIGEST_LABEL
@@ -15,7 +15,6 @@ from provision.engine.docker_api import Engine, names_registry
 from provision.engine.scratch import scratch
 from provision.engine.transfer import extract, find_image
 from provision.errors import NotFoundError, UsageError
-from provision.export.kmm_module import ClusterKernels
 from provision.kmod.loader import remove_host_files
 from provision.kmod.module_signatures import sign_for_host
 from provision.kmod.verify import verify_artifact
@@ -145,19 +144,8 @@ class Choice:
     flavour: str | None
     # The kernels' distro, such as ``debian:12``; None: the only one in the repository.
     distro: str | None
-    # The kernels; if empty, all that the registry has images for.
-    kernels: ClusterKernels
-
-
-def choose(
-    source: ArtifactSource, driver: str, repository: Reference, choice: Choice
-) -> tuple[ClusterKernels, str]:
-    """Return the kernels of a cluster for which a registry has images, and one of these images."""
-    tags = images_of(source, driver, repository, choice)
-    kernels = choice.kernels
-    if kernels == ClusterKernels():
-        kernels = replace(kernels, literals=tuple(tag.kernel for tag in tags))
-    return kernels, str(repository.with_tag(tags[-1].text))
+    # Releases of the kernels; if empty, all that the registry has images for.
+    kernels: tuple[str, ...] = ()
 
 
 def images_of(
@@ -176,9 +164,8 @@ def images_of(
     if is_one_distro or choice.distro:
         tags = _of_distro(tags, choice.distro, driver)
     tags = _of_version(tags, choice.version)
-    wanted = choice.kernels.literals
     there = [tag.kernel for tag in tags]
-    missing = [kernel for kernel in wanted if kernel not in there]
+    missing = [kernel for kernel in choice.kernels if kernel not in there]
     if missing or not tags:
         name = " ".join(filter(None, (driver, choice.version, f"({flavour})")))
         kernel = missing[0] if missing else "RELEASE"

@@ -1,7 +1,4 @@
-"""The agent as a DaemonSet, for clusters without Kernel Module Management.
-
-Sources: https://kubernetes.io/docs/reference/kubernetes-api/ for the fields of each kind.
-"""
+"""The agent as a DaemonSet, for clusters without Kernel Module Management."""
 
 from __future__ import annotations
 
@@ -16,8 +13,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from provision.config import Config
 from provision.documents import load_toml
 from provision.errors import NotFoundError, UsageError
-from provision.export.kmm_module import check_name
-from provision.export.yaml_files import Value
+from provision.export.kubernetes import (
+    Document,
+    check_name,
+    daemonset,
+    node_pod,
+    privileged_namespace,
+)
 from provision.pin import DriverPin
 from provision.registry.keys import load_keys
 from provision.registry.names import Reference
@@ -144,47 +146,8 @@ def read_keys(paths: tuple[Path, ...]) -> dict[str, str]:
     return found
 
 
-def documents(agent: Agent) -> list[dict[str, Value]]:
+def documents(agent: Agent) -> list[Document]:
     """Return everything that a cluster needs, in the order in which it is applied."""
-    _check_names(agent)
-    labels: dict[str, Value] = {"app.kubernetes.io/name": NAME}
-    here: dict[str, Value] = {"name": NAME, "namespace": agent.namespace, "labels": labels}
-    return [
-        _namespace(agent),
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": here,
-            "data": {"provision.toml": agent.config, **agent.keys},
-        },
-        {
-            "apiVersion": "apps/v1",
-            "kind": "DaemonSet",
-            "metadata": here,
-            "spec": {
-                "selector": {"matchLabels": labels},
-                # Two nodes at once are enough to see that a new agent works.
-                "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2}},
-                "template": {"metadata": {"labels": labels}, "spec": _pod(agent)},
-            },
-        },
-        _runtime_class(agent),
-    ]
-
-
-def _runtime_class(agent: Agent) -> dict[str, Value]:
-    document: dict[str, Value] = {
-        "apiVersion": "node.k8s.io/v1",
-        "kind": "RuntimeClass",
-        "metadata": {"name": HANDLER},
-        "handler": HANDLER,
-    }
-    if agent.selector:
-        document["scheduling"] = {"nodeSelector": dict(agent.selector)}
-    return document
-
-
-def _check_names(agent: Agent) -> None:
     check_name("namespace", agent.namespace)
     for part in (agent.pull_secret or "x").split("."):
         check_name("part of the secret's name", part)
@@ -193,37 +156,44 @@ def _check_names(agent: Agent) -> None:
             f"'{agent.image}' is not the name of an image.",
             resolution="Name the agent's image as nodes pull it: registry.example/agent:1",
         )
-
-
-def _namespace(agent: Agent) -> dict[str, Value]:
-    # The other levels of pod security forbid loading modules.
-    labels = {"pod-security.kubernetes.io/enforce": "privileged"}
-    metadata: dict[str, Value] = {"name": agent.namespace, "labels": labels}
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
-
-
-def _pod(agent: Agent) -> dict[str, Value]:
-    spec: dict[str, Value] = {
-        # The agent never talks to the API server.
-        "automountServiceAccountToken": False,
-        "priorityClassName": "system-node-critical",
-        "nodeSelector": {"kubernetes.io/os": "linux", **agent.selector},
-        # A node without its driver often is tainted for that very reason.
-        "tolerations": [{"operator": "Exists"}],
-        "terminationGracePeriodSeconds": 60,
-        "containers": [_container(agent)],
-        "volumes": [
-            {"name": "host", "hostPath": {"path": "/", "type": "Directory"}},
-            {"name": "config", "configMap": {"name": NAME}},
-            {"name": "cache", "emptyDir": {}},
-        ],
+    labels: Document = {"app.kubernetes.io/name": NAME}
+    config: Document = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": NAME, "namespace": agent.namespace, "labels": labels},
+        "data": {"provision.toml": agent.config, **agent.keys},
     }
-    if agent.pull_secret is not None:
-        spec["imagePullSecrets"] = [{"name": agent.pull_secret}]
-    return spec
+    volumes: list[Document] = [
+        {"name": "host", "hostPath": {"path": "/", "type": "Directory"}},
+        {"name": "config", "configMap": {"name": NAME}},
+        {"name": "cache", "emptyDir": {}},
+    ]
+    pod = node_pod(
+        _container(agent),
+        volumes,
+        selector=agent.selector,
+        grace_s=60,
+        pull_secret=agent.pull_secret,
+    )
+    # Two nodes at once are enough to see that a new agent works.
+    strategy: Document = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2}}
+    runtime: Document = {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": HANDLER},
+        "handler": HANDLER,
+    }
+    if agent.selector:
+        runtime["scheduling"] = {"nodeSelector": dict(agent.selector)}
+    return [
+        privileged_namespace(agent.namespace),
+        config,
+        daemonset(NAME, agent.namespace, pod, strategy),
+        runtime,
+    ]
 
 
-def _container(agent: Agent) -> dict[str, Value]:
+def _container(agent: Agent) -> Document:
     return {
         "name": "agent",
         "image": agent.image,
@@ -242,25 +212,21 @@ def _container(agent: Agent) -> dict[str, Value]:
             "requests": {"cpu": "50m", "memory": "128Mi"},
             "limits": {"memory": "1Gi"},
         },
-        "securityContext": _security_context(),
+        "securityContext": {
+            "runAsUser": 0,
+            "privileged": False,
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"], "add": list(_CAPABILITIES)},
+            # Where SELinux confines containers, only this type may load modules.
+            "seLinuxOptions": {"type": "spc_t"},
+            # AppArmor's profiles for containers hide the host's root and the users of modules.
+            "appArmorProfile": {"type": "Unconfined"},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
         "volumeMounts": [
             {"name": "host", "mountPath": "/host", "mountPropagation": "HostToContainer"},
             {"name": "config", "mountPath": "/config", "readOnly": True},
             {"name": "cache", "mountPath": "/cache"},
         ],
-    }
-
-
-def _security_context() -> dict[str, Value]:
-    return {
-        "runAsUser": 0,
-        "privileged": False,
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"], "add": list(_CAPABILITIES)},
-        # Where SELinux confines containers, only this type may load modules.
-        "seLinuxOptions": {"type": "spc_t"},
-        # AppArmor's profiles for containers hide the host's root and the users of modules.
-        "appArmorProfile": {"type": "Unconfined"},
-        "seccompProfile": {"type": "RuntimeDefault"},
     }

@@ -8,12 +8,18 @@ side is templates/loader/pod.sh.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from provision.errors import NotFoundError
-from provision.export.kmm_module import check_name
-from provision.export.yaml_files import Value
+from provision.export.artifact_source import ArtifactSource, Choice, images_of
+from provision.export.kubernetes import (
+    Document,
+    check_name,
+    daemonset,
+    node_pod,
+    privileged_namespace,
+)
 from provision.manifest import DriverPod, ForeignRoot
 from provision.registry.names import Reference, operator_tags
 
@@ -25,7 +31,7 @@ _KERNEL_LABEL = "feature.node.kubernetes.io/kernel-version.full"
 class PodOptions:
     """The options of a driver pod in a cluster."""
 
-    namespace: str
+    namespace: str = "provision"
     selector: Mapping[str, str] = field(default_factory=dict)
     pull_secret: str | None = None
 
@@ -41,9 +47,38 @@ def pod_of(driver: str, root: ForeignRoot | None) -> tuple[ForeignRoot, DriverPo
     return root, root.pod
 
 
+def pod_files(
+    source: ArtifactSource,
+    driver: str,
+    choice: Choice,
+    options: PodOptions,
+    *,
+    address: str | None = None,
+    plain: bool = False,
+) -> dict[str, list[Document]]:
+    """Return what runs the images of a driver as driver pods: documents by name of their file.
+
+    Args:
+        address: The cluster's registry; None: that of provision.toml.
+        plain: Whether the cluster has no operator, so that each kernel needs a DaemonSet.
+    """
+    recipe = source.settings.catalogue.entry(driver).recipe
+    root, _ = pod_of(driver, recipe.host.root)
+    repository = source.repository(driver, address)
+    found = images_of(source, driver, repository, choice, is_one_distro=plain)
+    if plain:
+        named = [tag for tag in found if not choice.kernels or tag.kernel in choice.kernels]
+        images = {tag.kernel: repository.with_tag(tag.text) for tag in named}
+        return {"daemonsets.yaml": daemonset_documents(driver, root, images, options)}
+    version = found[-1].version
+    if found[-1].flavour != recipe.default_flavour:
+        version = f"{version}-{found[-1].flavour}"
+    return operator_documents(driver, repository, version, options)
+
+
 def operator_documents(
     driver: str, repository: Reference, version: str, options: PodOptions
-) -> dict[str, dict[str, Value]]:
+) -> dict[str, list[Document]]:
     """Return the operator's Helm values, and the object that names the driver, by file name.
 
     The operator runs a pod for each kernel and distro of the nodes, and finds the images by their
@@ -54,7 +89,7 @@ def operator_documents(
     """
     _check(driver, options)
     folder, _, image = repository.name.rpartition("/")
-    spec: dict[str, Value] = {
+    spec: Document = {
         "driverType": "gpu",
         "usePrecompiled": True,
         "repository": folder,
@@ -66,20 +101,19 @@ def operator_documents(
         spec["imagePullSecrets"] = [options.pull_secret]
     if options.selector:
         spec["nodeSelector"] = dict(options.selector)
-    return {
-        "values.yaml": {
-            "driver": {
-                "enabled": True,
-                "nvidiaDriverCRD": {"enabled": True, "deployDefaultCR": False},
-            }
-        },
-        "driver.yaml": {
-            "apiVersion": "nvidia.com/v1alpha1",
-            "kind": "NVIDIADriver",
-            "metadata": {"name": f"provision-{driver}"},
-            "spec": spec,
-        },
+    values: Document = {
+        "driver": {
+            "enabled": True,
+            "nvidiaDriverCRD": {"enabled": True, "deployDefaultCR": False},
+        }
     }
+    named: Document = {
+        "apiVersion": "nvidia.com/v1alpha1",
+        "kind": "NVIDIADriver",
+        "metadata": {"name": f"provision-{driver}"},
+        "spec": spec,
+    }
+    return {"values.yaml": [values], "driver.yaml": [named]}
 
 
 def daemonset_documents(
@@ -87,26 +121,16 @@ def daemonset_documents(
     root: ForeignRoot,
     images: Mapping[str, Reference],
     options: PodOptions,
-) -> list[dict[str, Value]]:
+) -> list[Document]:
     """Return a DaemonSet for each kernel, for clusters without an operator."""
     _check(driver, options)
-    # The other levels of pod security forbid loading modules.
-    labels: dict[str, Value] = {"pod-security.kubernetes.io/enforce": "privileged"}
-    metadata: dict[str, Value] = {"name": options.namespace, "labels": labels}
-    namespace: dict[str, Value] = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
     return [
-        namespace,
+        privileged_namespace(options.namespace),
         *(
             _daemonset(driver, root, kernel, str(image), options)
             for kernel, image in images.items()
         ),
     ]
-
-
-def kernel_label(kernel: str) -> str:
-    """Return a kernel's release as Node Feature Discovery writes it in a label."""
-    (tag, _) = operator_tags("0", kernel, "x")
-    return tag.removeprefix("0-").removesuffix("-x")
 
 
 def _check(driver: str, options: PodOptions) -> None:
@@ -116,71 +140,38 @@ def _check(driver: str, options: PodOptions) -> None:
 
 def _daemonset(
     driver: str, root: ForeignRoot, kernel: str, image: str, options: PodOptions
-) -> dict[str, Value]:
-    # A name of a label's value, for each kernel another.
-    short = hashlib.sha256(kernel.encode()).hexdigest()[:8]
-    name = f"{driver}-driver-{short}"
-    labels: dict[str, Value] = {
-        "app.kubernetes.io/name": name,
-        "app.kubernetes.io/component": f"{driver}-driver",
-    }
-    spec: dict[str, Value] = {
-        "automountServiceAccountToken": False,
-        # The loader reads the host's /proc, and loads modules of the kernel's own from its root.
-        "hostPID": True,
-        "priorityClassName": "system-node-critical",
-        "nodeSelector": {
-            "kubernetes.io/os": "linux",
-            _KERNEL_LABEL: kernel_label(kernel),
-            **options.selector,
-        },
-        "tolerations": [{"operator": "Exists"}],
-        # Unloading waits for hardware.
-        "terminationGracePeriodSeconds": 120,
-        "containers": [_container(driver, root, image)],
-        "volumes": [
-            {
-                "name": "run",
-                "hostPath": {"path": _folder(root), "type": "DirectoryOrCreate"},
-            }
-        ],
-    }
-    if options.pull_secret:
-        spec["imagePullSecrets"] = [{"name": options.pull_secret}]
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "DaemonSet",
-        "metadata": {"name": name, "namespace": options.namespace, "labels": labels},
-        "spec": {
-            "selector": {"matchLabels": {"app.kubernetes.io/name": name}},
-            # A driver is replaced when its node is free, and only the admin knows when that is.
-            "updateStrategy": {"type": "OnDelete"},
-            "template": {"metadata": {"labels": labels}, "spec": spec},
-        },
-    }
-
-
-def _container(driver: str, root: ForeignRoot, image: str) -> dict[str, Value]:
-    _, pod = pod_of(driver, root)
-    folder = _folder(root)
+) -> Document:
+    _, driver_pod = pod_of(driver, root)
+    # The folder of the host that pod and operands share.
+    folder = root.path.rpartition("/")[0]
     ready = f'[ "$(cat {folder}/validations/.driver-daemons-status)" = Ready ]'
-    probe: dict[str, Value] = {"exec": {"command": ["sh", "-c", ready]}, "periodSeconds": 10}
     digest = hashlib.sha256(image.encode()).hexdigest()
-    environment: Sequence[Value] = [{"name": "DRIVER_CONFIG_DIGEST", "value": digest}]
-    return {
+    container: Document = {
         "name": "driver",
         "image": image,
         "imagePullPolicy": "IfNotPresent",
-        "command": [pod.command],
+        "command": [driver_pod.command],
         "args": ["init"],
-        "env": environment,
-        "readinessProbe": probe,
+        "env": [{"name": "DRIVER_CONFIG_DIGEST", "value": digest}],
+        "readinessProbe": {"exec": {"command": ["sh", "-c", ready]}, "periodSeconds": 10},
         # The root that it mounts has to reach the node.
         "securityContext": {"privileged": True, "seLinuxOptions": {"level": "s0"}},
         "volumeMounts": [{"name": "run", "mountPath": folder, "mountPropagation": "Bidirectional"}],
     }
-
-
-def _folder(root: ForeignRoot) -> str:
-    """Return the folder of the host that pod and operands share."""
-    return root.path.rpartition("/")[0]
+    # The kernel's release as Node Feature Discovery writes it in a label.
+    label = operator_tags("0", kernel, "x")[0].removeprefix("0-").removesuffix("-x")
+    pod = node_pod(
+        container,
+        [{"name": "run", "hostPath": {"path": folder, "type": "DirectoryOrCreate"}}],
+        selector={_KERNEL_LABEL: label, **options.selector},
+        # Unloading waits for hardware.
+        grace_s=120,
+        pull_secret=options.pull_secret,
+    )
+    # The loader reads the host's /proc, and loads modules of the kernel's own from its root.
+    pod["hostPID"] = True
+    # A name of a label's value, for each kernel another.
+    name = f"{driver}-driver-{hashlib.sha256(kernel.encode()).hexdigest()[:8]}"
+    # A driver is replaced when its node is free, and only the admin knows when that is.
+    strategy: Document = {"type": "OnDelete"}
+    return daemonset(name, options.namespace, pod, strategy, component=f"{driver}-driver")

@@ -10,20 +10,23 @@ import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
+from types import MappingProxyType
 
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.export.yaml_files import Value
-from provision.kmod.loader import load_order
+from provision.export.artifact_source import ArtifactSource, Choice, check_driver, images_of
+from provision.export.daemonset import beside_kmm, documents
+from provision.export.kubernetes import Document, check_name
+from provision.kmod.loader import load_order, parameters_of
 from provision.manifest import Manifest
 from provision.pin.architectures import names_of
+from provision.registry.find import registry_login
 from provision.registry.names import KMM_SIGNED, HostTag, Reference
 
 # KMM replaces it with the kernel's release, escaped as in a tag.
 _KERNEL = "${KERNEL_FULL_VERSION}"
 _ROOT = "/opt"
-_DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 # KMM adds the names of a Module and its namespace to a label, where a version orders its upgrades.
 # 2.6.0: https://github.com/kubernetes-sigs/kernel-module-management/blob/v2.6.0/internal/webhook/module.go
 # (maxCombinedLength). Later versions allow 41.
@@ -33,52 +36,103 @@ _NOT_RE2 = re.compile(r"\(\?(=|!|<=|<!|P=|\()|\\[1-9]|[*+?}]\+")
 
 
 @dataclass(frozen=True, slots=True)
-class Signing:
-    """The cluster's secrets that KMM signs modules with: their names."""
-
-    key: str
-    certificate: str
-
-
-@dataclass(frozen=True, slots=True)
 class KmmOptions:
     """The options of a driver in a cluster."""
 
     namespace: str = "default"
     # Labels of the nodes that get it, besides system and architecture.
-    selector: Mapping[str, str] | None = None
+    selector: Mapping[str, str] = field(default_factory=dict)
     pull_secret: str | None = None
-    # KMM signs the modules with these; None if they are signed or need not be.
-    signing: Signing | None = None
+    # The cluster's secrets that KMM signs modules with; None: they are signed or need not be.
+    sign_key: str | None = None
+    sign_certificate: str | None = None
     # Whether a label of each node selects its version.
     ordered_upgrade: bool = False
-    # Parameters by module; KMM passes only those of the module that is loaded last.
-    parameters: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterKernels:
-    """Which kernels a cluster's nodes run."""
-
-    # Releases, each with an image of its own.
-    literals: tuple[str, ...] = ()
-    # An expression for the releases of others, in RE2's syntax.
+    # An expression for the releases of further kernels, in RE2's syntax.
     regexp: str | None = None
 
 
+def kmm_files(
+    source: ArtifactSource,
+    driver: str,
+    choice: Choice,
+    options: KmmOptions,
+    *,
+    address: str | None = None,
+    image: str | None = None,
+    with_credentials: bool = False,
+    agent: str | None = None,
+    keys: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, list[Document]]:
+    """Return what a cluster with KMM needs for a driver: documents by the name of their file.
+
+    Args:
+        address: The cluster's registry; None: that of provision.toml.
+        image: The image whose manifest is read; None: one of the registry's.
+        with_credentials: Whether the secret for pulling is among them.
+        agent: Image of the agent that gives nodes the user space; None: they get none.
+        keys: The public keys that nodes trust, by file name.
+    """
+    repository = source.repository(driver, address)
+    kernels = choice.kernels
+    is_any = not kernels and options.regexp is None
+    if image is None:
+        tags = images_of(source, driver, repository, choice)
+        image = str(repository.with_tag(tags[-1].text))
+        kernels = tuple(tag.kernel for tag in tags) if is_any else kernels
+    manifest = source.manifest(image)
+    check_driver(manifest, driver, image)
+    if is_any and not kernels:
+        kernels = (manifest.pin.kernel.release,)
+    configured = source.settings.config.drivers.get(driver)
+    parameters = parameters_of(manifest, configured.options if configured else {})
+    module = module_document(manifest, repository, kernels, options, parameters)
+    files = {"module.yaml": [module]}
+    if with_credentials and options.pull_secret is not None:
+        login = registry_login(source.settings, repository)
+        secret = secret_document(options.pull_secret, options.namespace, repository.registry, login)
+        files["secret.yaml"] = [secret]
+    if agent is not None:
+        beside = beside_kmm(agent, keys, repository, manifest.pin.driver, options.namespace)
+        files["agent.yaml"] = documents(replace(beside, pull_secret=options.pull_secret))
+    return files
+
+
 def module_document(
-    manifest: Manifest, repository: Reference, kernels: ClusterKernels, options: KmmOptions
-) -> dict[str, Value]:
-    """Return the ``Module`` of a driver."""
+    manifest: Manifest,
+    repository: Reference,
+    kernels: Sequence[str],
+    options: KmmOptions,
+    parameters: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> Document:
+    """Return the ``Module`` of a driver.
+
+    Args:
+        kernels: Releases, each with an image of its own.
+        parameters: By module; KMM passes only those of the module that is loaded last.
+    """
     driver = manifest.pin.driver.name
-    _check_names(driver, options)
+    check_name("name of the driver", driver)
+    check_name("namespace", options.namespace)
+    if options.ordered_upgrade and len(driver) + len(options.namespace) > _LONGEST_NAMES:
+        raise UsageError(
+            f"'{driver}' and the namespace '{options.namespace}' have more than {_LONGEST_NAMES}"
+            " characters together, which KMM refuses for ordered upgrades.",
+            resolution="Take a namespace with a shorter name: --namespace drivers",
+        )
     architecture = names_of(manifest.pin.kernel.architecture).go
     selector = {"kubernetes.io/os": "linux", "kubernetes.io/arch": architecture}
-    container = _container(manifest, repository, kernels, options)
-    spec: dict[str, Value] = {"moduleLoader": {"container": container}}
+    container: Document = {"imagePullPolicy": "IfNotPresent"}
+    if options.ordered_upgrade:
+        container["version"] = manifest.pin.driver.version
+    if manifest.host.conflicts:
+        container["inTreeModulesToRemove"] = list(manifest.host.conflicts)
+    container["modprobe"] = _modprobe(manifest, parameters)
+    container["kernelMappings"] = _mappings(manifest, repository, kernels, options)
+    spec: Document = {"moduleLoader": {"container": container}}
     if options.pull_secret:
         spec["imageRepoSecret"] = {"name": options.pull_secret}
-    spec["selector"] = {**selector, **(options.selector or {})}
+    spec["selector"] = {**selector, **options.selector}
     return {
         "apiVersion": "kmm.sigs.x-k8s.io/v1beta1",
         "kind": "Module",
@@ -87,29 +141,7 @@ def module_document(
     }
 
 
-def _container(
-    manifest: Manifest, repository: Reference, kernels: ClusterKernels, options: KmmOptions
-) -> dict[str, Value]:
-    """Return the module loader's container: what it loads, and from which images."""
-    container: dict[str, Value] = {"imagePullPolicy": "IfNotPresent"}
-    if options.ordered_upgrade:
-        container["version"] = manifest.pin.driver.version
-    if manifest.host.conflicts:
-        container["inTreeModulesToRemove"] = list(manifest.host.conflicts)
-    container["modprobe"] = _modprobe(manifest, options)
-    mappings = [_mapping(image, options) for image in _images(manifest, repository, kernels)]
-    if not mappings:
-        raise UsageError(
-            "There is no kernel to load modules into.",
-            resolution="Name some: --kernel RELEASE, or --regexp EXPRESSION.",
-        )
-    container["kernelMappings"] = mappings
-    return container
-
-
-def secret_document(
-    name: str, namespace: str, registry: str, login: str | None
-) -> dict[str, Value]:
+def secret_document(name: str, namespace: str, registry: str, login: str | None) -> Document:
     """Return the ``Secret`` for pulling images, with a login as ``stored_login`` returns it."""
     if login is None:
         raise NotFoundError(
@@ -129,28 +161,7 @@ def secret_document(
     }
 
 
-def check_name(what: str, name: str) -> None:
-    """Do nothing, unless Kubernetes would refuse a name of an object."""
-    if not _DNS_LABEL.fullmatch(name):
-        raise UsageError(
-            f"The {what}, '{name}', can't be a name in Kubernetes.",
-            resolution="It takes lower case letters, digits and '-', and 63 of them at most.",
-        )
-
-
-def _check_names(driver: str, options: KmmOptions) -> None:
-    namespace = options.namespace
-    check_name("name of the driver", driver)
-    check_name("namespace", namespace)
-    if options.ordered_upgrade and len(driver) + len(namespace) > _LONGEST_NAMES:
-        raise UsageError(
-            f"'{driver}' and the namespace '{namespace}' have more than {_LONGEST_NAMES}"
-            " characters together, which KMM refuses for ordered upgrades.",
-            resolution="Take a namespace with a shorter name: --namespace drivers",
-        )
-
-
-def _modprobe(manifest: Manifest, options: KmmOptions) -> dict[str, Value]:
+def _modprobe(manifest: Manifest, parameters: Mapping[str, Sequence[str]]) -> Document:
     """Return the modules to load: each before those that depend on it, the named one last."""
     optional = manifest.host.optional
     names = [module.name for module in load_order(manifest) if module.name not in optional]
@@ -159,16 +170,16 @@ def _modprobe(manifest: Manifest, options: KmmOptions) -> dict[str, Value]:
             f"{manifest.pin.driver.name} has no module that has to be loaded: all are optional.",
             resolution="Write the Module yourself: docs/how-to/kubernetes.md has an example.",
         )
-    found: dict[str, Value] = {"moduleName": names[-1], "dirName": _ROOT}
-    if others := sorted(set(options.parameters) - {names[-1]}):
+    found: Document = {"moduleName": names[-1], "dirName": _ROOT}
+    if others := sorted(set(parameters) - {names[-1]}):
         raise UsageError(
             f"KMM passes parameters to {names[-1]} only, and provision.toml has options of"
             f" {', '.join(others)} too.",
             resolution="Put those onto the kernel's command line, as MODULE.NAME=VALUE, and take"
             " them out of the file that --root names.",
         )
-    if parameters := options.parameters.get(names[-1]):
-        found["parameters"] = list(parameters)
+    if own := parameters.get(names[-1]):
+        found["parameters"] = list(own)
     if firmware := _firmware(manifest):
         found["firmwarePath"] = firmware
     if len(names) > 1:
@@ -186,22 +197,30 @@ def _firmware(manifest: Manifest) -> str | None:
     return None
 
 
-def _images(
-    manifest: Manifest, repository: Reference, kernels: ClusterKernels
-) -> list[tuple[str, str, str]]:
-    """Return field, kernel and image of each mapping; the first that fits counts."""
+def _mappings(
+    manifest: Manifest, repository: Reference, kernels: Sequence[str], options: KmmOptions
+) -> list[Document]:
+    """Return the image for each kernel; the first mapping that fits counts."""
     pin = manifest.pin
     distro = f"{pin.distro.id}:{pin.distro.version}"
-    found = []
-    for kernel in kernels.literals:
-        tag = HostTag(pin.driver.version, pin.driver.flavour, kernel, distro)
-        found.append(("literal", kernel, str(repository.with_tag(tag.text))))
-    if kernels.regexp is not None:
-        _check_regexp(kernels.regexp)
+
+    def tag(kernel: str) -> str:
+        return HostTag(pin.driver.version, pin.driver.flavour, kernel, distro).text
+
+    found = [
+        _mapping("literal", one, str(repository.with_tag(tag(one))), options) for one in kernels
+    ]
+    if options.regexp is not None:
+        _check_regexp(options.regexp)
         # KMM's placeholder is not valid in a tag, so it is inserted afterwards.
-        tag = HostTag(pin.driver.version, pin.driver.flavour, "0.KERNEL", distro)
-        text = tag.text.replace("-0.KERNEL.", f"-{_KERNEL}.")
-        found.append(("regexp", kernels.regexp, f"{repository.with_tag('')}:{text}"))
+        text = tag("0.KERNEL").replace("-0.KERNEL.", f"-{_KERNEL}.")
+        image = f"{repository.with_tag('')}:{text}"
+        found.append(_mapping("regexp", options.regexp, image, options))
+    if not found:
+        raise UsageError(
+            "There is no kernel to load modules into.",
+            resolution="Name some: --kernel RELEASE, or --regexp EXPRESSION.",
+        )
     return found
 
 
@@ -219,17 +238,16 @@ def _check_regexp(text: str) -> None:
         )
 
 
-def _mapping(image: tuple[str, str, str], options: KmmOptions) -> dict[str, Value]:
-    field, kernel, name = image
-    if options.signing is None:
-        return {field: kernel, "containerImage": name}
+def _mapping(field: str, kernel: str, image: str, options: KmmOptions) -> Document:
+    if options.sign_key is None:
+        return {field: kernel, "containerImage": image}
     return {
         field: kernel,
-        "containerImage": f"{name}{KMM_SIGNED}",
+        "containerImage": f"{image}{KMM_SIGNED}",
         "sign": {
-            "unsignedImage": name,
-            "keySecret": {"name": options.signing.key},
-            "certSecret": {"name": options.signing.certificate},
+            "unsignedImage": image,
+            "keySecret": {"name": options.sign_key},
+            "certSecret": {"name": options.sign_certificate},
             # A shell expands it; the kernel's name there would be the escaped one.
             "filesToSign": [f"{_ROOT}/lib/modules/*/*.ko"],
         },

@@ -16,13 +16,17 @@ from pathlib import Path, PurePosixPath
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from provision.build.loader_script import Place
+from provision.build.request import DriverRequest
 from provision.build.templates import shell_word
+from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, UsageError
+from provision.export.artifact_source import ArtifactSource, check_driver
+from provision.files import copy
 from provision.kmod.device_setup import firmware_names
 from provision.kmod.loader import link_modules, loader_script
 from provision.manifest import Manifest
 from provision.pin.architectures import names_of
-from provision.progress import Note, Progress, silent
+from provision.progress import Note
 from provision.run import LONG_LIMIT_S, find_program, run
 from provision.shipped import templates_dir
 from provision.store.activate import modprobe_config, vendor_config
@@ -103,29 +107,36 @@ def lay_out(tree: Path, artifacts: Sequence[Artifact], hosts: Hosts) -> None:
                 file.chmod(0o755 if file.stat().st_mode & 0o100 else 0o644)
 
 
-def make_squashfs(tree: Path, image: Path, *, progress: Progress = silent) -> None:
-    """Pack a folder reproducibly; equal files are stored once."""
-    progress(Note(f"Packing {image.name}"))
-    words: list[str | Path] = ["mksquashfs", tree, image, *_SQUASHFS]
-    run(words, why="make the system extension", timeout=LONG_LIMIT_S)
-
-
-def make_extension(
-    folder: Path,
-    artifacts: Sequence[Artifact],
+def export_sysext(
+    source: ArtifactSource,
+    requests: Sequence[DriverRequest | str],
     hosts: Hosts,
-    *,
-    progress: Progress = silent,
-) -> Path:
-    """Make the image of an extension, and return its path.
+    driver: str,
+    folder: Path,
+) -> tuple[Path, list[Manifest]]:
+    """Make the extension of a driver in a new folder; return it, and what it has.
 
     Args:
-        folder: An existing folder, which the caller removes.
+        requests: Its artifacts: requests for them, or names of their images.
     """
-    tree, image = folder / "tree", folder / "extension.squashfs"
-    lay_out(tree, artifacts, hosts)
-    make_squashfs(tree, image, progress=progress)
-    return image
+    target = folder / f"{extension_name(driver)}.raw"
+    with scratch(source.settings.state, "export", progress=source.progress) as work:
+        artifacts = []
+        for number, one in enumerate(requests):
+            place = work / str(number)
+            if isinstance(one, str):
+                artifacts.append(Artifact(place, source.unpack(one, place)))
+                check_driver(artifacts[-1].manifest, driver, one)
+            else:
+                artifacts.append(Artifact(place, source.artifact(one, place)))
+        tree, image = work / "tree", work / "extension.squashfs"
+        lay_out(tree, artifacts, hosts)
+        source.progress(Note(f"Packing {target.name}"))
+        # Reproducible; equal files are stored once.
+        words: list[str | Path] = ["mksquashfs", tree, image, *_SQUASHFS]
+        run(words, why="make the system extension", timeout=LONG_LIMIT_S)
+        copy(image, target)
+    return target, [artifact.manifest for artifact in artifacts]
 
 
 def _check_alike(artifacts: Sequence[Artifact]) -> None:

@@ -17,8 +17,8 @@ from provision.catalogue import Catalogue
 from provision.config import Config, PolicyConfig, RegistryConfig, TrustConfig
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, UsageError
-from provision.export.artifact_source import ArtifactSource, Choice, check_driver, choose
-from provision.export.kmm_module import ClusterKernels
+from provision.export.artifact_source import ArtifactSource, Choice, images_of
+from provision.export.kmm_module import KmmOptions, kmm_files
 from provision.kmod.loader import write_loader
 from provision.registry.find import TrustOverride
 from provision.registry.names import HostTag
@@ -27,7 +27,7 @@ from unit.registry.trusting_host import connected, have
 
 _OTHER = "6.1.0-56-amd64"
 _RECIPE = SimpleNamespace(default_flavour="open", flavours={"open": None, "closed": None})
-ANY = Choice(None, None, None, ClusterKernels())
+ANY = Choice(None, None, None)
 
 
 def _no_engine() -> Engine:
@@ -69,26 +69,25 @@ def test_all_kernels_of_the_newest_version(
         ("1.10", "open", _OTHER, "debian:12"),
         ("2.0", "closed", KERNEL, "debian:12"),
     )
-    repository = source.repository("demo", None)
-    kernels, image = choose(source, "demo", repository, ANY)
-    assert kernels == ClusterKernels((KERNEL, _OTHER))
-    assert image == f"registry.example/drivers/demo:1.10-open-{_OTHER}.debian12"
-    old, _ = choose(source, "demo", repository, replace(ANY, version="1.2"))
-    assert old == ClusterKernels((KERNEL,))
-    one, _ = choose(source, "demo", repository, replace(ANY, kernels=ClusterKernels(regexp="^6")))
-    assert one == ClusterKernels(regexp="^6")
+    newest = [(tag.version, tag.kernel) for tag in images(source, ANY)]
+    assert newest == [("1.10", KERNEL), ("1.10", _OTHER)]
+    old = images(source, replace(ANY, version="1.2"))
+    assert [(tag.version, tag.kernel) for tag in old] == [("1.2", KERNEL)]
+
+
+def images(source: ArtifactSource, choice: Choice) -> list[HostTag]:
+    return images_of(source, "demo", source.repository("demo", None), choice)
 
 
 def test_a_kernel_without_an_image_is_named(
     source: ArtifactSource, registry: MemoryRegistry, tmp_path: Path
 ) -> None:
     tags(registry, tmp_path, ("1.2", "open", KERNEL, "debian:12"))
-    repository = source.repository("demo", None)
     with pytest.raises(NotFoundError, match=rf"no image of demo \(open\) for {_OTHER}") as raised:
-        choose(source, "demo", repository, replace(ANY, kernels=ClusterKernels((KERNEL, _OTHER))))
+        images(source, replace(ANY, kernels=(KERNEL, _OTHER)))
     assert f"provision build demo --kernel {_OTHER}" in str(raised.value.resolution)
     with pytest.raises(NotFoundError, match=r"no image of demo 3 \(open\) for any kernel"):
-        choose(source, "demo", repository, replace(ANY, version="3"))
+        images(source, replace(ANY, version="3"))
 
 
 def test_one_module_serves_one_distro(
@@ -96,23 +95,25 @@ def test_one_module_serves_one_distro(
 ) -> None:
     names = [("1.2", "open", KERNEL, distro) for distro in ("debian:12", "ubuntu:24.04")]
     tags(registry, tmp_path, *names)
-    repository = source.repository("demo", None)
     with pytest.raises(UsageError, match="several distros"):
-        choose(source, "demo", repository, ANY)
-    _, image = choose(source, "demo", repository, replace(ANY, distro="ubuntu:24.04"))
-    assert image.endswith(".ubuntu24.04")
+        images(source, ANY)
+    (tag,) = images(source, replace(ANY, distro="ubuntu:24.04"))
+    assert tag.distro == "ubuntu24.04"
 
 
 def test_an_image_of_the_registry_is_looked_into(
     source: ArtifactSource, registry: MemoryRegistry, tmp_path: Path
 ) -> None:
     have(registry, tmp_path, signed=False)
-    _, image = choose(source, "demo", source.repository("demo", None), ANY)
-    manifest = source.manifest(image)
-    assert manifest.pin == make_pin()
-    check_driver(manifest, "demo", image)
+    image = f"registry.example/drivers/demo:1.2-open-{KERNEL}.debian12"
+    for named in (None, image):
+        files = kmm_files(source, "demo", ANY, KmmOptions(), image=named)
+        assert [*files] == ["module.yaml"]
+        assert KERNEL in str(files)
+    others = kmm_files(source, "demo", ANY, KmmOptions(regexp="^6"))
+    assert "literal" not in str(others)
     with pytest.raises(UsageError, match="holds demo, not other"):
-        check_driver(manifest, "other", image)
+        kmm_files(source, "other", ANY, KmmOptions(), image=image)
     assert not list((tmp_path / "state").rglob("artifact"))
 
 

@@ -28,7 +28,7 @@ from provision.export.daemonset import (
     read_config,
     read_keys,
 )
-from provision.export.yaml_files import to_yaml
+from provision.export.kubernetes import to_yaml
 from provision.registry.names import Reference
 from unit.cli.outcome import Outcome
 

@@ -18,7 +18,7 @@ from provision.export.driver_pod import (
     operator_documents,
     pod_of,
 )
-from provision.export.yaml_files import to_yaml
+from provision.export.kubernetes import to_yaml
 from provision.manifest import ForeignRoot
 from provision.registry.names import Reference
 
@@ -76,7 +76,7 @@ def test_another_image_is_another_configuration(root: ForeignRoot) -> None:
 
 def test_the_operator_takes_the_image_from_our_registry() -> None:
     files = operator_documents("nvidia", _REPOSITORY, "590.48.01", _OPTIONS)
-    assert files["driver.yaml"]["spec"] == {
+    assert files["driver.yaml"][0]["spec"] == {
         "driverType": "gpu",
         "usePrecompiled": True,
         "repository": "registry.example:5000/drivers",
@@ -86,7 +86,7 @@ def test_the_operator_takes_the_image_from_our_registry() -> None:
         "imagePullSecrets": ["pull"],
         "nodeSelector": {"gpu": "yes"},
     }
-    values: Any = files["values.yaml"]
+    values: Any = files["values.yaml"][0]
     assert values["driver"]["nvidiaDriverCRD"]["enabled"] is True
 
 

@@ -15,19 +15,18 @@ from kit.artifact import KERNEL, make_artifact
 from kit.kmm import kmm_node
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.export.kmm_module import (
-    ClusterKernels,
     KmmOptions,
-    Signing,
     module_document,
     secret_document,
 )
-from provision.export.yaml_files import to_yaml
+from provision.export.kubernetes import to_yaml
 from provision.manifest import DriverFile, HostNeeds, Manifest, Module
 from provision.registry.names import parse_reference
 
 _RECORDED = Path(__file__).parents[2] / "data/kubernetes/kmm-module.json"
 _REPOSITORY = parse_reference("registry.example:5000/drivers/demo")
 _OTHER = "6.1.0-56-amd64"
+_PLAIN = KmmOptions()
 
 
 def strict(schema: Any) -> Any:  # noqa: ANN401 - JSON
@@ -64,10 +63,10 @@ def check(document: dict[str, Any]) -> None:
 
 
 def exported(
-    manifest: Manifest, kernels: ClusterKernels, options: KmmOptions | None = None
+    manifest: Manifest, *kernels: str, options: KmmOptions = _PLAIN, **parameters: tuple[str, ...]
 ) -> dict[str, Any]:
     """A Module that was checked."""
-    found: dict[str, Any] = module_document(manifest, _REPOSITORY, kernels, options or KmmOptions())
+    found: dict[str, Any] = module_document(manifest, _REPOSITORY, kernels, options, parameters)
     check(found)
     return found
 
@@ -95,8 +94,7 @@ def container_of(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_kernels_by_name(manifest: Manifest) -> None:
-    kernels = ClusterKernels((KERNEL, _OTHER))
-    document = exported(manifest, kernels)
+    document = exported(manifest, KERNEL, _OTHER)
     assert container_of(document)["kernelMappings"] == [
         {
             "literal": kernel,
@@ -112,8 +110,7 @@ def test_kernels_by_name(manifest: Manifest) -> None:
 
 
 def test_kernels_by_an_expression(manifest: Manifest) -> None:
-    kernels = ClusterKernels(regexp=r"^6\.1\.0-[0-9]+-amd64$")
-    document = exported(manifest, kernels)
+    document = exported(manifest, options=KmmOptions(regexp=r"^6\.1\.0-[0-9]+-amd64$"))
     assert (
         kmm_node(document, _OTHER).image
         == f"{_REPOSITORY.registry}/drivers/demo:1.2-open-{_OTHER}.debian12"
@@ -123,12 +120,12 @@ def test_kernels_by_an_expression(manifest: Manifest) -> None:
 @pytest.mark.parametrize("text", ["(", "(?=a)", "(a)\\1", "a++", "(?P=x)"])
 def test_an_expression_that_go_does_not_take_is_refused(manifest: Manifest, text: str) -> None:
     with pytest.raises(UsageError, match="is no expression that KMM takes"):
-        module_document(manifest, _REPOSITORY, ClusterKernels(regexp=text), KmmOptions())
+        module_document(manifest, _REPOSITORY, (), KmmOptions(regexp=text))
 
 
 def test_modules_are_loaded_in_their_order(manifest: Manifest) -> None:
     changed = several(manifest, "nouveau")
-    document = exported(changed, ClusterKernels((KERNEL,)))
+    document = exported(changed, KERNEL)
     assert container_of(document)["inTreeModulesToRemove"] == ["nouveau"]
     modprobe = container_of(document)["modprobe"]
     # The first is loaded last, and unloaded first.
@@ -140,7 +137,7 @@ def test_modules_are_loaded_in_their_order(manifest: Manifest) -> None:
 def test_firmware_goes_where_the_host_looks(manifest: Manifest) -> None:
     file = DriverFile(path="/lib/firmware/demo/a.bin", kind="firmware", sha256="0" * 64, size=1)
     changed = manifest.model_copy(update={"files": (*manifest.files, file)})
-    document = exported(changed, ClusterKernels((KERNEL,)))
+    document = exported(changed, KERNEL)
     assert container_of(document)["modprobe"]["firmwarePath"] == "/opt/driver/lib/firmware"
     assert (
         "cp -R /opt/driver/lib/firmware/* /tmp/opt/driver/lib/firmware;"
@@ -153,11 +150,12 @@ def test_everything_that_can_be_asked_for(manifest: Manifest) -> None:
         namespace="drivers",
         selector={"feature.node.kubernetes.io/pci-10de.present": "true"},
         pull_secret="pull",  # noqa: S106 - the name of a secret
-        signing=Signing("key", "certificate"),
+        sign_key="key",
+        sign_certificate="certificate",
         ordered_upgrade=True,
-        parameters={"demo": ("depth=2",)},
+        regexp="^7",
     )
-    document = exported(manifest, ClusterKernels((KERNEL,), "^7"), options)
+    document = exported(manifest, KERNEL, options=options, demo=("depth=2",))
     container = container_of(document)
     assert (container["version"], container["modprobe"]["parameters"]) == ("1.2", ["depth=2"])
     for mapping in container["kernelMappings"]:
@@ -170,33 +168,30 @@ def test_everything_that_can_be_asked_for(manifest: Manifest) -> None:
 )
 def test_names_as_long_as_kmm_takes_them(manifest: Manifest, options: KmmOptions) -> None:
     assert manifest.pin.driver.name == "demo"
-    exported(manifest, ClusterKernels((KERNEL,)), options)
+    exported(manifest, KERNEL, options=options)
 
 
 @pytest.mark.parametrize(
-    ("options", "match"),
+    ("options", "parameters"),
     [
-        (KmmOptions(namespace="Drivers"), "can't be a name in Kubernetes"),
-        (
-            KmmOptions(namespace="n" * 37, ordered_upgrade=True),
-            "more than 40 characters together",
-        ),
-        (KmmOptions(parameters={"other": ("a=1",)}), "passes parameters to demo only"),
+        (KmmOptions(namespace="Drivers"), {}),
+        (KmmOptions(namespace="n" * 37, ordered_upgrade=True), {}),
+        (KmmOptions(), {"other": ("a=1",)}),
     ],
 )
 def test_what_kmm_would_refuse_is_said_before(
-    manifest: Manifest, options: KmmOptions, match: str
+    manifest: Manifest, options: KmmOptions, parameters: dict[str, tuple[str, ...]]
 ) -> None:
-    with pytest.raises(UsageError, match=match):
-        module_document(manifest, _REPOSITORY, ClusterKernels((KERNEL,)), options)
+    with pytest.raises(UsageError):
+        module_document(manifest, _REPOSITORY, (KERNEL,), options, parameters)
 
 
 def test_without_a_kernel_or_a_module_there_is_nothing_to_export(manifest: Manifest) -> None:
     with pytest.raises(UsageError, match="no kernel"):
-        module_document(manifest, _REPOSITORY, ClusterKernels(), KmmOptions())
+        module_document(manifest, _REPOSITORY, (), KmmOptions())
     none = manifest.model_copy(update={"host": HostNeeds(optional=("demo",))})
     with pytest.raises(ProvisionError, match="all are optional"):
-        module_document(none, _REPOSITORY, ClusterKernels((KERNEL,)), KmmOptions())
+        module_document(none, _REPOSITORY, (KERNEL,), KmmOptions())
 
 
 def test_the_secret_has_what_the_registry_asks_for() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.errors import UsageError
-from provision.export.yaml_files import check_output, to_yaml, write_files
+from provision.export.kubernetes import check_output, to_yaml, write_files
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampled_from(
     [
@@ -64,6 +64,6 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
 
 
 def test_only_its_owner_reads_a_secret(tmp_path: Path) -> None:
-    write_files(tmp_path / "out", {"open.yaml": "a", "secret.yaml": "b"}, secret="secret.yaml")  # noqa: S106 - a file
+    write_files(tmp_path / "out", {"open.yaml": [{"kind": "Module"}], "x": [{"kind": "Secret"}]})
     modes = {p.name: p.stat().st_mode & 0o777 for p in (tmp_path / "out").iterdir()}
-    assert modes == {"open.yaml": 0o644, "secret.yaml": 0o600}
+    assert modes == {"open.yaml": 0o644, "x": 0o600}
