@@ -206,6 +206,7 @@ def matrix_command(
         present: list[Cell] = []
         if registry is not None:
             planned, present = split_present(registry, planned, work.progress)
+            registry.add_operator_tags(present)
         try:
             outcome = _built(work, planned, results, how, present=len(present))
         finally:

@@ -29,6 +29,7 @@ from provision.registry.names import HostTag, Reference, parse_reference
 from provision.registry.publish import (
     EngineImage,
     PinTagConflictError,
+    add_operator_tags,
     publish,
     pushed_reference,
     retag_existing,
@@ -74,6 +75,11 @@ class FleetRegistry:
             with self._lock:
                 self.present.add(cell)
         return is_there
+
+    def add_operator_tags(self, cells: Iterable[Cell]) -> None:
+        """Set the tags of a GPU operator that images of present cells lack."""
+        for cell in cells:
+            add_operator_tags(self.settings, self._client(cell), self.signer)
 
     def publish(
         self, cell: Cell, engine: Engine, built: Built, pin: Pin, progress: Progress

@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, cast
@@ -51,6 +51,8 @@ class ImageInfo:
     reference: Reference
     # Its manifest, whose bytes have that digest.
     manifest: Manifest
+    labels: Mapping[str, str]
+    # One of them.
     pin: Pin
 
 
@@ -94,7 +96,8 @@ def find(
     reference = client.reference.with_digest(content.digest)
     verified = examine(content.digest) if examine else None
     check_image(manifest, name)
-    pin = _pin(client, content.digest, manifest)
+    labels = _labels(client, content.digest, manifest)
+    pin = _pin(labels, name)
     if (
         verified is not None
         and verified.facts is not None
@@ -104,7 +107,7 @@ def find(
             f"'{reference}' is refused: its Pin is not the one that is signed.",
             resolution="Sign it again: provision registry sign",
         )
-    return VerifiedImage(ImageInfo(client, reference, manifest, pin), verified)
+    return VerifiedImage(ImageInfo(client, reference, manifest, labels, pin), verified)
 
 
 def _manifest(
@@ -126,9 +129,8 @@ def _manifest(
     return content, found
 
 
-def _pin(client: Repository, digest: str, manifest: Manifest) -> Pin:
-    """Return the Pin in the configuration of an image."""
-    name = str(client.reference)
+def _labels(client: Repository, digest: str, manifest: Manifest) -> Mapping[str, str]:
+    """Return the labels in the configuration of an image."""
     data = client.config(digest, manifest)
     if content_digest(data) != manifest.config.digest:
         raise WrongContentError(
@@ -136,9 +138,12 @@ def _pin(client: Repository, digest: str, manifest: Manifest) -> Pin:
             " its manifest names.",
             resolution="Have it pushed again by those who build it: provision registry push IMAGE",
         )
+    return parse_labels(data, manifest, str(client.reference))
+
+
+def _pin(labels: Mapping[str, str], name: str) -> Pin:
     try:
-        label = parse_labels(data, manifest, name)[PIN_LABEL]
-        return parse_json(label, Pin, name=f"{name}: {PIN_LABEL}")
+        return parse_json(labels[PIN_LABEL], Pin, name=f"{name}: {PIN_LABEL}")
     except (KeyError, ConfigError) as error:
         raise ProvisionError(
             f"'{name}' is no artifact image: it has no Pin in its label {PIN_LABEL}.",

@@ -115,6 +115,8 @@ def publish(
             f"'{there.reference}' is not signed: it is not the image that was pushed.",
             resolution="Others write to that registry. Check it, and push again.",
         )
+    # The signature last: what is signed is not pushed again, and would never get these tags.
+    _tag_for_operators(client, image, pushed.digest)
     try:
         signed = _sign(by_digest, there, signer)
     except PinTagConflictError:
@@ -125,7 +127,6 @@ def publish(
                 break
             time.sleep(_PAUSE_S)
         raise
-    _tag_for_operators(client, image, pushed.digest)
     return pushed, signed
 
 
@@ -278,6 +279,24 @@ def set_operator_tags(client: Writable, pin: Pin, version: str, digest: str) -> 
         client.tag(digest, branch)
 
 
+def add_operator_tags(settings: Settings, client: Writable, signer: Signer | None) -> None:
+    """Set the tags of a GPU operator that the image of a client's reference lacks.
+
+    Such an image was copied there. An operator verifies no signatures, so an image that no key
+    which counts here has signed gets no tags, unless nothing is signed.
+    """
+    image = find(client, machine(settings.root)).image
+    pin, digest = image.pin, str(image.reference.digest)
+    version = image.labels.get(OPERATOR_LABEL)
+    if version is None:
+        return
+    own, _ = operator_tags(version, pin.kernel.release, f"{pin.distro.id}:{pin.distro.version}")
+    if find_digest(client, own) is None and (
+        signer is None or _is_trusted(settings, client, pin, digest, signer)
+    ):
+        set_operator_tags(client, pin, version, digest)
+
+
 def retag_existing(
     settings: Settings, client: Writable, pin: Pin, signer: Signer | None
 ) -> str | None:
@@ -294,17 +313,25 @@ def retag_existing(
     content = client.manifest(tag)
     if signer is None:
         parse_manifest(content.data, f"{client.reference.repository}:{tag}")
-    else:
-        wanted = asdict(facts_of(pin, 0))
-        del wanted["serial"]
-        try:
-            keys = _keys(settings, client, pin.driver.name, signer)
-            verify_signature(client, content.digest, keys, wanted)
-        except UntrustedError:
-            return None
+    elif not _is_trusted(settings, client, pin, content.digest, signer):
+        return None
     if client.reference.tag is not None:
         client.tag(content.digest, client.reference.tag)
     return content.digest
+
+
+def _is_trusted(
+    settings: Settings, client: Writable, pin: Pin, digest: str, signer: Signer
+) -> bool:
+    """Return whether a key that counts here has signed the image of a Pin."""
+    wanted = asdict(facts_of(pin, 0))
+    del wanted["serial"]
+    try:
+        keys = _keys(settings, client, pin.driver.name, signer)
+        verify_signature(client, digest, keys, wanted)
+    except UntrustedError:
+        return False
+    return True
 
 
 def _keys(

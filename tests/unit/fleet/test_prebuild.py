@@ -14,6 +14,7 @@ from kit.memory_registry import (
     public_pem,
     wanted_of,
 )
+from provision.build.dockerfile import OPERATOR_LABEL
 from provision.config import Config, RegistryConfig, TrustConfig
 from provision.engine.docker_api import Engine
 from provision.errors import ProvisionError
@@ -23,13 +24,13 @@ from provision.fleet.matrix.cells import Planned
 from provision.fleet.matrix.results import result_of
 from provision.fleet.matrix.runner import Outcome as RunOutcome
 from provision.fleet.prebuild import PrebuildReport, fleet_registry, split_present
-from provision.pin import Pin
+from provision.pin import PIN_LABEL, Pin
 from provision.progress import silent
 from provision.registry import publish
 from provision.registry.artifact_images import facts_of
 from provision.registry.find import connect, tag_of
 from provision.registry.manifests import find_digest
-from provision.registry.names import pin_tag
+from provision.registry.names import operator_tags, pin_tag
 from provision.registry.signatures import signature_tag, verify_signature
 from unit.fleet.matrix.test_runner import KERNELS, Lab, cell, cells, compile_error
 from unit.fleet.prebuild_lab import (
@@ -69,6 +70,27 @@ def test_a_second_run_asks_and_builds_nothing(lab: Lab, registry: MemoryRegistry
     again = run(lab, publisher(lab, registry))
     assert (lab.builds, len(again.unchanged)) == ([], 6)
     assert not any(asked.startswith("put") for asked in registry.asked)
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_copied_image_gets_the_tags_of_an_operator_if_it_is_signed(
+    lab: Lab, registry: MemoryRegistry, *, is_ours: bool
+) -> None:
+    """Copies, such as those of a bundle, have the tags that hosts look for."""
+    one = cell("2.0", KERNELS[0])
+    pin = PINS["2.0", KERNELS[0]]
+    labels = {PIN_LABEL: pin.canonical_json(), OPERATOR_LABEL: "2.0"}
+    digest = registry.have_image(pin, [b"theirs"], tag_of(pin).text, labels=labels)
+    registry.sign(digest, facts_of(pin, 1), KEY if is_ours else new_key())
+    (lab.settings.root / "etc/fleet.pub").write_bytes(public_pem(KEY))
+    trust = TrustConfig(keys="/etc/fleet.pub")
+    lab.settings = replace(lab.settings, config=Config(trust=trust))
+    place = publisher(lab, registry)
+    _, present = split_present(place, [Planned(one)], silent)
+    place.add_operator_tags(present)
+    client = registry.client(f"{ADDRESS}/demo:x")
+    for tag in operator_tags("2.0", KERNELS[0], "debian:12"):
+        assert find_digest(client, tag) == (digest if is_ours else None)
 
 
 def test_an_image_without_a_signature_is_made_again(lab: Lab, registry: MemoryRegistry) -> None:
