@@ -72,7 +72,7 @@ def _definition() -> dict[str, Any]:
     schema = json.loads(_RECORDED.read_text())["schema"]
     # Not recorded, and named by its rules.
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    schema["properties"]["spec"]["properties"] |= {"dra": anything, "devicePlugin": anything}
+    schema["properties"]["spec"]["properties"]["devicePlugin"] = anything
     version = {
         "name": "v1beta1",
         "served": True,

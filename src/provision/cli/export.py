@@ -135,6 +135,11 @@ def kmm(
         ordered_upgrade=option(
             "--ordered-upgrade", "Load the driver only on nodes whose label names its version."
         ),
+        dra=option(
+            "--dra IMAGE",
+            "Image of a DRA driver, which KMM runs on these nodes; for KMM after 2.6.0.",
+        ),
+        dra_driver=option("--dra-driver NAME", "Name by which that driver registers."),
     ),
     with_credentials: bool = option(
         "--with-credentials",
@@ -164,6 +169,11 @@ def kmm(
         raise UsageError(
             "--sign-key and --sign-certificate go together: give both.",
             resolution="Give both: --sign-key KEY.pem --sign-certificate CERTIFICATE.pem",
+        )
+    if (module.dra is None) != (module.dra_driver is None):
+        raise UsageError(
+            "--dra and --dra-driver go together: give both.",
+            resolution="Give both: --dra registry.example/dra:1 --dra-driver gpu.nvidia.com",
         )
     if (agent is None) != (not keys):
         raise UsageError(

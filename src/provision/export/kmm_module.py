@@ -48,6 +48,9 @@ class KmmOptions:
     sign_certificate: str | None = None
     # Whether a label of each node selects its version.
     ordered_upgrade: bool = False
+    # Image and name of a driver for dynamic resource allocation. KMM 2.6.0 does not know it yet.
+    dra: str | None = None
+    dra_driver: str | None = None
     # An expression for the releases of further kernels, in RE2's syntax.
     regexp: str | None = None
 
@@ -130,6 +133,8 @@ def module_document(
     container["modprobe"] = _modprobe(manifest, parameters)
     container["kernelMappings"] = _mappings(manifest, repository, kernels, options)
     spec: Document = {"moduleLoader": {"container": container}}
+    if options.dra:
+        spec["dra"] = {"driverName": options.dra_driver, "container": {"image": options.dra}}
     if options.pull_secret:
         spec["imageRepoSecret"] = {"name": options.pull_secret}
     spec["selector"] = {**selector, **options.selector}

@@ -41,12 +41,15 @@ def strict(schema: Any) -> Any:  # noqa: ANN401 - JSON
     return found
 
 
-def check(document: dict[str, Any]) -> None:
-    """Validate a Module by its definition, as its YAML is read."""
+def check(document: dict[str, Any], *, is_newest: bool = False) -> None:
+    """Validate a Module by its definition, as its YAML is read: that of 2.6.0, or the newest."""
     read = yaml.safe_load(to_yaml(document))
     assert read == document
     schema = strict(json.loads(_RECORDED.read_text())["schema"])
     schema["properties"]["metadata"] = {"type": "object"}
+    if not is_newest:
+        # All that 2.6.0 lacks of it.
+        del schema["properties"]["spec"]["properties"]["dra"]
     jsonschema.validate(read, schema)
     container = read["spec"]["moduleLoader"]["container"]
     modprobe = container["modprobe"]
@@ -91,6 +94,18 @@ def several(manifest: Manifest, *conflicts: str) -> Manifest:
 def container_of(document: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = document["spec"]["moduleLoader"]["container"]
     return found
+
+
+def test_a_dra_driver_runs_where_the_modules_are(manifest: Manifest) -> None:
+    options = KmmOptions(dra="registry.example/dra:1", dra_driver="gpu.example.com")
+    document: Any = module_document(manifest, _REPOSITORY, (KERNEL,), options)
+    check(document, is_newest=True)
+    assert document["spec"]["dra"] == {
+        "driverName": "gpu.example.com",
+        "container": {"image": "registry.example/dra:1"},
+    }
+    with pytest.raises(jsonschema.ValidationError):
+        check(document)
 
 
 def test_kernels_by_name(manifest: Manifest) -> None:
