@@ -24,15 +24,17 @@ if TYPE_CHECKING:
 _EXAMPLES = REPOSITORY / "docs/examples/fleet"
 _PAGE = REPOSITORY / "docs/how-to/build-for-a-fleet.md"
 _CELLS = [f"demo/1.2/open/debian:12/6.1.0-{number}-amd64" for number in range(47, 50)]
+_REFERENCES = [f"registry.example:5000/drivers/demo:{number}" for number in range(47, 50)]
 # Notes its words, and answers as the command does.
 _PROVISION = """\
 #!/bin/bash
 echo "$*" >> calls
 if [[ " $* " == *" --password-fd 3 "* ]]; then cat <&3 >> passwords; fi
 case " $* " in
+*" --plan "*) cat {folder}/plan.json ;;
 *" --json "*) cat {folder}/list.json ;;
 *" --list "*) cat {folder}/list.txt ;;
-*" {broken} "*) exit 1 ;;
+*" {broken} "* | *" {reference} "*) exit 1 ;;
 esac
 """
 
@@ -52,7 +54,13 @@ class Site:
         cells = [{"id": cell, "command": command} for cell, command in rows]
         (folder / "list.json").write_text(json.dumps({"cells": cells}))
         (folder / "list.txt").write_text("".join(f"{' '.join(c)}\n" for c in commands))
-        self.stand_in("provision", _PROVISION.format(folder=folder, broken=_CELLS[0]))
+        plan = [
+            {"id": cell, "reference": reference, "pin": {"cell": cell}}
+            for cell, reference in zip(_CELLS, _REFERENCES, strict=True)
+        ]
+        (folder / "plan.json").write_text(json.dumps({"cells": plan, "failed": []}))
+        script = _PROVISION.format(folder=folder, broken=_CELLS[0], reference=_REFERENCES[0])
+        self.stand_in("provision", script)
 
     def stand_in(self, name: str, text: str) -> None:
         path = self.programs / name
@@ -72,6 +80,11 @@ class Site:
         words = [call.split() for call in self.calls() if "--cell" in call]
         return [call[call.index("--cell") + 1] for call in words]
 
+    def built_pins(self) -> list[str]:
+        """The references to which a Pin was pushed."""
+        words = [call.split() for call in self.calls() if "--pin" in call]
+        return [call[call.index("--push") + 1] for call in words]
+
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
@@ -84,25 +97,26 @@ def _yaml(name: str) -> dict[Any, Any]:
     return document
 
 
-def test_github_plans_and_builds_a_cell_a_job(site: Site) -> None:
+def test_github_plans_and_builds_a_pin_a_job(site: Site) -> None:
     jobs = _yaml("github-actions.yml")["jobs"]
     plan = next(step["run"] for step in jobs["plan"]["steps"] if "run" in step)
     output = site.folder / "output"
     assert site.sh(plan, GITHUB_OUTPUT=str(output)).returncode == 0
     name, _, value = output.read_text().partition("=")
-    assert (name, json.loads(value)) == ("cells", _CELLS)
+    assert (name, json.loads(value)) == ("cells", [0, 1, 2])
     assert (
         jobs["build"]["strategy"]["matrix"]["cell"] == "${{ fromJSON(needs.plan.outputs.cells) }}"
     )
     build = next(step for step in jobs["build"]["steps"] if "run" in step)
     assert build["env"]["CELL"] == "${{ matrix.cell }}"
     password = {"FLEET_PASSWORD": "secret word"}
-    done = site.sh(build["run"], CELL=_CELLS[1], **password)
+    done = site.sh(build["run"], CELL="1", **password)
     assert done.returncode == 0, done.stderr
-    assert site.built() == [_CELLS[1]]
+    assert json.loads((site.folder / "pin.json").read_text()) == {"cell": _CELLS[1]}
+    assert site.built_pins() == [_REFERENCES[1]]
     assert (site.folder / "passwords").read_text() == "secret word\n"
     assert "secret" not in "".join(site.calls())
-    assert site.sh(build["run"], CELL=_CELLS[0], **password).returncode == 1
+    assert site.sh(build["run"], CELL="0", **password).returncode == 1
 
 
 def test_gitlabs_jobs_share_the_cells(site: Site) -> None:
@@ -118,7 +132,7 @@ def test_gitlabs_jobs_share_the_cells(site: Site) -> None:
     assert sorted(ends) == [0] * (total - 1) + [1], "the cell that fails is one job's"
 
 
-def test_kubernetes_has_a_pod_a_cell(site: Site) -> None:
+def test_kubernetes_has_a_pod_a_pin(site: Site) -> None:
     site.stand_in("kubectl", '#!/bin/sh\necho "kubectl $*" >> calls\ncat > created 2> /dev/null\n')
     (site.folder / "fleet.key").touch()
     block = next(
@@ -132,11 +146,13 @@ def test_kubernetes_has_a_pod_a_cell(site: Site) -> None:
     assert (spec["completionMode"], spec["completions"]) == ("Indexed", len(_CELLS))
     container = spec["template"]["spec"]["containers"][0]
     script = container["args"][0].replace("/fleet/", f"{site.folder}/")
+    script = script.replace("/tmp/pin.json", f"{site.folder}/pin.json")  # noqa: S108 - the pod's
     shell = " ".join(container["command"])
     for index in (1, 2):
         quoted = f"cat > pod <<'EOF'\n{script}\nEOF\n{shell} \"$(cat pod)\""
         assert site.sh(quoted, JOB_COMPLETION_INDEX=str(index)).returncode == 0
-    assert site.built() == _CELLS[1:]
+        assert json.loads((site.folder / "pin.json").read_text()) == {"cell": _CELLS[index]}
+    assert site.built_pins() == _REFERENCES[1:]
     mounts = {mount["name"] for mount in container["volumeMounts"]}
     assert mounts == {volume["name"] for volume in spec["template"]["spec"]["volumes"]}
 
