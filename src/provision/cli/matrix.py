@@ -38,9 +38,9 @@ from provision.fleet.matrix.results import Result, Results, matrix_folder
 from provision.fleet.matrix.runner import MatrixRun, Outcome
 from provision.fleet.prebuild import (
     FleetRegistry,
-    PrebuildReport,
     cell_document,
     fleet_registry,
+    pushed_rows,
     split_present,
     with_registry,
 )
@@ -213,8 +213,8 @@ def matrix_command(
             report = report_of_cells(listed, results)
             _write_page(html, report)
     if registry is not None:
-        pushed = PrebuildReport(registry, listed, present, outcome, results)
-        return _emit_pushed(pushed, results)
+        rows = pushed_rows(registry, listed, present, outcome, results)
+        return _emit_pushed(registry, rows, results)
     _emit_report(report, outcome, results, html)
     counts = report.counts
     is_bad = outcome.troubles or outcome.left or counts["failed"] or counts["not-built"]
@@ -380,11 +380,12 @@ def _emit_plan(
     return ExitCode.FAILED if failed else ExitCode.DONE
 
 
-def _emit_pushed(report: PrebuildReport, results: Results) -> int:
-    cells = report.rows()
+def _emit_pushed(
+    registry: FleetRegistry, cells: Sequence[Mapping[str, Any]], results: Results
+) -> int:
     counts = Counter(cell["state"] for cell in cells)
     document = {
-        "registry": report.registry.address,
+        "registry": registry.address,
         "counts": dict(counts),
         "cells": cells,
         "state": results.folder,

@@ -18,7 +18,7 @@ from provision.engine.docker_api import Engine
 from provision.errors import ProvisionError, UsageError
 from provision.fleet.fleet_file import Fleet, cell_id
 from provision.fleet.matrix.cells import Cell, Planned
-from provision.fleet.matrix.results import Result, Results
+from provision.fleet.matrix.results import Results
 from provision.fleet.matrix.runner import Outcome
 from provision.pin import Pin
 from provision.progress import Note, Progress
@@ -36,10 +36,13 @@ from provision.registry.publish import (
 )
 from provision.registry.signatures import signature_tag
 
+# What a row has of a cell's result.
+_RESULT = {"digest", "reason", "message", "resolution", "first_error", "log", "seconds"}
+
 
 @dataclass
 class FleetRegistry:
-    """The registry of a fleet; the ``Publisher`` of a ``MatrixRun``."""
+    """The registry of a fleet; takes the images of a ``MatrixRun``."""
 
     settings: Settings
     # The hosts' registry: ``registry.example:5000/drivers``.
@@ -168,43 +171,41 @@ def split_present(
     return lacking, present
 
 
-@dataclass(frozen=True, slots=True)
-class PrebuildReport:
-    """The outcome for a fleet's cells."""
+def pushed_rows(
+    registry: FleetRegistry,
+    cells: Sequence[Cell],
+    present: Sequence[Cell],
+    outcome: Outcome,
+    results: Results,
+) -> list[dict[str, Any]]:
+    """Return what became of each cell of a fleet, as JSON documents.
 
-    registry: FleetRegistry
-    cells: Sequence[Cell]
-    present: Sequence[Cell]
-    # The outcome of the run for the others.
-    outcome: Outcome
-    results: Results
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each cell, as a JSON document."""
-        troubles = dict(self.outcome.troubles)
-        # Includes cells that another machine built meanwhile, whatever their result here.
-        present = {*self.present, *self.registry.present} - self.registry.pushed.keys()
-        left = {*self.outcome.left}
-        rows = []
-        for cell in self.cells:
-            result = None if cell in present else self.results.read(cell)
-            if cell in self.registry.pushed:
-                more = {"state": "pushed", **_result(result)}
-            elif cell in troubles:
-                more = {"state": "trouble", **_trouble(troubles[cell])}
-            elif cell in present:
-                more = {"state": "present"}
-            elif cell in left or result is None or result.state == "built":
-                # A cell that was built earlier but is not in the registry has not succeeded.
-                more = {"state": "left"}
-            else:
-                more = {"state": result.state, **_result(result)}
-            rows.append({**self._names(cell), **more})
-        return rows
-
-    def _names(self, cell: Cell) -> dict[str, Any]:
-        reference = self.registry.pushed.get(cell, str(self.registry.reference(cell)))
-        return {**cell_document(cell), "reference": reference}
+    Args:
+        present: The cells that the registry had before.
+        outcome: That of the run for the others.
+    """
+    troubles, left = dict(outcome.troubles), {*outcome.left}
+    # Includes cells that another machine built meanwhile, whatever their result here.
+    there = {*present, *registry.present} - registry.pushed.keys()
+    rows = []
+    for cell in cells:
+        result = None if cell in there else results.read(cell)
+        said = result.model_dump(mode="json", include=_RESULT) if result else {}
+        if cell in registry.pushed:
+            more = {"state": "pushed", **said}
+        elif error := troubles.get(cell):
+            more = {"state": "trouble", "message": error.message, "resolution": error.resolution}
+            more["details"] = error.details
+        elif cell in there:
+            more = {"state": "present"}
+        elif cell in left or result is None or result.state == "built":
+            # A cell that was built earlier but is not in the registry has not succeeded.
+            more = {"state": "left"}
+        else:
+            more = {"state": result.state, **said}
+        name = registry.pushed.get(cell, str(registry.reference(cell)))
+        rows.append({**cell_document(cell), "reference": name, **more})
+    return rows
 
 
 def cell_document(cell: Cell) -> dict[str, Any]:
@@ -217,12 +218,3 @@ def cell_document(cell: Cell) -> dict[str, Any]:
         "distro": cell.column.distro,
         "kernel": cell.column.kernel,
     }
-
-
-def _result(result: Result | None) -> dict[str, Any]:
-    members = {"digest", "reason", "message", "resolution", "first_error", "log", "seconds"}
-    return result.model_dump(mode="json", include=members) if result else {}
-
-
-def _trouble(error: ProvisionError) -> dict[str, Any]:
-    return {"message": error.message, "resolution": error.resolution, "details": error.details}

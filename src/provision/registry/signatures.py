@@ -14,13 +14,12 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from provision.errors import NotFoundError, ProvisionError
-from provision.registry.keys import FileSigner, PublicKey, Signer
+from provision.registry.keys import PublicKey, Signer
 from provision.registry.manifests import (
     OCI_CONFIG,
     OCI_MANIFEST,
@@ -245,12 +244,8 @@ def sign(client: Writable, digest: str, facts: Facts, signer: Signer) -> str:
     for _ in range(_MOST_ROUNDS):
         begun = time.monotonic()
         layers = _layers(client, tag)
-        if any(_signature_of(one) == signature for one in layers):
+        if any(one["annotations"].get(ANNOTATION) == signature for one in layers):
             break
-        if len(layers) >= _MOST_SIGNATURES and isinstance(signer, FileSigner):
-            # Earlier signatures by this key have the same facts, with an older serial.
-            own = _own_signatures(client, digest, signer.public)
-            layers = [one for one in layers if _signature_of(one) not in own]
         if len(layers) >= _MOST_SIGNATURES:
             raise ProvisionError(
                 f"'{client.reference.name}@{digest}' has {len(layers)} signatures; with one more,"
@@ -274,20 +269,6 @@ def _layers(client: Repository, tag: str) -> list[dict[str, Any]]:
         return []
     members = {"media_type", "digest", "size", "annotations"}
     return [one.model_dump(mode="json", by_alias=True, include=members) for one in before.layers]
-
-
-def _signature_of(layer: Mapping[str, Any]) -> str | None:
-    found: str | None = layer["annotations"].get(ANNOTATION)
-    return found
-
-
-def _own_signatures(client: Repository, digest: str, key: PublicKey) -> set[str]:
-    own = set()
-    for payload, signature in _signatures(client, digest, []):
-        with suppress(UntrustedError):
-            _verify_payload(payload, signature, digest, (key,))
-            own.add(signature)
-    return own
 
 
 def _put_signatures(

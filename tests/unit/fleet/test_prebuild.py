@@ -23,7 +23,7 @@ from provision.fleet.fleet_file import Build, Fleet
 from provision.fleet.matrix.cells import Planned
 from provision.fleet.matrix.results import result_of
 from provision.fleet.matrix.runner import Outcome as RunOutcome
-from provision.fleet.prebuild import PrebuildReport, fleet_registry, split_present
+from provision.fleet.prebuild import fleet_registry, pushed_rows, split_present
 from provision.pin import PIN_LABEL, Pin
 from provision.progress import silent
 from provision.registry import publish
@@ -114,8 +114,8 @@ def another_build(registry: MemoryRegistry, pin: Pin, tag: str | None = None) ->
 def test_what_came_to_no_end_is_not_reported_as_there(lab: Lab, registry: MemoryRegistry) -> None:
     one, other = cell("2.0", KERNELS[0]), cell("2.0", KERNELS[1])
     lab.results.write(result_of(other, "built"))
-    report = PrebuildReport(publisher(lab, registry), [one, other], [], RunOutcome(), lab.results)
-    assert [row["state"] for row in report.rows()] == ["left", "left"]
+    rows = pushed_rows(publisher(lab, registry), [one, other], [], RunOutcome(), lab.results)
+    assert [row["state"] for row in rows] == ["left", "left"]
 
 
 def test_an_unsigned_build_of_the_same_pin_gives_way(lab: Lab, registry: MemoryRegistry) -> None:
@@ -165,7 +165,7 @@ def test_a_build_of_the_same_pin_that_is_called_otherwise_gets_the_name(
     place.is_signed, place.signer = signs, place.signer if signs else None
     done = run(lab, place, Planned(one))
     assert (done.troubles, place.pushed) == ([], {})
-    assert PrebuildReport(place, [one], [], done, lab.results).rows()[0]["state"] == "present"
+    assert pushed_rows(place, [one], [], done, lab.results)[0]["state"] == "present"
     assert find_digest(registry.client(f"{ADDRESS}/demo:x"), tag_of(pin).text) == theirs
 
 

@@ -22,7 +22,6 @@ from kit.memory_registry import (
 from provision.errors import ProvisionError
 from provision.pin import PIN_LABEL
 from provision.registry.artifact_images import find
-from provision.registry.keys import FileSigner
 from provision.registry.signatures import UntrustedError, sign, signature_tag, verify_signature
 from unit.registry.signed_images import (
     FACTS,
@@ -280,11 +279,6 @@ def test_no_more_is_signed_than_hosts_read(registry: MemoryRegistry) -> None:
     assert tag in (caught.value.resolution or "")
     assert registry.manifests[tag] == full
     assert verify_signature(registry.client(), digest, [public(KEY)], {}).facts == FACTS
-    # What a key signed before gives way to what it signs now; the other one's signature stays.
-    newer = replace(FACTS, serial=FACTS.serial + 1)
-    sign(registry.client(), digest, newer, FileSigner(KEY, public(KEY)))
-    assert len(json.loads(registry.manifests[tag])["layers"]) == 2
-    assert verify_signature(registry.client(), digest, [public(KEY)], {}).facts == newer
 
 
 def test_a_tag_that_moves_serves_nothing_unsigned(registry: MemoryRegistry, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import tarfile
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -37,55 +37,46 @@ class HostPython:
     glibc: str
 
 
-@dataclass
-class _Found:
-    """The contents of an archive, as far as it was read."""
-
-    names: set[str] = field(default_factory=set)
-    version: tuple[int, int] | None = None
-    machine: str | None = None
-    glibc: str | None = None
-
-
 def read_python(path: Path) -> HostPython:
     """Read the description of an archive."""
     if not path.is_file():
         raise NotFoundError(f"There is no file '{path}'.", resolution=_WAY_OUT)
-    found = _Found()
+    names: set[str] = set()
+    version = machine = glibc = None
     try:
         with tarfile.open(path, "r:gz") as archive:
             for member in archive:
-                _note(found, archive, member)
+                name = _name(member)
+                names.add(name)
+                stream = archive.extractfile(member) if member.isreg() else None
+                if stream and (program := _PROGRAMS.fullmatch(name)):
+                    version = (int(program[1]), int(program[2]))
+                    machine = elf_machine(stream.read(HEAD_SIZE))
+                elif stream and _LIBRARY.fullmatch(name):
+                    found = _VERSION.search(stream.read())
+                    glibc = found[1].decode() if found else glibc
     except (tarfile.TarError, zlib.error, ValueError, EOFError, OSError) as error:
         raise _refusal(path, f"is not an archive: {error}") from error
-    if found.version is None or found.machine is None or _PROGRAM not in found.names:
+    if version is None or machine is None or _PROGRAM not in names:
         raise _refusal(path, f"has no '{_ROOT / _PROGRAM}'")
-    if found.glibc is None:
+    if glibc is None:
         raise _refusal(path, "contains no C library")
-    if found.version < _OLDEST:
-        version = ".".join(map(str, found.version))
-        raise _refusal(path, f"has Python {version}, and provision needs 3.11 or newer")
-    return HostPython(path, found.version, found.machine, found.glibc)
+    if version < _OLDEST:
+        text = ".".join(map(str, version))
+        raise _refusal(path, f"has Python {text}, and provision needs 3.11 or newer")
+    return HostPython(path, version, machine, glibc)
 
 
-def _note(found: _Found, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+def _name(member: tarfile.TarInfo) -> str:
+    """Return the path of a member below the folder of the Python; for folders above it, ``..``."""
     place = PurePosixPath(member.name)
+    if member.isdir() and place != _ROOT and _ROOT.is_relative_to(place):
+        return ".."
     if not place.is_relative_to(_ROOT):
-        if member.isdir() and _ROOT.is_relative_to(place):
-            return
         raise tarfile.TarError(f"'{member.name}' is not below '{_ROOT}'")
     if ".." in place.parts:
         raise tarfile.TarError(f"'{member.name}' leads out of it")
-    name = str(place.relative_to(_ROOT))
-    found.names.add(name)
-    stream = archive.extractfile(member) if member.isreg() else None
-    if stream is None:
-        return
-    if program := _PROGRAMS.fullmatch(name):
-        found.version = (int(program[1]), int(program[2]))
-        found.machine = elf_machine(stream.read(HEAD_SIZE))
-    elif _LIBRARY.fullmatch(name) and (match := _VERSION.search(stream.read())):
-        found.glibc = match[1].decode()
+    return str(place.relative_to(_ROOT))
 
 
 def _refusal(path: Path, what: str) -> UsageError:

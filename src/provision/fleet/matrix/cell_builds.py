@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from provision.build.diagnosis import BuildError, kind_of
 from provision.build.image import (
@@ -34,8 +34,10 @@ from provision.fleet.matrix.cells import Cell, Column, Planned
 from provision.fleet.matrix.results import FirstError, Result, Results, result_of
 from provision.fleet.matrix.shared_layers import SharedLayers
 from provision.host.kernels import find_kernels
-from provision.pin import Pin
 from provision.progress import Progress
+
+if TYPE_CHECKING:
+    from provision.fleet.prebuild import FleetRegistry
 
 # Stands in place of a kernel: the layers that all kernels of a distro begin with.
 TOOLS = "tools"
@@ -68,35 +70,13 @@ class RunOptions:
     # Whether cells are built for kernels that a recipe does not name.
     force: bool = False
     # Takes the images of cells; None: only their results are kept.
-    publisher: Publisher | None = None
+    publisher: FleetRegistry | None = None
 
     @property
     def compilers(self) -> int | None:
         """Number of compilers of each build; None: that of a single build."""
         processors = len(os.sched_getaffinity(0))
         return max(1, processors // self.jobs) if self.jobs > 1 else None
-
-
-class Publisher(Protocol):
-    """Takes the images of built cells, such as a registry."""
-
-    def has(self, cell: Cell) -> bool:
-        """Return whether the publisher has the image of a cell."""
-
-    def publish(
-        self, cell: Cell, engine: Engine, built: Built, pin: Pin, progress: Progress
-    ) -> None:
-        """Publish the image of a built cell."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """The decision about a cell."""
-
-    state: str
-    # Its new result, which is not written yet; None: there is no new one.
-    result: Result | None = None
-    is_unchanged: bool = False
 
 
 class CellBuilder:
@@ -112,11 +92,16 @@ class CellBuilder:
         self._begun = int(time.time())
         self._own = _own_images(settings)
 
-    def decide(self, planned: Planned, engine: Callable[[], Engine], progress: Progress) -> Decided:
+    def decide(
+        self, planned: Planned, engine: Callable[[], Engine], progress: Progress
+    ) -> tuple[str, Result | None]:
         """Decide about a cell, and build it if necessary; the caller holds its lock.
 
         Args:
             engine: Connects to the engine; called if the cell has to be resolved.
+
+        Returns:
+            Its state, and its result if that is new; the result is not written yet.
         """
         cell = planned.cell
         known = self._results.read(cell)
@@ -124,10 +109,10 @@ class CellBuilder:
             return _refused(planned, known)
         publisher = self._options.publisher
         if publisher is not None and publisher.has(cell):
-            return Decided("built", is_unchanged=True)
+            return "built", None
         if known is not None and known.finished > self._begun and not self._is_lacking(known):
             # Another matrix has built it meanwhile.
-            return Decided(known.state, is_unchanged=True)
+            return known.state, None
         # Without an engine, nothing can be decided.
         connected = engine()
         try:
@@ -143,14 +128,14 @@ class CellBuilder:
         except ProvisionError as error:
             refuse_trouble(error)
             result = failed_result(cell, error, phase="resolve")
-            return Decided(result.state, result)
+            return result.state, result
         if known is not None and self._still_holds(known, resolved, connected):
-            return Decided(known.state, is_unchanged=True)
+            return known.state, None
         with ExitStack() as stack:
             for column in shared_by(cell.column):
                 stack.enter_context(self._layers.using(column))
             result = self._build(cell, resolved, connected, progress)
-        return Decided(result.state, result)
+        return result.state, result
 
     def _still_holds(self, known: Result, resolved: Resolved, engine: Engine) -> bool:
         """Whether a known result still holds: the same Pin, and no option for a build."""
@@ -233,17 +218,16 @@ def resolve_cell(
     return resolve_pin(settings, lambda: engine, request, progress=progress)
 
 
-def _refused(planned: Planned, known: Result | None) -> Decided:
+def _refused(planned: Planned, known: Result | None) -> tuple[str, Result | None]:
     """Return the decision about a cell that the recipe does not support."""
     if known is not None and known.forced and known.state != "not-supported":
         # A forced build says more than the recipe.
-        return Decided(known.state, is_unchanged=True)
+        return known.state, None
     if known is not None and (known.state, known.message) == ("not-supported", planned.refusal):
-        return Decided("not-supported")
-    said = result_of(
+        return known.state, None
+    return "not-supported", result_of(
         planned.cell, "not-supported", message=planned.refusal, resolution=planned.resolution
     )
-    return Decided("not-supported", said)
 
 
 def _own_images(settings: Settings) -> frozenset[tuple[str, str]]:
@@ -263,15 +247,6 @@ def refuse_trouble(error: ProvisionError) -> None:
     alike = (UnreachableError, EngineError, InUseError)
     if is_outside or is_full or isinstance(error, alike):
         raise error
-
-
-def disk_error(cell: Cell, error: OSError) -> ProvisionError:
-    """Return the error of a cell that could not be built on a full or read-only disk."""
-    return ProvisionError(
-        f"{cell}: {error.filename or 'the disk'}: {error.strerror or error}.",
-        resolution="Free some space, or correct the permissions of the folder. Then run the command"
-        " again to continue.",
-    )
 
 
 def failed_result(

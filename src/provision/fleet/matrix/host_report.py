@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from provision.build.workspace import default_cache
@@ -26,51 +25,18 @@ _FLAVOUR = re.compile(r"(?:-(?P<flavour>[a-z][a-z0-9_-]*))?$")
 _STAYING = frozenset({"debian"})
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """A driver on a host, described as results of a matrix are."""
-
-    driver: str
-    # The distro that the host's kernels come from, such as ``debian:12``.
-    distro: str
-    # The flavour that the host uses; None: any.
-    flavour: str | None = None
-    # The configured version or branch; None, ``latest`` or a kind: any.
-    version: str | None = None
-    # The branches of ``version``, if it is a kind of branch (``lts``).
-    branches: tuple[str, ...] | None = None
-
-    def is_about(self, result: Result) -> bool:
-        """Return whether a result concerns this driver."""
-        branches = self.branches
-        if branches is None and self.version not in {None, "latest", *CHANNELS}:
-            branches = (str(self.version),)
-        of_version = branches is None or any(
-            f"{result.version}.".startswith(f"{branch}.") for branch in branches
-        )
-        return (
-            (result.driver, result.distro) == (self.driver, self.distro)
-            and self.flavour in {None, result.flavour}
-            and of_version
-        )
-
-
-def failures_for(
-    subject: Subject, kernels: Collection[str], results: Iterable[Result]
-) -> list[Result]:
+def failures_for(kernels: Collection[str], results: Iterable[Result]) -> list[Result]:
     """Return the failures for kernels of a host: for each, the newest version if that failed."""
     by_kernel: dict[str, dict[str, Result]] = {}
     for result in results:
-        if result.kernel in kernels and subject.is_about(result):
-            by_kernel.setdefault(result.kernel, {})[result.version] = result
-    found = []
-    for release in sorted(by_kernel, key=kernel_order):
-        of_kernel = by_kernel[release]
         # The host would not get a version that does not support the kernel.
-        tried = [v for v in newest_first(of_kernel) if of_kernel[v].state != "not-supported"]
-        if tried and of_kernel[tried[0]].state == "failed":
-            found.append(of_kernel[tried[0]])
-    return found
+        if result.kernel in kernels and result.state != "not-supported":
+            by_kernel.setdefault(result.kernel, {})[result.version] = result
+    newest = [
+        by_kernel[release][newest_first(by_kernel[release])[0]]
+        for release in sorted(by_kernel, key=kernel_order)
+    ]
+    return [result for result in newest if result.state == "failed"]
 
 
 def later_kernels(installed: Collection[str], results: Iterable[Result]) -> set[str]:
@@ -106,30 +72,39 @@ def failures_ahead(
         ready: Kernels that have their artifact.
     """
     known, _problems = Results(matrix_folder(root)).load(driver)
-    subject = _subject(root, config, driver) if known else None
-    if subject is None:
-        return []
-    mine = [result for result in known if subject.is_about(result)]
+    mine = _of_host(known, root, config, driver) if known else []
     ahead = {*kernels.relevant, *later_kernels(kernels.bootable, mine)} - {*ready}
-    return failures_for(subject, ahead, mine)
+    return failures_for(ahead, mine)
 
 
-def _subject(root: Path, config: Config, driver: str) -> Subject | None:
-    """Return a driver as the host's settings choose it; None if the distro is unknown."""
+def _of_host(results: Iterable[Result], root: Path, config: Config, driver: str) -> list[Result]:
+    """Return the results for the distro, flavour and versions that a host uses of a driver."""
     facts = read_facts(root)
     named = config.kernel_distro or f"{facts.distro.id}:{facts.distro.version}"
     asked = config.drivers.get(driver)
     version = asked.version if asked else None
     try:
-        distro = find_distro(named)
+        pin = find_distro(named)
         folders = catalogue_folders(config.catalogue, root=root)
         recipe = Catalogue(folders).entry(driver).recipe
     except ProvisionError:
-        return None
+        return []
     flavour = (asked.flavour if asked else None) or recipe.default_flavour
-    branches = None
+    # Branches or versions; None: any.
+    branches: Collection[str] | None = None
     if version is not None and version in CHANNELS:
         # The vendor's last answer: no network is used here.
         said = kept(recipe.upstream, machine=facts.arch, distro=None, folder=default_cache())
         branches = known_branches(recipe.upstream, said).followed(version, today())
-    return Subject(driver, f"{distro.id}:{distro.version}", flavour, version, branches)
+    elif version is not None and version != "latest":
+        branches = (version,)
+    distro = f"{pin.id}:{pin.version}"
+    return [
+        result
+        for result in results
+        if (result.distro, result.flavour) == (distro, flavour)
+        and (
+            branches is None
+            or any(f"{result.version}.".startswith(f"{branch}.") for branch in branches)
+        )
+    ]

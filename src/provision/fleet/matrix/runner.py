@@ -21,11 +21,10 @@ from provision.fleet.matrix.cell_builds import (
     TOOLS,
     CellBuilder,
     RunOptions,
-    disk_error,
     shared_by,
 )
 from provision.fleet.matrix.cells import Cell, Column, Planned
-from provision.fleet.matrix.results import BusyError, Result, Results
+from provision.fleet.matrix.results import BusyError, Results
 from provision.fleet.matrix.shared_layers import SharedLayers
 from provision.progress import Event, Note, Output, Progress, Step, Tally, Transfer, silent
 
@@ -149,7 +148,12 @@ class MatrixRun:
             except ProvisionError as error:
                 self._ended(planned.cell, "trouble", error)
             except OSError as error:
-                self._ended(planned.cell, "trouble", disk_error(planned.cell, error))
+                full = ProvisionError(
+                    f"{planned.cell}: {error.filename or 'the disk'}: {error.strerror or error}.",
+                    resolution="Free some space, or correct the permissions of the folder. Then run"
+                    " the command again to continue.",
+                )
+                self._ended(planned.cell, "trouble", full)
             self._clear_layers(engine)
 
     def _next(self) -> Planned | None:
@@ -201,18 +205,21 @@ class MatrixRun:
         """Get a result for a cell; the caller holds its lock."""
         cell = planned.cell
         begun = time.monotonic()
-        decided = self._builder.decide(planned, engine, self._progress_of(cell))
-        if decided.is_unchanged:
+        state, result = self._builder.decide(planned, engine, self._progress_of(cell))
+        if result is None:
             self._outcome.unchanged.append(cell)
-        elif decided.result is not None and planned.refusal is not None:
-            self._results.write(decided.result)
-        elif decided.result is not None:
-            self._record(decided.result, begun)
-        self._ended(cell, decided.state)
-        if decided.result is not None and planned.refusal is None:
-            cause = f": {decided.result.cause}" if decided.state == "failed" else ""
+        elif planned.refusal is not None:
+            self._results.write(result)
+        else:
+            seconds = {**result.seconds, "total": round(time.monotonic() - begun, 3)}
+            said = {"seconds": seconds, "forced": self._options.force}
+            self._results.write(result.model_copy(update=said))
+            self._outcome.built.append(cell)
+        self._ended(cell, state)
+        if result is not None and planned.refusal is None:
+            cause = f": {result.cause}" if state == "failed" else ""
             with self._lock:
-                self._progress(Note(f"{decided.state:<7} {cell}{cause}"))
+                self._progress(Note(f"{state:<7} {cell}{cause}"))
 
     def _connecting(self, stack: ExitStack) -> Callable[[], Engine]:
         """Return a function that connects to the engine once, until the stack is closed."""
@@ -225,12 +232,6 @@ class MatrixRun:
             return opened[0]
 
         return engine
-
-    def _record(self, result: Result, begun: float) -> None:
-        seconds = {**result.seconds, "total": round(time.monotonic() - begun, 3)}
-        said = {"seconds": seconds, "forced": self._options.force}
-        self._results.write(result.model_copy(update=said))
-        self._outcome.built.append(result.cell)
 
     def _ended(self, cell: Cell, state: str, error: ProvisionError | None = None) -> None:
         with self._lock:

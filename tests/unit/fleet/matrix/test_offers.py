@@ -11,6 +11,7 @@ from kit.artifact import write
 from provision.build import versions
 from provision.build.workspace import Settings, load_settings
 from provision.catalogue.upstream import LatestText
+from provision.config import DriverConfig
 from provision.fleet.matrix import host_report
 from provision.fleet.matrix import offers as matrix_offers
 from provision.fleet.matrix.cells import Cell, Column, Planned, Row, Selection, choose_rows
@@ -120,20 +121,37 @@ def test_a_recipe_that_leaves_kernels_to_its_dkms_conf_has_kinds_of_branches(
     assert [row.version for row in choose_rows(selection, offers.offers)] == ["535.261.03"]
 
 
-def test_a_host_that_follows_a_kind_of_branch_is_warned_of_its_versions(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("version", "found"),
+    [
+        ("lts", "580.95.05"),
+        ("580", "580.95.05"),
+        ("580.95.05", "580.95.05"),
+        ("latest", "595.84"),
+        ("58", None),
+    ],
+)
+def test_a_host_is_warned_of_the_versions_that_it_follows(
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    version: str,
+    found: str | None,
 ) -> None:
     monkeypatch.setattr(
         host_report, "catalogue_folders", lambda *_a, **_k: [tmp_path / "catalogue"]
     )
     root, kernel = settings.root, "5.14.0-570.el9.x86_64"
     results = Results(matrix_folder(root))
-    for version in ("580.95.05", "595.84"):
-        cell = Cell(Row("demo", version, "open"), Column("rocky:9", kernel))
-        results.write(result_of(cell, "failed", message="it does not compile"))
+    columns = (Column("rocky:9", kernel), Column("rocky:8", kernel))
+    for tried in ("580.95.05", "595.84"):
+        for row in (Row("demo", tried, "open"), Row("demo", "999", "other")):
+            results.write(result_of(Cell(row, columns[0]), "failed", message="no"))
+    results.write(result_of(Cell(Row("demo", "999", "open"), columns[1]), "failed", message="no"))
     kernels = Kernels(running=KERNELS[0], installed=KERNELS)
-    found = failures_ahead(root, settings.config, kernels, "demo")
-    assert [result.version for result in found] == ["580.95.05"]
+    config = settings.config.model_copy(update={"drivers": {"demo": DriverConfig(version=version)}})
+    ahead = failures_ahead(root, config, kernels, "demo")
+    assert [result.version for result in ahead] == ([found] if found else [])
 
 
 def test_each_base_image_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from provision.fleet.matrix.cells import (
     plan_cells,
 )
 from provision.fleet.matrix.grid import report_of_cells, report_of_results
-from provision.fleet.matrix.host_report import Subject, failures_for, later_kernels
+from provision.fleet.matrix.host_report import failures_for, later_kernels
 from provision.fleet.matrix.results import BusyError, FirstError, Result, Results, result_of
 from provision.fleet.matrix.shared_layers import SharedLayers
 from unit.engine.fake_engine import FakeEngine
@@ -334,20 +334,14 @@ def test_a_report_of_what_is_known_takes_the_same_words() -> None:
 
 
 def test_a_host_is_warned_of_the_newest_version_that_failed() -> None:
-    subject = Subject("made-up", DEBIAN, "plain")
     kernel = KERNELS[0]
     older, newer = failed(cell("1.8", kernel)), failed(cell("1.9", kernel))
-    assert failures_for(subject, [kernel], [older, newer]) == [newer]
+    assert failures_for([kernel], [older, newer]) == [newer]
     built = result_of(cell("1.9", kernel), "built")
-    assert failures_for(subject, [kernel], [older, built]) == []
+    assert failures_for([kernel], [older, built]) == []
     refused = result_of(cell("1.9", kernel), "not-supported", message="no")
-    assert failures_for(subject, [kernel], [older, refused]) == [older]
-    for stays, found in (("1.8", [older]), ("1", [newer]), ("latest", [newer]), ("2", [])):
-        fixed = Subject("made-up", DEBIAN, "plain", stays)
-        assert failures_for(fixed, [kernel], [older, newer]) == found
-    for other in (Subject("made-up", NEXT), Subject("made-up", DEBIAN, "other")):
-        assert failures_for(other, [kernel], [older, newer]) == []
-    assert failures_for(subject, [KERNELS[1]], [older, newer]) == []
+    assert failures_for([kernel], [older, refused]) == [older]
+    assert failures_for([KERNELS[1]], [older, newer]) == []
 
 
 def test_later_kernels_are_those_of_the_hosts_kind() -> None:
