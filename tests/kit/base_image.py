@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kit.process import run
-from provision.build.distro_settings import base_request, ensure_distro_base
+from provision.build.base_image import base_request
+from provision.build.bootstrap import ensure_distro_base
 from provision.build.image import open_engine
 from provision.build.workspace import load_settings
 from provision.distros import find_distro

@@ -9,13 +9,9 @@ from pathlib import Path
 from typing import Self
 
 from provision import distros
-from provision.build.distro_settings import (
-    archive_repositories,
-    base_request,
-    ensure_distro_base,
-    solve_request,
-    suites_of,
-)
+from provision.build.base_image import base_request
+from provision.build.bootstrap import ensure_distro_base
+from provision.build.distro_settings import archive_repositories, solve_request, suites_of
 from provision.build.package_store import PackageStore, closure_key
 from provision.build.solve import Solver, SolveRequest
 from provision.build.workspace import Settings

@@ -1,4 +1,4 @@
-"""The base image of the build stages: found, pulled, or made from the distro's own archive."""
+"""The base image of the build stages: named, found here, pulled, or imported."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import json
 import platform
 import re
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from provision import distros
+from provision.build.workspace import Settings
 from provision.documents import mistakes_of
 from provision.engine.docker_api import (
     Engine,
@@ -22,18 +24,15 @@ from provision.engine.docker_api import (
     Message,
     split_reference,
 )
-from provision.engine.scratch import scratch
 from provision.engine.stream import transfer
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.pin import BasePin
+from provision.pin import BasePin, DistroPin
 from provision.pin.architectures import names_of
 from provision.progress import Note, Progress, silent
 
 # Where Docker's official images are, by machine.
 _OFFICIAL = {"x86_64": "amd64", "aarch64": "arm64v8"}
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-# Copied from this machine; the engine replaces them in every container.
-_FOREIGN = ("etc/hostname", "etc/resolv.conf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +74,45 @@ def image_for(machine: str, image: str) -> str:
     return f"{_OFFICIAL.get(machine, machine)}/{image}"
 
 
+def base_request(
+    settings: Settings, distro: DistroPin, *, reference: str | None = None
+) -> BaseRequest:
+    """Return the base image on which a distro is built here."""
+    # For a build in a kernel tree, provision may have no data of the distro.
+    data = distros.distro_named(distro.id)
+    release = data.release(distro.version) if data else None
+    if data and release and data.family == "tree" and release.version != distro.version:
+        # These distros have an image for each version, and none for a whole release.
+        release = None
+    configured = _configured_image(settings, distro, data)
+    apt = data.apt if data else None
+    published = (
+        image_for(settings.architecture, release.image) if release and release.image else None
+    )
+    return BaseRequest(
+        distro=distro.id,
+        version=distro.version,
+        codename=distro.codename,
+        architecture=settings.architecture,
+        reference=reference or configured or published,
+        # Not under a name that an admin chose: it stands for something else.
+        can_be_made=not (reference or configured)
+        and (apt is not None or bool(data and data.base_packages)),
+        script=apt.debootstrap_script if apt else None,
+    )
+
+
+def _configured_image(
+    settings: Settings, distro: DistroPin, data: distros.Distro | None
+) -> str | None:
+    """Return the base image that provision.toml names; its ``9.4`` is a release of 9 too."""
+    images = settings.config.distro(distro.id).base_images
+    if distro.version in images or data is None or data.family == "tree":
+        return images.get(distro.version)
+    release = data.release(distro.version)
+    return next((image for name, image in images.items() if data.release(name) == release), None)
+
+
 def named_base(request: BaseRequest) -> BasePin | None:
     """Return the base image of a request that names it by its digest; no engine is needed."""
     name, digest = split_reference(request.name)
@@ -101,7 +139,7 @@ def find_base(engine: Engine, request: BaseRequest, *, progress: Progress = sile
             f" /etc/provision/provision.toml: [distros.{request.distro}] base_images.",
         )
     _check_architecture(image, request)
-    return _base_pin(request.name, _digest(image, name))
+    return base_pin(request.name, _digest(image, name))
 
 
 def ensure_base(engine: Engine, base: BasePin, *, progress: Progress = silent) -> Image:
@@ -122,55 +160,6 @@ def ensure_base(engine: Engine, base: BasePin, *, progress: Progress = silent) -
     return image
 
 
-@dataclass(frozen=True, slots=True)
-class Rootfs:
-    """A way to make a root filesystem.
-
-    Attributes:
-        maker: The program that makes it, and its origin, for messages.
-        untidy: Folders whose files a base image does not need.
-    """
-
-    maker: str
-    fill: Callable[[Path], None]
-    untidy: tuple[str, ...]
-
-
-def make_image(
-    engine: Engine,
-    request: BaseRequest,
-    rootfs: Rootfs,
-    *,
-    state: Path,
-    progress: Progress = silent,
-) -> BasePin:
-    """Make a root filesystem and import it as a base image with the name of the request."""
-    if request.architecture != platform.machine() and not _runs_here(request.architecture):
-        raise UsageError(
-            f"A base image for {request.architecture} can't be made here: this machine can't run"
-            " such programs.",
-            resolution="Let QEMU run them (sudo apt-get install qemu-user-binfmt; before Debian 13:"
-            " qemu-user-static), or pull an image and name it with --base.",
-        )
-    before = engine.image(request.name)
-    # Not in /tmp, which may forbid programs and device nodes.
-    with scratch(state, "base", progress=progress) as folder:
-        made = engine.image(request.name)
-        if made is not None and (before is None or made.id != before.id):
-            # The process that this one waited for made it.
-            return _base_pin(request.name, made.id)
-        tree = folder / "root"
-        progress(Note(f"Making {request.name} with {rootfs.maker}"))
-        rootfs.fill(tree)
-        for foreign in _FOREIGN:
-            (tree / foreign).unlink(missing_ok=True)
-        for name in rootfs.untidy:
-            _empty(tree / name)
-        progress(Note(f"Importing {request.name}"))
-        # Without the address, which may hold a password.
-        return image_of_tree(engine, tree, request, rootfs.maker.partition(" from ")[0])
-
-
 def image_of_tree(engine: Engine, tree: Path, request: BaseRequest, maker: str) -> BasePin:
     """Import a root filesystem; its parent folder needs room for a copy."""
     archive = tree.parent / "image.tar"
@@ -185,7 +174,7 @@ def image_of_tree(engine: Engine, tree: Path, request: BaseRequest, maker: str) 
             " then run the command again.",
         )
     _check_architecture(image, request)
-    return _base_pin(request.name, image.id)
+    return base_pin(request.name, image.id)
 
 
 def _pinned(name: str, digest: str) -> BasePin:
@@ -194,10 +183,11 @@ def _pinned(name: str, digest: str) -> BasePin:
             f"'{digest}' is no digest of an image.",
             resolution="Give it as NAME@sha256: and 64 hexadecimal digits.",
         )
-    return _base_pin(name, digest)
+    return base_pin(name, digest)
 
 
-def _base_pin(name: str, digest: str) -> BasePin:
+def base_pin(name: str, digest: str) -> BasePin:
+    """Return what a Pin says of an image; refuse a name that is none."""
     try:
         return BasePin(image=name, digest=digest)
     except ValidationError as error:
@@ -241,29 +231,6 @@ def _check_architecture(image: Image, request: BaseRequest) -> None:
             resolution="Pull the right one: docker pull --platform"
             f" linux/{architecture} {request.name}",
         )
-
-
-def _runs_here(machine: str) -> bool:
-    """Return whether the kernel starts programs of another machine by an emulator.
-
-    The flag F: its emulator is open, so that it is found in a container or another root too.
-    Source: https://docs.kernel.org/admin-guide/binfmt-misc.html
-    """
-    handler = Path(f"/proc/sys/fs/binfmt_misc/qemu-{machine}")
-    try:
-        said = handler.read_text()
-    except OSError:
-        return False
-    return said.startswith("enabled") and re.search(r"^flags: .*F", said, re.MULTILINE) is not None
-
-
-def _empty(folder: Path) -> None:
-    """Remove the files in a folder and keep its folders, which programs expect."""
-    if folder.is_symlink():
-        return
-    for path in folder.rglob("*"):
-        if path.is_symlink() or not path.is_dir():
-            path.unlink()
 
 
 def _pack(tree: Path, archive: Path, request: BaseRequest, maker: str) -> None:

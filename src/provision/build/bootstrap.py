@@ -1,4 +1,4 @@
-"""Root filesystems of base images, made by debootstrap, dnf or zypper.
+"""Makes the base images that no registry has: by debootstrap, dnf, zypper, or of Flatcar's disk.
 
 A mirror's password stays out of the arguments of programs, which every user can read. debootstrap
 passes the address of its mirror on to wget, and writes it into the image.
@@ -6,36 +6,50 @@ passes the address of its mirror on to wget, and writes it into the image.
 
 from __future__ import annotations
 
+import hashlib
+import platform
+import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from provision.build.base_image import BaseRequest, Rootfs, make_image
+from provision.build.base_image import (
+    BaseRequest,
+    base_pin,
+    find_base,
+    image_of_tree,
+    named_base,
+)
+from provision.build.developer_container import FLATCAR, ensure_developer_image
+from provision.build.distro_settings import configured_repositories, suites_of
 from provision.build.network_access import can_hold, netrc_home
-from provision.distros import Distro, Repository
+from provision.build.workspace import Settings
+from provision.distros import Distro, Repository, find_distro, release_of, uses_archive
 from provision.distros.rpm_based import rpm
 from provision.engine.docker_api import Engine
-from provision.errors import ProvisionError, UsageError, redact
-from provision.files import write_atomic
-from provision.pin import BasePin
+from provision.engine.scratch import scratch
+from provision.errors import NotFoundError, ProvisionError, UsageError, redact
+from provision.files import in_root, write_atomic
+from provision.host.facts import read_facts
+from provision.pin import BasePin, DistroPin
 from provision.pin.architectures import names_of
 from provision.progress import Note, Output, Progress, silent
 from provision.run import run, stream
 
 # debootstrap's own scripts, one for each release.
 _SCRIPTS = Path("/usr/share/debootstrap/scripts")
+# Copied from this machine; the engine replaces them in every container.
+_FOREIGN = ("etc/hostname", "etc/resolv.conf")
 # Files that the installation leaves there are not needed in a base image.
 _APT_UNTIDY = ("var/cache/apt", "var/lib/apt/lists", "var/log", "tmp", "run")
+_RPM_UNTIDY = ("var/cache", "var/log", "tmp", "run")
 # This machine's rpm keeps its database here in the tree; the distro's own is made from it.
 _DATABASE = "provision-rpmdb"
-# The same for dnf and zypper.
-_RPM_UNTIDY = ("var/cache", "var/log", "tmp", "run")
 # Paths of fewer parts belong to the distro.
 _MIN_DEPTH = 2
-_HOMES = {"dnf": "etc/yum.repos.d", "zypper": "etc/zypp/repos.d"}
+_REPOSITORIES = {"dnf": "etc/yum.repos.d", "zypper": "etc/zypp/repos.d"}
 # Exported by this machine's rpm and imported by the distro's: they may keep it in other folders and
 # formats, and neither reads every format of the other.
 _EXPORT = 'rpmdb --dbpath "$1" --exportdb > "$2" && rm -r "$1"'
@@ -55,33 +69,130 @@ chroot "$1" sh -euc '
 chroot "$1" rpm --query rpm"""
 
 
-@dataclass(frozen=True, slots=True)
-class Mirror:
-    """Where debootstrap gets packages.
+def ensure_distro_base(
+    settings: Settings,
+    engine: Callable[[], Engine],
+    request: BaseRequest,
+    *,
+    progress: Progress = silent,
+) -> BasePin:
+    """Return a base image; it is made if it is neither here nor in its registry.
 
-    Attributes:
-        keyring: The keys that sign it; None: those that debootstrap knows.
+    Args:
+        engine: Connects to the engine; not called for an image that is named by its digest.
     """
+    if (named := named_base(request)) is not None:
+        return named
+    connected = engine()
+    try:
+        return find_base(connected, request, progress=progress)
+    except NotFoundError:
+        if not request.can_be_made:
+            raise
+    progress(Note(f"There is no image {request.name}; making it"))
+    if request.distro == FLATCAR:
+        return ensure_developer_image(settings, connected, request, progress=progress)
+    distro = find_distro(f"{request.distro}:{request.version}")
+    if uses_archive(distro):
+        return _from_archive(settings, connected, request, distro, progress)
+    return _from_repositories(settings, connected, request, distro, progress)
 
-    url: str
-    keyring: Path | None = None
+
+def _from_archive(
+    settings: Settings, engine: Engine, request: BaseRequest, distro: DistroPin, progress: Progress
+) -> BasePin:
+    suites = [one for one in suites_of(settings, distro) if one.suite == distro.codename]
+    # Rather not one that may be another's archive.
+    suite = min(suites, key=lambda one: one.origin is not None)
+    keyring = None
+    if suite.has_own_keys:
+        # Binary keyrings are sequences of keys, so that several become one file:
+        # https://www.rfc-editor.org/rfc/rfc9580#section-10.1
+        keys = b"".join(file.read_bytes() for file in suite.keyrings)
+        keyring = settings.state / "archive/keys" / f"{hashlib.sha256(keys).hexdigest()}.gpg"
+        write_atomic(keyring, keys)
+    return make_apt_base(
+        engine, request, suite.uri, keyring, state=settings.state, progress=progress
+    )
+
+
+def _from_repositories(
+    settings: Settings, engine: Engine, request: BaseRequest, distro: DistroPin, progress: Progress
+) -> BasePin:
+    """Make a base image from provision.toml's repositories, or from those of such a host."""
+    data, release = release_of(distro)
+    own = configured_repositories(settings, distro)
+    facts = read_facts(settings.root).distro
+    is_such_a_host = facts.id == distro.id and data.release(facts.version or "") == release
+    # The release's name in its repositories ($releasever).
+    version = facts.version if is_such_a_host and facts.version else release.version
+    if keyless := [one.id for one in own if not one.keys]:
+        raise UsageError(
+            f"The repositories {', '.join(keyless)} of [distros.{distro.id}] name no key, and there"
+            " is no base image yet that would have the distro's.",
+            resolution="Name the distro's key in /etc/provision/provision.toml: keys ="
+            f' ["/path/of/its/key"]; {data.name} publishes it on its site.',
+        )
+    configured = None if own else in_root(settings.root, _REPOSITORIES[data.family])
+    if configured and not (is_such_a_host and configured.is_dir()):
+        raise NotFoundError(
+            f"It is not known from which repositories a base image of {data.name}"
+            f" {release.version} can be made: this machine is no such host.",
+            resolution="Name its repositories, with the keys that sign their packages, in"
+            f" /etc/provision/provision.toml: [distros.{distro.id}] repositories ="
+            ' [{ id = "…", urls = ["https://…"], keys = ["/path/of/its/key"] }]; or pull an image'
+            f" where that is possible ({release.image}) and docker load it here.",
+        )
+    return make_rpm_base(
+        engine,
+        request,
+        data,
+        version,
+        configured or own,
+        state=settings.state,
+        progress=progress,
+    )
 
 
 def make_apt_base(
     engine: Engine,
     request: BaseRequest,
-    mirror: Mirror,
+    mirror: str,
+    keyring: Path | None = None,
     *,
     state: Path,
     progress: Progress = silent,
 ) -> BasePin:
-    """Make a base image with debootstrap and give it the name of the request."""
+    """Make a base image with debootstrap.
+
+    Args:
+        keyring: The keys that sign the mirror; None: those that debootstrap knows.
+    """
 
     def fill(tree: Path) -> None:
-        _debootstrap(tree, request, mirror, progress)
+        with _logged_in(mirror, tree.parent) as (address, environment):
+            stream(
+                [
+                    "debootstrap",
+                    "--variant=minbase",
+                    "--force-check-gpg",
+                    f"--arch={names_of(request.architecture).debian}",
+                    *([f"--keyring={keyring}"] if keyring else []),
+                    # apt in the image can't read an https mirror without these.
+                    *(["--include=ca-certificates"] if mirror.startswith("https:") else []),
+                    request.codename,
+                    tree,
+                    address,
+                    *([_SCRIPTS / request.script] if request.script else []),
+                ],
+                why="make a base image",
+                env=environment,
+                on_line=lambda line: progress(Output(line)),
+            )
+        _empty(tree, _APT_UNTIDY)
 
-    rootfs = Rootfs(f"debootstrap --variant=minbase from {mirror.url}", fill, _APT_UNTIDY)
-    return make_image(engine, request, rootfs, state=state, progress=progress)
+    maker = "debootstrap --variant=minbase"
+    return _make_image(engine, request, maker, mirror, fill, state=state, progress=progress)
 
 
 @contextmanager
@@ -111,134 +222,90 @@ def _logged_in(mirror: str, folder: Path) -> Iterator[tuple[str, Mapping[str, st
         yield urlunsplit(parts._replace(netloc=host)), {"HOME": str(home)}
 
 
-def _debootstrap(tree: Path, request: BaseRequest, mirror: Mirror, progress: Progress) -> None:
-    with _logged_in(mirror.url, tree.parent) as (address, environment):
-        stream(
-            [
-                "debootstrap",
-                "--variant=minbase",
-                "--force-check-gpg",
-                f"--arch={names_of(request.architecture).debian}",
-                *([f"--keyring={mirror.keyring}"] if mirror.keyring else []),
-                # apt in the image can't read an https mirror without these.
-                *(["--include=ca-certificates"] if mirror.url.startswith("https:") else []),
-                request.codename,
-                tree,
-                address,
-                *([_SCRIPTS / request.script] if request.script else []),
-            ],
-            why="make a base image",
-            env=environment,
-            on_line=lambda line: progress(Output(line)),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class RpmOrigin:
-    """The repositories that a base image is made from.
-
-    Attributes:
-        version: The release's name in its repositories (``$releasever``).
-        configured: The folder with this machine's own repositories, where it is such a host and
-            provision.toml names none.
-    """
-
-    distro: Distro
-    version: str
-    repositories: tuple[Repository, ...] = ()
-    configured: Path | None = None
-
-
 def make_rpm_base(
     engine: Engine,
     request: BaseRequest,
-    origin: RpmOrigin,
+    distro: Distro,
+    version: str,
+    repositories: tuple[Repository, ...] | Path,
     *,
     state: Path,
     progress: Progress = silent,
 ) -> BasePin:
-    """Make a base image with this machine's dnf or zypper and give it the name of the request."""
+    """Make a base image with this machine's dnf or zypper.
+
+    Args:
+        version: The release's name in its repositories (``$releasever``).
+        repositories: The repositories, or this machine's folder with them.
+    """
 
     def fill(tree: Path) -> None:
-        _install(tree, origin, progress)
-        _own_database(tree, tree.parent / "database", request, progress)
-        _forget(tree, tree.parent)
+        folder = tree.parent
+        home = folder / "home"
+        write_atomic(home / ".rpmmacros", f"%_dbpath /{_DATABASE}\n")
+        place = repositories if isinstance(repositories, Path) else folder / "repos"
+        own = () if isinstance(repositories, Path) else repositories
+        for name, content in rpm.repository_files(own, str(folder)).items():
+            write_atomic(folder / name, content)
+        (tree / _REPOSITORIES[distro.family]).mkdir(parents=True)
+        zypper = _zypper(tree, distro, place)
+        for words in zypper if distro.family == "zypper" else [_dnf(tree, distro, version, place)]:
+            stream(
+                words,
+                why="make a base image",
+                on_line=lambda line: progress(Output(line)),
+                # Scriptlets run in the tree, where the user's TMPDIR may not exist; "" is the
+                # default.
+                env={"HOME": str(home), "TMPDIR": ""},
+            )
+        _own_database(tree, folder / "database", request, progress)
+        # Package managers make folders in the tree at the paths of their settings.
+        inside = folder.resolve().relative_to("/")
+        shutil.rmtree(tree / inside, ignore_errors=True)
+        for path in inside.parents:
+            if len(path.parts) < _MIN_DEPTH or str(path) in _RPM_UNTIDY:
+                break
+            # A folder that is not empty belongs to the distro.
+            with suppress(OSError):
+                (tree / path).rmdir()
+        _empty(tree, _RPM_UNTIDY)
 
-    rootfs = Rootfs(f"{origin.distro.family} from {_named(origin)}", fill, _RPM_UNTIDY)
-    return make_image(engine, request, rootfs, state=state, progress=progress)
-
-
-def _install(tree: Path, origin: RpmOrigin, progress: Progress) -> None:
-    """Install the packages of a base image into a new folder, beside files for the installation."""
-    program = origin.distro.family
-    folder = tree.parent
-    home = folder / "home"
-    write_atomic(home / ".rpmmacros", f"%_dbpath /{_DATABASE}\n")
-    repositories = origin.configured or folder / "repos"
-    for name, content in rpm.repository_files(origin.repositories, str(folder)).items():
-        write_atomic(folder / name, content)
-    (tree / _HOMES[program]).mkdir(parents=True)
-    commands = _zypper if program == "zypper" else _dnf
-    for words in commands(tree, origin, repositories):
-        stream(
-            words,
-            why="make a base image",
-            on_line=lambda line: progress(Output(line)),
-            # Scriptlets run in the tree, where the user's TMPDIR may not exist; "" is the default.
-            env={"HOME": str(home), "TMPDIR": ""},
-        )
-
-
-def _forget(tree: Path, folder: Path) -> None:
-    """Remove the folders that package managers made in the tree at the paths of their settings."""
-    inside = folder.resolve().relative_to("/")
-    shutil.rmtree(tree / inside, ignore_errors=True)
-    for path in inside.parents:
-        if len(path.parts) < _MIN_DEPTH or str(path) in _RPM_UNTIDY:
-            return
-        # A folder that is not empty belongs to the distro.
-        with suppress(OSError):
-            (tree / path).rmdir()
+    if isinstance(repositories, Path):
+        places = f"this machine's repositories ({repositories})"
+    else:
+        places = ", ".join(url for repository in repositories for url in repository.urls)
+    return _make_image(engine, request, distro.family, places, fill, state=state, progress=progress)
 
 
-def _named(origin: RpmOrigin) -> str:
-    urls = [url for repository in origin.repositories for url in repository.urls]
-    return ", ".join(urls) or f"this machine's repositories ({origin.configured})"
-
-
-def _dnf(tree: Path, origin: RpmOrigin, repositories: Path) -> list[Sequence[str | Path]]:
+def _dnf(tree: Path, distro: Distro, version: str, repositories: Path) -> Sequence[str | Path]:
     cache = tree.parent / "cache"
     return [
-        [
-            "dnf",
-            f"--installroot={tree}",
-            f"--releasever={origin.version}",
-            f"--setopt=reposdir={repositories}",
-            f"--setopt=cachedir={cache}",
-            f"--setopt=system_cachedir={cache}",
-            "--setopt=install_weak_deps=False",
-            "--setopt=tsflags=nodocs",
-            "--assumeyes",
-            "install",
-            *origin.distro.base_packages,
-        ]
+        "dnf",
+        f"--installroot={tree}",
+        f"--releasever={version}",
+        f"--setopt=reposdir={repositories}",
+        f"--setopt=cachedir={cache}",
+        f"--setopt=system_cachedir={cache}",
+        "--setopt=install_weak_deps=False",
+        "--setopt=tsflags=nodocs",
+        "--assumeyes",
+        "install",
+        *distro.base_packages,
     ]
 
 
-def _zypper(tree: Path, origin: RpmOrigin, repositories: Path) -> list[Sequence[str | Path]]:
+def _zypper(tree: Path, distro: Distro, repositories: Path) -> list[Sequence[str | Path]]:
     folder = tree.parent
-    keys = sorted((folder / "keys").glob("*")) if origin.repositories else []
     zypper: list[str | Path] = ["zypper", "--root", tree, "--non-interactive"]
     zypper += ["--reposd-dir", repositories, "--cache-dir", folder / "cache"]
     zypper += ["--pkg-cache-dir", folder / "packages"]
     install = ["install", "--no-recommends", "--auto-agree-with-licenses", "--capability"]
-    # zypper trusts the keys in the tree's database and refuses all others.
-    commands: list[Sequence[str | Path]] = [
-        ["rpm", "--root", tree, "--import", key] for key in keys
+    return [
+        # zypper trusts the keys in the tree's database and refuses all others.
+        *(["rpm", "--root", tree, "--import", key] for key in sorted(folder.glob("keys/*"))),
+        [*zypper, "refresh"],
+        [*zypper, "--no-refresh", *install, *distro.base_packages],
     ]
-    commands.append([*zypper, "refresh"])
-    commands.append([*zypper, "--no-refresh", *install, *origin.distro.base_packages])
-    return commands
 
 
 def _own_database(tree: Path, database: Path, request: BaseRequest, progress: Progress) -> None:
@@ -257,3 +324,59 @@ def _own_database(tree: Path, database: Path, request: BaseRequest, progress: Pr
             f"{request.distro}] base_images in /etc/provision/provision.toml.",
             details=done.stderr.strip() or None,
         )
+
+
+def _make_image(
+    engine: Engine,
+    request: BaseRequest,
+    maker: str,
+    origin: str,
+    fill: Callable[[Path], None],
+    *,
+    state: Path,
+    progress: Progress,
+) -> BasePin:
+    """Let a program fill a root filesystem, and import it with the name of the request."""
+    if request.architecture != platform.machine() and not _runs_here(request.architecture):
+        raise UsageError(
+            f"A base image for {request.architecture} can't be made here: this machine can't run"
+            " such programs.",
+            resolution="Let QEMU run them (sudo apt-get install qemu-user-binfmt; before Debian 13:"
+            " qemu-user-static), or pull an image and name it with --base.",
+        )
+    before = engine.image(request.name)
+    # Not in /tmp, which may forbid programs and device nodes.
+    with scratch(state, "base", progress=progress) as folder:
+        made = engine.image(request.name)
+        if made is not None and (before is None or made.id != before.id):
+            # The process that this one waited for made it.
+            return base_pin(request.name, made.id)
+        tree = folder / "root"
+        progress(Note(f"Making {request.name} with {maker} from {origin}"))
+        fill(tree)
+        for foreign in _FOREIGN:
+            (tree / foreign).unlink(missing_ok=True)
+        progress(Note(f"Importing {request.name}"))
+        # Without the address, which may hold a password.
+        return image_of_tree(engine, tree, request, maker)
+
+
+def _runs_here(machine: str) -> bool:
+    """Return whether the kernel starts programs of another machine by an emulator.
+
+    The flag F: its emulator is open, so that it is found in a container or another root too.
+    Source: https://docs.kernel.org/admin-guide/binfmt-misc.html
+    """
+    try:
+        said = Path(f"/proc/sys/fs/binfmt_misc/qemu-{machine}").read_text()
+    except OSError:
+        return False
+    return said.startswith("enabled") and re.search(r"^flags: .*F", said, re.MULTILINE) is not None
+
+
+def _empty(tree: Path, names: Sequence[str]) -> None:
+    """Remove the files in folders, and keep their folders, which programs expect."""
+    for folder in (tree / name for name in names):
+        for path in () if folder.is_symlink() else folder.rglob("*"):
+            if path.is_symlink() or not path.is_dir():
+                path.unlink()

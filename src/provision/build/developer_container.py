@@ -30,31 +30,6 @@ _COPY_SECONDS = 3600.0
 _AGAIN = "It may be damaged: remove it from provision's cache and try again."
 
 
-def make_developer_image(
-    engine: Engine,
-    request: BaseRequest,
-    *,
-    packed: Path,
-    state: Path,
-    progress: Progress = silent,
-) -> BasePin:
-    """Make an image of a developer container.
-
-    Args:
-        packed: ``flatcar_developer_container.bin.bz2``, whose signature was verified.
-        state: Folder for work in progress, which takes some 6 GB.
-    """
-    with scratch(state, "developer", progress=progress) as folder:
-        progress(Note(f"Unpacking {packed.name}"))
-        disk, tree = folder / "disk", folder / "root"
-        _unpack(packed, disk)
-        progress(Note("Copying the files of the developer container"))
-        copy_root(disk, tree)
-        disk.unlink()
-        progress(Note(f"Importing {request.name}"))
-        return image_of_tree(engine, tree, request, "Flatcar's developer container")
-
-
 def _unpack(packed: Path, disk: Path) -> None:
     """Unpack a disk; write blocks of zeros as holes."""
     with bz2.open(packed) as source, disk.open("wb") as target:
@@ -108,26 +83,31 @@ def ensure_developer_image(
             f"'{request.version}' is no version of Flatcar.",
             resolution="Give it as os-release has it: --distro flatcar:4081.2.0",
         )
+    archive = settings.config.distro(FLATCAR).archive
     # The download has one name: while one process checks its signature, none may write to it.
     with lock(settings.state / "locks" / "developer-containers"):
         image = engine.image(request.name)
         if image is not None:
             return BasePin(image=request.name, digest=image.id)
-        return _made(settings, engine, request, progress)
-
-
-def _made(settings: Settings, engine: Engine, request: BaseRequest, progress: Progress) -> BasePin:
-    archive = settings.config.distro(FLATCAR).archive
-    place = release_address(FLATCAR, request.version, request.architecture, mirror=archive.mirror)
-    packed = settings.state / "developer-containers" / f"{request.version}.bin.bz2"
-    keyring = _keyring(settings, archive.keyring or _KEYRING)
-    download_signed(f"{place}/{_FILE}", keyring=keyring, destination=packed, progress=progress)
-    pin = make_developer_image(
-        engine, request, packed=packed, state=settings.state, progress=progress
-    )
-    # Half a gigabyte, which is not needed once the image exists.
-    packed.unlink()
-    return pin
+        place = release_address(
+            FLATCAR, request.version, request.architecture, mirror=archive.mirror
+        )
+        packed = settings.state / "developer-containers" / f"{request.version}.bin.bz2"
+        keyring = _keyring(settings, archive.keyring or _KEYRING)
+        download_signed(f"{place}/{_FILE}", keyring=keyring, destination=packed, progress=progress)
+        # Some 6 GB.
+        with scratch(settings.state, "developer", progress=progress) as folder:
+            progress(Note(f"Unpacking {packed.name}"))
+            disk, tree = folder / "disk", folder / "root"
+            _unpack(packed, disk)
+            progress(Note("Copying the files of the developer container"))
+            copy_root(disk, tree)
+            disk.unlink()
+            progress(Note(f"Importing {request.name}"))
+            pin = image_of_tree(engine, tree, request, "Flatcar's developer container")
+        # Half a gigabyte, which is not needed once the image exists.
+        packed.unlink()
+        return pin
 
 
 def _keyring(settings: Settings, name: str) -> Path:

@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from provision.build.archive import Archive
-from provision.build.base_image import ensure_base
-from provision.build.distro_settings import base_request, ensure_distro_base
+from provision.build.base_image import base_request, ensure_base
+from provision.build.bootstrap import ensure_distro_base
 from provision.build.package_store import PackageStore
 from provision.build.request import choose_distro, own_kernel
 from provision.build.resolve import kernel_pin

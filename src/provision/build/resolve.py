@@ -17,13 +17,9 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from provision.build.archive import Archive
-from provision.build.distro_settings import (
-    base_request,
-    configured_repositories,
-    ensure_distro_base,
-    is_entitled,
-    solve_request,
-)
+from provision.build.base_image import base_request
+from provision.build.bootstrap import ensure_distro_base
+from provision.build.distro_settings import configured_repositories, is_entitled, solve_request
 from provision.build.dockerfile import RenderedContext, render
 from provision.build.package_store import Closure, PackageStore
 from provision.build.request import (

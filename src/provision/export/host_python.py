@@ -19,9 +19,9 @@ from typing import Annotated
 from pydantic import StringConstraints, ValidationError
 
 from provision import distros
-from provision.build.base_image import ensure_base, find_base
+from provision.build.base_image import base_request, ensure_base, find_base
 from provision.build.diagnosis import BuildError, BuildFailure, source_errors
-from provision.build.distro_settings import archive_repositories, base_request, suites_of
+from provision.build.distro_settings import archive_repositories, suites_of
 from provision.build.image import EngineBuild, labelled_image, run_build
 from provision.build.package_store import PackageStore
 from provision.build.request import choose_distro

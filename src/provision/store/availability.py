@@ -11,12 +11,9 @@ from typing import Literal
 
 from provision import distros
 from provision.build.archive import Archive, open_context
-from provision.build.distro_settings import (
-    base_request,
-    configured_repositories,
-    ensure_distro_base,
-    solve_request,
-)
+from provision.build.base_image import base_request
+from provision.build.bootstrap import ensure_distro_base
+from provision.build.distro_settings import configured_repositories, solve_request
 from provision.build.package_store import PackageStore
 from provision.build.request import (
     DriverRequest,

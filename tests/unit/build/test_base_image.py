@@ -13,8 +13,8 @@ import pytest
 
 from provision.build import bootstrap
 from provision.build.base_image import BaseRequest, ensure_base, find_base
-from provision.build.bootstrap import Mirror, RpmOrigin, make_apt_base, make_rpm_base
-from provision.distros import Repository, find_distro, release_of
+from provision.build.bootstrap import make_apt_base, make_rpm_base
+from provision.distros import Distro, Repository, find_distro, release_of
 from provision.engine.docker_api import Image
 from provision.engine.transfer import push
 from provision.errors import NotFoundError, ProvisionError, UsageError
@@ -144,16 +144,14 @@ def test_a_mirrors_password_is_in_no_argument(debootstrap: list[str], tmp_path: 
     engine = FakeEngine()
     engine.result = _LOCAL
     mirror = "https://me:p%40ss@m.example:8443/debian"
-    make_apt_base(engine, _REQUEST, mirror=Mirror(mirror), state=tmp_path)
+    make_apt_base(engine, _REQUEST, mirror, state=tmp_path)
     said, *argv = debootstrap
     assert said == "netrc: machine m.example login me password p@ss"
     assert argv[-1] == "https://m.example:8443/debian"
     assert not [word for word in argv if "p%40ss" in word or "p@ss" in word]
     assert not list(tmp_path.rglob(".netrc"))
     with pytest.raises(UsageError, match="can't log in") as caught:
-        make_apt_base(
-            engine, _REQUEST, mirror=Mirror("http://me:a%20b@m.example/debian"), state=tmp_path
-        )
+        make_apt_base(engine, _REQUEST, "http://me:a%20b@m.example/debian", state=tmp_path)
     assert "a%20b" not in caught.value.message
 
 
@@ -162,9 +160,7 @@ def test_a_base_image_is_made_from_the_archive_and_tidy(
 ) -> None:
     engine = FakeEngine()
     engine.result = _LOCAL
-    pin = make_apt_base(
-        engine, _REQUEST, Mirror("http://mirror/debian", Path("/keys.gpg")), state=tmp_path
-    )
+    pin = make_apt_base(engine, _REQUEST, "http://mirror/debian", Path("/keys.gpg"), state=tmp_path)
     assert pin == BasePin(image="debian:bookworm", digest=_ID)
     assert debootstrap[0] == "debootstrap"
     assert "--keyring=/keys.gpg" in debootstrap
@@ -187,7 +183,7 @@ def test_a_release_that_debootstrap_does_not_know_is_made_by_another_ones_script
     engine = FakeEngine()
     engine.result = _LOCAL
     request = dataclasses.replace(_REQUEST, script="gutsy")
-    make_apt_base(engine, request, mirror=Mirror("http://mirror/ubuntu"), state=tmp_path)
+    make_apt_base(engine, request, "http://mirror/ubuntu", state=tmp_path)
     assert debootstrap[-2:] == ["http://mirror/ubuntu", "/usr/share/debootstrap/scripts/gutsy"]
 
 
@@ -196,7 +192,7 @@ def test_https_mirrors_need_certificates_in_the_image(
 ) -> None:
     engine = FakeEngine()
     engine.result = _LOCAL
-    make_apt_base(engine, _REQUEST, mirror=Mirror("https://mirror/debian"), state=tmp_path)
+    make_apt_base(engine, _REQUEST, "https://mirror/debian", state=tmp_path)
     assert "--include=ca-certificates" in debootstrap
 
 
@@ -209,7 +205,7 @@ def test_a_failure_leaves_no_tree_behind(
     engine = FakeEngine()
     monkeypatch.setattr(engine, "load", fail)
     with pytest.raises(ProvisionError, match="import failed"):
-        make_apt_base(engine, _REQUEST, mirror=Mirror("http://mirror/debian"), state=tmp_path)
+        make_apt_base(engine, _REQUEST, "http://mirror/debian", state=tmp_path)
     assert not Path(debootstrap[-2]).parent.exists()
 
 
@@ -218,7 +214,7 @@ def test_a_base_image_of_another_architecture_is_not_made(tmp_path: Path) -> Non
         pytest.skip("this machine runs programs of it")
     request = BaseRequest("debian", "12", "bookworm", "s390x")
     with pytest.raises(UsageError, match="can't be made"):
-        make_apt_base(FakeEngine(), request, mirror=Mirror("http://mirror/debian"), state=tmp_path)
+        make_apt_base(FakeEngine(), request, "http://mirror/debian", state=tmp_path)
 
 
 @pytest.fixture
@@ -266,10 +262,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 _OWN = Repository("own", ("https://me:pw@m.example/os",), {"k.asc": b"KEY"}, is_signed=True)
 
 
-def _origin(name: str, **changes: object) -> RpmOrigin:
-    data, release = release_of(find_distro(name))
-    origin = RpmOrigin(data, release.version, (_OWN,))
-    return dataclasses.replace(origin, **changes)  # type: ignore[arg-type] # of its members
+def _data(name: str) -> Distro:
+    return release_of(find_distro(name))[0]
 
 
 def test_a_base_image_is_made_by_dnf_with_the_keys_that_are_named(
@@ -279,7 +273,9 @@ def test_a_base_image_is_made_by_dnf_with_the_keys_that_are_named(
     engine.result = Image(_ID, ("rocky:9",), architecture="amd64")
     request = BaseRequest("rocky", "9", "el9", "x86_64", "rocky:9")
     notes: list[Event] = []
-    pin = make_rpm_base(engine, request, _origin("rocky:9"), state=tmp_path, progress=notes.append)
+    pin = make_rpm_base(
+        engine, request, _data("rocky:9"), "9", (_OWN,), state=tmp_path, progress=notes.append
+    )
     assert pin == BasePin(image="rocky:9", digest=_ID)
     dnf, (name, repository), export, taken = installed
     assert dnf[0] == "dnf"
@@ -315,7 +311,7 @@ def test_a_base_image_is_made_by_zypper_that_believes_no_key_but_those(
     engine = FakeEngine()
     engine.result = Image(_ID, ("leap:15.6",), architecture="amd64")
     request = BaseRequest("opensuse-leap", "15.6", "leap15.6", "x86_64", "leap:15.6")
-    make_rpm_base(engine, request, _origin("opensuse-leap:15.6"), state=tmp_path)
+    make_rpm_base(engine, request, _data("opensuse-leap:15.6"), "15.6", (_OWN,), state=tmp_path)
     programs = [words for words in installed if words[0] in {"rpm", "zypper"}]
     keys, refresh, install = programs
     assert keys[-2:] == ["--import", f"{tmp_path}/base/keys/own-k.asc"]
@@ -332,8 +328,8 @@ def test_this_machines_own_repositories_make_a_base_image_of_its_distro(
     engine = FakeEngine()
     engine.result = Image(_ID, ("rocky:9",), architecture="amd64")
     request = BaseRequest("rocky", "9", "el9", "x86_64", "rocky:9")
-    own = _origin("rocky:9", repositories=(), configured=Path("/etc/yum.repos.d"), version="9.6")
-    make_rpm_base(engine, request, own, state=tmp_path / "state")
+    own = Path("/etc/yum.repos.d")
+    make_rpm_base(engine, request, _data("rocky:9"), "9.6", own, state=tmp_path / "state")
     assert "--setopt=reposdir=/etc/yum.repos.d" in installed[0]
     assert "--releasever=9.6" in installed[0]
 
@@ -344,7 +340,7 @@ def test_a_tree_whose_own_rpm_cannot_read_what_is_installed_is_no_base_image(
     engine = FakeEngine()
     request = BaseRequest("rocky", "8", "el8", "x86_64", "rocky:8")
     with pytest.raises(ProvisionError, match="rpm of rocky 8 could not take over") as caught:
-        make_rpm_base(engine, request, _origin("rocky:8"), state=tmp_path / "broken")
+        make_rpm_base(engine, request, _data("rocky:8"), "8", (_OWN,), state=tmp_path / "broken")
     assert "base_images" in str(caught.value.resolution)
     assert caught.value.details == "rpmdb: cannot open"
     assert engine.calls == []

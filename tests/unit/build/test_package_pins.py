@@ -6,12 +6,13 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from provision.build import distro_settings, image, resolve
-from provision.build.bootstrap import Mirror
-from provision.build.distro_settings import base_request, ensure_distro_base
+from provision.build import bootstrap, image, resolve
+from provision.build.base_image import base_request
+from provision.build.bootstrap import ensure_distro_base
 from provision.build.image import (
     BuildRequest,
     Built,
@@ -215,12 +216,13 @@ def test_an_archive_of_ones_own_goes_to_the_solver_and_the_base_with_its_keys(
 ) -> None:
     keyrings: list[bytes] = []
 
-    def make_apt_base(_engine: Engine, _asked: object, mirror: Mirror, **_more: object) -> BasePin:
-        assert mirror.keyring is not None
-        keyrings.append(mirror.keyring.read_bytes())
+    def make_apt_base(
+        _engine: Engine, _asked: object, _mirror: str, keyring: Path, **_more: object
+    ) -> BasePin:
+        keyrings.append(keyring.read_bytes())
         return BasePin(image="debian:bookworm", digest=BASE_IMAGE.id)
 
-    monkeypatch.setattr(distro_settings, "make_apt_base", make_apt_base)
+    monkeypatch.setattr(bootstrap, "make_apt_base", make_apt_base)
     plain = resolve_pin(settings, lambda: engine, REQUEST)
     (settings.root / "etc/site.gpg").write_bytes(b"\x99site")
     archive = ArchiveConfig(

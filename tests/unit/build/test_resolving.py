@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from provision.build import distro_settings, image
-from provision.build.base_image import BaseRequest
-from provision.build.bootstrap import Mirror
+from provision.build import bootstrap, image
+from provision.build.base_image import BaseRequest, base_request
+from provision.build.bootstrap import ensure_distro_base
 from provision.build.context_files import downloaded_files
-from provision.build.distro_settings import base_request, ensure_distro_base
 from provision.build.image import (
     DIGEST_LABEL,
     build_image,
@@ -144,11 +143,13 @@ def test_a_base_image_is_made_only_where_it_is_nowhere(
 ) -> None:
     mirrors: list[object] = []
 
-    def make_apt_base(_engine: Engine, _asked: object, mirror: Mirror, **_more: object) -> BasePin:
-        mirrors.append(mirror.url)
+    def make_apt_base(
+        _engine: Engine, _asked: object, mirror: str, *_keyring: object, **_more: object
+    ) -> BasePin:
+        mirrors.append(mirror)
         return BasePin(image="debian:bookworm", digest=BASE_IMAGE.id)
 
-    monkeypatch.setattr(distro_settings, "make_apt_base", make_apt_base)
+    monkeypatch.setattr(bootstrap, "make_apt_base", make_apt_base)
     assert _base(settings, engine, "debian:12").digest == BASE_IMAGE.id
     assert (engine.calls, mirrors) == ([], [])
     assert _base(settings, FakeEngine(), "debian:12").digest == BASE_IMAGE.id

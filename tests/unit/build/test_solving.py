@@ -6,17 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from provision.build import distro_settings
-from provision.build.bootstrap import RpmOrigin
-from provision.build.distro_settings import (
-    base_request,
-    configured_repositories,
-    ensure_distro_base,
-    rpm_origin,
-    suites_of,
-)
+from provision.build import bootstrap
+from provision.build.base_image import BaseRequest, base_request
+from provision.build.bootstrap import ensure_distro_base
+from provision.build.distro_settings import configured_repositories, suites_of
 from provision.build.workspace import Settings, load_settings
-from provision.distros import find_distro
+from provision.distros import Repository, find_distro
 from provision.engine.docker_api import Image
 from provision.errors import ConfigError, NotFoundError, UsageError
 from provision.pin import BasePin
@@ -99,60 +94,69 @@ def test_keys_of_one_name_are_two_keys(tmp_path: Path) -> None:
     assert not any(" " in name for name in found.keys)
 
 
-def test_a_base_image_is_made_from_the_repositories_that_are_named(tmp_path: Path) -> None:
+Made = tuple[str, tuple[Repository, ...] | Path]
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Made]:
+    """The version and repositories of each base image that dnf or zypper would make."""
+    made: list[Made] = []
+
+    def make(
+        _engine: object,
+        request: BaseRequest,
+        _distro: object,
+        version: str,
+        repositories: tuple[Repository, ...] | Path,
+        **_more: object,
+    ) -> BasePin:
+        made.append((version, repositories))
+        return BasePin(image=request.name, digest=f"sha256:{'a' * 64}")
+
+    monkeypatch.setattr(bootstrap, "make_rpm_base", make)
+    return made
+
+
+def _base(settings: Settings, name: str, engine: FakeEngine | None = None) -> None:
+    engine = engine or FakeEngine()
+    ensure_distro_base(settings, lambda: engine, base_request(settings, find_distro(name)))
+
+
+def test_a_base_image_that_cannot_be_pulled_is_made_from_the_repositories_that_are_named(
+    tmp_path: Path, made: list[Made]
+) -> None:
     settings = _host(tmp_path, f"{_REPOSITORY.format(id='rocky')}{_KEYS}")
-    origin = rpm_origin(settings, find_distro("rocky:9"))
-    assert (origin.version, origin.configured) == ("9", None)
-    assert [one.id for one in origin.repositories] == ["own"]
+    engine = FakeEngine()
+    engine.conversation = [{"error": "no such host"}]
+    _base(settings, "rocky:9", engine)
+    assert made == [("9", configured_repositories(settings, find_distro("rocky:9")))]
+    name = "rockylinux/rockylinux:9"
+    engine.have(Image(f"sha256:{'b' * 64}", (name,), architecture="amd64"))
+    _base(settings, "rocky:9", engine)
+    assert len(made) == 1
 
 
 def test_the_distros_key_has_to_be_named_where_no_image_has_it_yet(tmp_path: Path) -> None:
     settings = _host(tmp_path, _REPOSITORY.format(id="rocky"))
     with pytest.raises(UsageError, match=r"repositories own of .* name no key") as caught:
-        rpm_origin(settings, find_distro("rocky:9"))
+        _base(settings, "rocky:9")
     assert "keys = [" in str(caught.value.resolution)
 
 
-def test_a_host_of_the_distro_takes_its_own_repositories(tmp_path: Path) -> None:
-    settings = _host(tmp_path, os_release="ID=rocky\nVERSION_ID=9.6\n")
-    origin = rpm_origin(settings, find_distro("rocky:9"))
-    assert (origin.version, origin.configured) == ("9.6", tmp_path / "etc/yum.repos.d")
+def test_a_host_of_the_distro_takes_its_own_repositories(tmp_path: Path, made: list[Made]) -> None:
+    _base(_host(tmp_path, os_release="ID=rocky\nVERSION_ID=9.6\n"), "rocky:9")
     leap = _host(tmp_path, os_release="ID=opensuse-leap\nVERSION_ID=15.6\n")
-    origin = rpm_origin(leap, find_distro("opensuse-leap:15.6"))
-    assert origin.configured == tmp_path / "etc/zypp/repos.d"
+    _base(leap, "opensuse-leap:15.6")
+    assert made == [("9.6", tmp_path / "etc/yum.repos.d"), ("15.6", tmp_path / "etc/zypp/repos.d")]
 
 
 @pytest.mark.parametrize("name", ["rocky:8", "almalinux:9", "fedora:43"])
 def test_another_host_says_what_to_name(tmp_path: Path, name: str) -> None:
     settings = _host(tmp_path, os_release="ID=rocky\nVERSION_ID=9.6\n")
-    distro = find_distro(name)
     with pytest.raises(NotFoundError, match="not known from which repositories") as caught:
-        rpm_origin(settings, distro)
-    assert f"[distros.{distro.id}] repositories" in str(caught.value.resolution)
+        _base(settings, name)
+    assert f"[distros.{name.partition(':')[0]}] repositories" in str(caught.value.resolution)
     assert "docker load" in str(caught.value.resolution)
-
-
-def test_a_base_image_that_cannot_be_pulled_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[RpmOrigin] = []
-
-    def make(_engine: object, request: object, origin: RpmOrigin, **_more: object) -> BasePin:
-        assert request == base_request(settings, find_distro("rocky:9"))
-        made.append(origin)
-        return BasePin(image="rockylinux/rockylinux:9", digest=f"sha256:{'a' * 64}")
-
-    settings = _host(tmp_path, f"{_REPOSITORY.format(id='rocky')}{_KEYS}")
-    monkeypatch.setattr(distro_settings, "make_rpm_base", make)
-    engine = FakeEngine()
-    engine.conversation = [{"error": "no such host"}]
-    wanted = base_request(settings, find_distro("rocky:9"))
-    ensure_distro_base(settings, lambda: engine, wanted)
-    assert len(made) == 1
-    name = "rockylinux/rockylinux:9"
-    engine.have(Image(f"sha256:{'b' * 64}", (name,), architecture="amd64"))
-    ensure_distro_base(settings, lambda: engine, wanted)
-    assert len(made) == 1
 
 
 def test_repositories_of_an_archive_are_refused_with_file_and_key(tmp_path: Path) -> None:

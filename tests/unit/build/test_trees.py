@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import fcntl
 import gzip
 import hashlib
@@ -11,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from provision.build import developer_container, distro_settings, resolve, trees
-from provision.build.base_image import BaseRequest
+from provision.build import developer_container, resolve, trees
+from provision.build.base_image import BaseRequest, base_request
 from provision.build.package_store import Closure, PackageStore
 from provision.build.pin_file import pin_document, read_pin
 from provision.build.request import DriverRequest, choose_tree
@@ -301,8 +302,8 @@ def test_a_base_image_needs_no_data_of_the_distro(settings: Settings) -> None:
     """Such as an old release of Flatcar, or the distro of a vendor's kernel."""
     for name in ("flatcar", "vendor"):
         distro = DistroPin(id=name, version="3227.2.4", codename=name)
-        assert distro_settings.base_request(settings, distro).reference is None
-        named = distro_settings.base_request(settings, distro, reference="mine:1")
+        assert base_request(settings, distro).reference is None
+        named = base_request(settings, distro, reference="mine:1")
         assert (named.name, named.can_be_made) == ("mine:1", False)
 
 
@@ -353,7 +354,7 @@ def test_one_process_at_a_time_downloads_a_developer_container(
         with path.open("ab") as stream, pytest.raises(BlockingIOError):
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         destination.parent.mkdir(parents=True)
-        destination.write_bytes(b"packed")
+        destination.write_bytes(bz2.compress(b"disk"))
         done.append("download")
 
     def make(*_given: object, **_more: object) -> BasePin:
@@ -363,7 +364,8 @@ def test_one_process_at_a_time_downloads_a_developer_container(
     (root / "key").touch()
     monkeypatch.setattr(developer_container, "_keyring", lambda *_given: root / "key")
     monkeypatch.setattr(developer_container, "download_signed", download)
-    monkeypatch.setattr(developer_container, "make_developer_image", make)
+    monkeypatch.setattr(developer_container, "copy_root", lambda *_given: None)
+    monkeypatch.setattr(developer_container, "image_of_tree", make)
     engine = FakeEngine()
     wanted = _developer("1")
     developer_container.ensure_developer_image(settings, engine, wanted)

@@ -8,7 +8,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from provision.build.archive import Archive, required_components
-from provision.build.distro_settings import base_request, ensure_distro_base
+from provision.build.base_image import base_request
+from provision.build.bootstrap import ensure_distro_base
 from provision.build.request import DriverRequest, choose_distro
 from provision.build.versions import ResolvedVersion, follow
 from provision.build.workspace import Settings
