@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from collections.abc import Container, Iterable
+from pathlib import Path
 
 from provision import distros
 from provision.build.package_store import closure_key

@@ -10,9 +10,9 @@ import shlex
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -26,14 +26,14 @@ from provision.build.unpack_source import UnpackError, open_tar, unpack
 from provision.build.workspace import Settings
 from provision.distros import archive_of, uses_archive
 from provision.distros.debian import ArchiveIndex, parse_depends
-from provision.engine.containers import Container, ContainerRequest
+from provision.engine.containers import ContainerRequest
 from provision.engine.docker_api import Engine
 from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, ProvisionError, UsageError, redact
 from provision.fetch import download_any
 from provision.files import lock, sha256_file, write_atomic
 from provision.host.facts import read_facts
-from provision.pin import ArchiveSource, BasePin, DistroPin, GitSource
+from provision.pin import ArchiveSource, BasePin, DistroPin, GitSource, KernelPin
 from provision.progress import Note, Output, Progress, silent
 from provision.run import find_program, run
 from provision.shipped import templates_dir
@@ -56,121 +56,93 @@ _UNPACK = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SourceToInspect:
-    """A source with a dkms.conf."""
-
-    path: Path
-    name: str
-    kernel: str
-    architecture: str
-
-
-@dataclass(frozen=True, slots=True)
-class Inspected:
-    """The statements of a source about itself.
-
-    Attributes:
-        variables: The variables of the dkms.conf, for
-            ``provision.sources.dkms.parse_variables``.
-        pci: PCI devices that are named by numbers: vendor and device, four digits each.
-    """
-
-    variables: bytes
-    conf: str
-    unset: tuple[str, ...]
-    licences: tuple[str, ...]
-    pci: tuple[tuple[str, str], ...]
-
-
 def inspect_source(
     engine: Engine,
     base: BasePin,
-    source: SourceToInspect,
+    path: Path,
+    name: str,
+    kernel: KernelPin,
     *,
     state: Path,
     progress: Progress = silent,
-) -> Inspected:
-    """Evaluate a dkms.conf in a container of a base image."""
-    file = _DEB if source.path.is_file() else _SOURCE
+) -> DkmsConf:
+    """Evaluate the dkms.conf of a package or folder in a container of a base image.
+
+    Args:
+        name: What the source is called in messages.
+    """
+    file = _DEB if path.is_file() else _SOURCE
     script = (templates_dir() / "dkms/dkms.bash").read_bytes()
-    files = {"dkms.bash": script, file: _bytes(source)}
-    where = f"inspect {source.name} {state.resolve()}"
-    owner = hashlib.sha256(where.encode()).hexdigest()[:32]
+    files = {"dkms.bash": script, file: _packed(path, name)}
+    owner = hashlib.sha256(f"inspect {name} {state.resolve()}".encode()).hexdigest()[:32]
     image = ensure_base(engine, base, progress=progress)
     request = ContainerRequest(image_id=image.id, owner=owner, network="none", limit=_LIMIT_S)
-    progress(Note(f"Evaluating the dkms.conf of {source.name}"))
+    progress(Note(f"Evaluating the dkms.conf of {name}"))
     with (
         lock(state / "locks" / f"inspect-{owner}"),
         engine.container(request) as container,
     ):
         container.put(files, _WORK)
-        command = (
+        ran = container.run(
             f"mkdir {_TREE} && cd {_TREE} && {_UNPACK[file]}"
-            f" && bash {_WORK}/dkms.bash inspect {shlex.quote(source.kernel)}"
-            f" {shlex.quote(source.architecture)} {_OUT}"
+            f" && bash {_WORK}/dkms.bash inspect {shlex.quote(kernel.release)}"
+            f" {shlex.quote(kernel.architecture)} {_OUT}",
+            on_line=lambda line: progress(Output(line)),
         )
-        ran = container.run(command, on_line=lambda line: progress(Output(line)))
         if ran.status != 0:
-            raise _refused(source, ran.said)
-        return _inspected(container)
+            lines = ran.said.splitlines()
+            said = [line.removeprefix("dkms: ") for line in lines if line.startswith("dkms: ")]
+            reason = said[0].rstrip(".") if said else "it can't be evaluated"
+            raise UsageError(
+                f"The dkms.conf of '{name}' can't be taken: {reason}.",
+                resolution="A dkms.conf only sets variables. Where the source has a template of it"
+                " (dkms.conf.in), run the vendor's build first, and give the folder that this"
+                " makes.",
+                details="\n".join(lines[-20:]),
+            )
+
+        def said_of(what: str) -> list[str]:
+            return container.read(f"{_OUT}/{what}").decode(errors="replace").splitlines()
+
+        spdx = [line.partition(":")[2].strip() for line in said_of("spdx")]
+        named = [m[1] for line in said_of("licences") if (m := re.search(r'"([^"]+)"', line))]
+        pairs = [m for line in said_of("pci") if (m := _PAIR.search(line.lower()))]
+        modules = [f'MODULE_LICENSE("{text}")' for text in named]
+        return replace(
+            read_conf(parse_variables(container.read(f"{_OUT}/variables"))),
+            path="\n".join(said_of("conf")),
+            kernel=kernel.release,
+            licences=tuple(dict.fromkeys([*filter(None, spdx), *modules])),
+            pci=tuple(dict.fromkeys((pair[1], pair[2]) for pair in pairs)),
+            unset=tuple(dict.fromkeys(said_of("unset"))),
+        )
 
 
-def _bytes(source: SourceToInspect) -> bytes:
-    """Return the package, or a tar file of the folder without what git keeps."""
-    if source.path.is_file():
-        if source.path.stat().st_size > MAX_BYTES:
-            raise _too_large(source)
-        return source.path.read_bytes()
+def _packed(path: Path, name: str) -> bytes:
+    """Return a package, or a tar file of a folder without what git keeps."""
+    if path.is_file():
+        if path.stat().st_size > MAX_BYTES:
+            raise _too_large(name, "Give")
+        return path.read_bytes()
     buffer = io.BytesIO()
     size = 0
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for count, path in enumerate(sorted(source.path.rglob("*"))):
-            name = path.relative_to(source.path)
-            if name.parts[0] == ".git" or not (path.is_symlink() or path.is_file()):
+        for count, file in enumerate(sorted(path.rglob("*"))):
+            inside = file.relative_to(path)
+            if inside.parts[0] == ".git" or not (file.is_symlink() or file.is_file()):
                 continue
-            size += path.lstat().st_size
+            size += file.lstat().st_size
             if size > MAX_BYTES or count > MAX_FILES:
-                raise _too_large(source)
-            archive.add(path, arcname=str(name), recursive=False)
+                raise _too_large(name, "Give")
+            archive.add(file, arcname=str(inside), recursive=False)
     return buffer.getvalue()
 
 
-def _too_large(source: SourceToInspect) -> ProvisionError:
+def _too_large(name: str, give: str) -> ProvisionError:
     return ProvisionError(
-        f"'{source.name}' is too large to be inspected: more than {MAX_BYTES >> 20} MiB or"
-        f" {MAX_FILES} files.",
-        resolution="Give the folder with the driver's source and its dkms.conf only.",
-    )
-
-
-def _refused(source: SourceToInspect, said: str) -> UsageError:
-    lines = said.splitlines()
-    complaints = [line.removeprefix("dkms: ") for line in lines if line.startswith("dkms: ")]
-    reason = complaints[0] if complaints else "it can't be evaluated"
-    return UsageError(
-        f"The dkms.conf of '{source.name}' can't be taken: {reason.rstrip('.')}.",
-        resolution="A dkms.conf only sets variables. Where the source has a template of it"
-        " (dkms.conf.in), run the vendor's build first, and give the folder that this makes.",
-        details="\n".join(lines[-20:]),
-    )
-
-
-def _inspected(container: Container) -> Inspected:
-    def lines(name: str) -> Sequence[str]:
-        return container.read(f"{_OUT}/{name}").decode(errors="replace").splitlines()
-
-    spdx = [line.partition(":")[2].strip() for line in lines("spdx")]
-    modules = [match[1] for line in lines("licences") if (match := re.search(r'"([^"]+)"', line))]
-    pairs = [match for line in lines("pci") if (match := _PAIR.search(line.lower()))]
-    return Inspected(
-        variables=container.read(f"{_OUT}/variables"),
-        conf=container.read(f"{_OUT}/conf").decode(errors="replace"),
-        unset=tuple(dict.fromkeys(lines("unset"))),
-        licences=tuple(
-            dict.fromkeys([*filter(None, spdx), *(f'MODULE_LICENSE("{text}")' for text in modules)])
-        ),
-        pci=tuple(dict.fromkeys((pair[1], pair[2]) for pair in pairs)),
+        f"'{name}' is too large to be inspected: unpacked, it has more than {MAX_BYTES >> 20} MiB"
+        f" or {MAX_FILES} files.",
+        resolution=f"{give} the folder with the driver's source and its dkms.conf only.",
     )
 
 
@@ -198,58 +170,36 @@ _REMOTE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ImportRequest:
-    """A source that gets a recipe.
-
-    Attributes:
-        what: A package of the distro, a folder, or the address of an archive.
-        kernel: The kernel that the dkms.conf is evaluated for; None: the host's.
-        distro: ``debian:12``: the distro of the package and of the container; None: the host's.
-        output: The folder that gets the driver's folder; None: nothing is written.
-    """
-
-    what: str
-    kernel: str | None = None
-    distro: str | None = None
-    output: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """A recipe that was made."""
-
-    draft: Draft
-    conf: DkmsConf
-    kernel: str
-    file: Path | None
-
-
 def import_dkms(
     settings: Settings,
     engine: Callable[[], Engine],
-    request: ImportRequest,
+    what: str,
     *,
+    kernel: str | None = None,
+    distro: str | None = None,
     progress: Progress = silent,
-) -> Imported:
-    """Write the recipe of a driver whose source has a dkms.conf."""
-    distro = choose_distro(settings, request.distro)
+) -> tuple[Draft, DkmsConf]:
+    """Write the recipe of a driver whose source has a dkms.conf.
+
+    Args:
+        what: A package of the distro, a folder, or the address of an archive.
+        kernel: The kernel that the dkms.conf is evaluated for; None: the host's.
+        distro: ``debian:12``: the distro of the package and of the container; None: the host's.
+    """
+    chosen = choose_distro(settings, distro)
     facts = read_facts(settings.root)
-    kernel = kernel_pin(request.kernel or own_kernel(settings, facts), facts.arch or "")
-    with _source(settings, engine, request, distro, progress) as (path, origin):
-        asked = base_request(settings, distro)
+    target = kernel_pin(kernel or own_kernel(settings, facts), facts.arch or "")
+    with _source(settings, engine, what, chosen, progress) as (path, origin):
+        asked = base_request(settings, chosen)
         base = ensure_distro_base(settings, engine, asked, progress=progress)
-        source = SourceToInspect(path, request.what, kernel.release, kernel.architecture)
-        found = inspect_source(engine(), base, source, state=settings.state, progress=progress)
-    conf = read_conf(parse_variables(found.variables))
-    draft = draft_recipe(
-        conf, origin(found.conf), licences=found.licences, pci=found.pci, unset=found.unset
-    )
-    file = None if request.output is None else _write(draft, request.output)
-    return Imported(draft, conf, kernel.release, file)
+        conf = inspect_source(
+            engine(), base, path, what, target, state=settings.state, progress=progress
+        )
+    return draft_recipe(conf, origin), conf
 
 
-def _write(draft: Draft, output: Path) -> Path:
+def write_recipe(draft: Draft, output: Path) -> Path:
+    """Write a new driver's folder into a folder of drivers."""
     file = output / draft.name / "driver.toml"
     if file.exists():
         raise UsageError(
@@ -260,25 +210,24 @@ def _write(draft: Draft, output: Path) -> Path:
     return file
 
 
-Found = tuple[Path, Callable[[str], Origin]]
-
-
 @contextmanager
 def _source(
     settings: Settings,
     engine: Callable[[], Engine],
-    request: ImportRequest,
+    what: str,
     distro: DistroPin,
     progress: Progress,
-) -> Iterator[Found]:
-    """Yield the path of a source, and a function that returns its origin, given its dkms.conf."""
-    what = request.what
+) -> Iterator[tuple[Path, Origin]]:
+    """Yield the package or folder that is meant, and its origin."""
     if re.match(r"https?://", what):
         with scratch(settings.state, "import", progress=progress) as folder:
             yield _downloaded(what, folder, progress)
     elif Path(what).is_dir():
         with scratch(settings.state, "import", progress=progress) as folder:
-            yield _local(Path(what), folder)
+            release, modules = _checkout(Path(what), folder)
+            homepage = release.url.removesuffix(".git") if release else None
+            origin = Origin(what, release=release, homepage=homepage, submodules=modules)
+            yield Path(what), origin
     elif _PACKAGE.fullmatch(what):
         yield _packaged(settings, engine, what, distro, progress)
     else:
@@ -288,7 +237,7 @@ def _source(
         )
 
 
-def _downloaded(url: str, folder: Path, progress: Progress) -> Found:
+def _downloaded(url: str, folder: Path, progress: Progress) -> tuple[Path, Origin]:
     if url.endswith(".git"):
         raise UsageError(
             f"'{url}' is a repository, not an archive.",
@@ -317,7 +266,7 @@ def _downloaded(url: str, folder: Path, progress: Progress) -> Found:
     # The source of a package is below usr/src, where it is looked for.
     has_top = len(inside) == 1 and inside[0].is_dir() and not (tree / "usr/src").is_dir()
     release = ArchiveSource(url=url, sha256=sha256, strip=int(has_top))
-    return (inside[0] if has_top else tree), lambda conf: Origin(url, conf, release=release)
+    return (inside[0] if has_top else tree), Origin(url, release=release)
 
 
 def _check_size(url: str, archive: Path) -> None:
@@ -328,11 +277,7 @@ def _check_size(url: str, archive: Path) -> None:
         for count, of_file in enumerate(_sizes(archive)):
             size += of_file
             if size > MAX_BYTES or count > MAX_FILES:
-                raise ProvisionError(
-                    f"'{url}' is too large to be inspected: unpacked, it has more than"
-                    f" {MAX_BYTES >> 20} MiB or {MAX_FILES} files.",
-                    resolution="Unpack it, and give the folder with the driver's source.",
-                )
+                raise _too_large(url, "Unpack it, and give")
 
 
 def _sizes(archive: Path) -> Iterator[int]:
@@ -343,14 +288,6 @@ def _sizes(archive: Path) -> Iterator[int]:
     else:
         with open_tar(archive) as tar:
             yield from (member.size for member in tar)
-
-
-def _local(folder: Path, draft: Path) -> Found:
-    release, modules = _checkout(folder, draft)
-    homepage = release.url.removesuffix(".git") if release else None
-    return folder, lambda conf: Origin(
-        str(folder), conf, release=release, homepage=homepage, submodules=modules
-    )
 
 
 def _checkout(folder: Path, draft: Path) -> tuple[GitSource | None, tuple[str, ...]]:
@@ -402,7 +339,7 @@ def _packaged(
     name: str,
     distro: DistroPin,
     progress: Progress,
-) -> Found:
+) -> tuple[Path, Origin]:
     if not uses_archive(distro):
         raise NotFoundError(
             f"'{name}' can't be looked for: {distro.id} {distro.version} has no archive that apt"
@@ -418,15 +355,21 @@ def _packaged(
         index = archive.index
         package = index.package(name)
         if package is None:
-            raise _no_package(name, distro, index)
+            found = index.packages_matching(_similar(name))
+            near = [one.name for one in found if one.name.endswith("-dkms")][:8]
+            there = f" Packages with a similar name: {', '.join(near)}." if near else ""
+            raise NotFoundError(
+                f"{distro.id} {distro.version} has no package '{name}'.",
+                resolution=f"'apt-cache search dkms' lists such packages.{there}",
+                details="\n".join(["looked in:", *(f"  {place}" for place in index.addresses)]),
+            )
         tools = tuple(_tools(index, package.depends))
     file = PackageStore(settings.state).fetch(
         package.sha256, [package.url], name=name, size=package.size, progress=progress
     )
     homepage = f"https://tracker.debian.org/pkg/{name}" if distro.id == "debian" else None
-    return file, lambda conf: Origin(
+    return file, Origin(
         name,
-        conf,
         package=name,
         component=package.component,
         packages=tools,
@@ -437,16 +380,6 @@ def _packaged(
 def _similar(name: str) -> str:
     """Return the beginning of a package's name with which those of similar ones begin too."""
     return name.removesuffix("-dkms")[:4]
-
-
-def _no_package(name: str, distro: DistroPin, index: ArchiveIndex) -> NotFoundError:
-    near = [p.name for p in index.packages_matching(_similar(name)) if p.name.endswith("-dkms")]
-    there = f" Packages with a similar name: {', '.join(near[:8])}." if near else ""
-    return NotFoundError(
-        f"{distro.id} {distro.version} has no package '{name}'.",
-        resolution=f"'apt-cache search dkms' lists such packages.{there}",
-        details="\n".join(["looked in:", *(f"  {place}" for place in index.addresses)]),
-    )
 
 
 def _tools(index: ArchiveIndex, depends: str) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from provision.build.dkms_import import ImportRequest, import_dkms
+from provision.build.dkms_import import import_dkms, write_recipe
 from provision.build.request import DriverRequest
 from provision.build.workspace import load_settings
 from provision.catalogue import Entry, Recipe
@@ -414,26 +414,31 @@ def import_recipe(
     the source; URL is the address of an archive of the source. The dkms.conf is evaluated in a
     container without a network.
     """
-    request = ImportRequest(what, kernel=kernel, distro=distro, output=output)
     with job(root) as work:
-        settings = work.settings.with_network(network)
-        made = import_dkms(settings, lambda: work.engine, request, progress=work.progress)
-    draft, conf = made.draft, made.conf
+        draft, conf = import_dkms(
+            work.settings.with_network(network),
+            lambda: work.engine,
+            what,
+            kernel=kernel,
+            distro=distro,
+            progress=work.progress,
+        )
+        file = None if output is None else write_recipe(draft, output)
     notes = ["Complete what the source does not say:", *(f"  {line}" for line in draft.unknown)]
     if draft.ignored:
         notes += ["Left out of the build:", *(f"  {line}" for line in draft.ignored)]
     document = {
         "name": draft.name,
         "version": conf.version,
-        "kernel": made.kernel,
-        "file": made.file,
+        "kernel": conf.kernel,
+        "file": file,
         "recipe": draft.text,
         "modules": conf.modules,
-        "exclusive": dict(conf.exclusive or {}),
+        "exclusive": dict(conf.exclusive),
         "unknown": draft.unknown,
         "ignored": draft.ignored,
     }
-    if made.file is None:
+    if file is None:
         emit(document, draft.text.removesuffix("\n"))
         if not wants_json():
             remark("\n".join(notes))
@@ -448,7 +453,7 @@ def import_recipe(
             }
         ),
         lambda _: notes,
-        f"Try it: provision build {draft.name} --catalogue {made.file.parent.parent}",
+        f"Try it: provision build {draft.name} --catalogue {file.parent.parent}",
     )
 
 

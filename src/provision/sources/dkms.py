@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import takewhile
 
 from provision.catalogue import Recipe
@@ -54,20 +55,30 @@ class BuiltModule:
 
 @dataclass(frozen=True, slots=True)
 class DkmsConf:
-    """The parts of a dkms.conf that a recipe, or its author, needs; builds evaluate the rest.
+    """What a recipe, or its author, needs of a source with a dkms.conf; builds evaluate the rest.
 
     Attributes:
         exclusive: ``BUILD_EXCLUSIVE_…`` by the rest of the name. An index other than 0 follows in
             brackets, because the value is for one module then.
         depends: Other DKMS packages that are built first.
+        path: Where the dkms.conf is in the source.
+        kernel: The kernel that it was evaluated for.
+        licences: Those that the source names; only shown.
+        pci: Devices that the source names by numbers: vendor and device, four digits each.
+        unset: The variables that it uses and nothing sets.
     """
 
     name: str
     version: str
     modules: tuple[BuiltModule, ...]
-    exclusive: Mapping[str, str] | None = None
+    exclusive: Mapping[str, str] = field(default_factory=dict)
     depends: tuple[str, ...] = ()
-    host_scripts: Mapping[str, str] | None = None
+    host_scripts: Mapping[str, str] = field(default_factory=dict)
+    path: str = "dkms.conf"
+    kernel: str = ""
+    licences: tuple[str, ...] = ()
+    pci: tuple[tuple[str, str], ...] = ()
+    unset: tuple[str, ...] = ()
 
 
 def parse_variables(data: bytes) -> Variables:
@@ -99,14 +110,14 @@ def parse_variables(data: bytes) -> Variables:
 
 def read_conf(variables: Variables) -> DkmsConf:
     """Return the dkms.conf of variables, with DKMS's defaults."""
-    last = max((index for name, index in variables if name.startswith(_OF_MODULES)), default=0)
+    last = max((index for name, index in variables if name.startswith(_OF_MODULES)), default=-1)
     if last >= _MAX_MODULES:
         raise UsageError(
             f"The dkms.conf names a module with the index {last}.",
             resolution=f"Count from 0; there may be {_MAX_MODULES} modules.",
         )
-    modules = _modules(variables)
-    problems = [*_naming_problems(variables), *_module_problems(variables, modules)]
+    modules = _modules(variables, last + 1)
+    problems = list(_problems(variables, modules))
     if problems:
         raise UsageError(
             f"The dkms.conf has {len(problems)} mistake{'' if len(problems) == 1 else 's'}.",
@@ -123,27 +134,24 @@ def read_conf(variables: Variables) -> DkmsConf:
             for name, index in variables
             if name == f"BUILD_EXCLUSIVE_{part}" and variables[name, index]
         },
-        depends=_depends(variables),
-        host_scripts={n: words for n in _HOST_SCRIPTS if (words := _words(variables, n))},
+        depends=tuple(
+            dict.fromkeys(
+                word
+                for key in sorted(variables)
+                if key[0] == "BUILD_DEPENDS"
+                for word in variables[key].split()
+                if word != variables["PACKAGE_NAME", 0]
+            )
+        ),
+        host_scripts={
+            name: " ".join(script.split())
+            for name in _HOST_SCRIPTS
+            if (script := variables.get((name, 0), "").strip())
+        },
     )
 
 
-def _naming_problems(variables: Variables) -> list[str]:
-    problems = []
-    for name in ("PACKAGE_NAME", "PACKAGE_VERSION"):
-        text = variables.get((name, 0), "")
-        if not text:
-            problems.append(f"{name} is not set")
-        elif not _NAME.fullmatch(text):
-            problems.append(f"{name} is {text!r}, which is a template")
-    return problems
-
-
-def _modules(variables: Variables) -> tuple[BuiltModule, ...]:
-    count = 1 + max(
-        (i for name, i in variables if name.startswith(_OF_MODULES)),
-        default=-1,
-    )
+def _modules(variables: Variables, count: int) -> tuple[BuiltModule, ...]:
     first = variables.get(("STRIP", 0), "")
     found = []
     for index in range(count):
@@ -164,32 +172,31 @@ def _modules(variables: Variables) -> tuple[BuiltModule, ...]:
     return tuple(found)
 
 
-def _module_problems(variables: Variables, modules: Sequence[BuiltModule]) -> list[str]:
+def _problems(variables: Variables, modules: Sequence[BuiltModule]) -> Iterator[str]:
+    for name in ("PACKAGE_NAME", "PACKAGE_VERSION"):
+        text = variables.get((name, 0), "")
+        if not text:
+            yield f"{name} is not set"
+        elif not _NAME.fullmatch(text):
+            yield f"{name} is {text!r}, which is a template"
+    yield from _module_problems(variables, modules)
+    for name, count in Counter(module.name for module in modules if module.name).items():
+        if count > 1:
+            yield f"two modules are called {name}"
+
+
+def _module_problems(variables: Variables, modules: Sequence[BuiltModule]) -> Iterator[str]:
     if not modules:
-        return ["neither BUILT_MODULE_NAME nor DEST_MODULE_LOCATION is set"]
-    problems = []
+        yield "neither BUILT_MODULE_NAME nor DEST_MODULE_LOCATION is set"
     for index, module in enumerate(modules):
         if not module.name:
-            problems.append(f"BUILT_MODULE_NAME[{index}] is not set")
+            yield f"BUILT_MODULE_NAME[{index}] is not set"
         for name in ("BUILT_MODULE_NAME", "DEST_MODULE_NAME"):
             text = variables.get((name, index), "")
             if text.endswith((".o", ".ko")) or "/" in text:
-                problems.append(f"{name}[{index}] is {text!r}: a name without a folder and .ko")
+                yield f"{name}[{index}] is {text!r}: a name without a folder and .ko"
         if not module.destination:
-            problems.append(f"DEST_MODULE_LOCATION[{index}] is not set")
-    names = [module.name for module in modules]
-    doubled = [name for name in dict.fromkeys(names) if name and names.count(name) > 1]
-    return [*problems, *(f"two modules are called {name}" for name in doubled)]
-
-
-def _words(variables: Variables, name: str) -> str:
-    return " ".join(variables.get((name, 0), "").split())
-
-
-def _depends(variables: Variables) -> tuple[str, ...]:
-    own = variables.get(("PACKAGE_NAME", 0), "")
-    named = [variables[key] for key in sorted(variables) if key[0] == "BUILD_DEPENDS"]
-    return tuple(dict.fromkeys(word for text in named for word in text.split() if word != own))
+            yield f"DEST_MODULE_LOCATION[{index}] is not set"
 
 
 # Both stand in a recipe until its author corrects them. NOASSERTION is SPDX's word for "unknown".
@@ -208,7 +215,6 @@ class Origin:
     """
 
     name: str
-    conf: str
     package: str | None = None
     component: str = "main"
     release: ArchiveSource | GitSource | None = None
@@ -232,56 +238,46 @@ class Draft:
     ignored: tuple[str, ...]
 
 
-def draft_recipe(
-    conf: DkmsConf,
-    origin: Origin,
-    *,
-    licences: Sequence[str] = (),
-    pci: Sequence[tuple[str, str]] = (),
-    unset: Sequence[str] = (),
-) -> Draft:
-    """Write the recipe of a driver that brings a dkms.conf.
-
-    Args:
-        licences: The licences that the source names; only shown.
-    """
+def draft_recipe(conf: DkmsConf, origin: Origin) -> Draft:
+    """Write the recipe of a driver that brings a dkms.conf."""
     name = re.sub(r"[^a-z0-9._-]+", "-", conf.name.lower()).strip("-._")
     if not name:
         raise UsageError(
             f"No driver can be called after PACKAGE_NAME, which is '{conf.name}'.",
             resolution="Give the package a name with letters or digits in its dkms.conf.",
         )
-    text = _recipe_text(name, conf, origin, pci)
-    # The text must be readable; mistakes name this command's input.
-    parse_json(json.dumps(tomllib.loads(text)), Recipe, name=f"recipe of {origin.name}")
-    unknown = [*_unknown(origin, licences, pci), *_unset(unset)]
-    return Draft(name, text, tuple(unknown), tuple(_ignored(conf)))
-
-
-def _recipe_text(name: str, conf: DkmsConf, origin: Origin, pci: Sequence[tuple[str, str]]) -> str:
+    devices: dict[str, list[str]] = {}
+    for vendor, device in conf.pci:
+        devices.setdefault(vendor, []).append(device)
     flag = "OCI_" + re.sub(r"[^A-Z0-9]+", "_", name.upper())
     lines = [
-        re.sub(r"[^ -~]", "?", f"# {conf.name} {conf.version}. Made from {origin.conf}."),
+        re.sub(r"[^ -~]", "?", f"# {conf.name} {conf.version}. Made from {conf.path}."),
         "schema = 1",
         f"name = {_text(name)}",
         f"summary = {_text(f'Kernel modules of {conf.name}')}",
         'vendor = "unknown"',
         f"homepage = {_text(origin.homepage or 'unknown')}",
-        *_hardware(pci),
+    ]
+    for vendor, found in devices.items():
+        lines += ["", "[[hardware.pci]]", f"vendor = {_text(vendor)}", f"devices = {_list(found)}"]
+    lines += [
         "",
         *_source(conf, origin),
         "",
         "[flavours.dkms]",
-        f"licences = [{_text(UNKNOWN_LICENCE)}]",
+        f"licences = {_list([UNKNOWN_LICENCE])}",
         "",
         "[container]",
         f"activation_flag = {_text(flag)}",
-        f"driver_feature = [{_text(_FEATURE)}]",
+        f"driver_feature = {_list([_FEATURE])}",
         "",
         f"[container.features.{_FEATURE}]",
         "devices = []",
     ]
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines) + "\n"
+    # The text must be readable; mistakes name this command's input.
+    parse_json(json.dumps(tomllib.loads(text)), Recipe, name=f"recipe of {origin.name}")
+    return Draft(name, text, tuple(_unknown(conf, origin)), tuple(_ignored(conf)))
 
 
 def _text(value: str) -> str:
@@ -290,15 +286,8 @@ def _text(value: str) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _hardware(pci: Iterable[tuple[str, str]]) -> list[str]:
-    devices: dict[str, list[str]] = {}
-    for vendor, device in pci:
-        devices.setdefault(vendor, []).append(device)
-    lines = []
-    for vendor, found in devices.items():
-        listed = ", ".join(map(_text, found))
-        lines += ["", "[[hardware.pci]]", f"vendor = {_text(vendor)}", f"devices = [{listed}]"]
-    return lines
+def _list(values: Iterable[str]) -> str:
+    return f"[{', '.join(map(_text, values))}]"
 
 
 def _source(conf: DkmsConf, origin: Origin) -> list[str]:
@@ -306,9 +295,9 @@ def _source(conf: DkmsConf, origin: Origin) -> list[str]:
     if origin.package is not None:
         lines.append(f"package = {_text(origin.package)}")
         if origin.component != "main":
-            lines.append(f"components = [{_text(origin.component)}]")
+            lines.append(f"components = {_list([origin.component])}")
     if origin.packages:
-        lines.append(f"packages = [{', '.join(map(_text, origin.packages))}]")
+        lines.append(f"packages = {_list(origin.packages)}")
     if origin.package is not None:
         return lines
     release = origin.release or ArchiveSource(
@@ -324,13 +313,11 @@ def _source(conf: DkmsConf, origin: Origin) -> list[str]:
     return lines
 
 
-def _unknown(
-    origin: Origin, licences: Sequence[str], pci: Sequence[tuple[str, str]]
-) -> Iterable[str]:
-    said = f" The source says: {'; '.join(licences)}." if licences else ""
+def _unknown(conf: DkmsConf, origin: Origin) -> Iterator[str]:
+    said = f" The source says: {'; '.join(conf.licences)}." if conf.licences else ""
     yield f"licences: the licences of the modules, as SPDX expressions.{said}"
     yield "container.features: the device nodes that the modules make, below /dev, and features."
-    if not pci:
+    if not conf.pci:
         yield "hardware.pci: the devices that the driver is for; none are named by numbers."
     yield (
         "host.conflicts: the kernel's own modules for the same hardware, which must not be loaded."
@@ -348,18 +335,15 @@ def _unknown(
         )
     if origin.package is None:
         yield "source.packages: tools that the build needs besides compiler, make and headers."
-
-
-def _unset(names: Sequence[str]) -> Iterable[str]:
-    if names:
+    if conf.unset:
         yield (
-            f"The dkms.conf uses {', '.join(names)}, which nothing sets: check whether the build"
-            " needs it."
+            f"The dkms.conf uses {', '.join(conf.unset)}, which nothing sets: check whether the"
+            " build needs it."
         )
 
 
-def _ignored(conf: DkmsConf) -> Iterable[str]:
-    for name, script in (conf.host_scripts or {}).items():
+def _ignored(conf: DkmsConf) -> Iterator[str]:
+    for name, script in conf.host_scripts.items():
         yield (
             f"{name} ({script}) is not run: say in [host] and [[files]] what the host needs of it."
         )

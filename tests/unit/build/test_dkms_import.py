@@ -18,28 +18,20 @@ from kit.fileserver import served
 from kit.process import run, run_bytes
 from provision.build import archive as archive_module
 from provision.build import dkms_import
-from provision.build.dkms_import import ImportRequest, Inspected, SourceToInspect, import_dkms
+from provision.build.dkms_import import import_dkms, write_recipe
 from provision.build.package_store import PackageStore
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError, UsageError
-from provision.pin import BasePin
+from provision.pin import BasePin, KernelPin
+from provision.sources.dkms import BuiltModule, DkmsConf, Draft
 from unit.deb_file import deb
 from unit.fake_archive import have_apt_answer, stanza, write_apt_sources
 
 KERNEL = "6.1.0-56-amd64"
-VARIABLES = b"".join(
-    part.encode() + b"\0"
-    for record in (
-        ("PACKAGE_NAME", "0", "tool"),
-        ("PACKAGE_VERSION", "0", "2.1"),
-        ("DEST_MODULE_LOCATION", "0", "/extra"),
-        (".", "0", ""),
-    )
-    for part in record
-)
+CONF = DkmsConf("tool", "2.1", (BuiltModule("tool.ko", "tool", "/extra", is_stripped=True),))
 BASE = BasePin(image="debian:bookworm", digest=f"sha256:{'0' * 64}")
 
 
@@ -48,16 +40,17 @@ def no_engine() -> NoReturn:
 
 
 @pytest.fixture
-def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[SourceToInspect]:
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """What the container got; it always finds the same."""
-    got: list[SourceToInspect] = []
+    got: list[Path] = []
 
     def inspect(
-        _engine: Engine, _base: BasePin, source: SourceToInspect, **_more: object
-    ) -> Inspected:
-        assert source.path.exists()
-        got.append(source)
-        return Inspected(VARIABLES, "dkms.conf", (), (), ())
+        _engine: Engine, _base: BasePin, path: Path, _name: str, kernel: KernelPin, **_more: object
+    ) -> DkmsConf:
+        assert path.exists()
+        assert kernel == KernelPin(release=KERNEL, architecture="x86_64")
+        got.append(path)
+        return CONF
 
     monkeypatch.setattr(dkms_import, "inspect_source", inspect)
     monkeypatch.setattr(dkms_import, "ensure_distro_base", lambda *_args, **_more: BASE)
@@ -73,23 +66,25 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(root=root, config=Config(), catalogue=Catalogue([]), state=tmp_path / "state")
 
 
+def made_of(settings: Settings, what: str) -> Draft:
+    return import_dkms(settings, lambda: None, what, kernel=KERNEL)[0]  # type: ignore[arg-type, return-value]  # the stand-ins ignore it
+
+
 def test_a_folder_becomes_a_driver_that_is_never_overwritten(
-    settings: Settings, looked_at: list[SourceToInspect], tmp_path: Path
+    settings: Settings, looked_at: list[Path], tmp_path: Path
 ) -> None:
     source = tmp_path / "source"
     source.mkdir()
-    request = ImportRequest(str(source), kernel=KERNEL, output=tmp_path / "drivers")
-    made = import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # the stand-ins ignore it
-    assert made.file == tmp_path / "drivers/tool/driver.toml"
-    assert made.file.read_text() == made.draft.text
-    assert looked_at == [SourceToInspect(source, str(source), KERNEL, "x86_64")]
+    draft = made_of(settings, str(source))
+    file = write_recipe(draft, tmp_path / "drivers")
+    assert file == tmp_path / "drivers/tool/driver.toml"
+    assert file.read_text() == draft.text
+    assert looked_at == [source]
     with pytest.raises(UsageError, match="There is a driver already"):
-        import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # as above
+        write_recipe(draft, tmp_path / "drivers")
 
 
-def test_a_checkout_is_pinned(
-    settings: Settings, looked_at: list[SourceToInspect], tmp_path: Path
-) -> None:
+def test_a_checkout_is_pinned(settings: Settings, looked_at: list[Path], tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     (source / "Makefile").write_text("all:\n")
@@ -105,25 +100,23 @@ def test_a_checkout_is_pinned(
     git("commit", "--quiet", "--message", "m")
     # A checkout's settings may name programs: what compares and packs looks at a copy.
     git("config", "core.fsmonitor", f"touch {tmp_path}/ran")
-    request = ImportRequest(str(source), kernel=KERNEL)
-    made = import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # as above
-    assert 'url = "https://example.org/maker/tool.git"' in made.draft.text
-    assert f'commit = "{git("rev-parse", "HEAD")}"' in made.draft.text
-    assert 'homepage = "https://example.org/maker/tool"' in made.draft.text
+    draft = made_of(settings, str(source))
+    assert 'url = "https://example.org/maker/tool.git"' in draft.text
+    assert f'commit = "{git("rev-parse", "HEAD")}"' in draft.text
+    assert 'homepage = "https://example.org/maker/tool"' in draft.text
     archived = hashlib.sha256(
         run_bytes(["git", "-C", source, "archive", "HEAD"], stdin=b"")
     ).hexdigest()
-    assert f'sha256 = "{archived}"' in made.draft.text
-    [modules] = [line for line in made.draft.unknown if "submodules" in line]
+    assert f'sha256 = "{archived}"' in draft.text
+    [modules] = [line for line in draft.unknown if "submodules" in line]
     assert "src/common" in modules
     assert "Makefile" not in modules
-    assert made.file is None
     assert len(looked_at) == 1
     assert not (tmp_path / "ran").exists()
     # A checkout with changed files is not the commit that was evaluated.
     (source / "Makefile").write_text("all: more\n")
-    made = import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # as above
-    assert "commit" not in made.draft.text
+    draft = made_of(settings, str(source))
+    assert "commit" not in draft.text
 
 
 @pytest.mark.parametrize(
@@ -170,28 +163,24 @@ class Vendor:
 
 
 def test_an_archive_is_unpacked_and_pinned_as_it_came(
-    settings: Settings, looked_at: list[SourceToInspect], vendor: Vendor
+    settings: Settings, looked_at: list[Path], vendor: Vendor
 ) -> None:
-    request = ImportRequest(
-        vendor.tar("tool.tar.gz", "w:gz", **{"tool-2.1/dkms.conf": b""}), kernel=KERNEL
-    )
-    made = import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # as above
-    assert looked_at[0].path.name == "tool-2.1"
-    assert f'sha256 = "{vendor.sha256("tool.tar.gz")}"' in made.draft.text
-    assert "strip" not in made.draft.text
+    draft = made_of(settings, vendor.tar("tool.tar.gz", "w:gz", **{"tool-2.1/dkms.conf": b""}))
+    assert looked_at[0].name == "tool-2.1"
+    assert f'sha256 = "{vendor.sha256("tool.tar.gz")}"' in draft.text
+    assert "strip" not in draft.text
     assert not (settings.state / "import").exists()
 
 
 def test_a_vendors_package_is_unpacked_as_it_would_be_installed(
-    settings: Settings, looked_at: list[SourceToInspect], vendor: Vendor
+    settings: Settings, looked_at: list[Path], vendor: Vendor
 ) -> None:
     vendor.tar("data", "w:xz", **{"./usr/src/tool-2.1/dkms.conf": b""})
     package = deb(vendor.folder, (vendor.folder / "data").read_bytes())
-    request = ImportRequest(f"{vendor.url}/{package.name}", kernel=KERNEL)
-    made = import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # as above
+    draft = made_of(settings, f"{vendor.url}/{package.name}")
     # One folder at its top, and still nothing is dropped: its source is looked for in usr/src.
-    assert looked_at[0].path.name == "tree"
-    assert "strip = 0" in made.draft.text
+    assert looked_at[0].name == "tree"
+    assert "strip = 0" in draft.text
 
 
 @pytest.mark.parametrize("kind", ["page", "damaged", "many bytes", "many files", "zip"])
@@ -218,14 +207,14 @@ def test_an_archive_that_is_none_or_grows_is_refused_before_it_does(
             monkeypatch.setattr(dkms_import, "MAX_BYTES", 99_999)
     wrong = "can't be unpacked" if kind in {"page", "damaged"} else "too large"
     with pytest.raises(ProvisionError, match=wrong):
-        import_dkms(settings, no_engine, ImportRequest(url, kernel=KERNEL))
+        import_dkms(settings, no_engine, url, kernel=KERNEL)
     assert not (settings.state / "import").exists()
 
 
 def test_an_address_with_a_secret_is_refused_without_showing_it(settings: Settings) -> None:
     for url in ("https://me:hush@x.example/t.tar", "https://x.example/t.tar?token=hush"):
         with pytest.raises(UsageError, match="password or token") as caught:
-            import_dkms(settings, no_engine, ImportRequest(url, kernel=KERNEL))
+            import_dkms(settings, no_engine, url, kernel=KERNEL)
         assert "hush" not in f"{caught.value.message}{caught.value.resolution}"
 
 
@@ -248,35 +237,38 @@ def archive(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.usefixtures("archive")
 def test_a_package_brings_its_component_and_tools(
-    settings: Settings, looked_at: list[SourceToInspect]
+    settings: Settings, looked_at: list[Path]
 ) -> None:
-    request = ImportRequest("tool-dkms", kernel=KERNEL)
-    made = import_dkms(settings, lambda: None, request)  # type: ignore[arg-type, return-value]  # as above
-    assert 'package = "tool-dkms"' in made.draft.text
-    assert 'components = ["contrib"]' in made.draft.text
-    assert 'packages = ["perl", "libc6-dev"]' in made.draft.text
-    assert looked_at[0].path.name == "tool.deb"
+    draft = made_of(settings, "tool-dkms")
+    assert 'package = "tool-dkms"' in draft.text
+    assert 'components = ["contrib"]' in draft.text
+    assert 'packages = ["perl", "libc6-dev"]' in draft.text
+    assert looked_at[0].name == "tool.deb"
 
 
 @pytest.mark.usefixtures("archive", "looked_at")
 @pytest.mark.parametrize(
     ("request_", "error", "message"),
     [
-        (ImportRequest("no-dkms", kernel=KERNEL), NotFoundError, "no package 'no-dkms'"),
-        (ImportRequest("no/folder", kernel=KERNEL), NotFoundError, "no folder 'no/folder'"),
-        (ImportRequest("https://x/t.git", kernel=KERNEL), UsageError, "is a repository"),
-        (ImportRequest("tool-dkms", kernel="no kernel"), UsageError, "no kernel release"),
-        (ImportRequest("tool-dkms"), NotFoundError, "no kernel under"),
+        (("no-dkms", KERNEL, None), NotFoundError, "no package 'no-dkms'"),
+        (("no/folder", KERNEL, None), NotFoundError, "no folder 'no/folder'"),
+        (("https://x/t.git", KERNEL, None), UsageError, "is a repository"),
+        (("tool-dkms", "no kernel", None), UsageError, "no kernel release"),
+        (("tool-dkms", None, None), NotFoundError, "no kernel under"),
         (
-            ImportRequest("tool-dkms", kernel=KERNEL, distro="rocky:9"),
+            ("tool-dkms", KERNEL, "rocky:9"),
             NotFoundError,
             "no archive that apt reads",
         ),
     ],
 )
 def test_what_is_not_there_is_said_with_a_way_out(
-    settings: Settings, request_: ImportRequest, error: type[ProvisionError], message: str
+    settings: Settings,
+    request_: tuple[str, str | None, str | None],
+    error: type[ProvisionError],
+    message: str,
 ) -> None:
+    what, kernel, distro = request_
     with pytest.raises(error, match=message) as caught:
-        import_dkms(settings, no_engine, request_)
+        import_dkms(settings, no_engine, what, kernel=kernel, distro=distro)
     assert caught.value.resolution

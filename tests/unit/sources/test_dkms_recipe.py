@@ -15,7 +15,7 @@ from provision.pin import ArchiveSource, GitSource
 from provision.sources.dkms import BuiltModule, DkmsConf, Draft, Origin, draft_recipe
 
 CONF = DkmsConf("Tool_X", "2.1", (BuiltModule("tool.ko", "tool", "/extra", is_stripped=True),))
-PACKAGE = Origin("tool-dkms", "usr/src/tool-2.1/dkms.conf", package="tool-dkms")
+PACKAGE = Origin("tool-dkms", package="tool-dkms")
 
 
 def read(draft: Draft) -> Recipe:
@@ -24,7 +24,7 @@ def read(draft: Draft) -> Recipe:
 
 def test_a_package_becomes_a_whole_recipe() -> None:
     origin = replace(PACKAGE, component="contrib", packages=("file", "perl"))
-    draft = draft_recipe(CONF, origin, licences=("GPL-2.0-only",), pci=[("1234", "abcd")])
+    draft = draft_recipe(replace(CONF, licences=("GPL-2.0-only",), pci=(("1234", "abcd"),)), origin)
     recipe = read(draft)
     assert (draft.name, recipe.name) == ("tool_x", "tool_x")
     assert recipe.container.activation_flag == "OCI_TOOL_X"
@@ -44,13 +44,13 @@ def test_a_package_becomes_a_whole_recipe() -> None:
 
 def test_releases_are_pinned_where_that_can_be() -> None:
     git = GitSource(url="https://x.example/t.git", commit="1" * 40, sha256="2" * 64)
-    [commit] = _source(draft_recipe(CONF, Origin(".", "dkms.conf", release=git))).releases
+    [commit] = _source(draft_recipe(CONF, Origin(".", release=git))).releases
     assert isinstance(commit, GitRelease)
     assert commit.source() == git
     file = ArchiveSource(url="https://x.example/t.tar", sha256="3" * 64, strip=0)
-    [release] = _source(draft_recipe(CONF, Origin("t", "dkms.conf", release=file))).releases
+    [release] = _source(draft_recipe(CONF, Origin("t", release=file))).releases
     assert release.source() == file
-    draft = draft_recipe(CONF, Origin(".", "dkms.conf"))
+    draft = draft_recipe(CONF, Origin("."))
     [stand_in] = _source(draft).releases
     assert stand_in.sha256 == "0" * 64
     assert "source.releases: where the source can be downloaded" in "\n".join(draft.unknown)
@@ -63,8 +63,10 @@ def _source(draft: Draft) -> DkmsSource:
 
 
 def test_what_has_no_effect_is_said() -> None:
-    conf = replace(CONF, host_scripts={"POST_INSTALL": "./udev.sh"}, depends=("spl",))
-    draft = draft_recipe(conf, PACKAGE, unset=("ICP_ROOT",))
+    conf = replace(
+        CONF, host_scripts={"POST_INSTALL": "./udev.sh"}, depends=("spl",), unset=("ICP_ROOT",)
+    )
+    draft = draft_recipe(conf, PACKAGE)
     [script, depends] = draft.ignored
     assert script.startswith("POST_INSTALL (./udev.sh) is not run")
     assert depends.startswith("BUILD_DEPENDS names spl:")
@@ -81,7 +83,7 @@ def test_a_name_without_letters_is_refused() -> None:
 def test_whatever_the_texts_are_the_recipe_is_read_or_refused(
     name: str, version: str, homepage: str
 ) -> None:
-    origin = Origin("x", "dkms.conf", homepage=homepage)
+    origin = Origin("x", homepage=homepage)
     try:
         draft = draft_recipe(replace(CONF, name=name, version=version), origin)
     except (UsageError, ConfigError):
