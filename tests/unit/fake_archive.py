@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from provision.distros import find_distro
+from provision.distros import Repository, find_distro
 from provision.distros.debian import ArchiveIndex
-from provision.distros.debian.suites import SuiteAddress
 
 if TYPE_CHECKING:
     import pytest
@@ -44,7 +43,7 @@ def answer(texts: Texts, words: tuple[str, ...]) -> bytes:
             fields = dict(line.split(": ", 1) for line in lines if ": " in line)
             name = fields.get("Package", "")
             if any(name == w or (w[-1] == "*" and name.startswith(w[:-1])) for w in words):
-                uri = _address(suite).uri
+                uri = _address(suite).urls[0]
                 place = f"{uri} {suite}/{component} amd64 Packages"
                 places.append(f"{name:>10} | {fields['Version']:>10} | {place}")
                 shown.append(entry)
@@ -103,5 +102,5 @@ def stanza(name: str, version: str, *, depends: str = "", architecture: str = "a
     )
 
 
-def _address(suite: str) -> SuiteAddress:
-    return SuiteAddress(f"{MIRROR}-security" if suite.endswith("-security") else MIRROR, suite, ())
+def _address(suite: str) -> Repository:
+    return Repository(suite, (f"{MIRROR}-security" if suite.endswith("-security") else MIRROR,))

@@ -11,7 +11,7 @@ from typing import Self
 from provision import distros
 from provision.build.base_image import base_request
 from provision.build.bootstrap import ensure_distro_base
-from provision.build.distro_settings import archive_repositories, solve_request, suites_of
+from provision.build.distro_settings import solve_request, suites_of
 from provision.build.package_store import PackageStore, closure_key
 from provision.build.solve import Solver, SolveRequest
 from provision.build.workspace import Settings
@@ -73,18 +73,17 @@ class Archive:
         self._store = PackageStore(settings.state)
         self._started = ExitStack()
         self._base: BasePin | None = None
-        suites = suites_of(settings, distro)
-        enabled = archive_of(distro).enabled
+        self.repositories = suites_of(settings, distro)
         needed = [part for recipe in recipes for part in required_components(recipe, distro)]
+        enabled = archive_of(distro).enabled
         read = tuple(dict.fromkeys([*enabled, *needed, *components]))
-        self.repositories = archive_repositories(suites, enabled)
-        self._readable = archive_repositories(suites, read)
+        self._readable = tuple(replace(suite, components=read) for suite in self.repositories)
         names = distros.source_names(distro)
         packages = [name for recipe in recipes for name in packages_of(recipe, names)]
         self.index = ArchiveIndex(
             distro=distro,
             architecture=names_of(settings.architecture).debian,
-            suites=suites,
+            suites=self.repositories,
             components=read,
             words=[*packages, f"{HEADERS}*", *words],
             ask=self._ask,

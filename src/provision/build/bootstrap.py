@@ -101,18 +101,18 @@ def ensure_distro_base(
 def _from_archive(
     settings: Settings, engine: Engine, request: BaseRequest, distro: DistroPin, progress: Progress
 ) -> BasePin:
-    suites = [one for one in suites_of(settings, distro) if one.suite == distro.codename]
+    suites = [one for one in suites_of(settings, distro) if one.id == distro.codename]
     # Rather not one that may be another's archive.
     suite = min(suites, key=lambda one: one.origin is not None)
     keyring = None
-    if suite.has_own_keys:
+    if suite.keys:
         # Binary keyrings are sequences of keys, so that several become one file:
         # https://www.rfc-editor.org/rfc/rfc9580#section-10.1
-        keys = b"".join(file.read_bytes() for file in suite.keyrings)
+        keys = b"".join(suite.keys.values())
         keyring = settings.state / "archive/keys" / f"{hashlib.sha256(keys).hexdigest()}.gpg"
         write_atomic(keyring, keys)
     return make_apt_base(
-        engine, request, suite.uri, keyring, state=settings.state, progress=progress
+        engine, request, suite.urls[0], keyring, state=settings.state, progress=progress
     )
 
 

@@ -10,7 +10,7 @@ from provision import distros
 from provision.build.package_store import closure_key
 from provision.build.solve import SolveRequest
 from provision.build.workspace import Settings
-from provision.distros.debian.suites import SuiteAddress, suite_addresses
+from provision.distros.debian.suites import suite_addresses
 from provision.distros.entitlements import entitlements_of
 from provision.distros.kernel_tree import Toolchain
 from provision.errors import NotFoundError, UsageError
@@ -55,34 +55,25 @@ def solve_request(
     )
 
 
-def suites_of(settings: Settings, distro: DistroPin) -> list[SuiteAddress]:
-    """Return the suites of a distro's archive."""
-    _refuse_repositories(settings, distro)
-    return suite_addresses(
+def suites_of(settings: Settings, distro: DistroPin) -> tuple[distros.Repository, ...]:
+    """Return the suites of a distro's archive, with the components that are always read."""
+    if named := settings.config.distro(distro.id).repositories:
+        path = in_root(settings.root, "etc/provision/provision.toml")
+        raise UsageError(
+            f"{path}: distros.{distro.id}.repositories: packages of {distro.id} come from an"
+            " archive with suites, and such repositories are of dnf and zypper.",
+            resolution=f"Remove 'repositories' of [distros.{distro.id}], and name the archive"
+            f' instead: [distros.{distro.id}.archive] mirror = "{named[0].urls[0]}",'
+            ' keyring = "/path/of/its/key".',
+            details="\n".join(f"repository '{one.id}'" for one in named),
+        )
+    suites = suite_addresses(
         distro,
         config=settings.config.distro(distro.id).archive,
         root=settings.root,
         key_folder=settings.state / "archive/keys",
     )
-
-
-def archive_repositories(
-    suites: Iterable[SuiteAddress], components: tuple[str, ...]
-) -> tuple[distros.Repository, ...]:
-    """Return the suites of an archive as repositories for a distro's solver."""
-    return tuple(
-        distros.Repository(
-            suite.suite,
-            (suite.uri,),
-            keys={file.name: file.read_bytes() for file in suite.keyrings}
-            if suite.has_own_keys
-            else {},
-            components=components,
-            is_snapshot=suite.snapshot,
-            origin=suite.origin,
-        )
-        for suite in suites
-    )
+    return tuple(suites)
 
 
 def configured_repositories(
@@ -123,18 +114,3 @@ def is_entitled(settings: Settings, distro: DistroPin) -> bool:
     """Return whether the host may use further repositories, which only the solver reads."""
     data, _release = distros.release_of(distro)
     return bool(entitlements_of(data, settings.root))
-
-
-def _refuse_repositories(settings: Settings, distro: DistroPin) -> None:
-    named = settings.config.distro(distro.id).repositories
-    if not named:
-        return
-    path = in_root(settings.root, "etc/provision/provision.toml")
-    first = named[0].urls[0]
-    raise UsageError(
-        f"{path}: distros.{distro.id}.repositories: packages of {distro.id} come from an archive"
-        " with suites, and such repositories are of dnf and zypper.",
-        resolution=f"Remove 'repositories' of [distros.{distro.id}], and name the archive instead:"
-        f' [distros.{distro.id}.archive] mirror = "{first}", keyring = "/path/of/its/key".',
-        details="\n".join(f"repository '{one.id}'" for one in named),
-    )

@@ -21,7 +21,7 @@ from pydantic import StringConstraints, ValidationError
 from provision import distros
 from provision.build.base_image import base_request, ensure_base, find_base
 from provision.build.diagnosis import BuildError, BuildFailure, source_errors
-from provision.build.distro_settings import archive_repositories, suites_of
+from provision.build.distro_settings import suites_of
 from provision.build.image import EngineBuild, labelled_image, run_build
 from provision.build.package_store import PackageStore
 from provision.build.request import choose_distro
@@ -125,7 +125,6 @@ def resolve_python(
             resolution="Leave out --distro, or name Debian or Ubuntu: --distro debian:12. The host"
             " may run any distro.",
         )
-    repositories = archive_repositories(suites_of(settings, distro), data.apt.enabled)
     base = find_base(engine(), base_request(settings, distro), progress=progress)
     asked = SolveRequest(
         distro=data,
@@ -134,7 +133,7 @@ def resolve_python(
         kernel="",
         architecture=settings.architecture,
         tools=_PACKAGES,
-        repositories=repositories,
+        repositories=suites_of(settings, distro),
         root=settings.root,
         network=request.network or settings.config.engine.network,
         # Neither headers nor a compiler.

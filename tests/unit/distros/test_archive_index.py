@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from provision.distros import find_distro
+from provision.distros import Repository, find_distro
 from provision.distros.debian import ArchiveIndex
 from provision.distros.debian.archive import parse_packages
-from provision.distros.debian.suites import SuiteAddress
 from provision.errors import ProvisionError
 from unit.fake_archive import MIRROR, answer, index_of, stanza
 
@@ -45,7 +44,7 @@ def test_all_that_a_driver_needs_is_one_question() -> None:
         asked.append(words)
         return answer(TEXTS, words)
 
-    suite = SuiteAddress("http://me:secret@mirror.example/debian", "bookworm", ())
+    suite = Repository("bookworm", ("http://me:secret@mirror.example/debian",))
     index = ArchiveIndex(
         distro=find_distro("debian:12"),
         architecture="amd64",

@@ -20,6 +20,9 @@ RPM_IDS = [
         ("rocky:9.4", "9"),
         ("rocky:el9", "9"),
         ("rhel:10.1", "10"),
+        ("debian:bookworm", "12"),
+        ("ubuntu:26.04", "26.04"),
+        ("ubuntu:noble", "24.04"),
         ("opensuse-leap:15.6", "15.6"),
         ("amzn:2023", "2023"),
     ],
@@ -32,7 +35,9 @@ def test_a_release_is_found_by_version_point_release_and_codename(text: str, ver
     assert (distro.id, release.version) == (found.id, version)
 
 
-@pytest.mark.parametrize("text", ["rocky", "rocky:", "rocky:7", "rocky:99.1", "sles:15", "", ":9"])
+@pytest.mark.parametrize(
+    "text", ["rocky", "rocky:", "debian:21", "rocky:7", "rocky:99.1", "sles:15", "", ":9"]
+)
 def test_what_is_not_known_names_what_is(text: str) -> None:
     with pytest.raises(NotFoundError) as caught:
         find_distro(text)

@@ -5,14 +5,32 @@ from pathlib import Path
 import pytest
 
 from provision.config import ArchiveConfig
-from provision.distros import find_distro
-from provision.distros.debian.suites import SuiteAddress, suite_addresses
+from provision.distros import Repository, find_distro
+from provision.distros.debian.suites import suite_addresses
 from provision.errors import NotFoundError
 
 KEYRING = "usr/share/keyrings/debian-archive-keyring.gpg"
 UBUNTU_KEYRING = "usr/share/keyrings/ubuntu-archive-keyring.gpg"
 MIRROR = "http://mirror.example/debian"
 SECURITY = "http://security.example/debian-security"
+OWN = "http://own.example/d"
+BOOKWORM = f"""
+deb {MIRROR} bookworm main
+deb {MIRROR} bookworm-updates main
+deb {SECURITY} bookworm-security main
+"""
+AT_HOME = [
+    f"{MIRROR} bookworm",
+    f"{MIRROR} bookworm-updates",
+    f"{SECURITY} bookworm-security",
+]
+BACKPORTS = f"deb {MIRROR} bookworm-backports main\n"
+FOREIGN = """
+deb http://docker.example/linux/debian bookworm stable
+deb http://sdk.example/apt sdk-bookworm main
+deb cdrom:[Debian]/ bookworm main
+deb file:/srv/debian bookworm main
+"""
 
 
 @pytest.fixture
@@ -20,116 +38,98 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / KEYRING).parent.mkdir(parents=True)
     (tmp_path / KEYRING).write_bytes(b"\x99keys")
     (tmp_path / UBUNTU_KEYRING).write_bytes(b"\x99ubuntu")
+    for name in ("site", "own"):
+        (tmp_path / f"{name}.gpg").write_bytes(f"\x99{name}".encode())
+    (tmp_path / "link.gpg").symlink_to(KEYRING)
+    (tmp_path / KEYRING).with_suffix(".pgp").symlink_to((tmp_path / KEYRING).name)
     return tmp_path
 
 
-def places(
-    root: Path, distro: str = "debian:12", *, sources: str = "", config: ArchiveConfig | None = None
-) -> list[SuiteAddress]:
+def suites(root: Path, distro: str, sources: str, config: ArchiveConfig) -> list[Repository]:
     apt = root / "etc/apt/sources.list"
     apt.parent.mkdir(parents=True, exist_ok=True)
     apt.write_text(sources)
     return suite_addresses(
-        find_distro(distro),
-        config=config or ArchiveConfig(),
-        root=root,
-        key_folder=root / "cache/keys",
+        find_distro(distro), config=config, root=root, key_folder=root / "cache/keys"
     )
 
 
-def shown(found: list[SuiteAddress]) -> list[str]:
-    return [str(place) for place in found]
-
-
-BOOKWORM = f"""
-deb {MIRROR} bookworm main
-deb {MIRROR} bookworm-updates main
-deb {SECURITY} bookworm-security main
-"""
-
-
-def test_the_hosts_own_release_is_taken_as_apt_has_it(root: Path) -> None:
-    found = places(root, sources=BOOKWORM)
-    assert shown(found) == [
-        f"{MIRROR} bookworm",
-        f"{MIRROR} bookworm-updates",
-        f"{SECURITY} bookworm-security",
-    ]
-    assert {place.keyrings for place in found} == {(root / KEYRING,)}
-    assert {place.origin for place in found} == {None}
+def shown(found: list[Repository]) -> list[str]:
+    return [" ".join([*suite.urls, suite.id]) for suite in found]
 
 
 @pytest.mark.parametrize(
-    ("sources", "keyring", "has_own_keys"),
+    ("distro", "sources", "config", "places"),
     [
-        (BOOKWORM, None, [False, False, False]),
-        (BOOKWORM, f"/{KEYRING}", [False, False, False]),
-        (BOOKWORM, "/etc/site.gpg", [True, True, True]),
-        ("", "/etc/site.gpg", [True, True, True]),
+        ("debian:12", BOOKWORM, {}, AT_HOME),
+        # A host without security updates gets none.
+        ("debian:12", f"deb {MIRROR} bookworm main", {}, AT_HOME[:1]),
+        # Another release is looked for at the same addresses, and so is one that moves on.
+        ("debian:13", BOOKWORM, {}, [place.replace("bookworm", "trixie") for place in AT_HOME]),
         (
-            BOOKWORM.replace(f"deb {MIRROR}", f"deb [signed-by=/etc/site.gpg] {MIRROR}"),
-            None,
-            [True, True, False],
+            "debian:12",
+            f"deb {MIRROR} stable main\ndeb {SECURITY} stable-security main",
+            {},
+            AT_HOME,
         ),
-        (f"deb [signed-by=/etc/link.gpg] {MIRROR} bookworm main\n", None, [False]),
+        # Other archives are left out, and a suite that is named twice is one place.
+        ("debian:12", f"{BOOKWORM}{FOREIGN}", {}, AT_HOME),
+        (
+            "debian:12",
+            f"deb {MIRROR} bookworm main\ndeb {MIRROR}/ bookworm contrib",
+            {},
+            AT_HOME[:1],
+        ),
+        # Backports count where apt names them or provision.toml asks, once.
+        ("debian:12", BOOKWORM + BACKPORTS, {}, [*AT_HOME, f"{MIRROR} bookworm-backports"]),
+        ("debian:12", BOOKWORM, {"backports": True}, [*AT_HOME, f"{MIRROR} bookworm-backports"]),
+        (
+            "debian:12",
+            BOOKWORM + BACKPORTS,
+            {"backports": True},
+            [*AT_HOME, f"{MIRROR} bookworm-backports"],
+        ),
+        # provision.toml decides where it names a mirror.
+        (
+            "debian:13",
+            BOOKWORM,
+            {"mirror": f"{OWN}/", "security_mirror": "http://own.example/s", "backports": True},
+            [
+                f"{OWN} trixie",
+                f"{OWN} trixie-updates",
+                "http://own.example/s trixie-security",
+                f"{OWN} trixie-backports",
+            ],
+        ),
+        # A mirror of Ubuntu has the security updates too.
+        (
+            "ubuntu:22.04",
+            "",
+            {"mirror": OWN},
+            [f"{OWN} jammy", f"{OWN} jammy-updates", f"{OWN} jammy-security"],
+        ),
     ],
 )
-def test_own_keys_are_distinguished_from_the_distros(
-    root: Path, sources: str, keyring: str | None, has_own_keys: list[bool]
+def test_an_archive_is_at_the_addresses_of_apt_or_of_provision_toml(
+    root: Path,
+    caplog: pytest.LogCaptureFixture,
+    distro: str,
+    sources: str,
+    config: dict[str, object],
+    places: list[str],
 ) -> None:
-    (root / "etc").mkdir(exist_ok=True)
-    (root / "etc/site.gpg").write_bytes(b"\x99site")
-    (root / "etc/link.gpg").symlink_to(f"../{KEYRING}")
-    config = ArchiveConfig(
-        mirror=None if sources else MIRROR,
-        security_mirror=None if sources else SECURITY,
-        keyring=keyring,
-    )
-    found = places(root, sources=sources, config=config)
-    assert [place.has_own_keys for place in found] == has_own_keys
+    found = suites(root, distro, sources, ArchiveConfig.model_validate(config))
+    assert shown(found) == places
+    assert all((suite.origin, dict(suite.keys)) == (None, {}) for suite in found)
+    assert not caplog.messages
 
 
-def test_a_host_without_security_updates_gets_none(root: Path) -> None:
-    assert shown(places(root, sources=f"deb {MIRROR} bookworm main")) == [f"{MIRROR} bookworm"]
-
-
-def test_another_release_is_looked_for_at_the_same_addresses(root: Path) -> None:
-    assert shown(places(root, "debian:13", sources=BOOKWORM)) == [
-        f"{MIRROR} trixie",
-        f"{MIRROR} trixie-updates",
-        f"{SECURITY} trixie-security",
-    ]
-
-
-def test_a_suite_that_moves_on_gives_the_addresses(root: Path) -> None:
-    sources = f"deb {MIRROR} stable main\ndeb {SECURITY} stable-security main\n"
-    assert shown(places(root, sources=sources)) == [
-        f"{MIRROR} bookworm",
-        f"{MIRROR} bookworm-updates",
-        f"{SECURITY} bookworm-security",
-    ]
-
-
-def test_other_archives_are_left_out(root: Path) -> None:
-    sources = f"""{BOOKWORM}
-deb http://docker.example/linux/debian bookworm stable
-deb http://sdk.example/apt sdk-bookworm main
-deb cdrom:[Debian]/ bookworm main
-deb file:/srv/debian bookworm main
-"""
-    assert shown(places(root, sources=sources)) == shown(places(root, sources=BOOKWORM))
-
-
-def test_backports_count_where_apt_names_them_or_provision_toml_asks(root: Path) -> None:
-    backports = f"{MIRROR} bookworm-backports"
-    own = shown(places(root, sources=f"{BOOKWORM}deb {MIRROR} bookworm-backports main\n"))
-    assert own[-1] == backports
-    asked = ArchiveConfig(backports=True)
-    assert shown(places(root, sources=BOOKWORM, config=asked))[-1] == backports
-    mirror = ArchiveConfig(mirror=MIRROR, security_mirror=SECURITY, backports=True)
-    assert shown(places(root, config=mirror))[-1] == backports
-    both = f"{BOOKWORM}deb {MIRROR} bookworm-backports main\n"
-    assert shown(places(root, sources=both, config=asked)).count(backports) == 1
+def test_a_mirror_without_a_security_mirror_goes_without_updates_and_says_so(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = suites(root, "debian:12", "", ArchiveConfig(mirror=OWN))
+    assert shown(found) == [f"{OWN} bookworm", f"{OWN} bookworm-updates"]
+    assert "without security updates" in caplog.text
 
 
 UBUNTU = """
@@ -144,8 +144,7 @@ URIs: http://security.mirror.example/ubuntu/
 Suites: noble-security
 Components: main universe restricted multiverse
 Signed-By: /usr/share/keyrings/ubuntu-archive-keyring.gpg
-"""
-ESM = """
+
 Types: deb
 URIs: https://esm.example/infra/ubuntu
 Suites: noble-infra-security noble-infra-updates
@@ -154,139 +153,96 @@ Signed-By: /usr/share/keyrings/ubuntu-pro-esm-infra.gpg
 """
 
 
-def ubuntu(root: Path, *texts: str) -> None:
+def test_ubuntus_sources_are_read_as_its_installer_writes_them(root: Path) -> None:
     folder = root / "etc/apt/sources.list.d"
     folder.mkdir(parents=True)
-    for number, text in enumerate(texts):
-        (folder / f"{number}.sources").write_text(text)
-
-
-def test_ubuntus_sources_are_read_as_its_installer_writes_them(root: Path) -> None:
-    ubuntu(root, UBUNTU, ESM)
-    found = places(root, "ubuntu:24.04")
+    (folder / "ubuntu.sources").write_text(UBUNTU)
+    found = suites(root, "ubuntu:24.04", "", ArchiveConfig())
     assert shown(found) == [
         "http://eu.mirror.example/ubuntu noble",
         "http://eu.mirror.example/ubuntu noble-updates",
         "http://eu.mirror.example/ubuntu noble-backports",
         "http://security.mirror.example/ubuntu noble-security",
     ]
-    assert {place.keyrings for place in found} == {(root / UBUNTU_KEYRING,)}
-    assert {(p.origin, p.has_own_keys) for p in found} == {(None, False)}
-
-
-def test_another_release_of_ubuntu_is_looked_for_at_the_same_addresses(root: Path) -> None:
-    ubuntu(root, UBUNTU)
-    assert shown(places(root, "ubuntu:22.04")) == [
+    assert all((suite.origin, dict(suite.keys)) == (None, {}) for suite in found)
+    assert shown(suites(root, "ubuntu:22.04", "", ArchiveConfig())) == [
         "http://eu.mirror.example/ubuntu jammy",
         "http://eu.mirror.example/ubuntu jammy-updates",
         "http://security.mirror.example/ubuntu jammy-security",
     ]
 
 
-def test_a_mirror_of_ubuntu_has_the_security_updates_too(
-    root: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    mirror = "http://mirror.example/ubuntu"
-    found = places(root, "ubuntu:22.04", config=ArchiveConfig(mirror=mirror))
-    assert shown(found)[-1] == f"{mirror} jammy-security"
-    assert not caplog.messages
-
-
-def test_without_ubuntus_keys_its_package_is_named(root: Path) -> None:
-    (root / UBUNTU_KEYRING).unlink()
-    with pytest.raises(NotFoundError, match="archive of ubuntu were not found") as caught:
-        places(root, "ubuntu:22.04", config=ArchiveConfig(mirror="http://mirror.example/ubuntu"))
-    assert "'ubuntu-keyring'" in (caught.value.resolution or "")
-
-
-def test_an_index_signed_by_a_foreign_key_is_taken_for_a_trial(root: Path) -> None:
-    (root / "other.gpg").write_bytes(b"\x99other")
-    sources = f"{BOOKWORM}deb [signed-by=/other.gpg] http://other.example bookworm main\n"
-    last = places(root, sources=sources)[-1]
-    assert last.uri == "http://other.example"
-    assert last.keyrings == (root / "other.gpg",)
-    assert last.origin == "Debian"
-
-
-def test_a_second_name_of_the_keyring_is_not_a_foreign_key(root: Path) -> None:
-    (root / KEYRING).with_suffix(".pgp").symlink_to((root / KEYRING).name)
-    sources = f"deb [signed-by=/{KEYRING.removesuffix('gpg')}pgp] {MIRROR} bookworm main\n"
-    (place,) = places(root, sources=sources)
-    assert place.origin is None
-
-
-def test_a_suite_named_twice_is_one_place(root: Path) -> None:
-    sources = f"deb {MIRROR} bookworm main\ndeb {MIRROR}/ bookworm contrib\n"
-    assert shown(places(root, sources=sources)) == [f"{MIRROR} bookworm"]
-
-
-def test_the_configuration_decides_where_it_names_a_mirror(root: Path) -> None:
-    config = ArchiveConfig(mirror="http://own.example/d/", security_mirror="http://own.example/s")
-    found = places(root, "debian:13", sources=BOOKWORM, config=config)
-    assert shown(found) == [
-        "http://own.example/d trixie",
-        "http://own.example/d trixie-updates",
-        "http://own.example/s trixie-security",
-    ]
-    assert {place.origin for place in found} == {None}
-
-
-def test_a_mirror_without_a_security_mirror_goes_without_updates_and_says_so(
-    root: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    found = places(root, config=ArchiveConfig(mirror="http://own.example/d"))
-    assert shown(found) == [
-        "http://own.example/d bookworm",
-        "http://own.example/d bookworm-updates",
-    ]
-    assert "without security updates" in caplog.text
-
-
-def test_the_configuration_names_a_keyring(root: Path) -> None:
-    (root / "own.gpg").write_bytes(b"\x99own")
-    config = ArchiveConfig(mirror="http://own.example/d", keyring="/own.gpg")
-    assert places(root, config=config)[0].keyrings == (root / "own.gpg",)
-
-
-def test_without_any_mirror_it_says_where_to_name_one(root: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"No mirror of debian 12 \(bookworm\)") as caught:
-        places(root)
-    assert "[distros.debian.archive] mirror" in (caught.value.resolution or "")
-    assert "etc/apt/sources.list.d" in (caught.value.details or "")
-
-
-def test_without_keys_it_says_which_package_has_them(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="keys that sign the archive of debian") as caught:
-        places(tmp_path, sources=BOOKWORM)
-    assert "debian-archive-keyring" in (caught.value.resolution or "")
-    assert str(tmp_path / KEYRING) in (caught.value.details or "")
-
-
-@pytest.mark.parametrize("text", ["debian:12", "debian:bookworm"])
-def test_a_distro_has_a_version_and_a_codename(text: str) -> None:
-    found = find_distro(text)
-    assert (found.id, found.version, found.codename) == ("debian", "12", "bookworm")
-
-
-@pytest.mark.parametrize("text", ["debian", "debian:", "debain:12", "debian:9", "plan9:4", ""])
-def test_an_unknown_distro_is_answered_with_those_there_are(text: str) -> None:
-    with pytest.raises(NotFoundError, match=f"'{text}' is not supported") as caught:
-        find_distro(text)
-    assert "debian:12, debian:13" in (caught.value.resolution or "")
+SITE = {"site.gpg": b"\xc2\x99site"}
+SIGNED = f"{BOOKWORM}deb [signed-by=/site.gpg] {OWN} bookworm main\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "codename"),
-    [("ubuntu:22.04", "jammy"), ("ubuntu:noble", "noble"), ("ubuntu:26.04", "resolute")],
+    ("sources", "config", "keys", "origins"),
+    [
+        (BOOKWORM, {"keyring": f"/{KEYRING}"}, [{}] * 3, [None] * 3),
+        (BOOKWORM, {"keyring": "/site.gpg"}, [SITE] * 3, [None] * 3),
+        ("", {"mirror": OWN, "keyring": "/site.gpg"}, [SITE] * 2, [None] * 2),
+        # An archive of a foreign key may be another's: it is taken for a trial.
+        (SIGNED, {}, [*[{}] * 3, SITE], [*[None] * 3, "Debian"]),
+        # One keyring may have two names.
+        (f"deb [signed-by=/link.gpg] {MIRROR} bookworm main", {}, [{}], [None]),
+        (f"deb [signed-by=/{KEYRING[:-3]}pgp] {MIRROR} bookworm main", {}, [{}], [None]),
+    ],
 )
-def test_ubuntus_releases_are_known(text: str, codename: str) -> None:
-    assert find_distro(text).codename == codename
+def test_keys_that_are_not_the_distros_come_along(
+    root: Path,
+    sources: str,
+    config: dict[str, object],
+    keys: list[dict[str, bytes]],
+    origins: list[str | None],
+) -> None:
+    found = suites(root, "debian:12", sources, ArchiveConfig.model_validate(config))
+    assert [dict(suite.keys) for suite in found] == keys
+    assert [suite.origin for suite in found] == origins
 
 
-def test_the_nearest_distro_is_guessed() -> None:
-    with pytest.raises(NotFoundError) as caught:
-        find_distro("debain:13")
-    assert "Did you mean 'debian:13'?" in (caught.value.resolution or "")
-    with pytest.raises(NotFoundError) as caught:
-        find_distro("debian:21")
-    assert "Did you mean" not in (caught.value.resolution or "")
+@pytest.mark.parametrize(
+    ("distro", "sources", "config", "message", "resolution", "details"),
+    [
+        (
+            "debian:12",
+            "",
+            {},
+            r"No mirror of debian 12 \(bookworm\)",
+            "[distros.debian.archive] mirror",
+            "etc/apt/sources.list.d",
+        ),
+        (
+            "debian:12",
+            BOOKWORM,
+            {},
+            "keys that sign the archive of debian",
+            "debian-archive-keyring",
+            KEYRING,
+        ),
+        (
+            "ubuntu:22.04",
+            "",
+            {"mirror": OWN},
+            "keys that sign the archive of ubuntu",
+            "'ubuntu-keyring'",
+            UBUNTU_KEYRING,
+        ),
+    ],
+)
+def test_without_a_mirror_or_its_keys_it_says_where_to_get_them(
+    root: Path,
+    distro: str,
+    sources: str,
+    config: dict[str, object],
+    message: str,
+    resolution: str,
+    details: str,
+) -> None:
+    if "keys" in message:
+        for path in (root / "usr/share/keyrings").iterdir():
+            path.unlink()
+    with pytest.raises(NotFoundError, match=message) as caught:
+        suites(root, distro, sources, ArchiveConfig.model_validate(config))
+    assert resolution in (caught.value.resolution or "")
+    assert details in (caught.value.details or "")

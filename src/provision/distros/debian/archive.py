@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from provision.distros.debian.relations import VersionKey, is_version, parse_depends, version_key
-from provision.distros.debian.suites import SuiteAddress
 from provision.distros.distro import Distro
+from provision.distros.family import Repository
 from provision.distros.known import release_of
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import DistroPin
@@ -60,18 +60,18 @@ class ArchiveIndex:
         *,
         distro: DistroPin,
         architecture: str,
-        suites: Sequence[SuiteAddress],
+        suites: Sequence[Repository],
         components: Sequence[str],
         words: Iterable[str],
         ask: Callable[[tuple[str, ...]], bytes],
     ) -> None:
         self.distro = distro
         self.architecture = architecture
-        self.addresses = tuple(" ".join([str(suite), *components]) for suite in suites)
+        self.addresses = tuple(" ".join([*suite.urls, suite.id, *components]) for suite in suites)
         self._first = frozenset(words)
         self._ask = ask
         # apt names no passwords.
-        self._uris = {_LOGIN.sub("//", suite.uri): suite.uri for suite in suites}
+        self._uris = {_LOGIN.sub("//", url): url for suite in suites for url in suite.urls}
         self._asked: set[str] = set()
         self._packages: dict[str, list[IndexedPackage]] = {}
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from provision.config import PATH as CONFIG_PATH
 from provision.config import ArchiveConfig
 from provision.distros.distro import AptArchive
+from provision.distros.family import Repository
 from provision.distros.known import archive_of, release_of
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, in_root, write_atomic
@@ -216,57 +217,54 @@ def store_key(text: str, folder: Path, *, name: str) -> Path:
 _MOVING = ("oldoldstable", "oldstable", "stable", "testing")
 
 
-@dataclass(frozen=True, slots=True)
-class SuiteAddress:
-    """One suite of an archive.
-
-    Attributes:
-        origin: The origin that its index has to state, as it may be another's archive, which is
-            then left out; None: it is signed with the distro's own or a configured key.
-        snapshot: Whether it keeps an old state on purpose, which is out of date.
-        has_own_keys: Whether its keyring is not the distro's own.
-    """
-
-    uri: str
-    suite: str
-    keyrings: tuple[Path, ...]
-    origin: str | None = None
-    snapshot: bool = False
-    has_own_keys: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.uri} {self.suite}"
-
-
 def suite_addresses(
     pin: DistroPin, *, config: ArchiveConfig, root: Path, key_folder: Path
-) -> list[SuiteAddress]:
-    """Return the addresses of a distro's archive.
+) -> list[Repository]:
+    """Return the suites of a distro's archive as repositories, without components.
 
     A mirror in ``provision.toml`` takes precedence. Otherwise, the machine's own apt configuration
     names the addresses. If it is for another release of the same distro, the suites of this release
-    are read at the same addresses.
+    are read at the same addresses. A suite has keys where they are not the distro's own.
 
     Args:
         key_folder: Folder for binary copies of keys that apt has as text.
     """
     archive = archive_of(pin)
-    addresses = _configured if config.mirror else _of_apt
-    found = addresses(pin, archive, config, root, key_folder)
     # One keyring may have two names (Debian 13: .gpg is a link to .pgp).
     own = {in_root(root, name).resolve() for name in archive.keyrings}
-    return [
-        replace(address, has_own_keys=not {key.resolve() for key in address.keyrings} <= own)
-        for address in dict.fromkeys(found)
-    ]
+    sources = _configured(pin, archive, config, root) or _of_apt(pin, archive, config, root)
+    default = _keyrings(pin, archive, config, root, key_folder)
+    found: list[Repository] = []
+    for source in sources:
+        keys = default
+        if source.key:
+            keys = (store_key(source.key, key_folder, name=source.origin),)
+        elif source.signed_by:
+            files = [in_root(root, name) for name in source.signed_by]
+            keys = tuple(binary_keyring(file, key_folder) for file in files if file.is_file())
+        is_foreign = {key.resolve() for key in keys} != {key.resolve() for key in default}
+        keys = keys or default
+        has_own_keys = not {key.resolve() for key in keys} <= own
+        suite = Repository(
+            source.suite,
+            (source.uri,),
+            keys={key.name: key.read_bytes() for key in keys} if has_own_keys else {},
+            is_snapshot=source.snapshot or config.snapshot,
+            # It may be another's archive, whose index then says so.
+            origin=archive.origin if is_foreign else None,
+        )
+        if suite not in found:
+            found.append(suite)
+    return found
 
 
 def _configured(
-    pin: DistroPin, archive: AptArchive, config: ArchiveConfig, root: Path, key_folder: Path
-) -> list[SuiteAddress]:
-    """Return the addresses at the mirrors that provision.toml names."""
+    pin: DistroPin, archive: AptArchive, config: ArchiveConfig, root: Path
+) -> list[AptSource]:
+    """Return the suites at the mirrors that provision.toml names."""
     mirror = config.mirror
-    keys = _keyrings(pin, archive, config, root, key_folder)
+    if mirror is None:
+        return []
     security = config.security_mirror or (mirror if archive.security_in_archive else None)
     if security is None:
         log.warning(
@@ -277,16 +275,16 @@ def _configured(
     places = [(mirror, ""), (mirror, "-updates"), (security, "-security")]
     places += [(mirror, "-backports")] if config.backports else []
     return [
-        SuiteAddress(uri.rstrip("/"), f"{pin.codename}{part}", keys, snapshot=config.snapshot)
+        AptSource(uri.rstrip("/"), f"{pin.codename}{part}", (), (), None, CONFIG_PATH)
         for uri, part in places
         if uri
     ]
 
 
 def _of_apt(
-    pin: DistroPin, archive: AptArchive, config: ArchiveConfig, root: Path, key_folder: Path
-) -> list[SuiteAddress]:
-    """Return the addresses that the machine's own apt configuration names."""
+    pin: DistroPin, archive: AptArchive, config: ArchiveConfig, root: Path
+) -> list[AptSource]:
+    """Return the suites that the machine's own apt configuration names."""
     release = pin.codename
     # What may be the distro's archive, by what can be seen without asking.
     sources = [
@@ -311,8 +309,7 @@ def _of_apt(
     backports = f"{release}-backports"
     if config.backports and not any(source.suite == backports for source in own):
         own.append(replace(at_release, suite=backports))
-    keys = _keyrings(pin, archive, config, root, key_folder)
-    return [_address(source, archive, config, keys, root, key_folder) for source in own]
+    return own
 
 
 def _derived(sources: Iterable[AptSource], pin: DistroPin) -> list[AptSource]:
@@ -326,31 +323,6 @@ def _derived(sources: Iterable[AptSource], pin: DistroPin) -> list[AptSource]:
     return [
         replace(source, suite=suite) for source in sources for suite in suites.get(source.suite, ())
     ]
-
-
-def _address(
-    source: AptSource,
-    archive: AptArchive,
-    config: ArchiveConfig,
-    default: tuple[Path, ...],
-    root: Path,
-    key_folder: Path,
-) -> SuiteAddress:
-    keys = default
-    if source.key:
-        keys = (store_key(source.key, key_folder, name=source.origin),)
-    elif source.signed_by:
-        files = [in_root(root, name) for name in source.signed_by]
-        keys = tuple(binary_keyring(file, key_folder) for file in files if file.is_file())
-    # One keyring may have two names (Debian 13: .gpg is a link to .pgp).
-    is_foreign = {key.resolve() for key in keys} != {key.resolve() for key in default}
-    return SuiteAddress(
-        source.uri,
-        source.suite,
-        keys or default,
-        archive.origin if is_foreign else None,
-        snapshot=source.snapshot or config.snapshot,
-    )
 
 
 def _keyrings(
