@@ -300,12 +300,13 @@ def _zypper(tree: Path, distro: Distro, repositories: Path) -> list[Sequence[str
     zypper += ["--reposd-dir", repositories, "--cache-dir", folder / "cache"]
     zypper += ["--pkg-cache-dir", folder / "packages"]
     install = ["install", "--no-recommends", "--auto-agree-with-licenses", "--capability"]
-    return [
-        # zypper trusts the keys in the tree's database and refuses all others.
-        *(["rpm", "--root", tree, "--import", key] for key in sorted(folder.glob("keys/*"))),
-        [*zypper, "refresh"],
-        [*zypper, "--no-refresh", *install, *distro.base_packages],
+    # zypper trusts the keys in the tree's database and refuses all others.
+    commands: list[Sequence[str | Path]] = [
+        ["rpm", "--root", tree, "--import", key] for key in sorted(folder.glob("keys/*"))
     ]
+    commands.append([*zypper, "refresh"])
+    commands.append([*zypper, "--no-refresh", *install, *distro.base_packages])
+    return commands
 
 
 def _own_database(tree: Path, database: Path, request: BaseRequest, progress: Progress) -> None:

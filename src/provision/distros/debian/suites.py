@@ -275,7 +275,7 @@ def _configured(
     places = [(mirror, ""), (mirror, "-updates"), (security, "-security")]
     places += [(mirror, "-backports")] if config.backports else []
     return [
-        AptSource(uri.rstrip("/"), f"{pin.codename}{part}", (), (), None, CONFIG_PATH)
+        AptSource(uri.rstrip("/"), f"{pin.codename}{part}", (), (), None, str(CONFIG_PATH))
         for uri, part in places
         if uri
     ]
