@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 from kit.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
 from kit.process import start
 from provision.agent import actions, garbage, prepare, rollback
+from provision.build import job
 from provision.build.image import DIGEST_LABEL
-from provision.cli import entry, job
+from provision.cli import entry
 from provision.documents import load_json
 from provision.engine.docker_api import Image
 from provision.manifest import Manifest
@@ -199,7 +200,7 @@ def _main() -> None:
     _around(actions, "activate_entry", "activate")
     for place, name, stand_in in (
         (Path, "replace", _replace_held(Path.replace)),
-        (prepare, "resolve_pin", _resolve),
+        (job, "resolve_pin", _resolve),
         (prepare, "obtain", _obtain),
         (job, "open_engine", _engine),
     ):

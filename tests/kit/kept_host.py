@@ -31,7 +31,7 @@ def have_kept_host(host: HostTree, version: str) -> None:
     desired = load_desired(host.root)
     inputs = read_inputs(host.root, desired)
     for driver in desired.drivers:
-        path = host.root / "var/lib/provision" / driver.name / "state.json"
+        path = host.root / "var/lib/provision" / driver / "state.json"
         state = json.loads(path.read_text())
         for release, kernel in state["kernels"].items():
             kernel["inputs"] = inputs.of(driver, release)

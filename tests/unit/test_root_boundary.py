@@ -105,7 +105,7 @@ def test_what_it_reads_of_its_own_links_is_not_the_running_hosts(tmp_path: Path)
     assert read_facts(root).distro.id == "other"
     assert find_kernels(root).bootable == ()
     assert load(root).drivers == {}
-    assert load_desired(root).drivers == ()
+    assert load_desired(root).drivers == {}
     assert read_sources(root) == []
     assert loaded_modules(root) == {}
     assert stored_drivers(root) == []
@@ -140,14 +140,16 @@ def test_an_artifact_is_put_to_use_and_out_of_it_again(host: DoctorHost) -> None
 
 
 def test_the_agent_looks_and_publishes_below_the_root(host: DoctorHost) -> None:
-    host_file(host, "etc/provision/provision.toml", f"[drivers.{DRIVER}]\n")
+    textfile = "/var/lib/metrics/provision.prom"
+    text = f'[drivers.{DRIVER}]\n[metrics]\ntextfile = "{textfile}"\n'
+    host_file(host, "etc/provision/provision.toml", text)
     with building(host.root), switching(host.root):
         pass
     desired = load_desired(host.root, keep=True)
-    assert [driver.name for driver in desired.drivers] == [DRIVER]
+    assert list(desired.drivers) == [DRIVER]
     _observed, _planned, status = plan_host(host.root, desired)
     assert status.kernels.running == KERNEL
-    assert publish(host.root, status, textfile="/var/lib/metrics/provision.prom") == []
+    assert publish(host.root, status, desired.config) == []
     assert json.loads(in_root(host.root, STATUS).read_text())["state"] == status.state
     assert read_inputs(host.root, desired)
 

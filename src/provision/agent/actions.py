@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from contextlib import nullcontext
+from functools import cached_property
 
 from provision.agent.model import Action, KernelArtifact, Observed, Outcome, Run
-from provision.agent.prepare import Preparer, reason_of
+from provision.agent.prepare import Preparation, open_job, reason_of, shutdown_delayed
 from provision.agent.rollback import choose, reject
 from provision.build.diagnosis import BuildError
+from provision.build.job import Job
 from provision.documents import load_json
 from provision.errors import InUseError, NotFoundError, ProvisionError, as_error
 from provision.kmod.host_modules import record_loaded, unloading
@@ -20,13 +22,7 @@ from provision.store.artifact_lookup import asks_registries
 from provision.store.install import activate_entry, deactivate
 from provision.store.layout import Layout
 from provision.store.locks import changing
-from provision.store.state import (
-    IN_USE,
-    DriverState,
-    Failure,
-    NewerStateError,
-    update_state,
-)
+from provision.store.state import IN_USE, Failure, NewerStateError, update_state
 
 
 class Actions:
@@ -34,11 +30,15 @@ class Actions:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._preparer = Preparer(run)
+
+    @cached_property
+    def _job(self) -> Job:
+        return open_job(self.run)
 
     def close(self) -> None:
         """Close the connections to the engine, if it was opened."""
-        self._preparer.close()
+        if "_job" in vars(self):
+            self._job.close()
 
     def do(self, action: Action, observed: Observed) -> Outcome:
         """Carry out an action; an error is recorded and becomes part of the outcome."""
@@ -61,29 +61,31 @@ class Actions:
         return Outcome(action, result, time.monotonic() - begun)
 
     def _prepare(self, action: Action, observed: Observed) -> str:
-        return self._preparer.prepare(action, observed)
+        why = f"building {action.driver} for the kernel that boots next"
+        is_next = observed.is_live and action.kernel != observed.kernels.running
+        artifact = _artifact(observed, action)
+        with shutdown_delayed(self.run.root, why) if is_next else nullcontext():
+            return Preparation(
+                self._job, self.run, action.driver, action.kernel, artifact
+            ).prepare()
 
     def _unload(self, action: Action, observed: Observed) -> str:
         """Unload the modules of the active artifact, and those that the next artifact replaces."""
-        layout = Layout(self.run.root, action.driver)
+        root, progress = self.run.root, self.run.progress
+        layout = Layout(root, action.driver)
         driver = observed.drivers[action.driver]
         artifact = driver.artifacts.get(action.kernel)
-        digests = [driver.current, artifact.digest if artifact else None]
-        wanted = (d.options for d in self.run.desired.drivers if d.name == action.driver)
-        options = next(wanted, {})
+        setting = self.run.desired.drivers.get(action.driver)
         done: list[str] = []
-        with (
-            changing(layout, self.run.progress),
-            unloading(self.run.root, action.driver, progress=self.run.progress),
-        ):
-            for digest in dict.fromkeys(digests):
+        with changing(layout, progress), unloading(root, action.driver, progress=progress):
+            for digest in dict.fromkeys([driver.current, artifact.digest if artifact else None]):
                 if digest and ((entry := layout.entry(digest)) / MANIFEST).is_file():
                     done += unload(
                         entry,
                         load_json(entry / MANIFEST, Manifest),
-                        options=options,
-                        root=self.run.root,
-                        progress=self.run.progress,
+                        options=setting.options if setting else {},
+                        root=root,
+                        progress=progress,
                     )
         return f"unloaded {', '.join(done) or 'nothing'}"
 
@@ -99,21 +101,17 @@ class Actions:
         return f"{entry} is in use"
 
     def _load(self, action: Action, observed: Observed) -> str:
-        layout = Layout(self.run.root, action.driver)
-        entry = layout.entry(_artifact(observed, action).digest or "")
-        driver = next(d for d in self.run.desired.drivers if d.name == action.driver)
-        with changing(layout, self.run.progress):
+        root, progress = self.run.root, self.run.progress
+        layout = Layout(root, action.driver)
+        artifact = _artifact(observed, action)
+        entry = layout.entry(artifact.digest or "")
+        options = self.run.desired.drivers[action.driver].options
+        with changing(layout, progress):
             manifest = load_json(entry / MANIFEST, Manifest)
-            done = load(
-                entry,
-                manifest,
-                options=driver.options,
-                root=self.run.root,
-                progress=self.run.progress,
-            )
-            if _artifact(observed, action).known.load_failure is not None:
-                self._update(action, load_failure=None)
-            problems = record_loaded(self.run.root, entry, manifest, progress=self.run.progress)
+            done = load(entry, manifest, options=options, root=root, progress=progress)
+            if artifact.known.load_failure is not None:
+                update_state(layout, lambda state: state.changed(action.kernel, load_failure=None))
+            problems = record_loaded(root, entry, manifest, progress=progress)
         return "; ".join([f"loaded {', '.join(done) or 'nothing'}", *problems])
 
     def _retire(self, action: Action, _observed: Observed) -> str:
@@ -156,34 +154,29 @@ class Actions:
         artifact = observed.drivers[action.driver].artifacts.get(action.kernel)
         if artifact is None:
             return None
-        is_preparing = action.kind == "prepare"
-        before = artifact.known.failure if is_preparing else artifact.known.load_failure
-        failure = _failure_of(error, artifact.inputs, before=before)
-        if not is_preparing:
+        field = "failure" if action.kind == "prepare" else "load_failure"
+        failure = _failure_of(error, artifact.inputs, before=getattr(artifact.known, field))
+        changes: dict[str, object] = {}
+        if action.kind != "prepare":
             if failure.reason != IN_USE:
-                failure = failure.model_copy(update={"reason": action.kind})
+                changes = {"reason": action.kind}
         elif self.run.mode.update and artifact.is_current:
             # The requested artifact exists. Only a newer version that can't be built is recorded,
             # and not as final: a still newer one may build.
             if failure.reason not in {"build", "compile"}:
                 return failure
-            failure = failure.model_copy(update={"final": False})
-        elif failure.reason == "compile" and asks_registries(self._preparer.settings):
+            changes = {"final": False}
+        elif failure.reason == "compile" and asks_registries(self._job.settings):
             # An artifact that was built with a patch may be pushed.
-            failure = failure.model_copy(update={"final": False})
-        name = "failure" if is_preparing else "load_failure"
+            changes = {"final": False}
+        failure = failure.model_copy(update=changes)
+        layout = Layout(self.run.root, action.driver)
         try:
-            self._update(action, **{name: failure})
+            update_state(layout, lambda state: state.changed(action.kernel, **{field: failure}))
         except (OSError, ProvisionError) as problem:
             # The disk may be full: the run goes on, and the host's status shows the failure.
             self.run.progress(Note(f"The failure can't be recorded: {problem}"))
         return failure
-
-    def _update(self, action: Action, **changes: Any) -> None:  # noqa: ANN401 - fields of the state
-        def changed(state: DriverState) -> DriverState:
-            return state.updated(action.kernel, state.of(action.kernel).model_copy(update=changes))
-
-        update_state(Layout(self.run.root, action.driver), changed)
 
 
 def _artifact(observed: Observed, action: Action) -> KernelArtifact:

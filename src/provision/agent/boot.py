@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from provision.agent.desired import last_desired, load_desired
-from provision.agent.model import Desired, DesiredDriver, KernelArtifact, Mode, Observed, Run
-from provision.agent.observe import observe
+from provision.agent.model import Desired, KernelArtifact, Mode, Observed, Run
+from provision.agent.observe import applied_drivers, observe
+from provision.agent.rollback import is_whole_for
 from provision.agent.run import Result, apply, clean
+from provision.config import Config, DriverConfig
 from provision.errors import ConfigError
-from provision.files import glob_in_root
-from provision.host.folders import STORE
-from provision.kmod.verify import first_damage, stored_manifest
 from provision.progress import Note, Progress, silent
 from provision.store.entries import link_kernel
 from provision.store.layout import Layout
@@ -42,21 +41,17 @@ def boot(
     except ConfigError as error:
         progress(Note(f"{error.message}: its last valid content is used"))
         mistakes = error
-        desired = last_desired(root, catalogues=catalogues) or _stored(root)
+        stored = dict.fromkeys(sorted(applied_drivers(root)), DriverConfig())
+        known = last_desired(root, catalogues=catalogues)
+        desired = known or Desired(Config(drivers=stored))
     with switching(root, progress):
-        for driver in desired.drivers:
-            clean(Layout(root, driver.name), progress)
-        _replace_damaged(root, observe(root, desired, look="modules"), progress)
+        for name in desired.drivers:
+            clean(Layout(root, name), progress)
+        _replace_damaged(root, observe(root, desired, compare_modules=True), progress)
         result = apply(Run(root, desired, Mode(may_prepare=False), catalogues, progress=progress))
     if mistakes is not None:
         raise mistakes
     return result
-
-
-def _stored(root: Path) -> Desired:
-    """Return a desired state with all drivers in the store."""
-    names = sorted({link.parent.parent.name for link in glob_in_root(root, f"{STORE}/*/kernels/*")})
-    return Desired(tuple(DesiredDriver(name) for name in names))
 
 
 def _replace_damaged(root: Path, observed: Observed, progress: Progress) -> None:
@@ -65,11 +60,9 @@ def _replace_damaged(root: Path, observed: Observed, progress: Progress) -> None
     A later run makes the damaged artifacts again.
     """
     running = observed.kernels.running
-    if running is None:
-        return
     for driver in observed.drivers.values():
-        artifact = driver.artifacts.get(running)
-        if artifact is None or artifact.digest is None or artifact.is_whole:
+        artifact = driver.artifacts.get(running or "")
+        if running is None or artifact is None or artifact.damage is None:
             continue
         progress(Note(f"The artifact of {driver.name} for {running} is damaged: {artifact.damage}"))
         layout = Layout(root, driver.name)
@@ -82,24 +75,15 @@ def _replace_damaged(root: Path, observed: Observed, progress: Progress) -> None
 
 def _replace(layout: Layout, running: str, artifact: KernelArtifact, progress: Progress) -> None:
     """Record that a kernel's artifact is damaged; fall back to the previous one if it is whole."""
-    state = load_state(layout)
-    known = state.of(running).model_copy(update={"damaged": artifact.digest})
     before = artifact.known.previous
-    if before is None or before == artifact.digest or not _is_whole(layout, before, running):
-        store_state(layout, state.updated(running, known))
+    state = load_state(layout).changed(running, damaged=artifact.digest)
+    if before is None or before == artifact.digest or not is_whole_for(layout, before, running):
+        store_state(layout, state)
         return
     # Its inputs are not known, so a later run decides again. The state is written first and keeps
     # the previous artifact: if this boot is killed here, the next one repeats it.
-    known = known.model_copy(update={"inputs": None, "fingerprint": None})
-    store_state(layout, state.updated(running, known))
+    state = state.changed(running, inputs=None, fingerprint=None)
+    store_state(layout, state)
     link_kernel(layout, running, before)
-    store_state(layout, state.updated(running, known.model_copy(update={"previous": None})))
+    store_state(layout, state.changed(running, previous=None))
     progress(Note(f"Falling back to the previous artifact: {before}"))
-
-
-def _is_whole(layout: Layout, digest: str, running: str) -> bool:
-    entry = layout.entry(digest)
-    manifest = stored_manifest(entry)
-    if manifest is None or manifest.pin.kernel.release != running:
-        return False
-    return first_damage(entry, modules_only=False) is None

@@ -7,7 +7,7 @@ them.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -67,48 +67,51 @@ def unneeded(
         is_sure: Whether ``bootable`` is complete; otherwise artifacts of other kernels stay too.
     """
     kernels = set(bootable)
-    others = {kernel for kernel in stock.entries.values() if kernel is not None} - kernels
-    needed = {
-        digest for release, digest in stock.links.items() if release in kernels or not is_sure
-    }
+    needed = {d for release, d in stock.links.items() if release in kernels or not is_sure}
     needed |= {stock.current} if stock.current else set()
     # A driver that is not in use keeps no older artifacts.
     if stock.links or stock.current:
-        for release in kernels if is_sure else kernels | others:
-            needed |= _spare(stock, release, needed, keep)
+        for release in kernels if is_sure else kernels | set(filter(None, stock.entries.values())):
+            spare = [d for d, of in stock.entries.items() if of == release and d not in needed]
+            # The previous artifact comes first, then the newest.
+            before = stock.state.of(release).previous
+            spare.sort(key=[before].count, reverse=True)
+            # A kernel without a link may use an artifact that was installed without the agent.
+            is_used = release in stock.links or stock.entries.get(stock.current or "") == release
+            needed |= set(spare[: keep if is_used else max(keep, 1)])
     return {
-        digest: _reason(kernel, kernels)
+        digest: "its manifest can't be read"
+        if kernel is None
+        else f"the kernel {kernel} {'has newer ones' if kernel in kernels else 'is gone'}"
         for digest, kernel in stock.entries.items()
         if digest not in needed
     }
-
-
-def _spare(stock: Stock, release: str, needed: Set[str], keep: int) -> set[str]:
-    """Return the artifacts of a kernel that stay besides the one that its link names.
-
-    A kernel without a link may use an artifact that was installed without the agent, so its newest
-    one stays.
-    """
-    before = stock.state.of(release).previous
-    spare = [d for d, kernel in stock.entries.items() if kernel == release and d not in needed]
-    # The previous artifact comes first, then the newest.
-    spare.sort(key=lambda digest: digest != before)
-    is_used = release in stock.links or stock.entries.get(stock.current or "") == release
-    return set(spare[: keep if is_used else max(keep, 1)])
 
 
 def remove_unneeded(
     root: Path, desired: Desired, *, dry_run: bool = False, progress: Progress = silent
 ) -> list[Removed]:
     """Remove the artifacts that no kernel of a host needs."""
-    if dry_run:
-        return _remove_all(root, desired.keep, dry_run=True, progress=progress)
     # The decision is made under the locks, so that no installation or rollback gets between.
-    with switching(root, progress):
-        return _remove_all(root, desired.keep, dry_run=False, progress=progress)
+    with nullcontext() if dry_run else switching(root, progress):
+        kernels = _kernels(root, progress)
+        removed: list[Removed] = []
+        for layout in _stored(root):
+            keep = desired.config.policy.keep
+            if dry_run:
+                removed += _planned(layout, kernels, keep, progress)
+                continue
+            with changing(layout, progress):
+                remove_leftovers(layout)
+                found = _planned(layout, kernels, keep, progress)
+                _forget(layout, kernels, {one.digest for one in found})
+                for one in found:
+                    progress(Note(f"remove {layout.entry(one.digest)}: {one.reason}"))
+                    removed.append(replace(one, size=remove(layout, one.digest)))
+    return removed
 
 
-def _remove_all(root: Path, keep: int, *, dry_run: bool, progress: Progress) -> list[Removed]:
+def _kernels(root: Path, progress: Progress) -> Kernels:
     kernels = find_kernels(root)
     if not kernels.installed and kernels.running is None:
         raise NotFoundError(
@@ -117,22 +120,10 @@ def _remove_all(root: Path, keep: int, *, dry_run: bool, progress: Progress) -> 
         )
     for doubt in kernels.doubts:
         progress(Note(f"There may be more kernels, so artifacts of unknown kernels stay: {doubt}"))
-    if not is_calm(root):
-        # A kernel that is half unpacked will be complete soon.
-        kernels = replace(kernels, others=(*kernels.others, *kernels.incomplete))
-    removed: list[Removed] = []
-    for layout in _stored(root):
-        if dry_run:
-            removed += _planned(layout, kernels, keep, progress)
-            continue
-        with changing(layout, progress):
-            removed += _remove_of(layout, kernels, keep, progress)
-    return removed
-
-
-def kept_digests(root: Path) -> set[str]:
-    """Return the short digests of all artifacts in a host's store."""
-    return {digest for layout in _stored(root) for digest in entries(layout)}
+    if is_calm(root):
+        return kernels
+    # A kernel that is half unpacked will be complete soon.
+    return replace(kernels, others=(*kernels.others, *kernels.incomplete))
 
 
 def _stored(root: Path) -> list[Layout]:
@@ -143,65 +134,26 @@ def _stored(root: Path) -> list[Layout]:
 
 def _planned(layout: Layout, kernels: Kernels, keep: int, progress: Progress) -> list[Removed]:
     """Return the artifacts of a driver that can be removed."""
-    stock = _stock(layout)
-    if stock.state.is_newer:
-        progress(Note(NewerStateError(layout.state, stock.state.schema_version).message))
+    state = load_state(layout)
+    if state.is_newer:
+        progress(Note(NewerStateError(layout.state, state.schema_version).message))
         return []
-    bootable = {*kernels.bootable, *_awaited(stock.state, kernels)}
+    there = sorted(
+        entries(layout), key=lambda digest: layout.entry(digest).stat().st_ctime_ns, reverse=True
+    )
+    manifests = {digest: stored_manifest(layout.entry(digest)) for digest in there}
+    stock = Stock(
+        entries={d: m.pin.kernel.release if m else None for d, m in manifests.items()},
+        links=linked_kernels(layout),
+        current=layout.current.readlink().name if layout.current.is_symlink() else None,
+        state=state,
+    )
+    bootable = {*kernels.bootable, *_awaited(state, kernels)}
     found = unneeded(stock, bootable, keep=keep, is_sure=not kernels.doubts)
     return [
         Removed(layout.driver, digest, stock.entries[digest], reason)
         for digest, reason in found.items()
     ]
-
-
-def _remove_of(layout: Layout, kernels: Kernels, keep: int, progress: Progress) -> list[Removed]:
-    """Remove the artifacts of a driver that are not needed; the caller holds its lock."""
-    remove_leftovers(layout)
-    found = _planned(layout, kernels, keep, progress)
-    state = before = load_state(layout)
-    if state.is_newer:
-        return []
-    if not kernels.doubts:
-        state = _settled(layout, kernels)
-        bootable = {*kernels.bootable, *_awaited(state, kernels)}
-        for release in linked_kernels(layout).keys() - bootable:
-            unlink_kernel(layout, release)
-        for release in state.kernels.keys() - bootable:
-            state = state.without(release)
-    if state != before:
-        store_state(layout, state)
-    gone = {one.digest for one in found}
-    if layout.previous.is_symlink() and layout.previous.readlink().name in gone:
-        layout.previous.unlink()
-    return [_removed(layout, one, progress) for one in found]
-
-
-def _removed(layout: Layout, one: Removed, progress: Progress) -> Removed:
-    progress(Note(f"remove {layout.entry(one.digest)}: {one.reason}"))
-    size = remove(layout, one.digest)
-    return Removed(one.driver, one.digest, one.kernel, one.reason, size)
-
-
-def _stock(layout: Layout) -> Stock:
-    there = sorted(
-        entries(layout), key=lambda digest: layout.entry(digest).stat().st_ctime_ns, reverse=True
-    )
-    manifests = {digest: stored_manifest(layout.entry(digest)) for digest in there}
-    return Stock(
-        entries={d: m.pin.kernel.release if m else None for d, m in manifests.items()},
-        links=linked_kernels(layout),
-        current=layout.current.readlink().name if layout.current.is_symlink() else None,
-        state=load_state(layout),
-    )
-
-
-def _reason(kernel: str | None, kernels: set[str]) -> str:
-    if kernel is None:
-        return "its manifest can't be read"
-    if kernel not in kernels:
-        return f"the kernel {kernel} is gone"
-    return f"the kernel {kernel} has newer ones"
 
 
 def _awaited(state: DriverState, kernels: Kernels) -> frozenset[str]:
@@ -221,14 +173,25 @@ def _awaited(state: DriverState, kernels: Kernels) -> frozenset[str]:
     )
 
 
-def _settled(layout: Layout, kernels: Kernels) -> DriverState:
-    """Return the state without announcements of kernels that came or that have expired."""
-    state = load_state(layout)
-    still = _awaited(state, kernels)
-    for release, known in state.kernels.items():
-        if known.announced is not None and release not in still:
-            state = state.updated(release, known.model_copy(update={"announced": None}))
-    return state
+def _forget(layout: Layout, kernels: Kernels, gone: set[str]) -> None:
+    """Remove links to artifacts that go, and what is remembered of kernels that are gone."""
+    state = before = load_state(layout)
+    if state.is_newer:
+        return
+    if not kernels.doubts:
+        awaited = _awaited(state, kernels)
+        bootable = {*kernels.bootable, *awaited}
+        for release in linked_kernels(layout).keys() - bootable:
+            unlink_kernel(layout, release)
+        for release in before.kernels:
+            if release not in bootable:
+                state = state.without(release)
+            elif release not in awaited and state.of(release).announced is not None:
+                state = state.changed(release, announced=None)
+    if state != before:
+        store_state(layout, state)
+    if layout.previous.is_symlink() and layout.previous.readlink().name in gone:
+        layout.previous.unlink()
 
 
 # A package that is needed again later is downloaded again.
@@ -247,35 +210,20 @@ def remove_packages(
     Returns:
         Names of the files, and their sizes in bytes.
     """
-    kernels = find_kernels(root).bootable
     folder = state or default_cache()
+    kernels = find_kernels(root).bootable
     removed = PackageStore(folder).collect(kernels, days=UNUSED_DAYS, dry_run=dry_run)
-    removed += _remove_logs(folder / "logs", _named_logs(root), dry_run=dry_run)
-    return removed + _remove_locks(folder / "locks", dry_run=dry_run)
-
-
-def _named_logs(root: Path) -> frozenset[str]:
-    """Return the logs that results of ``matrix`` name."""
-    known, _problems = Results(matrix_folder(root)).load()
-    return frozenset(result.log for result in known if result.log)
-
-
-def _remove_logs(folder: Path, needed: frozenset[str], *, dry_run: bool) -> list[tuple[str, int]]:
-    removed = []
-    for path, size in _unused(folder, "*.log"):
-        if str(path) in needed:
-            continue
-        if not dry_run:
-            path.unlink(missing_ok=True)
-        removed.append((path.name, size))
+    results, _problems = Results(matrix_folder(root)).load()
+    named = {result.log for result in results}
+    for path, size in _unused(folder / "logs", "*.log"):
+        if str(path) not in named:
+            if not dry_run:
+                path.unlink(missing_ok=True)
+            removed.append((path.name, size))
+    for path, size in _unused(folder / "locks", "*"):
+        if dry_run or remove_lock(path):
+            removed.append((path.name, size))
     return removed
-
-
-def _remove_locks(folder: Path, *, dry_run: bool) -> list[tuple[str, int]]:
-    """Remove lock files, each of which belongs to one build or closure."""
-    return [
-        (path.name, size) for path, size in _unused(folder, "*") if dry_run or remove_lock(path)
-    ]
 
 
 def _unused(folder: Path, pattern: str) -> list[tuple[Path, int]]:
@@ -289,6 +237,13 @@ def _unused(folder: Path, pattern: str) -> list[tuple[Path, int]]:
             if path.is_file() and not path.is_symlink() and status.st_mtime < oldest:
                 found.append((path, status.st_size))
     return found
+
+
+def remove_results(root: Path, *, dry_run: bool = False) -> list[str]:
+    """Remove results of ``matrix`` that are older than a year, and return what they are of."""
+    kernels = find_kernels(root).bootable
+    results = Results(matrix_folder(root))
+    return [name for name, _size in results.collect(kernels, dry_run=dry_run)]
 
 
 _PREFIX = "provision/"
@@ -309,7 +264,8 @@ def remove_images(
     # An image that was just built may not be in the store yet.
     waiting = nullcontext() if dry_run else building(root, progress)
     with waiting, closing(open_engine(load_settings(root))) as engine:
-        kept = kept_digests(root) - {one.digest for one in removed}
+        kept = {digest for layout in _stored(root) for digest in entries(layout)}
+        kept -= {one.digest for one in removed}
         for image in engine.images_with_label(DIGEST_LABEL):
             digest = image.labels[DIGEST_LABEL].removeprefix("sha256:")[:_DIGITS]
             is_ours = len(image.tags) == 1 and image.tags[0].startswith(_PREFIX)

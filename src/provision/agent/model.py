@@ -1,4 +1,4 @@
-"""The models of the agent: desired and observed state, plan, run, and outcomes. Pure."""
+"""Desired and observed state, plan, run and outcomes. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from provision.config import KubernetesConfig
+from provision.config import Config, DriverConfig
 from provision.errors import ProvisionError
 from provision.host.kernels import Kernels
 from provision.progress import Progress, silent
@@ -16,52 +16,26 @@ from provision.store.state import Failure, KernelState
 # Whether the modules of the running kernel's artifact are loaded: all, none or some of them, or
 # modules of the same names from another build.
 Loaded = Literal["yes", "no", "partly", "other"]
-
-
 # Reasons of a failure: what is needed is not there. "no-artifact": the registry lacks it, and this
 # host does not build.
 UNAVAILABLE = frozenset({"missing", "no-artifact"})
 
 
 @dataclass(frozen=True, slots=True)
-class DesiredDriver:
-    """A driver that the host should have."""
-
-    name: str
-    # A kind of branch, ``latest``, a branch or a version.
-    version: str = "production"
-    # One of its flavours; None: its default.
-    flavour: str | None = None
-    # Parameters of its modules: module, name, value.
-    options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Desired:
-    """The desired state of a host."""
+    """What a host should have, as its provision.toml says."""
 
-    drivers: tuple[DesiredDriver, ...] = ()
-    # Whether provision.toml exists and is not empty; otherwise no driver is taken out of use.
+    config: Config = field(default_factory=Config)
+    # Whether provision.toml has content; without, no driver is taken out of use, because a crash or
+    # an editor may have emptied it.
     is_configured: bool = True
-    # ``idle`` or ``never``: whether idle modules are unloaded to load newer ones.
-    unload: str = "idle"
-    prebuild: bool = True
-    keep: int = 1
-    # ``never`` or ``timer``: whether the timer may move versions forward.
-    update: str = "never"
-    # File of the metrics; None: a file in the exporter's folder, if the host has it.
-    textfile: str | None = None
-    kubernetes: KubernetesConfig = field(default_factory=KubernetesConfig)
-    # The host's release as ``distros`` distinguishes it (``rocky:9`` of 9.4), or what its
-    # os-release says if that is not known.
-    distro: str = ""
-    # Fingerprint of everything else in provision.toml that can change an artifact.
-    settings: str = ""
-    # Certificate for signing modules; None: modules are not signed.
-    certificate: str | None = None
-    # The catalogue's folders; a driver in a later one masks one of an earlier one.
-    catalogue: tuple[str, ...] = ()
-    templates: str = ""
+    # A driver in a later folder masks one in an earlier one.
+    catalogue: tuple[Path, ...] = ()
+
+    @property
+    def drivers(self) -> Mapping[str, DriverConfig]:
+        """The drivers by name."""
+        return self.config.drivers
 
 
 @dataclass(frozen=True, slots=True)

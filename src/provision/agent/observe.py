@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from provision.agent.desired import read_inputs, setting_fingerprint
-from provision.agent.model import (
-    Desired,
-    DesiredDriver,
-    KernelArtifact,
-    Loaded,
-    Observed,
-    ObservedDriver,
-)
+from provision.agent.model import Desired, KernelArtifact, Loaded, Observed, ObservedDriver
 from provision.files import glob_in_root, in_root
 from provision.host.boot_entries import Ask
 from provision.host.devices.record import recorded_problems
@@ -32,28 +23,26 @@ from provision.store.layout import Layout
 from provision.store.state import (
     DriverState,
     Failure,
+    KernelState,
     NewerStateError,
     copies_of,
     load_state,
 )
-
-# How artifacts are checked: by checksums if the sizes and times of their files have changed; or
-# those of their modules in any case.
-Look = Literal["files", "modules"]
 
 
 def observe(
     root: Path,
     desired: Desired,
     *,
-    look: Look = "files",
+    compare_modules: bool = False,
     ask: Ask | None = None,
     coming: Sequence[str] = (),
 ) -> Observed:
     """Return the observed state of a host, as far as its desired state needs it.
 
     Args:
-        look: How to check artifacts.
+        compare_modules: Compare the checksums of modules in any case; else those of all files, if
+            sizes or times have changed.
         ask: Runs the programs that know the next kernel; None: those of the host.
     """
     kernels = find_kernels(root, ask=ask, coming=coming)
@@ -61,148 +50,132 @@ def observe(
     inputs = read_inputs(root, desired)
     loaded = loaded_modules(root) if is_live else None
     drivers = {}
-    for driver in desired.drivers:
-        layout = Layout(root, driver.name)
-        state, links = load_state(layout), linked_kernels(layout)
-        artifacts = {
-            release: _artifact(
-                layout,
-                driver,
-                state,
-                release,
-                links.get(release),
-                inputs.of(driver, release),
-                look,
-            )
-            for release in kernels.relevant
-        }
-        mine = artifacts[kernels.running].digest if kernels.running else None
-        drivers[driver.name] = _driver(layout, artifacts, mine, loaded)
-    for name in sorted(_stored(root) - drivers.keys()):
+    for name, setting in desired.drivers.items():
         layout = Layout(root, name)
-        drivers[name] = _driver(layout, {}, _current(layout), loaded)
+        state, links = load_state(layout), linked_kernels(layout)
+        wanted = setting_fingerprint(name, setting)
+        artifacts = {}
+        for release in kernels.relevant:
+            mine = inputs.of(name, release)
+            known = _known(layout, state, release, mine)
+            digest = links.get(release)
+            artifacts[release] = _artifact(layout, known, digest, mine, wanted, compare_modules)
+        drivers[name] = _driver(layout, state, artifacts, kernels.running, loaded)
+    for name in sorted(applied_drivers(root) - drivers.keys()):
+        layout = Layout(root, name)
+        drivers[name] = _driver(layout, load_state(layout), {}, None, loaded)
     return Observed(kernels, is_live, drivers)
 
 
-def _driver(
-    layout: Layout,
-    artifacts: Mapping[str, KernelArtifact],
-    mine: str | None,
-    loaded: Mapping[str, LoadedModule] | None,
-) -> ObservedDriver:
-    """Return the observed state of a driver.
-
-    Args:
-        mine: Short digest of the running kernel's artifact.
-        loaded: The loaded modules; None: no kernel runs there.
-    """
-    current = _current(layout)
-    state = load_state(layout)
-    # The state of a newer provision can't be updated: there, the links decide.
-    is_complete = current is not None and (state.activated == current or state.is_newer)
-    is_active = (
-        is_complete
-        and in_root(layout.root, layout.vendor_config.relative_to(layout.root)).is_file()
-    )
-    notes = _notes(layout, state)
-    driver = ObservedDriver(
-        layout.driver, artifacts, current, is_active, serves=is_active, notes=notes
-    )
-    if loaded is None:
-        return driver
-    used = {digest: stored_manifest(layout.entry(digest)) for digest in (mine, current) if digest}
-    manifests = {digest: manifest for digest, manifest in used.items() if manifest is not None}
-    how = {
-        digest: _how_loaded(layout.entry(digest), manifest, loaded)
-        for digest, manifest in manifests.items()
-    }
-    return replace(
-        driver,
-        loaded=how.get(mine or "", "no"),
-        serves=is_active and how.get(current or "") == "yes",
-        users=_users(manifests.values(), loaded, layout.root),
-    )
-
-
-def _notes(layout: Layout, state: DriverState) -> tuple[str, ...]:
-    """Return notes for people about the state of a driver."""
-    copies = (
-        f"'{path}' could not be read and was set aside; look at it, then remove it"
-        for path in copies_of(layout.state)
-    )
-    remembered = (f"'{layout.state}': {problem}" for problem in state.problems)
-    initramfs = recorded_problem(layout.record)
-    return (
-        *remembered,
-        *copies,
-        *([initramfs] if initramfs else ()),
-        *recorded_problems(layout.root, layout.driver),
-    )
-
-
-def _current(layout: Layout) -> str | None:
-    try:
-        return layout.current.readlink().name
-    except OSError:
-        return None
-
-
-def _stored(root: Path) -> set[str]:
+def applied_drivers(root: Path) -> set[str]:
     """Return the drivers that have an artifact for a kernel: those that an apply has installed."""
     return {link.parent.parent.name for link in glob_in_root(root, f"{STORE}/*/kernels/*")}
 
 
+def _known(layout: Layout, state: DriverState, release: str, inputs: str) -> KernelState:
+    """Return what is remembered of a kernel; what a newer provision wrote must not change."""
+    if not state.is_newer:
+        return state.of(release)
+    error = NewerStateError(layout.state, state.schema_version)
+    failure = Failure(
+        reason="state",
+        message=error.message,
+        resolution=error.resolution,
+        inputs=inputs,
+        time=int(time.time()),
+        final=True,
+    )
+    return state.of(release).model_copy(update={"failure": failure})
+
+
 def _artifact(
     layout: Layout,
-    driver: DesiredDriver,
-    state: DriverState,
-    release: str,
+    known: KernelState,
     digest: str | None,
     inputs: str,
-    look: Look,
+    wanted: str,
+    compare_modules: bool,  # noqa: FBT001 - as observe
 ) -> KernelArtifact:
     """Return the artifact for a kernel, whose link names the digest."""
-    known = state.of(release)
-    if state.is_newer:
-        # What a newer provision wrote must not change.
-        error = NewerStateError(layout.state, state.schema_version)
-        sealed = Failure(
-            reason="state",
-            message=error.message,
-            resolution=error.resolution,
-            inputs=inputs,
-            time=int(time.time()),
-            final=True,
-        )
-        known = known.model_copy(update={"failure": sealed})
+    version = damage = fingerprint = unsigned = None
+    if digest is not None:
+        entry = layout.entry(digest)
+        unsigned = unsigned_reference(entry)
+        manifest = stored_manifest(entry)
+        if manifest is None:
+            damage = f"it is missing in the store: {entry}"
+        else:
+            version = manifest.pin.driver.version
+            fingerprint = files_fingerprint(entry, manifest)
+            is_unchanged = fingerprint == known.fingerprint
+            if known.damaged == digest:
+                damage = "it was found damaged"
+            elif compare_modules or not is_unchanged:
+                damage = first_damage(entry, modules_only=is_unchanged)
     failure = known.failure
-    artifact = KernelArtifact(
+    return KernelArtifact(
         inputs=inputs,
         known=known,
+        digest=digest,
+        is_whole=digest is not None and damage is None,
+        damage=damage,
+        fingerprint=fingerprint if damage is None else None,
+        version=version,
+        unsigned=unsigned,
         holds_off=failure is not None
         and failure.inputs == inputs
         and failure.holds(now=time.time()),
-        is_wanted=known.wanted == setting_fingerprint(driver),
+        is_wanted=known.wanted == wanted,
     )
-    if digest is None:
-        return artifact
-    entry = layout.entry(digest)
-    manifest = stored_manifest(entry)
-    artifact = replace(artifact, digest=digest, unsigned=unsigned_reference(entry))
-    if manifest is None:
-        return replace(artifact, damage=f"it is missing in the store: {entry}")
-    fingerprint = files_fingerprint(entry, manifest)
-    damage = None
-    if known.damaged == digest:
-        damage = "it was found damaged"
-    elif look == "modules" or fingerprint != known.fingerprint:
-        damage = first_damage(entry, modules_only=fingerprint == known.fingerprint)
-    return replace(
-        artifact,
-        version=manifest.pin.driver.version,
-        damage=damage,
-        is_whole=damage is None,
-        fingerprint=fingerprint if damage is None else None,
+
+
+def _driver(
+    layout: Layout,
+    state: DriverState,
+    artifacts: Mapping[str, KernelArtifact],
+    running: str | None,
+    loaded: Mapping[str, LoadedModule] | None,
+) -> ObservedDriver:
+    """Return the observed state of a driver; ``loaded`` is None where no kernel runs."""
+    try:
+        current = layout.current.readlink().name
+    except OSError:
+        current = None
+    # The state of a newer provision can't be updated: there, the links decide.
+    is_complete = current is not None and (state.activated == current or state.is_newer)
+    vendor_config = in_root(layout.root, layout.vendor_config.relative_to(layout.root))
+    is_active = is_complete and vendor_config.is_file()
+    # What the running kernel uses; of a driver that provision.toml does not name, what is active.
+    artifact = artifacts.get(running or "")
+    mine = (artifact.digest if artifact else None) if artifacts else current
+    manifests = {}
+    if loaded is not None:
+        read = {
+            digest: stored_manifest(layout.entry(digest)) for digest in (mine, current) if digest
+        }
+        manifests = {digest: manifest for digest, manifest in read.items() if manifest is not None}
+    how = {
+        digest: _how_loaded(layout.entry(digest), manifest, loaded or {})
+        for digest, manifest in manifests.items()
+    }
+    initramfs = recorded_problem(layout.record)
+    return ObservedDriver(
+        layout.driver,
+        artifacts,
+        current,
+        is_active,
+        loaded=how.get(mine or "", "no"),
+        serves=is_active and (loaded is None or how.get(current or "") == "yes"),
+        users=_users(manifests.values(), loaded or {}, layout.root),
+        notes=(
+            *(f"'{layout.state}': {problem}" for problem in state.problems),
+            *(
+                f"'{path}' could not be read and was set aside; look at it, then remove it"
+                for path in copies_of(layout.state)
+            ),
+            *([initramfs] if initramfs else ()),
+            *recorded_problems(layout.root, layout.driver),
+        ),
     )
 
 

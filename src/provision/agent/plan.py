@@ -8,7 +8,6 @@ from provision.agent.model import (
     Action,
     Blocked,
     Desired,
-    DesiredDriver,
     KernelArtifact,
     Key,
     Mode,
@@ -38,24 +37,16 @@ def plan(
     may boot next: no driver waits for the build of another.
     """
     mode = mode or Mode()
+    config, running = desired.config, observed.kernels.running
     steps: list[tuple[int, Step]] = []
-    for driver in desired.drivers:
-        if only not in {None, driver.name}:
-            continue
+    for name in desired.drivers if only is None else [only]:
         for release in observed.kernels.relevant:
-            if release != observed.kernels.running and not (desired.prebuild and mode.may_prepare):
-                continue
-            artifact = observed.drivers[driver.name].artifacts[release]
-            step = _prepare(driver, release, artifact, mode)
-            if isinstance(step, Action) and step.key in tried:
-                step = None
-            steps += _for_kernel(desired, observed, driver, release, step)
-    strays = sorted(observed.drivers.keys() - {driver.name for driver in desired.drivers})
+            if release == running or (config.policy.prebuild and mode.may_prepare):
+                steps += _for_kernel(desired, observed, name, release, mode, tried)
     if desired.is_configured and mode.may_prepare and only is None:
-        for name in strays:
-            steps += [
-                (_FIRST, step) for step in _deactivate(desired, observed, observed.drivers[name])
-            ]
+        for name in sorted(observed.drivers.keys() - desired.drivers.keys()):
+            retiring = _retire(desired, observed, observed.drivers[name])
+            steps += [(_FIRST, step) for step in retiring]
     actions = [s for _, s in sorted(steps, key=lambda x: x[0]) if isinstance(s, Action)]
     return Plan(
         tuple(action for action in actions if action.key not in tried),
@@ -66,51 +57,48 @@ def plan(
 def _for_kernel(
     desired: Desired,
     observed: Observed,
-    driver: DesiredDriver,
+    name: str,
     release: str,
-    step: Step | None,
+    mode: Mode,
+    tried: frozenset[Key],
 ) -> Iterator[tuple[int, Step]]:
-    """Yield the steps of a driver for a kernel, each with its place in the order.
-
-    ``step`` makes its artifact; None: it exists, or was tried.
-    """
-    there = observed.drivers[driver.name]
+    """Yield the steps of a driver for a kernel, each with its place in the order."""
+    driver = observed.drivers[name]
+    artifact = driver.artifacts[release]
     is_running = release == observed.kernels.running
-    # An attempt that failed before is repeated, and costs nothing that works.
-    prepares = isinstance(step, Action) and not there.artifacts[release].stays
+    step = _prepare(name, desired.drivers[name].version, release, artifact, mode)
+    if isinstance(step, Action) and step.key in tried:
+        step = None
     if step is not None:
         yield (_SECOND if is_running else _THIRD), step
     if is_running:
-        for serving in _serve(desired, observed, there, prepares=prepares):
+        # An attempt that failed before is repeated, and costs nothing that works.
+        prepares = isinstance(step, Action) and not artifact.stays
+        for serving in _serve(desired, observed, driver, artifact, prepares=prepares):
             yield (_SECOND if prepares else _FIRST), serving
 
 
 def _prepare(
-    driver: DesiredDriver, release: str, artifact: KernelArtifact, mode: Mode
+    name: str, version: str, release: str, artifact: KernelArtifact, mode: Mode
 ) -> Step | None:
     """Return the step that makes the artifact for a kernel; None if it exists."""
     failure = artifact.known.failure
     if failure is not None and failure.reason == "state":
         # What a newer provision decided stays, whatever is needed or asked for.
-        return Blocked(driver.name, release, "failed", failure.message, failure.resolution)
-    reason = _need(driver, artifact, mode)
+        return Blocked(name, release, "failed", failure.message, failure.resolution)
+    reason = _need(version, artifact, mode)
     if reason is None:
         return None
     if failure is not None and artifact.holds_off and not mode.retry:
         obstacle: Obstacle = "rejected" if failure.reason == "rejected" else "failed"
-        return Blocked(driver.name, release, obstacle, failure.message, failure.resolution)
+        return Blocked(name, release, obstacle, failure.message, failure.resolution)
     if not mode.may_prepare:
-        return Blocked(
-            driver.name,
-            release,
-            "missing",
-            reason,
-            "Make it when the network is up: provision apply",
-        )
-    return Action("prepare", driver.name, release, reason)
+        resolution = "Make it when the network is up: provision apply"
+        return Blocked(name, release, "missing", reason, resolution)
+    return Action("prepare", name, release, reason)
 
 
-def _need(driver: DesiredDriver, artifact: KernelArtifact, mode: Mode) -> str | None:
+def _need(version: str, artifact: KernelArtifact, mode: Mode) -> str | None:
     """Return why an artifact has to be made; None if it need not be."""
     if artifact.digest is None:
         return "it does not exist yet"
@@ -123,20 +111,21 @@ def _need(driver: DesiredDriver, artifact: KernelArtifact, mode: Mode) -> str | 
         return "a retry was requested"
     if artifact.known.inputs != artifact.inputs:
         return "its inputs have changed" if artifact.known.inputs else "its inputs are not known"
-    return "there may be a newer version" if mode.update and _may_move(driver, artifact) else None
-
-
-def _may_move(driver: DesiredDriver, artifact: KernelArtifact) -> bool:
-    """Whether the setting may select another version later."""
-    return artifact.version != driver.version
+    # A version that is named in full can't move.
+    may_move = mode.update and artifact.version != version
+    return "there may be a newer version" if may_move else None
 
 
 def _serve(
-    desired: Desired, observed: Observed, driver: ObservedDriver, *, prepares: bool
+    desired: Desired,
+    observed: Observed,
+    driver: ObservedDriver,
+    artifact: KernelArtifact,
+    *,
+    prepares: bool,
 ) -> Iterator[Step]:
     """Yield the steps that activate and load the running kernel's artifact, after it is made."""
     release = observed.kernels.running or ""
-    artifact = driver.artifacts[release]
     if not artifact.is_whole and not prepares:
         return
     reason = "its artifact is new" if prepares else _difference(observed, driver, artifact)
@@ -146,13 +135,10 @@ def _serve(
     has_others = is_loaded and (prepares or driver.loaded == "other")
     if has_others:
         if hindrance := _hindrance(desired, driver, "another build is loaded"):
-            yield Blocked(
-                driver.name,
-                release,
-                "reboot-required",
-                hindrance,
-                f"Stop its users and run 'provision apply' again, or reboot. {IF_IT_COMES_BACK}",
+            resolution = (
+                f"Stop its users and run 'provision apply' again, or reboot. {IF_IT_COMES_BACK}"
             )
+            yield Blocked(driver.name, release, "reboot-required", hindrance, resolution)
             return
         yield Action("unload", driver.name, release, "another build of them is loaded")
     if prepares or driver.current != artifact.digest or not driver.is_active:
@@ -161,7 +147,7 @@ def _serve(
         yield Action("load", driver.name, release, reason)
 
 
-def _deactivate(desired: Desired, observed: Observed, driver: ObservedDriver) -> Iterator[Step]:
+def _retire(desired: Desired, observed: Observed, driver: ObservedDriver) -> Iterator[Step]:
     """Yield the steps that take a driver out of use that provision.toml no longer names."""
     release = observed.kernels.running or ""
     reason = "provision.toml no longer names it"
@@ -180,17 +166,18 @@ def _difference(observed: Observed, driver: ObservedDriver, artifact: KernelArti
         return "another artifact is in use" if driver.current else "no artifact is in use"
     if not driver.is_active:
         return "its vendor file is missing"
-    if observed.is_live and driver.loaded != "yes":
-        return {
-            "no": "its modules are not loaded",
-            "partly": "some of its modules are not loaded",
-            "other": "another build of its modules is loaded",
-        }[driver.loaded]
-    return None
+    if not observed.is_live:
+        return None
+    return {
+        "yes": None,
+        "no": "its modules are not loaded",
+        "partly": "some of its modules are not loaded",
+        "other": "another build of its modules is loaded",
+    }[driver.loaded]
 
 
 def _hindrance(desired: Desired, driver: ObservedDriver, what: str) -> str | None:
     """Return why loaded modules can't be unloaded; None if they can."""
-    if desired.unload == "never":
+    if desired.config.policy.unload == "never":
         return f"{what}, and [policy] unload leaves that to a reboot"
     return f"{what} and in use: {'; '.join(driver.users)}" if driver.users else None

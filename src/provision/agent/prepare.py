@@ -11,30 +11,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from provision.agent.desired import setting_fingerprint, settled_version
-from provision.agent.model import (
-    UNAVAILABLE,
-    Action,
-    DesiredDriver,
-    KernelArtifact,
-    Observed,
-    Plan,
-    Run,
-)
+from provision.agent.model import UNAVAILABLE, KernelArtifact, Observed, Plan, Run
 from provision.build.diagnosis import kind_of
-from provision.build.image import open_engine
+from provision.build.job import Job
 from provision.build.package_store import PackageGoneError
 from provision.build.request import DriverRequest
-from provision.build.resolve import Resolved, resolve_pin
+from provision.build.resolve import Resolved
 from provision.build.workspace import Settings, load_settings
+from provision.config import DriverConfig
 from provision.distros.debian import compare_versions
-from provision.engine.docker_api import Engine, EngineLostError
+from provision.engine.docker_api import EngineLostError
 from provision.errors import ExitCode, NotFoundError, ProvisionError
 from provision.files import in_root
 from provision.host.kernels import kernel_release
@@ -42,8 +35,8 @@ from provision.kmod.load import ModuleInUseError
 from provision.kmod.loader import try_write_loader
 from provision.kmod.verify import files_fingerprint, stored_manifest
 from provision.pin import Pin
-from provision.progress import Event, Note
-from provision.registry.find import SearchOptions, TrustOverride
+from provision.progress import Event, Note, Progress
+from provision.registry.find import SearchOptions, TrustOverride, VerifiedImage
 from provision.registry.signatures import UntrustedError
 from provision.run import beside, find_program
 from provision.sources.upstream import Ended, ended_branch, kept, known_branches, today
@@ -90,68 +83,10 @@ def reason_of(error: ProvisionError) -> str:
             return kind_of(error)
 
 
-class Preparer:
-    """Makes the artifacts of a run; reads the settings and opens the engine at their first use."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-
-    @cached_property
-    def settings(self) -> Settings:
-        """The settings of builds."""
-        return replace(
-            load_settings(self.run.root, catalogues=self.run.catalogues), usr=self.run.usr
-        )
-
-    @cached_property
-    def engine(self) -> Engine:
-        """The container engine.
-
-        Raises:
-            NotFoundError: No engine answers.
-        """
-        return open_engine(self.settings)
-
-    def close(self) -> None:
-        """Close the connections to the engine, if it was opened."""
-        if "engine" in vars(self):
-            self.engine.close()
-            del self.engine
-
-    def reconnect(self, lost: EngineLostError) -> None:
-        """Wait for an engine that is restarted."""
-        self.run.progress(Note(f"{lost.message} Waiting for the engine"))
-        self.close()
-        for _ in range(_RECONNECTIONS):
-            time.sleep(_RECONNECT_SECONDS)
-            try:
-                self.engine.image("none")
-            except ProvisionError:
-                vars(self).pop("engine", None)
-            else:
-                return
-        raise lost
-
-    def prepare(self, action: Action, observed: Observed) -> str:
-        """Put the artifact for a kernel into the store, and point the kernel's link to it.
-
-        Returns:
-            The result in one line.
-
-        Raises:
-            RejectedError: The artifact was rolled back from.
-            NewerStateError: A newer provision wrote the driver's state.
-        """
-        refuse_newer(Layout(self.run.root, action.driver))
-        driver = next(d for d in self.run.desired.drivers if d.name == action.driver)
-        artifact = observed.drivers[action.driver].artifacts[action.kernel]
-        is_next = action.kernel != observed.kernels.running and observed.is_live
-        why = f"building {action.driver} for the kernel that boots next"
-        delayed: AbstractContextManager[None] = nullcontext()
-        if is_next:
-            delayed = shutdown_delayed(self.run.root, why)
-        with delayed:
-            return Preparation(self, driver, action.kernel, artifact).prepare()
+def open_job(run: Run) -> Job:
+    """Read the settings of builds."""
+    settings = load_settings(run.root, catalogues=run.catalogues)
+    return Job(replace(settings, usr=run.usr), run.progress)
 
 
 @contextmanager
@@ -205,13 +140,12 @@ def forecast(run: Run, observed: Observed, planned: Plan) -> tuple[Forecast, ...
     making = {(a.driver, a.kernel) for a in planned.actions if a.kind == "prepare"}
     blocked = {(b.driver, b.kernel): b for b in planned.blocked if b.obstacle != "reboot-required"}
     found = []
-    with closing(Preparer(run)) as preparer:
-        for driver in run.desired.drivers:
-            for release in observed.kernels.relevant:
-                artifact = observed.drivers[driver.name].artifacts[release]
-                place = (driver.name, release)
+    with closing(open_job(run)) as job:
+        for name in run.desired.drivers:
+            for release, artifact in observed.drivers[name].artifacts.items():
+                place = (name, release)
                 if place in making:
-                    one = Preparation(preparer, driver, release, artifact).forecast()
+                    one = Preparation(job, run, name, release, artifact).forecast()
                 elif why := blocked.get(place):
                     one = Forecast(*place, "missing", None, None, why.reason, why.resolution)
                 elif artifact.is_whole:
@@ -223,7 +157,7 @@ def forecast(run: Run, observed: Observed, planned: Plan) -> tuple[Forecast, ...
                         reason="artifacts are not made for kernels that do not run yet",
                         resolution="Set [policy] prebuild = true in /etc/provision/provision.toml.",
                     )
-                found.append(replace(one, ended=_ended(preparer.settings, one)))
+                found.append(replace(one, ended=_ended(job.settings, one)))
     return tuple(found)
 
 
@@ -240,46 +174,58 @@ def _ended(settings: Settings, found: Forecast) -> Ended | None:
     return ended_branch(found.driver, found.version, known_branches(upstream, readings), today())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Preparation:
     """The making of one artifact, in place of the one that was observed."""
 
-    preparer: Preparer
-    driver: DesiredDriver
+    job: Job
+    run: Run
+    driver: str
     kernel: str
     artifact: KernelArtifact
 
     @property
-    def _run(self) -> Run:
-        return self.preparer.run
+    def _setting(self) -> DriverConfig:
+        return self.run.desired.drivers[self.driver]
 
     @property
     def _layout(self) -> Layout:
-        return Layout(self._run.root, self.driver.name)
+        return Layout(self.run.root, self.driver)
+
+    @property
+    def _consent(self) -> TrustOverride:
+        return TrustOverride(allow_downgrade=self.run.mode.allow_downgrade)
 
     def prepare(self) -> str:
-        """As ``Preparer.prepare``."""
-        settings, progress = self.preparer.settings, self._run.progress
-        consent = TrustOverride(allow_downgrade=self._run.mode.allow_downgrade)
-        found = look_for(settings, self._request(), SearchOptions(consent, progress=progress))
+        """Put the artifact into the store, and point the kernel's link to it.
+
+        Returns:
+            The result in one line.
+
+        Raises:
+            RejectedError: The artifact was rolled back from.
+            NewerStateError: A newer provision wrote the driver's state.
+        """
+        refuse_newer(self._layout)
+        settings, progress = self.job.settings, self.job.progress
+        found = self._look_for(progress)
         make: Callable[..., Stored]
         if found is not None:
             pin = found.image.pin
-            make = partial(store_pulled, settings, found, consent, progress=progress)
+            make = partial(store_pulled, settings, found, self._consent, progress=progress)
         else:
-            resolved = self._resolve()
+            resolved = self.job.resolve(self._request())
             pin = resolved.pin
             make = partial(self._build, resolved)
         if self._keeps(pin):
-            self._forget_failure()
-            if pin.driver.version == self.artifact.version:
-                return f"{self.artifact.version} is the newest"
+            update_state(self._layout, lambda state: state.changed(self.kernel, failure=None))
             version = self.artifact.version
+            if pin.driver.version == version:
+                return f"{version} is the newest"
             return f"{version} stays: the offered version is older ({pin.driver.version})"
         self._refuse(pin, is_pulled=found is not None)
-        is_damaged = self.artifact.is_damaged(pin.short_digest)
         for _ in range(_ATTEMPTS):
-            obtained = make(replace=is_damaged)
+            obtained = make(replace=self._is_damaged(pin))
             result = self._link(obtained)
             if result is not None:
                 return result
@@ -290,64 +236,71 @@ class Preparation:
 
     def forecast(self) -> Forecast:
         """Look for the artifact as ``prepare`` does."""
-        place = (self.driver.name, self.kernel)
         try:
-            return self._forecast(place)
+            return self._forecast()
         except ProvisionError as error:
             is_unavailable = reason_of(error) in UNAVAILABLE
             return Forecast(
-                *place,
+                self.driver,
+                self.kernel,
                 "missing",
                 reason=error.message,
                 resolution=error.resolution,
                 exit_code=ExitCode.NOT_FOUND if is_unavailable else ExitCode.FAILED,
             )
 
-    def _forecast(self, place: tuple[str, str]) -> Forecast:
-        settings, request = self.preparer.settings, self._request()
+    def _forecast(self) -> Forecast:
+        place = (self.driver, self.kernel)
         notes: list[str] = []
 
         def note(event: Event) -> None:
             if isinstance(event, Note):
                 notes.append(event.text)
 
-        consent = TrustOverride(allow_downgrade=self._run.mode.allow_downgrade)
-        found = look_for(settings, request, SearchOptions(consent, progress=note))
+        found = self._look_for(note)
         if found is None:
             reason = None
-            if asks_registries(settings):
+            if asks_registries(self.job.settings):
                 reason = "; ".join(notes) or "no registry has it"
             version = version_to_build(
-                settings, lambda: self.preparer.engine, request, progress=note
+                self.job.settings, lambda: self.job.engine, self._request(), progress=note
             )
             # Without an engine, nothing is built.
-            self.preparer.engine  # noqa: B018 - connects
+            self.job.engine  # noqa: B018 - connects
             return Forecast(*place, "build", version, reason=reason)
         pin = found.image.pin
         if self._keeps(pin):
             reason = "there is no newer one"
             return Forecast(*place, "store", self.artifact.version, reason=reason)
         self._refuse(pin, is_pulled=True)
-        digest = pin.short_digest
-        if self._layout.entry(digest).is_dir() and not self.artifact.is_damaged(digest):
+        if self._layout.entry(pin.short_digest).is_dir() and not self._is_damaged(pin):
             return Forecast(*place, "store", pin.driver.version)
         return Forecast(*place, "registry", pin.driver.version, str(found.image.reference))
 
-    def _request(self, *, update: bool = False) -> DriverRequest:
-        driver, run = self.driver, self._run
+    def _look_for(self, progress: Progress) -> VerifiedImage | None:
+        options = SearchOptions(self._consent, progress=progress)
+        return look_for(self.job.settings, self._request(), options)
+
+    def _request(self, *, refresh: bool = False) -> DriverRequest:
+        setting, run = self._setting, self.run
+        settled = settled_version(run.root, self.driver, setting, self.kernel)
         return DriverRequest(
-            driver=driver.name,
+            driver=self.driver,
             kernel=self.kernel,
-            version=driver.version,
-            flavour=driver.flavour,
-            prefer=None if run.mode.update else settled_version(run.root, driver, self.kernel),
-            refresh=update,
+            version=setting.version,
+            flavour=setting.flavour,
+            prefer=None if run.mode.update else settled,
+            refresh=refresh,
         )
+
+    def _is_damaged(self, pin: Pin) -> bool:
+        """Return whether a Pin's artifact is the observed one, and damaged or missing."""
+        return not self.artifact.is_whole and self.artifact.digest == pin.short_digest
 
     def _keeps(self, pin: Pin) -> bool:
         """Return whether a run that looks for newer versions keeps the existing artifact."""
         artifact = self.artifact
-        if not (self._run.mode.update and artifact.is_current) or artifact.version is None:
+        if not (self.run.mode.update and artifact.is_current) or artifact.version is None:
             return False
         return compare_versions(pin.driver.version, artifact.version) <= 0
 
@@ -357,13 +310,13 @@ class Preparation:
         # again.
         known = load_state(self._layout).of(self.kernel)
         if (
-            not (is_pulled and self._run.mode.allow_downgrade)
-            and known.wanted == setting_fingerprint(self.driver)
+            not (is_pulled and self.run.mode.allow_downgrade)
+            and known.wanted == setting_fingerprint(self.driver, self._setting)
             and self.artifact.is_whole
             and (version := self.artifact.version) is not None
             and compare_versions(pin.driver.version, version) < 0
         ):
-            name = self.driver.name
+            name = self.driver
             raise ProvisionError(
                 f"{name} {version} for {self.kernel} would be replaced by {pin.driver.version},"
                 f" which is older: {version} is no longer offered, or the recipe does not list it"
@@ -375,21 +328,13 @@ class Preparation:
         self._refuse_rejected(pin)
 
     def _refuse_rejected(self, pin: Pin) -> None:
-        if pin.short_digest in self.artifact.known.rejected and not self._run.mode.retry:
+        if pin.short_digest in self.artifact.known.rejected and not self.run.mode.retry:
             raise RejectedError(
-                f"The artifact of {self.driver.name} for {self.kernel} would again be"
+                f"The artifact of {self.driver} for {self.kernel} would again be"
                 f" {pin.short_digest}, which was rolled back from.",
                 resolution="Set another version in provision.toml, or accept this artifact:"
                 " provision apply --retry",
             )
-
-    def _resolve(self, *, update: bool = False) -> Resolved:
-        return resolve_pin(
-            self.preparer.settings,
-            lambda: self.preparer.engine,
-            self._request(update=update),
-            progress=self._run.progress,
-        )
 
     def _build(self, resolved: Resolved, *, replace: bool) -> Stored:
         """Put the artifact into the store; solve again for packages that the mirror has removed."""
@@ -399,26 +344,34 @@ class Preparation:
             if gone.sha256 not in {package.sha256 for package in resolved.pin.closure}:
                 # The driver's own source is gone.
                 raise
-            self._run.progress(Note(f"{gone.message} Solving the closure of packages again"))
-        resolved = self._resolve(update=True)
+            self.job.progress(Note(f"{gone.message} Solving the closure of packages again"))
+        resolved = self.job.resolve(self._request(refresh=True))
         self._refuse_rejected(resolved.pin)
         return self._obtain(resolved, replace=replace)
 
     def _obtain(self, resolved: Resolved, *, replace: bool) -> Stored:
-        def obtained() -> Stored:
-            return obtain(
-                self.preparer.settings,
-                lambda: self.preparer.engine,
-                resolved,
-                replace=replace,
-                progress=self._run.progress,
-            )
-
+        job = self.job
+        making = partial(
+            obtain,
+            job.settings,
+            lambda: job.engine,
+            resolved,
+            replace=replace,
+            progress=job.progress,
+        )
         try:
-            return obtained()
-        except EngineLostError as error:
-            self.preparer.reconnect(error)
-        return obtained()
+            return making()
+        except EngineLostError as lost:
+            job.progress(Note(f"{lost.message} Waiting for the engine"))
+            for _ in range(_RECONNECTIONS):
+                job.close()
+                time.sleep(_RECONNECT_SECONDS)
+                try:
+                    job.engine.image("none")
+                except ProvisionError:
+                    continue
+                return making()
+            raise
 
     def _link(self, obtained: Stored) -> str | None:
         """Point the kernel's link to the artifact, unless the driver was rolled back meanwhile.
@@ -426,8 +379,8 @@ class Preparation:
         Returns:
             The result in one line; None: the artifact is gone again.
         """
-        layout, run, kernel = self._layout, self._run, self.kernel
-        digest = obtained.entry.name
+        layout, run, kernel = self._layout, self.run, self.kernel
+        options, digest = self._setting.options, obtained.entry.name
         with changing(layout, run.progress):
             manifest = stored_manifest(obtained.entry)
             if manifest is None:
@@ -443,9 +396,7 @@ class Preparation:
             # If the run is killed here, the next one repeats this, with the previous artifact.
             known = known.model_copy(update={"previous": previous, "inputs": None})
             store_state(layout, state.updated(kernel, known))
-            try_write_loader(
-                obtained.entry, self.driver.options, root=run.root, progress=run.progress
-            )
+            try_write_loader(obtained.entry, options, root=run.root, progress=run.progress)
             link_kernel(layout, kernel, digest)
             linked = self._linked(obtained, known, files_fingerprint(obtained.entry, manifest))
             store_state(layout, state.updated(kernel, linked))
@@ -454,13 +405,13 @@ class Preparation:
 
     def _linked(self, obtained: Stored, known: KernelState, fingerprint: str) -> KernelState:
         """Return the state of the kernel whose link was set."""
-        run = self._run
+        run = self.run
         is_same = self.artifact.known.inputs == self.artifact.inputs and not run.mode.retry
         is_coming = self.kernel in run.coming
         has_not_loaded = known.failure is not None and known.failure.reason == "load"
         return KernelState(
             inputs=self.artifact.inputs,
-            wanted=setting_fingerprint(self.driver),
+            wanted=setting_fingerprint(self.driver, self._setting),
             version=obtained.manifest.pin.driver.version,
             previous=known.previous,
             fingerprint=fingerprint,
@@ -471,12 +422,4 @@ class Preparation:
             load_failure=known.failure if has_not_loaded else None,
             announced=kernel_release(run.root) or "" if is_coming else known.announced,
             **(known.model_extra or {}),
-        )
-
-    def _forget_failure(self) -> None:
-        update_state(
-            self._layout,
-            lambda state: state.updated(
-                self.kernel, state.of(self.kernel).model_copy(update={"failure": None})
-            ),
         )

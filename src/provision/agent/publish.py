@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from provision.agent.status import ArtifactStatus, Status
-from provision.config import KubernetesConfig
+from provision.agent.status import Status
+from provision.config import Config, KubernetesConfig
 from provision.files import in_root, remove_drafts, write_atomic
 
 STATUS = Path("run/provision/status.json")
@@ -33,91 +32,100 @@ _LONGEST_LABEL = 63
 _FEATURES_EXPIRE_S = 3 * 3600
 
 
-@dataclass(frozen=True, slots=True)
-class _Metric:
-    name: str
-    help: str
-    samples: tuple[tuple[Mapping[str, str], float], ...]
+def publish(root: Path, status: Status, config: Config) -> list[str]:
+    """Publish a host's status; the caller holds the host's lock.
 
-    def lines(self) -> Iterator[str]:
-        yield f"# HELP {self.name} {self.help}"
-        yield f"# TYPE {self.name} gauge"
-        for labels, value in self.samples:
-            text = ",".join(f'{name}="{_escaped(label)}"' for name, label in labels.items())
-            # Unix times have ten digits; %g would round them.
-            yield f"{self.name}{f'{{{text}}}' if text else ''} {value:.12g}"
+    Returns:
+        The files that could not be written, with reasons; a run does not fail for that.
+    """
+    problems = []
+    files = {in_root(root, STATUS, follow=False): json.dumps(status.document(), indent=2) + "\n"}
+    folders = (in_root(root, folder) for folder in EXPORTER_FOLDERS)
+    folder = next(filter(Path.is_dir, folders), None)
+    if config.metrics.textfile is not None:
+        files[in_root(root, config.metrics.textfile, follow=False)] = metrics_text(status)
+    elif folder is not None:
+        files[folder / METRICS] = metrics_text(status)
+    features = in_root(root, FEATURES)
+    if features.is_dir():
+        files[features / "provision"] = node_features(status, config.kubernetes)
+    for path, text in files.items():
+        remove_drafts(path)
+        try:
+            write_atomic(path, text)
+        except OSError as error:
+            problems.append(f"'{path}' could not be written: {error.strerror or error}")
+    return problems
+
+
+Sample = tuple[Mapping[str, str], float]
 
 
 def metrics_text(status: Status) -> str:
     """Return a host's metrics in the text format."""
-    lines = [line for metric in _metrics(status) if metric.samples for line in metric.lines()]
+    lines = []
+    for name, said, samples in _metrics(status):
+        shown = [f"provision_{name}{_labels(labels)} {value:.12g}" for labels, value in samples]
+        if shown:
+            head = (f"# HELP provision_{name} {said}", f"# TYPE provision_{name} gauge")
+            lines += [*head, *shown]
     return "\n".join([*lines, ""])
 
 
-def _metrics(status: Status) -> Iterator[_Metric]:
-    artifacts = [
+def _labels(labels: Mapping[str, str]) -> str:
+    escapes = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+    text = ",".join(f'{name}="{label.translate(escapes)}"' for name, label in labels.items())
+    return f"{{{text}}}" if text else ""
+
+
+def _metrics(status: Status) -> Iterator[tuple[str, str, Iterable[Sample]]]:
+    """Yield the name, the description and the samples of each metric."""
+    found = [
         ({"driver": driver.name, "kernel": artifact.release, "role": artifact.role}, artifact)
         for driver in status.drivers
         for artifact in driver.kernels
     ]
-    yield from _of_artifacts(artifacts)
-    yield from _of_host(status)
-
-
-def _of_artifacts(
-    found: Sequence[tuple[Mapping[str, str], ArtifactStatus]],
-) -> Iterator[_Metric]:
-    """Yield the metrics of each driver and kernel."""
-    yield _Metric(
-        "provision_driver_ready",
+    yield (
+        "driver_ready",
         "Whether the driver works with the kernel.",
-        tuple((where, float(artifact.is_ready)) for where, artifact in found),
+        ((where, artifact.is_ready) for where, artifact in found),
     )
-    yield _Metric(
-        "provision_driver_info",
+    yield (
+        "driver_info",
         "The artifact that the kernel uses.",
-        tuple(
-            ({**where, "version": artifact.version or "", "digest": artifact.digest or ""}, 1.0)
+        (
+            ({**where, "version": artifact.version or "", "digest": artifact.digest or ""}, 1)
             for where, artifact in found
         ),
     )
-    yield _Metric(
-        "provision_prepare_seconds",
+    yield (
+        "prepare_seconds",
         "How long it took to have the artifact in the store, by part.",
-        tuple(
+        (
             ({**where, "part": part}, taken)
             for where, artifact in found
             for part, taken in artifact.seconds.items()
         ),
     )
-    yield _Metric(
-        "provision_last_success_timestamp_seconds",
+    yield (
+        "last_success_timestamp_seconds",
         "When the artifact was last made or found.",
-        tuple((where, float(artifact.prepared)) for where, artifact in found if artifact.prepared),
+        ((where, artifact.prepared) for where, artifact in found if artifact.prepared),
     )
-    yield _Metric(
-        "provision_failures",
+    yield (
+        "failures",
         "How often in a row the artifact could not be had, or loaded, by reason.",
-        tuple(
-            ({**where, "reason": artifact.failure.reason}, float(artifact.failure.attempts))
+        (
+            ({**where, "reason": artifact.failure.reason}, artifact.failure.attempts)
             for where, artifact in found
             if artifact.failure
         ),
     )
-
-
-def _of_host(status: Status) -> Iterator[_Metric]:
-    """Yield the metrics of the host as a whole."""
-    waits = any(
-        artifact.state == "reboot-required" for d in status.drivers for artifact in d.kernels
-    )
-    for name, text, value in (
-        ("reboot_required", "Whether a newer driver waits for a reboot.", waits),
-        ("ready", "Whether all drivers work.", status.is_ready),
-        ("exit_code", "What the last run ended with.", status.exit_code),
-        ("observed_timestamp_seconds", "When this was observed.", status.time),
-    ):
-        yield _Metric(f"provision_{name}", text, (({}, float(value)),))
+    waits = any(artifact.state == "reboot-required" for _where, artifact in found)
+    yield "reboot_required", "Whether a newer driver waits for a reboot.", [({}, waits)]
+    yield "ready", "Whether all drivers work.", [({}, status.is_ready)]
+    yield "exit_code", "What the last run ended with.", [({}, status.exit_code)]
+    yield "observed_timestamp_seconds", "When this was observed.", [({}, status.time)]
 
 
 def node_features(status: Status, kubernetes: KubernetesConfig) -> str:
@@ -144,48 +152,3 @@ def node_features(status: Status, kubernetes: KubernetesConfig) -> str:
 
 def _label_value(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", text)[:_LONGEST_LABEL].strip("._-")
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-
-
-def publish(
-    root: Path,
-    status: Status,
-    *,
-    textfile: str | None,
-    kubernetes: KubernetesConfig | None = None,
-) -> list[str]:
-    """Publish a host's status; the caller holds the host's lock.
-
-    Args:
-        textfile: File of the metrics; None: a file in the exporter's folder, if it exists.
-        kubernetes: The labels of a cluster's node; None: the usual ones.
-
-    Returns:
-        The files that could not be written, with reasons; a run does not fail for that.
-    """
-    problems = []
-    files = {in_root(root, STATUS, follow=False): json.dumps(status.document(), indent=2) + "\n"}
-    metrics = _metrics_file(root, textfile)
-    if metrics is not None:
-        files[metrics] = metrics_text(status)
-    features = in_root(root, FEATURES)
-    if features.is_dir():
-        files[features / "provision"] = node_features(status, kubernetes or KubernetesConfig())
-    for path, text in files.items():
-        remove_drafts(path)
-        try:
-            write_atomic(path, text)
-        except OSError as error:
-            problems.append(f"'{path}' could not be written: {error.strerror or error}")
-    return problems
-
-
-def _metrics_file(root: Path, textfile: str | None) -> Path | None:
-    if textfile is not None:
-        return in_root(root, textfile, follow=False)
-    folders = (in_root(root, folder) for folder in EXPORTER_FOLDERS)
-    folder = next((folder for folder in folders if folder.is_dir()), None)
-    return None if folder is None else folder / METRICS

@@ -8,7 +8,7 @@ Builds and pulls run without that lock; afterwards, the host is observed and pla
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -73,8 +73,8 @@ def apply(run: Run) -> Result:
         InUseError: Another process holds a lock for too long.
     """
     with switching(run.root, run.progress):
-        for driver in run.desired.drivers:
-            layout = Layout(run.root, driver.name)
+        for name in run.desired.drivers:
+            layout = Layout(run.root, name)
             clean(layout, run.progress)
             if run.coming:
                 _announce(layout, run)
@@ -120,16 +120,14 @@ class _Apply:
         run = self.run
         while True:
             observed = observe(run.root, run.desired, coming=run.coming)
-            planned = plan(
-                run.desired, observed, run.mode, tried=frozenset(self.tried), only=run.only
-            )
+            tried = frozenset(self.tried)
+            planned = plan(run.desired, observed, run.mode, tried=tried, only=run.only)
             if not planned.actions:
                 return self._conclude(observed)
             ready = list(takewhile(lambda action: action.kind != "prepare", planned.actions))
             if not ready:
                 # That may take minutes, in which the status shows what is planned.
-                status = status_of(run.desired, observed, planned, time=int(time.time()))
-                _publish(run.root, run.desired, status, run.progress)
+                _publish(run, status_of(run.desired, observed, planned, time=int(time.time())))
                 return planned.actions[0], observed
             for action in ready:
                 outcome = self.do(action, observed)
@@ -157,35 +155,28 @@ class _Apply:
             self.tried -= {(kind, action.driver, action.kernel) for kind in ("activate", "load")}
 
     def _conclude(self, observed: Observed) -> Result:
-        run, outcomes = self.run, tuple(self.outcomes)
+        run = self.run
         if run.mode.may_prepare:
-            _write_loaders(run.root, run.desired, run.progress)
-        observed = _with_failures(observed, outcomes)
+            _write_loaders(run)
+        # What succeeded in the end is no failure.
+        last = {outcome.action.key: outcome for outcome in self.outcomes}.values()
+        observed = _with_failures(observed, last)
         _remember_fingerprints(run.root, observed)
-        planned = plan(run.desired, observed)
-        trouble = _trouble(run.desired, outcomes)
+        planned, trouble = plan(run.desired, observed), _trouble(run.desired, last)
         status = status_of(run.desired, observed, planned, time=int(time.time()), trouble=trouble)
-        problems = _publish(run.root, run.desired, status, run.progress)
-        return Result(outcomes, status, tuple(problems))
+        return Result(tuple(self.outcomes), status, _publish(run, status))
 
 
 def clean(layout: Layout, progress: Progress) -> None:
     """Remove leftovers of killed runs, and put back entries that they were replacing."""
-    folders = [layout.folder, layout.kernels]
-    if not any(
-        path.name.startswith(".") and path != layout.lock for f in folders for path in _in(f)
-    ):
-        return
-    with changing(layout, progress):
-        for path in remove_leftovers(layout):
-            progress(Note(f"Removed a leftover of an interrupted run: {path}"))
-
-
-def _in(folder: Path) -> Iterator[Path]:
-    try:
-        yield from folder.iterdir()
-    except OSError:
-        return
+    names: set[str] = set()
+    for folder in (layout.folder, layout.kernels):
+        with suppress(OSError):
+            names.update(path.name for path in folder.iterdir())
+    if any(name.startswith(".") for name in names - {layout.lock.name}):
+        with changing(layout, progress):
+            for path in remove_leftovers(layout):
+                progress(Note(f"Removed a leftover of an interrupted run: {path}"))
 
 
 def _announce(layout: Layout, run: Run) -> None:
@@ -194,14 +185,11 @@ def _announce(layout: Layout, run: Run) -> None:
     Nothing on the host shows them yet. What is made for others is announced when it is linked.
     """
     releases = [release for release in run.coming if release in linked_kernels(layout)]
-    if not releases:
-        return
     running = kernel_release(run.root) or ""
 
     def announced(state: DriverState) -> DriverState:
         for release in releases:
-            known = state.of(release).model_copy(update={"announced": running})
-            state = state.updated(release, known)
+            state = state.changed(release, announced=running)
         return state
 
     # A newer provision, whose state this is, removes nothing that it does not know.
@@ -209,15 +197,15 @@ def _announce(layout: Layout, run: Run) -> None:
         update_state(layout, announced)
 
 
-def _write_loaders(root: Path, desired: Desired, progress: Progress) -> None:
+def _write_loaders(run: Run) -> None:
     """Write the loaders that are missing: for other options, or by an older provision."""
-    for driver in desired.drivers:
-        layout = Layout(root, driver.name)
+    for name, setting in run.desired.drivers.items():
+        layout = Layout(run.root, name)
         for digest in sorted(set(linked_kernels(layout).values())):
             entry = layout.entry(digest)
-            if entry.is_dir() and not is_written(entry, driver.options, root=root):
-                with changing(layout, progress):
-                    try_write_loader(entry, driver.options, root=root, progress=progress)
+            if entry.is_dir() and not is_written(entry, setting.options, root=run.root):
+                with changing(layout, run.progress):
+                    try_write_loader(entry, setting.options, root=run.root, progress=run.progress)
 
 
 def _trouble(desired: Desired, outcomes: Iterable[Outcome]) -> Trouble | None:
@@ -226,41 +214,32 @@ def _trouble(desired: Desired, outcomes: Iterable[Outcome]) -> Trouble | None:
     Such a failure concerns a driver that provision.toml no longer names, or is a defect of this
     program. A defect counts even if the installed artifact works.
     """
-    names = {driver.name for driver in desired.drivers}
-    for outcome in _last(outcomes):
+    for outcome in outcomes:
         error = outcome.error
-        if error is None or (
-            outcome.action.driver in names and not isinstance(error, UnexpectedError)
-        ):
+        if error is None:
             continue
-        message = f"{outcome.action}: {error.message}"
-        return Trouble(message, error.resolution, error.details, int(ExitCode.FAILED))
+        if isinstance(error, UnexpectedError) or outcome.action.driver not in desired.drivers:
+            message = f"{outcome.action}: {error.message}"
+            return Trouble(message, error.resolution, error.details, int(ExitCode.FAILED))
     return None
-
-
-def _last(outcomes: Iterable[Outcome]) -> Iterable[Outcome]:
-    """Return the last outcome of each action: what succeeded in the end is no failure."""
-    return {outcome.action.key: outcome for outcome in outcomes}.values()
 
 
 def _with_failures(observed: Observed, outcomes: Iterable[Outcome]) -> Observed:
     """Return the observed state with failures of this run that could not be recorded."""
     drivers = dict(observed.drivers)
-    for outcome in _last(outcomes):
+    for outcome in outcomes:
         kind, name, release = outcome.action.key
         artifacts = drivers[name].artifacts if name in drivers else {}
         artifact = artifacts.get(release)
         if outcome.failure is None or artifact is None:
             continue
         known = artifact.known
-        if known.failure or known.load_failure:
+        if known.failure or known.load_failure or (kind == "prepare" and artifact.is_current):
             continue
-        if kind != "prepare":
-            known = known.model_copy(update={"load_failure": outcome.failure})
-        elif not artifact.is_current:
-            known = known.model_copy(update={"failure": outcome.failure})
-        artifact = replace(artifact, known=known)
-        drivers[name] = replace(drivers[name], artifacts={**artifacts, release: artifact})
+        field = "failure" if kind == "prepare" else "load_failure"
+        known = known.model_copy(update={field: outcome.failure})
+        artifacts = {**artifacts, release: replace(artifact, known=known)}
+        drivers[name] = replace(drivers[name], artifacts=artifacts)
     return replace(observed, drivers=drivers)
 
 
@@ -271,8 +250,7 @@ def _remember_fingerprints(root: Path, observed: Observed) -> None:
         compared = {
             release: artifact
             for release, artifact in driver.artifacts.items()
-            if artifact.fingerprint is not None
-            and artifact.fingerprint != artifact.known.fingerprint
+            if artifact.fingerprint not in {None, artifact.known.fingerprint}
         }
         if not compared:
             continue
@@ -281,18 +259,17 @@ def _remember_fingerprints(root: Path, observed: Observed) -> None:
             state = before = load_state(layout)
             for release, artifact in compared.items():
                 if links.get(release) == artifact.digest:
-                    changes = {"fingerprint": artifact.fingerprint}
-                    state = state.updated(release, state.of(release).model_copy(update=changes))
+                    state = state.changed(release, fingerprint=artifact.fingerprint)
             if state != before:
                 store_state(layout, state)
 
 
-def _publish(root: Path, desired: Desired, status: Status, progress: Progress) -> Sequence[str]:
+def _publish(run: Run, status: Status) -> tuple[str, ...]:
     """Publish a status; note and return what could not be written."""
-    problems = publish(root, status, textfile=desired.textfile, kubernetes=desired.kubernetes)
+    problems = publish(run.root, status, run.desired.config)
     for problem in problems:
-        progress(Note(problem))
-    return problems
+        run.progress(Note(problem))
+    return tuple(problems)
 
 
 @contextmanager
@@ -322,4 +299,4 @@ def _publish_failure(root: Path, error: ProvisionError, progress: Progress) -> N
     with ExitStack() as lock:
         with suppress(ProvisionError, OSError):
             lock.enter_context(switching(root, limit=_PUBLISH_SECONDS))
-        _publish(root, desired, status, progress)
+        _publish(Run(root, desired, progress=progress), status)

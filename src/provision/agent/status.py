@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from provision.agent.model import (
     UNAVAILABLE,
-    Blocked,
     Desired,
-    DesiredDriver,
-    KernelArtifact,
     Observed,
     ObservedDriver,
     Plan,
@@ -32,15 +29,7 @@ State = Literal[
     "not-configured",
     "ready",
 ]
-_ORDER: tuple[State, ...] = (
-    "failed",
-    "missing",
-    "next-kernel-not-ready",
-    "reboot-required",
-    "pending",
-    "not-configured",
-    "ready",
-)
+_ORDER: tuple[State, ...] = get_args(State)
 
 NAME_A_DRIVER = (
     "Name a driver in /etc/provision/provision.toml, such as [drivers.nvidia] ('provision drivers'"
@@ -167,11 +156,10 @@ def status_of(
     Args:
         trouble: A failure that belongs to no kernel, which makes the host's state ``failed``.
     """
-    drivers = tuple(_driver(driver, observed, desired, plan) for driver in desired.drivers)
-    names = {driver.name for driver in desired.drivers}
+    drivers = tuple(_driver(name, observed, desired, plan) for name in desired.drivers)
     # Drivers that provision.toml no longer names, and whose modules are still in use.
     lingering: tuple[State, ...] = tuple(
-        "reboot-required" for blocked in plan.blocked if blocked.driver not in names
+        "reboot-required" for blocked in plan.blocked if blocked.driver not in desired.drivers
     )
     artifacts = (artifact.state for driver in drivers for artifact in driver.kernels)
     states = (*lingering, *(driver.state for driver in drivers))
@@ -191,18 +179,16 @@ def status_of(
     )
 
 
-def _driver(
-    setting: DesiredDriver, observed: Observed, desired: Desired, plan: Plan
-) -> DriverStatus:
-    driver = observed.drivers[setting.name]
+def _driver(name: str, observed: Observed, desired: Desired, plan: Plan) -> DriverStatus:
+    setting, driver = desired.drivers[name], observed.drivers[name]
     running = observed.kernels.running
     artifacts = tuple(
         _artifact(driver, release, observed, plan)
         for release in observed.kernels.relevant
-        if release == running or desired.prebuild
+        if release == running or desired.config.policy.prebuild
     )
     return DriverStatus(
-        name=setting.name,
+        name=name,
         wanted=setting.version,
         flavour=setting.flavour,
         state=_worst(
@@ -213,9 +199,7 @@ def _driver(
         ),
         is_ready=driver.serves,
         current=driver.current,
-        version=next(
-            (artifact.version for artifact in artifacts if artifact.role == "running"), None
-        ),
+        version=driver.artifacts[running].version if running else None,
         loaded=driver.loaded if observed.is_live else None,
         users=driver.users,
         kernels=artifacts,
@@ -228,15 +212,19 @@ def _artifact(
 ) -> ArtifactStatus:
     artifact = driver.artifacts[release]
     is_running = release == observed.kernels.running
-    failure = _failure(artifact)
-    if is_running and driver.serves and driver.current == artifact.digest:
-        # The modules were loaded since, by hand for example.
-        failure = failure if failure is not artifact.known.load_failure else None
-    blocked = _about(plan.blocked, driver.name, release)
+    # The last failure with the present inputs, or else that of loading.
+    failure = artifact.known.failure
+    if failure is None or failure.inputs != artifact.inputs:
+        failure = artifact.known.load_failure
+        if is_running and driver.serves and driver.current == artifact.digest:
+            # The modules were loaded since, by hand for example.
+            failure = None
+    here = (driver.name, release)
+    blocked = next((one for one in plan.blocked if (one.driver, one.kernel) == here), None)
     planned = [
         action
         for action in plan.actions
-        if (action.driver, action.kernel) == (driver.name, release)
+        if (action.driver, action.kernel) == here
         and not (artifact.stays and action.kind == "prepare")
     ]
     state: State = "ready"
@@ -272,24 +260,12 @@ def _artifact(
     )
 
 
-def _failure(artifact: KernelArtifact) -> Failure | None:
-    """Return the last failure with the present inputs, or else that of loading."""
-    failure = artifact.known.failure
-    if failure is not None and failure.inputs == artifact.inputs:
-        return failure
-    return artifact.known.load_failure
-
-
-def _about(blocked: Iterable[Blocked], driver: str, release: str) -> Blocked | None:
-    return next((b for b in blocked if (b.driver, b.kernel) == (driver, release)), None)
-
-
 def _worst(states: Iterable[State]) -> State:
     return min(states, key=_ORDER.index, default="ready")
 
 
 def _exit_code(states: set[State]) -> ExitCode:
-    """Return the exit code of the worst state: failed, then not found, then in use."""
+    """Return the exit code of the worst state."""
     if "failed" in states:
         return ExitCode.FAILED
     if "missing" in states:

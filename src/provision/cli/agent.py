@@ -36,11 +36,9 @@ from provision.cli.output import (
     progress,
     table,
 )
-from provision.config import load
 from provision.errors import ExitCode, UsageError
-from provision.files import in_root
-from provision.host.folders import STORE
-from provision.host.kernels import find_kernels, kernels_of_usr
+from provision.host.kernels import kernels_of_usr
+from provision.progress import Progress, silent
 from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
 from provision.store.other_installations import other_installations
@@ -142,6 +140,34 @@ _update = option(
 )
 
 
+def _kernels(releases: tuple[str, ...], usr: Path | None) -> tuple[str, ...]:
+    """Return the kernels that are named as still to come."""
+    found = kernels_of_usr(usr) if usr else ()
+    if usr is not None and not found:
+        raise UsageError(
+            f"There is no kernel in '{usr}/lib/modules'.",
+            resolution="Name a /usr with a kernel (--usr DIR), or the kernel (--kernel RELEASE).",
+        )
+    return tuple(dict.fromkeys([*releases, *found]))
+
+
+def _run(
+    root: Path,
+    desired: Desired,
+    mode: Mode,
+    catalogues: tuple[Path, ...],
+    progress: Progress,
+    coming: tuple[str, ...],
+    usr: Path | None,
+) -> Run:
+    """Return a run; kernels that are named override the policy and earlier failures."""
+    if coming:
+        policy = desired.config.policy.model_copy(update={"prebuild": True})
+        config = desired.config.model_copy(update={"policy": policy})
+        desired, mode = replace(desired, config=config), replace(mode, retry=True)
+    return Run(root, desired, mode, catalogues, progress, coming=coming, usr=usr)
+
+
 @command("plan")
 def plan_command(
     *,
@@ -161,21 +187,36 @@ def plan_command(
     """
     root, coming = root.resolve(), _kernels(releases, usr)
     desired, mode = load_desired(root, catalogues=catalogues), Mode(retry=retry, update=update)
-    run = _of_coming(Run(root, desired, mode, catalogues, coming=coming, usr=usr))
+    run = _run(root, desired, mode, catalogues, silent, coming, usr)
     observed, planned, status = plan_host(root, run.desired, run.mode, coming=coming)
     from provision.agent.prepare import forecast  # noqa: PLC0415 - loads all that builds and pulls
+    from provision.fleet.matrix.host_report import failures_ahead  # noqa: PLC0415 - as above
 
     artifacts = forecast(run, observed, planned)
-    document = {
-        "actions": [{**asdict(action), "what": str(action)} for action in planned.actions],
-        "blocked": planned.blocked,
-        "artifacts": [{**plain(one), "what": str(one)} for one in artifacts],
-        "kernels": status.kernels,
-        "matrix": list(_failures_ahead(root, run.desired)),
-        "others": _others(root, catalogues, run.desired),
-    }
+    failures = [
+        failure
+        for name in run.desired.drivers
+        for failure in failures_ahead(
+            root,
+            run.desired.config,
+            observed.kernels,
+            name,
+            ready=linked_kernels(Layout(root, name)),
+        )
+    ]
+    names = ("driver", "version", "flavour", "kernel", "cause", "resolution")
     is_configured = status.state != "not-configured"
-    emit(document, _planned if is_configured else _NOTHING_CONFIGURED)
+    emit(
+        {
+            "actions": [{**asdict(action), "what": str(action)} for action in planned.actions],
+            "blocked": planned.blocked,
+            "artifacts": [{**plain(one), "what": str(one)} for one in artifacts],
+            "kernels": status.kernels,
+            "matrix": [{name: getattr(one, name) for name in names} for one in failures],
+            "others": _others(root, catalogues, run.desired),
+        },
+        _planned if is_configured else _NOTHING_CONFIGURED,
+    )
     if not is_configured:
         return ExitCode.NOT_FOUND
     if any(blocked.obstacle == "failed" for blocked in planned.blocked):
@@ -219,41 +260,8 @@ def _warnings(document: Mapping[str, Any]) -> Iterator[str]:
 def _others(root: Path, catalogues: tuple[Path, ...], desired: Desired) -> list[dict[str, str]]:
     """Return what the host has of the desired drivers that provision did not install."""
     settings = load_settings(root, catalogues=catalogues)
-    found = other_installations(settings, [driver.name for driver in desired.drivers])
+    found = other_installations(settings, desired.drivers)
     return [{"driver": o.driver, "message": o.seen, "resolution": o.resolution} for o in found]
-
-
-def _failures_ahead(root: Path, desired: Desired) -> Iterator[dict[str, Any]]:
-    """Yield the failures in the compatibility matrix, if there is one, for kernels to come."""
-    if not in_root(root, STORE / "matrix").is_dir():
-        return
-    from provision.fleet.matrix.host_report import failures_ahead  # noqa: PLC0415 - loads what reads vendors' answers
-
-    config, kernels = load(root), find_kernels(root)
-    names = ("driver", "version", "flavour", "kernel", "cause", "resolution")
-    for driver in desired.drivers:
-        ready = linked_kernels(Layout(root, driver.name))
-        for result in failures_ahead(root, config, kernels, driver.name, ready=ready):
-            yield {name: getattr(result, name) for name in names}
-
-
-def _kernels(releases: tuple[str, ...], usr: Path | None) -> tuple[str, ...]:
-    """Return the kernels that are named as still to come."""
-    found = kernels_of_usr(usr) if usr else ()
-    if usr is not None and not found:
-        raise UsageError(
-            f"There is no kernel in '{usr}/lib/modules'.",
-            resolution="Name a /usr with a kernel (--usr DIR), or the kernel (--kernel RELEASE).",
-        )
-    return tuple(dict.fromkeys([*releases, *found]))
-
-
-def _of_coming(run: Run) -> Run:
-    """Return a run in which kernels that are named override the policy and earlier failures."""
-    if not run.coming:
-        return run
-    mode = replace(run.mode, retry=True)
-    return replace(run, desired=replace(run.desired, prebuild=True), mode=mode)
 
 
 @command("apply")
@@ -309,13 +317,10 @@ def apply_command(
             if wait_kernel:
                 wait_for_kernel(root, progress=show)
             desired = load_desired(root, catalogues=catalogues, keep=not coming)
-            mode = Mode(
-                retry=retry,
-                update=update or (timer and desired.update == "timer"),
-                allow_downgrade=allow_downgrade,
-            )
-            run = Run(root, desired, mode, catalogues, show, coming=coming, usr=usr)
-            result = _applied(_of_coming(run), wait_kernel=wait_kernel)
+            moves = update or (timer and desired.config.policy.update == "timer")
+            mode = Mode(retry=retry, update=moves, allow_downgrade=allow_downgrade)
+            run = _run(root, desired, mode, catalogues, show, coming, usr)
+            result = _applied(run, wait_kernel=wait_kernel)
             if timer:
                 from provision.agent import garbage  # noqa: PLC0415 - loads all that builds and pulls
 
@@ -477,7 +482,7 @@ def gc_command(
         if images:
             gone = garbage.remove_images(root, removed, dry_run=dry_run, progress=show)
         files = garbage.remove_packages(root, dry_run=dry_run)
-        results = _remove_results(root, dry_run=dry_run)
+        results = garbage.remove_results(root, dry_run=dry_run)
     verb = "would remove" if dry_run else "removed"
     total = megabytes(sum(size for _name, size in files))
     emit(
@@ -499,14 +504,3 @@ def gc_command(
 def _artifact(removed: Mapping[str, Any]) -> str:
     size = f" ({megabytes(removed['size'])})" if removed["size"] is not None else ""
     return f"{removed['driver']} {removed['digest']}{size}"
-
-
-def _remove_results(root: Path, *, dry_run: bool) -> list[str]:
-    """Remove results of ``matrix`` that are older than a year."""
-    folder = in_root(root, STORE / "matrix")
-    if not folder.is_dir():
-        return []
-    from provision.fleet.matrix.results import Results  # noqa: PLC0415 - 5 % of a run with nothing to do
-
-    kernels = find_kernels(root).bootable
-    return [name for name, _size in Results(folder).collect(kernels, dry_run=dry_run)]

@@ -8,12 +8,12 @@ from typing import Any
 
 from provision.build.context_files import downloaded_files
 from provision.build.image import build_image, find
+from provision.build.job import Job
 from provision.build.pin_file import pin_document, read_pin
 from provision.build.request import BuildSettings, RequestOptions
 from provision.build.resolve import Resolved, render_context
 from provision.cli import options
 from provision.cli.job import (
-    Job,
     KeyOptions,
     build_options,
     job,

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from provision.build.image import build_image
+from provision.build.job import Job
 from provision.build.request import BuildSettings, DriverRequest, RequestOptions
 from provision.build.workspace import load_settings
 from provision.cli import options
-from provision.cli.job import Job, build_options, examined, job, target_options, trust_options
+from provision.cli.job import build_options, examined, job, target_options, trust_options
 from provision.cli.options import argument, command
 from provision.cli.output import emit, fields, progress, size_of, table
 from provision.documents import load_json

@@ -7,57 +7,24 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from provision.build.image import open_engine
-from provision.build.request import BuildSettings, DriverRequest, RequestOptions
-from provision.build.resolve import resolve_pin
+from provision.build.job import Job
+from provision.build.request import BuildSettings, RequestOptions
 from provision.build.workspace import Settings, load_settings
 from provision.cli import options
 from provision.cli.options import option
 from provision.cli.output import fields, progress
-from provision.engine.docker_api import Engine
 from provision.errors import UsageError
-from provision.progress import Progress
 from provision.registry.artifact_images import VerifiedImage
 from provision.registry.find import TrustOverride, connect, examine
 from provision.registry.image_archives import is_archive_name, open_archive
 from provision.registry.keys import Signer, open_signer, password_line, read_password
 from provision.registry.names import parse_reference
 from provision.registry.publish import configured_signer
-
-if TYPE_CHECKING:
-    from provision.build.resolve import Resolved
-
-
-@dataclass
-class Job:
-    """One run of a command: settings, progress, and an engine, which is opened at its first use."""
-
-    settings: Settings
-    progress: Progress
-
-    @cached_property
-    def engine(self) -> Engine:
-        """The container engine.
-
-        Raises:
-            NotFoundError: No engine answers.
-        """
-        return open_engine(self.settings)
-
-    def resolve(self, request: DriverRequest) -> Resolved:
-        """Return the Pin of a request."""
-        return resolve_pin(self.settings, lambda: self.engine, request, progress=self.progress)
-
-    def close(self) -> None:
-        """Close the connections to the engine, if it was opened."""
-        if "engine" in vars(self):
-            self.engine.close()
 
 
 @contextmanager

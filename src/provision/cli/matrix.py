@@ -12,10 +12,11 @@ from typing import Any
 import click
 
 from provision.build.image import open_engine
+from provision.build.job import Job
 from provision.build.pin_file import pin_document
 from provision.build.workspace import Settings
 from provision.cli import options
-from provision.cli.job import Job, KeyOptions, job, key_options
+from provision.cli.job import KeyOptions, job, key_options
 from provision.cli.options import argument, command, option
 from provision.cli.output import (
     advice,

@@ -10,10 +10,10 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
+from provision.build.job import Job
 from provision.build.pin_file import load_pin
 from provision.cli import options
 from provision.cli.job import (
-    Job,
     KeyOptions,
     PasswordSource,
     examined,

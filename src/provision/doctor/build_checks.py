@@ -56,13 +56,11 @@ def headers(host: Observation) -> Iterator[Finding]:
     """The archive has the headers for the running and the next kernels."""
     for driver, release, failure in _failures(host):
         if failure.reason == "missing":
-            yield Finding(
-                "fail",
+            yield driver.fail(
                 f"{release}: {failure.message}",
                 "the headers are published later, or the distro has dropped this kernel",
                 failure.resolution
                 or "boot a packaged kernel, or configure a mirror that has this one",
-                driver.name,
             )
 
 
@@ -77,7 +75,11 @@ def _lacking(driver: Driver, release: str, seen: str, cure: str) -> Finding:
     """Return the finding of a kernel without an artifact, with the failure that is its cause."""
     failure = driver.state.of(release).failure
     if failure is None:
-        return Finding("fail", seen, "it was not built for this kernel yet", cure, driver.name)
+        return driver.fail(
+            seen,
+            "it was not built for this kernel yet",
+            cure,
+        )
     return _explained(driver, f"{seen}: {failure.message}", failure)
 
 
@@ -86,12 +88,10 @@ def _explained(driver: Driver, seen: str, failure: Failure) -> Finding:
     log = f"; the whole output is in {failure.log}" if failure.log else ""
     is_lacking = failure.reason == "no-artifact"
     cause = "no image of it was pushed yet" if is_lacking else "it could not be built"
-    return Finding(
-        "fail",
+    return driver.fail(
         f"{seen}{again}",
         (failure.details or cause).splitlines()[0],
         (failure.resolution or "provision apply") + log,
-        driver.name,
     )
 
 
@@ -102,12 +102,10 @@ def compiler(host: Observation) -> Iterator[Finding]:
         name = manifest.pin.compiler.name if manifest.pin.compiler else ""
         used = _MAJOR.search(name)
         if banner and used and used[1] != banner[1]:
-            yield Finding(
-                "warn",
+            yield driver.warn(
                 f"built by {name}, and the running kernel by gcc {banner[1]}",
                 "another compiler may lay out shared structures differently",
                 f"provision build --rebuild {driver.name}, then provision install {driver.name}",
-                driver.name,
             )
 
 
@@ -119,14 +117,12 @@ def kernel_range(host: Observation) -> Iterator[Finding]:
             continue
         for release in host.kernels.relevant:
             if not driver.recipe.builds_on(version=version, kernel_release=release):
-                yield Finding(
-                    "warn",
+                yield driver.warn(
                     f"{version} is not known to build on {release}",
                     "kernels change the interfaces that modules use",
                     f"use a version that builds ('provision drivers kernels {driver.name}' lists"
                     f" them), or"
                     " keep the older kernel",
-                    driver.name,
                 )
 
 
@@ -143,12 +139,10 @@ def branch(host: Observation) -> Iterator[Finding]:
         said = kept(upstream, machine=host.facts.arch, distro=None, folder=default_cache())
         branches = known_branches(upstream, said)
         if ended := ended_branch(driver.name, version, branches, today()):
-            yield Finding(
-                "warn",
+            yield driver.warn(
                 ended.message,
                 "its vendor no longer corrects it, nor makes it build on newer kernels",
                 ended.resolution,
-                driver.name,
             )
 
 
@@ -159,12 +153,10 @@ def matrix(host: Observation) -> Iterator[Finding]:
         for result in failures_ahead(
             host.root, host.config, host.kernels, driver.name, ready=ready
         ):
-            yield Finding(
-                "warn",
+            yield driver.warn(
                 f"the matrix says: {result.version} failed on {result.kernel}",
                 result.cause,
                 result.resolution or "keep the older kernel until a version of the driver builds",
-                driver.name,
             )
 
 

@@ -38,13 +38,11 @@ def other_installations(host: Observation) -> Iterator[Finding]:
     for driver in host.drivers:
         found = other_installation(host.root, driver.name, driver.recipe, driver.manifest)
         if found is not None:
-            yield Finding(
-                "warn",
+            yield driver.warn(
                 found.seen,
                 "programs that load modules by name, such as udev, load that copy; and DKMS reports"
                 " success where it skips a kernel without headers",
                 found.resolution,
-                driver.name,
             )
 
 
@@ -66,14 +64,12 @@ def host_libraries(host: Observation) -> Iterator[Finding]:
             if not path.is_symlink() and path.name != f"{stem}{version}"
         ]
         if other:
-            yield Finding(
-                "warn",
+            yield driver.warn(
                 f"/{other[0].relative_to(host.root)} is not of version {version}",
                 "a package or a vendor's installer installed another user space; programs that use"
                 " it fail with 'driver/library version mismatch'",
                 "remove that package; the folder of the driver's own libraries is in"
                 f" /etc/ld.so.conf.d/provision-{driver.name}.conf",
-                driver.name,
             )
 
 
@@ -149,26 +145,26 @@ def store(host: Observation) -> Iterator[Finding]:
     for driver, entry, _manifest in host.installed():
         findings = verify_modules(entry).findings
         if findings:
-            yield Finding(
-                "fail",
+            yield driver.fail(
                 f"{entry.name} is damaged: {findings[0]}",
                 "something wrote to the store, or the disk is defective",
                 f"provision apply, or provision install --again {driver.name}",
-                driver.name,
             )
     for driver in host.drivers:
         try:
             refuse_newer(driver.layout)
         except NewerStateError as error:
             cause = "an older provision must not change what it decided"
-            yield Finding("fail", error.message, cause, error.resolution, driver.name)
+            yield driver.fail(
+                error.message,
+                cause,
+                error.resolution,
+            )
         if driver.entry is not None and driver.manifest is None:
-            yield Finding(
-                "fail",
+            yield driver.fail(
                 f"{driver.entry.name} has no readable manifest",
                 "something wrote to the store, or the disk is defective",
                 f"provision apply, or provision install --again {driver.name}",
-                driver.name,
             )
     folder = in_root(host.root, STORE)
     if folder.is_dir() and (free := shutil.disk_usage(folder).free) < _FREE:

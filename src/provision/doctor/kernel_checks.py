@@ -35,12 +35,10 @@ def loaded(host: Observation) -> Iterator[Finding]:
         missing = [name for name in needed if name not in host.loaded]
         if missing:
             failure = driver.state.of(manifest.pin.kernel.release).failure
-            yield Finding(
-                "fail",
+            yield driver.fail(
                 f"not loaded: {', '.join(missing)}",
                 failure.message if failure else "it was not loaded since the host started",
                 f"provision load {driver.name}; 'provision units install' has it done at boot",
-                driver.name,
             )
 
 
@@ -53,13 +51,11 @@ def reboot_required(host: Observation) -> Iterator[Finding]:
             continue
         users = users_of(others, host.loaded, devices=devices_of(manifest), root=host.root)
         used_by = "; ".join(map(str, users)) or "nothing uses it"
-        yield Finding(
-            "warn",
+        yield driver.warn(
             f"{', '.join(others)} is loaded from another build than the one in the store",
             f"it could not be unloaded for the new build, or was not tried: {used_by}",
             f"stop its users, then provision unload {driver.name} and provision load"
             f" {driver.name}; or reboot",
-            driver.name,
         )
 
 
@@ -68,13 +64,11 @@ def in_tree_copy(host: Observation) -> Iterator[Finding]:
     for driver, entry, manifest in host.installed():
         for name in other_builds(manifest, entry, host.loaded):
             if host.loaded[name].is_in_tree:
-                yield Finding(
-                    "fail",
+                yield driver.fail(
                     f"{name} is the kernel's own, not the one in the store",
                     "the initramfs loaded it first, or it was there before the driver",
                     f"provision unload {driver.name} and provision load {driver.name} when it is"
                     f" idle; else reboot. {IF_IT_COMES_BACK}",
-                    driver.name,
                 )
 
 
@@ -84,21 +78,17 @@ def conflicts(host: Observation) -> Iterator[Finding]:
         config = driver.layout.modprobe_config
         for name in loaded_conflicts(manifest, host.loaded):
             held = [d.address for d in host.facts.pci if d.driver == name]
-            yield Finding(
-                "fail",
+            yield driver.fail(
                 f"{name} is loaded" + (f" and drives {', '.join(held)}" if held else ""),
                 "the kernel's own driver for the same hardware was loaded first",
                 f"provision load {driver.name} unloads it when it is idle; else reboot."
                 f" {IF_IT_COMES_BACK}",
-                driver.name,
             )
         if manifest.host.conflicts and not config.is_file():
-            yield Finding(
-                "warn",
+            yield driver.warn(
                 f"/{config.relative_to(host.root)} is missing",
                 "it was removed, or an older provision installed the driver",
                 f"provision install {driver.name} writes it again",
-                driver.name,
             )
 
 
@@ -108,20 +98,16 @@ def signing(host: Observation) -> Iterator[Finding]:
     for driver, entry, manifest in host.installed():
         unsigned = [m.name for m in manifest.modules if not is_signed(entry / m.path)]
         if unsigned and reason:
-            yield Finding(
-                "fail",
+            yield driver.fail(
                 f"{reason}, and these are not signed: {', '.join(unsigned)}",
                 "the kernel refuses modules that are not signed with a key that it knows",
                 "docs/how-to/secure-boot.md: [signing] in provision.toml, mokutil --import",
-                driver.name,
             )
         elif unsigned and host.facts.secure_boot == "enabled":
-            yield Finding(
-                "warn",
+            yield driver.warn(
                 f"Secure Boot is on, and these are not signed: {', '.join(unsigned)}",
                 "this kernel accepts them while it is not locked down; others would refuse them",
                 "docs/how-to/secure-boot.md: [signing] in provision.toml, mokutil --import",
-                driver.name,
             )
     if host.facts.secure_boot == "unknown":
         yield Finding(
@@ -151,21 +137,17 @@ def device_nodes(host: Observation) -> Iterator[Finding]:
         missing = [f"/dev/{node.name}" for node in missing_nodes(manifest, root=host.root)]
         unlinked = _without_link(host, manifest)
         if missing:
-            yield Finding(
-                "fail",
+            yield driver.fail(
                 f"missing: {', '.join(missing)}",
                 "neither the kernel nor udev makes them",
                 f"provision load {driver.name} makes them, loaded or not",
-                driver.name,
             )
         if unlinked:
-            yield Finding(
-                "warn",
+            yield driver.warn(
                 f"no link in /dev/char for {', '.join(unlinked)}",
                 "containers lose the device when systemd reloads ('Unknown Error'): runc looks it"
                 " up by that link",
                 f"provision load {driver.name} makes them, loaded or not",
-                driver.name,
             )
 
 
@@ -177,22 +159,18 @@ def firmware(host: Observation) -> Iterator[Finding]:
         if not names:
             continue
         if folder not in {"", f"/{FIRMWARE_FOLDER}"}:
-            yield Finding(
-                "fail",
+            yield driver.fail(
                 f"the kernel looks for firmware in {folder}",
                 "another program has set firmware_class.path",
                 "remove it from the kernel's command line, or put the driver's firmware there",
-                driver.name,
             )
         elif any(module.name in host.loaded for module in manifest.modules) and (
             absent := [n for n in names if not _is_file(host.root, n)]
         ):
-            yield Finding(
-                "fail",
+            yield driver.fail(
                 f"the kernel can't find {absent[0]}",
                 "/run/provision/firmware is empty or of another version",
                 f"provision load {driver.name}",
-                driver.name,
             )
 
 
@@ -212,20 +190,15 @@ def selinux(host: Observation) -> Iterator[Finding]:
         path = entry / manifest.modules[0].path
         found = selinux_label(path)
         if found is None:
-            yield Finding(
-                "unknown",
-                f"the label of {path} can't be read",
-                "the file system has no labels, or belongs to another machine",
-                "run this on the host itself, as root",
-                driver.name,
-            )
+            seen = f"the label of {path} can't be read"
+            cause = "the file system has no labels, or belongs to another machine"
+            cure = "run this on the host itself, as root"
+            yield Finding("unknown", seen, cause, cure, driver.name)
         elif _MODULE_TYPE not in found:
-            yield Finding(
-                "fail",
+            yield driver.fail(
                 f"the modules in the store have the label {found}",
                 f"SELinux lets the kernel load only files of type {_MODULE_TYPE}",
                 f"chcon -R -t {_MODULE_TYPE} {entry}/lib/modules; never setenforce 0",
-                driver.name,
             )
 
 

@@ -28,49 +28,45 @@ State = Literal["ok", "warn", "fail", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem, a possible problem, or something that could not be examined.
+    """A problem, a possible problem, or something that could not be examined."""
 
-    Attributes:
-        check: The name of its check.
-        state: ``fail``: a driver does not work, or won't after the next boot; ``warn``: it may not;
-            ``unknown``: the check can't read what it needs; ``ok``: nothing is wrong, and this is
-            why.
-        driver: None: it concerns the host.
-    """
-
+    # The name of its check.
     check: str = field(default="", kw_only=True)
+    # ``fail``: a driver does not work, or won't after the next boot; ``warn``: it may not;
+    # ``unknown``: the check can't read what it needs; ``ok``: nothing is wrong, and this is why.
     state: State
     seen: str
     cause: str | None = None
     cure: str | None = None
+    # None: it concerns the host.
     driver: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """A driver that a host has or should have.
-
-    Attributes:
-        manifest: The manifest of that artifact; None: there is no readable one.
-    """
+    """A driver that a host has or should have."""
 
     name: str
     layout: Layout
     kernels: Mapping[str, str]
     state: DriverState
+    # The artifact for the running kernel, and its manifest; None: there is no readable one.
     entry: Path | None
     manifest: Manifest | None
     recipe: Recipe | None
 
+    def fail(self, seen: str, cause: str, cure: str | None) -> Finding:
+        """Return the finding that the driver does not work."""
+        return Finding("fail", seen, cause, cure, self.name)
+
+    def warn(self, seen: str, cause: str, cure: str) -> Finding:
+        """Return the finding that the driver may not work."""
+        return Finding("warn", seen, cause, cure, self.name)
+
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A host, as checks see it.
-
-    Attributes:
-        drivers: The drivers that it has or should have.
-        log: The kernel's log; None: it can't be read.
-    """
+    """A host, as checks see it."""
 
     root: Path
     facts: Facts
@@ -78,6 +74,7 @@ class Observation:
     loaded: Mapping[str, LoadedModule]
     config: Config
     drivers: tuple[Driver, ...]
+    # The kernel's log; None: it can't be read.
     log: tuple[str, ...] | None
     environment: Mapping[str, str]
 

@@ -57,14 +57,12 @@ def catalogue(host: Observation) -> Iterator[Finding]:
         if configured is None or configured.flavour is None or driver.recipe is None:
             continue
         if configured.flavour not in driver.recipe.flavours:
-            yield Finding(
-                "fail",
+            yield driver.fail(
                 f"provision.toml asks for {driver.name}'s flavour '{configured.flavour}', and there"
                 " is no such flavour",
                 "the driver can't be built",
                 f"[drivers.{driver.name}] flavour in /etc/provision/provision.toml must be one of"
                 f" {', '.join(driver.recipe.flavours)}",
-                driver.name,
             )
 
 
@@ -115,13 +113,11 @@ def registry(host: Observation) -> Iterator[Finding]:
     yield from _skopeo(host)
     for driver, entry, _manifest in host.installed():
         if reference := unsigned_reference(entry):
-            yield Finding(
-                "warn",
+            yield driver.warn(
                 f"{entry.name} is unsigned",
                 f"it came from {reference}, and no trusted key has signed that image",
                 f"sign the image (provision registry sign), then pull it again: provision"
                 f" registry pull {reference}",
-                driver.name,
             )
 
 

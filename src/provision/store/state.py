@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, FiniteFloat, ValidationError
 
@@ -127,6 +127,10 @@ class DriverState(_Remembered):
     def updated(self, release: str, kernel: KernelState) -> DriverState:
         """Return this state with that of one kernel replaced."""
         return self.model_copy(update={"kernels": {**self.kernels, release: kernel}})
+
+    def changed(self, release: str, **changes: Any) -> DriverState:  # noqa: ANN401 - its fields
+        """Return this state with members of one kernel's replaced."""
+        return self.updated(release, self.of(release).model_copy(update=changes))
 
     def without(self, release: str) -> DriverState:
         """Return this state without one kernel."""

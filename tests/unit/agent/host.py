@@ -23,6 +23,7 @@ from provision.agent.desired import load_desired
 from provision.agent.model import Desired, Mode, Run
 from provision.agent.run import Result, apply
 from provision.agent.status import ArtifactStatus
+from provision.build import job
 from provision.build.request import DriverRequest
 from provision.errors import ProvisionError
 from provision.manifest import HostNeeds, Manifest
@@ -180,6 +181,6 @@ def make_host(
     host.configure(f"[drivers.{DRIVER}]\n")
     is_live: Callable[[Path], bool] = lambda _root: True  # noqa: E731 - one line says it all
     monkeypatch.setattr(observe, "is_running_host", is_live)
-    monkeypatch.setattr(prepare, "resolve_pin", host.resolve)
+    monkeypatch.setattr(job, "resolve_pin", host.resolve)
     monkeypatch.setattr(prepare, "obtain", host.obtain)
     return host

@@ -55,7 +55,7 @@ class Simulation:
             "load": self._load,
         }
         if action.kind == "retire":
-            assert action.driver not in {driver.name for driver in self.desired.drivers}
+            assert action.driver not in self.desired.drivers
             assert self.observed.drivers[action.driver].loaded == "no"
             left = {n: d for n, d in self.observed.drivers.items() if n != action.driver}
             self.observed = replace(self.observed, drivers=left)
@@ -93,7 +93,7 @@ class Simulation:
         del action
         assert self.observed.is_live
         assert not driver.users, "a module in use was unloaded"
-        assert self.desired.unload != "never"
+        assert self.desired.config.policy.unload != "never"
         return replace(driver, loaded="no")
 
     def _activate(self, action: Action, driver: ObservedDriver) -> ObservedDriver:
@@ -113,7 +113,7 @@ def unmet(desired: Desired, observed: Observed) -> set[Target]:
     running = observed.kernels.running
     wrong = set()
     for wanted in desired.drivers:
-        driver = observed.drivers[wanted.name]
+        driver = observed.drivers[wanted]
         for release in observed.kernels.relevant:
             artifact = driver.artifacts[release]
             is_served = (
@@ -121,11 +121,11 @@ def unmet(desired: Desired, observed: Observed) -> set[Target]:
                 and driver.is_active
                 and (driver.loaded == "yes" or not observed.is_live)
             )
-            matters = release == running or desired.prebuild
+            matters = release == running or desired.config.policy.prebuild
             if matters and not (artifact.is_current and (is_served or release != running)):
-                wrong.add((wanted.name, release))
+                wrong.add((wanted, release))
     if desired.is_configured:
-        strays = observed.drivers.keys() - {driver.name for driver in desired.drivers}
+        strays = observed.drivers.keys() - desired.drivers.keys()
         wrong |= {(name, running or "") for name in strays}
     return wrong
 

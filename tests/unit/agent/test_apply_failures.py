@@ -14,7 +14,7 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.health impor
 
 from kit.artifact import KERNEL, write
 from provision.agent import prepare
-from provision.agent.boot import boot
+from provision.build import job
 from provision.build.diagnosis import BuildError, BuildFailure, SourceError
 from provision.build.package_store import PackageGoneError
 from provision.build.request import DriverRequest
@@ -84,7 +84,7 @@ def test_packages_that_a_mirror_has_dropped_are_solved_for_again(
             raise PackageGoneError("no address has it", sha256=gone, resolution="", details=None)
         return host.obtain(settings, engine, resolved, **more)
 
-    monkeypatch.setattr(prepare, "resolve_pin", resolve)
+    monkeypatch.setattr(job, "resolve_pin", resolve)
     monkeypatch.setattr(prepare, "obtain", obtain)
     result = host.apply()
     # The driver's own source is no package of the closure: nothing else is solved.
@@ -222,17 +222,6 @@ def test_a_conflicting_module_in_use_at_the_first_apply_asks_for_a_reboot(
     assert list(host.kernel.loaded()) == [DRIVER]
 
 
-def test_a_conflicting_module_in_use_at_a_boot_is_no_reason_to_go_back(ready: Host) -> None:
-    ready.needs = HostNeeds(conflicts=("nouveau",))
-    ready.use()
-    ready.ask_for(NEWEST)
-    ready.apply()
-    ready.reboot()
-    ready.kernel.have("nouveau", references=1)
-    assert boot(ready.root).status.state == "reboot-required"
-    assert ready.current() == NEWEST
-
-
 def test_a_module_that_someone_else_has_loaded_is_replaced(host: Host) -> None:
     host.kernel.have(DRIVER, version=OLDER)
     assert host.apply().status.state == "ready"
@@ -250,14 +239,6 @@ def test_a_build_that_fails_for_another_reason_is_tried_again_after_a_pause(read
     assert not failure.holds(now=failure.time + 3600)
     # A clock that was set back makes no one wait.
     assert not failure.holds(now=failure.time - 1)
-
-
-def test_a_driver_that_fails_does_not_keep_others_waiting(host: Host) -> None:
-    host.configure(f"[drivers.{DRIVER}]\n[drivers.other]\n")
-    host.broken["other"] = ProvisionError("it failed")
-    first, second = host.apply().status.drivers
-    assert (first.state, first.is_ready) == ("ready", True)
-    assert (second.state, second.is_ready) == ("failed", False)
 
 
 def test_a_failure_to_record_is_reported_all_the_same(
@@ -295,7 +276,7 @@ def test_an_engine_that_is_restarted_is_waited_for(
             raise lost.pop()
         return host.obtain(*given, **more)
 
-    monkeypatch.setattr(prepare, "open_engine", open_engine)
+    monkeypatch.setattr(job, "open_engine", open_engine)
     monkeypatch.setattr(prepare, "obtain", obtain)
     monkeypatch.setattr(prepare, "_RECONNECT_SECONDS", 0.0)
     assert host.apply().status.state == "ready"
@@ -311,7 +292,7 @@ def test_an_engine_that_does_not_come_back_is_a_failure_that_passes(
     def no_engine(_settings: object) -> FakeEngine:
         raise NotFoundError("no engine")
 
-    monkeypatch.setattr(prepare, "open_engine", no_engine)
+    monkeypatch.setattr(job, "open_engine", no_engine)
     monkeypatch.setattr(prepare, "obtain", lost)
     monkeypatch.setattr(prepare, "_RECONNECT_SECONDS", 0.0)
     artifact = host.artifact()

@@ -10,7 +10,7 @@ import pytest
 from kit.artifact import KERNEL
 from provision.agent.boot import boot
 from provision.agent.rollback import rollback, would_roll_back
-from provision.errors import ConfigError, NotFoundError
+from provision.errors import ConfigError
 from provision.kmod.loader import LOADER
 from provision.store.state import load_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
@@ -84,24 +84,6 @@ def test_a_rejected_artifact_is_not_taken_again_when_the_other_is_lost(ready: Ho
     assert artifact.failure is not None
     assert artifact.failure.reason == "rejected"
     assert "--retry" in (artifact.resolution or "")
-
-
-def test_there_may_be_nothing_to_roll_back_to(ready: Host) -> None:
-    with pytest.raises(NotFoundError, match="no other artifact"):
-        would_roll_back(ready.root, ready.desired(), DRIVER)
-    with pytest.raises(NotFoundError, match="names no driver"):
-        would_roll_back(ready.root, ready.desired(), "other")
-
-
-def test_a_boot_takes_what_there_is_without_asking_anybody(ready: Host) -> None:
-    ready.add_kernel(NEXT)
-    ready.apply()
-    ready.reboot(NEXT)
-    resolved = len(ready.wanted)
-    result = boot(ready.root)
-    assert [o.action.kind for o in result.outcomes] == ["activate", "load"]
-    assert len(ready.wanted) == resolved
-    assert ready.layout.current.resolve() == ready.layout.kernel_link(NEXT).resolve()
 
 
 def test_a_boot_goes_back_to_the_artifact_before_a_damaged_one(ready: Host) -> None:

@@ -14,6 +14,7 @@ from provision.agent import garbage
 from provision.agent.garbage import Removed, Stock, remove_images, remove_unneeded, unneeded
 from provision.agent.model import Desired
 from provision.build.image import DIGEST_LABEL
+from provision.config import Config, PolicyConfig
 from provision.engine.docker_api import Image
 from provision.errors import NotFoundError, ProvisionError
 from provision.store.entries import link_kernel, linked_kernels
@@ -238,7 +239,7 @@ def test_it_decides_when_who_switches_is_done(tmp_path: Path) -> None:
     waits = Event()
     thread = Thread(
         target=remove_unneeded,
-        args=(tmp_path, Desired(keep=0)),
+        args=(tmp_path, Desired(Config(policy=PolicyConfig(keep=0)))),
         kwargs={"progress": lambda _: waits.set()},
     )
     with switching(tmp_path):

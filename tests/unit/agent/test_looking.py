@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from kit.artifact import KERNEL, write
+from provision import shipped
 from provision.agent import package_manager, prepare
 from provision.agent.desired import last_desired, load_desired, read_inputs
-from provision.agent.model import Desired, DesiredDriver
+from provision.agent.model import Desired
 from provision.agent.package_manager import wait_for_kernel
 from provision.agent.prepare import shutdown_delayed
+from provision.config import Config, DriverConfig
 from provision.errors import ConfigError
 from provision.progress import Event, Note
 
@@ -36,16 +39,12 @@ def _configure(root: Path, text: bytes = TEXT) -> None:
     write(root / "etc/provision/provision.toml", text)
 
 
-def test_settings_are_those_of_provision_toml(tmp_path: Path) -> None:
+def test_only_a_file_with_content_may_take_drivers_out_of_use(tmp_path: Path) -> None:
     _configure(tmp_path)
-    read = load_desired(tmp_path)
-    assert read.drivers == (DesiredDriver("demo", "535", "open", {"demo": {"devices": "2"}}),)
-    assert (read.unload, read.keep, read.is_configured) == ("never", 3, True)
-    assert read.catalogue[-1] == str(tmp_path / "srv/drivers")
-    _configure(tmp_path, b"# no drivers\n")
-    assert load_desired(tmp_path).is_configured
-    _configure(tmp_path, b"\n")
-    assert not load_desired(tmp_path).is_configured
+    assert load_desired(tmp_path).catalogue[-1] == tmp_path / "srv/drivers"
+    for text, is_configured in ((TEXT, True), (b"# no drivers\n", True), (b"\n", False)):
+        _configure(tmp_path, text)
+        assert load_desired(tmp_path).is_configured is is_configured
 
 
 @pytest.mark.parametrize("text", [b"[drivers\n", b"\xff"])
@@ -66,64 +65,71 @@ def test_the_last_settings_outlive_a_mistake(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Desired:
+def desired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desired:
     """A host with a catalogue and templates of its own."""
-    write(tmp_path / "t/Dockerfile.apt.j2", b"FROM")
-    write(tmp_path / "t/macros/apt.j2", b"apt")
-    write(tmp_path / "t/apt/apt.sh", b"apt")
-    write(tmp_path / "t/systemd/unit.j2", b"unit")
+    monkeypatch.setattr(shipped, "_CHECKOUT", tmp_path)
+    write(tmp_path / "pyproject.toml", b"")
+    write(tmp_path / "templates/Dockerfile.apt.j2", b"FROM")
+    write(tmp_path / "templates/macros/apt.j2", b"apt")
+    write(tmp_path / "templates/apt/apt.sh", b"apt")
+    write(tmp_path / "templates/systemd/unit.j2", b"unit")
     write(tmp_path / "c/demo/driver.toml", b"schema")
-    return Desired(
-        catalogue=(str(tmp_path / "c"), str(tmp_path / "d")), templates=str(tmp_path / "t")
-    )
+    return Desired(_config(), catalogue=(tmp_path / "c", tmp_path / "d"))
 
 
-DEMO = DesiredDriver("demo")
+def _config(driver: str = "demo", more: str = "", **setting: object) -> Config:
+    drivers = {driver: DriverConfig.model_validate(setting)}
+    return Config.model_validate({**tomllib.loads(more), "drivers": drivers})
+
+
+def _inputs(root: Path, desired: Desired, config: Config | None = None) -> str:
+    desired = replace(desired, config=config or desired.config)
+    (driver,) = desired.drivers
+    return read_inputs(root, desired).of(driver, KERNEL)
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("name", "is_input"),
     [
-        lambda root: write(root / "t/Dockerfile.apt.j2", b"FROM other"),
-        lambda root: write(root / "t/macros/apt.j2", b"other"),
-        lambda root: write(root / "t/apt/apt.sh", b"other"),
-        lambda root: write(root / "c/demo/driver.toml", b"other"),
-        lambda root: write(root / "c/demo/patches/fix.patch", b"+"),
-        lambda root: write(root / "d/demo/driver.toml", b"masks"),
+        ("templates/Dockerfile.apt.j2", True),
+        ("templates/macros/apt.j2", True),
+        ("templates/apt/apt.sh", True),
+        ("templates/systemd/unit.j2", False),
+        ("c/demo/driver.toml", True),
+        ("c/demo/patches/fix.patch", True),
+        ("d/demo/driver.toml", True),
     ],
 )
-def test_whatever_may_change_an_artifact_changes_its_fingerprint(
-    change: Callable[[Path], None], places: Desired, tmp_path: Path
+def test_what_may_change_an_artifact_changes_its_fingerprint(
+    name: str, desired: Desired, tmp_path: Path, *, is_input: bool
 ) -> None:
-    before = read_inputs(tmp_path, places).of(DEMO, KERNEL)
-    assert read_inputs(tmp_path, places).of(DEMO, KERNEL) == before
-    change(tmp_path)
-    assert read_inputs(tmp_path, places).of(DEMO, KERNEL) != before
+    before = _inputs(tmp_path, desired)
+    assert _inputs(tmp_path, desired) == before
+    write(tmp_path / name, b"other")
+    assert (_inputs(tmp_path, desired) != before) is is_input
 
 
-def test_options_and_kernels_change_it_too(places: Desired, tmp_path: Path) -> None:
+def test_so_do_settings_and_kernels_but_not_the_options_of_modules(
+    desired: Desired, tmp_path: Path
+) -> None:
     write(tmp_path / "etc/mok.der", b"certificate")
-    inputs = read_inputs(tmp_path, places)
-    signed = replace(places, certificate="/etc/mok.der")
     write(tmp_path / "etc/other.der", b"another")
-    found = [
-        inputs.of(DEMO, KERNEL),
-        inputs.of(DEMO, "6.1.0-56-amd64"),
-        inputs.of(DesiredDriver("demo", "535"), KERNEL),
-        inputs.of(DesiredDriver("demo", flavour="open"), KERNEL),
-        inputs.of(DesiredDriver("other"), KERNEL),
-        read_inputs(tmp_path, replace(places, settings="b")).of(DEMO, KERNEL),
-        read_inputs(tmp_path, signed).of(DEMO, KERNEL),
-        read_inputs(tmp_path, replace(places, certificate="/etc/other.der")).of(DEMO, KERNEL),
+    signing = '[signing]\nkey = "/k"\ncertificate = "/etc/{}.der"\n'
+    configs = [
+        _config(),
+        _config(version="535"),
+        _config(flavour="open"),
+        _config("other"),
+        _config(more='[distros.debian.base_images]\n12 = "debian:12"\n'),
+        _config(more=signing.format("mok")),
+        _config(more=signing.format("other")),
     ]
-    assert len(set(found)) == len(found)
-
-
-def test_what_changes_no_artifact_does_not(places: Desired, tmp_path: Path) -> None:
-    before = read_inputs(tmp_path, places).of(DEMO, KERNEL)
-    write(tmp_path / "t/systemd/unit.j2", b"other")
-    options = DesiredDriver("demo", options={"demo": {"devices": "2"}})
-    assert read_inputs(tmp_path, places).of(options, KERNEL) == before
+    found = {_inputs(tmp_path, desired, config) for config in configs}
+    found.add(read_inputs(tmp_path, desired).of("demo", "6.1.0-56-amd64"))
+    assert len(found) == len(configs) + 1
+    assert _inputs(tmp_path, desired, _config(options={"demo": {"devices": "2"}})) in found
+    mirror = '[distros.debian.archive]\nmirror = "https://mirror.example/debian"\n'
+    assert _inputs(tmp_path, desired, _config(more=mirror)) in found
 
 
 @pytest.mark.parametrize(
@@ -147,7 +153,7 @@ def test_a_point_release_of_the_same_release_changes_no_artifact(
     for version in (before, after):
         text = f'PRETTY_NAME="{version}"\nID={distro}\nVERSION_ID="{version}"\n'
         write(tmp_path / "etc/os-release", text.encode())
-        found.append(read_inputs(tmp_path, load_desired(tmp_path, keep=True)).of(DEMO, KERNEL))
+        found.append(read_inputs(tmp_path, load_desired(tmp_path, keep=True)).of("demo", KERNEL))
     assert (found[0] == found[1]) is is_same
 
 

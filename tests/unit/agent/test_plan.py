@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from provision.agent.model import (
     Desired,
-    DesiredDriver,
     KernelArtifact,
     Loaded,
     Mode,
@@ -18,12 +17,13 @@ from provision.agent.model import (
     ObservedDriver,
 )
 from provision.agent.plan import plan
+from provision.config import Config, DriverConfig, PolicyConfig
 from provision.host.kernels import Kernels
 from provision.store.state import Failure, KernelState
 from unit.agent.simulation import Simulation, unmet
 
 RUNNING, NEXT = "6.1.0-47-amd64", "6.1.0-56-amd64"
-WANTED = Desired((DesiredDriver("demo"),))
+WANTED = Desired(Config(drivers={"demo": DriverConfig()}))
 WHOLE = KernelArtifact(
     "inputs", KernelState(inputs="inputs"), digest="aaaaaaaaaaaa", is_whole=True, version="1.2"
 )
@@ -61,7 +61,7 @@ def test_what_serves_comes_before_every_build() -> None:
     observed = _observed(loaded="no")
     other = ObservedDriver("other", {RUNNING: EMPTY, NEXT: EMPTY})
     observed = replace(observed, drivers={"other": other, **observed.drivers})
-    desired = Desired((DesiredDriver("other"), DesiredDriver("demo")))
+    desired = Desired(Config(drivers={"other": DriverConfig(), "demo": DriverConfig()}))
     first = plan(desired, observed).actions[0]
     assert (first.kind, first.driver) == ("load", "demo")
 
@@ -133,17 +133,17 @@ def _hosts(draw: st.DrawFn) -> Observed:
 
 _wishes = st.builds(
     Desired,
-    drivers=st.lists(st.sampled_from(_NAMES), unique=True).flatmap(
-        lambda names: st.tuples(
-            *(
-                st.builds(DesiredDriver, st.just(n), st.sampled_from(["latest", "1", "1.2"]))
-                for n in names
-            )
-        )
+    st.builds(
+        Config,
+        drivers=st.dictionaries(
+            st.sampled_from(_NAMES),
+            st.builds(DriverConfig, version=st.sampled_from(["latest", "1", "1.2"])),
+        ),
+        policy=st.builds(
+            PolicyConfig, unload=st.sampled_from(["idle", "never"]), prebuild=st.booleans()
+        ),
     ),
     is_configured=st.booleans(),
-    unload=st.sampled_from(["idle", "never"]),
-    prebuild=st.booleans(),
 )
 _targets = st.frozensets(st.tuples(st.sampled_from(_NAMES), st.sampled_from([RUNNING, NEXT])))
 
@@ -180,7 +180,7 @@ def test_a_boot_makes_no_artifact(desired: Desired, observed: Observed) -> None:
     assert all(action.kind != "prepare" for action in host.done)
     running = observed.kernels.running
     for wanted in desired.drivers:
-        artifact = host.observed.drivers[wanted.name].artifacts.get(running or "")
-        driver = host.observed.drivers[wanted.name]
+        artifact = host.observed.drivers[wanted].artifacts.get(running or "")
+        driver = host.observed.drivers[wanted]
         if artifact is not None and artifact.is_whole and driver.loaded != "other":
             assert driver.current == artifact.digest

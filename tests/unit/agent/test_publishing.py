@@ -12,7 +12,6 @@ import jsonschema
 
 from provision.agent.model import (
     Desired,
-    DesiredDriver,
     KernelArtifact,
     Observed,
     ObservedDriver,
@@ -24,13 +23,13 @@ from provision.agent.publish import (
     publish,
 )
 from provision.agent.status import Status, Trouble, failed_status, status_of
-from provision.config import KubernetesConfig
+from provision.config import Config, DriverConfig, KubernetesConfig, MetricsConfig
 from provision.host.kernels import Kernels
 from provision.store.state import Failure, KernelState
 from unit.agent.well_and_refused import everything
 
 RUNNING, NEXT = "6.1.0-47-amd64", "6.1.0-56-amd64"
-WANTED = Desired((DesiredDriver("demo", "latest"),))
+WANTED = Desired(Config(drivers={"demo": DriverConfig(version="latest")}))
 WHOLE = KernelArtifact(
     "i",
     KernelState(inputs="i", prepared=1000, seconds={"total": 12.5}),
@@ -131,21 +130,22 @@ def test_big_numbers_are_written_in_full() -> None:
 
 
 def test_metrics_go_where_the_exporter_looks_or_where_settings_say(tmp_path: Path) -> None:
-    publish(tmp_path, _status(), textfile=None)
+    publish(tmp_path, _status(), Config())
     assert [p.name for p in tmp_path.rglob("*.prom")] == []
     folder = tmp_path / "var/lib/prometheus/node-exporter"
     folder.mkdir(parents=True)
     (folder / ".provision.prom.killed").touch()
-    publish(tmp_path, _status(), textfile=None)
+    publish(tmp_path, _status(), Config())
     assert [path.name for path in folder.iterdir()] == ["provision.prom"]
-    publish(tmp_path, _status(), textfile="/srv/metrics/here.prom")
+    metrics = MetricsConfig(textfile="/srv/metrics/here.prom")
+    publish(tmp_path, _status(), Config(metrics=metrics))
     assert (tmp_path / "srv/metrics/here.prom").is_file()
 
 
 def test_a_node_of_a_cluster_gets_a_feature_file(tmp_path: Path) -> None:
     folder = tmp_path / "etc/kubernetes/node-feature-discovery/features.d"
     folder.mkdir(parents=True)
-    publish(tmp_path, everything(time=1_790_000_000), textfile=None)
+    publish(tmp_path, everything(time=1_790_000_000), Config())
     lines = (folder / "provision").read_text().splitlines()
     # Times of the feature file are RFC 3339; the labels of an agent that has stopped expire.
     assert lines[0] == "# +expiry-time=2026-09-21T17:13:20Z"
@@ -188,7 +188,7 @@ def test_values_are_those_that_kubernetes_takes() -> None:
 
 def test_what_cannot_be_written_is_said_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("in the way")
-    (problem,) = publish(tmp_path, _status(), textfile=None)
+    (problem,) = publish(tmp_path, _status(), Config())
     assert "status.json" in problem
     assert not (tmp_path / "run/provision").exists()
 

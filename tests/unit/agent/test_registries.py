@@ -66,12 +66,6 @@ def test_what_a_registry_has_is_not_resolved_and_not_built(host: Host, registry:
     assert (wanted.kernel, consent.allow_downgrade) == (KERNEL, False)
 
 
-def test_what_no_registry_has_is_built(host: Host, registry: Registry) -> None:
-    registry.pin = None
-    assert host.apply().status.state == "ready"
-    assert [wanted.kernel for wanted in host.wanted] == [KERNEL]
-
-
 @pytest.mark.parametrize("error", [UntrustedError, DowngradeError])
 def test_what_is_refused_is_said_everywhere_and_nothing_is_built(
     host: Host, registry: Registry, error: type[UntrustedError]

@@ -72,15 +72,6 @@ def _timer(call: Call, host: Host, *words: str) -> Outcome:
     return call("apply", "--timer", *words, "--root", host.root)
 
 
-def test_the_timer_moves_no_version_unless_policy_asks(ready: Host, call: Call) -> None:
-    _allow(ready, "never")
-    assert _timer(call, ready).code == 0
-    assert _in_use(ready) == _all(OLDER)
-    _allow(ready, "timer")
-    assert _timer(call, ready).code == 0
-    assert _in_use(ready) == _all(NEWEST)
-
-
 def test_a_timers_update_that_does_not_build_leaves_what_runs_in_use(
     ready: Host, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,20 +75,19 @@ def test_a_defect_shows_even_where_what_is_there_serves(
     assert "ReadError" in document["error"]["message"]
 
 
+_DEFECT, _DENIED = ValueError("no"), PermissionError(13, "no")
+
+
 @pytest.mark.parametrize(
-    ("where", "words"),
+    ("where", "words", "error", "code"),
     [
-        ("provision.agent.run.clean", ["apply"]),
-        ("provision.cli.agent.wait_for_kernel", ["apply", "--wait-kernel"]),
-        ("provision.agent.run.linked_kernels", ["apply", "--kernel", NEXT]),
-        ("provision.agent.boot.observe", ["apply", "--boot"]),
-        ("provision.agent.run.is_written", ["apply"]),
-        ("provision.agent.garbage.find_kernels", ["apply", "--timer"]),
+        ("provision.agent.run.clean", ["apply"], KeyboardInterrupt(), 130),
+        ("provision.cli.agent.wait_for_kernel", ["apply", "--wait-kernel"], _DEFECT, 1),
+        ("provision.agent.run.linked_kernels", ["apply", "--kernel", NEXT], _DEFECT, 1),
+        ("provision.agent.boot.observe", ["apply", "--boot"], KeyboardInterrupt(), 130),
+        ("provision.agent.run.is_written", ["apply"], _DENIED, 1),
+        ("provision.agent.garbage.find_kernels", ["apply", "--timer"], _DENIED, 1),
     ],
-)
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [(ValueError("no"), 1), (PermissionError(13, "no"), 1), (KeyboardInterrupt(), 130)],
 )
 def test_an_error_that_escapes_a_run_is_reported_too(
     where: str,

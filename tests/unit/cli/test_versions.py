@@ -183,28 +183,26 @@ def test_the_document_has_all_of_it(site: Site, vendor: Mirror) -> None:
     assert [concern["kind"] for concern in document["concerns"]] == ["ended"]
 
 
-def test_the_check_is_silent_where_there_is_nothing_to_do(site: Site) -> None:
-    site.offered = ("580.178.04", "535.261.03")
-    site.install("580.178.04")
-    site.ask_for("lts")
-    outcome = site.versions("--check")
-    assert (outcome.code, outcome.out) == (0, "")
-
-
-def test_the_check_ends_with_1_where_a_version_is_newer(site: Site) -> None:
-    site.offered = ("580.178.04", "535.261.03")
-    site.install("580.65.06")
-    site.ask_for("lts")
-    outcome = site.versions("--check")
-    assert outcome.code == 1
-    assert "580.178.04 is offered (asked for: lts)" in outcome.out
-    assert "provision apply --update" in outcome.out
-
-
-def test_an_older_version_is_no_reason_to_do_anything(site: Site) -> None:
-    site.offered = ("580.65.06",)
-    site.install("580.178.04")
-    assert site.versions("demo", "--check").code == 0
+@pytest.mark.parametrize(
+    ("offered", "installed", "asked", "code"),
+    [
+        ("580.178.04", "580.178.04", "lts", 0),
+        ("580.178.04", "580.65.06", "lts", 1),
+        # An older version is no reason to do anything.
+        ("580.65.06", "580.178.04", None, 0),
+    ],
+)
+def test_the_check_ends_with_1_where_a_version_is_newer(
+    site: Site, offered: str, installed: str, asked: str | None, code: int
+) -> None:
+    site.offered = (offered, "535.261.03")
+    site.install(installed)
+    if asked:
+        site.ask_for(asked)
+    outcome = site.versions("demo", "--check")
+    assert outcome.code == code
+    assert ("580.178.04 is offered (asked for: lts)" in outcome.out) == bool(code)
+    assert bool(outcome.out) == bool(code)
 
 
 def test_the_check_says_what_cannot_be_found_out(site: Site) -> None:
@@ -240,31 +238,6 @@ def test_without_a_driver_those_of_provision_toml_are_shown(site: Site) -> None:
     assert "provision.toml names none" in outcome.err
     site.ask_for("latest")
     assert "demo (open)" in site.versions().out
-
-
-@pytest.mark.parametrize(
-    ("wish", "version", "branches"),
-    [
-        # The default.
-        (None, "production", ("595", "580", "535")),
-        ("latest", None, None),
-        ("535", "535", None),
-        ("lts", "lts", ("580", "535")),
-        ("production", "production", ("595", "580", "535")),
-    ],
-)
-def test_a_wish_becomes_branches(
-    site: Site,
-    vendor: Mirror,
-    wish: str | None,
-    version: str | None,
-    branches: tuple[str, ...] | None,
-) -> None:
-    request = DriverRequest("demo", version=wish)
-    found, context = version_context(site.settings(), request, DEBIAN)
-    assert (found.name, found.branches) == (version, branches)
-    assert context.published == ()
-    assert bool(vendor.asked) is (branches is not None)
 
 
 def test_a_version_that_stays_asks_no_vendor_again(site: Site, vendor: Mirror) -> None:

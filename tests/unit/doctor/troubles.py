@@ -17,6 +17,18 @@ from unit.doctor.host import DRIVER, NEXT_KERNEL, DoctorHost
 __all__ = ["CASES", "Break", "immutable", "locked_down", "log", "podman_runtime", "selinux"]
 
 Break = Callable[[DoctorHost], object]
+_OS_RELEASE, _SETTINGS = "etc/os-release", "etc/provision/provision.toml"
+_REGISTRY = '[registry]\naddress = "registry.example:5000"\n'
+_KEYS = '[trust]\nkeys = "/etc/provision/trust.d"\n'
+_DOCKER_RUNTIME = '{"runtimes": {"oci-decorator": {"path": "/opt/gone"}}}'
+
+
+def _has(*files: tuple[str, str]) -> Break:
+    return lambda host: [host.file(name, content) for name, content in files]
+
+
+def _lacks(name: str) -> Break:
+    return lambda host: (host.root / name).unlink()
 
 
 def _fails_next(host: DoctorHost) -> None:
@@ -70,10 +82,6 @@ def locked_down(host: DoctorHost) -> None:
     host.file("sys/kernel/security/lockdown", "none [integrity] confidentiality\n")
 
 
-def _enforcing(host: DoctorHost) -> None:
-    host.file("sys/module/module/parameters/sig_enforce", "Y\n")
-
-
 def _secure_boot(host: DoctorHost) -> None:
     name = "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
     write(host.root / "sys/firmware/efi/efivars" / name, b"\x06\0\0\0\x01")
@@ -81,10 +89,6 @@ def _secure_boot(host: DoctorHost) -> None:
 
 def _no_efivars(host: DoctorHost) -> None:
     (host.root / "sys/firmware/efi").mkdir(parents=True)
-
-
-def _modules_disabled(host: DoctorHost) -> None:
-    host.file("proc/sys/kernel/modules_disabled", "1\n")
 
 
 def selinux(host: DoctorHost) -> None:
@@ -121,16 +125,8 @@ def _no_firmware_at_boot(host: DoctorHost) -> None:
     log("lab lab: Direct firmware load for demo/fw.bin failed with error -2")(host)
 
 
-def _no_log(host: DoctorHost) -> None:
-    (host.root / "dev/kmsg").unlink()
-
-
 def _failure(reason: str, message: str, *, attempts: int = 1) -> Break:
     return lambda host: host.fail(KERNEL, reason, message, attempts=attempts)
-
-
-def _other_compiler(host: DoctorHost) -> None:
-    host.file("proc/version", "Linux version 6 (gcc-13 (Debian 13.2.0-1) 13.2.0, GNU ld)\n")
 
 
 def _ended_branch(host: DoctorHost) -> None:
@@ -151,22 +147,6 @@ def _ended_branch_asked_for(host: DoctorHost) -> None:
     host.file("etc/provision/provision.toml", settings)
 
 
-def _too_new_a_kernel(host: DoctorHost) -> None:
-    host.file("lib/modules/6.12.1-amd64/modules.dep", "")
-
-
-def _other_distro(host: DoctorHost) -> None:
-    host.file("etc/os-release", "ID=plan9\nVERSION_ID=4\n")
-
-
-def _other_release(host: DoctorHost) -> None:
-    host.file("etc/os-release", "ID=rocky\nVERSION_ID=7\n")
-
-
-def _no_subscription(host: DoctorHost) -> None:
-    host.file("etc/os-release", "ID=rhel\nVERSION_ID=9.4\n")
-
-
 def immutable(host: DoctorHost) -> None:
     host.file("proc/mounts", "/dev/sda1 / ext4 rw 0 0\n/dev/sda2 /usr ext4 ro 0 0\n")
 
@@ -181,16 +161,8 @@ def _podman_without_its_socket(host: DoctorHost) -> None:
     host.file("usr/bin/podman", "")
 
 
-def _another_engine_than_the_named_one(host: DoctorHost) -> None:
-    host.file("etc/provision/provision.toml", '[engine]\nhost = "unix:///run/x.sock"\n')
-
-
 def _proxy_of_a_shell(host: DoctorHost) -> None:
     host.environment["https_proxy"] = "http://me:secret@proxy.example:3128"
-
-
-def _no_sockets(host: DoctorHost) -> None:
-    (host.root / "proc/net/unix").unlink()
 
 
 def _other_library(host: DoctorHost) -> None:
@@ -205,10 +177,6 @@ def _old_process(host: DoctorHost) -> None:
     host.file("proc/9/comm", "persistenced\n")
     path = f"/var/lib/provision/{DRIVER}/0123456789ab/driver/usr/lib64/libdemo.so.0.11"
     host.file("proc/9/maps", f"7f00-7f01 r-xp 0 08:01 1  {path}\n7f00-7f01 rw-p 0 00:00 0\n")
-
-
-def _dkms_module(host: DoctorHost) -> None:
-    host.file(f"lib/modules/{KERNEL}/updates/dkms/demo.ko.xz", "")
 
 
 def _dkms_left_out(host: DoctorHost) -> None:
@@ -231,10 +199,6 @@ def _no_cdi_of_a_package(host: DoctorHost) -> None:
     (host.root / "etc/systemd/system/provision-cdi.path").rename(packaged / "provision-cdi.path")
 
 
-def _no_hook(host: DoctorHost) -> None:
-    (host.root / "etc/kernel/postinst.d/provision").unlink()
-
-
 def _no_plugin(host: DoctorHost) -> None:
     (host.root / "var/lib/dpkg").rmdir()
     (host.root / "var/lib/rpm").mkdir()
@@ -249,29 +213,9 @@ def _reboots(host: DoctorHost) -> None:
     )
 
 
-def _no_prebuild(host: DoctorHost) -> None:
-    host.file("etc/provision/provision.toml", "[policy]\nprebuild = false\n")
-
-
-def _no_catalogue(host: DoctorHost) -> None:
-    host.file("etc/provision/provision.toml", 'catalogue = ["/srv/drivers"]\n')
-
-
-def _no_such_flavour(host: DoctorHost) -> None:
-    host.file("etc/provision/provision.toml", f'[drivers.{DRIVER}]\nflavour = "opne"\n')
-
-
-def _no_such_distro(host: DoctorHost) -> None:
-    host.file("etc/provision/provision.toml", '[distros.rocki]\nbase_images = { 9 = "rocky:9" }\n')
-
-
 def podman_runtime(host: DoctorHost, name: str, program: str) -> None:
     text = f'[engine.runtimes]\noci-decorator = ["{program}"]\n'
     host.file(f"etc/containers/containers.conf.d/{name}.conf", text)
-
-
-def _docker_runtime(host: DoctorHost) -> None:
-    host.file("etc/docker/daemon.json", '{"runtimes": {"oci-decorator": {"path": "/opt/gone"}}}')
 
 
 def _redefined(host: DoctorHost) -> None:
@@ -288,38 +232,8 @@ def _no_manifest(host: DoctorHost) -> None:
     (host.entry / "driver/manifest.json").write_text("{")
 
 
-def _odd_update(host: DoctorHost) -> None:
-    host.file("run/ostree-booted", "")
-
-
-def _registry_without_keys(host: DoctorHost) -> None:
-    host.file("etc/provision/provision.toml", '[registry]\naddress = "registry.example:5000"\n')
-
-
-def _bundle_without_keys(host: DoctorHost) -> None:
-    host.file("etc/provision/provision.toml", '[registry]\nfolders = ["/srv/bundle"]\n')
-
-
-def _registry_with_bad_keys(host: DoctorHost) -> None:
-    host.file("etc/provision/trust.d/fleet.pub", "no key")
-    host.file(
-        "etc/provision/provision.toml",
-        '[registry]\naddress = "registry.example:5000"\n[trust]\nkeys = "/etc/provision/trust.d"\n',
-    )
-
-
-def _registry_that_needs_no_keys(host: DoctorHost) -> None:
-    host.file(
-        "etc/provision/provision.toml",
-        '[registry]\naddress = "registry.example:5000"\n[trust]\ninsecure = true\n',
-    )
-
-
 def _registry_without_skopeo(host: DoctorHost) -> None:
-    host.file(
-        "etc/provision/provision.toml",
-        '[registry]\naddress = "registry.example:5000"\n[trust]\ninsecure = true\n',
-    )
+    host.file(_SETTINGS, f"{_REGISTRY}[trust]\ninsecure = true\n")
     (host.root / "usr/bin/skopeo").unlink()
 
 
@@ -332,17 +246,17 @@ CASES: list[tuple[str, Break, str]] = [
     ("running-kernel", _nothing_stored, "fail"),
     ("running-kernel", _built_for_another_kernel, "fail"),
     ("next-kernel", DoctorHost.next_kernel, "fail"),
-    ("next-kernel", _odd_update, "unknown"),
-    ("loaded", lambda host: host.file("proc/modules", ""), "fail"),
+    ("next-kernel", _has(("run/ostree-booted", "")), "unknown"),
+    ("loaded", _has(("proc/modules", "")), "fail"),
     ("reboot-required", _in_use, "warn"),
     ("in-tree-copy", _in_tree_loaded, "fail"),
     ("conflicts", _nouveau, "fail"),
     ("conflicts", _no_blacklist, "warn"),
     ("signing", locked_down, "fail"),
-    ("signing", _enforcing, "fail"),
+    ("signing", _has(("sys/module/module/parameters/sig_enforce", "Y\n")), "fail"),
     ("signing", _secure_boot, "warn"),
     ("signing", _no_efivars, "unknown"),
-    ("modules-disabled", _modules_disabled, "fail"),
+    ("modules-disabled", _has(("proc/sys/kernel/modules_disabled", "1\n")), "fail"),
     ("selinux", selinux, "unknown"),
     ("selinux", _library_as_program, "fail"),
     ("firmware", _other_firmware_folder, "fail"),
@@ -354,46 +268,54 @@ CASES: list[tuple[str, Break, str]] = [
     ("kernel-log", log("Loading of unsigned module is rejected"), "warn"),
     ("kernel-log", log("Lockdown: modprobe: unsigned module loading is restricted"), "warn"),
     ("kernel-log", log("demo: disagrees about version of symbol a"), "warn"),
-    ("kernel-log", _no_log, "unknown"),
+    ("kernel-log", _lacks("dev/kmsg"), "unknown"),
     ("headers", _failure("missing", "No headers are packaged"), "fail"),
     ("build", _failure("compile", "it does not compile", attempts=4), "fail"),
-    ("compiler", _other_compiler, "warn"),
+    (
+        "compiler",
+        _has(("proc/version", "Linux version 6 (gcc-13 (Debian 13.2.0-1) 13.2.0, GNU ld)\n")),
+        "warn",
+    ),
     ("branch", _ended_branch, "warn"),
     ("branch", _ended_branch_asked_for, "warn"),
-    ("kernel-range", _too_new_a_kernel, "warn"),
+    ("kernel-range", _has(("lib/modules/6.12.1-amd64/modules.dep", "")), "warn"),
     ("matrix", _fails_next, "warn"),
-    ("distro", _other_distro, "warn"),
-    ("distro", _other_release, "warn"),
-    ("entitlement", _no_subscription, "warn"),
+    ("distro", _has((_OS_RELEASE, "ID=plan9\nVERSION_ID=4\n")), "warn"),
+    ("distro", _has((_OS_RELEASE, "ID=rocky\nVERSION_ID=7\n")), "warn"),
+    ("entitlement", _has((_OS_RELEASE, "ID=rhel\nVERSION_ID=9.4\n")), "warn"),
     ("headers-source", immutable, "warn"),
     ("engine", _no_engine, "warn"),
     ("engine", _podman_without_its_socket, "warn"),
-    ("engine", _another_engine_than_the_named_one, "warn"),
-    ("engine", _no_sockets, "unknown"),
+    ("engine", _has((_SETTINGS, '[engine]\nhost = "unix:///run/x.sock"\n')), "warn"),
+    ("engine", _lacks("proc/net/unix"), "unknown"),
     ("network", _proxy_of_a_shell, "warn"),
-    ("registry", _registry_without_keys, "fail"),
-    ("registry", _bundle_without_keys, "fail"),
+    ("registry", _has((_SETTINGS, _REGISTRY)), "fail"),
+    ("registry", _has((_SETTINGS, '[registry]\nfolders = ["/srv/bundle"]\n')), "fail"),
     ("registry", _registry_without_skopeo, "fail"),
-    ("registry", _registry_with_bad_keys, "fail"),
-    ("registry", _registry_that_needs_no_keys, "warn"),
+    (
+        "registry",
+        _has((_SETTINGS, f"{_REGISTRY}{_KEYS}"), ("etc/provision/trust.d/fleet.pub", "no key")),
+        "fail",
+    ),
+    ("registry", _has((_SETTINGS, f"{_REGISTRY}[trust]\ninsecure = true\n")), "warn"),
     ("registry", _unsigned, "warn"),
     ("host-libraries", _other_library, "warn"),
     ("old-files", _old_process, "warn"),
-    ("other-installations", _dkms_module, "warn"),
+    ("other-installations", _has((f"lib/modules/{KERNEL}/updates/dkms/demo.ko.xz", "")), "warn"),
     ("other-installations", _dkms_left_out, "warn"),
     ("units", _no_units, "warn"),
     ("units", _no_cdi, "warn"),
     ("units", _no_cdi_of_a_package, "warn"),
-    ("units", _no_hook, "warn"),
+    ("units", _lacks("etc/kernel/postinst.d/provision"), "warn"),
     ("units", _no_plugin, "warn"),
     ("automatic-reboot", _reboots, "warn"),
-    ("policy", _no_prebuild, "warn"),
-    ("catalogue", _no_catalogue, "warn"),
-    ("catalogue", _no_such_flavour, "fail"),
-    ("distros", _no_such_distro, "warn"),
+    ("policy", _has((_SETTINGS, "[policy]\nprebuild = false\n")), "warn"),
+    ("catalogue", _has((_SETTINGS, 'catalogue = ["/srv/drivers"]\n')), "warn"),
+    ("catalogue", _has((_SETTINGS, f'[drivers.{DRIVER}]\nflavour = "opne"\n')), "fail"),
+    ("distros", _has((_SETTINGS, '[distros.rocki]\nbase_images = { 9 = "rocky:9" }\n')), "warn"),
     ("runtime", _redefined, "warn"),
     ("runtime", lambda host: podman_runtime(host, "50-oci-decorator", "/x"), "warn"),
-    ("runtime", _docker_runtime, "warn"),
+    ("runtime", _has(("etc/docker/daemon.json", _DOCKER_RUNTIME)), "warn"),
     ("store", _damaged, "fail"),
     ("store", _no_manifest, "fail"),
 ]
