@@ -6,15 +6,13 @@ import hashlib
 from pathlib import Path
 
 from provision.build.templates import Templates, load_templates, load_tree_templates
-from provision.catalogue import (
+from provision.catalogue import Recipe, RecipeSource, Variant
+from provision.catalogue.source_models import (
     ArchiveReleases,
     DebSource,
     DkmsSource,
     GitReleases,
-    Recipe,
-    RecipeSource,
     RunfileReleases,
-    Variant,
 )
 from provision.distros import find_distro, release_of, source_names
 from provision.documents import load_toml

@@ -36,7 +36,8 @@ from provision.kmod.loader import try_write_loader
 from provision.kmod.verify import files_fingerprint, stored_manifest
 from provision.pin import Pin
 from provision.progress import Event, Note, Progress
-from provision.registry.find import SearchOptions, TrustOverride, VerifiedImage
+from provision.registry.artifact_images import VerifiedImage
+from provision.registry.find import SearchOptions, TrustOverride
 from provision.registry.signatures import UntrustedError
 from provision.run import beside, find_program
 from provision.sources.upstream import Ended, ended_branch, kept, known_branches, today

@@ -2,66 +2,136 @@
 
 from __future__ import annotations
 
-from provision.catalogue.fields import (
-    PLACEHOLDERS,
-    Hardware,
-    Installed,
-    InstalledFeature,
-    KernelRange,
-    Patch,
-    PciMatch,
-    version_matches,
-)
-from provision.catalogue.folders import (
-    Catalogue,
-    Entry,
-    catalogue_folders,
-    load_entry,
-)
-from provision.catalogue.recipe import Flavour, Recipe, Variant
-from provision.catalogue.source_models import (
-    GIT_TOOLS,
-    ArchiveRelease,
-    ArchiveReleases,
-    Build,
-    DebSource,
-    DkmsSource,
-    GitRelease,
-    GitReleases,
-    RecipeSource,
-    RunfileRelease,
-    RunfileReleases,
-    Source,
-    UserFile,
-)
+import difflib
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from provision.catalogue.fields import version_matches
+from provision.catalogue.recipe import Recipe, Variant
+from provision.catalogue.source_models import RecipeSource
+from provision.documents import MAX_BYTES, how_to_correct, load_toml
+from provision.errors import ConfigError, Mistake, NotFoundError
+from provision.files import in_root
+from provision.shipped import shipped
 
 __all__ = [
-    "GIT_TOOLS",
-    "PLACEHOLDERS",
-    "ArchiveRelease",
-    "ArchiveReleases",
-    "Build",
     "Catalogue",
-    "DebSource",
-    "DkmsSource",
     "Entry",
-    "Flavour",
-    "GitRelease",
-    "GitReleases",
-    "Hardware",
-    "Installed",
-    "InstalledFeature",
-    "KernelRange",
-    "Patch",
-    "PciMatch",
     "Recipe",
     "RecipeSource",
-    "RunfileRelease",
-    "RunfileReleases",
-    "Source",
-    "UserFile",
     "Variant",
     "catalogue_folders",
     "load_entry",
     "version_matches",
 ]
+
+RECIPE = "driver.toml"
+PATCHES = "patches"
+
+
+def catalogue_folders(configured: Sequence[str] = (), *, root: Path = Path("/")) -> list[Path]:
+    """Return the folders with driver folders; a driver in a later one masks an earlier one's.
+
+    Args:
+        configured: Folders from provision.toml, as absolute paths on the host.
+    """
+    own = shipped("driver_images")
+    return [own, *(in_root(root, folder) for folder in configured)]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A driver of the catalogue."""
+
+    folder: Path
+    recipe: Recipe
+    # Contents of the patches that the recipe names, by file name.
+    patches: Mapping[str, bytes]
+
+    def patch_sha256(self, file: str) -> str:
+        """Return the checksum of a patch that the recipe names."""
+        return hashlib.sha256(self.patches[file]).hexdigest()
+
+
+def load_entry(folder: Path) -> Entry:
+    """Read a driver's folder."""
+    path = folder / RECIPE
+    recipe = load_toml(path, Recipe)
+    mistakes = []
+    if recipe.name != folder.name:
+        mistakes.append(
+            Mistake("name", f"'{recipe.name}' must be the folder's name, '{folder.name}'")
+        )
+    patches = {}
+    for number, patch in enumerate(recipe.patches):
+        file = folder / PATCHES / patch.file
+        if patch.file in patches:
+            mistakes.append(Mistake(f"patches.{number}.file", f"'{patch.file}' is named twice"))
+        elif file.is_file():
+            with file.open("rb") as stream:
+                content = stream.read(MAX_BYTES + 1)
+            patches[patch.file] = content
+            if len(content) > MAX_BYTES:
+                mistakes.append(
+                    Mistake(f"patches.{number}.file", f"'{file}' is larger than {MAX_BYTES} bytes")
+                )
+        else:
+            mistakes.append(Mistake(f"patches.{number}.file", f"there is no file '{file}'"))
+    if mistakes:
+        raise ConfigError(str(path), mistakes, resolution=how_to_correct(path, Recipe))
+    return Entry(folder, recipe, patches)
+
+
+class Catalogue:
+    """The drivers in some folders; each is read when it is used.
+
+    Args:
+        folders: Folders that hold driver folders; a driver in a later one masks one of the same
+            name in an earlier one. Missing folders are skipped.
+    """
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.folders = tuple(folders)
+        self._drivers = {
+            path.parent.name: path.parent
+            for folder in folders
+            for path in sorted(folder.glob(f"*/{RECIPE}"))
+        }
+
+    @property
+    def names(self) -> list[str]:
+        """The drivers' names, sorted."""
+        return sorted(self._drivers)
+
+    def entry(self, name: str) -> Entry:
+        """Return a driver.
+
+        Raises:
+            NotFoundError: The name is unknown; the message lists the known drivers.
+        """
+        if name not in self._drivers:
+            raise self._unknown(name)
+        return load_entry(self._drivers[name])
+
+    def entries(self) -> tuple[list[Entry], list[ConfigError]]:
+        """Return all readable drivers, and the errors of the others."""
+        entries: list[Entry] = []
+        problems: list[ConfigError] = []
+        for name in self.names:
+            try:
+                entries.append(self.entry(name))
+            except ConfigError as error:
+                problems.append(error)
+        return entries, problems
+
+    def _unknown(self, name: str) -> NotFoundError:
+        close = difflib.get_close_matches(name.lower(), self.names, n=1, cutoff=0.5)
+        guess = f"Did you mean '{close[0]}'? " if close else ""
+        return NotFoundError(
+            f"There is no driver '{name}'.",
+            resolution=f"{guess}There are {', '.join(self.names) or 'none'}. To add one, add a"
+            f" folder '{name}' with a {RECIPE} to one of the catalogue's folders.",
+            details="\n".join(f"looked in {folder}" for folder in self.folders),
+        )

@@ -60,26 +60,19 @@ _RUNFILE_FOLDERS = ("kernel", "kernel-open")
 
 @dataclass(frozen=True, slots=True)
 class Variant(Generic[SourceT_co]):
-    """A flavour built from one of a recipe's sources.
-
-    Attributes:
-        source: The source.
-        label: Its name in messages and patches.
-        flavour: The flavour's name.
-        licences: SPDX expressions.
-        package: Kind ``deb``: the package that has the source.
-        build: The build.
-        files: Its user space, besides the files that the source itself lists.
-        container: The container interface, with the source's own features.
-    """
+    """A flavour built from one of a recipe's sources."""
 
     source: SourceT_co
+    # The source's name in messages and patches.
     label: str
     flavour: str
     licences: tuple[str, ...]
+    # Kind ``deb``: the package that has the source.
     package: str | None
     build: Build
+    # Its user space, besides the files that the source itself lists.
     files: tuple[UserFile, ...]
+    # With the source's own features.
     container: Container
 
 

@@ -74,37 +74,18 @@ def load_command(name: str) -> click.Command:
         gc.freeze()
         gc.enable()
     found = (one for one in vars(module).values() if isinstance(one, click.Command))
-    command = next(one for one in found if one.name == name)
-    _let_be_verbose(command)
-    return command
+    return next(one for one in found if one.name == name)
 
 
-def _let_be_verbose(command: click.Command) -> None:
-    """Let a command and those below it take ``-v``, which is the program's own option."""
-    names = {name for option in command.params for name in option.opts}
-    if not names & {"-v", "--verbose"}:
-        command.params.append(
-            click.Option(
-                ["-v", "--verbose"],
-                is_flag=True,
-                hidden=True,
-                expose_value=False,
-                callback=_be_verbose,
-            )
-        )
-    for below in command.commands.values() if isinstance(command, click.Group) else ():
-        _let_be_verbose(below)
-
-
-def _be_verbose(context: click.Context, option: click.Parameter, value: bool) -> None:  # noqa: FBT001 - as click calls it
-    del option
-    if value:
-        context.find_root().params["verbose"] = True
-        logging.getLogger("provision").setLevel(logging.DEBUG)
+_VERBOSE = ("-v", "--verbose")
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are loaded when they are called."""
+    """A group whose commands are loaded when they are called, and which takes -v anywhere."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the program's own option before a command for one after it."""
+        return super().parse_args(ctx, sorted(args, key=_VERBOSE.__contains__, reverse=True))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands in the order of their use."""
@@ -160,8 +141,7 @@ class _Redacting(logging.Formatter):
 
 @click.group(cls=LazyGroup, context_settings=_HELP, epilog=_EXIT_CODES)
 @click.option(
-    "-v",
-    "--verbose",
+    *_VERBOSE,
     is_flag=True,
     help="Show the programs that are run, and all output of builds.",
 )

@@ -11,15 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from provision.catalogue import (
+from provision.catalogue import Recipe, RecipeSource, Variant
+from provision.catalogue.source_models import (
     GIT_TOOLS,
     DebSource,
     DkmsSource,
-    Recipe,
-    RecipeSource,
     RunfileRelease,
     RunfileReleases,
-    Variant,
 )
 from provision.distros.debian import ArchiveIndex, IndexedPackage, upstream_version, version_key
 from provision.distros.family import fill

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
-from provision.catalogue import Installed, InstalledFeature, Recipe
+from provision.catalogue import Recipe
+from provision.catalogue.fields import Installed, InstalledFeature
 from provision.elf import HEAD_SIZE, elf_bits
 from provision.errors import NotFoundError
 from provision.files import glob_in_root, in_root

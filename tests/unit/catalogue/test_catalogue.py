@@ -174,7 +174,7 @@ def test_what_a_dockerfile_or_a_context_cant_take_is_a_mistake_of_the_file(
 
 
 def test_a_patch_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("provision.catalogue.folders.MAX_BYTES", 10)
+    monkeypatch.setattr("provision.catalogue.MAX_BYTES", 10)
     folder = driver(tmp_path, "made-up")
     with pytest.raises(ConfigError) as caught:
         load_entry(folder)

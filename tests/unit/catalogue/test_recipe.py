@@ -7,7 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from provision.build.resolve import recipe_digest
-from provision.catalogue import ArchiveRelease, GitRelease, PciMatch, Recipe, version_matches
+from provision.catalogue import Recipe, version_matches
+from provision.catalogue.fields import PciMatch
+from provision.catalogue.source_models import ArchiveRelease, GitRelease
 from provision.errors import ConfigError
 from unit.recipes import recipe, variant
 

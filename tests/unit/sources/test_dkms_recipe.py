@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.catalogue import DkmsSource, GitRelease, Recipe
+from provision.catalogue import Recipe
+from provision.catalogue.source_models import DkmsSource, GitRelease
 from provision.documents import parse_json
 from provision.errors import ConfigError, UsageError
 from provision.pin import ArchiveSource, GitSource
