@@ -79,10 +79,6 @@ class KernelArtifact:
         """Whether the artifact is whole and was made from the present inputs."""
         return self.is_whole and self.known.inputs == self.inputs
 
-    def is_damaged(self, digest: str) -> bool:
-        """Return whether it has a short digest, and is damaged or missing in the store."""
-        return not self.is_whole and self.digest == digest
-
 
 @dataclass(frozen=True, slots=True)
 class ObservedDriver:

@@ -16,7 +16,7 @@ from provision.cli.options import command, option
 from provision.cli.output import coloured, each, emit, fields, plain
 from provision.doctor import State, diagnose, observe
 from provision.errors import ExitCode
-from provision.host.facts import PciDevice, read_facts
+from provision.host.facts import read_facts
 
 _STATES: tuple[State, ...] = ("ok", "warn", "fail", "unknown")
 
@@ -64,8 +64,13 @@ def facts_command(
     if document["pci"]:
         entries, _problems = load_settings(root, catalogues=catalogues).catalogue.entries()
         recipes = [entry.recipe for entry in entries]
-    for device in document["pci"]:
-        device["catalogue"] = list(_drivers(PciDevice(**device), recipes))
+    for shown in document["pci"]:
+        identity = {key: shown[key] for key in ("vendor", "device", "device_class")}
+        shown["catalogue"] = [
+            recipe.name
+            for recipe in recipes
+            if any(match.matches(**identity) for match in recipe.hardware.pci)
+        ]
     emit(
         document,
         fields(
@@ -85,18 +90,6 @@ def facts_command(
             }
         ),
     )
-
-
-def _drivers(device: PciDevice, recipes: list[Recipe]) -> Iterator[str]:
-    """Yield the names of the drivers for a device."""
-    identity = {
-        "vendor": device.vendor,
-        "device": device.device,
-        "device_class": device.device_class,
-    }
-    for recipe in recipes:
-        if any(match.matches(**identity) for match in recipe.hardware.pci):
-            yield recipe.name
 
 
 def _engine(engine: Mapping[str, Any]) -> str:

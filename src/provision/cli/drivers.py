@@ -32,9 +32,8 @@ class _Catalogue(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take a command's words for no name of a driver."""
-        first = next((n for n, word in enumerate(args) if word not in {"-v", "--verbose"}), 0)
-        if args and args[first] in self.commands:
-            args = [*args[:first], "", *args[first:]]
+        if args and args[0] in self.commands:
+            args = ["", *args]
         else:
             ctx.allow_interspersed_args = True
         return super().parse_args(ctx, args)

@@ -10,7 +10,6 @@ from typing import Literal
 
 from provision.catalogue import Catalogue, Recipe, catalogue_folders
 from provision.config import Config, load
-from provision.documents import load_json
 from provision.errors import ProvisionError
 from provision.files import glob_in_root, in_root
 from provision.host.facts import Facts, read_facts
@@ -18,7 +17,8 @@ from provision.host.folders import STORE
 from provision.host.kernels import Kernels, find_kernels
 from provision.kmod.loaded import LoadedModule, loaded_modules
 from provision.kmod.refusals import KernelLog
-from provision.manifest import MANIFEST, Manifest
+from provision.kmod.verify import stored_manifest
+from provision.manifest import Manifest
 from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
 from provision.store.state import DriverState, load_state
@@ -144,8 +144,6 @@ def _artifact(
         entry = layout.entry(kernels[running])
     if entry is None or not entry.is_dir():
         return None, None
-    try:
-        manifest = load_json(entry / MANIFEST, Manifest)
-    except ProvisionError:
-        return entry, None
-    return (entry, manifest) if manifest.pin.kernel.release == running else (None, None)
+    manifest = stored_manifest(entry)
+    is_other = manifest is not None and manifest.pin.kernel.release != running
+    return (None, None) if is_other else (entry, manifest)

@@ -182,7 +182,7 @@ def test_what_could_not_be_found_out_is_no_build(
             host.reboot("9.9.0-1-amd64")
         case _:
             configure(host, driver=f'{lacking} = "{"9.9" if lacking == "version" else "opne"}"')
-    (found,) = look(host).values()
+    found = look(host)["9.9.0-1-amd64" if lacking == "kernel" else KERNEL]
     assert (found.source, found.version) == ("missing", None)
     assert said in str(found)
     assert found.resolution

@@ -162,7 +162,7 @@ _URL = "source.releases.0.url: "
 def test_what_the_mistakes_are_made_of_has_none() -> None:
     for right in (_flavours(), _file(), _container(units="tool[0-9]*"), _patch("fix.patch")):
         assert recipe(**right)
-    assert recipe(**_upstream(r"v(.*)"), **_release("https://h.example/f"))
+    assert recipe(**_upstream(r"v(.*)"), **_release("https://h.example/f"), patches=[])
 
 
 @pytest.mark.parametrize(
