@@ -9,9 +9,10 @@ from typing import Any, get_args
 
 import click
 
+from provision.build.job import Job
 from provision.build.request import DriverRequest
 from provision.cli import options
-from provision.cli.job import Job, job, trust_options
+from provision.cli.job import job, trust_options
 from provision.cli.options import argument, command, option
 from provision.cli.output import emit, fields, megabytes, progress, size_of
 from provision.errors import UsageError
