@@ -16,6 +16,7 @@ from pathlib import Path
 from provision.distros import distro_named, known_distros
 from provision.errors import NotFoundError, UsageError
 from provision.pin import DistroPin
+from provision.shipped import templates_dir
 
 # Characters of a label that stay on one line.
 _LONG = 8000
@@ -135,7 +136,7 @@ def digest_of(sources: Mapping[str, str], helpers: Mapping[str, bytes]) -> str:
 
 
 def fill_template(name: str, sources: Mapping[str, str], values: Mapping[str, object]) -> str:
-    """Return the text of a Dockerfile's template with values in it."""
+    """Return the text of a template with values in it."""
     from jinja2 import (  # noqa: PLC0415 - 0.02 s that a command which renders nothing doesn't pay
         DictLoader,
         Environment,
@@ -154,6 +155,11 @@ def fill_template(name: str, sources: Mapping[str, str], values: Mapping[str, ob
     )
     environment.filters |= {"shell": shell_word, "label": label_value}
     return environment.get_template(name).render(values)
+
+
+def fill_shipped(name: str, **values: object) -> str:
+    """Return the text of a template that comes with provision, with values in it."""
+    return fill_template(name, {name: (templates_dir() / name).read_text()}, values)
 
 
 def family_of(distro_id: str) -> str:

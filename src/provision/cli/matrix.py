@@ -56,20 +56,19 @@ _GOOD = frozenset({"present", "pushed", "not-supported"})
 def matrix_command(
     *,
     file: Path | None = argument("[FLEET]", type=click.Path(path_type=Path)),
-    drivers: str | None = option(
-        "--drivers A,B|all", "Drivers of the catalogue, in place of FLEET."
-    ),
-    distros: str | None = option("--distros ID:VERSION,…", "Distros.  [the host's]"),
-    kernels: str | None = option(
-        "--kernels K,…|latest-N|all",
-        "Kernels, patterns such as '6.1.0-*', or the newest N of each series.  [latest-3]",
-    ),
-    versions: str | None = option(
-        "--versions V,…|latest-N|all",
-        "Versions, branches or kinds of branches (lts) of the drivers.  [production]",
-    ),
-    flavours: str | None = option(
-        "--flavours F,…|all", "Flavours of the drivers.  [their default]"
+    named: dict[str, str | None] = options.group(
+        dict,
+        drivers=option("--drivers A,B|all", "Drivers of the catalogue, in place of FLEET."),
+        distros=option("--distros ID:VERSION,…", "Distros.  [the host's]"),
+        kernels=option(
+            "--kernels K,…|latest-N|all",
+            "Kernels, patterns such as '6.1.0-*', or the newest N of each series.  [latest-3]",
+        ),
+        versions=option(
+            "--versions V,…|latest-N|all",
+            "Versions, branches or kinds of branches (lts) of the drivers.  [production]",
+        ),
+        flavours=option("--flavours F,…|all", "Flavours of the drivers.  [their default]"),
     ),
     force: bool = option("--force", "Also build cells that the recipe does not support."),
     pushes: bool = option(
@@ -128,25 +127,9 @@ def matrix_command(
     that of FLEET or provision.toml. Several machines may run this at the same time, for all cells
     or for one cell each.
     """
-    named = {
-        "drivers": drivers,
-        "distros": distros,
-        "kernels": kernels,
-        "versions": versions,
-        "flavours": flavours,
-    }
-    _check(
-        {
-            "--drivers": drivers,
-            "--distros": distros,
-            "--kernels": kernels,
-            "--versions": versions,
-            "--flavours": flavours,
-            "--force": force,
-            "--only-report": only_report,
-        },
-        with_file=file is not None,
-    )
+    selecting = {**named, "force": force, "only-report": only_report}
+    wrong = [f"--{name}" for name, value in selecting.items() if value]
+    _refuse(file and wrong, f"{', '.join(wrong)} can't be given with FLEET, which names the cells.")
     _refuse(file is None and (cells or lists), "--cell and --list need the file FLEET.")
     _refuse(
         missing and not (lists or plans),
@@ -220,15 +203,6 @@ def matrix_command(
     counts = report.counts
     is_bad = outcome.troubles or outcome.left or counts["failed"] or counts["not-built"]
     return ExitCode.FAILED if is_bad else ExitCode.DONE
-
-
-def _check(given: Mapping[str, object], *, with_file: bool) -> None:
-    wrong = [name for name, value in given.items() if value]
-    if with_file and wrong:
-        raise UsageError(
-            f"{', '.join(wrong)} can't be given with FLEET, which names the cells.",
-            resolution="Leave one of them out.",
-        )
 
 
 def _refuse(is_wrong: object, message: str) -> None:

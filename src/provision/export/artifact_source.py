@@ -67,13 +67,7 @@ class ArtifactSource:
         extract(engine, found, folder, state=self.settings.state, progress=self.progress)
         label = found.labels.get(DIGEST_LABEL, "none")
         manifest = verify_artifact(folder, pin_label=label).require_whole(f"The image '{image}'")
-        sign_for_host(
-            folder,
-            manifest,
-            self.settings.config.signing,
-            root=self.settings.root,
-            progress=self.progress,
-        )
+        self._sign(folder, manifest)
         return manifest
 
     def manifest(self, image: str) -> Manifest:
@@ -114,14 +108,18 @@ class ArtifactSource:
         manifest = unpack_pulled(trusted, folder, progress=self.progress)
         if trusted.verified is not None:
             # The key of [signing] signs only modules of a known origin.
-            sign_for_host(
-                folder,
-                manifest,
-                self.settings.config.signing,
-                root=self.settings.root,
-                progress=self.progress,
-            )
+            self._sign(folder, manifest)
         return manifest
+
+    def _sign(self, folder: Path, manifest: Manifest) -> None:
+        settings = self.settings
+        sign_for_host(
+            folder,
+            manifest,
+            settings.config.signing,
+            root=settings.root,
+            progress=self.progress,
+        )
 
     def _stored(self, driver: str, kernel: str) -> Path | None:
         layout = Layout(self.settings.root, driver)

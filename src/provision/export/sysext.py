@@ -13,11 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from provision.build.loader_script import Place
 from provision.build.request import DriverRequest
-from provision.build.templates import shell_word
+from provision.build.templates import fill_shipped, shell_word
 from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, UsageError
 from provision.export.artifact_source import ArtifactSource, check_driver
@@ -28,7 +26,6 @@ from provision.manifest import Manifest
 from provision.pin.architectures import names_of
 from provision.progress import Note
 from provision.run import LONG_LIMIT_S, find_program, run
-from provision.shipped import templates_dir
 from provision.store.activate import modprobe_config, vendor_config
 from provision.store.layout import Layout
 
@@ -166,7 +163,10 @@ def _vendor_file(manifest: Manifest, entry: PurePosixPath) -> str:
 
 def _units(tree: Path, driver: str, version: str) -> None:
     name = f"{extension_name(driver)}.service"
-    _write(tree / _UNITS / name, _render("provision.service.j2", driver=driver, version=version))
+    _write(
+        tree / _UNITS / name,
+        fill_shipped("sysext/provision.service.j2", driver=driver, version=version),
+    )
     # Nothing enables units of a merged extension, so it includes the link that enables one.
     link = tree / _UNITS / "multi-user.target.wants" / name
     link.parent.mkdir()
@@ -185,17 +185,3 @@ def _release(tree: Path, driver: str, architecture: str, hosts: Hosts) -> None:
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-
-
-def _render(name: str, **values: object) -> str:
-    environment = Environment(
-        loader=FileSystemLoader(templates_dir() / "sysext"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        # Scripts and units, not web pages.
-        autoescape=False,  # noqa: S701 - a script, not HTML
-    )
-    environment.filters["shell"] = shell_word
-    return environment.get_template(name).render(values)

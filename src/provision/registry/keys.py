@@ -273,12 +273,7 @@ def open_private_key(path: Path, password: Password) -> FileSigner:
     Args:
         password: Returns the password; called for an encrypted file.
     """
-    key = _private_key(path, password)
-    return FileSigner(key, PublicKey(path.name, key.public_key()))
-
-
-def _private_key(path: Path, password: Password) -> EllipticCurvePrivateKey:
-    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - as above
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - loads a library
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - as above
     from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415 - as above
         load_pem_private_key,
@@ -318,7 +313,7 @@ def _private_key(path: Path, password: Password) -> EllipticCurvePrivateKey:
             f"'{path}' is no key of ECDSA over P-256.",
             resolution="Make one: provision registry key",
         )
-    return key
+    return FileSigner(key, PublicKey(path.name, key.public_key()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,28 +334,25 @@ def open_key(root: Path, signing: KeyConfig) -> SigningKey | None:
     """Return how to sign with a host's key; None: it has none."""
     if signing.key is None:
         return None
-    secret = _secret(root, signing)
+    if signing.pin_path is not None:
+        secret = read_password(in_root(root, signing.pin_path)) + b"\n"
+    elif pin := os.environ.get(PIN_VARIABLE, ""):
+        secret = pin.encode() + b"\n"
+    else:
+        secret = None
     asked = ("-passin", "stdin") if secret is not None else ()
     uri = signing.token_uri
     if uri is None:
-        return SigningKey(("-inkey", str(_key_file(root, signing.key)), *asked), secret, {})
-    environment = _token_environment()
+        file = in_root(root, signing.key)
+        if not file.is_file():
+            raise NotFoundError(f"There is no key '{file}'.", resolution=_CORRECT)
+        return SigningKey(("-inkey", str(file), *asked), secret, {})
+    environment = {name: os.environ[name] for name in _TOKEN_VARIABLES if name in os.environ}
+    if _LIBP11_MODULE in environment:
+        # The provider and the engine call the same thing by different names.
+        environment.setdefault(_PROVIDER_MODULE, environment[_LIBP11_MODULE])
     way = _way_to_tokens(environment)
     return SigningKey((*way, "-inkey", uri, *asked), secret, environment)
-
-
-def _key_file(root: Path, name: str) -> Path:
-    path = in_root(root, name)
-    if not path.is_file():
-        raise NotFoundError(f"There is no key '{path}'.", resolution=_CORRECT)
-    return path
-
-
-def _secret(root: Path, signing: KeyConfig) -> bytes | None:
-    if signing.pin_path is None:
-        pin = os.environ.get(PIN_VARIABLE, "").encode()
-        return pin + b"\n" if pin else None
-    return read_password(in_root(root, signing.pin_path)) + b"\n"
 
 
 def read_password(path: Path) -> bytes:
@@ -393,14 +385,6 @@ def password_line(stream: IO[bytes]) -> bytes:
     if len(line) > _LONGEST_PASSWORD:
         raise ValueError(f"it has more than {_LONGEST_PASSWORD} bytes")
     return line
-
-
-def _token_environment() -> dict[str, str]:
-    found = {name: os.environ[name] for name in _TOKEN_VARIABLES if name in os.environ}
-    if _LIBP11_MODULE in found:
-        # The provider and the engine call the same thing by different names.
-        found.setdefault(_PROVIDER_MODULE, found[_LIBP11_MODULE])
-    return found
 
 
 def _way_to_tokens(environment: Mapping[str, str]) -> tuple[str, ...]:

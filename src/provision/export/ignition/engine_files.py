@@ -15,10 +15,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
+from provision.build.templates import fill_shipped
 from provision.errors import ConfigError, Mistake, NotFoundError
-from provision.shipped import templates_dir
 
 Engine = Literal["docker", "podman"]
 BIN = "/opt/provision/bin"
@@ -35,19 +33,11 @@ _FILES = f"{FOLDER}/files.json"
 _RUNTIMES = f"{FOLDER}/runtimes.json"
 _CONFIG = f"{FOLDER}/config.json"
 PROVISION_TOML = "/etc/provision/provision.toml"
-_MODE = 0o644
 
 
 def render(name: str, **values: str) -> str:
     """Return a template's text with its values filled in."""
-    environment = Environment(
-        loader=FileSystemLoader(templates_dir() / "ignition"),
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-        # What is rendered are units and settings, not web pages.
-        autoescape=False,  # noqa: S701
-    )
-    return environment.get_template(name).render(values)
+    return fill_shipped(f"ignition/{name}", **values)
 
 
 def hook_texts(engines: Iterable[Engine], docker: Mapping[str, Any]) -> dict[str, str]:
@@ -98,35 +88,22 @@ def managed_records(texts: Mapping[str, str], *, daemon_json: str | None) -> dic
     Args:
         daemon_json: Docker's original daemon.json; None where the host has no such file.
     """
-    own = (DAEMON_JSON, PROVISION_TOML)
-    files = {path: _record(text, None) for path, text in texts.items() if path not in own}
-    config = {path: _record(text, None) for path, text in texts.items() if path == PROVISION_TOML}
-    engines = {
-        path: _engines_record(text, daemon_json)
-        for path, text in texts.items()
-        if path == DAEMON_JSON
-    }
-    found = {_FILES: files, _RUNTIMES: engines, _CONFIG: config}
+    found: dict[str, dict[str, object]] = {}
+    for path, text in texts.items():
+        if path == DAEMON_JSON:
+            ledger = _RUNTIMES
+            record: dict[str, object] = {
+                "original": daemon_json,
+                "written": [text],
+                "runtimes": [_NAME],
+                "folders": [],
+            }
+        else:
+            ledger = _CONFIG if path == PROVISION_TOML else _FILES
+            sha256 = hashlib.sha256(text.encode()).hexdigest()
+            record = {"original": None, "mode": None, "folders": [], "written": [sha256]}
+        found.setdefault(ledger, {})[path] = record
     return {
-        path: json.dumps(records, indent=2, sort_keys=True) + "\n"
-        for path, records in found.items()
-        if records
-    }
-
-
-def _record(text: str, original: str | None) -> dict[str, object]:
-    return {
-        "original": original,
-        "mode": None if original is None else _MODE,
-        "folders": [],
-        "written": [hashlib.sha256(text.encode()).hexdigest()],
-    }
-
-
-def _engines_record(text: str, original: str | None) -> dict[str, object]:
-    return {
-        "original": original,
-        "written": [text],
-        "runtimes": ["oci-decorator"],
-        "folders": [],
+        ledger: json.dumps(records, indent=2, sort_keys=True) + "\n"
+        for ledger, records in found.items()
     }

@@ -93,28 +93,21 @@ def origin(source: Path, wheelhouse: Path | None, python: HostPython) -> BundleO
 
 
 def _constraints(source: Path) -> str:
-    """Return the text of a source's constraints."""
-    if source.is_dir():
-        path = source / CONSTRAINTS
-        text = path.read_text() if path.is_file() else None
-    else:
-        text = _constraints_in(source)
-    if text is None:
+    """Return the text of the constraints in a checkout or wheel."""
+    try:
+        if source.is_dir():
+            return (source / CONSTRAINTS).read_text()
+        with zipfile.ZipFile(source) as wheel:
+            name = next(name for name in wheel.namelist() if name.endswith(f"/{_INSTALLED}"))
+            return wheel.read(name).decode()
+    except (FileNotFoundError, StopIteration) as error:
         raise UsageError(
             f"'{source}' has no {CONSTRAINTS}.",
             resolution="Name a checkout of this version, or a wheel made of it (--source).",
-        )
-    return text
-
-
-def _constraints_in(wheel: Path) -> str | None:
-    try:
-        with zipfile.ZipFile(wheel) as opened:
-            names = [name for name in opened.namelist() if name.endswith(f"/{_INSTALLED}")]
-            return opened.read(names[0]).decode() if names else None
+        ) from error
     except zipfile.BadZipFile as error:
         raise UsageError(
-            f"'{wheel}' is not a wheel: {error}.", resolution="Name one of provision (--source)."
+            f"'{source}' is not a wheel: {error}.", resolution="Name one of provision (--source)."
         ) from error
 
 
@@ -170,17 +163,8 @@ def environment_name(bundle: Path, python: HostPython) -> str:
             f"'{bundle}' has '{others[0]}', which is not for Python {version} on {python.machine}.",
             resolution=way_out,
         )
-    return f"venv-{contents_digest(checksums)[:_SHORT]}"
-
-
-def contents_digest(checksums: Mapping[str, str]) -> str:
-    """Return the checksum of an archive's contents, which is part of the environment's name.
-
-    Args:
-        checksums: The sha256 of each wheel, by its file name.
-    """
-    lines = [f"{name} {checksum}\n" for name, checksum in sorted(checksums.items())]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
+    lines = "".join(f"{name} {checksum}\n" for name, checksum in sorted(checksums.items()))
+    return f"venv-{hashlib.sha256(lines.encode()).hexdigest()[:_SHORT]}"
 
 
 def _checksums(bundle: Path) -> dict[str, str]:
@@ -224,16 +208,14 @@ def _wheel(source: Path, folder: Path) -> Path:
 
 
 def _source_files(source: Path) -> list[Path]:
-    if source.is_file():
-        return [source]
-    found = [path for part in _PARTS for path in _below(source / part)]
-    return [
-        path for path in found if "__pycache__" not in path.parts and ".egg-info" not in str(path)
+    """Return a wheel, or the files of a checkout that go into one."""
+    found = [
+        path
+        for part in (source / name for name in _PARTS)
+        for path in ([part] if part.is_file() else sorted(part.rglob("*")))
+        if path.is_file() and "__pycache__" not in path.parts and ".egg-info" not in str(path)
     ]
-
-
-def _below(path: Path) -> list[Path]:
-    return [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    return [source] if source.is_file() else found
 
 
 def _pip(words: list[str]) -> None:
