@@ -422,14 +422,16 @@ fn start(
     let edited = fs::read(tree.path("bundle/config.json")).unwrap_or_default();
     outcome.result += &spec_changes(&neutral(config.as_bytes()), &neutral(&edited));
     changed_files(&mut outcome, tree, &before, &neutral);
-    if let Ok(log) = fs::read(tree.path("log")) {
-        for line in neutral(&log).lines() {
-            // After the time.
-            let line = line.split_once(' ').map_or(line, |(_, rest)| rest);
-            writeln!(outcome.said, "log: {line}").unwrap();
-        }
-    }
+    add_log(&mut outcome.said, tree, &neutral);
     outcome
+}
+
+/// Adds the lines of the log, without their times.
+fn add_log(said: &mut String, tree: &Tree, neutral: &dyn Fn(&[u8]) -> String) {
+    let log = neutral(&fs::read(tree.path("log")).unwrap_or_default());
+    for line in log.lines() {
+        writeln!(said, "log: {}", line.split_once(' ').map_or(line, |(_, rest)| rest)).unwrap();
+    }
 }
 
 /// Where `CDI_VALIDATOR` names a program, what it says of a specification, which is a failure.
@@ -772,8 +774,10 @@ fn hooked(tree: &Tree, asked: &Value, words: &[String], variables: &[(String, St
     tree.file("bundle/config.json", spec.to_string());
     let before = snapshot(tree);
     let shown = tree.shown();
+    let container = shown.rsplit("/.").next().unwrap_or_default();
     let neutral = |bytes: &[u8]| {
-        String::from_utf8_lossy(bytes).replace(PROGRAM, "<program>").replace(&shown, "@")
+        let text = String::from_utf8_lossy(bytes).replace(PROGRAM, "<program>");
+        text.replace(&shown, "@").replace(&format!("test{container}"), "c1")
     };
     let mut runc = Command::new("runc");
     match runtime::create(&mut runc, tree) {
@@ -810,6 +814,7 @@ fn hooked(tree: &Tree, asked: &Value, words: &[String], variables: &[(String, St
     let _ = fs::remove_file(tree.path("pid"));
     let _ = fs::remove_file(tree.path("output"));
     changed_files(&mut outcome, tree, &before, &neutral);
+    add_log(&mut outcome.said, tree, &neutral);
     outcome
 }
 
