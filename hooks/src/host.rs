@@ -3,7 +3,6 @@
 
 pub mod answer;
 pub mod bundle;
-pub mod capabilities;
 pub mod elf;
 pub mod facts;
 pub mod files;
@@ -20,7 +19,6 @@ pub mod rootfs;
 pub(crate) mod syscalls;
 mod tree;
 pub mod trust;
-pub mod units;
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -171,13 +169,13 @@ impl Host {
     }
 
     /// Reads a file of the kernel, such as one of `/proc`, which does not report its size.
-    pub fn text_of_kernel(&self, path: &str) -> Option<Vec<u8>> {
+    pub fn text_of_kernel(&self, path: &str) -> Option<String> {
         let found = self.root.open_in(path, OFlags::PATH).ok()?;
         let (fd, _) = open_regular(found).ok()?;
-        let mut text = Vec::new();
+        let mut bytes = Vec::new();
         let mut file = File::from(fd).take(MAX_KERNEL_TEXT);
-        file.read_to_end(&mut text).ok()?;
-        Some(text)
+        file.read_to_end(&mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// The names in a folder, sorted.
@@ -222,6 +220,14 @@ impl Host {
                 (path, found)
             })
             .collect()
+    }
+
+    /// Only what are nodes.
+    pub fn nodes(&self, wanted: &str) -> impl Iterator<Item = Device> {
+        self.devices(wanted).into_iter().filter_map(|(_, found)| match found {
+            DeviceFound::Node(device) => Some(device),
+            DeviceFound::Missing | DeviceFound::Unusable(_) => None,
+        })
     }
 
     fn device(&self, path: &str) -> DeviceFound {
@@ -306,6 +312,3 @@ pub enum DeviceFound {
     Missing,
     Unusable(String),
 }
-
-#[cfg(test)]
-mod tests;

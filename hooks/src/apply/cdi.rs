@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::model::vendor::{Vendor, VendorFile};
 
+pub use document::yaml;
 pub use files::{write, write_each};
 
 mod document;
@@ -17,7 +18,6 @@ pub mod gpu;
 mod own;
 pub mod related;
 pub mod transform;
-pub mod yaml;
 
 const OWN_VENDOR: &str = "oci-decorator";
 
@@ -112,6 +112,3 @@ fn plain(text: &str, others: &str) -> String {
     let known = |c: char| c.is_ascii_alphanumeric() || others.contains(c);
     text.chars().map(|c| if known(c) { c } else { '-' }).collect()
 }
-
-#[cfg(test)]
-mod tests;

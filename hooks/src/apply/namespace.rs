@@ -160,6 +160,3 @@ fn attach(
     let one = opened.get_mut(source).and_then(Vec::pop);
     one.map_or(Ok(None), |one| one.attach(rootfs, target))
 }
-
-#[cfg(test)]
-mod tests;

@@ -142,29 +142,13 @@ fn load_from(path: &Path) -> Loaded {
         Err(error) => return Loaded::broken(Settings::default(), cannot_read(path, error)),
     };
     let (settings, mistakes) = parse(&file.text);
-    if let Some(distrust) = file.distrust {
-        let problem = Error::usage(format!("{shown} does not count: {distrust}"));
-        return Loaded::untrusted(settings, problem.resolve(distrust.resolution()));
+    let option = (path != Path::new(DEFAULT_PATH)).then(|| format!(" --config {shown}"));
+    let check = format!("oci-decorator check{}", option.unwrap_or_default());
+    match file.problem(path, &mistakes, &check) {
+        None => Loaded { settings, ..Loaded::default() },
+        Some(problem) if file.distrust.is_some() => Loaded::untrusted(settings, problem),
+        Some(problem) => Loaded::broken(settings, problem),
     }
-    if let Some(problem) = file.problem {
-        let problem = Error::usage(format!("{shown} {problem}")).resolve(correct(path));
-        return Loaded::broken(settings, problem);
-    }
-    if mistakes.is_empty() {
-        return Loaded { settings, ..Loaded::default() };
-    }
-    let problem = Error::usage(format!("{shown}: {}", mistakes.join("; "))).resolve(correct(path));
-    Loaded::broken(settings, problem)
-}
-
-/// What to do about a file with mistakes.
-fn correct(path: &Path) -> String {
-    let option = if path == Path::new(DEFAULT_PATH) {
-        String::new()
-    } else {
-        format!(" --config {}", path.display())
-    };
-    format!("correct the file, then check it: oci-decorator check{option}")
 }
 
 /// The error for a file that can't be read. For most reasons, there is no evident way out.
@@ -192,29 +176,47 @@ pub fn named_by_environment() -> Option<PathBuf> {
 pub(super) struct File {
     pub(super) text: String,
     /// Why this is not the whole file, or not its exact text.
-    pub(super) problem: Option<String>,
+    damage: Option<String>,
     /// Why a user other than root may have written it.
     pub(super) distrust: Option<trust::Distrust>,
+}
+
+impl File {
+    /// Why it can't be used: who may have written it, what could not be read, or the mistakes of
+    /// its text. A command checks it after a correction.
+    pub(super) fn problem(&self, path: &Path, mistakes: &[String], check: &str) -> Option<Error> {
+        let shown = path.display();
+        if let Some(distrust) = &self.distrust {
+            let problem = Error::usage(format!("{shown} does not count: {distrust}"));
+            return Some(problem.resolve(distrust.resolution()));
+        }
+        let message = match &self.damage {
+            Some(damage) => format!("{shown} {damage}"),
+            None if mistakes.is_empty() => return None,
+            None => format!("{shown}: {}", mistakes.join("; ")),
+        };
+        Some(Error::usage(message).resolve(format!("correct the file, then check it: {check}")))
+    }
 }
 
 /// Errors: `INVAL` if it is not a regular file.
 pub(super) fn read(path: &Path) -> rustix::io::Result<File> {
     let found = trust::open(path)?;
     let (fd, mut stat) = open_regular(found.fd)?;
-    let mut problem = None;
+    let mut damage = None;
     let bytes = match read_whole(&fd, &stat, MAX_SIZE) {
         Err(Errno::FBIG) => {
-            problem = Some(format!("is larger than {MAX_SIZE} bytes"));
+            damage = Some(format!("is larger than {MAX_SIZE} bytes"));
             stat.st_size = i64::try_from(MAX_SIZE).unwrap_or_default();
             read_whole(&fd, &stat, MAX_SIZE)?
         }
         bytes => bytes?,
     };
     let text = String::from_utf8(bytes).unwrap_or_else(|error| {
-        problem.get_or_insert_with(|| "is not valid UTF-8".to_owned());
+        damage.get_or_insert_with(|| "is not valid UTF-8".to_owned());
         String::from_utf8_lossy(error.as_bytes()).into_owned()
     });
-    Ok(File { text, problem, distrust: found.problem })
+    Ok(File { text, damage, distrust: found.problem })
 }
 
 /// The settings of the text, and every mistake in it.
@@ -277,6 +279,20 @@ pub(super) fn string(value: &Value) -> std::result::Result<&str, String> {
     value.as_str().ok_or_else(|| format!("expected a string, found {}", value.type_str()))
 }
 
+pub(super) fn text(value: &Value) -> std::result::Result<String, String> {
+    string(value).map(str::to_owned)
+}
+
+pub(super) fn list<T>(
+    value: &Value,
+    item: fn(&Value) -> std::result::Result<T, String>,
+) -> std::result::Result<Vec<T>, String> {
+    let items = value.as_array();
+    let items =
+        items.ok_or_else(|| format!("expected a list of strings, found {}", value.type_str()))?;
+    items.iter().map(item).collect()
+}
+
 pub(super) fn path(value: &Value) -> std::result::Result<PathBuf, String> {
     let path = PathBuf::from(string(value)?);
     if path.is_absolute() {
@@ -319,13 +335,7 @@ fn scheduler(value: &Value) -> std::result::Result<Scheduler, String> {
 }
 
 pub(super) fn runtimes(value: &Value) -> std::result::Result<Vec<String>, String> {
-    let items = value
-        .as_array()
-        .ok_or_else(|| format!("expected a list of strings, found {}", value.type_str()))?;
-    let names: Vec<String> = items
-        .iter()
-        .map(|item| string(item).map(str::to_owned))
-        .collect::<std::result::Result<_, _>>()?;
+    let names = list(value, text)?;
     if names.is_empty() {
         return Err("expected at least one runtime".to_owned());
     }

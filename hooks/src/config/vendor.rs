@@ -3,14 +3,15 @@
 //! `schema/vendor.schema.json` has the same rules for editors and other programs. `tests/schema.rs`
 //! compares the two.
 
-mod check;
-mod reader;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
-use super::reader::Reader;
-use crate::model::vendor::{Mistake, Vendor};
+use super::reader::{join, Reader};
+use crate::log::level::Level;
+use crate::model::edits::lies_in;
+use crate::model::glob;
+use crate::model::request::Interface;
+use crate::model::vendor::{device_name, Inventory, Mistake, Vendor};
 use crate::spec::json::Json;
-
-pub use check::{check_kind, is_flag};
 
 /// The members of a vendor file.
 pub const FIELDS: [&str; 12] = [
@@ -48,5 +49,265 @@ pub fn parse(text: &str) -> Result<Vendor, Vec<Mistake>> {
     }
 }
 
-#[cfg(test)]
-mod tests;
+impl Reader {
+    fn vendor(&mut self, value: &Json) -> Vendor {
+        let mut vendor = Vendor::default();
+        let members = self.members("", value, &FIELDS);
+        for (key, value) in &members {
+            match *key {
+                "version" => vendor.version = self.string(key, value),
+                "log_level" => vendor.log_level = self.level(key, value),
+                "activation_flag" => vendor.activation_flag = self.flag(key, value),
+                "driver_feature" => {
+                    vendor.driver_feature = self.strings(key, value, check_feature);
+                }
+                "inventory" => vendor.inventory = self.inventory(key, value),
+                "root" => vendor.root = self.checked(key, value, check_path),
+                "sonames" => vendor.sonames = self.sonames(key, value),
+                "cdi_kind" => vendor.cdi_kind = self.checked(key, value, check_kind),
+                "units" => vendor.units = self.checked(key, value, check_units),
+                "interfaces" => vendor.interfaces = self.interfaces(key, value),
+                "aliases" => vendor.aliases = self.aliases(key, value),
+                "$schema" => _ = self.string(key, value),
+                _ => {}
+            }
+        }
+        if matches!(value, Json::Object(_)) {
+            for required in REQUIRED {
+                if !members.iter().any(|(key, _)| *key == required) {
+                    self.note(required, "missing");
+                }
+            }
+        }
+        self.features_exist("driver_feature", &vendor.driver_feature, &vendor);
+        self.units_exist(&vendor);
+        for (alias, features) in &vendor.aliases {
+            self.features_exist(&format!("aliases.{alias}"), features, &vendor);
+        }
+        vendor
+    }
+
+    fn flag(&mut self, key: &str, value: &Json) -> String {
+        let flag = self.string(key, value).unwrap_or_default();
+        if value.text().is_some() && !is_flag(&flag) {
+            self.note(key, format!("{flag:?} is not the name of an environment variable: letters, digits and _, no digit first"));
+        }
+        flag
+    }
+
+    fn level(&mut self, key: &str, value: &Json) -> Level {
+        let Some(name) = self.string(key, value) else {
+            return Level::Info;
+        };
+        Level::from_syslog(&name).unwrap_or_else(|| {
+            let known: Vec<_> = Level::syslog_names().collect();
+            self.note(key, format!("unknown level {name:?}; known are {}", known.join(", ")));
+            Level::Info
+        })
+    }
+
+    fn checked(
+        &mut self,
+        key: &str,
+        value: &Json,
+        check: fn(&str) -> Option<String>,
+    ) -> Option<String> {
+        let text = self.string(key, value)?;
+        if let Some(problem) = check(&text) {
+            self.note(key, problem);
+        }
+        Some(text)
+    }
+
+    fn sonames(&mut self, key: &str, value: &Json) -> FxHashMap<String, String> {
+        let members = self.members(key, value, &[]);
+        let mut sonames = FxHashMap::with_capacity_and_hasher(members.len(), FxBuildHasher);
+        for (path, value) in members {
+            let Some(name) = value.text() else {
+                self.expected(&join(key, path), "a string", value);
+                continue;
+            };
+            for problem in check_target(path).into_iter().chain(check_soname(name)) {
+                self.note(join(key, path), problem);
+            }
+            sonames.insert(path.to_owned(), name.to_owned());
+        }
+        sonames
+    }
+
+    fn interfaces(&mut self, key: &str, value: &Json) -> Vec<Interface> {
+        let words = self.strings(key, value, |word| {
+            let known = Interface::WORDS.map(|(word, _)| word).join(", ");
+            let is_known = Interface::from_word(word).is_some();
+            (!is_known).then(|| format!("unknown interface {word:?}; known are {known}"))
+        });
+        let known = words.iter().filter_map(|word| Interface::from_word(word));
+        known.collect()
+    }
+
+    fn aliases(&mut self, key: &str, value: &Json) -> Vec<(String, Vec<String>)> {
+        let mut aliases = Vec::new();
+        for (name, value) in self.members(key, value, &[]) {
+            let place = join(key, name);
+            if let Some(problem) = check_feature(name) {
+                self.note(&place, problem);
+            }
+            let features = self.strings(&place, value, check_feature);
+            aliases.push((name.to_owned(), features));
+        }
+        aliases
+    }
+
+    fn inventory(&mut self, key: &str, value: &Json) -> Vec<(String, Inventory)> {
+        let mut inventory = Vec::new();
+        for (name, value) in self.members(key, value, &[]) {
+            let place = join(key, name);
+            if let Some(problem) = check_feature(name) {
+                self.note(&place, problem);
+            }
+            inventory.push((name.to_owned(), self.feature(&place, value)));
+        }
+        inventory
+    }
+
+    fn feature(&mut self, key: &str, value: &Json) -> Inventory {
+        let mut feature = Inventory::default();
+        for (name, value) in self.members(key, value, &INVENTORY_FIELDS) {
+            let place = join(key, name);
+            match name {
+                "devices" => feature.devices = self.strings(&place, value, check_device),
+                "directories" => feature.directories = self.strings(&place, value, check_target),
+                "binaries" => feature.binaries = self.strings(&place, value, check_target),
+                "libraries" => feature.libraries = self.strings(&place, value, check_target),
+                _ => feature.miscellaneous = self.strings(&place, value, check_target),
+            }
+        }
+        feature
+    }
+
+    /// Notes the names of a list that are no features.
+    fn features_exist(&mut self, key: &str, names: &[String], vendor: &Vendor) {
+        for (i, name) in names.iter().enumerate() {
+            if check_feature(name).is_none() && vendor.feature(name).is_none() {
+                let known = vendor.feature_names().collect::<Vec<_>>().join(", ");
+                let problem = format!("{name:?} is not in the inventory, which has {known}");
+                self.note(format!("{key}[{i}]"), problem);
+            }
+        }
+    }
+
+    fn units_exist(&mut self, vendor: &Vendor) {
+        let Some(units) = vendor.units.as_deref() else {
+            return;
+        };
+        let mut devices = vendor.inventory.iter().flat_map(|(_, f)| &f.devices);
+        if check_units(units).is_none() && !devices.any(|device| may_match(units, device)) {
+            self.note("units", format!("{units:?} matches no device of the inventory"));
+        }
+    }
+}
+
+/// True if the text can be the name of an environment variable.
+pub fn is_flag(text: &str) -> bool {
+    !text.is_empty()
+        && !text.starts_with(|c: char| c.is_ascii_digit())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+fn check_feature(name: &str) -> Option<String> {
+    let wellformed = name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+    if !wellformed {
+        Some(format!("{name:?} is not a feature name: letters, digits, '.', '_' and '-'"))
+    } else if RESERVED_FEATURES.contains(&name) {
+        Some(format!("{name:?} has a meaning of its own as a value of the flag"))
+    } else {
+        None
+    }
+}
+
+/// Checks a CDI kind
+/// (<https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md#kind>). Names of one
+/// letter make some readers panic, and a dot in the class is new in CDI 0.6.
+pub fn check_kind(kind: &str) -> Option<String> {
+    let is_name = |name: &str, others: &str| {
+        name.len() > 1
+            && name.starts_with(|c: char| c.is_ascii_alphabetic())
+            && name.ends_with(|c: char| c.is_ascii_alphanumeric())
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || others.contains(c))
+    };
+    let parts = kind.split_once('/');
+    let wellformed =
+        parts.is_some_and(|(vendor, class)| is_name(vendor, "._-") && is_name(class, "_-"));
+    (!wellformed).then(|| format!("{kind:?} is not a kind of CDI, like vendor.com/class"))
+}
+
+/// What is wrong with the parts of a path after its leading slash.
+fn check_parts(path: &str) -> Option<String> {
+    // Compared by bytes, because every start reads hundreds of paths.
+    let mut parts = path.as_bytes().split(|byte| *byte == b'/');
+    if path.bytes().any(|byte| byte.is_ascii_control()) {
+        Some(format!("{path:?} has a control character in it"))
+    } else if parts.any(|part| matches!(part, b"" | b"." | b"..")) {
+        Some(format!("{path:?} has an empty part, '.' or '..' in it"))
+    } else {
+        None
+    }
+}
+
+fn check_path(path: &str) -> Option<String> {
+    match path.strip_prefix('/') {
+        None => Some(format!("{path:?} is not an absolute path")),
+        Some(rest) => check_parts(rest),
+    }
+}
+
+/// Checks a path that is mounted or created in a container.
+fn check_target(path: &str) -> Option<String> {
+    check_path(path).or_else(|| {
+        ["/dev", "/proc", "/sys"]
+            .iter()
+            .find(|folder| lies_in(path, folder))
+            .map(|folder| format!("{path:?} is in {folder}, which the runtime makes"))
+    })
+}
+
+/// Checks the name of a library, which has no folder.
+fn check_soname(name: &str) -> Option<String> {
+    let plain = !name.contains('/') && check_parts(name).is_none();
+    (!plain).then(|| format!("{name:?} is not the name of a library, like libcuda.so.1"))
+}
+
+/// Checks `units`, a pattern of device nodes.
+fn check_units(units: &str) -> Option<String> {
+    check_device(units).or_else(|| {
+        // With a pattern that matches nothing, every node is a control node and given to everyone.
+        (!glob::is_pattern(units) || glob::has_open_bracket(units))
+            .then(|| format!("{units:?} is not a pattern of names under /dev, like nvidia[0-9]*"))
+    })
+}
+
+/// False only if no node can match both the pattern and a line of `devices`.
+fn may_match(units: &str, device: &str) -> bool {
+    let (units, device) = (device_name(units), device_name(device));
+    if !glob::is_pattern(device) {
+        return glob::matches(units, device);
+    }
+    // Only the beginnings of two patterns are compared, so that none is refused wrongly.
+    let (one, other) = (literal(units), literal(device));
+    one.starts_with(other) || other.starts_with(one)
+}
+
+/// The text before a pattern's first special character.
+fn literal(pattern: &str) -> &str {
+    pattern.split(['*', '?', '[']).next().unwrap_or_default()
+}
+
+fn check_device(device: &str) -> Option<String> {
+    let name = device_name(device);
+    if name.starts_with('/') {
+        Some(format!("{device:?} is neither a name under /dev nor a path that begins with /dev/"))
+    } else {
+        check_parts(name)
+    }
+}

@@ -2,13 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::capabilities::{channels, right_node};
 use super::facts::{Facts, FactsState, WRITE_AGAIN};
 use super::inventory::{collect_one, missing, summary, Report};
-use super::nodes::{add, Nodes};
+use super::nodes::{add, channels, is_drm, number, right_node, Nodes};
 use super::requirements::check_requirements;
-use super::units::{is_drm, number};
-use super::{DeviceFound, Host};
+use super::Host;
 use crate::error::{Error, Result};
 use crate::log::level::Level;
 use crate::log::{brief, Note};
@@ -179,13 +177,7 @@ impl Resolved<'_> {
 
 /// The host's nodes of devices that can be chosen, whether or not a feature lists them.
 fn nodes_of_units(host: &Host, answer: &Answer) -> Vec<Device> {
-    let units = answer.choice.vendor.units.iter();
-    let found = units.flat_map(|units| host.devices(units));
-    let nodes = found.filter_map(|(_, found)| match found {
-        DeviceFound::Node(device) => Some(device),
-        _ => None,
-    });
-    nodes.collect()
+    answer.choice.vendor.units.iter().flat_map(|units| host.nodes(units)).collect()
 }
 
 /// A warning if a container asks for every device and the host has none. The container still gets
@@ -225,6 +217,3 @@ pub fn groups<'d>(devices: impl IntoIterator<Item = &'d Device>) -> Vec<u32> {
     let groups: BTreeSet<u32> = devices.into_iter().filter(needed).filter_map(|d| d.gid).collect();
     groups.into_iter().collect()
 }
-
-#[cfg(test)]
-mod tests;

@@ -3,16 +3,18 @@
 
 mod kernel;
 
+pub(super) use kernel::field;
+
 use std::collections::BTreeMap;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use serde::de::Error;
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
 use super::Host;
 use crate::host::rootfs::read_regular;
 use crate::host::trust::untrusted;
+use crate::model::decide::units::{filled, Part};
 use crate::model::edits::paths::split;
 
 /// The folder of the files, below the host's root.
@@ -66,22 +68,7 @@ pub struct Gpu {
     #[serde(default, deserialize_with = "filled")]
     pub arch: Option<String>,
     #[serde(default)]
-    pub mig: Vec<Mig>,
-}
-
-/// A MIG partition, which can be used like a device.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct Mig {
-    /// Its number on its device.
-    pub index: Option<u32>,
-    #[serde(deserialize_with = "filled")]
-    pub uuid: Option<String>,
-    pub gpu_instance: Option<u32>,
-    pub compute_instance: Option<u32>,
-    /// Names under `/dev`.
-    #[serde(deserialize_with = "names_under_dev")]
-    pub nodes: Vec<String>,
+    pub mig: Vec<Part>,
 }
 
 /// The facts file of a vendor.
@@ -103,8 +90,8 @@ impl FactsState {
 }
 
 impl Host {
-    /// Reads the facts about a vendor's devices, and compares them with the kernel. No link in the path is followed, and only root may
-    /// be able to change the file and the folders above it.
+    /// Reads the facts about a vendor's devices, and compares them with the kernel. No link in the
+    /// path is followed, and only root may be able to change the file and the folders above it.
     pub fn facts(&self, vendor: &str) -> FactsState {
         let path = format!("{FOLDER}/{vendor}.json");
         let broken =
@@ -173,26 +160,3 @@ fn parse(text: &[u8]) -> Result<Facts, String> {
     }
     Ok(facts)
 }
-
-/// An empty text says nothing.
-fn filled<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
-    let text = Option::<String>::deserialize(from)?;
-    Ok(text.filter(|text| !text.is_empty()))
-}
-
-fn names_under_dev<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
-    let nodes = Vec::<String>::deserialize(from)?.into_iter();
-    let name = |node: String| {
-        let name = node.strip_prefix("/dev/").unwrap_or(&node);
-        let is_part = |part: &str| !matches!(part, "" | "." | "..");
-        if name.split('/').all(is_part) && !name.contains(char::is_control) {
-            Ok(name.to_owned())
-        } else {
-            Err(D::Error::custom(format!("{node:?} is not a name under /dev")))
-        }
-    };
-    nodes.map(name).collect()
-}
-
-#[cfg(test)]
-mod tests;

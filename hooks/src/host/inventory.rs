@@ -300,6 +300,3 @@ impl<'a> Collector<'a> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -83,15 +83,4 @@ mod tests {
         drop(held);
         take().unwrap();
     }
-
-    #[test]
-    fn the_holder_is_found_among_others() {
-        let locks = "1: POSIX  ADVISORY  WRITE 5 fd:01:77 0 EOF\n\
-            2: FLOCK  ADVISORY  WRITE 6 fd:01:177 0 EOF\n\
-            3: FLOCK  ADVISORY  WRITE 7 fd:01:77 0 EOF\n\
-            3: -> FLOCK  ADVISORY  WRITE 8 fd:01:77 0 EOF\n";
-        for (inode, expected) in [(77, Some(7)), (78, None)] {
-            assert_eq!(holder(locks, inode), expected);
-        }
-    }
 }

@@ -5,7 +5,7 @@
 //! <https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html>
 
 use super::answer::groups;
-use super::{DeviceFound, Host};
+use super::Host;
 use crate::log::level::Level;
 use crate::log::Note;
 use crate::model::edits::{Device, Edits, Mount};
@@ -72,12 +72,7 @@ pub static RELATED: [Related; 5] = [
 
 impl Related {
     pub fn devices(&self, host: &Host) -> Vec<Device> {
-        let found = self.patterns.iter().flat_map(|it| host.devices(it));
-        let nodes = found.filter_map(|(_, found)| match found {
-            DeviceFound::Node(device) => Some(device),
-            DeviceFound::Missing | DeviceFound::Unusable(_) => None,
-        });
-        nodes.collect()
+        self.patterns.iter().flat_map(|it| host.nodes(it)).collect()
     }
 
     pub fn mounts(&self, host: &Host) -> Vec<Mount> {

@@ -5,8 +5,8 @@
 use rustc_hash::FxHashSet;
 use rustix::fs::FileType;
 
-use super::capabilities::is_right;
-use super::{DeviceFound, Host};
+use super::nodes::is_right;
+use super::Host;
 use crate::model::edits::{lies_in, Device};
 use crate::model::vendor::Vendor;
 
@@ -33,17 +33,14 @@ impl Reserved {
         let answering = vendors.filter(|vendor| !vendor.interfaces.is_empty());
         let units = answering.filter_map(|vendor| vendor.units.as_deref());
         let named = NAMES.into_iter().chain(units.filter(|it| !it.contains("dri/")));
-        let named = named.flat_map(|pattern| host.devices(pattern));
-        let graphics = GRAPHICS.iter().flat_map(|pattern| host.devices(pattern));
-        let graphics = graphics.filter(|(path, _)| host.may_be_scheduled(path));
-        let mut found = Self { numbers: FxHashSet::default(), paths: Vec::new() };
-        for (path, device) in named.chain(graphics) {
-            if let DeviceFound::Node(device) = device {
-                found.numbers.insert(numbers(&device));
-                found.paths.push(path);
-            }
+        let named = named.flat_map(|pattern| host.nodes(pattern));
+        let graphics = GRAPHICS.iter().flat_map(|pattern| host.nodes(pattern));
+        let graphics = graphics.filter(|device| host.may_be_scheduled(&device.path));
+        let devices: Vec<_> = named.chain(graphics).collect();
+        Self {
+            numbers: devices.iter().map(numbers).collect(),
+            paths: devices.into_iter().map(|device| device.path).collect(),
         }
-        found
     }
 
     /// True for the node of a GPU, under any name in the container.

@@ -300,22 +300,4 @@ mod tests {
         assert_eq!(leading.operands, ["run", "-debug"]);
         assert_eq!(leading.value("config"), Some("/c"));
     }
-
-    #[test]
-    fn mistakes_say_which_word() {
-        for (line, expected) in [
-            ("-x", "run: unknown option --x"),
-            ("-config", "run: --config needs a value"),
-            ("-debug=x", "run: --debug is true or false, not \"x\""),
-            ("-c=", "run: --c is empty: give it a path"),
-            ("there", "run: unexpected word \"there\""),
-        ] {
-            let read = Words::of("run", ["x", "y"]).all(&words(line), KNOWN);
-            let read = read.and_then(|words| Ok((words.path("config")?, words.no_operands()?)));
-            assert_eq!(
-                read.unwrap_err(),
-                Error::usage(expected).resolve("see its commands and options: x y --help")
-            );
-        }
-    }
 }

@@ -90,22 +90,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_names_of_the_bundle() {
-        for key in ["bundle", "bundlePath"] {
-            let text = format!(r#"{{"ociVersion":"1.0","id":"c","pid":42,"{key}":"/b","x":[]}}"#);
-            let state = State::parse(&text).unwrap();
-            assert_eq!((state.id.as_str(), state.pid.as_raw_pid()), ("c", 42));
-            assert_eq!(state.bundle, PathBuf::from("/b"));
-        }
-    }
-
-    #[test]
-    fn what_is_not_ours_may_be_anything() {
-        let text = r#"{"bundle":"/b","pid":42,"annotations":{"a":"\ud800","a":1},"\udfff":0,"status":[],"status":{}}"#;
-        assert_eq!(State::parse(text).unwrap().bundle, PathBuf::from("/b"));
-    }
-
-    #[test]
     fn a_text_that_is_not_a_state_is_refused_with_a_reason() {
         for (text, reason) in [
             ("", "not valid JSON"),

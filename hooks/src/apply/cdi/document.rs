@@ -53,6 +53,11 @@ pub fn json(document: &Document) -> Value {
     json
 }
 
+/// A document as YAML, of which JSON is a part.
+pub fn yaml(document: &Value) -> String {
+    format!("---\n{document:#}\n")
+}
+
 /// The members that generated specifications have.
 fn members(edits: &ContainerEdits) -> Value {
     let node = |node: &DeviceNode| match &node.host_path {

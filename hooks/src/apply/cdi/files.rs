@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::{document, gpu, yaml, Request, Sources, OWN_VENDOR};
+use super::{document, gpu, Request, Sources, OWN_VENDOR};
 use crate::config::cdi::folder::{self as cdi_folder, SpecFile};
 use crate::error::{exit, Error, Result};
 use crate::host::files;
@@ -75,7 +75,7 @@ fn nvidia(folder: &Path, sources: &Sources) -> Result<Nvidia> {
     let has_kind = vendor.is_some_and(|vendor| vendor.cdi_kind.as_ref() == Some(&kind));
     let request = gpu::Request { without_all: has_kind, ..gpu::Request::of(sources.settings) };
     let document = document::json(&gpu::document(sources, &request)?);
-    write(&own, &format!("{MARK}\n{}", yaml::text(&document)))?;
+    write(&own, &format!("{MARK}\n{}", document::yaml(&document)))?;
     Ok(Nvidia::Written)
 }
 

@@ -145,20 +145,3 @@ impl<'a> CacheHook<'a> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn names_begin_and_end_with_a_letter_or_digit() {
-        for (path, expected) in [
-            ("/dev/nvidia0", "nvidia0"),
-            ("/dev/dri/card0", "dri-card0"),
-            ("/dev/a:b.c_d-e", "a:b.c_d-e"),
-            ("/dev/_x_", "x"),
-            ("/dev/a b", "a-b"),
-            ("/dev/é", "node"),
-        ] {
-            assert_eq!(super::name(path), expected, "{path}");
-        }
-    }
-}

@@ -209,34 +209,6 @@ mod tests {
         assert!(allow_by_program(&one, &file, "c").is_err());
     }
 
-    /// A container whose cgroup can't be found is refused, and does not start without its devices.
-    #[test]
-    fn only_what_needs_a_rule_needs_a_cgroup() {
-        use super::super::process::tests::Sleeper;
-        if !crate::need::root("namespaces") {
-            return;
-        }
-        let sleeper = Sleeper::with_mounts();
-        let mut process = sleeper.open();
-        process.cgroups = "0::/../outside\n".to_owned();
-        let mut device = Device {
-            source: "/dev/x".to_owned(),
-            path: "/dev/x".to_owned(),
-            kind: 'p',
-            major: 0,
-            minor: 0,
-            mode: 0o666,
-            uid: None,
-            gid: None,
-            access: crate::model::edits::Access::ALL,
-        };
-        assert_eq!(allow(&[], &process, "c"), Ok(()));
-        assert_eq!(allow(std::slice::from_ref(&device), &process, "c"), Ok(()));
-        device.kind = 'c';
-        let error = allow(&[device], &process, "c").unwrap_err().to_string();
-        assert!(error.contains("can't find the cgroup"), "{error}");
-    }
-
     #[test]
     fn a_mount_of_a_part_of_the_tree() {
         let mounts = TWO.replace("0:25 / ", "0:25 /outer ");

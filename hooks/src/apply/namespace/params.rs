@@ -117,34 +117,3 @@ pub fn changed(text: &str) -> Option<String> {
     }
     Some(new)
 }
-
-#[cfg(test)]
-mod tests {
-
-    use super::*;
-
-    #[test]
-    fn nothing_is_done_where_there_are_no_settings() {
-        let image = tempfile::tempdir().unwrap();
-        let rootfs = Rootfs::open(image.path()).unwrap();
-        hide(&rootfs).unwrap();
-        std::fs::write(image.path().join("proc"), "").unwrap();
-        hide(&rootfs).unwrap();
-        std::fs::remove_file(image.path().join("proc")).unwrap();
-        // A link there is not followed; it is an error.
-        std::os::unix::fs::symlink("/x", image.path().join("proc")).unwrap();
-        let error = hide(&rootfs).unwrap_err().to_string();
-        assert!(error.contains("can't change /proc/driver/nvidia/params"), "{error}");
-    }
-
-    #[test]
-    fn only_that_setting_changes() {
-        let text = "ResmanDebugLevel: 4294967295\nModifyDeviceFiles: 1\nDeviceFileUID: 0\n";
-        let new = text.replace("Files: 1", "Files: 0");
-        assert_eq!(changed(text), Some(new.clone()));
-        assert_eq!(changed(&new), None);
-        for text in ["", "DeviceFileUID: 0\n", "NoModifyDeviceFiles: 1\n"] {
-            assert_eq!(changed(text), None);
-        }
-    }
-}

@@ -149,5 +149,42 @@ fn is_rootless() -> bool {
 }
 
 #[cfg(test)]
-#[allow(unsafe_code)]
-pub(crate) mod tests;
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn maps_of_users_are_read() {
+        for (map, root) in [
+            ("         0          0 4294967295\n", Some(0)),
+            ("         0     100000      65536\n", Some(100_000)),
+            ("1000 7 1\n0 200000 1000\n", Some(200_000)),
+            ("         1     100000      65536\n", None),
+            ("0 x 1\n", None),
+            ("", None),
+        ] {
+            assert_eq!(root_in(map), root, "{map}");
+        }
+    }
+
+    /// The number may belong to another process by then, so files that were opened by it are not used.
+    #[test]
+    fn a_process_that_has_ended_is_known_by_its_handle() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        assert_eq!(ended(&handle), Ok(()));
+        child.kill().unwrap();
+        // The process is still in /proc until it is waited for.
+        rustix::event::poll(
+            &mut [rustix::event::PollFd::new(&handle, rustix::event::PollFlags::IN)],
+            None,
+        )
+        .unwrap();
+        assert_eq!(ended(&handle), Err(Errno::SRCH));
+        child.wait().unwrap();
+        assert_eq!(ended(&handle), Err(Errno::SRCH));
+        let error = Process::open(pid).unwrap_err();
+        assert!(error.to_string().contains("is gone"), "{error}");
+    }
+}

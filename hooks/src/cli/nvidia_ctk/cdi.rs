@@ -108,7 +108,7 @@ pub fn generate(words: &Words) -> Result<u8> {
 fn put(words: &Words, syntax: Syntax, document: &serde_json::Value) -> Result<u8> {
     let text = match syntax {
         Syntax::Json => format!("{document:#}\n"),
-        Syntax::Yaml => yaml::text(document),
+        Syntax::Yaml => yaml(document),
     };
     match output(words) {
         None => print(&text),

@@ -49,8 +49,7 @@ impl Report {
         };
         let version = || {
             let host = Host::open(Path::new("/")).ok()?;
-            let text = host.text_of_kernel(VERSION)?;
-            driver_of(&String::from_utf8_lossy(&text))
+            driver_of(&host.text_of_kernel(VERSION)?)
         };
         Ok(Self {
             loaded: nvidia::load(&place.path, place.named),

@@ -232,7 +232,7 @@ fn minors(folder: &str, is_one: impl Fn(&Path) -> bool) -> Vec<u32> {
                 folders.push(path);
             } else if is_one(&path) {
                 let text = host.text_of_kernel(&path.to_string_lossy());
-                found.extend(minor_of(&String::from_utf8_lossy(&text.unwrap_or_default())));
+                found.extend(minor_of(&text.unwrap_or_default()));
             }
         }
     }

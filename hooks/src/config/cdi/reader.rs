@@ -1,16 +1,19 @@
 //! Turns values into a document. Every mistake is collected, and reading continues.
 
-mod edits;
-mod values;
-
 use std::collections::BTreeSet;
 
 use super::document::check_version;
-use super::{name, Document, NamedDevice, Syntax};
-use crate::config::reader::{join, Reader};
+use super::{name, ContainerEdits, DeviceNode, Document, NamedDevice, Rdt, Syntax};
+use crate::config::reader::{get, join, Members, Reader};
+use crate::model::edits::{Access, DescribedMount, Hook, NetDevice};
 use crate::model::vendor::Mistake;
-use crate::spec::json::Json;
-use values::get;
+use crate::spec::json::{quote, Json};
+
+/// Stages of hooks.
+const STAGES: [&str; 6] =
+    ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
+/// Names of interfaces: linux/if.h, `IFNAMSIZ`.
+const MAX_INTERFACE: usize = 15;
 
 /// Reads a specification's text. Errors: every mistake that it has.
 pub fn parse(text: &str, syntax: Syntax) -> Result<Document, Vec<Mistake>> {
@@ -83,7 +86,160 @@ impl Reader {
         }
         node.is_some()
     }
-}
 
-#[cfg(test)]
-mod tests;
+    fn edits(&mut self, key: &str, node: Option<&Json>) -> ContainerEdits {
+        let fields =
+            ["env", "deviceNodes", "mounts", "hooks", "additionalGids", "intelRdt", "netDevices"];
+        let Some(node) = node else {
+            return ContainerEdits::default();
+        };
+        let members = &self.members(key, node, &fields);
+        let list = |reader: &mut Self, field: &str| {
+            let place = format!("{key}.{field}");
+            reader.list(&place, get(members, field))
+        };
+        ContainerEdits {
+            env: self.variables(&format!("{key}.env"), get(members, "env")),
+            nodes: list(self, "deviceNodes").into_iter().map(|(k, n)| self.node(&k, n)).collect(),
+            mounts: list(self, "mounts").into_iter().map(|(k, n)| self.mount(&k, n)).collect(),
+            hooks: list(self, "hooks").into_iter().map(|(k, n)| self.hook(&k, n)).collect(),
+            groups: list(self, "additionalGids")
+                .into_iter()
+                .filter_map(|(k, n)| self.group(&k, n))
+                .collect(),
+            rdt: get(members, "intelRdt").map(|n| self.rdt(&format!("{key}.intelRdt"), n)),
+            net_devices: self.net_devices(&format!("{key}.netDevices"), get(members, "netDevices")),
+        }
+    }
+
+    fn node(&mut self, key: &str, node: &Json) -> DeviceNode {
+        let fields =
+            ["path", "hostPath", "type", "major", "minor", "fileMode", "permissions", "uid", "gid"];
+        let members = &self.members(key, node, &fields);
+        let kind = self.node_type(key, members);
+        let permissions = self.permissions(key, members);
+        let mut number = |field: &str| {
+            let value = get(members, field)?;
+            self.number(&format!("{key}.{field}"), value)
+        };
+        let (major, minor) = (number("major"), number("minor"));
+        let (mode, uid, gid) = (number("fileMode"), number("uid"), number("gid"));
+        DeviceNode {
+            path: self.path(key, members, "path"),
+            host_path: get(members, "hostPath").map(|_| self.path(key, members, "hostPath")),
+            kind,
+            major,
+            minor,
+            mode: mode.map(|mode| mode & 0o7777),
+            permissions,
+            uid,
+            gid,
+        }
+    }
+
+    fn node_type(&mut self, key: &str, members: &Members) -> Option<char> {
+        let kind = self.optional(key, members, "type")?;
+        if matches!(kind.as_str(), "b" | "c" | "u" | "p") {
+            return kind.chars().next();
+        }
+        let problem = format!("{kind:?} is not one of b, c, u and p");
+        self.note(format!("{key}.type"), problem);
+        None
+    }
+
+    fn permissions(&mut self, key: &str, members: &Members) -> Option<String> {
+        let letters = self.optional(key, members, "permissions")?;
+        if letters != "none" && Access::parse(&letters).is_none() {
+            let problem = format!("{letters:?} is neither none nor letters of rwm");
+            self.note(format!("{key}.permissions"), problem);
+        }
+        Some(letters)
+    }
+
+    fn mount(&mut self, key: &str, node: &Json) -> DescribedMount {
+        let members = &self.members(key, node, &["hostPath", "containerPath", "options", "type"]);
+        let options = self.texts(&format!("{key}.options"), get(members, "options"));
+        let kind = self.optional(key, members, "type").unwrap_or_default();
+        // A mount that is not a bind mount may have any source.
+        let source = if matches!(kind.as_str(), "" | "bind") {
+            self.path(key, members, "hostPath")
+        } else {
+            self.required(key, members, "hostPath")
+        };
+        DescribedMount { source, target: self.path(key, members, "containerPath"), kind, options }
+    }
+
+    fn hook(&mut self, key: &str, node: &Json) -> Hook {
+        let members = &self.members(key, node, &["hookName", "path", "args", "env", "timeout"]);
+        let stage = self.required(key, members, "hookName");
+        if !stage.is_empty() && !STAGES.contains(&stage.as_str()) {
+            let problem = format!("{stage:?} is not one of {}", STAGES.join(", "));
+            self.note(format!("{key}.hookName"), problem);
+        }
+        let timeout = get(members, "timeout");
+        Hook {
+            stage,
+            path: self.path(key, members, "path"),
+            args: self.texts(&format!("{key}.args"), get(members, "args")),
+            env: self.variables(&format!("{key}.env"), get(members, "env")),
+            timeout: timeout.and_then(|n| self.number(&format!("{key}.timeout"), n)),
+        }
+    }
+
+    fn rdt(&mut self, key: &str, node: &Json) -> Rdt {
+        let texts = ["closID", "l3CacheSchema", "memBwSchema"];
+        let old = ["enableCMT", "enableMBM"];
+        let fields: Vec<&str> = texts.iter().chain(&old).copied().collect();
+        let fields = [&fields[..], &["schemata", "enableMonitoring"]].concat();
+        let members = &self.members(key, node, &fields);
+        let mut json = Vec::new();
+        for field in texts {
+            if let Some(text) = self.optional(key, members, field) {
+                json.push(format!("{}:{}", quote(field), quote(&text)));
+            }
+        }
+        for field in old.into_iter().chain(["enableMonitoring"]) {
+            if let Some(value) = get(members, field) {
+                match value.boolean() {
+                    Some(value) => json.push(format!("{}:{value}", quote(field))),
+                    None => self.expected(&format!("{key}.{field}"), "true or false", value),
+                }
+            }
+        }
+        let schemata = self.texts(&format!("{key}.schemata"), get(members, "schemata"));
+        if !schemata.is_empty() {
+            let quoted: Vec<String> = schemata.iter().map(|text| quote(text)).collect();
+            json.push(format!("\"schemata\":[{}]", quoted.join(",")));
+        }
+        let has = |field: &&str| get(members, field).is_some();
+        Rdt {
+            json: format!("{{{}}}", json.join(",")),
+            is_new: ["schemata", "enableMonitoring"].iter().any(has),
+            is_old: old.iter().any(has),
+        }
+    }
+
+    fn net_devices(&mut self, key: &str, node: Option<&Json>) -> Vec<NetDevice> {
+        let mut found: Vec<NetDevice> = Vec::new();
+        let (mut hosts, mut names) = (BTreeSet::new(), BTreeSet::new());
+        for (key, item) in self.list(key, node) {
+            let members = &self.members(&key, item, &["hostInterfaceName", "name"]);
+            let device = NetDevice {
+                host: self.required(&key, members, "hostInterfaceName"),
+                name: self.required(&key, members, "name"),
+            };
+            for (field, name) in [("hostInterfaceName", &device.host), ("name", &device.name)] {
+                if name.len() > MAX_INTERFACE || name.contains(['/', ':']) || name.contains(' ') {
+                    let problem = format!("{name:?} is not a name of an interface");
+                    self.note(format!("{key}.{field}"), problem);
+                }
+            }
+            let is_new = hosts.insert(device.host.clone());
+            if !names.insert(device.name.clone()) || !is_new {
+                self.note(&key, "an interface or a name is given twice");
+            }
+            found.push(device);
+        }
+        found
+    }
+}

@@ -5,7 +5,7 @@ use toml::Value;
 
 use super::{Compat, Config, Mode, CAPABILITIES};
 use crate::config::cdi::name::is_kind;
-use crate::config::settings::{path, runtimes, string};
+use crate::config::settings::{list, path, runtimes, string, text};
 use crate::log::level::Level;
 
 /// What a value does. Errors: it has the wrong type, or is a word that NVIDIA's program does not
@@ -108,20 +108,7 @@ fn put<T>(place: &mut T, value: Result<T, String>) -> Taken {
 }
 
 fn flag(value: &Value) -> Result<bool, String> {
-    value.as_bool().ok_or_else(|| expected("true or false", value))
-}
-
-fn text(value: &Value) -> Result<String, String> {
-    string(value).map(str::to_owned)
-}
-
-fn list<T>(value: &Value, item: fn(&Value) -> Result<T, String>) -> Result<Vec<T>, String> {
-    let items = value.as_array().ok_or_else(|| expected("a list of strings", value))?;
-    items.iter().map(item).collect()
-}
-
-fn expected(what: &str, value: &Value) -> String {
-    format!("expected {what}, found {}", value.type_str())
+    value.as_bool().ok_or_else(|| format!("expected true or false, found {}", value.type_str()))
 }
 
 /// Splits a list at commas.

@@ -47,12 +47,6 @@ fn the_examples_of_the_reference_have_no_mistake() {
     assert_eq!(whom, [(Who::All, Who::All), (Who::None, Who::All), (Who::All, Who::None)]);
 }
 
-#[test]
-fn another_root_moves_the_default_folder() {
-    let settings = sound("root = \"/sysroot\"");
-    assert_eq!(settings.config_dir, Path::new("/sysroot/etc/oci-decorator/oci-decorator.d"));
-}
-
 /// A policy may exist even if it can't be read at the moment.
 #[test]
 fn a_link_that_leads_nowhere_is_not_a_missing_file() {

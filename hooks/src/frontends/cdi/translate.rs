@@ -104,7 +104,7 @@ fn add_folders(folders: &[String], edits: &mut Edits) -> bool {
 /// found.
 pub fn params_edit(host: &Host) -> Result<Option<Hook>> {
     let text = host.text_of_kernel(PARAMS).unwrap_or_default();
-    if changed(&String::from_utf8_lossy(&text)).is_none() {
+    if changed(&text).is_none() {
         return Ok(None);
     }
     let words = ["nvidia-cdi-hook", "disable-device-node-modification"];

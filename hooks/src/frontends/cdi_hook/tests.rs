@@ -1,5 +1,4 @@
 use super::*;
-use crate::apply::namespace::process::tests::apart;
 use crate::host::elf::tests::sample;
 use crate::host::ldcache::{merge, parse, write, Addition, Cache};
 use std::fs;
@@ -14,6 +13,22 @@ const CACHE: &str = "etc/ld.so.cache";
 
 /// A bundle whose image has a loader of glibc.
 struct Bundle(TempDir);
+
+/// Runs the work in a thread with its own mount namespace.
+#[allow(unsafe_code)]
+fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    use rustix::mount::{mount_change, MountPropagationFlags};
+    use rustix::thread::{unshare_unsafe, UnshareFlags};
+    let run = || {
+        // SAFETY: descriptors stay shared.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.unwrap();
+        let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+        mount_change("/", private).unwrap();
+        work()
+    };
+    let done = std::thread::scope(|scope| scope.spawn(run).join());
+    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
 
 impl Bundle {
     fn new() -> Self {
@@ -65,7 +80,7 @@ impl Bundle {
     fn run(&self, verb: &Verb) -> Result<Vec<String>> {
         let state = json!({"id": "c", "pid": 1, "bundle": self.0.path()}).to_string();
         // On a thread with its own umask.
-        let notes = apart(|_| run(verb, &state))?;
+        let notes = apart(|| run(verb, &state))?;
         Ok(notes.into_iter().map(|note| note.message).collect())
     }
 }

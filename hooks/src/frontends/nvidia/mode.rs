@@ -27,7 +27,7 @@ pub fn way(mode: Mode, reader: FrontEndKind, names: &[String], is_tegra: impl Fn
 pub fn is_tegra(host: &Host) -> bool {
     let family = || {
         let text = host.text_of_kernel("sys/devices/soc0/family")?;
-        Some(text.to_ascii_lowercase().starts_with(b"tegra"))
+        Some(text.to_ascii_lowercase().starts_with("tegra"))
     };
     host.tree(None).is_ok_and(|tree| tree.find("/etc/nv_tegra_release").is_ok())
         || family().unwrap_or_default()

@@ -42,7 +42,6 @@ impl Host {
         let Some(text) = self.text_of_kernel(&path) else {
             return Some(format!("the host has no /{path}"));
         };
-        let text = String::from_utf8_lossy(&text).into_owned();
         let differs = |what: &str, known: &str| {
             let now = field(&text, what)?;
             // The driver shows question marks for a UUID that it has not read yet.
@@ -84,7 +83,6 @@ impl Host {
         };
         let node = |folder: &str| {
             let text = self.text_of_kernel(&format!("{folder}/access"))?;
-            let text = String::from_utf8_lossy(&text).into_owned();
             Some(format!("nvidia-cap{}", field(&text, "DeviceFileMinor")?))
         };
         let instances = numbered(folder, "gi").into_iter();
@@ -100,7 +98,7 @@ impl Host {
 }
 
 /// The value of a line `NAME: VALUE`.
-fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+pub fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     let mut lines = text.lines().filter_map(|line| line.split_once(':'));
     lines.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim())
 }

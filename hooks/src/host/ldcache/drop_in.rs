@@ -105,26 +105,3 @@ fn includes(conf: &str, path: &str) -> bool {
             })
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn include_lines() {
-        let path = "/etc/ld.so.conf.d/00-oci-decorator.conf";
-        assert!(includes("include /etc/ld.so.conf.d/*.conf\n", path));
-        assert!(includes("/opt/lib\n  include ld.so.conf.d/*.conf # all", path));
-        assert!(!includes("# include /etc/ld.so.conf.d/*.conf", path));
-        assert!(!includes("include /etc/other.d/*.conf", path));
-        assert!(!includes("hwcap 0 nosegneg", path));
-    }
-
-    #[test]
-    fn content_is_stable() {
-        let once = content("", &["/b", "/a"]);
-        assert_eq!(once.lines().skip(1).collect::<Vec<_>>(), ["/b", "/a"]);
-        assert_eq!(content(&once, &["/b", "/a"]), once);
-        assert_eq!(content(&once, &[]), once);
-    }
-}

@@ -64,15 +64,3 @@ fn extended(old: &str, folders: &[&str]) -> Option<String> {
     }
     (listed.len() > before).then(|| listed.join("\n") + "\n")
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn folders_come_last_and_once() {
-        let new = extended(DEFAULT, &["/usr/lib", "/opt/d"]).unwrap();
-        assert_eq!(new, "/lib\n/usr/local/lib\n/usr/lib\n/opt/d\n");
-        assert_eq!(extended(&new, &["/opt/d"]), None);
-    }
-}

@@ -21,6 +21,9 @@ pub(super) const NATIVE_ENDIAN: u8 = if cfg!(target_endian = "little") { 2 } els
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unreadable(pub &'static str);
 
+const TRUNCATED: Unreadable = Unreadable("truncated");
+const OLD: Unreadable = Unreadable("only the format from before glibc 2.2");
+
 /// Reads a cache. Empty bytes are an empty cache.
 pub fn parse(bytes: &[u8]) -> Result<Cache<'_>, Unreadable> {
     if bytes.is_empty() {
@@ -41,28 +44,20 @@ fn new_header(bytes: &[u8]) -> Result<usize, Unreadable> {
     if !bytes.starts_with(OLD_MAGIC) {
         return Err(Unreadable("not a library cache"));
     }
-    let count = number(bytes, 12).ok_or(Unreadable("truncated"))? as usize;
-    let end = count
-        .checked_mul(OLD_ENTRY_SIZE)
-        .and_then(|size| size.checked_add(OLD_HEADER_SIZE))
-        .ok_or(Unreadable("truncated"))?;
+    let size = (number(bytes, 12)? as usize).checked_mul(OLD_ENTRY_SIZE);
+    let end = size.and_then(|size| size.checked_add(OLD_HEADER_SIZE)).ok_or(TRUNCATED)?;
     let start = end.next_multiple_of(8);
-    let rest = bytes.get(start..).ok_or(Unreadable("only the format from before glibc 2.2"))?;
-    if rest.starts_with(MAGIC) {
-        Ok(start)
-    } else {
-        Err(Unreadable("only the format from before glibc 2.2"))
-    }
+    let is_there = bytes.get(start..).is_some_and(|rest| rest.starts_with(MAGIC));
+    is_there.then_some(start).ok_or(OLD)
 }
 
-fn number(bytes: &[u8], at: usize) -> Option<u32> {
-    let bytes = bytes.get(at..at.checked_add(4)?)?;
-    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+fn array<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], Unreadable> {
+    let found = at.checked_add(N).and_then(|end| bytes.get(at..end)?.try_into().ok());
+    found.ok_or(TRUNCATED)
 }
 
-fn wide_number(bytes: &[u8], at: usize) -> Option<u64> {
-    let bytes = bytes.get(at..at.checked_add(8)?)?;
-    Some(u64::from_ne_bytes(bytes.try_into().ok()?))
+fn number(bytes: &[u8], at: usize) -> Result<u32, Unreadable> {
+    array(bytes, at).map(u32::from_ne_bytes)
 }
 
 struct File<'a> {
@@ -74,28 +69,25 @@ struct File<'a> {
 
 impl<'a> File<'a> {
     fn entries(&self) -> Result<Vec<Entry<'a>>, Unreadable> {
-        let endian = self.new.get(ENDIAN_AT).ok_or(Unreadable("truncated"))? & ENDIAN_MASK;
+        let endian = self.new.get(ENDIAN_AT).ok_or(TRUNCATED)? & ENDIAN_MASK;
         if endian != 0 && endian != NATIVE_ENDIAN {
             return Err(Unreadable("written for another byte order"));
         }
-        let count = number(self.new, MAGIC.len()).ok_or(Unreadable("truncated"))? as usize;
-        let size = count.checked_mul(ENTRY_SIZE).ok_or(Unreadable("truncated"))?;
-        let table = self
-            .new
-            .get(HEADER_SIZE..)
-            .and_then(|rest| rest.get(..size))
-            .ok_or(Unreadable("truncated"))?;
+        let count = number(self.new, MAGIC.len())? as usize;
+        let size = count.checked_mul(ENTRY_SIZE).ok_or(TRUNCATED)?;
+        let table = self.new.get(HEADER_SIZE..).and_then(|rest| rest.get(..size));
+        let table = table.ok_or(TRUNCATED)?;
         table.chunks_exact(ENTRY_SIZE).map(|entry| self.entry(entry)).collect()
     }
 
     fn entry(&self, entry: &[u8]) -> Result<Entry<'a>, Unreadable> {
-        let at = |at| number(entry, at).ok_or(Unreadable("truncated"));
+        let at = |at| number(entry, at);
         Ok(Entry {
             flags: at(0)?,
             soname: self.string(at(4)?)?,
             path: self.string(at(8)?)?,
             os_version: at(12)?,
-            hwcap: wide_number(entry, 16).ok_or(Unreadable("truncated"))?,
+            hwcap: array(entry, 16).map(u64::from_ne_bytes)?,
         })
     }
 
@@ -112,14 +104,14 @@ impl<'a> File<'a> {
     }
 
     fn sections(&self) -> Result<Vec<Section<'a>>, Unreadable> {
-        let offset = number(self.new, 32).ok_or(Unreadable("truncated"))? as usize;
+        let offset = number(self.new, 32)? as usize;
         if offset == 0 {
             return Ok(Vec::new());
         }
-        if number(self.bytes, offset) != Some(EXTENSION_MAGIC) {
+        if number(self.bytes, offset) != Ok(EXTENSION_MAGIC) {
             return Err(Unreadable("its extension area is not valid"));
         }
-        let count = number(self.bytes, offset + 4).ok_or(Unreadable("truncated"))? as usize;
+        let count = number(self.bytes, offset + 4)? as usize;
         if count > MAX_SECTIONS {
             return Err(Unreadable("it has too many extensions"));
         }
@@ -131,14 +123,11 @@ impl<'a> File<'a> {
     }
 
     fn section(&self, position: usize, at: usize) -> Result<(usize, Section<'a>), Unreadable> {
-        let field = |i: usize| number(self.bytes, at + 4 * i).ok_or(Unreadable("truncated"));
+        let field = |i: usize| number(self.bytes, at + 4 * i);
         let (tag, flags) = (field(0)?, field(1)?);
         let (offset, size) = (field(2)? as usize, field(3)? as usize);
-        let data = self
-            .bytes
-            .get(offset..)
-            .and_then(|rest| rest.get(..size))
-            .ok_or(Unreadable("an extension lies outside the file"))?;
+        let data = self.bytes.get(offset..).and_then(|rest| rest.get(..size));
+        let data = data.ok_or(Unreadable("an extension lies outside the file"))?;
         let data =
             if tag == TAG_HWCAPS { Data::Names(self.names(data)?) } else { Data::Bytes(data) };
         let section = Section { tag, flags, data, position };
@@ -146,9 +135,6 @@ impl<'a> File<'a> {
     }
 
     fn names(&self, data: &[u8]) -> Result<Vec<&'a [u8]>, Unreadable> {
-        data.chunks(4)
-            .map(|offset| number(offset, 0).ok_or(Unreadable("truncated")))
-            .map(|offset| self.string(offset?))
-            .collect()
+        data.chunks(4).map(|offset| self.string(number(offset, 0)?)).collect()
     }
 }

@@ -92,20 +92,6 @@ fn a_folder_is_listed_once_it_was_asked_for_a_few_names() {
 }
 
 #[test]
-fn a_folder_that_holds_only_what_is_known() {
-    let dir = host();
-    let host = Host::open(dir.path()).unwrap();
-    let tree = host.tree(Some("/store")).unwrap();
-    let only =
-        |names: &'static [&str]| tree.holds_only("/other", move |name| names.contains(&name));
-    assert_eq!(only(&["file"]), Ok(true));
-    assert_eq!(only(&["file", "more"]), Ok(true));
-    assert_eq!(only(&[]), Ok(false));
-    assert_eq!(tree.holds_only("/folder-link", |_| true), Err(Errno::LOOP));
-    assert_eq!(tree.holds_only("/gone", |_| true), Err(Errno::NOENT));
-}
-
-#[test]
 fn names_that_are_not_utf8_have_no_source() {
     use std::os::unix::ffi::OsStrExt;
     let dir = host();

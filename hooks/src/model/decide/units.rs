@@ -2,9 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+
 use crate::error::Error;
 use crate::log::brief;
 use crate::model::request::{Interface, Units};
+use crate::model::vendor::device_name;
 
 /// The prefixes of UUIDs. A prefix by itself names nothing.
 const UUIDS: [&str; 2] = ["GPU-", "MIG-"];
@@ -22,15 +26,38 @@ pub struct Unit {
 }
 
 /// A part of a device (a MIG partition) that a container can choose like a device.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub struct Part {
     /// Its number on its device. `None`: its position among the other parts.
     pub index: Option<u32>,
+    #[serde(deserialize_with = "filled")]
     pub uuid: Option<String>,
     pub gpu_instance: Option<u32>,
     pub compute_instance: Option<u32>,
     /// Paths of the nodes that it needs in addition to its device's own.
+    #[serde(deserialize_with = "nodes")]
     pub nodes: Vec<String>,
+}
+
+/// An empty text says nothing.
+pub fn filled<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let text = Option::<String>::deserialize(from)?;
+    Ok(text.filter(|text| !text.is_empty()))
+}
+
+/// The paths of nodes that are written as names under `/dev`.
+fn nodes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    let path = |node: String| {
+        let name = device_name(&node);
+        let is_part = |part: &str| !matches!(part, "" | "." | "..");
+        if name.split('/').all(is_part) && !name.contains(char::is_control) {
+            Ok(format!("/dev/{name}"))
+        } else {
+            Err(D::Error::custom(format!("{node:?} is not a name under /dev")))
+        }
+    };
+    Vec::<String>::deserialize(from)?.into_iter().map(path).collect()
 }
 
 /// The chosen devices.

@@ -1,5 +1,4 @@
 use super::*;
-use proptest::prelude::*;
 
 fn parse(line: &str) -> Arguments {
     let words: Vec<OsString> = line.split_whitespace().map(Into::into).collect();
@@ -144,32 +143,4 @@ fn log_options() {
     let text = parse("--log-format json --log-format=text create x");
     assert_eq!(text.log_format, LogFormat::Text);
     assert_eq!(parse("--log").log, None);
-}
-
-proptest! {
-    #[test]
-    fn any_line_is_read_and_the_same_each_time(
-        words in prop::collection::vec(
-            prop_oneof!["-{0,3}[a-z=]{0,5}", "create|run|state|id|-b|--bundle|--|-d|--new|/b", "(?s).{0,6}"],
-            0..24,
-        )
-    ) {
-        let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
-        let once = Arguments::parse(&words);
-        prop_assert_eq!(&once, &Arguments::parse(&words));
-        prop_assert!(once.doubt.is_none() || !once.creates.is_empty());
-    }
-
-    /// Words that change nothing for a runtime change nothing for this program.
-    #[test]
-    fn options_that_say_nothing_of_the_bundle_do_not_matter(
-        global in prop::collection::vec("--debug|--systemd-cgroup|--root=create|--log-level=run", 0..4),
-        own in prop::collection::vec("--no-pivot|--pid-file=-b|--preserve-fds=3|--no-new-keyring", 0..4),
-        after in any::<bool>(),
-    ) {
-        let own = own.join(" ");
-        let (before, behind) = if after { ("", own.as_str()) } else { (own.as_str(), "") };
-        let line = format!("{} create {before} --bundle /b id {behind}", global.join(" "));
-        prop_assert_eq!(made(&line), ["/b/config.json id"]);
-    }
 }

@@ -132,46 +132,48 @@ fn runtime_program(minor: i32) -> Vec<Instruction> {
     ]
 }
 
-/// The same numbers as a block device, its neighbours, and its numbers swapped.
-const NEAR: [&str; 7] =
-    ["c126:125", "b126:125", "c126:124", "c126:126", "c125:125", "c127:125", "c125:126"];
+/// Devices with these rights, in words like `c126:1` or `c126:1/rw`.
+fn devices(names: &str) -> Vec<Device> {
+    let one = |name: &str| {
+        let (name, access) = name.split_once('/').unwrap_or((name, "rwm"));
+        Device { access: Access::parse(access).unwrap_or(Access::NONE), ..device(name) }
+    };
+    names.split_whitespace().map(one).collect()
+}
 
+/// What opened before still does, and of the rest only what is asked for. All programs of a cgroup
+/// must allow an access, so each of them gets the rules; one without programs gets none.
 #[test]
 fn only_what_is_asked_for_opens_beside_what_opened_before() {
-    let Some(cgroup) = Cgroup::make() else { return };
-    cgroup.attach(&runtime_program(77), 0);
-    let before = ["c126:77", "c125:77", "b125:77"];
-    let nodes = [&NEAR[..], &before].concat();
-    assert_eq!(cgroup.opened(&nodes), before);
-    allow(&cgroup.open(), &[device("c126:125")]).unwrap();
-    assert_eq!(cgroup.opened(&nodes)[0], "c126:125");
-    assert_eq!(cgroup.opened(&nodes)[1..], before);
-    assert_eq!(cgroup.ids().len(), 1);
-}
-
-#[test]
-fn each_of_several_devices_opens() {
-    let Some(cgroup) = Cgroup::make() else { return };
-    cgroup.attach(&runtime_program(77), 0);
-    let wanted = ["c126:3", "b125:4", "c126:1048575"];
-    let devices: Vec<_> = wanted.iter().map(|name| device(name)).collect();
-    allow(&cgroup.open(), &devices).unwrap();
-    let shut = ["b126:3", "c125:4", "c126:4", "b125:3", "c126:1048574", "c126:0"];
-    assert_eq!(cgroup.opened(&[&wanted[..], &shut].concat()), wanted);
-}
-
-/// All programs of a cgroup must allow an access, so each of them gets the rules.
-#[test]
-fn several_programs_still_agree_on_everything_else() {
-    let Some(cgroup) = Cgroup::make() else { return };
-    for minor in [77, 78] {
-        cgroup.attach(&runtime_program(minor), number::ALLOW_MULTI);
+    for (programs, flags, asked, opens) in [
+        (&[77][..], 0, "c126:125", "c126:125 c126:77 c125:77 b125:77"),
+        (
+            &[77],
+            0,
+            "c126:3 b125:4 c126:1048575",
+            "c126:3 b125:4 c126:1048575 c126:77 c125:77 b125:77",
+        ),
+        (&[77, 78], number::ALLOW_MULTI, "c126:125", "c126:125"),
+        // The test opens the nodes for reading.
+        (&[77], 0, "c126:1/r c126:2/w c126:3/rm c126:4/", "c126:1 c126:3 c126:77 c125:77 b125:77"),
+    ] {
+        let Some(cgroup) = Cgroup::make() else { return };
+        for minor in programs {
+            cgroup.attach(&runtime_program(*minor), flags);
+        }
+        allow(&cgroup.open(), &devices(asked)).unwrap();
+        // The same numbers as a block device, the neighbours, and the numbers swapped.
+        let near = "b126:125 c126:124 c126:126 c125:125 c127:125 c125:126 b126:3 c125:4 c126:4 \
+            b125:3 c126:1048574 c126:0 c126:78";
+        let asked = asked.split_whitespace().map(|name| name.split('/').next().unwrap());
+        let nodes = asked.chain(["c126:77", "c125:77", "b125:77"]).chain(near.split_whitespace());
+        let found = cgroup.opened(&nodes.collect::<Vec<_>>());
+        assert_eq!(found.join(" "), opens);
+        assert_eq!(cgroup.ids().len(), programs.len());
     }
-    let nodes = [&NEAR[..], &["c126:77", "c126:78"]].concat();
-    assert_eq!(cgroup.opened(&nodes), Vec::<String>::new());
-    allow(&cgroup.open(), &[device("c126:125")]).unwrap();
-    assert_eq!(cgroup.opened(&nodes), ["c126:125"]);
-    assert_eq!(cgroup.ids().len(), 2);
+    let Some(cgroup) = Cgroup::make() else { return };
+    allow(&cgroup.open(), &devices("c126:125")).unwrap();
+    assert_eq!(cgroup.ids(), Vec::<u32>::new());
 }
 
 #[test]
@@ -189,33 +191,4 @@ fn twice_is_once() {
         assert_ne!(cgroup.ids(), once);
         assert_eq!(cgroup.opened(&["c126:125", "c126:4", "c126:5", "c126:6"]).len(), 3);
     }
-}
-
-#[test]
-fn a_cgroup_without_programs_gets_none() {
-    let Some(cgroup) = Cgroup::make() else { return };
-    allow(&cgroup.open(), &[device("c126:125")]).unwrap();
-    assert_eq!(cgroup.ids(), Vec::<u32>::new());
-    assert_eq!(cgroup.opened(&NEAR).len(), NEAR.len());
-}
-
-#[test]
-fn a_right_that_is_withheld_stays_withheld() {
-    let Some(cgroup) = Cgroup::make() else { return };
-    cgroup.attach(&runtime_program(77), 0);
-    let with = |name: &str, access: &str| Device {
-        access: Access::parse(access).unwrap_or(Access::NONE),
-        ..device(name)
-    };
-    let devices = [
-        with("c126:1", "r"),
-        with("c126:2", "w"),
-        with("c126:3", "rm"),
-        with("c126:4", ""),
-        with("c126:5", "rwm"),
-    ];
-    allow(&cgroup.open(), &devices).unwrap();
-    // The test opens the nodes for reading.
-    let nodes = ["c126:1", "c126:2", "c126:3", "c126:4", "c126:5"];
-    assert_eq!(cgroup.opened(&nodes), ["c126:1", "c126:3", "c126:5"]);
 }

@@ -1,26 +1,9 @@
 use super::*;
-use crate::config::nvidia::{is_known, without_meaning, Compat};
 
 fn sound(text: &str) -> Config {
     let reading = Reading::of(text);
     assert_eq!(reading.mistakes, Vec::<String>::new(), "{text}");
     reading.config
-}
-
-#[test]
-fn which_file_it_is() {
-    let path = |text: &str, named| Place { path: text.into(), named };
-    let (variable, xdg) = (Some(OsStr::new("/v")), Some(OsStr::new("/x")));
-    let empty = Some(OsStr::new(""));
-    for (option, variable, xdg, expected) in [
-        (None, None, None, path(DEFAULT_PATH, false)),
-        (None, empty, empty, path(DEFAULT_PATH, false)),
-        (None, None, xdg, path("/x/nvidia-container-runtime/config.toml", false)),
-        (None, variable, xdg, path("/v", true)),
-        (Some("/o"), variable, xdg, path("/o", true)),
-    ] {
-        assert_eq!(place(option.map(Path::new), variable, xdg), expected);
-    }
 }
 
 /// Words and lists of each key, and what the configuration has then.
@@ -64,33 +47,4 @@ fn every_key_sets_its_part_of_the_configuration() {
     // The feature overrides the mode.
     let off = "[features]\ndisable-cuda-compat-lib-hook = true\n[nvidia-container-runtime.modes.legacy]\ncuda-compat-mode = \"ldconfig\"";
     assert_eq!(sound(off).compat, Compat::Disabled);
-}
-
-#[test]
-fn what_counts_otherwise_is_a_warning() {
-    for (text, expected) in [
-        (
-            "nvidia-container-runtime.log-level = 'loud'",
-            "log-level: unknown level \"loud\", info counts",
-        ),
-        ("nvidia-container-runtime.modes.legacy.cuda-compat-mode = 'mount'", "never mounted"),
-        ("nvidia-container-cli.colour = 1", "nvidia-container-cli.colour: unknown key"),
-        ("[colours]\nred = 1", "colours: unknown key"),
-    ] {
-        let reading = Reading::of(text);
-        assert_eq!(reading.mistakes, Vec::<String>::new(), "{text}");
-        let [warning] = reading.warnings.as_slice() else { panic!("{:?}", reading.warnings) };
-        assert!(warning.contains(expected), "{warning}");
-    }
-}
-
-#[test]
-fn keys_without_meaning_are_listed_with_the_reason() {
-    let reading =
-        Reading::of("[nvidia-container-cli]\nldconfig = \"@/sbin/ldconfig\"\nno-cgroups = false");
-    assert_eq!(reading.idle, ["nvidia-container-cli.ldconfig"]);
-    assert!(without_meaning("nvidia-container-cli.ldconfig").unwrap().contains("without ldconfig"));
-    assert_eq!(without_meaning("nvidia-container-cli.no-cgroups"), None);
-    assert!(is_known("nvidia-container-cli") && is_known("features"));
-    assert!(!is_known("colour") && !is_known("nvidia-container"));
 }
