@@ -256,9 +256,6 @@ def remove_images(
     """Remove artifact images whose artifacts are not in the store, and return their names.
 
     Images stay if they also have another name, or if a container uses them.
-
-    Raises:
-        NotFoundError: No engine answers.
     """
     gone = []
     # An image that was just built may not be in the store yet.

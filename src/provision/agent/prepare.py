@@ -198,15 +198,7 @@ class Preparation:
         return TrustOverride(allow_downgrade=self.run.mode.allow_downgrade)
 
     def prepare(self) -> str:
-        """Put the artifact into the store, and point the kernel's link to it.
-
-        Returns:
-            The result in one line.
-
-        Raises:
-            RejectedError: The artifact was rolled back from.
-            NewerStateError: A newer provision wrote the driver's state.
-        """
+        """Put the artifact into the store, and point the kernel's link to it; return the result."""
         refuse_newer(self._layout)
         settings, progress = self.job.settings, self.job.progress
         found = self._look_for(progress)

@@ -33,9 +33,7 @@ def rollback(
     boot, it is completed instead: going back further would skip an artifact that never ran.
 
     Raises:
-        NotFoundError: There is no artifact to go back to.
         InUseError: Another command switched the driver while this one waited; nothing was done.
-        NewerStateError: A newer provision wrote the driver's state.
     """
     layout, release = _target(root, desired, driver)
     meant = linked_kernels(layout).get(release)
@@ -84,9 +82,6 @@ def _begun(layout: Layout, release: str) -> tuple[str, str] | None:
 
     The kernel's link points to the artifact that the rollback chose, and ``current`` to the one
     that it rejected.
-
-    Raises:
-        NewerStateError: A newer provision wrote the driver's state.
     """
     refuse_newer(layout)
     used, chosen = layout.linked(layout.current), linked_kernels(layout).get(release)
@@ -150,9 +145,6 @@ def reject(
     Args:
         inputs: Fingerprint of the inputs that give the rejected artifact.
         failure: The failure of the rejected artifact, if there was one.
-
-    Raises:
-        NewerStateError: A newer provision wrote the driver's state.
     """
     state = load_state(layout)
     known = state.of(release)

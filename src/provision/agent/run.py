@@ -68,9 +68,6 @@ def apply(run: Run) -> Result:
 
     Every failure is recorded and part of the result; other drivers' actions go on. A caller that
     holds the host's lock must not allow builds and pulls (``Mode.may_prepare``).
-
-    Raises:
-        InUseError: Another process holds a lock for too long.
     """
     with switching(run.root, run.progress):
         for name in run.desired.drivers:

@@ -22,11 +22,7 @@ class Job:
 
     @cached_property
     def engine(self) -> Engine:
-        """The container engine.
-
-        Raises:
-            NotFoundError: No engine answers.
-        """
+        """The container engine."""
         return open_engine(self.settings)
 
     def resolve(self, request: DriverRequest) -> Resolved:

@@ -157,7 +157,9 @@ class Recipe(Frozen):
             build = source.build_of(flavour) or shared.build
             if build is None or not (distro is None or source.fits(distro)):
                 continue
-            package = source.package_of(build, shared.package)
+            package = build.package or shared.package if source.kind == "deb" else None
+            if source.kind == "dkms":
+                package = source.package
             files = self.files if source.files is None else source.files
             licences, container = shared.licences, self._container_with(source)
             yield Variant(source, label, flavour, licences, package, build, files, container)

@@ -218,11 +218,6 @@ class Source(Frozen):
         """Whether it consists of packages in a Debian-style archive."""
         return False
 
-    def package_of(self, build: Build, shared: str | None) -> str | None:
-        """Return the package with the source; None if it is not packaged."""
-        del build, shared
-        return None
-
     def fits(self, distro: Collection[str], version: str | None = None) -> bool:
         """Return whether it serves a distro, and a version of the driver.
 
@@ -255,10 +250,6 @@ class DebSource(Source):
     def is_packaged(self) -> bool:
         """Always True."""
         return True
-
-    def package_of(self, build: Build, shared: str | None) -> str | None:
-        """Return the package of the build, or of the flavour."""
-        return build.package or shared
 
 
 class ArchiveReleases(Source):
@@ -353,11 +344,6 @@ class DkmsSource(Source):
     def is_packaged(self) -> bool:
         """Whether it is a package and not releases."""
         return self.package is not None
-
-    def package_of(self, build: Build, shared: str | None) -> str | None:
-        """Return its package."""
-        del build, shared
-        return self.package
 
     def build_of(self, flavour: str) -> Build | None:
         """Return the build of any flavour, which follows the dkms.conf."""
