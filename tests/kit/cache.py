@@ -2,7 +2,7 @@
 
 Nothing in it is precious: delete the folder and the next run makes it again. What an entry is made
 from and by is part of its name (`key_of`), so that a change of code makes it again. `prune` removes
-what has not been used for the longest time.
+what has not been used for the longest time, measured by how long it took to make.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from kit.process import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import TextIO
 
 __all__ = ["BASES", "BUILDS", "REPOSITORY", "cache_dir", "cached", "key_of", "prune"]
 
@@ -38,6 +39,8 @@ _PROVISIONS = ("archive", "bundles", "logs", "packages")
 _COLD = "debs-"
 # Keys, notes: not worth a removal.
 _LITTLE = 1 << 20
+# What was made within this time is as soon made again.
+_SOON_MADE_S = 60.0
 
 
 def cache_dir() -> Path:
@@ -53,10 +56,12 @@ def cache_dir() -> Path:
 
 
 @contextmanager
-def _locked(name: Path) -> Iterator[None]:
-    with name.open("w") as lock:
+def _locked(name: Path) -> Iterator[TextIO]:
+    with name.open("a") as lock:
         flock(lock, LOCK_EX)
-        yield
+        # The note of this use.
+        os.utime(name)
+        yield lock
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
@@ -66,16 +71,18 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
     all, because it gets its name by one rename.
     """
     entry = cache_dir() / name
-    # Opening the lock is the note of this use.
-    with _locked(cache_dir() / f".{name}.lock"):
+    with _locked(cache_dir() / f".{name}.lock") as lock:
         if entry.exists():
             return entry
         draft = cache_dir() / f".{name}.draft"
         if draft.is_dir() and not draft.is_symlink():
             shutil.rmtree(draft)
         draft.unlink(missing_ok=True)
+        begun = time.monotonic()
         make(draft)
         draft.rename(entry)
+        lock.truncate(0)
+        lock.write(f"{time.monotonic() - begun:.0f}")
     return entry
 
 
@@ -106,7 +113,11 @@ def _content(path: Path) -> bytes:
 
 
 def prune(limit: int = _LIMIT_BYTES, in_use_s: float = _IN_USE_S) -> None:
-    """Remove what was not used for the longest time, until the rest is within the limit."""
+    """Remove what was not used for the longest time, until the rest is within the limit.
+
+    What took an hour to make may be left unused for sixty times as long as what took a minute, so
+    that what only the night needs outlives the day.
+    """
     folder = cache_dir()
     entries = [path for path in folder.iterdir() if not path.name.startswith(".")]
     ours = folder / "provision"
@@ -114,19 +125,32 @@ def prune(limit: int = _LIMIT_BYTES, in_use_s: float = _IN_USE_S) -> None:
     ages = {path: time.time() - _last_use(path) for path in entries if path != ours}
     sizes = {path: _size(path) for path in ages}
     total = sum(sizes.values())
-    oldest_first = sorted(ages, key=lambda path: (not path.name.startswith(_COLD), -ages[path]))
-    for path in oldest_first:
+
+    def first(path: Path) -> tuple[bool, float]:
+        return not path.name.startswith(_COLD), -ages[path] / _made_within(path)
+
+    for path in sorted(ages, key=first):
         if not path.name.startswith(_COLD) and (total <= limit or sizes[path] < _LITTLE):
             continue
         if ages[path] < in_use_s:
             continue
         run(["rm", "-rf", "--one-file-system", path], check=False)
-        path.with_name(f".{path.name}.lock").unlink(missing_ok=True)
+        _lock_of(path).unlink(missing_ok=True)
         total -= sizes[path]
 
 
+def _lock_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")
+
+
+def _made_within(path: Path) -> float:
+    lock = _lock_of(path)
+    said = lock.read_text() if lock.exists() else ""
+    return max(float(said or 0), _SOON_MADE_S)
+
+
 def _last_use(path: Path) -> float:
-    lock = path.with_name(f".{path.name}.lock")
+    lock = _lock_of(path)
     return max(one.stat().st_mtime for one in (path, lock) if one.exists())
 
 

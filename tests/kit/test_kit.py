@@ -180,7 +180,7 @@ def test_a_key_changes_with_what_files_do_and_not_with_their_words(tmp_path: Pat
     assert key_of("x", tmp_path) != key
 
 
-def test_what_was_not_used_for_longest_leaves_the_cache_first(
+def test_what_was_not_used_for_longest_and_is_soon_made_leaves_the_cache_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROVISION_TEST_CACHE", str(tmp_path))
@@ -188,13 +188,17 @@ def test_what_was_not_used_for_longest_leaves_the_cache_first(
     def two_mib(draft: Path) -> None:
         draft.write_bytes(bytes(2 << 20))
 
-    for age, name in enumerate(("newest", "older", "oldest", "debs-suite")):
+    for age, name in enumerate(("newest", "older", "oldest", "debs-suite", "an hour's work")):
         path = cached(name, two_mib)
-        for one in (path, path.with_name(f".{name}.lock")):
+        lock = path.with_name(f".{name}.lock")
+        if name == "an hour's work":
+            lock.write_text("3600")
+        for one in (path, lock):
             os.utime(one, (time.time() - 3600 * age,) * 2)
     cached("older", lambda _: pytest.fail("it is there"))
-    # The first is as large as it may be, the second spares what was used lately.
-    for limit, in_use_s in ((5 << 20, 0), (0, 60)):
+    # The first leaves as much as there may be, the second what was used lately.
+    used_lately = {"newest", "older"}
+    for limit, in_use_s, kept in ((7 << 20, 0, {"an hour's work"}), (0, 60, set[str]())):
         prune(limit, in_use_s)
         left = {path.name for path in tmp_path.iterdir() if path.name[0] != "."}
-        assert left == {"newest", "older"}
+        assert left == used_lately | kept
