@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from kit.pages import blocks
 from kit.probe import need_programs
 from kit.process import Completed, run
 from kit.product import BUILD_NETWORK, DISTRO
-from kit.released import bare, shipping
+from kit.released import EARLIER, bare, earlier, shipping
 from kit.repackaged import Rpm, write_rpm
 from kit.rpm_distros import rocky_9
 from kit.rpm_sites import site_of
@@ -71,7 +70,6 @@ _VARIABLES = {
 _PAGE = REPOSITORY / "docs/tutorials/install.md"
 _KEY = "/etc/provision/trust.d/admin.pub"
 _SETTINGS = "/etc/provision/provision.toml"
-_EARLIER = "0.0.9"
 _VENDOR = "/etc/oci-decorator/oci-decorator.d/mine.json"
 _CONFIG = """\
 [engine]
@@ -131,17 +129,6 @@ def test_a_repository_needs_a_key_and_an_address(tmp_path: Path) -> None:
 
 def test_the_same_commit_gives_the_same_bytes(release: Path) -> None:
     assert "the same again" in shipping("--verify", "--output", release, mask=0o077).stdout
-
-
-def _earlier(package: Path, folder: Path) -> Path:
-    """A package of Debian as an earlier release would have it."""
-    tree = folder / package.stem
-    run(["dpkg-deb", "--raw-extract", package, tree])
-    control = tree / "DEBIAN/control"
-    control.write_text(re.sub("(?m)^Version: .*", f"Version: {_EARLIER}", control.read_text()))
-    made = folder / f"earlier_{package.name}"
-    run(["dpkg-deb", "-Znone", "--root-owner-group", "--build", tree, made])
-    return made
 
 
 @contextmanager
@@ -284,13 +271,13 @@ def test_a_host_goes_back_to_an_earlier_release_and_upgrades(
     debian.write(_SETTINGS, "[drivers]\n")
     installed = _versions(debian)
     packages = [
-        _earlier(found, tmp_path)
+        earlier(found, tmp_path)
         for name in installed
         for found in release.glob(f"{name}_*.deb")
         if not found.name.endswith("_arm64.deb")
     ]
     debian("apt-get", "-qy", "--allow-downgrades", "install", *packages)
-    assert set(_versions(debian).values()) == {_EARLIER}
+    assert set(_versions(debian).values()) == {EARLIER}
     debian("apt-get", "-qy", "upgrade")
     assert _versions(debian) == installed
     assert debian.path(_SETTINGS).read_text() == "[drivers]\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,14 +26,18 @@ if TYPE_CHECKING:
     from kit.engine import Engine
 
 __all__ = [
+    "EARLIER",
     "agent_image",
     "bare",
     "compiled_modules",
+    "earlier",
     "make_debian_packages",
     "make_release",
     "repository_of",
     "shipping",
 ]
+
+EARLIER = "0.0.9"
 
 
 def bare(suite: str) -> Path:
@@ -94,6 +99,17 @@ def agent_image(engine: Engine, folder: Path) -> Path:
         archive = image.make(read_source(), folder, "docker", IMAGE)
     assert archive is not None, "the engine has its base image"
     return archive
+
+
+def earlier(package: Path, folder: Path) -> Path:
+    """A package of Debian as an earlier release would have it."""
+    tree = folder / package.stem
+    run(["dpkg-deb", "--raw-extract", package, tree])
+    control = tree / "DEBIAN/control"
+    control.write_text(re.sub("(?m)^Version: .*", f"Version: {EARLIER}", control.read_text()))
+    made = folder / f"earlier_{package.name}"
+    run(["dpkg-deb", "-Znone", "--root-owner-group", "--build", tree, made])
+    return made
 
 
 def make_release(folder: Path, engine: Engine, url: str) -> Path:

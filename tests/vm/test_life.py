@@ -19,7 +19,7 @@ from kit.demanding_driver import lab_catalogue
 from kit.guest import DEBIAN_12, IMAGE, guest_of
 from kit.guest.kernel_package import kernel_package
 from kit.hosts import NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
-from kit.released import compiled_modules, make_debian_packages
+from kit.released import EARLIER, compiled_modules, earlier, make_debian_packages
 from kit.two_part_driver import DUO, DUO_BROKEN, duo_catalogue, repair_duo
 from provision.errors import ExitCode
 from vm.conftest import HOST
@@ -76,13 +76,15 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def host(
     engine_address: str, drivers: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ManagedGuest]:
-    """A Debian with engines, the release's packages in /root, and nothing of ours installed."""
+    """A Debian with engines, packages of two releases in /root, and nothing of ours installed."""
     packages = make_debian_packages(tmp_path_factory.mktemp("packages"))
+    older = tmp_path_factory.mktemp("older")
     with guest_of(DEBIAN_12) as guest:
         guest(f"rm -r {_UNUSUAL}; mkdir -p {_METRICS}; systemctl try-reload-or-restart docker")
-        guest(f"{_LIST_OURS.strip()} >/root/before")
+        guest(f"mkdir /root/{EARLIER}; {_LIST_OURS.strip()} >/root/before")
         for package in packages:
             guest.put(package, f"/root/{package.name}")
+            guest.put(earlier(package, older), f"/root/{EARLIER}/{package.name}")
         if sys.version_info[:2] == tuple(map(int, DEBIAN_12.python.split("."))):
             guest.put(compiled_modules(packages[-1], packages[-1].parent), "/root/compiled.tar")
             guest("tar -C / -xf /root/compiled.tar && rm /root/compiled.tar")
@@ -108,7 +110,7 @@ def _assert_serves(host: ManagedGuest, version: str) -> None:
 
 
 def test_packages_are_installed(host: ManagedGuest) -> None:
-    host.guest(f"{APT} install /root/*.deb", timeout_s=APT_WITHIN_S)
+    host.guest(f"{APT} install /root/{EARLIER}/*.deb", timeout_s=APT_WITHIN_S)
     units = "provision-boot.service provision-kernel.path provision-apply.timer"
     assert host.guest(f"systemctl is-enabled {units}").stdout.split() == ["enabled"] * 3
     done = host.guest("provision status", check=False)
@@ -138,6 +140,26 @@ def test_containers_have_the_driver_that_they_ask_for(host: ManagedGuest) -> Non
     script = "sh -c ': >>/usr/bin/v4l2loopback-ctl'"
     done = host.guest(f"{ENGINES['podman']} {_FLAG} {IMAGE} {script}", check=False)
     assert "Read-only file system" in done.stderr
+
+
+def test_an_upgrade_of_the_programs_builds_and_unloads_nothing(host: ManagedGuest) -> None:
+    drivers = (SMALL_DRIVER, DUO)
+    # A module that is loaded again has another inode.
+    loaded = f"stat -c %i /sys/module/v4l2loopback /sys/module/{DUO}"
+    before = {driver: host.entries(driver) for driver in drivers}, host.guest(loaded).stdout
+    host.guest(f"{APT} install /root/*.deb", timeout_s=APT_WITHIN_S)
+    assert EARLIER not in host.guest("dpkg-query -W provision oci-decorator").stdout
+    units = "provision-kernel.path provision-apply.timer"
+    assert host.guest(f"systemctl is-active {units}").stdout.split() == ["active"] * 2
+    stale = f"systemctl show -p NeedDaemonReload {units} provision-boot | grep -c yes"
+    assert host.guest(stale, check=False).stdout == "0\n"
+    assert json.loads(host.guest("provision plan --json").stdout)["actions"] == []
+    host.apply()
+    assert before == (
+        {driver: host.entries(driver) for driver in drivers},
+        host.guest(loaded).stdout,
+    )
+    _assert_serves(host, "1.0")
 
 
 def test_containers_that_do_not_ask_have_no_device(host: ManagedGuest) -> None:
