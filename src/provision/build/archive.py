@@ -45,7 +45,6 @@ class Archive:
     Args:
         engine: Connects to the engine; not called without a query.
         words: What is asked for besides, as in ``ArchiveIndex``.
-        components: Components that are read besides those that the drivers need.
     """
 
     def __init__(

@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -25,7 +26,7 @@ from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import lock, write_atomic
 from provision.pin import RunfileSource, Sha256
-from provision.progress import Note, Progress, Tally, silent
+from provision.progress import Event, Note, Progress, Tally, silent
 from provision.sources.runfile import repack
 
 
@@ -57,43 +58,28 @@ def ensure_parts(
         progress(Note("Another process is taking the same file apart; waiting for it"))
 
     with lock(settings.state / "locks" / f"runfile-{key[:32]}", on_wait=waiting):
-        known = _known(store, index)
-        if known:
-            return known
+        with suppress(ProvisionError):
+            found = {part: store.whole(one) for part, one in load_json(index, _Index).parts.items()}
+            whole = {part: path for part, path in found.items() if path is not None}
+            if len(whole) == len(found):
+                # Garbage collection looks at the time of use.
+                with suppress(OSError):
+                    os.utime(index)
+                return whole
         run = fetch()
         progress(Note(f"Taking {source.url.rpartition('/')[2]} apart, without running it"))
-        kept = _taken_apart(store, run, source, folder / f".{key}")
+        draft = folder / f".{key}"
+        # The leftovers of a killed run.
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        try:
+            parts = repack(run, source, draft)
+            kept = {name: store.take(path, sync=False) for name, path in parts.items()}
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
         text = _Index(parts=kept).model_dump_json(by_alias=True, indent=1)
         write_atomic(index, f"{text}\n")
         return {name: store.path(digest) for name, digest in kept.items()}
-
-
-def _taken_apart(
-    store: PackageStore, run: Path, source: RunfileSource, draft: Path
-) -> dict[str, str]:
-    """Put the parts of a .run into a store, and return their sha256; errors as ``ensure_parts``."""
-    # The leftovers of a killed run.
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    try:
-        parts = repack(run, source, draft)
-        return {name: store.take(path, sync=False) for name, path in parts.items()}
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def _known(store: PackageStore, index: Path) -> dict[str, Path] | None:
-    """Return the parts if all of them are whole; None: one is missing or damaged."""
-    with suppress(ProvisionError):
-        parts = load_json(index, _Index).parts
-        found = {name: store.whole(digest) for name, digest in parts.items()}
-        whole = {name: path for name, path in found.items() if path is not None}
-        if len(whole) == len(found):
-            # Garbage collection looks at the time of use.
-            with suppress(OSError):
-                os.utime(index)
-            return whole
-    return None
 
 
 def downloaded_files(
@@ -104,17 +90,23 @@ def downloaded_files(
     progress: Progress = silent,
 ) -> dict[str, Path]:
     """Return the files of a build context that are not rendered, in the package store."""
-    store = PackageStore(settings.state)
+    pin, store = resolved.pin, PackageStore(settings.state)
     fetched = _fetched(store, resolved, context.downloads, progress)
-    _refuse_damaged(resolved, store)
-    runfiles = [s for s in resolved.pin.sources if isinstance(s, RunfileSource)]
-    made = {
-        path: parts[part]
-        for source in runfiles
-        for parts in [_parts_of(settings, source, progress)]
-        for path, part in context.parts.items()
-    }
-    return {**resolved.attached, **fetched, **made}
+    damaged = [path for path in resolved.attached.values() if not store.whole(path.name)]
+    if damaged:
+        raise NotFoundError(
+            f"The kernel tree of {pin.kernel.release} is damaged in the package store.",
+            resolution=f"Have it made again: provision resolve {pin.driver.name} --kernel"
+            f" {pin.kernel.release} --refresh",
+            details="\n".join(map(str, damaged)),
+        )
+    for source in pin.sources:
+        if isinstance(source, RunfileSource):
+            name = source.url.rpartition("/")[2]
+            fetch = partial(store.fetch, source.sha256, (source.url,), name=name, progress=progress)
+            parts = ensure_parts(settings, source, fetch, progress=progress)
+            fetched |= {path: parts[part] for path, part in context.parts.items()}
+    return {**resolved.attached, **fetched}
 
 
 def _fetched(
@@ -131,6 +123,12 @@ def _fetched(
         more = " and others" if len(sized) < len(missing) else ""
         size = f" ({sum(sized) / 1_000_000:.1f} MB{more})" if sized else ""
         progress(Note(f"Downloading {len(missing)} file{'s' * (len(missing) > 1)}{size}"))
+
+    def without_notes(event: Event) -> None:
+        # No line for each of many files.
+        if not isinstance(event, Note):
+            progress(event)
+
     for number, path in enumerate(missing):
         sha256 = files[path]
         urls = (sources[sha256],) if sha256 in sources else tuple(resolved.urls.get(sha256, ()))
@@ -139,36 +137,11 @@ def _fetched(
         size = f" ({sizes[sha256] / 1_000_000:.1f} MB)" if sha256 in sizes else ""
         progress(Tally(len(missing), {"downloaded": number}, (f"{name}{size}",)))
         fetched[path] = store.fetch(
-            sha256, urls, name=name, size=sizes.get(sha256), progress=_without_notes(progress)
+            sha256, urls, name=name, size=sizes.get(sha256), progress=without_notes
         )
     if missing:
         progress(Tally(0))
     return fetched
-
-
-def _without_notes(progress: Progress) -> Progress:
-    """Return a progress that has no line for each of many files."""
-    return lambda event: None if isinstance(event, Note) else progress(event)
-
-
-def _refuse_damaged(resolved: Resolved, store: PackageStore) -> None:
-    damaged = [path for path in resolved.attached.values() if not store.whole(path.name)]
-    if damaged:
-        raise NotFoundError(
-            f"The kernel tree of {resolved.pin.kernel.release} is damaged in the package store.",
-            resolution=f"Have it made again: provision resolve {resolved.pin.driver.name} --kernel"
-            f" {resolved.pin.kernel.release} --refresh",
-            details="\n".join(map(str, damaged)),
-        )
-
-
-def _parts_of(settings: Settings, source: RunfileSource, progress: Progress) -> Mapping[str, Path]:
-    def fetch() -> Path:
-        return PackageStore(settings.state).fetch(
-            source.sha256, (source.url,), name=source.url.rpartition("/")[2], progress=progress
-        )
-
-    return ensure_parts(settings, source, fetch, progress=progress)
 
 
 def commit_files(

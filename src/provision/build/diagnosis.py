@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -178,7 +179,14 @@ _CAUSES = (
 )
 
 
-def _known_cause(lines: Sequence[str]) -> tuple[_Cause, str] | None:
+_UNKNOWN = _Cause(
+    "",
+    "{what} could not be built.",
+    "The lines above are the failing step's last ones; the whole output has the rest.",
+)
+
+
+def _cause_of(lines: Sequence[str]) -> tuple[_Cause, str]:
     """Return the first known cause that the output of a step shows, and what the line says."""
     for cause in _CAUSES:
         pattern = re.compile(cause.pattern)
@@ -186,7 +194,7 @@ def _known_cause(lines: Sequence[str]) -> tuple[_Cause, str] | None:
             if match := pattern.search(line):
                 said = match.groupdict().get("said")
                 return cause, line if said is None else said.strip().rstrip(".")
-    return None
+    return _UNKNOWN, ""
 
 
 # GCC and clang: https://gcc.gnu.org/onlinedocs/gcc/Diagnostic-Message-Formatting-Options.html
@@ -203,11 +211,7 @@ _INSTRUCTION_WIDTH = 160
 
 @dataclass(frozen=True, slots=True)
 class SourceError:
-    """An error that the compiler reports.
-
-    Attributes:
-        line: Line number; None for an unresolved symbol.
-    """
+    """An error that the compiler reports."""
 
     file: str
     line: int | None
@@ -219,40 +223,33 @@ class SourceError:
         return "\n".join([f"{place}: error: {self.text}", *self.excerpt])
 
 
-@dataclass(frozen=True, slots=True)
-class BuildFailure:
-    """What is known of a failed build besides its message.
+class BuildError(ProvisionError):
+    """A build that failed.
 
-    Attributes:
+    Args:
         is_outside: Whether the cause is neither the driver nor its Pin, but a full disk or a
             network that fails. Other builds would fail alike.
         exit_code: ``NOT_FOUND`` where the driver itself says that it is not for the kernel.
     """
 
-    steps: Sequence[StepRecord] = ()
-    source_errors: Sequence[SourceError] = ()
-    log: Path | None = None
-    is_outside: bool = False
-    exit_code: ExitCode = ExitCode.FAILED
-
-
-class BuildError(ProvisionError):
-    """A build that failed; the other attributes are those of its ``BuildFailure``."""
-
     def __init__(
         self,
         message: str,
-        failure: BuildFailure = BuildFailure(),
         *,
         resolution: str,
         details: str,
+        steps: Iterable[StepRecord] = (),
+        source_errors: Iterable[SourceError] = (),
+        log: Path | None = None,
+        is_outside: bool = False,
+        exit_code: ExitCode = ExitCode.FAILED,
     ) -> None:
         super().__init__(message, resolution=resolution, details=details)
-        self.exit_code = failure.exit_code
-        self.steps = tuple(failure.steps)
-        self.log = failure.log
-        self.source_errors = tuple(failure.source_errors)
-        self.is_outside = failure.is_outside
+        self.exit_code = exit_code
+        self.steps = tuple(steps)
+        self.source_errors = tuple(source_errors)
+        self.log = log
+        self.is_outside = is_outside
 
     @property
     def step(self) -> StepRecord | None:
@@ -271,15 +268,50 @@ def build_error(pin: Pin, stream: BuildStream, log: Path) -> BuildError:
     """Return the error of a failed build."""
     step = stream.steps[-1] if stream.steps else None
     lines = list(step.lines) if step else []
-    where = f"Step {step.number}/{stream.total}: {_short(step.instruction)}" if step else ""
-    failure = BuildFailure(stream.steps, source_errors(lines), log)
-    if failure.source_errors:
-        shown = [str(error) for error in failure.source_errors[:_ERRORS_SHOWN]]
-        details = "\n".join([*shown, where, f"Whole output: {log}"])
-        return _compile_error(pin, failure, details)
-    ending = [where, *lines[-_LAST_LINES:], _reason(stream), f"Whole output: {log}"]
-    details = "\n".join(line for line in ending if line)
-    return _step_error(pin, failure, [*lines, stream.error or ""], details)
+    where = ""
+    if step:
+        words = " ".join(step.instruction.split())
+        cut = words if len(words) <= _INSTRUCTION_WIDTH else f"{words[:_INSTRUCTION_WIDTH]}…"
+        where = f"Step {step.number}/{stream.total}: {cut}"
+    driver = pin.driver
+    what = f"{driver.name} {driver.version} ({driver.flavour}) for kernel {pin.kernel.release}"
+    if errors := source_errors(lines):
+        first = errors[0]
+        place = first.file if first.line is None else f"{first.file} line {first.line}"
+        count = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
+        shown = map(str, errors[:_ERRORS_SHOWN])
+        return BuildError(
+            f"{what} does not compile: {count}, the first in {place}.",
+            resolution="Take a driver version that supports this kernel (--version), another"
+            f" flavour (--flavour) or another kernel ('provision drivers kernels {driver.name}'"
+            " lists them). If there is none, add a patch to the driver's patches/ folder, or report"
+            " the lines above to its vendor.",
+            details="\n".join([*shown, where, f"Whole output: {log}"]),
+            steps=stream.steps,
+            source_errors=errors,
+            log=log,
+        )
+    # The engine's own message repeats the whole instruction.
+    reason = stream.error or ""
+    if stream.exit_status is not None:
+        reason = f"The step ended with exit status {stream.exit_status}."
+    ending = [where, *lines[-_LAST_LINES:], reason, f"Whole output: {log}"]
+    cause, said = _cause_of([*lines, stream.error or ""])
+    values = {
+        "what": what,
+        "driver": f"{driver.name} {driver.version}",
+        "kernel": pin.kernel.release,
+        "said": said,
+    }
+    return BuildError(
+        fill(cause.message, values),
+        resolution=cause.resolution,
+        details="\n".join(line for line in ending if line),
+        steps=stream.steps,
+        log=log,
+        is_outside=cause.is_outside,
+        exit_code=cause.exit_code,
+    )
 
 
 def kind_of(error: ProvisionError) -> Literal["compile", "build", "missing", "failed"]:
@@ -297,80 +329,14 @@ def kind_of(error: ProvisionError) -> Literal["compile", "build", "missing", "fa
             return "failed"
 
 
-def _short(instruction: str) -> str:
-    words = " ".join(instruction.split())
-    return words if len(words) <= _INSTRUCTION_WIDTH else f"{words[:_INSTRUCTION_WIDTH]}…"
-
-
-def _reason(stream: BuildStream) -> str:
-    """Return the message of the engine, without the whole instruction that it repeats."""
-    if stream.exit_status is not None:
-        return f"The step ended with exit status {stream.exit_status}."
-    return stream.error or ""
-
-
 def source_errors(lines: Sequence[str]) -> list[SourceError]:
     """Return the errors of compilers and modpost in the output of a build, in its order."""
     errors = []
     for index, line in enumerate(lines):
         if match := _COMPILER.match(line):
-            excerpt = _excerpt(lines[index + 1 :])
+            following = lines[index + 1 : index + 1 + _EXCERPT_LINES]
+            excerpt = tuple(takewhile(_EXCERPT.match, following))
             errors.append(SourceError(match["file"], int(match["line"]), match["text"], excerpt))
         elif match := _MODPOST.match(line):
             errors.append(SourceError(match["file"], None, match["text"]))
     return errors
-
-
-def _excerpt(following: Sequence[str]) -> tuple[str, ...]:
-    lines = []
-    for line in following[:_EXCERPT_LINES]:
-        if not _EXCERPT.match(line):
-            break
-        lines.append(line)
-    return tuple(lines)
-
-
-def _compile_error(pin: Pin, failure: BuildFailure, details: str) -> BuildError:
-    first = failure.source_errors[0]
-    place = first.file if first.line is None else f"{first.file} line {first.line}"
-    number = len(failure.source_errors)
-    count = "1 error" if number == 1 else f"{number} errors"
-    return BuildError(
-        f"{_what(pin)} does not compile: {count}, the first in {place}.",
-        failure,
-        resolution="Take a driver version that supports this kernel (--version), another flavour"
-        f" (--flavour) or another kernel ('provision drivers kernels {pin.driver.name}' lists"
-        " them). If there is none, add a patch to the driver's patches/ folder, or report the lines"
-        " above to its vendor.",
-        details=details,
-    )
-
-
-def _step_error(pin: Pin, failure: BuildFailure, lines: Sequence[str], details: str) -> BuildError:
-    found = _known_cause(lines)
-    if found is None:
-        return BuildError(
-            f"{_what(pin)} could not be built.",
-            failure,
-            resolution="The lines above are the failing step's last ones; the whole output has the"
-            " rest.",
-            details=details,
-        )
-    cause, said = found
-    values = {
-        "what": _what(pin),
-        "driver": f"{pin.driver.name} {pin.driver.version}",
-        "kernel": pin.kernel.release,
-        "said": said,
-    }
-    return BuildError(
-        fill(cause.message, values),
-        replace(failure, is_outside=cause.is_outside, exit_code=cause.exit_code),
-        resolution=cause.resolution,
-        details=details,
-    )
-
-
-def _what(pin: Pin) -> str:
-    driver = pin.driver
-    return f"{driver.name} {driver.version} ({driver.flavour}) for kernel {pin.kernel.release}"

@@ -34,9 +34,7 @@ def solve_request(
     """Return the request to a distro's solver, which runs in a container of a base image.
 
     Args:
-        kernel: The kernel's release; empty: kernels are only listed.
         packages: Further packages that a recipe needs, by Debian's names.
-        toolchain: The compiler for a kernel tree; None: the headers are packages.
     """
     data, release = distros.release_of(distro)
     more = toolchain.packages if toolchain else ()

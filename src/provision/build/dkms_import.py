@@ -66,11 +66,7 @@ def inspect_source(
     state: Path,
     progress: Progress = silent,
 ) -> DkmsConf:
-    """Evaluate the dkms.conf of a package or folder in a container of a base image.
-
-    Args:
-        name: What the source is called in messages.
-    """
+    """Evaluate the dkms.conf of a package or folder in a container of a base image."""
     file = _DEB if path.is_file() else _SOURCE
     script = (templates_dir() / "dkms/dkms.bash").read_bytes()
     files = {"dkms.bash": script, file: _packed(path, name)}
@@ -183,7 +179,6 @@ def import_dkms(
 
     Args:
         what: A package of the distro, a folder, or the address of an archive.
-        kernel: The kernel that the dkms.conf is evaluated for; None: the host's.
         distro: ``debian:12``: the distro of the package and of the container; None: the host's.
     """
     chosen = choose_distro(settings, distro)

@@ -38,24 +38,12 @@ _LISTED = "userspace.json"
 _MAJOR = re.compile(r"^(?:[0-9]+:)?([0-9]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Toolchain:
-    """Where headers and compiler are in the build container.
+def _toolchain(pin: Pin) -> Mapping[str, str | None] | None:
+    """Return where headers and compiler of a Pin are; None: its compiler is no package.
 
-    Attributes:
-        build: The kernel's build folder; None: it is in a kernel tree.
-        path: Folder of its programs, where that is not on the usual search path.
+    ``build`` and ``source`` are the kernel's folders, unless they are in a kernel tree; ``path``
+    is the folder of the compiler's programs, where that is not on the usual search path.
     """
-
-    build: str | None
-    source: str | None
-    command: str
-    major: str
-    path: str | None
-
-
-def toolchain_of(pin: Pin) -> Toolchain | None:
-    """Return where headers and compiler of a Pin are; None: its compiler is no package."""
     compiler = pin.compiler
     if compiler is None and pin.tree is not None:
         return None
@@ -73,8 +61,13 @@ def toolchain_of(pin: Pin) -> Toolchain | None:
     values = {"major": match[1]}
     for rule in distro.compilers:
         if fill(rule.package, values) == compiler.name:
-            path = rule.path and fill(rule.path, values)
-            return Toolchain(build, source, rule.command, match[1], path)
+            return {
+                "build": build,
+                "source": source,
+                "command": rule.command,
+                "major": match[1],
+                "path": rule.path and fill(rule.path, values),
+            }
     raise NotFoundError(
         f"The Pin's compiler, {compiler.name}, is not a package of {distro.name}'s compilers.",
         resolution="Resolve again.",
@@ -305,7 +298,7 @@ def _dockerfile(
     values: dict[str, object] = {
         "pin": pin,
         "closure": {"tools": closure["packages"], "headers": closure["headers"]},
-        "toolchain": toolchain_of(pin),
+        "toolchain": _toolchain(pin),
         "parts": {
             "are_files": any(source.file for source in pin.sources),
             "are_commits": any(isinstance(source, GitSource) for source in pin.sources),
@@ -315,7 +308,7 @@ def _dockerfile(
         },
         "build": _build(pin, variant),
         "pod": _pod_environment(recipe.host.root),
-        "labels": _labels(pin, variant) | _operator_label(pin, recipe),
+        "labels": _labels(pin, variant, recipe),
     }
     return fill_template(templates.dockerfile, templates.sources, values)
 
@@ -342,35 +335,24 @@ def _pod_environment(root: ForeignRoot | None) -> dict[str, str]:
     return own | root.pod.environment
 
 
-def _labels(pin: Pin, variant: Variant[RecipeSource]) -> dict[str, str]:
+def _labels(pin: Pin, variant: Variant[RecipeSource], recipe: Recipe) -> dict[str, str]:
+    driver = pin.driver
+    licences = [one_line(licence) for licence in variant.licences]
     # Only parts of the Pin, so that one Pin gives the same bytes whatever a summary says now.
     labels = {
-        "title": f"{pin.driver.name} {pin.driver.version} ({pin.driver.flavour})"
+        "title": f"{driver.name} {driver.version} ({driver.flavour})"
         f" for Linux {pin.kernel.release}",
-        "version": pin.driver.version,
-        "licenses": _licence_expression(variant.licences),
+        "version": driver.version,
+        # https://spdx.github.io/spdx-spec/v2.3/SPDX-license-expressions/
+        "licenses": " AND ".join(
+            f"({text})" if " OR " in text and len(licences) > 1 else text for text in licences
+        ),
         "base.name": pin.base.image,
         "base.digest": pin.base.digest,
     }
-    return {f"org.opencontainers.image.{key}": value for key, value in labels.items()} | {
-        "provision.pin": pin.canonical_json(),
-        "provision.pin.digest": pin.digest,
-    }
-
-
-def _operator_label(pin: Pin, recipe: Recipe) -> dict[str, str]:
-    """Return as which version a GPU operator finds the image, if it has a driver pod."""
-    if recipe.host.root is None or recipe.host.root.pod is None:
-        return {}
-    # An operator knows no flavours, so those besides the usual one are part of the version.
-    is_usual = pin.driver.flavour == recipe.default_flavour
-    version = pin.driver.version
-    return {OPERATOR_LABEL: version if is_usual else f"{version}-{pin.driver.flavour}"}
-
-
-def _licence_expression(licences: tuple[str, ...]) -> str:
-    """Join SPDX expressions: https://spdx.github.io/spdx-spec/v2.3/SPDX-license-expressions/."""
-    return " AND ".join(
-        f"({text})" if " OR " in text and len(licences) > 1 else text
-        for text in map(one_line, licences)
-    )
+    own = {"provision.pin": pin.canonical_json(), "provision.pin.digest": pin.digest}
+    if recipe.host.root is not None and recipe.host.root.pod is not None:
+        # An operator knows no flavours, so those besides the usual one are part of the version.
+        is_usual = driver.flavour == recipe.default_flavour
+        own[OPERATOR_LABEL] = driver.version if is_usual else f"{driver.version}-{driver.flavour}"
+    return {f"org.opencontainers.image.{key}": value for key, value in labels.items()} | own

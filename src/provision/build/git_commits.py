@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -73,14 +73,13 @@ def ensure_commits(
     store: PackageStore,
     *,
     network: str | None = None,
-    access: GitAccess | None = None,
+    access: GitAccess,
     progress: Progress = silent,
 ) -> dict[str, Path]:
     """Return the files of commits by path in the build context, fetching those that are missing.
 
     Args:
         toolchain: Returns the id of an image that has git; called only if a commit is missing.
-        access: This machine's authorities and logins; None: the container gets none of them.
     """
     found = {}
     image = cache(toolchain)
@@ -112,7 +111,7 @@ def _fetch(
     request: ContainerRequest,
     commit: GitCommit,
     path: Path,
-    access: GitAccess | None,
+    access: GitAccess,
     progress: Progress,
 ) -> None:
     if redact(commit.url) != commit.url:
@@ -123,15 +122,7 @@ def _fetch(
             " again.",
         )
     progress(Note(f"Fetching {redact(commit.url)} {commit.commit[:12]}"))
-    with _let_in(engine, request, commit, access) as container:
-        ran = container.run(_script(commit), on_line=lambda line: progress(Output(redact(line))))
-        if ran.status != 0:
-            raise _failed(commit, path, ran.said)
-        _keep(container, path)
-
-
-def _script(commit: GitCommit) -> str:
-    return _SCRIPT.format(
+    script = _SCRIPT.format(
         work=_WORK,
         made=_MADE,
         wrong=_WRONG,
@@ -141,23 +132,18 @@ def _script(commit: GitCommit) -> str:
         commit=shlex.quote(commit.commit),
         sha256=shlex.quote(commit.sha256),
     )
-
-
-@contextmanager
-def _let_in(
-    engine: Engine, request: ContainerRequest, commit: GitCommit, access: GitAccess | None
-) -> Iterator[Container]:
-    """Start a container with the access that a commit's server asks for."""
-    if access is None:
-        with engine.container(request) as container:
-            yield container
-        return
-    with access.granted(commit.url, engine.host) as given:
+    with ExitStack() as stack:
+        given = stack.enter_context(access.granted(commit.url, engine.host))
         more = {**request.environment, **given.environment}
-        with engine.container(replace(request, binds=given.binds, environment=more)) as container:
-            if given.files:
-                container.put(given.files, FOLDER)
-            yield container
+        container = stack.enter_context(
+            engine.container(replace(request, binds=given.binds, environment=more))
+        )
+        if given.files:
+            container.put(given.files, FOLDER)
+        ran = container.run(script, on_line=lambda line: progress(Output(redact(line))))
+        if ran.status != 0:
+            raise _failed(commit, path, ran.said)
+        _keep(container, path)
 
 
 def _whole(path: Path) -> bool:

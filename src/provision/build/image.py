@@ -48,11 +48,7 @@ KERNEL_STAGE = "toolchain"
 
 @dataclass(frozen=True, slots=True)
 class EngineBuild:
-    """A build by an engine.
-
-    Attributes:
-        failed: Explains a build in which an instruction failed.
-    """
+    """A build by an engine."""
 
     what: str
     files: Mapping[str, bytes | Path]
@@ -151,11 +147,7 @@ def layers_of(steps: Iterable[StepRecord], *, stage: str | None = None) -> list[
 
 
 def remove_layers(engine: Engine, layers: Sequence[str]) -> bool:
-    """Remove layers that build on each other, given the oldest first; layers in use stay.
-
-    Returns:
-        Whether all of them are removed.
-    """
+    """Remove layers that build on each other, given the oldest first; layers in use stay."""
     for layer in reversed(layers):
         try:
             engine.remove(layer, with_parents=False)
@@ -237,7 +229,6 @@ class Built:
     """An artifact image that exists now.
 
     Attributes:
-        built: False if it existed already.
         differing: The modules that differ from those of the replaced image, one line each.
     """
 
@@ -364,25 +355,15 @@ def module_sums(settings: Settings, engine: Engine, image: Image) -> dict[str, s
 
 def differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
     """Return the modules that differ between two builds of one Pin, one line each."""
+
+    def shown(sha256: str | None) -> str:
+        return "not there" if sha256 is None else f"{sha256[:_SHOWN]}…"
+
     return tuple(
-        f"{path}: was {_shown(before.get(path))}, is {_shown(after.get(path))}"
+        f"{path}: was {shown(before.get(path))}, is {shown(after.get(path))}"
         for path in sorted({*before, *after})
         if before.get(path) != after.get(path)
     )
-
-
-def explanation(found: tuple[str, ...]) -> str:
-    """Return the explanation of modules that differ although every input is the same."""
-    return (
-        "The modules differ from those of the image that was replaced, although the Pin is the"
-        f" same: {'; '.join(found)}. So the driver's own build puts something into them that is"
-        " not pinned: the time (__DATE__, KBUILD_BUILD_TIMESTAMP), a random number, the order of"
-        " files. What to do: find it with 'diffoscope', and set it in the recipe's command."
-    )
-
-
-def _shown(sha256: str | None) -> str:
-    return "not there" if sha256 is None else f"{sha256[:_SHOWN]}…"
 
 
 def open_engine(settings: Settings) -> Engine:
@@ -422,5 +403,13 @@ def build_image(
         return built
     differing = differences(before, module_sums(settings, engine, image))
     if differing:
-        progress(Note(explanation(differing)))
+        progress(
+            Note(
+                "The modules differ from those of the image that was replaced, although the Pin is"
+                f" the same: {'; '.join(differing)}. So the driver's own build puts something into"
+                " them that is not pinned: the time (__DATE__, KBUILD_BUILD_TIMESTAMP), a random"
+                " number, the order of files. What to do: find it with 'diffoscope', and set it in"
+                " the recipe's command."
+            )
+        )
     return replace(built, differing=differing)

@@ -42,7 +42,6 @@ class Closure(Frozen):
     """A solution: the packages of a kernel's builds on a base image.
 
     Attributes:
-        compiler: The compiler's package; None: the compiler is no package.
         urls: Addresses of the files, by sha256.
     """
 
@@ -141,12 +140,7 @@ class PackageStore:
             Path(name).unlink(missing_ok=True)
 
     def take(self, draft: Path, *, sync: bool = True) -> str:
-        """Move a file of the same file system into the store; return its sha256.
-
-        Args:
-            sync: Whether it has to survive a power cut; not needed if its sha256 is checked before
-                each use.
-        """
+        """Move a file of the same file system into the store; return its sha256."""
         digest = sha256_file(draft)
         self.files.mkdir(parents=True, exist_ok=True)
         draft.chmod(0o644)
@@ -174,9 +168,6 @@ class PackageStore:
         progress: Progress = silent,
     ) -> Path:
         """Return a file of the store; download it if it is missing or damaged.
-
-        Args:
-            urls: Its addresses, which are tried in this order.
 
         Raises:
             PackageGoneError: No address has it, and all that were tried answered.

@@ -56,7 +56,19 @@ def read_pin(settings: Settings, path: Path, *, network: str | None = None) -> R
     """Return the Pin of a file with everything that its build needs here."""
     file = load_json(path, PinFile)
     pin = _pin_of(file, path)
-    _refuse_secrets(pin, path)
+    secrets = [
+        Mistake(
+            f"sources.{number}",
+            "its address holds a password or token, which the artifact's labels would show to every"
+            " user",
+        )
+        for number, source in enumerate(pin.sources)
+        if redact(source.text) != source.text
+    ]
+    if secrets:
+        raise ConfigError(
+            str(path), secrets, resolution="Leave it out of driver.toml, and resolve again."
+        )
     entry = settings.catalogue.entry(pin.driver.name)
     variant = variant_of(pin, entry.recipe)
     if variant is None or recipe_digest(entry.recipe, variant) != pin.recipe:
@@ -80,27 +92,10 @@ def load_pin(path: Path) -> Pin:
 
 
 def _pin_of(file: PinFile, path: Path) -> Pin:
-    data = {k: v for k, v in _plain(file).items() if k not in _BESIDE}
+    plain = json.loads(file.canonical_json())
+    data = {name: value for name, value in plain.items() if name not in _BESIDE}
     pin = parse_json(json.dumps(data), Pin, name=str(path))
     if pin.digest != file.digest_of_pin:
         problem = f"it says {file.digest_of_pin}, and its content has {pin.digest}"
         raise ConfigError(str(path), [Mistake("digest", f"{problem}: the file was changed")])
     return pin
-
-
-def _refuse_secrets(pin: Pin, path: Path) -> None:
-    problem = "its address holds a password or token, which the artifact's labels would show"
-    found = [
-        Mistake(f"sources.{number}", f"{problem} to every user")
-        for number, source in enumerate(pin.sources)
-        if redact(source.text) != source.text
-    ]
-    if found:
-        raise ConfigError(
-            str(path), found, resolution="Leave it out of driver.toml, and resolve again."
-        )
-
-
-def _plain(file: PinFile) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(file.canonical_json())
-    return data

@@ -79,13 +79,8 @@ class RequestOptions:
     """The options that choose a build of a driver on a command line.
 
     Attributes:
-        kernel: The kernel's release; None: the one that runs.
-        distro: ``debian:12``; None: the host's.
         version: The driver's version, a branch of it, a kind of branch (``lts``), or ``latest`` for
             the newest that suits the kernel; None: that of provision.toml's default.
-        flavour: One of the driver's flavours; None: its default.
-        base: Base image; None: what provision.toml names, or the distro's own.
-        network: Network of the containers that download; None: what provision.toml says.
         force: Whether to try a kernel that the driver is not known to build on.
         refresh: Whether to solve for packages again although the store has a closure.
     """
@@ -111,11 +106,7 @@ class RequestOptions:
 
 @dataclass(frozen=True, slots=True)
 class DriverRequest(RequestOptions):
-    """A request for a driver, on a kernel of some host.
-
-    Attributes:
-        prefer: A version to keep as long as that is possible; None: the newest is taken.
-    """
+    """A request for a driver, on a kernel of some host."""
 
     driver: str
     prefer: str | None = field(default=None, kw_only=True)
@@ -136,11 +127,7 @@ class DriverRequest(RequestOptions):
 
 @dataclass(frozen=True, slots=True)
 class BuildSettings:
-    """Settings of a build that do not change its result.
-
-    Attributes:
-        jobs: Compilers at once; None: what provision.toml says, or one a processor.
-    """
+    """Settings of a build that do not change its result."""
 
     jobs: int | None = None
     rebuild: bool = False
@@ -197,10 +184,8 @@ class TreeChoice:
 
     Attributes:
         tree: The place of the tree; None: COS's files for the ``build_id``.
-        toolchain: The distro whose packages compile; None: the base image has everything.
         image: The base image that has everything, unless another is named; None: that of the
             toolchain, or one that has to be named.
-        build_id: ``BUILD_ID`` of the distro's os-release.
     """
 
     distro: DistroPin

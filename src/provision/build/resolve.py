@@ -91,15 +91,7 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class BuildTarget:
-    """A driver, and what it is built with.
-
-    Attributes:
-        distro: The distro whose packages compile, or the kernel's own where a base image has
-            everything.
-        kernel_distro: The distro that the kernel comes from, where that is another one.
-        tree: The kernel's tree, where its headers are not packages.
-        toolchain: What compiles in the tree.
-    """
+    """A driver, and what it is built with."""
 
     entry: Entry
     distro: DistroPin
@@ -114,7 +106,6 @@ class Decision:
     """All inputs of a build except the base image and the packages, which need an engine.
 
     Attributes:
-        inputs: The fields of the Pin.
         tools: Packages that the build needs besides those of every build, by Debian's names.
     """
 
@@ -143,12 +134,7 @@ def resolve_pin(
     *,
     progress: Progress = silent,
 ) -> Resolved:
-    """Decide every input of a build.
-
-    Args:
-        engine: Connects to the engine; called last, and not at all where the base image is named
-            by its digest and the store has the closure.
-    """
+    """Decide every input of a build."""
     kernel = request.kernel or own_kernel(settings, read_facts(settings.root))
     request = replace(request, kernel=kernel)
     choice = choose_tree(settings, kernel, request.distro)

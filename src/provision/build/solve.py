@@ -66,8 +66,6 @@ class SolveRequest:
     Attributes:
         kernel: The kernel's release; empty: kernels are only listed.
         root: Root of the host, which may hold entitlements.
-        toolchain: The compiler for a kernel tree; None: the kernel's headers are packages.
-        archive_mirror: Address instead of that of the distro's archive of superseded kernels.
     """
 
     distro: Distro
@@ -451,9 +449,6 @@ class Solver:
 
         The download is not verified here: the script that gets it checks the package's signature,
         as that of every other package.
-
-        Returns:
-            The package to solve for, and files for the solver's scripts, by path below ``WORK``.
         """
         request = self._request
         archive = archive_of_headers(request.distro)
@@ -504,8 +499,6 @@ def solve(
     Args:
         engine: Connects to the engine that has the base image; not called if the store has the
             closure.
-        container: A container of the base image in which apt was asked already; None: one is
-            started.
     """
     key = request.key
     if not update and (kept := store.closure(key)):

@@ -182,11 +182,7 @@ def load_templates(directory: Path, distro_id: str) -> Templates:
 
 
 def load_tree_templates(directory: Path, toolchain: DistroPin | None) -> Templates:
-    """Read the templates of kernels whose headers are no packages.
-
-    Args:
-        toolchain: The distro whose packages compile; None: the base image has everything.
-    """
+    """Read the templates of kernels whose headers are no packages."""
     loaded = load_family(directory, TREE)
     if toolchain is None:
         return loaded

@@ -71,7 +71,6 @@ def seen_tree(store: PackageStore, origin: str, fingerprint: str | None = None) 
 
     Args:
         origin: The origin of the tree: an address, or a path on the host.
-        fingerprint: The present fingerprint of the origin; None: any counts.
     """
     path = _record(store, origin)
     try:
@@ -358,12 +357,7 @@ def _symvers_file(settings: Settings, tree_config: TreeConfig, kernel: str) -> P
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """The origin that provision.toml names of a tree; puts its tar file into the store.
-
-    Attributes:
-        has_config: Whether to read the kernel's configuration from the tree.
-        update: Whether to pack or download a tree again although it seems unchanged.
-    """
+    """The origin that provision.toml names of a tree; puts its tar file into the store."""
 
     settings: Settings
     kernel: str

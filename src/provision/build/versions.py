@@ -47,11 +47,7 @@ _WHOLE = re.compile(r"[0-9]+(\.[0-9]+)+")
 def suitable_versions(
     recipe: Recipe, offered: Sequence[str], version: VersionRequest, kernel: str
 ) -> tuple[list[str], list[str]]:
-    """Return the offered versions that a request accepts, the best first.
-
-    Returns:
-        All of these, and those that are known to build on the kernel.
-    """
+    """Return the offered versions that a request accepts, the best first."""
     exact = version.exact
     if exact is not None and exact in offered:
         # A version that is named is taken; whether it fits is checked afterwards.
@@ -207,7 +203,6 @@ def read_upstream(
     """Ask the sources of a recipe.
 
     Args:
-        distro: ``ID:VERSION``, for sources that are for some distros only.
         max_age: Seconds for which a kept answer counts; 0: each source is asked; infinite: only
             those that never answered.
     """
@@ -317,9 +312,6 @@ def vendor_sums(
 
     The record lies beside the store, because the state folder may be deleted at any time. Users who
     may not write there have a record in the state folder.
-
-    Args:
-        again: Ask the vendor although the checksum is known, and compare.
     """
     store = in_root(settings.root, STORE)
     state = store if is_writable(store) else settings.state

@@ -33,7 +33,6 @@ class Settings:
 
     Attributes:
         state: Folder for locks, logs and caches; losing it costs time, nothing else.
-        usr: A /usr that boots next, where it is mounted.
     """
 
     root: Path
@@ -57,11 +56,7 @@ def load_settings(
     catalogues: Sequence[Path] = (),
     architecture: str | None = None,
 ) -> Settings:
-    """Read a host's configuration.
-
-    Args:
-        catalogues: Further folders of drivers, which mask those of the configuration.
-    """
+    """Read a host's configuration."""
     root = root.resolve()
     config = load(root)
     use_proxies(config.network)

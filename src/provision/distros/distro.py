@@ -55,7 +55,6 @@ class HeaderRule(Frozen):
         build: The build folder that the packages bring.
         source: The folder of the whole source, where that is another one.
         repository: What to enable if the headers are not found: a repository's name or address.
-        refusal: Why kernels of this flavour can't be built for; then there are no specs.
     """
 
     flavour: Name
@@ -78,7 +77,6 @@ class CompilerRule(Frozen):
 
     Attributes:
         package: What the solver is asked for; ``{major}`` is the compiler's major version.
-        path: Folder of its programs, where that is not on the usual search path.
     """
 
     command: Literal["gcc", "clang"] = "gcc"
@@ -90,9 +88,6 @@ class Entitlement(Frozen):
     """A file or folder of the host that allows it to use the distro's repositories.
 
     It is bound read-only into the solving container, and never part of an image.
-
-    Attributes:
-        required: Whether nothing can be solved without it.
     """
 
     host: AbsolutePath
@@ -106,7 +101,6 @@ class Archive(Frozen):
     Attributes:
         repositories: Addresses of repositories there, with the placeholders ``{version}`` (as
             os-release has it), ``{major}`` and ``{arch}``; empty where they can't be derived.
-        hint: How to use it, where more than an address is needed.
         headers: Address, below ``url``, of the signed package with a kernel's headers, with the
             placeholders ``{version}``, ``{release}`` and ``{arch}`` (of the kernel) and ``{key}``
             (the last eight digits of the id of a key of the distro); None: they can't be had so.
@@ -137,7 +131,6 @@ class AptArchive(Frozen):
     Attributes:
         enabled: Those that hold kernels, compilers and tools.
         security_in_archive: Whether a complete mirror has the security suite too.
-        debootstrap_script: debootstrap's script for every release; None: named as the release.
     """
 
     origin: str
@@ -159,7 +152,6 @@ class Distro(Frozen):
         signed_index: Whether the indexes of its repositories are signed too, by the same keys.
         base_packages: What its base image consists of, with what these packages need, for the
             families of dnf and zypper; empty: no base image can be made.
-        options: What the package manager is given besides.
     """
 
     schema_version: Literal[1] = Field(alias="schema")
@@ -196,11 +188,7 @@ class Distro(Frozen):
         return None
 
     def build_tools(self, release: Release, packages: Iterable[str]) -> tuple[str, ...]:
-        """Return the packages of a build besides headers and compiler, sorted.
-
-        Args:
-            packages: The packages that a recipe names, by Debian's names.
-        """
+        """Return the packages of a build besides headers and compiler, sorted."""
         named = (self.names.get(name, name) for name in packages)
         return tuple(sorted({*self.tools, *release.tools, *named}))
 

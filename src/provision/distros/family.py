@@ -11,6 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from provision.distros.distro import Distro, FamilyName, HeaderRule, Release
 from provision.errors import NotFoundError, ProvisionError
@@ -44,11 +45,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class HeaderQuery:
-    """Where the headers of a kernel are.
-
-    Attributes:
-        repository: What to enable if the packages are not found.
-    """
+    """Where the headers of a kernel are."""
 
     flavour: str
     build: str
@@ -88,7 +85,6 @@ class Script:
 
     Attributes:
         text: For ``sh``, with ``set -eu``; it prints what goes on.
-        output: Path of the file below ``WORK`` that ``Family.parse`` reads.
         folder: Folder below ``WORK`` with the downloaded packages; None: there are none.
         config: Path below ``WORK`` of a copy of the kernel's configuration; None: it is missing.
         downloaded: Line that it prints when all of ``folder`` is there, before it is checked; None:
@@ -105,11 +101,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package of a closure, as a solver found it.
-
-    Attributes:
-        file: Its file's name in ``Script.folder``.
-    """
+    """A package of a closure, as a solver found it."""
 
     pinned: ClosurePackage
     file: str
@@ -162,6 +154,18 @@ class Failure:
             resolution=fill(resolution, values),
             details=self.last_lines or None,
         )
+
+
+class Cause(NamedTuple):
+    """Why a script failed, and what to do; with the placeholders of ``Failure.error``."""
+
+    what: str
+    resolution: str
+    kind: type[ProvisionError] = ProvisionError
+
+
+# Exit status of a script that found no configuration in the headers.
+NO_CONFIG = 43
 
 
 # Such as "gcc (GCC) 11.4.1 20231218 (Red Hat 11.4.1-3)", "x86_64-linux-gnu-gcc-12 (Ubuntu) 12.3",

@@ -40,7 +40,6 @@ class Toolchain:
         cc_version_text: What the kernel's configuration says of the compiler that built it; None:
             the compiler is no package.
         packages: Further packages, by Debian's names.
-        llvm: Value of ``LLVM`` for the kernel's build; None: it is GCC.
     """
 
     cc_version_text: str | None
@@ -52,7 +51,6 @@ def release_address(distro_id: str, version: str, architecture: str, *, mirror: 
     """Return the address of the folder with the files of a distro's release.
 
     Args:
-        version: Its version, or the id of its build.
         mirror: Another server, which has the release below its version; None: the distro's own.
     """
     if mirror is not None:

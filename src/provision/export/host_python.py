@@ -20,7 +20,7 @@ from pydantic import StringConstraints, ValidationError
 
 from provision import distros
 from provision.build.base_image import base_request, ensure_base, find_base
-from provision.build.diagnosis import BuildError, BuildFailure, source_errors
+from provision.build.diagnosis import BuildError, source_errors
 from provision.build.distro_settings import suites_of
 from provision.build.image import EngineBuild, labelled_image, run_build
 from provision.build.package_store import PackageStore
@@ -271,10 +271,12 @@ def _failed(pin: PythonPin, log: Path, stream: BuildStream) -> BuildError:
     ending = [*where, *lines[-_LAST_LINES:], stream.error or "", f"Whole output: {log}"]
     return BuildError(
         f"Python {pin.version} could not be assembled.",
-        BuildFailure(stream.steps, source_errors(lines), log),
         resolution="Please report the lines above, which are the failing step's last ones. Another"
         " distro's Python may do: --distro debian:12.",
         details="\n".join(ending),
+        steps=stream.steps,
+        source_errors=source_errors(lines),
+        log=log,
     )
 
 

@@ -70,11 +70,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class PinnedSources:
-    """The sources of a version of a driver.
-
-    Attributes:
-        urls: Addresses by sha256, for files whose address is not in the Pin.
-    """
+    """The sources of a version of a driver."""
 
     sources: tuple[Source, ...]
     urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -138,11 +134,7 @@ def absence(variant: Variant[RecipeSource], index: ArchiveIndex | None) -> str:
 
 
 def components_of(recipe: Recipe, distro: Collection[str]) -> tuple[str, ...]:
-    """Return the components of a distro's archive that a recipe needs besides ``main``.
-
-    Args:
-        distro: The distro's names: id, ``id:version`` and family.
-    """
+    """Return the components of a distro's archive that a recipe needs besides ``main``."""
     components = {
         component
         for source in recipe.sources

@@ -60,9 +60,6 @@ class DkmsConf:
     Attributes:
         exclusive: ``BUILD_EXCLUSIVE_…`` by the rest of the name. An index other than 0 follows in
             brackets, because the value is for one module then.
-        depends: Other DKMS packages that are built first.
-        path: Where the dkms.conf is in the source.
-        kernel: The kernel that it was evaluated for.
         licences: Those that the source names; only shown.
         pci: Devices that the source names by numbers: vendor and device, four digits each.
         unset: The variables that it uses and nothing sets.
@@ -209,7 +206,6 @@ class Origin:
     """The origin of a source with a dkms.conf.
 
     Attributes:
-        release: The release that can be pinned; None: the source has no address.
         packages: Tools that the build needs, as far as they are known.
         submodules: Folders of the repository that other repositories fill.
     """
@@ -225,12 +221,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A recipe, and what its author has to check.
-
-    Attributes:
-        unknown: The values that could not be found out, one sentence each.
-        ignored: The parts of the dkms.conf without an effect in a build, one sentence each.
-    """
+    """A recipe, and what its author has to check."""
 
     name: str
     text: str

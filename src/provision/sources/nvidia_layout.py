@@ -46,7 +46,6 @@ class Listed:
     """A line of the list.
 
     Attributes:
-        mode: Permission bits; 0: a link.
         folder: Subfolder of its type's own folder; may be empty.
     """
 
@@ -253,7 +252,6 @@ class Placed:
 
     Attributes:
         name: Path in the .run; of a link: None.
-        features: The features that need it; empty: it is for the host only.
     """
 
     name: str | None

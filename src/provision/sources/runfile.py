@@ -59,11 +59,7 @@ _MOST_LINKS = 8
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of a file.
-
-    Attributes:
-        offset: Offset of the compressed tar file, in bytes.
-    """
+    """The head of a file."""
 
     offset: int
     architecture: str | None
@@ -200,11 +196,7 @@ def _too_large(name: str, limit: int) -> ProvisionError:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The files and links of an open archive.
-
-    Attributes:
-        files: Its members by path; folders are left out.
-    """
+    """The files and links of an open archive."""
 
     tar: tarfile.TarFile
     files: Mapping[str, tarfile.TarInfo]

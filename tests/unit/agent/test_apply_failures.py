@@ -15,7 +15,7 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.health impor
 from kit.artifact import KERNEL, write
 from provision.agent import prepare
 from provision.build import job
-from provision.build.diagnosis import BuildError, BuildFailure, SourceError
+from provision.build.diagnosis import BuildError, SourceError
 from provision.build.package_store import PackageGoneError
 from provision.build.request import DriverRequest
 from provision.engine.docker_api import EngineLostError
@@ -98,10 +98,8 @@ def test_packages_that_a_mirror_has_dropped_are_solved_for_again(
 def _compile_error() -> BuildError:
     return BuildError(
         "it does not compile",
-        BuildFailure(
-            source_errors=[SourceError("demo.c", 1, "no")],
-            log=Path("/var/cache/provision/logs/demo.log"),
-        ),
+        source_errors=[SourceError("demo.c", 1, "no")],
+        log=Path("/var/cache/provision/logs/demo.log"),
         resolution="patch it",
         details="demo.c:1: error: no",
     )

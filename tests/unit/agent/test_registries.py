@@ -11,7 +11,7 @@ import pytest
 from kit.artifact import KERNEL, make_pin
 from provision.agent import prepare
 from provision.agent.publish import metrics_text
-from provision.build.diagnosis import BuildError, BuildFailure, SourceError
+from provision.build.diagnosis import BuildError, SourceError
 from provision.build.request import DriverRequest
 from provision.errors import NotFoundError
 from provision.pin import Pin
@@ -173,7 +173,7 @@ def test_what_does_not_compile_here_is_looked_for_again(
     message = SourceError("demo.c", 1, "no")
     host.broken[KERNEL] = BuildError(
         "it does not compile",
-        BuildFailure(source_errors=[message]),
+        source_errors=[message],
         resolution="patch it",
         details="no",
     )

@@ -10,7 +10,7 @@ import pytest
 
 from kit.artifact import KERNEL, write
 from provision.agent import prepare
-from provision.build.diagnosis import BuildError, BuildFailure, SourceError
+from provision.build.diagnosis import BuildError, SourceError
 from provision.store.layout import Layout
 from provision.store.obtain import Stored
 from unit.agent.host import DRIVER, NEWEST, OLDER, Host
@@ -45,7 +45,7 @@ def _half_built(host: Host) -> Build:
         assert _in_use(host) == _all(OLDER)
         raise BuildError(
             "it does not compile",
-            BuildFailure(source_errors=[SourceError("demo.c", 1, "no")]),
+            source_errors=[SourceError("demo.c", 1, "no")],
             resolution="patch it",
             details="demo.c:1: error: no",
         )

@@ -72,7 +72,8 @@ def _have(tmp_path: Path, ran: Ran, stages: list[str]) -> tuple[dict[str, Path],
         return "sha256:toolchain"
 
     commits, store = commits_of([_SOURCE]), PackageStore(tmp_path)
-    return ensure_commits(engine, toolchain, commits, store, network="host"), engine
+    access = GitAccess(tmp_path / "root", tmp_path / "logins")
+    return ensure_commits(engine, toolchain, commits, store, network="host", access=access), engine
 
 
 def _names(commits: Sequence[str]) -> set[str]:
@@ -122,14 +123,26 @@ def test_a_file_that_is_cut_off_is_not_kept(tmp_path: Path) -> None:
     engine.inside = _Broken(Ran(0, ""))
     wanted = commits_of([_SOURCE])
     with pytest.raises(ProvisionError, match="could not be read"):
-        ensure_commits(engine, lambda: "sha256:x", wanted, PackageStore(tmp_path))
+        ensure_commits(
+            engine,
+            lambda: "sha256:x",
+            wanted,
+            PackageStore(tmp_path),
+            access=GitAccess(tmp_path, tmp_path),
+        )
     assert not list((tmp_path / "packages").rglob("*.tar*"))
 
 
 def _once(tmp_path: Path, *, engine: _Engine | None = None) -> _Engine:
     engine = engine or _Engine(Ran(0, ""))
     (commit, _) = commits_of([_SOURCE])
-    ensure_commits(engine, lambda: "sha256:x", (commit,), PackageStore(tmp_path))
+    ensure_commits(
+        engine,
+        lambda: "sha256:x",
+        (commit,),
+        PackageStore(tmp_path),
+        access=GitAccess(tmp_path, tmp_path),
+    )
     return engine
 
 
@@ -213,7 +226,13 @@ def test_an_address_with_a_password_reaches_no_program(tmp_path: Path) -> None:
     engine = _Engine(Ran(0, ""))
     wanted = commits_of([source])
     with pytest.raises(UsageError, match="holds a password") as caught:
-        ensure_commits(engine, lambda: "sha256:x", wanted, PackageStore(tmp_path))
+        ensure_commits(
+            engine,
+            lambda: "sha256:x",
+            wanted,
+            PackageStore(tmp_path),
+            access=GitAccess(tmp_path, tmp_path),
+        )
     assert "secret" not in f"{caught.value.message} {caught.value.resolution}"
     assert engine.asked == []
 
@@ -242,5 +261,11 @@ def test_a_command_to_paste_runs_nothing_that_an_address_holds(tmp_path: Path, s
     commit = GitCommit(url="https://x.example/y;reboot", commit="1" * 40, sha256="2" * 64)
     wanted = (commit,)
     with pytest.raises(ProvisionError) as caught:
-        ensure_commits(_Engine(Ran(3, said)), lambda: "sha256:x", wanted, PackageStore(tmp_path))
+        ensure_commits(
+            _Engine(Ran(3, said)),
+            lambda: "sha256:x",
+            wanted,
+            PackageStore(tmp_path),
+            access=GitAccess(tmp_path, tmp_path),
+        )
     assert "'https://x.example/y;reboot'" in str(caught.value.resolution)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provision.distros import Distro, Failure, Repository, Spec, distro_named, family_of
-from provision.distros.debian.apt import NO_CONFIG
+from provision.distros.family import NO_CONFIG
 from provision.errors import NotFoundError, ProvisionError
 from unit.fake_archive import answer, samples
 

@@ -3,7 +3,8 @@
 import pytest
 
 from provision.distros import Failure, distro_named, family_of
-from provision.distros.rpm_based.solver_messages import BAD_SIGNATURE, NO_CONFIG, NO_KEYS
+from provision.distros.family import NO_CONFIG
+from provision.distros.rpm_based.solver_messages import BAD_SIGNATURE, NO_KEYS
 from provision.errors import NotFoundError, ProvisionError
 
 _ROCKY = "5.14.0-427.13.1.el9_4.x86_64"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from provision.distros.debian.archive import (
@@ -27,8 +27,10 @@ from provision.distros.debian.archive import (
 from provision.distros.distro import Distro, FamilyName, Release
 from provision.distros.family import (
     AUTHORITIES,
+    NO_CONFIG,
     NOTE,
     WORK,
+    Cause,
     Failure,
     Family,
     Package,
@@ -41,9 +43,6 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.pin import ClosurePackage
 
-# Exit status of a script that found no configuration in the headers.
-NO_CONFIG = 43
-
 
 def _said(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.MULTILINE)
@@ -55,8 +54,7 @@ _ABSENT = _said(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Trouble:
+class _Trouble(NamedTuple):
     """What apt says, what it means, and what to do; with the placeholders of ``Failure``."""
 
     pattern: re.Pattern[str]
@@ -135,40 +133,16 @@ _TROUBLES = (
 )
 
 
-def explain(failure: Failure) -> ProvisionError:
-    """Return what to say about a script that failed; apt's own words are in the details."""
-    if failure.status == NO_CONFIG:
-        return failure.error(
-            "The headers of the kernel {kernel} hold no configuration ({config}), so the compiler"
-            " that built it is not known.",
-            "The packages may be of another kernel: 'dpkg-deb --contents' lists what they hold.",
-        )
-    if absent := _ABSENT.search(failure.said):
-        return _absent(failure, absent["name"] or absent["other"])
-    for trouble in _TROUBLES:
-        if trouble.pattern.search(failure.said):
-            return failure.error(trouble.what, trouble.resolution, trouble.error)
-    return failure.error(
-        "The packages for the kernel {kernel} could not be solved for on {release} (exit status"
-        " {status}).",
-        "Run the command again with --verbose, which shows all that apt says.",
-    )
-
-
-def _absent(failure: Failure, name: str) -> ProvisionError:
-    if name not in {spec.text.partition("=")[0] for spec in failure.query.specs}:
-        return failure.error(
-            f"The archive of {{release}} has no package '{name}', which the build needs.",
-            "Check the name in driver.toml; if it is in another component, add that to the"
-            " recipe's 'components'.",
-            NotFoundError,
-        )
-    return failure.error(
-        "No headers are packaged for the kernel {kernel} on {release}: it is superseded, or of"
-        " another release.",
-        superseded(failure.distro),
-        NotFoundError,
-    )
+_NO_CONFIG = Cause(
+    "The headers of the kernel {kernel} hold no configuration ({config}), so the compiler that"
+    " built it is not known.",
+    "The packages may be of another kernel: 'dpkg-deb --contents' lists what they hold.",
+)
+_UNKNOWN = Cause(
+    "The packages for the kernel {kernel} could not be solved for on {release} (exit status"
+    " {status}).",
+    "Run the command again with --verbose, which shows all that apt says.",
+)
 
 
 _CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
@@ -209,8 +183,11 @@ class Apt(Family):
         )
 
     def parse(self, output: bytes) -> tuple[Package, ...]:
-        """Return the closure that a script wrote."""
-        return parse(output)
+        """Return the closure that a script wrote, in the order of names."""
+        records = _records(output)
+        installed = {(name, arch) for name, arch, _version in records["installed"]}
+        packages = [_package(record, installed) for record in records["package"]]
+        return tuple(sorted(packages, key=lambda one: (one.pinned.name, one.pinned.arch)))
 
     def installed(self, output: bytes) -> Mapping[str, str]:
         """Return the versions of the base image's own packages by name."""
@@ -221,8 +198,28 @@ class Apt(Family):
         return HEADER_PART.fullmatch(name) is not None
 
     def explain(self, failure: Failure) -> ProvisionError:
-        """Return what to say about a script that failed."""
-        return explain(failure)
+        """Return what to say about a script that failed; apt's own words are in the details."""
+        if failure.status == NO_CONFIG:
+            return failure.error(*_NO_CONFIG)
+        if absent := _ABSENT.search(failure.said):
+            name = absent["name"] or absent["other"]
+            if name in {spec.text.partition("=")[0] for spec in failure.query.specs}:
+                return failure.error(
+                    "No headers are packaged for the kernel {kernel} on {release}: it is"
+                    " superseded, or of another release.",
+                    superseded(failure.distro),
+                    NotFoundError,
+                )
+            return failure.error(
+                f"The archive of {{release}} has no package '{name}', which the build needs.",
+                "Check the name in driver.toml; if it is in another component, add that to the"
+                " recipe's 'components'.",
+                NotFoundError,
+            )
+        for trouble in _TROUBLES:
+            if trouble.pattern.search(failure.said):
+                return failure.error(trouble.what, trouble.resolution, trouble.error)
+        return failure.error(*_UNKNOWN)
 
     def kernels(
         self, distro: Distro, release: Release, repositories: tuple[Repository, ...]
@@ -371,14 +368,6 @@ def source_files(distro: Distro, repositories: Iterable[Repository]) -> Mapping[
             f"keys/{repository.id}-{name}": content for name, content in repository.keys.items()
         }
     return files
-
-
-def parse(output: bytes) -> tuple[Package, ...]:
-    """Return the closure that a listing describes, in the order of names."""
-    records = _records(output)
-    installed = {(name, arch) for name, arch, _version in records["installed"]}
-    packages = [_package(record, installed) for record in records["package"]]
-    return tuple(sorted(packages, key=lambda one: (one.pinned.name, one.pinned.arch)))
 
 
 def _records(output: bytes) -> Mapping[str, list[list[str]]]:

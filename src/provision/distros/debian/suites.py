@@ -44,7 +44,6 @@ class AptSource:
 
     Attributes:
         signed_by: Key files, as named there; empty: apt's general keys.
-        key: A key that stands in the configuration itself, as armored text.
         snapshot: Whether its index counts although it is out of date (``Check-Valid-Until: no``).
     """
 

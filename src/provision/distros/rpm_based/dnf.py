@@ -108,11 +108,7 @@ def keys_script(distro: Distro, release: Release) -> Script:
 def header_addresses(
     archive: Archive, kernel: str, keys: Iterable[str], *, mirror: str | None = None
 ) -> tuple[str, ...]:
-    """Return where the package with a kernel's headers may be, by the key that signed it.
-
-    Args:
-        keys: The last eight digits of the ids of the distro's keys.
-    """
+    """Return where the package with a kernel's headers may be, by the key that signed it."""
     match = _KERNEL.fullmatch(kernel)
     if match is None or archive.headers is None:
         return ()

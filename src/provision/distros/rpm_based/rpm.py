@@ -19,10 +19,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from provision.distros.distro import Distro, Release
-from provision.distros.family import WORK, Failure, Family, Package, Repository
+from provision.distros.family import NO_CONFIG, WORK, Failure, Family, Package, Repository
 from provision.distros.rpm_based.solver_messages import (
     BAD_SIGNATURE,
-    NO_CONFIG,
     NO_KEYS,
     Words,
     explain,
@@ -139,22 +138,6 @@ def bases(repositories: tuple[Repository, ...]) -> str:
         for url in repository.urls
     )
     return f"printf '%s\\n' {words} >> origins.txt\n"
-
-
-def parse(output: bytes) -> tuple[Package, ...]:
-    """Return the closure that a listing describes, in the order of names."""
-    records = _records(output)
-    origins = _Origins.of(records)
-    found = [_package(words, origins) for words in records["package"]]
-    return tuple(sorted(found, key=lambda p: (p.pinned.name, p.pinned.arch, p.pinned.version)))
-
-
-def installed(output: bytes) -> Mapping[str, str]:
-    """Return the versions of the base image's packages that a listing names, by name."""
-    return {
-        name: _version(epoch, version, release)
-        for name, _arch, epoch, version, release in _records(output)["installed"]
-    }
 
 
 def _records(output: bytes) -> dict[str, list[list[str]]]:
@@ -389,11 +372,17 @@ class RpmFamily(Family):
 
     def parse(self, output: bytes) -> tuple[Package, ...]:
         """Return the closure that a script wrote, in the order of names."""
-        return parse(output)
+        records = _records(output)
+        origins = _Origins.of(records)
+        found = [_package(words, origins) for words in records["package"]]
+        return tuple(sorted(found, key=lambda p: (p.pinned.name, p.pinned.arch, p.pinned.version)))
 
     def installed(self, output: bytes) -> Mapping[str, str]:
         """Return the versions of the base image's own packages by name."""
-        return installed(output)
+        return {
+            name: _version(epoch, version, release)
+            for name, _arch, epoch, version, release in _records(output)["installed"]
+        }
 
     def holds_headers(self, name: str) -> bool:
         """Return whether a package holds headers of the kernel, which kernel-headers does not."""

@@ -8,15 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from provision.distros.family import Failure, fill
+from provision.distros.family import NO_CONFIG, Cause, Failure, fill
 from provision.errors import NotFoundError, ProvisionError
 
 # Exit statuses of the scripts' own.
 BAD_SIGNATURE = 41
 NO_KEYS = 42
-NO_CONFIG = 43
 # sh's exit status where there is no such program.
 _NO_PROGRAM_STATUS = 127
 # Not the ordinary lines about it: "Retrieving repository 'oss' metadata [done]" of zypper, "Last
@@ -91,67 +89,59 @@ class HeadersGoneError(NotFoundError):
     """The repositories have no headers of the kernel; an archive may have them."""
 
 
-class _Explanation(NamedTuple):
-    """What to say, and what to do; with the placeholders of ``Failure``."""
-
-    what: str
-    resolution: str
-    kind: type[ProvisionError] = ProvisionError
-
-
 _OWN_KEY = (
     "If the repository is your own, name {key} in /etc/provision/provision.toml:"
     ' [distros.{distro}] repositories = [{ …, keys = ["/path/of/its/key"] }]'
 )
-_WRONG_KEY = _Explanation(
+_WRONG_KEY = Cause(
     "A package for {release} is not signed with a key of the distro, and not used.",
     _OWN_KEY.replace("{key}", "its key") + ". If it is the distro's, don't use this mirror.",
 )
-_UNSIGNED_INDEX = _Explanation(
+_UNSIGNED_INDEX = Cause(
     "The index of a repository of {release} is not signed with a key that counts, and not used.",
     _OWN_KEY.replace("{key}", "the key that signs its index")
     + "; where its index is not signed at all, say so there: signed = false. If it is the distro's,"
     " don't use this mirror.",
 )
-_NO_KEYS = _Explanation(
+_NO_KEYS = Cause(
     "The base image '{image}' has no key that packages of {release} are signed with.",
     "Take the distro's own base image (--base), or name the keys in /etc/provision/provision.toml:"
     " [distros.{distro}] repositories.",
     NotFoundError,
 )
-_NO_CONFIG = _Explanation(
+_NO_CONFIG = Cause(
     "The headers of the kernel {kernel} hold no configuration ({config}), so the compiler that"
     " built it is not known.",
     "The packages may be of another kernel; see what they hold with 'rpm -qlp'.",
 )
-_NO_PROGRAM = _Explanation(
+_NO_PROGRAM = Cause(
     "The base image '{image}' lacks a program of {family}: it is no image of {release}, or a"
     " reduced one.",
     "Take the distro's own, such as {published} (--base).",
 )
-_CONFLICT = _Explanation(
+_CONFLICT = Cause(
     "The packages for the kernel {kernel} can't be installed together on {release}; the solver says"
     " why.",
     "If its repositories are in the middle of an update, try again later. If the base image is"
     " newer than the kernel's packages, name an older one with --base.",
 )
-_STALE = _Explanation(
+_STALE = Cause(
     "A mirror of {release} is out of step: its index names a file that it lacks, or that has other"
     " content.",
     "Try again in some minutes, or name another mirror in /etc/provision/provision.toml:"
     " [distros.{distro}] repositories.",
 )
-_UNREACHABLE_FROM = _Explanation(
+_UNREACHABLE_FROM = Cause(
     "A repository of {release} can't be reached from the solving container.",
     "Check that containers reach the network ([engine] network in /etc/provision/provision.toml;"
     " behind a proxy: [network] proxy), or name a mirror there: [distros.{distro}] repositories.",
 )
-_UNKNOWN = _Explanation(
+_UNKNOWN = Cause(
     "The packages for the kernel {kernel} could not be solved for on {release} (exit status"
     " {status}).",
     "Run the command again with --verbose, which shows all that the package manager says.",
 )
-_BY_STATUS: Mapping[int, _Explanation] = {
+_BY_STATUS: Mapping[int, Cause] = {
     BAD_SIGNATURE: _WRONG_KEY,
     NO_KEYS: _NO_KEYS,
     NO_CONFIG: _NO_CONFIG,

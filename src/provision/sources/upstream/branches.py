@@ -20,12 +20,7 @@ from provision.sources.upstream.queries import UpstreamResult
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A branch.
-
-    Attributes:
-        name: The leading part of its versions: ``535``.
-        last_day: The last day on which the vendor supports it, if it is known.
-    """
+    """A branch."""
 
     name: str
     maturity: Maturity | None = None

@@ -116,11 +116,7 @@ def _sums_of(text: str, url: str, checksums: str) -> set[str]:
 
 
 class KnownSum(Frozen):
-    """The first checksum of a file.
-
-    Attributes:
-        said_by: Address of the sums.
-    """
+    """The first checksum of a file."""
 
     sha256: Sha256
     said_by: str
@@ -142,11 +138,7 @@ class ChangedSumError(ProvisionError):
 
 @dataclass(frozen=True, slots=True)
 class SumRecord:
-    """The vendors' checksums of files, as this machine first read them.
-
-    Attributes:
-        again: Whether to ask the vendor although the sum is known, and to compare.
-    """
+    """The vendors' checksums of files, as this machine first read them."""
 
     folder: Path
     again: bool = False

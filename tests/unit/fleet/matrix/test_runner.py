@@ -16,7 +16,7 @@ from typing import cast
 import pytest
 
 from kit.artifact import make_pin
-from provision.build.diagnosis import BuildError, BuildFailure, SourceError
+from provision.build.diagnosis import BuildError, SourceError
 from provision.build.image import DIGEST_LABEL, Built
 from provision.build.request import BuildSettings, DriverRequest
 from provision.build.resolve import Resolved
@@ -61,11 +61,9 @@ def steps(*, whole: bool = True) -> tuple[StepRecord, ...]:
 def compile_error() -> BuildError:
     return BuildError(
         "demo does not compile: 1 error",
-        BuildFailure(
-            steps=steps(whole=False),
-            source_errors=[SourceError("/source/a.c", 7, "no member named 'x'", (" 7 | x",))],
-            log=Path("/var/cache/provision/logs/demo-1.log"),
-        ),
+        steps=steps(whole=False),
+        source_errors=[SourceError("/source/a.c", 7, "no member named 'x'", (" 7 | x",))],
+        log=Path("/var/cache/provision/logs/demo-1.log"),
         resolution="patch it",
         details="a.c:7: error: no",
     )
@@ -249,7 +247,7 @@ def test_another_failure_is_tried_again(lab: Lab) -> None:
 def test_a_kernel_that_the_driver_itself_excludes_is_not_supported(lab: Lab) -> None:
     lab.broken[KERNELS[1]] = BuildError(
         "its dkms.conf excludes this kernel",
-        BuildFailure(exit_code=ExitCode.NOT_FOUND),
+        exit_code=ExitCode.NOT_FOUND,
         resolution="take another",
         details="x",
     )
@@ -280,7 +278,7 @@ def test_what_is_not_supported_is_said_and_not_built(lab: Lab) -> None:
         EngineLostError("the engine went away", resolution="start it"),
         EngineError("the new image is gone"),
         UnreachableError("no route", resolution="wait"),
-        BuildError("disk full", BuildFailure(is_outside=True), resolution="room", details="x"),
+        BuildError("disk full", is_outside=True, resolution="room", details="x"),
         ProvisionError("could not build", details="write: No space left on device"),
         OSError(28, "No space left on device", "/var/cache"),
     ],
