@@ -171,13 +171,6 @@ def distro_of_kernel(settings: Settings, kernel: str, name: str | None) -> Distr
     return choose_distro(settings, packaged_distro(settings, name, kernel))
 
 
-def configured_tree(settings: Settings, kernel: str) -> TreeConfig | None:
-    """Return the first of ``[[trees]]`` in provision.toml that is for a kernel."""
-    return next(
-        (tree for tree in settings.config.trees if fnmatch.fnmatchcase(kernel, tree.kernels)), None
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class TreeChoice:
     """The tree in which modules for a kernel are built.
@@ -199,7 +192,9 @@ def choose_tree(settings: Settings, kernel: str, name: str | None) -> TreeChoice
     """Return the tree in which modules for a kernel are built; None: its headers are packages."""
     named = name or settings.config.kernel_distro
     distro, build_id = _distro(settings, named)
-    configured = configured_tree(settings, kernel)
+    trees = settings.config.trees
+    # The first one counts.
+    configured = next((t for t in trees if fnmatch.fnmatchcase(kernel, t.kernels)), None)
     if configured is not None:
         if configured.toolchain == _IMAGE:
             return TreeChoice(distro, configured, None, image=_developer(distro))

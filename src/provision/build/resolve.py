@@ -31,7 +31,7 @@ from provision.build.request import (
     own_kernel,
     packaged_distro,
 )
-from provision.build.solve import SolveRequest, solve
+from provision.build.solve import solve
 from provision.build.templates import Templates, load_templates, load_tree_templates
 from provision.build.trees import Tree, ensure_cos_tree, ensure_tree
 from provision.build.versions import check_kernel, choose_version, chosen_flavour, version_context
@@ -65,7 +65,7 @@ from provision.pin import (
 )
 from provision.progress import Progress, silent
 from provision.shipped import templates_dir
-from provision.sources.candidates import Candidate, SourceContext, pin_sources, tools_of
+from provision.sources.candidates import SourceContext, pin_sources, tools_of
 
 # Of a Pin, what a solver decides.
 _UNSOLVED: Mapping[str, Any] = {"compiler": None, "headers": (), "packages": (), "closure": ()}
@@ -143,7 +143,12 @@ def resolve_pin(
         distro = choose_distro(settings, packaged_distro(settings, request.distro, kernel))
         target = BuildTarget(entry, distro, load_templates(templates_dir(), distro.id))
         return _with_packages(settings, engine, request, target, progress)
-    tree = fetch_tree(settings, choice, kernel, update=request.refresh, progress=progress)
+    if choice.tree is None:
+        tree = ensure_cos_tree(settings, choice.build_id, update=request.refresh, progress=progress)
+    elif choice.tree.kind == "image":
+        tree = Tree(TreePin(kind="image"))
+    else:
+        tree = ensure_tree(settings, choice.tree, kernel, update=request.refresh, progress=progress)
     toolchain = _toolchain(choice, tree, kernel)
     target = BuildTarget(
         entry,
@@ -169,22 +174,6 @@ def _toolchain(choice: TreeChoice, tree: Tree, kernel: str) -> Toolchain:
     found = compiler_beside(tree.config) if has_file else compiler_package(config, kernel)
     packages = (*found.packages, *build_packages(tree.pin.kind, config))
     return replace(found, packages=packages)
-
-
-def fetch_tree(
-    settings: Settings,
-    choice: TreeChoice,
-    kernel: str,
-    *,
-    update: bool = False,
-    progress: Progress = silent,
-) -> Tree:
-    """Return a tree with its files in the package store."""
-    if choice.tree is None:
-        return ensure_cos_tree(settings, choice.build_id, update=update, progress=progress)
-    if choice.tree.kind == "image":
-        return Tree(TreePin(kind="image"))
-    return ensure_tree(settings, choice.tree, kernel, update=update, progress=progress)
 
 
 def _with_packages(
@@ -253,8 +242,14 @@ def _with_packages(
             if made is None:
                 raise
             pin = made
-        if archive:
-            _require_own(needed, pin)
+        found = {package.name for package in pin.headers}
+        # apt takes an unknown name as a pattern, and may find the headers of another kernel.
+        if archive and not found.issuperset(spec.text for spec in needed.query.specs):
+            raise NotFoundError(
+                f"No headers are packaged for the kernel {kernel} on {distro.id} {distro.version}.",
+                resolution=superseded(needed.distro),
+                details=f"apt found {', '.join(sorted(found)) or 'no headers'}",
+            )
     return Resolved(pin, target.entry, target.templates, urls=urls, network=network)
 
 
@@ -282,23 +277,18 @@ def _in_image(
     # Not the distro's usual image: that has no compiler, and no kernel.
     reference = request.base or own or image
     if reference is None:
-        raise no_image(distro)
+        raise NotFoundError(
+            f"There is no image that has everything to build for {distro.id} {distro.version}.",
+            resolution='Name the distro whose packages compile: toolchain = "debian:12" of'
+            " [[trees]] in /etc/provision/provision.toml; or an image, with --base or there:"
+            f' [distros.{distro.id}] base_images = {{ "{distro.version}" = "NAME:TAG" }}.',
+        )
     asked = base_request(settings, distro, reference=reference)
     if reference == image:
         asked = replace(asked, can_be_made=True, is_published=False)
     base = ensure_distro_base(settings, engine, asked, progress=progress)
     network = request.network or settings.config.engine.network
     return Resolved(decision.pin(base, None), target.entry, target.templates, network=network)
-
-
-def no_image(distro: DistroPin) -> NotFoundError:
-    """Return the error for a distro without an image that has everything to build for it."""
-    return NotFoundError(
-        f"There is no image that has everything to build for {distro.id} {distro.version}.",
-        resolution='Name the distro whose packages compile: toolchain = "debian:12" of'
-        " [[trees]] in /etc/provision/provision.toml; or an image, with --base or there: [distros."
-        f'{distro.id}] base_images = {{ "{distro.version}" = "NAME:TAG" }}.',
-    )
 
 
 def decide(
@@ -333,21 +323,16 @@ def decide(
         "kernel": kernel,
         "distro": target.kernel_distro or target.distro,
         "sources": pinned.sources,
-        "patches": _patches(target.entry, found),
+        "patches": tuple(
+            FilePin(name=patch.file, sha256=target.entry.patch_sha256(patch.file))
+            for patch in recipe.patches
+            if patch.applies_to(version=found.version, flavour=flavour, source=found.variant.label)
+        ),
         "recipe": recipe_digest(recipe, found.variant),
         "template": target.templates.digest,
         "tree": target.tree,
     }
     return Decision(inputs, tools_of(found.variant), pinned.urls)
-
-
-def _patches(entry: Entry, found: Candidate) -> tuple[FilePin, ...]:
-    variant = found.variant
-    return tuple(
-        FilePin(name=patch.file, sha256=entry.patch_sha256(patch.file))
-        for patch in entry.recipe.patches
-        if patch.applies_to(version=found.version, flavour=variant.flavour, source=variant.label)
-    )
 
 
 def kernel_pin(release: str, architecture: str) -> KernelPin:
@@ -404,18 +389,6 @@ def _made_before(engine: Engine, decision: Decision, base: BasePin) -> Pin | Non
         if pin.closure and pin.model_copy(update=_UNSOLVED) == wanted:
             return pin
     return None
-
-
-def _require_own(request: SolveRequest, pin: Pin) -> None:
-    """Refuse headers that apt found by a pattern: it takes an unknown name as a pattern."""
-    found = {package.name for package in pin.headers}
-    if not found.issuperset(spec.text for spec in request.query.specs):
-        raise NotFoundError(
-            f"No headers are packaged for the kernel {request.kernel} on {request.distro.id}"
-            f" {request.release.version}.",
-            resolution=superseded(request.distro),
-            details=f"apt found {', '.join(sorted(found)) or 'no headers'}",
-        )
 
 
 @contextmanager

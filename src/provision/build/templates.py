@@ -9,7 +9,7 @@ import hashlib
 import re
 import shlex
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
@@ -177,27 +177,27 @@ def family_of(distro_id: str) -> str:
 
 def load_templates(directory: Path, distro_id: str) -> Templates:
     """Read the templates of a distro."""
-    loaded = load_family(directory, family_of(distro_id))
-    return replace(loaded, sources={**loaded.sources, **_distro_data(distro_id)})
+    return _load(directory, family_of(distro_id), distro_id)
 
 
 def load_tree_templates(directory: Path, toolchain: DistroPin | None) -> Templates:
     """Read the templates of kernels whose headers are no packages."""
-    loaded = load_family(directory, TREE)
-    if toolchain is None:
-        return loaded
-    return replace(loaded, sources={**loaded.sources, **_distro_data(toolchain.id)})
+    return _load(directory, TREE, toolchain.id if toolchain else None)
 
 
-def load_family(directory: Path, family: str) -> Templates:
-    """Read the templates of a distro family; arguments and errors as ``load_templates``."""
+def _load(directory: Path, family: str, distro_id: str | None) -> Templates:
     main = directory / f"Dockerfile.{family}.j2"
     if not main.is_file():
         raise NotFoundError(
             f"There is no template '{main}'",
             resolution="Give the folder that holds the Dockerfile templates.",
         )
-    macros = sorted((directory / "macros").glob("*.j2"))
+    texts = [main, *sorted((directory / "macros").glob("*.j2"))]
+    sources = {str(path.relative_to(directory)): path.read_text() for path in texts}
+    # The data of a distro that reach its Dockerfiles, so that the digest covers them.
+    distro = distro_named(distro_id) if distro_id else None
+    if distro is not None:
+        sources[_DISTRO] = distro.model_dump_json(include=_REACHING)
     folder = directory / _SCRIPTS.get(family, family)
     scripts = sorted(path for path in folder.glob("*") if path.is_file())
     scripts += sorted((directory / _LOADER).glob("*"))
@@ -208,7 +208,7 @@ def load_family(directory: Path, family: str) -> Templates:
     return Templates(
         family=family,
         dockerfile=main.name,
-        sources={str(path.relative_to(directory)): path.read_text() for path in (main, *macros)},
+        sources=sources,
         helpers=own | special | {path.name: path.read_bytes() for path in scripts},
         special=frozenset(special),
     )
@@ -216,11 +216,3 @@ def load_family(directory: Path, family: str) -> Templates:
 
 def _program(path: str) -> bytes:
     return resources.files("provision").joinpath(path).read_bytes()
-
-
-def _distro_data(distro_id: str) -> dict[str, str]:
-    """Return the data of a distro that reach its Dockerfiles, so that the digest covers them."""
-    distro = distro_named(distro_id)
-    if distro is None:
-        return {}
-    return {_DISTRO: distro.model_dump_json(include=_REACHING)}

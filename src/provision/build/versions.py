@@ -56,17 +56,6 @@ def suitable_versions(
     return found, [v for v in found if recipe.builds_on(version=v, kernel_release=kernel)]
 
 
-def buildable_kernels(
-    recipe: Recipe, version: str, index: ArchiveIndex, *, like: str | None = None
-) -> list[str]:
-    """Return the packaged kernels that a driver version is known to build on, newest first."""
-    return [
-        kernel
-        for kernel in packaged_kernels(index, like=like)
-        if recipe.builds_on(version=version, kernel_release=kernel)
-    ]
-
-
 def elsewhere(recipe: Recipe, flavour: str, version: str, context: SourceContext) -> str | None:
     """Return where else a version or branch is offered, or was looked for, one line each."""
     lines = [
@@ -83,15 +72,6 @@ def elsewhere(recipe: Recipe, flavour: str, version: str, context: SourceContext
             lines.append(f"the source '{variant.label}' has it, for {served} only")
     places = looked_in(recipe, flavour, context)
     return "\n".join([*lines, *([places] if places else [])]) or None
-
-
-def known_ranges(recipe: Recipe, version: str | None) -> list[str]:
-    """Return the kernels that a recipe names, one line each, for one version or for all."""
-    return [
-        f"{row.versions or 'any version'}: kernels {row.kernels}"
-        for row in recipe.kernels
-        if version is None or version_matches(version, row.versions)
-    ]
 
 
 def choices(name: str, there: Iterable[str], *, also: Iterable[str] = ()) -> str:
@@ -182,10 +162,19 @@ def check_kernel(recipe: Recipe, version: str, kernel: str, index: ArchiveIndex 
     """
     if recipe.builds_on(version=version, kernel_release=kernel):
         return
-    kernels = buildable_kernels(recipe, version, index, like=kernel) if index else []
-    known = known_ranges(recipe, version) or ["nothing about this version"]
-    details = [f"driver.toml, {line}" for line in known]
+    known = [
+        f"driver.toml, {row.versions or 'any version'}: kernels {row.kernels}"
+        for row in recipe.kernels
+        if version_matches(version, row.versions)
+    ]
+    details = known or ["driver.toml, nothing about this version"]
+    kernels: list[str] = []
     if index:
+        kernels = [
+            one
+            for one in packaged_kernels(index, like=kernel)
+            if recipe.builds_on(version=version, kernel_release=one)
+        ]
         details.append(f"packaged kernels that it builds on: {', '.join(kernels) or 'none'}")
     raise NotFoundError(
         f"'{recipe.name}' {version} is not known to build on the kernel {kernel}.",
@@ -267,11 +256,14 @@ def follow(
 
 def _say_troubles(readings: Iterable[UpstreamResult], progress: Progress) -> None:
     """Report the sources that do not answer, and once for all of them what is used instead."""
-    troubles = [
-        (reading.trouble, f"its answer of {_day(reading)}" if reading.answer else "the recipe")
-        for reading in readings
-        if reading.trouble is not None
-    ]
+    troubles = []
+    for reading in readings:
+        if reading.trouble is not None:
+            used = "the recipe"
+            if reading.answer:
+                day = datetime.fromtimestamp(reading.answer.read, tz=UTC)
+                used = f"its answer of {day:%Y-%m-%d %H:%M} UTC"
+            troubles.append((reading.trouble, used))
     following = [used for _, used in troubles[1:]]
     for (trouble, used), next_used in zip_longest(troubles, following):
         instead = "" if used == next_used else f" Using {used} instead."
@@ -298,11 +290,6 @@ def files_of(readings: Iterable[UpstreamResult]) -> tuple[str, ...]:
     """Return the versions of those sources whose versions all have files."""
     named = (r.version for reading in readings if reading.source.files for r in reading.releases)
     return tuple(dict.fromkeys(named))
-
-
-def _day(reading: UpstreamResult) -> str:
-    read = 0 if reading.answer is None else reading.answer.read
-    return f"{datetime.fromtimestamp(read, tz=UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def vendor_sums(

@@ -84,7 +84,9 @@ def read_head(stream: IO[bytes], name: str) -> Head:
     skip = 0
     for number in range(1, _MAX_HEAD):
         if number == skip:
-            return _head(stream.tell(), fields)
+            folder = _FOLDER.match(fields.get("targetdir", "").removeprefix("./"))
+            version = folder["version"] if folder else fields.get("pkg_version") or None
+            return Head(stream.tell(), folder["arch"] if folder else None, version)
         line = stream.readline(_MAX_HEAD)
         if not line.endswith(b"\n") or stream.tell() > _MAX_HEAD:
             break
@@ -94,13 +96,6 @@ def read_head(stream: IO[bytes], name: str) -> Head:
             fields.setdefault(match[1].decode(), match[2].decode(errors="replace"))
     said = f"it ends before line {skip}, where its content begins" if skip else "no 'skip=' in it"
     raise ProvisionError(f"'{name}' is no whole .run file: {said}.", resolution=_AGAIN)
-
-
-def _head(offset: int, fields: dict[str, str]) -> Head:
-    folder = _FOLDER.match(fields.get("targetdir", "").removeprefix("./"))
-    architecture = folder["arch"] if folder else None
-    version = folder["version"] if folder else fields.get("pkg_version") or None
-    return Head(offset, architecture, version)
 
 
 def require(head: Head, *, version: str, architecture: str, name: str) -> None:
@@ -148,16 +143,11 @@ def _plain(stream: IO[bytes], magic: bytes, name: str) -> IO[bytes] | gzip.GzipF
 def _copy(source: IO[bytes] | gzip.GzipFile, target: Path, name: str, limit: int) -> None:
     done = 0
     with target.open("wb") as stream:
-        for chunk in _chunks(source):
+        while chunk := source.read(_CHUNK):
             done += len(chunk)
             if done > limit:
                 raise _too_large(name, limit)
             stream.write(chunk)
-
-
-def _chunks(source: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
-    while chunk := source.read(_CHUNK):
-        yield chunk
 
 
 def _unzstd(stream: IO[bytes], target: Path, name: str, limit: int) -> None:

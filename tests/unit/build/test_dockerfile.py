@@ -17,9 +17,8 @@ from jinja2 import UndefinedError
 from golden.pins import REPOSITORY, patches, pin, recipe, templates
 from provision.build.dockerfile import RenderedContext, render
 from provision.build.templates import Templates
-from provision.build.versions import chosen_flavour
 from provision.catalogue import Recipe, load_entry
-from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.errors import ProvisionError, UsageError
 from provision.pin import Pin
 from provision.sources.candidates import tools_of
 from unit.build.dockerfiles import Instruction, instructions
@@ -58,10 +57,6 @@ def changed(recipe_: Recipe, build: dict[str, object]) -> Recipe:
 def make_step(context: RenderedContext) -> Instruction:
     steps = instructions(context.dockerfile)
     return steps[[step.text for step in steps].index("JOBS=1") + 1]
-
-
-def test_same_inputs_give_the_same_bytes() -> None:
-    assert dict(rendered(*NVIDIA).files) == dict(rendered(*NVIDIA).files)
 
 
 def test_summary_and_homepage_do_not_reach_the_context() -> None:
@@ -104,29 +99,6 @@ def test_the_context_names_the_files_that_it_lacks() -> None:
     }
 
 
-def test_the_build_is_a_step_of_its_own() -> None:
-    step = make_step(rendered(*NVIDIA))
-    assert step.keyword == "RUN"
-    assert shlex.split(step.text) == [
-        *("cd", "/source/modules/nvidia-open-kernel", "&&"),
-        *("make", "-j${JOBS}", "ARCH=x86_64"),
-        "SYSSRC=/lib/modules/6.1.0-56-amd64/source",
-        *("SYSOUT=/lib/modules/6.1.0-56-amd64/build", "modules"),
-    ]
-
-
-def test_stages_begin_with_the_pinned_base_and_end_from_scratch() -> None:
-    steps = instructions(rendered(*NVIDIA).dockerfile)
-    base = pin(*NVIDIA, template=templates().digest).base
-    assert steps[0] == Instruction("ARG", f"BASE_IMAGE={base.image}@{base.digest}")
-    assert [step.text for step in steps if step.keyword == "FROM"] == [
-        "${BASE_IMAGE} AS tools",
-        "tools AS toolchain",
-        "toolchain AS build",
-        "scratch",
-    ]
-
-
 def test_kernels_share_compiler_and_tools() -> None:
     """Nothing of a kernel is in the stage that the engine is to know from the last kernel."""
     context = rendered(*NVIDIA)
@@ -161,13 +133,6 @@ def test_labels_carry_the_pin() -> None:
     assert json.loads(labels["provision.pin"]) == json.loads(pinned.canonical_json())
     assert labels["provision.pin.digest"] == pinned.digest
     assert labels["org.opencontainers.image.version"] == "535.261.03"
-
-
-def test_alternative_licences_keep_their_brackets() -> None:
-    assert (
-        '"(MIT OR GPL-2.0-only) AND LicenseRef-NVIDIA-graphics-drivers"'
-        in rendered(*NVIDIA).dockerfile
-    )
 
 
 @given(command=st.lists(HOSTILE, min_size=1), directory=HOSTILE, archive=HOSTILE, licence=HOSTILE)
@@ -216,12 +181,6 @@ def test_missing_or_changed_patch_is_refused(contents: dict[str, bytes]) -> None
     pinned = pin(*NVIDIA, template=sources.digest)
     with pytest.raises(ProvisionError, match=r"patch 'pci-resize-resource\.patch' is not what"):
         render(pinned, recipe("nvidia"), templates=sources, patches=contents)
-
-
-def test_unknown_flavour_lists_what_there_is() -> None:
-    with pytest.raises(NotFoundError) as caught:
-        chosen_flavour(recipe("nvidia"), "closed")
-    assert "open, proprietary" in str(caught.value.resolution)
 
 
 def test_undefined_names_in_a_template_are_errors() -> None:

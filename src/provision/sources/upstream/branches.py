@@ -112,16 +112,14 @@ def ended_branch(driver: str, version: str, branches: Branches, day: date) -> En
         return None
     what = "" if version == found.name else f"{version} is of the branch {found.name}: "
     message = f"{what}its vendor supported {found.name} until {found.last_day}, and no longer"
-    return Ended(message, _how_to_switch(driver, branches.successor(found, day)))
-
-
-def _how_to_switch(driver: str, successor: Branch | None) -> str:
+    successor = branches.successor(found, day)
     name = "another branch" if successor is None else f"the branch {successor.name}"
     value = "BRANCH" if successor is None else successor.name
-    return (
+    return Ended(
+        message,
         f'For {name}, write version = "{value}" into [drivers.{driver}] of'
         " /etc/provision/provision.toml, then: provision apply. Whether it is offered for this"
-        f" distro: provision drivers versions {driver}"
+        f" distro: provision drivers versions {driver}",
     )
 
 

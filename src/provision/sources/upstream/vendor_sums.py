@@ -160,7 +160,15 @@ class SumRecord:
                 self.progress(Note(f"{error.message} The sum of {known.first} counts."))
                 return known.sha256
             if known is not None and said != known.sha256:
-                raise _changed(url, sums, known, said)
+                now = datetime.now(UTC).isoformat(timespec="seconds")
+                raise ChangedSumError(
+                    f"The vendor's checksum of '{redact(url)}' is not what it was.",
+                    resolution="Nothing was built. A released file does not change: ask the vendor,"
+                    " and compare with other machines. If the new file is right, write its sha256"
+                    " into the release of that version in driver.toml, which then counts.",
+                    details=f"{known.first}: {known.said_by} said {known.sha256}\n"
+                    f"{now}: {redact(sums)} says {said}",
+                )
             if known is None:
                 self._keep(record, url, sums, said)
             return said
@@ -186,15 +194,3 @@ def _load(path: Path) -> KnownSums:
             resolution=f"Take it from a backup, or begin a new record: mv {path} {path}.damaged",
             details=error.details,
         ) from error
-
-
-def _changed(url: str, sums: str, known: KnownSum, said: str) -> ChangedSumError:
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return ChangedSumError(
-        f"The vendor's checksum of '{redact(url)}' is not what it was.",
-        resolution="Nothing was built. A released file does not change: ask the vendor,"
-        " and compare with other machines. If the new file is right, write its sha256 into the"
-        " release of that version in driver.toml, which then counts.",
-        details=f"{known.first}: {known.said_by} said {known.sha256}\n"
-        f"{now}: {redact(sums)} says {said}",
-    )
