@@ -21,7 +21,7 @@ from provision.agent.model import Desired
 from provision.catalogue import catalogue_folders
 from provision.config import PATH as CONFIG
 from provision.config import Config, DriverConfig, load
-from provision.distros import find_distro
+from provision.distros import data_files, find_distro
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import in_root, remove_drafts, write_atomic
 from provision.host.folders import STORE
@@ -111,6 +111,9 @@ def read_inputs(root: Path, desired: Desired) -> Inputs:
     sources = [path for name in folders for path in sorted((templates / name).rglob("*"))]
     certificate = desired.config.signing.certificate
     signing = in_root(root, certificate) if certificate else None
+    config = desired.config
+    # The kernel's distro, and those whose packages compile in kernel trees.
+    named = [config.kernel_distro or _distro(root), *(tree.toolchain for tree in config.trees)]
     shared = [
         provision.__version__,
         _settings(desired.config),
@@ -119,7 +122,7 @@ def read_inputs(root: Path, desired: Desired) -> Inputs:
         _distro(root),
         _files(templates, [*mains, *sources]),
         _files(_PACKAGE, [_PACKAGE / f"build/{name}.py" for name in _IN_BUILDS]),
-        _files(_PACKAGE, sorted((_PACKAGE / "distros").glob("*.toml"))),
+        _files(_PACKAGE, [_PACKAGE / "distros" / name for name in data_files(named)]),
     ]
     return Inputs(_digest(shared), desired)
 

@@ -19,6 +19,7 @@ from provision.distros.family import (
 from provision.distros.known import (
     all_distros,
     archive_of,
+    data_files,
     distro_named,
     find_distro,
     known_distros,
@@ -44,6 +45,7 @@ __all__ = [
     "Spec",
     "all_distros",
     "archive_of",
+    "data_files",
     "distro_named",
     "family_of",
     "find_distro",
