@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from provision.distros import Repository, find_distro
-from provision.distros.debian import ArchiveIndex
+from provision.distros.debian.archive import ArchiveIndex
 
 if TYPE_CHECKING:
     import pytest

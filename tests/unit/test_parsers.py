@@ -21,8 +21,8 @@ from kit.artifact import make_artifact, make_pin
 from provision.catalogue import Recipe
 from provision.config import Config
 from provision.distros import distro_named, family_of
-from provision.distros.debian import parse_depends
 from provision.distros.debian.archive import parse_packages
+from provision.distros.debian.relations import parse_depends
 from provision.distros.debian.suites import dearmor, parse_deb822, parse_list
 from provision.distros.prepare_tree import major_of, parse_config
 from provision.documents import load_json, load_toml

@@ -109,14 +109,14 @@ def read_inputs(root: Path, desired: Desired) -> Inputs:
     mains = sorted(templates.glob("Dockerfile.*.j2"))
     folders = ["loader", "macros", *(path.name.split(".")[1] for path in mains)]
     sources = [path for name in folders for path in sorted((templates / name).rglob("*"))]
-    certificate = desired.config.signing.certificate
-    signing = in_root(root, certificate) if certificate else None
     config = desired.config
+    certificate = config.signing.certificate
+    signing = in_root(root, certificate) if certificate else None
     # The kernel's distro, and those whose packages compile in kernel trees.
     named = [config.kernel_distro or _distro(root), *(tree.toolchain for tree in config.trees)]
     shared = [
         provision.__version__,
-        _settings(desired.config),
+        _settings(config),
         _files(signing.parent, [signing]) if signing else "",
         machine(root),
         _distro(root),

@@ -26,7 +26,7 @@ from provision.build.request import DriverRequest
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings, load_settings
 from provision.config import DriverConfig
-from provision.distros.debian import compare_versions
+from provision.distros.debian.relations import compare_versions
 from provision.engine.docker_api import EngineLostError
 from provision.errors import ExitCode, NotFoundError, ProvisionError
 from provision.files import in_root
@@ -40,7 +40,8 @@ from provision.registry.artifact_images import VerifiedImage
 from provision.registry.find import SearchOptions, TrustOverride
 from provision.registry.signatures import UntrustedError
 from provision.run import beside, find_program
-from provision.sources.upstream import Ended, ended_branch, kept, known_branches, today
+from provision.sources.upstream.branches import Ended, ended_branch, known_branches, today
+from provision.sources.upstream.queries import kept
 from provision.store.artifact_lookup import MissingArtifactError, asks_registries, look_for
 from provision.store.availability import version_to_build
 from provision.store.entries import link_kernel, linked_kernels

@@ -17,9 +17,8 @@ from provision.build.solve import Solver, SolveRequest
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
 from provision.distros import archive_of, uses_archive
-from provision.distros.debian import ArchiveIndex
 from provision.distros.debian.apt import Apt
-from provision.distros.debian.archive import HEADERS, packages_script
+from provision.distros.debian.archive import HEADERS, ArchiveIndex, packages_script
 from provision.engine.containers import Container
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError

@@ -25,7 +25,8 @@ from provision.build.resolve import kernel_pin
 from provision.build.unpack_source import UnpackError, open_tar, unpack
 from provision.build.workspace import Settings
 from provision.distros import archive_of, uses_archive
-from provision.distros.debian import ArchiveIndex, parse_depends
+from provision.distros.debian.archive import ArchiveIndex
+from provision.distros.debian.relations import parse_depends
 from provision.engine.containers import ContainerRequest
 from provision.engine.docker_api import Engine
 from provision.engine.scratch import scratch

@@ -38,8 +38,7 @@ from provision.build.versions import check_kernel, choose_version, chosen_flavou
 from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, RecipeSource, Variant
 from provision.distros import source_names, uses_archive
-from provision.distros.debian import ArchiveIndex
-from provision.distros.debian.archive import HEADERS, require_headers, superseded
+from provision.distros.debian.archive import HEADERS, ArchiveIndex, require_headers, superseded
 from provision.distros.kernel_tree import (
     Toolchain,
     build_packages,

@@ -15,8 +15,7 @@ from provision.build.workspace import Settings
 from provision.catalogue import Recipe, version_matches
 from provision.catalogue.upstream import CHANNELS, DEFAULT_VERSION
 from provision.distros import source_names
-from provision.distros.debian import ArchiveIndex
-from provision.distros.debian.archive import packaged_kernels
+from provision.distros.debian.archive import ArchiveIndex, packaged_kernels
 from provision.errors import NotFoundError
 from provision.files import in_root, is_writable
 from provision.host.folders import STORE
@@ -31,14 +30,9 @@ from provision.sources.candidates import (
     unlisted,
     versions_of,
 )
-from provision.sources.upstream import (
-    MAX_AGE,
-    SumRecord,
-    UpstreamResult,
-    ask,
-    known_branches,
-    today,
-)
+from provision.sources.upstream.branches import known_branches, today
+from provision.sources.upstream.queries import MAX_AGE, UpstreamResult, ask
+from provision.sources.upstream.vendor_sums import SumRecord
 
 # A version, and not only a branch.
 _WHOLE = re.compile(r"[0-9]+(\.[0-9]+)+")

@@ -22,7 +22,8 @@ from provision.distros import all_distros
 from provision.errors import ExitCode, UsageError
 from provision.files import write_atomic
 from provision.host.facts import read_facts
-from provision.sources.upstream import UpstreamResult, newest_first
+from provision.sources.upstream.formats import newest_first
+from provision.sources.upstream.queries import UpstreamResult
 from provision.store.availability import Offers, list_kernels, list_offers
 from provision.store.foreign_driver import foreign_vendor_file
 

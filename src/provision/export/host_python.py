@@ -28,7 +28,7 @@ from provision.build.request import choose_distro
 from provision.build.solve import SolveRequest, solve
 from provision.build.templates import digest_of, fill_template
 from provision.build.workspace import Settings
-from provision.distros.debian import upstream_version
+from provision.distros.debian.relations import upstream_version
 from provision.distros.kernel_tree import Toolchain
 from provision.engine.docker_api import BuildOptions, Engine, Image
 from provision.engine.scratch import scratch

@@ -19,7 +19,8 @@ from provision.catalogue.source_models import (
     RunfileRelease,
     RunfileReleases,
 )
-from provision.distros.debian import ArchiveIndex, IndexedPackage, upstream_version, version_key
+from provision.distros.debian.archive import ArchiveIndex, IndexedPackage
+from provision.distros.debian.relations import upstream_version, version_key
 from provision.distros.family import fill
 from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError

@@ -35,8 +35,8 @@ from provision.build.workspace import Settings
 from provision.catalogue import Recipe
 from provision.config import DriverConfig
 from provision.distros import source_names, uses_archive
-from provision.distros.debian import compare_versions
 from provision.distros.debian.archive import packaged_kernels
+from provision.distros.debian.relations import compare_versions
 from provision.documents import load_json
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError
@@ -45,14 +45,8 @@ from provision.manifest import MANIFEST, Manifest
 from provision.pin import DistroPin
 from provision.progress import Progress, silent
 from provision.sources.candidates import SourceContext, candidates
-from provision.sources.upstream import (
-    Branches,
-    Ended,
-    UpstreamResult,
-    ended_branch,
-    known_branches,
-    today,
-)
+from provision.sources.upstream.branches import Branches, Ended, ended_branch, known_branches, today
+from provision.sources.upstream.queries import UpstreamResult
 from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
 

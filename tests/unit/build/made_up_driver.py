@@ -12,7 +12,7 @@ from provision.build.resolve import BuildTarget, decide, recipe_digest
 from provision.build.templates import Templates
 from provision.catalogue import Entry, Recipe
 from provision.distros import source_names
-from provision.distros.debian import ArchiveIndex
+from provision.distros.debian.archive import ArchiveIndex
 from provision.errors import ExitCode, NotFoundError
 from provision.pin import (
     BasePin,

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from provision.distros.debian import ArchiveIndex
+from provision.distros.debian.archive import ArchiveIndex
 from provision.errors import ProvisionError
 from provision.pin import (
     ArchiveSource,

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from provision.distros.debian import ArchiveIndex
+from provision.distros.debian.archive import ArchiveIndex
 from provision.errors import NotFoundError, UsageError
 from unit.build.made_up_driver import (
     SOURCES,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provision.distros import Repository, find_distro
-from provision.distros.debian import ArchiveIndex
-from provision.distros.debian.archive import parse_packages
+from provision.distros.debian.archive import ArchiveIndex, parse_packages
 from provision.errors import ProvisionError
 from unit.fake_archive import MIRROR, answer, index_of, stanza
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from provision.distros.debian import ArchiveIndex
-from provision.distros.debian.archive import packaged_kernels, require_headers
+from provision.distros.debian.archive import ArchiveIndex, packaged_kernels, require_headers
 from provision.errors import NotFoundError
 from unit.fake_archive import index_of, sample_index, stanza
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.distros.debian import (
+from provision.distros.debian.relations import (
     compare_versions,
     parse_depends,
     upstream_version,

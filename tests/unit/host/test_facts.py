@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.distros.debian import version_key
+from provision.distros.debian.relations import version_key
 from provision.errors import NotFoundError
 from provision.host.facts import Distro, Engine, PciDevice, read_facts
 from provision.host.kernels import kernel_order

@@ -12,9 +12,9 @@ import pytest
 from provision.catalogue.upstream import Upstream
 from provision.documents import parse_json
 from provision.errors import ConfigError
-from provision.sources.upstream import Branches, Release, UpstreamResult, known_branches
-from provision.sources.upstream.formats import nvidia_releases
-from provision.sources.upstream.queries import Answer
+from provision.sources.upstream.branches import Branches, known_branches
+from provision.sources.upstream.formats import Release, nvidia_releases
+from provision.sources.upstream.queries import Answer, UpstreamResult
 
 DATA = Path(__file__).parents[2] / "data/releases"
 TODAY = date(2026, 11, 22)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from provision.catalogue import Recipe
-from provision.distros.debian import ArchiveIndex
+from provision.distros.debian.archive import ArchiveIndex
 from provision.errors import ConfigError, NotFoundError
 from provision.sources.candidates import (
     SourceContext,

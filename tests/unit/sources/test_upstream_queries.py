@@ -16,7 +16,7 @@ from provision.catalogue.upstream import Upstream
 from provision.documents import parse_json
 from provision.fetch import sessions
 from provision.run import Completed
-from provision.sources.upstream import UpstreamResult, ask, kept
+from provision.sources.upstream.queries import UpstreamResult, ask, kept
 
 DATA = Path(__file__).parents[2] / "data/releases"
 # The package's member of that name is the function.

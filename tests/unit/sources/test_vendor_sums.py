@@ -14,8 +14,12 @@ from kit.fileserver import served
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import UnreachableError
 from provision.progress import Note
-from provision.sources.upstream import ChangedSumError, SumRecord, published_sum
-from provision.sources.upstream.vendor_sums import parse_sums
+from provision.sources.upstream.vendor_sums import (
+    ChangedSumError,
+    SumRecord,
+    parse_sums,
+    published_sum,
+)
 
 DATA = Path(__file__).parents[2] / "data/releases"
 NAME = "NVIDIA-Linux-x86_64-580.159.03.run"

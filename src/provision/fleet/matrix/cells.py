@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from provision.catalogue import Recipe, version_matches
 from provision.catalogue.upstream import DEFAULT_VERSION
-from provision.distros.debian import version_key
+from provision.distros.debian.relations import version_key
 from provision.errors import NotFoundError, UsageError
 from provision.host.kernels import kernel_series
 from provision.pin import KernelRelease

@@ -9,7 +9,7 @@ from typing import Any
 
 from provision.catalogue.upstream import CHANNELS
 from provision.distros import find_distro
-from provision.distros.debian import version_key
+from provision.distros.debian.relations import version_key
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fleet.matrix.cells import Cell, Column, Row, Selection, choose_kernels, choose_rows
 from provision.fleet.matrix.offers import offers_of_results

@@ -15,7 +15,7 @@ from provision.build.versions import ResolvedVersion, follow
 from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, version_matches
 from provision.distros import distro_named, source_names, uses_archive
-from provision.distros.debian import ArchiveIndex
+from provision.distros.debian.archive import ArchiveIndex
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError
 from provision.fleet.matrix.cells import (

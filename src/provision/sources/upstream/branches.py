@@ -13,7 +13,7 @@ from provision.catalogue.upstream import (
     Maturity,
     Upstream,
 )
-from provision.distros.debian import compare_versions, version_key
+from provision.distros.debian.relations import compare_versions, version_key
 from provision.sources.upstream.formats import Release
 from provision.sources.upstream.queries import UpstreamResult
 

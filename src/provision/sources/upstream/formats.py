@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, TypeAdapter
 
 from provision.catalogue.upstream import Maturity, Redistributables
-from provision.distros.debian import upstream_version, version_key
+from provision.distros.debian.relations import upstream_version, version_key
 from provision.documents import Frozen, refusing
 from provision.errors import ProvisionError
 from provision.pin import Commit, Sha256

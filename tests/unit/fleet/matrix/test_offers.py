@@ -19,8 +19,8 @@ from provision.fleet.matrix.host_report import failures_ahead
 from provision.fleet.matrix.offers import ensure_base_images, find_offers
 from provision.fleet.matrix.results import Results, matrix_folder, result_of
 from provision.host.kernels import Kernels
-from provision.sources.upstream import Release, UpstreamResult
-from provision.sources.upstream.queries import Answer
+from provision.sources.upstream.formats import Release
+from provision.sources.upstream.queries import Answer, UpstreamResult
 from unit.engine.fake_engine import FakeEngine
 
 KERNELS = ("5.14.0-503.el9.x86_64",)
