@@ -12,7 +12,6 @@ from kit.guest import DEBIAN_12, guest_of
 from kit.guest.tree import VENV
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
 from kit.product import Provision
-from provision.store.confinement import hidden
 from vm.stored import Store
 
 if TYPE_CHECKING:
@@ -134,35 +133,6 @@ def test_units_are_not_installed_from_where_systemd_would_not_see_them(guest: Gu
     # It would not have started.
     done = guest(f"systemd-run --quiet --wait -p ProtectHome=yes {program} --version", check=False)
     assert done.returncode != 0
-
-
-def test_what_is_hidden_from_a_unit_is_what_systemd_hides(guest: Guest, tmp_path: Path) -> None:
-    folders = ("/home", "/root", "/run/user", "/tmp", "/var/tmp", "/srv", "/opt")  # noqa: S108
-    settings = [f"ProtectHome={value}" for value in ("yes", "read-only", "tmpfs", "no")]
-    settings += ["PrivateTmp=yes", "PrivateTmp=no"]
-    seen = guest(
-        f"for folder in {' '.join(folders)}; do\n"
-        " mkdir -p $folder && touch $folder/file-of-a-test\n"
-        f" for setting in {' '.join(settings)}; do\n"
-        "  systemd-run --quiet --wait -p $setting /usr/bin/test -e $folder/file-of-a-test"
-        " && echo $folder $setting\n"
-        " done\n"
-        " rm $folder/file-of-a-test\n"
-        "done\n"
-        "true"
-    ).stdout.splitlines()
-    expected = [
-        f"{folder} {setting}"
-        for folder in folders
-        for setting in settings
-        if not _hides(tmp_path, f"{folder}/file-of-a-test", setting)
-    ]
-    assert seen == expected
-
-
-def _hides(root: Path, program: str, setting: str) -> bool:
-    unit = f"[Service]\nExecStart={program}\n{setting}\n"
-    return bool(list(hidden(root, program, [("a.service", unit)])))
 
 
 def test_a_broken_python_costs_no_driver_and_the_journal_says_how_to_repair_it(

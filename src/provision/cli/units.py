@@ -24,7 +24,6 @@ from provision.store.layout import Layout
 from provision.store.locks import SWITCH_SECONDS
 from provision.store.units import (
     PACKAGED_UNITS,
-    UNITS,
     UnitFile,
     UnitSettings,
     apply_units,
@@ -147,8 +146,7 @@ def _files(root: Path, program: str, *, dry_run: bool) -> list[UnitFile]:
     # A clone that this program runs from; None: it is installed.
     folder = templates_dir().parent
     checkout = folder if (folder / "pyproject.toml").is_file() else None
-    written = [(file.path.name, file.text) for file in files if file.path.parent == UNITS]
-    require_visible(root, program, written, checkout=checkout)
+    require_visible(root, program, checkout=checkout)
     if not dry_run:
         require_label(root, program, checkout=checkout)
     return files
