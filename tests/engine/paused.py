@@ -17,7 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from kit.artifact import KERNEL, VERMAGIC, make_artifact, make_module, make_pin
+from kit.artifact import KERNEL, VERMAGIC, add, make_artifact, make_module, make_pin
 from kit.process import start
 from provision.agent import actions, garbage, prepare, rollback
 from provision.build import job
@@ -26,7 +26,6 @@ from provision.cli import entry
 from provision.documents import load_json
 from provision.engine.docker_api import Image
 from provision.manifest import Manifest
-from provision.store.entries import add
 from provision.store.layout import Layout
 from provision.store.obtain import Stored
 from unit.engine.fake_engine import FakeEngine

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 from provision.manifest import Container, ContainerFeature, DriverFile, Manifest, Module
 from provision.pin import BasePin, DistroPin, DriverPin, KernelPin, PackagePin, Pin
+from provision.store.entries import adopt, drafted
+from provision.store.layout import Layout
+from provision.store.locks import changing
 
 KERNEL = "6.1.0-47-amd64"
 VERMAGIC = f"{KERNEL} SMP preempt mod_unload modversions"
@@ -110,6 +114,16 @@ def write_manifest(folder: Path, manifest: Manifest, **changes: object) -> None:
     """Write an artifact's manifest, with other values in places."""
     changed = manifest.model_copy(update=changes)
     write(folder / "driver/manifest.json", changed.model_dump_json(by_alias=True).encode())
+
+
+def add(
+    layout: Layout, short_digest: str, fill: Callable[[Path], object], *, replace: bool = False
+) -> bool:
+    """Put an entry into a store, as an installation does; return whether anything changed."""
+    if layout.entry(short_digest).is_dir() and not replace:
+        return False
+    with drafted(layout, short_digest, fill) as draft, changing(layout):
+        return adopt(layout, short_digest, draft, replace=replace)
 
 
 def write(path: Path, content: bytes, mode: int = 0o644) -> None:

@@ -259,6 +259,11 @@ def find(engine: Engine, pin: Pin) -> Image | None:
     return next((i for i in others if not all(map(names_registry, i.tags))), None)
 
 
+def pin_label(image: Image) -> str:
+    """Return the digest in an image's label; one without it is refused as that of another Pin."""
+    return image.labels.get(DIGEST_LABEL, "none")
+
+
 def build(engine: Engine, request: BuildRequest, *, progress: Progress = silent) -> Built:
     """Build the image of a Pin, unless it exists."""
     pin = request.pin

@@ -10,7 +10,6 @@ from typing import Any
 from provision.build.image import build_image
 from provision.build.job import Job
 from provision.build.request import BuildSettings, DriverRequest, RequestOptions
-from provision.build.workspace import load_settings
 from provision.cli import options
 from provision.cli.job import build_options, examined, job, target_options, trust_options
 from provision.cli.options import argument, command
@@ -19,7 +18,7 @@ from provision.documents import load_json
 from provision.engine.docker_api import names_registry
 from provision.errors import ProvisionError
 from provision.kmod.module_signatures import is_signed_for_host
-from provision.kmod.verify import Report
+from provision.kmod.verify import Report, verify_artifact
 from provision.manifest import MANIFEST, Manifest
 from provision.pin import Pin
 from provision.progress import Note
@@ -29,14 +28,13 @@ from provision.registry.image_archives import is_archive_name
 from provision.store.activate import plan
 from provision.store.artifact_lookup import look_for, may_be_in_store, stored_for
 from provision.store.downgrades import check_age
+from provision.store.entries import current_entry
 from provision.store.install import (
     activate_entry,
     install_image,
     plan_installation,
-    verify_current,
     verify_entry,
     verify_image,
-    verify_path,
 )
 from provision.store.layout import Layout
 from provision.store.managed_files import Change
@@ -257,5 +255,5 @@ def _report(what: str, root: Path, consent: TrustOverride) -> Report:
             return verify_image(work.settings, work.engine, what, progress=work.progress)
     with progress() as show:
         if is_path:
-            return verify_path(path, progress=show)
-        return verify_current(load_settings(root), what, progress=show)
+            return verify_artifact(path, progress=show)
+        return verify_artifact(current_entry(Layout(root, what)), progress=show)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.build.image import DIGEST_LABEL
+from provision.build.image import pin_label
 from provision.build.request import DriverRequest
 from provision.build.workspace import Settings
 from provision.documents import load_json
@@ -20,13 +20,11 @@ from provision.kmod.module_signatures import sign_for_host
 from provision.kmod.verify import verify_artifact
 from provision.manifest import MANIFEST, Manifest
 from provision.progress import Progress, silent
-from provision.registry.artifact_images import VerifiedImage
 from provision.registry.find import Connect, SearchOptions, TrustOverride, connect, examine
 from provision.registry.manifests import Repository
 from provision.registry.names import HostTag, Reference, parse_reference, read_tag
 from provision.sources.candidates import newest_first
 from provision.store.artifact_lookup import asks_registries, look_for
-from provision.store.install import verify_path
 from provision.store.layout import Layout
 from provision.store.obtain import unpack_pulled
 
@@ -61,13 +59,19 @@ class ArtifactSource:
         if names_registry(image):
             client = self.connected(self.settings, parse_reference(image))
             trusted = examine(self.settings, client, {}, self.consent)
-            return self._pulled(trusted, folder)
+            return unpack_pulled(self.settings, trusted, folder, progress=self.progress)
         engine = self.engine()
         found = find_image(engine, image)
         extract(engine, found, folder, state=self.settings.state, progress=self.progress)
-        label = found.labels.get(DIGEST_LABEL, "none")
-        manifest = verify_artifact(folder, pin_label=label).require_whole(f"The image '{image}'")
-        self._sign(folder, manifest)
+        report = verify_artifact(folder, pin_label=pin_label(found))
+        manifest = report.require_whole(f"The image '{image}'")
+        sign_for_host(
+            folder,
+            manifest,
+            self.settings.config.signing,
+            root=self.settings.root,
+            progress=self.progress,
+        )
         return manifest
 
     def manifest(self, image: str) -> Manifest:
@@ -89,7 +93,7 @@ class ArtifactSource:
                 SearchOptions(self.consent, connected=self.connected, progress=self.progress),
             )
         if trusted is not None:
-            return self._pulled(trusted, folder)
+            return unpack_pulled(self.settings, trusted, folder, progress=self.progress)
         entry = self._stored(request.driver, kernel)
         if entry is None:
             # For an unknown driver, the catalogue's error says more.
@@ -102,24 +106,7 @@ class ArtifactSource:
             )
         shutil.copytree(entry, folder, symlinks=True)
         remove_host_files(folder)
-        return verify_path(folder).require_whole(f"The store entry '{entry}'")
-
-    def _pulled(self, trusted: VerifiedImage, folder: Path) -> Manifest:
-        manifest = unpack_pulled(trusted, folder, progress=self.progress)
-        if trusted.verified is not None:
-            # The key of [signing] signs only modules of a known origin.
-            self._sign(folder, manifest)
-        return manifest
-
-    def _sign(self, folder: Path, manifest: Manifest) -> None:
-        settings = self.settings
-        sign_for_host(
-            folder,
-            manifest,
-            settings.config.signing,
-            root=settings.root,
-            progress=self.progress,
-        )
+        return verify_artifact(folder).require_whole(f"The store entry '{entry}'")
 
     def _stored(self, driver: str, kernel: str) -> Path | None:
         layout = Layout(self.settings.root, driver)

@@ -14,7 +14,7 @@ from provision.files import in_root
 from provision.host.initramfs import IF_IT_COMES_BACK
 from provision.kmod.loaded import LoadedModule, User, loaded_modules, other_builds, users_of
 from provision.kmod.loader import LOADER, Options, load_order, write_loader
-from provision.kmod.refusals import KernelLog, Refusal, explain
+from provision.kmod.refusals import KernelLog, explain
 from provision.manifest import Manifest, Module
 from provision.progress import Note, Progress, silent
 from provision.run import Completed, run
@@ -257,7 +257,7 @@ def _refused(manifest: Manifest, done: Completed, log: KernelLog) -> ProvisionEr
         named = [name for name in names if said[name]] or names
         text = "\n".join(line for name in named for line in said[name] or lines[-1:])
         release = manifest.pin.kernel.release
-        return explain(Refusal(", ".join(named), release, text, log.lines()))
+        return explain(", ".join(named), release, text, log.lines())
     last = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]
     return ProvisionError(
         f"The modules of {driver} could not be loaded: {last.removeprefix(f'{driver}: ')}.",

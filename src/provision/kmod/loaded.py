@@ -7,15 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from provision.errors import ProvisionError
 from provision.files import in_root
 from provision.kmod.module_file import read_identity
-
-if TYPE_CHECKING:
-    # The agent looks at every boot, and these take longer to load than all else that it does.
-    from provision.manifest import Manifest
+from provision.manifest import Manifest
 
 # The part of a cgroup's path that names a pod by its uid: kubepods…/pod<uid>/ or …-pod<uid>.slice.
 _POD = re.compile(r"kubepods.*[/-]pod([0-9a-f_-]{32,36})(?:[/.]|$)", re.MULTILINE)

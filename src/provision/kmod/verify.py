@@ -10,10 +10,10 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from provision.documents import load_json
 from provision.errors import ConfigError, NotFoundError, ProvisionError
@@ -21,9 +21,7 @@ from provision.files import sha256_file
 from provision.kmod.loader import LOADER, MODULES_LINKS
 from provision.kmod.module_file import content_digest, read_modinfo, read_signature
 from provision.manifest import MANIFEST, UNSIGNED, DriverFile, Manifest, Module
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
+from provision.progress import Progress, Transfer, silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class Report:
         """Return the manifest of a whole artifact.
 
         Raises:
-            DamagedError: The artifact is damaged; lists all findings.
+            DamagedError: The artifact is damaged.
         """
         if self.findings or self.manifest is None:
             raise DamagedError(what, self.findings)
@@ -93,17 +91,13 @@ _STORE_NAME = re.compile(r"[0-9a-f]{12}")
 
 
 def verify_artifact(
-    artifact: Path, *, pin_label: str | None = None, on_bytes: Callable[[int], None] | None = None
+    artifact: Path, *, pin_label: str | None = None, progress: Progress = silent
 ) -> Report:
     """Compare an artifact with its manifest.
 
     Args:
         artifact: The folder: a store entry, or the unpacked ``/opt`` of an image.
         pin_label: The Pin's digest in the image's label, if there is an image.
-        on_bytes: Receives the number of bytes that have been compared so far.
-
-    Raises:
-        NotFoundError: There is no such folder.
     """
     if not artifact.is_dir():
         raise NotFoundError(
@@ -118,7 +112,7 @@ def verify_artifact(
         return Report(
             None, tuple(Finding(str(MANIFEST), "manifest", str(m)) for m in error.mistakes)
         )
-    check = _Check(artifact.resolve(), manifest, on_bytes or (lambda _count: None))
+    check = _Check(artifact.resolve(), manifest, progress)
     check.pin(pin_label)
     check.modules()
     check.driver_files()
@@ -127,12 +121,9 @@ def verify_artifact(
 
 
 def verify_modules(artifact: Path) -> Report:
-    """Compare only an artifact's modules with its manifest, before they are loaded.
-
-    Errors as ``verify_artifact``.
-    """
+    """Compare only an artifact's modules with its manifest, before they are loaded."""
     manifest = load_json(artifact / MANIFEST, Manifest)
-    check = _Check(artifact.resolve(), manifest, lambda _count: None)
+    check = _Check(artifact.resolve(), manifest, silent)
     check.pin(None)
     check.modules()
     return Report(manifest, tuple(check.findings), check.size)
@@ -174,12 +165,12 @@ def first_damage(entry: Path, *, modules_only: bool) -> str | None:
 class _Check:
     """One verification under way."""
 
-    def __init__(self, artifact: Path, manifest: Manifest, on_bytes: Callable[[int], None]) -> None:
+    def __init__(self, artifact: Path, manifest: Manifest, progress: Progress) -> None:
         self.findings: list[Finding] = []
         self.size = 0
         self._artifact = artifact
         self._manifest = manifest
-        self._on_bytes = on_bytes
+        self._progress = progress
         self._known = {MANIFEST, UNSIGNED}
         if _STORE_NAME.fullmatch(artifact.name):
             # The host adds them; an image's own loader would run as root.
@@ -229,8 +220,6 @@ class _Check:
 
     def driver_files(self) -> None:
         """Check each file and link of the user space."""
-        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - takes time that a run with nothing to do doesn't pay
-
         pool = ThreadPoolExecutor(_AT_ONCE)
         try:
             for file in self._manifest.files:
@@ -303,7 +292,7 @@ class _Check:
         ahead = self._digests.get(full)
         digest = ahead.result() if ahead else sha256_file(full)
         self.size += size
-        self._on_bytes(self.size)
+        self._progress(Transfer("Verifying", self.size))
         if digest != sha256:
             self._found(path, "altered", f"has the sha256 {digest}, not {sha256}")
             return False

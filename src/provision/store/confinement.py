@@ -41,9 +41,9 @@ def require_visible(root: Path, program: str, *, checkout: Path | None) -> None:
             provision is installed.
     """
     needed = [PurePosixPath(program), *executed(root, program)]
-    if root == Path("/") and needed[1].parent == Path(sys.prefix).resolve() / "bin":
+    if root == Path("/") and needed[1].is_relative_to(Path(sys.prefix).resolve()):
         # An editable installation, or a Python of its own.
-        needed += [Path(__file__), Path(sys.base_prefix)]
+        needed += [PurePosixPath(__file__), PurePosixPath(sys.base_prefix)]
     places = {name: _resolved(root, PurePosixPath(name)) for name in _HIDDEN}
     found = {
         f"{path} (units don't see {name})": name

@@ -14,11 +14,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from provision.errors import NotFoundError
 from provision.files import in_root, switch_symlink, sync_directory, write_atomic
+from provision.manifest import UNSIGNED
 from provision.store.layout import Layout
 from provision.store.locks import changing
 
@@ -85,36 +87,15 @@ def is_entry(path: Path) -> bool:
     )
 
 
-def add(
-    layout: Layout, short_digest: str, fill: Callable[[Path], None], *, replace: bool = False
-) -> bool:
-    """Add an entry; the driver's lock is held before and after the entry is filled, not meanwhile.
-
-    Args:
-        fill: Makes the folder that it is given and fills it. An exception in it ends the
-            addition, and nothing stays behind.
-        replace: Whether the new entry, once it is complete, replaces an entry of that name.
-
-    Returns:
-        Whether anything changed.
-
-    Raises:
-        OSError: The store can't be written, or the disk is full.
-    """
-    if layout.entry(short_digest).is_dir() and not replace:
-        return False
-    with drafted(layout, short_digest, fill) as draft, changing(layout):
-        return adopt(layout, short_digest, draft, replace=replace)
-
-
 @contextmanager
-def drafted(layout: Layout, short_digest: str, fill: Callable[[Path], None]) -> Iterator[Path]:
+def drafted(layout: Layout, short_digest: str, fill: Callable[[Path], object]) -> Iterator[Path]:
     """Yield a folder that is filled and durable, for ``adopt``; it is removed if it is not adopted.
 
     Filling takes a while, so the driver's lock is not held. The folder has a lock of its own, which
     ends with this process; it distinguishes the folder from one that a killed run left.
 
-    Arguments and errors as ``add``.
+    Args:
+        fill: Makes the folder that it is given and fills it.
     """
     with changing(layout):
         layout.folder.mkdir(parents=True, exist_ok=True)
@@ -223,8 +204,6 @@ def current_entry(layout: Layout) -> Path:
 
 def sync_tree(folder: Path) -> None:
     """Make a folder and everything in it durable, before it is renamed."""
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - takes time that a run with nothing to do doesn't pay
-
     paths = [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
     # The file system writes its journal once for several files at once.
     with ThreadPoolExecutor(_SYNCS) as pool:
@@ -260,21 +239,18 @@ def _is_owned(path: Path) -> bool:
     return False
 
 
-# The same as ``provision.manifest.UNSIGNED``, which takes too long to import for a run that finds
-# nothing to do.
-MARK = "unsigned"
 _LONGEST = 4096
 
 
 def mark_unsigned(entry: Path, reference: str) -> None:
     """Mark an entry that is not complete yet as unsigned."""
-    write_atomic(entry / MARK, f"{reference}\n")
+    write_atomic(entry / UNSIGNED, f"{reference}\n")
 
 
 def unsigned_reference(entry: Path) -> str | None:
     """Return the image that an unsigned entry came from; None if it was built here or is signed."""
     try:
-        with (entry / MARK).open("rb") as stream:
+        with (entry / UNSIGNED).open("rb") as stream:
             return stream.read(_LONGEST).decode(errors="replace").strip()
     except OSError:
         return None

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from provision.build.image import DIGEST_LABEL
+from provision.build.image import pin_label
 from provision.build.workspace import Settings
 from provision.documents import load_json, parse_json
 from provision.engine.docker_api import Engine, Image
@@ -20,7 +20,6 @@ from provision.progress import Note, Progress, silent
 from provision.store.activate import apply, plan, plan_removal
 from provision.store.entries import (
     adopt,
-    current_entry,
     linked_kernels,
     remove_leftovers,
     unlink_kernel,
@@ -29,7 +28,6 @@ from provision.store.layout import Layout
 from provision.store.locks import changing, switching
 from provision.store.managed_files import Change
 from provision.store.obtain import drafted_image
-from provision.store.staging import verifying
 from provision.store.state import refuse_newer
 
 
@@ -44,16 +42,6 @@ class Installed:
     changes: tuple[Change, ...]
 
 
-def verify_path(artifact: Path, *, progress: Progress = silent) -> Report:
-    """Verify an artifact on disk."""
-    return verify_artifact(artifact, on_bytes=verifying(progress))
-
-
-def verify_current(settings: Settings, driver: str, *, progress: Progress = silent) -> Report:
-    """Verify the artifact of a driver that is in use on a host."""
-    return verify_path(current_entry(Layout(settings.root, driver)), progress=progress)
-
-
 def verify_image(
     settings: Settings, engine: Engine, reference: str, *, progress: Progress = silent
 ) -> Report:
@@ -62,7 +50,7 @@ def verify_image(
     with scratch(settings.state, "verify", progress=progress) as folder:
         artifact = folder / "artifact"
         extract(engine, image, artifact, state=settings.state, progress=progress)
-        return _verified(artifact, image, progress)
+        return verify_artifact(artifact, pin_label=pin_label(image), progress=progress)
 
 
 def install_image(
@@ -156,7 +144,7 @@ def verify_entry(layout: Layout, entry: Path, *, progress: Progress = silent) ->
     with _locked(layout, progress):
         if not entry.is_dir():
             return False
-        verify_path(entry, progress=progress).require_whole(f"The store entry '{entry}'")
+        verify_artifact(entry, progress=progress).require_whole(f"The store entry '{entry}'")
         return True
 
 
@@ -171,9 +159,3 @@ def _manifest_of(settings: Settings, engine: Engine, image: Image, reference: st
             details=error.details,
         ) from error
     return parse_json(text.decode(errors="replace"), Manifest, name=f"{reference}:{MANIFEST}")
-
-
-def _verified(artifact: Path, image: Image, progress: Progress) -> Report:
-    # An image without the label is refused as one with the label of another Pin.
-    label = image.labels.get(DIGEST_LABEL, "none")
-    return verify_artifact(artifact, pin_label=label, on_bytes=verifying(progress))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from provision.build.image import DIGEST_LABEL, build_image, find
+from provision.build.image import build_image, find, pin_label
 from provision.build.request import BuildSettings
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
@@ -26,7 +26,7 @@ from provision.engine.scratch import scratch
 from provision.engine.tar_streams import Unpacker
 from provision.engine.transfer import disk_error, extract, find_image
 from provision.errors import NotFoundError, ProvisionError
-from provision.kmod.module_signatures import is_signed_for_host
+from provision.kmod.module_signatures import is_signed_for_host, sign_for_host
 from provision.kmod.verify import DamagedError, Report, verify_artifact
 from provision.manifest import MANIFEST, UNSIGNED, Manifest
 from provision.pin import Pin
@@ -39,7 +39,7 @@ from provision.store.downgrades import check_age, record_serial
 from provision.store.entries import adopt, drafted, mark_unsigned, unsigned_reference
 from provision.store.layout import Layout
 from provision.store.locks import changing
-from provision.store.staging import DraftOrigin, complete_from_store, finish_draft, verifying
+from provision.store.staging import complete_from_store, finish_draft
 
 Origin = Literal["store", "engine", "registry", "build"]
 # The folder of an artifact in its image, which may have a shell in other folders.
@@ -72,10 +72,6 @@ def obtain(
 
     Args:
         replace: Unpack the artifact again although the store has an entry for it.
-
-    Raises:
-        BuildError: It can't be built; says why.
-        NotFoundError: No engine answers.
     """
     begun = time.monotonic()
     pin = resolved.pin
@@ -95,7 +91,11 @@ def obtain(
             return Stored(manifest, entry, "store", _total(begun))
     if not is_there and (trusted := _of_pin(settings, engine, pin, progress)):
         return store_pulled(settings, trusted, TrustOverride(), progress=progress)
-    origin, seconds = _have_image(settings, engine(), resolved, progress)
+    origin: Origin = "engine" if find(engine(), pin) else "build"
+    # Names an existing image, and builds a missing one.
+    built = build_image(settings, engine(), resolved, BuildSettings(), progress=progress)
+    if built.built:
+        _push(settings, EngineImage(engine(), built.image_id, pin), progress)
     image = find_image(engine(), pin.image)
     with (
         drafted_image(settings, engine(), image, pin.image, pin, progress=progress) as draft,
@@ -103,6 +103,8 @@ def obtain(
     ):
         adopt(layout, entry.name, draft, replace=is_there)
         manifest = load_json(entry / MANIFEST, Manifest)
+    # The build's own total is a part of this one.
+    seconds = {("build" if part == "total" else part): s for part, s in built.phases().items()}
     return Stored(manifest, entry, origin, {**seconds, **_total(begun)})
 
 
@@ -125,7 +127,7 @@ def usable_manifest(
         The manifest; None: the entry has to be made again, for a reason that is noted.
     """
     with changing(layout, progress):
-        report = verify_artifact(entry, on_bytes=verifying(progress))
+        report = verify_artifact(entry, progress=progress)
     manifest, signing = report.manifest, settings.config.signing
     if manifest is None or report.findings:
         why = "is damaged"
@@ -149,9 +151,8 @@ def drafted_image(
     def fill(draft: Path) -> None:
         progress(Note(f"unpack {layout.entry(pin.short_digest)}"))
         extract(engine, image, draft, state=settings.state, progress=progress)
-        # An image without the label is refused as one with the label of another Pin.
-        origin = DraftOrigin(name, image.labels.get(DIGEST_LABEL, "none"))
-        finish_draft(settings, draft, origin, progress=progress)
+        label = pin_label(image)
+        finish_draft(settings, draft, name, pin_label=label, signs=True, progress=progress)
 
     return drafted(layout, pin.short_digest, fill)
 
@@ -170,28 +171,19 @@ def _of_pin(
     return look_for_pin(settings, pin, SearchOptions(TrustOverride(), progress=progress))
 
 
-def _have_image(
-    settings: Settings, engine: Engine, resolved: Resolved, progress: Progress
-) -> tuple[Origin, Mapping[str, float]]:
-    """Build the image in the engine unless it is there; return its origin and the seconds."""
-    origin: Origin = "engine" if find(engine, resolved.pin) else "build"
-    # Names an existing image, and builds a missing one.
-    built = build_image(settings, engine, resolved, BuildSettings(), progress=progress)
-    reference = host_reference(settings, resolved.pin)
-    if built.built and reference and settings.config.registry.push:
-        image = EngineImage(engine, built.image_id, resolved.pin)
-        try:
-            if settings.config.registry.sign_key is not None:
-                image = replace(image, signer=configured_signer(settings))
-            _pushed, signed = publish(settings, image, reference, progress=progress)
-            if signed is not None:
-                progress(Note(f"Signed {signed.reference}"))
-        except ProvisionError as error:
-            # The host has its artifact; others can build it themselves.
-            progress(Note(f"{error.message} {error.details or ''}".strip()))
-    seconds = built.phases()
-    # The total covers more than the build.
-    return origin, {("build" if part == "total" else part): s for part, s in seconds.items()}
+def _push(settings: Settings, image: EngineImage, progress: Progress) -> None:
+    """Push and sign what was built, where provision.toml says so; the host has it in any case."""
+    reference = host_reference(settings, image.pin)
+    if not reference or not settings.config.registry.push:
+        return
+    try:
+        if settings.config.registry.sign_key is not None:
+            image = replace(image, signer=configured_signer(settings))
+        _pushed, signed = publish(settings, image, reference, progress=progress)
+        if signed is not None:
+            progress(Note(f"Signed {signed.reference}"))
+    except ProvisionError as error:
+        progress(Note(f"{error.message} {error.details or ''}".strip()))
 
 
 def store_pulled(
@@ -272,11 +264,19 @@ def verify_pulled(
         return verify_artifact(draft, pin_label=trusted.image.pin.digest)
 
 
-def unpack_pulled(trusted: VerifiedImage, folder: Path, *, progress: Progress = silent) -> Manifest:
-    """Download an image's artifact into a new folder, which a failure removes."""
+def unpack_pulled(
+    settings: Settings, trusted: VerifiedImage, folder: Path, *, progress: Progress = silent
+) -> Manifest:
+    """Download an image's artifact into a new folder, and sign it as this host does."""
     _unpack(trusted, folder, progress)
     report = verify_artifact(folder, pin_label=trusted.image.pin.digest)
-    return report.require_whole(f"The image '{trusted.image.reference}'")
+    manifest = report.require_whole(f"The image '{trusted.image.reference}'")
+    # The key of [signing] signs only modules of a known origin.
+    if trusted.verified is not None:
+        sign_for_host(
+            folder, manifest, settings.config.signing, root=settings.root, progress=progress
+        )
+    return manifest
 
 
 def _finish_pulled(
@@ -287,10 +287,9 @@ def _finish_pulled(
     if not signs:
         mark_unsigned(draft, name)
         if settings.config.signing.key is not None:
-            unsigned = f"This host's key does not sign the modules of {name}: unsigned"
-            progress(Note(unsigned))
-    origin = DraftOrigin(name, trusted.image.pin.digest, signs)
-    finish_draft(settings, draft, origin, progress=progress)
+            progress(Note(f"This host's key does not sign the modules of {name}: unsigned"))
+    label = trusted.image.pin.digest
+    finish_draft(settings, draft, name, pin_label=label, signs=signs, progress=progress)
 
 
 def _unpack(

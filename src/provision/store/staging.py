@@ -13,9 +13,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from provision.build.workspace import Settings
@@ -25,7 +24,7 @@ from provision.kmod.loader import link_modules
 from provision.kmod.module_signatures import sign_for_host
 from provision.kmod.verify import verify_artifact
 from provision.manifest import MANIFEST, DriverFile, Manifest
-from provision.progress import Note, Progress, Transfer, silent
+from provision.progress import Note, Progress, silent
 from provision.store.labels import label_entry
 from provision.store.layout import Layout
 from provision.store.locks import changing
@@ -34,36 +33,31 @@ _ENTRY = re.compile(r"[0-9a-f]{12}")
 _USERSPACE = "driver"
 
 
-@dataclass(frozen=True, slots=True)
-class DraftOrigin:
-    """The image that a draft was unpacked from."""
-
-    name: str
-    # Digest of its Pin, from the image's label.
-    pin_digest: str
-    # Whether the host's key may sign its modules, because it was built here or its signature was
-    # verified.
-    signs: bool = True
-
-
 def finish_draft(
-    settings: Settings, draft: Path, origin: DraftOrigin, *, progress: Progress = silent
+    settings: Settings,
+    draft: Path,
+    name: str,
+    *,
+    pin_label: str,
+    signs: bool,
+    progress: Progress = silent,
 ) -> Manifest:
-    """Verify, sign and label an unpacked image, before it becomes an entry of the store."""
-    report = verify_artifact(draft, pin_label=origin.pin_digest, on_bytes=verifying(progress))
-    manifest = report.require_whole(f"The image '{origin.name}'")
-    if origin.signs:
+    """Verify, sign and label an unpacked image, before it becomes an entry of the store.
+
+    Args:
+        name: The image's.
+        signs: Whether the host's key may sign its modules, because it was built here or its
+            signature was verified.
+    """
+    report = verify_artifact(draft, pin_label=pin_label, progress=progress)
+    manifest = report.require_whole(f"The image '{name}'")
+    if signs:
         sign_for_host(
             draft, manifest, settings.config.signing, root=settings.root, progress=progress
         )
     link_modules(draft)
     label_entry(draft, manifest, Layout(settings.root, manifest.pin.driver.name))
     return manifest
-
-
-def verifying(progress: Progress) -> Callable[[int], None]:
-    """Return a function that receives the number of bytes that are verified so far."""
-    return lambda done: progress(Transfer("Verifying", done))
 
 
 def complete_from_store(

@@ -12,6 +12,7 @@ import pytest
 from kit.artifact import (
     KERNEL,
     VERMAGIC,
+    add,
     make_artifact,
     make_module,
     make_pin,
@@ -29,7 +30,6 @@ from provision.errors import ProvisionError
 from provision.manifest import HostNeeds, Manifest
 from provision.pin import Pin
 from provision.progress import Event, Note
-from provision.store.entries import add
 from provision.store.layout import Layout
 from provision.store.obtain import Stored
 from unit.kmod import kernel as kernels

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kit.artifact import KERNEL, make_artifact, make_pin, write
+from kit.artifact import KERNEL, add, make_artifact, make_pin, write
 from provision.agent import prepare
 from provision.agent.model import Mode, Run
 from provision.agent.prepare import Forecast, forecast
@@ -24,7 +24,6 @@ from provision.registry.find import SearchOptions, TrustOverride
 from provision.registry.signatures import UntrustedError
 from provision.store.artifact_lookup import MissingArtifactError
 from provision.store.downgrades import DowngradeError
-from provision.store.entries import add
 from provision.store.state import Failure, load_state, update_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
 from unit.cli.outcome import Outcome

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from provision.errors import NotFoundError
-from provision.kmod.refusals import KernelLog, Refusal, explain
+from provision.errors import NotFoundError, ProvisionError
+from provision.kmod.refusals import KernelLog, UnfitModuleError, explain
 
 VERMAGIC = (
     "demo: version magic '6.1.0-50-amd64 SMP preempt mod_unload modversions ' should be"
@@ -77,7 +77,7 @@ CASES = [
 @pytest.mark.parametrize(("said", "logged", "what", "todo"), CASES)
 def test_a_refusal_is_explained(said: str, logged: str, what: str, todo: str) -> None:
     line = f"modprobe: ERROR: could not insert 'demo': {said}"
-    error = explain(Refusal("demo", "6.1.0-47-amd64", line, [logged] if logged else []))
+    error = explain("demo", "6.1.0-47-amd64", line, [logged] if logged else [])
     assert "The module 'demo' could not be loaded: " in error.message
     assert what in error.message
     assert todo in str(error.resolution)
@@ -85,13 +85,22 @@ def test_a_refusal_is_explained(said: str, logged: str, what: str, todo: str) ->
     assert logged in str(error.details)
 
 
-def test_missing_hardware_is_something_not_found() -> None:
-    said = "modprobe: ERROR: could not insert 'nvidia': No such device"
-    assert isinstance(explain(Refusal("nvidia", "6.1", said, [])), NotFoundError)
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("No such device", NotFoundError),
+        ("Exec format error", UnfitModuleError),
+        ("Bad message", UnfitModuleError),
+        ("Permission denied", ProvisionError),
+    ],
+)
+def test_who_catches_a_refusal_knows_its_kind(said: str, kind: type[ProvisionError]) -> None:
+    line = f"modprobe: ERROR: could not insert 'nvidia': {said}"
+    assert type(explain("nvidia", "6.1", line, [])) is kind
 
 
 def test_a_program_that_says_nothing_still_gets_an_error() -> None:
-    assert "gave no reason" in explain(Refusal("demo", "6.1", "", [])).message
+    assert "gave no reason" in explain("demo", "6.1", "", []).message
 
 
 def test_the_log_is_read_from_the_moment_it_is_opened(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from kit.artifact import (
 )
 from provision.errors import NotFoundError, ProvisionError
 from provision.kmod.verify import Finding, verify_artifact
+from provision.progress import Event, Transfer
 
 _LIBRARY = "driver/usr/lib64/demo/libdemo.so.1.2"
 _LINK = "driver/usr/lib64/demo/libdemo.so.1"
@@ -26,11 +27,12 @@ _DEP = f"lib/modules/{KERNEL}/modules.dep"
 
 def test_a_whole_artifact_has_no_findings(tmp_path: Path) -> None:
     manifest = make_artifact(tmp_path)
-    seen: list[int] = []
-    report = verify_artifact(tmp_path, pin_label=manifest.pin.digest, on_bytes=seen.append)
+    seen: list[Event] = []
+    report = verify_artifact(tmp_path, pin_label=manifest.pin.digest, progress=seen.append)
     assert report.findings == ()
     assert report.require_whole("it") == manifest
-    assert report.size == seen[-1] == len(make_module()) + len(b"library") + len(b"binary")
+    assert report.size == len(make_module()) + len(b"library") + len(b"binary")
+    assert seen[-1] == Transfer("Verifying", report.size)
 
 
 def _alter(path: Path) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from kit.artifact import make_artifact, make_pin, write
+from kit.artifact import add, make_artifact, make_pin, write
 from provision.documents import load_json
 from provision.errors import NotFoundError, ProvisionError
 from provision.host.initramfs import recorded_problem
 from provision.manifest import MANIFEST, ForeignRoot, HostNeeds, Manifest
 from provision.store import activate
 from provision.store.activate import apply, loader_config, plan, plan_removal, vendor_config
-from provision.store.entries import add, current_entry, drafted, remove_leftovers
+from provision.store.entries import current_entry, drafted, remove_leftovers
 from provision.store.layout import Layout
 from provision.store.managed_files import Change, ManagedFiles
 

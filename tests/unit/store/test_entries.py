@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from kit.artifact import add
 from provision.manifest import UNSIGNED
-from provision.store.entries import MARK, add, mark_unsigned, remove_leftovers, unsigned_reference
+from provision.store.entries import mark_unsigned, remove_leftovers, unsigned_reference
 from provision.store.layout import Layout
 from unit.killing import KILLER
 
 
 def test_verification_and_status_know_one_mark(tmp_path: Path) -> None:
-    assert UNSIGNED.name == MARK
     assert unsigned_reference(tmp_path) is None
     mark_unsigned(tmp_path, "registry.example/nvidia:1")
     assert (tmp_path / UNSIGNED).is_file()
