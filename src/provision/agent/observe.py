@@ -10,14 +10,14 @@ from provision.agent.desired import read_inputs, setting_fingerprint
 from provision.agent.model import Desired, KernelArtifact, Loaded, Observed, ObservedDriver
 from provision.files import glob_in_root, in_root
 from provision.host.boot_entries import Ask
-from provision.host.devices.record import recorded_problems
+from provision.host.devices.reading import recorded_problems
 from provision.host.folders import STORE
-from provision.host.initramfs import recorded_problem
 from provision.host.kernels import find_kernels, is_running_host
 from provision.kmod.load import devices_of
 from provision.kmod.loaded import LoadedModule, is_same_build, loaded_modules, users_of
 from provision.kmod.verify import files_fingerprint, first_damage, stored_manifest
 from provision.manifest import Manifest
+from provision.store.activate import initramfs_problem
 from provision.store.entries import linked_kernels, unsigned_reference
 from provision.store.layout import Layout
 from provision.store.state import (
@@ -158,7 +158,7 @@ def _driver(
         digest: _how_loaded(layout.entry(digest), manifest, loaded or {})
         for digest, manifest in manifests.items()
     }
-    initramfs = recorded_problem(layout.record)
+    initramfs = initramfs_problem(layout)
     return ObservedDriver(
         layout.driver,
         artifacts,

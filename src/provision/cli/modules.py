@@ -12,8 +12,7 @@ from provision.cli import options
 from provision.cli.options import argument, command, option
 from provision.cli.output import each, emit, progress, remark, table, text, wants_json
 from provision.errors import ConfigError, ExitCode, NotFoundError, ProvisionError
-from provision.host.devices.reading import read_facts_file
-from provision.host.devices.record import recorded
+from provision.host.devices.reading import read_facts_file, recorded
 from provision.kmod.host_modules import (
     Moved,
     load_driver,

@@ -12,11 +12,10 @@ import mmap
 import re
 import struct
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from provision.files import glob_in_root, in_root
 from provision.run import run
@@ -57,40 +56,41 @@ Ask = Callable[[Sequence[str]], str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class PendingKernels:
-    """The kernels that may run after the next boot, and notes about what is not known."""
+class BootKernels:
+    """Kernels that may be booted, and what is not known about them, for people."""
 
     releases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-def next_of_ostree(root: Path, status: str | None) -> PendingKernels:
-    """Return the kernel of the deployment that boots next.
+def next_of_ostree(root: Path, status: str | None) -> BootKernels:
+    """Return the kernel of the deployment that boots next, unless that is the booted one.
 
     Args:
         status: The output of ``rpm-ostree status --json``. It lists deployments in the order of the
-            boot loader, so those before the booted one are newer.
+            boot loader.
     """
     try:
-        deployments = json.loads(status or "")["deployments"]
-        newer = _before_booted(deployments)
-        folders = [_deployment(root, deployment) for deployment in newer]
+        first = json.loads(status or "")["deployments"][0]
+        if first["booted"]:
+            return BootKernels()
+        name = f"{first['osname']}/deploy/{first['checksum']}.{first['serial']}"
+    except IndexError:
+        return BootKernels()
     except (ValueError, KeyError, TypeError):
-        return PendingKernels(notes=("'rpm-ostree status --json' does not say what boots next",))
-    releases, notes = [], []
-    for folder in folders:
-        modules = folder / "usr/lib/modules"
-        # A deployment is a root.
-        found = sorted(
-            path.parent.name for path in glob_in_root(folder, "usr/lib/modules/*/vmlinuz")
-        )
-        releases += found
-        if not found:
-            notes.append(f"there is no kernel in {modules}")
-    return PendingKernels(tuple(dict.fromkeys(releases)), tuple(notes))
+        return BootKernels(notes=("'rpm-ostree status --json' does not say what boots next",))
+    folder = in_root(root, f"ostree/deploy/{name}")
+    releases = _kernels_of_deployment(folder)
+    notes = () if releases else (f"there is no kernel in {folder / 'usr/lib/modules'}",)
+    return BootKernels(releases, notes)
 
 
-def next_of_flatcar(root: Path, status: str | None) -> PendingKernels:
+def _kernels_of_deployment(folder: Path) -> tuple[str, ...]:
+    # A deployment is a root.
+    return tuple(path.parent.name for path in glob_in_root(folder, "usr/lib/modules/*/vmlinuz"))
+
+
+def next_of_flatcar(root: Path, status: str | None) -> BootKernels:
     """Return the kernel of the slot that boots next, if an update waits for its reboot.
 
     Flatcar's updater copies the kernel to the boot partition, as ``vmlinuz-a`` or ``vmlinuz-b``.
@@ -101,16 +101,16 @@ def next_of_flatcar(root: Path, status: str | None) -> PendingKernels:
     """
     fields = dict(re.findall(r"^([A-Z_]+)=(.*)$", status or "", re.MULTILINE))
     if not fields.get("CURRENT_OP", "").startswith("UPDATE_STATUS_"):
-        return PendingKernels(notes=("'update_engine_client -status' does not say what is next",))
+        return BootKernels(notes=("'update_engine_client -status' does not say what is next",))
     if fields["CURRENT_OP"] != _COMPLETE:
-        return PendingKernels()
+        return BootKernels()
     version = fields.get("NEW_VERSION", "?")
     try:
         booted = in_root(root, "proc/cmdline").read_text()
         other = "a" if re.search(r"BOOT_IMAGE=\S*vmlinuz-b\b", booted) else "b"
-        return PendingKernels((image_release(in_root(root, f"boot/flatcar/vmlinuz-{other}")),))
+        return BootKernels((image_release(in_root(root, f"boot/flatcar/vmlinuz-{other}")),))
     except (OSError, ValueError) as error:
-        return PendingKernels(notes=(f"the kernel of the update {version} can't be read: {error}",))
+        return BootKernels(notes=(f"the kernel of the update {version} can't be read: {error}",))
 
 
 def image_release(path: Path) -> str:
@@ -138,17 +138,6 @@ def image_release(path: Path) -> str:
 def _has(head: bytes, magic: tuple[int, bytes]) -> bool:
     at, expected = magic
     return head[at : at + len(expected)] == expected
-
-
-def _before_booted(deployments: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the deployment that boots next, in a list; empty if it is the booted one."""
-    first = deployments[:1]
-    return [deployment for deployment in first if not deployment["booted"]]
-
-
-def _deployment(root: Path, deployment: Mapping[str, Any]) -> Path:
-    name = f"{deployment['checksum']}.{deployment['serial']}"
-    return in_root(root, f"ostree/deploy/{deployment['osname']}/deploy/{name}")
 
 
 def other_slot(root: Path) -> Path | None:
@@ -196,7 +185,7 @@ _GRUB_ENVIRONMENTS = ("boot/grub2/grubenv", "boot/grub/grubenv")
 _GRUB_SETTINGS = "etc/default/grub"
 
 
-def default_kernel(root: Path, ask: Ask, installed: Sequence[str]) -> PendingKernels:
+def default_kernel(root: Path, ask: Ask, installed: Sequence[str]) -> BootKernels:
     """Return the kernel that the boot loader starts if no one chooses another, if it is known.
 
     Sources: grubby(8); info grub-editenv and "Simple configuration" in info grub; bootctl(1).
@@ -208,21 +197,21 @@ def default_kernel(root: Path, ask: Ask, installed: Sequence[str]) -> PendingKer
     # On an EL it knows all boot loaders.
     found = _named(ask(("grubby", "--default-kernel")) or "", installed)
     if found is not None:
-        return PendingKernels((found,))
+        return BootKernels((found,))
     for key, value in _grub_defaults(root):
         found = _named(value, installed)
         if found is not None:
-            return PendingKernels((found,))
+            return BootKernels((found,))
         # Entry 0 is the newest kernel.
         if re.fullmatch(r"[0-9>]+", value) and value != "0":
             note = f"the boot loader starts its entry number {value} ({key}), of an unknown kernel"
-            return PendingKernels(notes=(note,))
+            return BootKernels(notes=(note,))
     if not any(in_root(root, name).parent.is_dir() for name in _GRUB_ENVIRONMENTS):
         said = ask(("bootctl", "list", "--json=short")) or "[]"
         with suppress(ValueError, AttributeError):
             defaults = [json.dumps(entry) for entry in json.loads(said) if entry.get("isDefault")]
             found = _named(" ".join(defaults), installed)
-    return PendingKernels((found,) if found else ())
+    return BootKernels((found,) if found else ())
 
 
 def _grub_defaults(root: Path) -> Iterator[tuple[str, str]]:
@@ -273,20 +262,7 @@ _IMAGE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class BootEntries:
-    """Kernels that can be booted.
-
-    Attributes:
-        releases: As ``uname -r`` prints them.
-        doubts: What could not be read; there may be more kernels in it.
-    """
-
-    releases: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
-
-
-def boot_entries(root: Path) -> BootEntries:
+def boot_entries(root: Path) -> BootKernels:
     """Return the kernels of all deployments, slots and images of a host."""
     doubts: list[str] = []
     found: list[str] = []
@@ -296,7 +272,7 @@ def boot_entries(root: Path) -> BootEntries:
         except OSError as error:
             # A link that leads in a circle, for example.
             doubts.append(f"'{error.filename}' can't be read: {error.strerror or error}")
-    return BootEntries(tuple(dict.fromkeys(found)), tuple(doubts))
+    return BootKernels(tuple(dict.fromkeys(found)), tuple(doubts))
 
 
 def _deployments(root: Path, doubts: list[str]) -> Iterator[str]:
@@ -311,9 +287,7 @@ def _deployments(root: Path, doubts: list[str]) -> Iterator[str]:
     if not deployments:
         doubts.append(f"there is no deployment in {root / 'ostree/deploy'}")
     for deployment in deployments:
-        # A deployment is a root.
-        images = glob_in_root(deployment, "usr/lib/modules/*/vmlinuz")
-        yield from (path.parent.name for path in images)
+        yield from _kernels_of_deployment(deployment)
 
 
 def _slots(root: Path, doubts: list[str]) -> Iterator[str]:

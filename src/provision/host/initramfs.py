@@ -7,7 +7,6 @@ Sources: update-initramfs(8), lsinitramfs(8); dracut(8), lsinitrd(1); systemd-ru
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
@@ -31,15 +30,6 @@ _MAKERS = (
     (("lsinitrd", "--kver", "{release}"), ("dracut", "--force", "--kver", "{release}")),
 )
 _SECONDS = 900.0
-
-
-def recorded_problem(record: Path) -> str | None:
-    """Return why the initramfs could not be made, from a driver's record of managed files."""
-    try:
-        problem = json.loads(record.read_text()).get("initramfs_problem")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return problem if isinstance(problem, str) else None
 
 
 def in_tree(root: Path, names: Iterable[str]) -> dict[str, frozenset[str]]:

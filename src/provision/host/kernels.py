@@ -13,7 +13,7 @@ from provision.errors import ProvisionError
 from provision.files import glob_in_root, in_root
 from provision.host.boot_entries import (
     Ask,
-    PendingKernels,
+    BootKernels,
     boot_entries,
     default_kernel,
     next_of_flatcar,
@@ -190,7 +190,7 @@ def find_kernels(
         incomplete=tuple(incomplete),
         notes=found.notes,
         others=tuple(release for release in entries.releases if release not in known),
-        doubts=entries.doubts,
+        doubts=entries.notes,
     )
 
 
@@ -200,7 +200,7 @@ def kernels_of_usr(usr: Path) -> tuple[str, ...]:
     return tuple(sorted((path.name for path in folders if path.is_dir()), key=kernel_order))
 
 
-def _pending_elsewhere(root: Path, ask: Ask) -> PendingKernels | None:
+def _pending_elsewhere(root: Path, ask: Ask) -> BootKernels | None:
     """Return what an image-based host boots next; None for a package-based host."""
     if in_root(root, "run/ostree-booted").exists():
         return next_of_ostree(root, ask(("rpm-ostree", "status", "--json")))
@@ -209,11 +209,11 @@ def _pending_elsewhere(root: Path, ask: Ask) -> PendingKernels | None:
     return None
 
 
-def _pending_here(root: Path, ask: Ask, installed: Sequence[str]) -> PendingKernels:
+def _pending_here(root: Path, ask: Ask, installed: Sequence[str]) -> BootKernels:
     """Return the default of the boot loader, and the newest kernel of each flavour."""
     default = default_kernel(root, ask, installed)
     releases = dict.fromkeys([*default.releases, *newest_of_flavours(installed)])
-    return PendingKernels(tuple(releases), default.notes)
+    return BootKernels(tuple(releases), default.notes)
 
 
 def _installed(root: Path) -> tuple[list[str], list[str]]:

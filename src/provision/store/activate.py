@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from provision.errors import NotFoundError, ProvisionError
@@ -350,6 +351,13 @@ def _make_initramfs(managed: ManagedFiles, change: Change, root: Path) -> None:
         problem = f"{error.message} {IF_IT_COMES_BACK}"
     done = {"initramfs": change.value, "initramfs_problem": problem}
     managed.store(record.model_copy(update=done))
+
+
+def initramfs_problem(layout: Layout) -> str | None:
+    """Return why the initramfs could not be made without a driver's modules."""
+    with suppress(OSError, ProvisionError):
+        return _managed_files(layout).load().initramfs_problem
+    return None
 
 
 def _is_running_host(layout: Layout) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from provision.host.devices.device_facts import Facts
-from provision.host.devices.record import recorded, write_facts
+from provision.host.devices.reading import recorded, write_facts
 from unit.agent.host import DRIVER, Host
 
 

@@ -70,7 +70,7 @@ def test_what_may_boot_again_is_found(make: Callable[[Path], None], tmp_path: Pa
     make(tmp_path)
     found = boot_entries(tmp_path)
     assert set(found.releases) == {OLD, NEW}
-    assert found.doubts == ()
+    assert found.notes == ()
     _put(tmp_path, "proc/sys/kernel/osrelease", f"{NEW}\n")
     kernels = find_kernels(tmp_path, ask=_answer(None))
     assert set(kernels.others) == {OLD}
@@ -92,8 +92,8 @@ def test_what_cannot_be_read_leaves_a_doubt(tmp_path: Path) -> None:
     _put(tmp_path, "boot/flatcar/vmlinuz-a", b"MZ" * 0x4000)
     found = boot_entries(tmp_path)
     assert found.releases == ()
-    text = " ".join(found.doubts)
-    assert len(found.doubts) == 2
+    text = " ".join(found.notes)
+    assert len(found.notes) == 2
     assert "deployment" in text
     assert "slot a" in text
 
@@ -104,7 +104,7 @@ def test_a_link_that_leads_in_a_circle_leaves_a_doubt(tmp_path: Path, name: str)
     (tmp_path / name).symlink_to(Path(name).name)
     boot_entries(tmp_path)
     _put(tmp_path, "boot/flatcar/vmlinuz-b", b"\x00" * 0x202 + b"HdrS" + b"\0\0")
-    assert any("slot b" in doubt for doubt in boot_entries(tmp_path).doubts)
+    assert any("slot b" in doubt for doubt in boot_entries(tmp_path).notes)
 
 
 @pytest.mark.parametrize("make", [_flatcar, _fedora, _kernel_install, _unified])

@@ -14,8 +14,16 @@ from provision.build.workspace import load_settings
 from provision.errors import InUseError, ProvisionError, UsageError
 from provision.host.devices import nvidia
 from provision.host.devices.device_facts import Device, Facts, minor_number
-from provision.host.devices.reading import AMD, drm_facts, read_facts_file, record_facts
-from provision.host.devices.record import recorded, recorded_problems, recording, write_facts
+from provision.host.devices.reading import (
+    AMD,
+    drm_facts,
+    read_facts_file,
+    record_facts,
+    recorded,
+    recorded_problems,
+    recording,
+    write_facts,
+)
 from provision.kmod.host_modules import load_driver, refresh, unload_driver
 from provision.manifest import DriverFile, Manifest
 from unit.cli.outcome import Outcome
@@ -186,7 +194,7 @@ def test_who_unloads_waits_for_who_collects(
     kernel = start(tmp_path, monkeypatch)
     _store(tmp_path)
     load_driver(load_settings(tmp_path), "gpu")
-    monkeypatch.setattr("provision.host.devices.record._WAIT_S", 0.1)
+    monkeypatch.setattr("provision.host.devices.reading._WAIT_S", 0.1)
     with recording(tmp_path), pytest.raises(InUseError, match=r"devices\.lock"):
         unload_driver(load_settings(tmp_path), "gpu")
     assert "demo" in kernel.loaded()

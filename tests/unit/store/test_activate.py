@@ -11,10 +11,16 @@ import pytest
 from kit.artifact import add, make_artifact, make_pin, write
 from provision.documents import load_json
 from provision.errors import NotFoundError, ProvisionError
-from provision.host.initramfs import recorded_problem
 from provision.manifest import MANIFEST, ForeignRoot, HostNeeds, Manifest
 from provision.store import activate
-from provision.store.activate import apply, loader_config, plan, plan_removal, vendor_config
+from provision.store.activate import (
+    apply,
+    initramfs_problem,
+    loader_config,
+    plan,
+    plan_removal,
+    vendor_config,
+)
 from provision.store.entries import current_entry, drafted, remove_leftovers
 from provision.store.layout import Layout
 from provision.store.managed_files import Change, ManagedFiles
@@ -317,11 +323,11 @@ def test_the_initramfs_is_made_once_without_what_is_blacklisted(
         _activate(layout, manifest)
     # A driver that works is not failed for it: its status says it, and the next time tries again.
     assert made.read_text() == "--force --kver 6.1.0\n" * (2 if fails else 1)
-    assert ("dracut --force" in str(recorded_problem(layout.record))) is fails
+    assert ("dracut --force" in str(initramfs_problem(layout))) is fails
     (tmp_path / "full").unlink(missing_ok=True)
     apply(layout, plan_removal(layout), on_change=lambda _change: None)
     assert made.read_text() == "--force --kver 6.1.0\n" * (3 if fails else 2)
-    assert recorded_problem(layout.record) is None
+    assert initramfs_problem(layout) is None
 
 
 def _with(layout: Layout, root: ForeignRoot | None) -> Manifest:

@@ -3,6 +3,4 @@
 Written to ``/run/oci-decorator/devices/<vendor>.json``, where oci-decorator finds the node that
 belongs to an index or a UUID. NVML is asked in a process of its own;
 docs/decisions/09-facts-and-doctor.md says why.
-
-Nothing is imported here: each look at a host imports ``record`` only, without any models.
 """

@@ -1,19 +1,24 @@
-"""Reads the facts of devices of all vendors; those of AMD's and Intel's GPUs are the kernel's."""
+"""The facts of devices of all vendors, and their files, one a vendor."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from provision.documents import load_json
-from provision.files import glob_in_root, in_root
+from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.files import glob_in_root, in_root, lock, remove_drafts, write_atomic
 from provision.host.devices.device_facts import Device, Facts, kernel_text, minor_number
 from provision.host.devices.nvidia import nvidia_facts
-from provision.host.devices.record import facts_path, recording, remove_facts, write_facts
 from provision.host.facts import pci_address, pci_order
 
+FOLDER = PurePosixPath("run/oci-decorator/devices")
+_LOCK = PurePosixPath("run/provision/devices.lock")
+# Longer than its holder may wait for NVML, and for a process that can't be killed.
+_WAIT_S = 90.0
 _NODE = re.compile(r"renderD([0-9]+)", re.ASCII)
 _UNIQUE = re.compile(r"(?:0x)?([0-9a-f]{1,16})", re.ASCII)
 
@@ -31,8 +36,6 @@ class DrmVendor:
 
 
 AMD = DrmVendor("0x1002", "amdgpu")
-
-
 INTEL = DrmVendor("0x8086", "i915")
 
 
@@ -90,9 +93,56 @@ _SOURCES: Mapping[str, Callable[[Path, Sequence[Path]], Facts | None]] = {
     "amd": lambda root, _libraries: drm_facts(root, AMD),
     "intel": lambda root, _libraries: drm_facts(root, INTEL),
 }
-
-
 VENDORS = tuple(_SOURCES)
+
+
+def facts_path(root: Path, vendor: str) -> Path:
+    """Return the file with the facts of a vendor's devices."""
+    if not vendor or "/" in vendor or vendor.startswith("."):
+        raise UsageError(
+            f"'{vendor}' is no name of a vendor.",
+            resolution="Name one of those that 'provision devices' lists.",
+        )
+    return in_root(root, FOLDER) / f"{vendor}.json"
+
+
+@contextmanager
+def recording(root: Path) -> Iterator[None]:
+    """Keep other processes from collecting facts, so that older facts never replace newer ones.
+
+    It is held for unloading a driver too: a process that asks NVML keeps the driver in use.
+    """
+    with lock(in_root(root, _LOCK), limit=_WAIT_S):
+        yield
+
+
+def write_facts(root: Path, vendor: str, facts: Facts) -> bool:
+    """Write facts, which all users may read; return whether anything changed.
+
+    The caller holds ``recording``.
+    """
+    path = facts_path(root, vendor)
+    remove_drafts(path)
+    return write_atomic(path, facts.text(), mode=0o644)
+
+
+def remove_facts(root: Path, vendor: str) -> bool:
+    """Remove the facts of devices whose driver is gone; return whether there were any.
+
+    The caller holds ``recording``.
+    """
+    path = facts_path(root, vendor)
+    remove_drafts(path)
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def recorded(root: Path) -> list[str]:
+    """Return the vendors with recorded facts."""
+    return [path.stem for path in glob_in_root(root, f"{FOLDER}/*.json")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +166,6 @@ def record_facts(
 
     Args:
         libraries: Paths of NVIDIA's library besides those of the host.
-
-    Raises:
-        InUseError: Another process collects for too long.
     """
     with recording(root):
         facts = _SOURCES[source or vendor](root, libraries)
@@ -127,9 +174,18 @@ def record_facts(
 
 
 def read_facts_file(root: Path, vendor: str) -> Facts:
-    """Return the recorded facts of a vendor's devices.
-
-    Raises:
-        NotFoundError: There is no file.
-    """
+    """Return the recorded facts of a vendor's devices."""
     return load_json(facts_path(root, vendor), Facts)
+
+
+def recorded_problems(root: Path, vendor: str) -> tuple[str, ...]:
+    """Return what is not known of a vendor's devices; empty where they have no facts.
+
+    A file that can't be read is a problem too.
+    """
+    try:
+        return read_facts_file(root, vendor).problems
+    except NotFoundError:
+        return ()
+    except (OSError, ProvisionError) as error:
+        return (f"the facts of its devices can't be read: {error}",)
