@@ -53,11 +53,7 @@ ModelT = TypeVar("ModelT", bound=Frozen)
 
 
 def load_toml(path: Path, model: type[ModelT]) -> ModelT:
-    """Read a TOML file.
-
-    Raises:
-        NotFoundError: There is no such file.
-    """
+    """Read a TOML file."""
     text = _read(path)
     try:
         data = tomllib.loads(text)
@@ -125,7 +121,6 @@ def refusing(message: str, *, resolution: str | None = None) -> Iterator[None]:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Open a file without blocking on a named pipe."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -289,7 +284,6 @@ def _is_named(annotation: object, part: int | str) -> bool:
 
 
 def _inside(annotation: object, part: int | str) -> Iterator[object]:
-    """Yield what stands at a key or an index of a value."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         for name, field in annotation.model_fields.items():
             if part in {name, field.alias}:

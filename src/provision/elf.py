@@ -200,7 +200,6 @@ def _dynamic(
 
 
 def _offset(segments: Sequence[_Segment], address: int) -> int:
-    """Return the file offset of a virtual address."""
     for one in segments:
         if one.kind == _PT_LOAD and one.address <= address < one.address + one.size:
             return address - one.address + one.offset

@@ -118,7 +118,6 @@ def _parts(path: str) -> list[str]:
 
 
 def _target(path: Path) -> str | None:
-    """Return the target of a link; None for anything else."""
     try:
         return str(path.readlink())
     except OSError:
@@ -126,15 +125,7 @@ def _target(path: Path) -> str | None:
 
 
 def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> bool:
-    """Write a file as ``replacing`` does.
-
-    Args:
-        path: The file; its folder is made if it is missing.
-        mode: Permission bits of the new file.
-
-    Returns:
-        Whether anything changed: a file with this content and mode is kept.
-    """
+    """Write a file as ``replacing`` does; return whether that changed content or mode."""
     data = content.encode() if isinstance(content, str) else content
     if _is_already(path, data, mode):
         return False
@@ -150,10 +141,6 @@ def replacing(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
     That holds after a power cut too. A device, pipe or socket is written to and never replaced; the
     stream can't seek then. A link is replaced, unless it lies in ``/dev`` or ``/proc``, such as
     ``/dev/stdout``: below another host's root, links lead to this machine's devices.
-
-    Args:
-        path: The file; its folder is made if it is missing.
-        mode: Permission bits of the new file.
     """
     special = _special(path)
     if special is not None:
@@ -217,28 +204,19 @@ def _special(path: Path) -> IO[bytes] | None:
 
 
 def _descriptor(path: Path) -> int | None:
-    """Return which descriptor of this process a path in ``/proc`` or ``/dev/fd`` is."""
     is_own = path.name.isdecimal() and path.parent.resolve() == Path("/proc/self/fd").resolve()
     return int(path.name) if is_own else None
 
 
 def remove_drafts(path: Path) -> None:
-    """Remove drafts of an atomically written file that killed runs left behind.
-
-    Args:
-        path: The file; nothing may be writing it now.
-    """
+    """Remove drafts of a file that killed runs left behind; nothing may be writing it now."""
     for draft in path.parent.glob(f".{path.name}.*"):
         with suppress(OSError):
             draft.unlink()
 
 
 def switch_symlink(link: Path, target: str) -> bool:
-    """Point a symbolic link at a target by one rename.
-
-    Returns:
-        Whether anything changed.
-    """
+    """Point a symbolic link at a target by one rename; return whether that changed anything."""
     if link.is_symlink() and str(link.readlink()) == target:
         return False
     link.parent.mkdir(parents=True, exist_ok=True)
@@ -288,11 +266,7 @@ def lock(
 
     Args:
         path: The lock file; made if missing, and removed by ``remove_lock`` only.
-        on_wait: Called once if another process holds the lock, before waiting for it.
         limit: The longest wait in seconds; 0: no wait.
-
-    Raises:
-        InUseError: Another process holds it longer.
     """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -330,7 +304,6 @@ def remove_lock(path: Path) -> bool:
 
 
 def _wait_for(stream: IO[bytes], path: Path, kind: int, limit: float) -> None:
-    """Take a lock that another process holds."""
     # flock(2) knows no time limit.
     end = time.monotonic() + limit
     while True:

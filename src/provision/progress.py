@@ -40,11 +40,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The state of many similar tasks that run in parallel.
-
-    Attributes:
-        done: Number of finished tasks by outcome.
-    """
+    """The state of many similar tasks that run in parallel."""
 
     total: int
     done: Mapping[str, int] = field(default_factory=dict)

@@ -180,7 +180,6 @@ def beside(argv: Sequence[str | Path], *, why: str) -> Iterator[None]:
 
 
 def _lines(pipe: IO[bytes] | None, deadline: float) -> Iterator[str]:
-    """Yield the lines that come through a pipe."""
     if pipe is None:
         return
     rest = b""

@@ -208,12 +208,7 @@ class Engine:
 
     @contextmanager
     def archive(self, image_id: str, path: str, *, owner: str) -> Iterator[Iterator[bytes]]:
-        """Open a folder or file of an image as a tar stream.
-
-        Args:
-            owner: Name of a lock that the caller holds. Containers with this label are leftovers
-                of killed runs, and are removed.
-        """
+        """Open a folder or file of an image as a tar stream."""
         label = f"provision.extract={owner}"
         with self._translated(f"read '{path}' of the image {image_id[:19]}"):
             self._remove_containers(label)
@@ -271,7 +266,6 @@ class Engine:
 
     @contextmanager
     def _translated(self, what: str) -> Iterator[None]:
-        """Turn the SDK's exceptions into ``ProvisionError``."""
         try:
             yield
         except APIError as error:
@@ -303,9 +297,6 @@ def connect(host: str | None = None) -> Engine:
 
     Args:
         host: Its address; None for ``DOCKER_HOST``, or else the first default socket that answers.
-
-    Raises:
-        NotFoundError: No engine answers; says what was tried and how to install one.
     """
     named = host or os.environ.get("DOCKER_HOST")
     tried: list[str] = []

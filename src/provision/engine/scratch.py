@@ -35,7 +35,6 @@ def scratch(state: Path, name: str, *, progress: Progress = silent) -> Iterator[
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder."""
     if not folder.exists():
         return
     # The deepest mount comes first. A killed debootstrap leaves /proc and /sys.

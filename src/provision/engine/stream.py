@@ -34,10 +34,7 @@ class StepRecord:
 
     Attributes:
         number: Its number from one, over all stages (podman: within the stage).
-        seconds: Wall-clock time that it took.
-        cached: Whether its layer came from the engine's cache.
         layer: Short id of the image after it.
-        lines: The last lines that it printed.
     """
 
     number: int

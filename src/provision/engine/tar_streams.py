@@ -76,8 +76,6 @@ def readable(chunks: Iterator[bytes]) -> IO[bytes]:
 
 
 class _Chunks(io.RawIOBase):
-    """A stream of byte strings as a raw file."""
-
     def __init__(self, chunks: Iterator[bytes]) -> None:
         super().__init__()
         self._chunks = chunks

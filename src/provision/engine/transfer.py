@@ -75,11 +75,7 @@ def push(engine: Engine, image_id: str, reference: str, *, progress: Progress = 
 def extract(
     engine: Engine, image: Image, destination: Path, *, state: Path, progress: Progress = silent
 ) -> None:
-    """Unpack an artifact image's content into a new folder.
-
-    Args:
-        destination: The folder; it must not exist. After an error it is removed.
-    """
+    """Unpack an artifact image's content into a new folder."""
     destination.mkdir(parents=True)
     try:
         with (
@@ -96,11 +92,7 @@ def extract(
 
 
 def read_file(engine: Engine, image: Image, path: str, *, state: Path) -> bytes:
-    """Return one file of an artifact image.
-
-    Args:
-        path: Path of the file, relative to the artifact.
-    """
+    """Return one file of an artifact image."""
     with (
         _owned(state) as owner,
         engine.archive(image.id, f"{ARTIFACT}/{path}", owner=owner) as chunks,
@@ -117,7 +109,6 @@ def read_file(engine: Engine, image: Image, path: str, *, state: Path) -> bytes:
 
 
 def _content(archive: tarfile.TarFile, path: str) -> bytes:
-    """Return the content of the one file in an archive."""
     member = archive.next()
     source = archive.extractfile(member) if member and member.isreg() else None
     if source is None:
@@ -131,11 +122,7 @@ def _content(archive: tarfile.TarFile, path: str) -> bytes:
 
 
 def find_image(engine: Engine, reference: str) -> Image:
-    """Return an image of the engine by name or id; nothing is pulled.
-
-    Raises:
-        NotFoundError: The engine does not have it.
-    """
+    """Return an image of the engine by name or id; nothing is pulled."""
     image = engine.image(reference)
     if image is None:
         raise NotFoundError(

@@ -37,18 +37,8 @@ def download(
 
     The file appears under its name only when it is complete and its checksum is right.
 
-    Args:
-        sha256: Its checksum, 64 hexadecimal digits.
-        destination: Path of the new file; its folder is made if it is missing.
-        limit: The most bytes that are written: its size, if that is known.
-
     Returns:
         Whether it was downloaded; an existing file with this checksum stays.
-
-    Raises:
-        NotFoundError: The server doesn't have it.
-        UnreachableError: The server can't be reached, or kept failing.
-        WrongContentError: The content has another checksum.
     """
     if destination.is_file() and sha256_file(destination) == sha256:
         return False
@@ -59,7 +49,6 @@ def download(
 
 
 def _replace(url: str, sha256: str, destination: Path, limit: int, progress: Progress) -> None:
-    """Download a file to a draft, which is renamed after its checksum was compared."""
     handle, name = tempfile.mkstemp(dir=destination.parent, prefix=f".{destination.name}.")
     draft = Path(name)
     try:
@@ -78,10 +67,6 @@ def download_summed(url: str, *, destination: Path, progress: Progress = silent)
 
     The MD5 only detects damage, and HTTPS authenticates the server. So plain HTTP is refused, also
     in redirects.
-
-    Raises:
-        NotFoundError: The server has no such file, or no checksum of it.
-        UnreachableError: The server can't be reached, or kept failing.
     """
     check_secure(url, url)
     expected = _published_md5(url)
@@ -102,19 +87,7 @@ def download_summed(url: str, *, destination: Path, progress: Progress = silent)
 
 
 def download_any(url: str, *, destination: Path, limit: int, progress: Progress = silent) -> str:
-    """Download a file that the caller must check before its use: nothing is checked here.
-
-    Args:
-        destination: Path of the file; an existing file is overwritten.
-        limit: The most bytes that are written.
-
-    Returns:
-        Its sha256, 64 hexadecimal digits.
-
-    Raises:
-        NotFoundError: The server doesn't have it.
-        UnreachableError: The server can't be reached, or kept failing.
-    """
+    """Download a file that the caller must check before its use: nothing is checked here."""
 
     def receive() -> str:
         with destination.open("wb") as stream:

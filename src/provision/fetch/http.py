@@ -53,10 +53,6 @@ def retried(url: str, attempt: Callable[[], T], *, patient: bool = True) -> T:
 
     Args:
         attempt: Raises ``TroubleError`` if a repetition may help.
-        patient: Whether to make several attempts.
-
-    Raises:
-        UnreachableError: The last attempt failed too.
     """
     pauses = [_PAUSE * 2**number for number in range(_ATTEMPTS - 1)] if patient else []
     for pause in pauses:
@@ -77,14 +73,6 @@ def get_small(url: str, *, limit: int, patient: bool = True, secure: bool = Fals
     """Return a small file without a known checksum.
 
     A redirect from HTTPS to plain HTTP is refused: only TLS protects the content.
-
-    Args:
-        limit: The most bytes that it may have.
-        patient: Whether to make several attempts after connection trouble.
-
-    Raises:
-        NotFoundError: The server doesn't have it.
-        UnreachableError: The server can't be reached, kept failing, or takes too long.
     """
 
     def read() -> bytes:
@@ -110,12 +98,7 @@ def _refuse_downgrade(url: str, response: requests.Response) -> None:
 def request(
     url: str, headers: Mapping[str, str], *, secure: bool = False
 ) -> Iterator[requests.Response]:
-    """Send a request; yield the answer, with its content still to be read.
-
-    Raises:
-        TroubleError: Connection trouble.
-        NotFoundError: The server doesn't have it.
-    """
+    """Send a request; yield the answer, with its content still to be read."""
     import requests  # noqa: PLC0415 - 0.15 s that a command with a warm cache doesn't pay
 
     try:

@@ -35,8 +35,6 @@ _LONGEST_LINES = 256 << 10
 
 
 class _TimedSocket(io.RawIOBase):
-    """A socket's stream in which the time of all reads together is limited."""
-
     def __init__(self, inner: io.RawIOBase, waiting_s: float, clock: Callable[[], float]) -> None:
         super().__init__()
         self._inner = inner
@@ -109,8 +107,6 @@ class BoundedResponse(HTTPResponse):
 
 
 class _BoundedAdapter(HTTPAdapter):
-    """Connects to servers, and to them through proxies."""
-
     def __init__(self, waiting_s: float) -> None:
         self._pools = _pools(waiting_s)
         super().__init__()
@@ -128,7 +124,6 @@ class _BoundedAdapter(HTTPAdapter):
 
 
 def _pools(waiting_s: float) -> dict[str, type[HTTPConnectionPool]]:
-    """Return what makes connections, by the scheme of addresses."""
 
     class Response(BoundedResponse):
         def __init__(self, *args: Any, **more: Any) -> None:  # noqa: ANN401 - as the class above

@@ -27,12 +27,6 @@ def download_signed(
 
     Args:
         keyring: File with the keys that may sign it, in OpenPGP's binary form.
-        destination: Path of the new file; its folder is made if it is missing.
-
-    Raises:
-        NotFoundError: The server lacks the file or its signature.
-        UnreachableError: The server can't be reached, or kept failing.
-        SignatureError: It has no good signature by one of the keys.
     """
     destination.parent.mkdir(parents=True, exist_ok=True)
     signature = destination.with_name(f".{destination.name}.sig")
@@ -59,14 +53,6 @@ def verify_detached(file: Path, signature: Path, *, keyring: Path, name: str) ->
     """Check a file by a separate file with its signature: with ``gpgv``, or else with ``sqv``.
 
     apt needs one of them, so every Debian has one.
-
-    Args:
-        signature: The signature, in OpenPGP's binary form.
-        keyring: File with the keys that may sign it, in the same form.
-
-    Raises:
-        NotFoundError: Neither gpgv nor sqv is installed.
-        SignatureError: It has no good signature by one of the keys.
     """
     if find_program("gpgv") is None and find_program("sqv"):
         words = ["sqv", "--keyring", str(keyring), "--signature-file", str(signature), str(file)]

@@ -95,9 +95,6 @@ def next_of_flatcar(root: Path, status: str | None) -> BootKernels:
 
     Flatcar's updater copies the kernel to the boot partition, as ``vmlinuz-a`` or ``vmlinuz-b``.
     Source: flatcar-postinst in https://github.com/flatcar/update_engine.
-
-    Args:
-        status: The output of ``update_engine_client -status``.
     """
     fields = dict(re.findall(r"^([A-Z_]+)=(.*)$", status or "", re.MULTILINE))
     if not fields.get("CURRENT_OP", "").startswith("UPDATE_STATUS_"):
@@ -114,11 +111,7 @@ def next_of_flatcar(root: Path, status: str | None) -> BootKernels:
 
 
 def image_release(path: Path) -> str:
-    """Return the release that a kernel image for x86 or arm64 states.
-
-    Raises:
-        ValueError: It is not such an image.
-    """
+    """Return the release that a kernel image for x86 or arm64 states."""
     with path.open("rb") as stream:
         head = stream.read(_HEADER_BYTES)
         if _has(head, _ARM64_MAGIC):
@@ -191,7 +184,6 @@ def default_kernel(root: Path, ask: Ask, installed: Sequence[str]) -> BootKernel
     Sources: grubby(8); info grub-editenv and "Simple configuration" in info grub; bootctl(1).
 
     Args:
-        ask: Runs a program of the host.
         installed: The kernels that are installed; entries have their names in titles and ids.
     """
     # On an EL it knows all boot loaders.
@@ -235,7 +227,6 @@ def _assignments(root: Path, name: str) -> dict[str, str]:
 
 
 def _named(text: str, releases: Sequence[str]) -> str | None:
-    """Return the release that a text names, of those that are known."""
     longest_first = sorted(releases, key=len, reverse=True)
     return next(
         (name for name in longest_first if re.search(rf"(?<![\d.]){re.escape(name)}(?!\w)", text)),

@@ -216,7 +216,6 @@ class Distro:
     Attributes:
         version: Its version; empty for a rolling release.
         like: The distros that it is derived from, the closest first.
-        variant: Its edition, such as ``coreos``, or empty.
         build_id: The build of the distro's image; empty for package-based hosts.
     """
 
@@ -250,11 +249,7 @@ class Facts:
 
 
 def read_facts(root: Path = Path("/")) -> Facts:
-    """Return the facts of a host, given its root.
-
-    Raises:
-        NotFoundError: There is no os-release under the root, so it is not the root of a host.
-    """
+    """Return the facts of a host, given its root."""
     distro = _distro(root)
     return Facts(
         distro=distro,

@@ -59,9 +59,6 @@ def make_again(kernels: Iterable[str], without: Sequence[str]) -> list[str]:
 
     Returns:
         The kernels whose initramfs was made.
-
-    Raises:
-        NotFoundError: This host has no program for that.
     """
     if Path("/run/ostree-booted").exists():
         raise NotFoundError("ostree makes the initramfs.", resolution=IF_IT_COMES_BACK)

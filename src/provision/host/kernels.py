@@ -136,9 +136,7 @@ class Kernels:
 
     Attributes:
         pending: Those that may run after the next boot, besides the running one.
-        installed: The complete ones, the newest first.
         incomplete: Those of which files are missing, maybe for now.
-        notes: What is not known, for people.
         others: Further ones in deployments, slots and boot loader entries, which may boot again.
         doubts: Why there may be more kernels than these.
     """
@@ -171,7 +169,6 @@ def find_kernels(
     Args:
         ask: Runs a program of the host. By default, programs run only for /, because the programs
             of this machine know nothing about another root.
-        coming: Kernels that are known to be among those of the next boots.
     """
     ask = ask or (_ask if root == Path("/") else _no_question)
     running = kernel_release(root)
@@ -210,7 +207,6 @@ def _pending_elsewhere(root: Path, ask: Ask) -> BootKernels | None:
 
 
 def _pending_here(root: Path, ask: Ask, installed: Sequence[str]) -> BootKernels:
-    """Return the default of the boot loader, and the newest kernel of each flavour."""
     default = default_kernel(root, ask, installed)
     releases = dict.fromkeys([*default.releases, *newest_of_flavours(installed)])
     return BootKernels(tuple(releases), default.notes)

@@ -90,7 +90,6 @@ def _majors(root: Path) -> dict[str, int]:
 
 
 def _numbered(rule: DeviceNode, root: Path) -> list[tuple[str, int]]:
-    """Return the names and minor numbers of a rule's nodes."""
     if rule.each is None:
         return [(rule.name, rule.minor or 0)]
     field = re.compile(rf"^{re.escape(rule.each.field)}\s*:\s*(\d+)\s*$", re.MULTILINE)

@@ -76,9 +76,6 @@ def unloading(root: Path, driver: str, *, progress: Progress = silent) -> Iterat
 def refresh(root: Path, vendor: str | None = None) -> list[Recorded]:
     """Collect the facts of a host's devices, for drivers in its store and foreign drivers.
 
-    Args:
-        vendor: The vendor; None: all vendors.
-
     Returns:
         The facts that exist now or existed until now.
     """
@@ -128,7 +125,6 @@ def _stored(root: Path) -> Iterator[tuple[str, tuple[Path, ...]]]:
 
 
 def _libraries(entry: Path, manifest: Manifest) -> tuple[Path, ...]:
-    """Return the paths of NVML's library in an artifact."""
     paths = [PurePosixPath(file.path) for file in manifest.files]
     folder = in_root(entry, "driver")
     return tuple(in_root(folder, path) for path in paths if path.name == _LIBRARY)
@@ -203,7 +199,6 @@ def unload_driver(
 
 
 def _loadable(layout: Layout) -> tuple[Path, Manifest]:
-    """Return the artifact for the running kernel, which must be for that very kernel."""
     entry, manifest = _artifact(layout)
     require_kernel(manifest, layout.root)
     return entry, manifest

@@ -87,14 +87,6 @@ def load(
 
     Args:
         options: Module parameters; they take precedence over those of /etc/modprobe.d.
-
-    Returns:
-        The modules that this call loaded, in their order.
-
-    Raises:
-        NotFoundError: The artifact is for another kernel than the running one, or its hardware is
-            missing.
-        InUseError: A module is loaded from another build, or a conflicting module is in use.
     """
     missing = loadable(entry, manifest, root=root)
     with KernelLog(root) as log:
@@ -139,12 +131,6 @@ def unload(
 
     Args:
         entry: The artifact's folder, from which its own modules are loaded again if one stays.
-
-    Returns:
-        The modules that this call unloaded, in their order.
-
-    Raises:
-        InUseError: A module is in use; names its users. The driver is as it was then.
     """
     names = removable(manifest, root=root)
     done = _run_loader("unload", entry, manifest, options, root, progress)
@@ -164,11 +150,7 @@ def unload(
 
 
 def removable(manifest: Manifest, *, root: Path = Path("/")) -> tuple[str, ...]:
-    """Return the loaded modules of an artifact, each after those that use it.
-
-    Raises:
-        InUseError: One is in use; names its users.
-    """
+    """Return the loaded modules of an artifact, each after those that use it."""
     loaded = loaded_modules(root)
     names = tuple(m.name for m in reversed(load_order(manifest)) if m.name in loaded)
     if users := users_of(names, loaded, devices=devices_of(manifest), root=root):
@@ -184,11 +166,7 @@ def devices_of(manifest: Manifest) -> tuple[str, ...]:
 
 
 def require_kernel(manifest: Manifest, root: Path = Path("/")) -> None:
-    """Refuse an artifact that is for another kernel than the running one.
-
-    Raises:
-        NotFoundError: It is for another kernel, or no kernel runs under the root.
-    """
+    """Refuse an artifact that is for another kernel than the running one."""
     release = manifest.pin.kernel.release
     try:
         running = in_root(root, "proc/sys/kernel/osrelease").read_text().strip()
@@ -234,7 +212,6 @@ def _users(names: tuple[str, ...], root: Path, devices: Iterable[str] = ()) -> t
 
 
 def _conflict(manifest: Manifest, root: Path, done: Completed) -> ProvisionError:
-    """Return why modules that conflict with an artifact's stay."""
     driver = manifest.pin.driver.name
     conflicts = loaded_conflicts(manifest, loaded_modules(root))
     if not conflicts:

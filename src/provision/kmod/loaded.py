@@ -168,7 +168,6 @@ def _up(root: Path, module: str) -> list[str]:
 
 
 def _openers(module: str, devices: Iterable[str], root: Path) -> list[User]:
-    """Return the processes that have devices open; the kernel if no process is found."""
     patterns = [f"/dev/{pattern}" for pattern in devices]
     found = []
     for process in in_root(root, "proc").glob("[0-9]*"):

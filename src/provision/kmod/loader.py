@@ -35,11 +35,7 @@ _FORMAT = 3
 
 
 def write_loader(entry: Path, options: Options, *, root: Path = Path("/")) -> bool:
-    """Write the loader of a store entry, unless it is there already.
-
-    Returns:
-        Whether anything changed.
-    """
+    """Write the loader of a store entry; return whether that changed anything."""
     linked = link_modules(entry)
     if is_written(entry, options, root=root):
         return linked

@@ -42,11 +42,7 @@ _PKCS7 = 2
 
 
 def read_modinfo(path: Path) -> dict[str, list[str]]:
-    """Return the values of each key of a module file; compressed files are read too.
-
-    Raises:
-        ProvisionError: It is not a kernel module, or compressed in a way that Python can't read.
-    """
+    """Return the values of each key of a module file; compressed files are read too."""
     try:
         return parse_modinfo(_content(path))
     except UNREADABLE as error:
@@ -137,11 +133,7 @@ def find_signature(data: bytes | mmap) -> Appended | None:
 
 
 def read_signature(path: Path) -> Appended | None:
-    """Return the signature of a module file; None if it has none.
-
-    Raises:
-        ValueError: The signature is not valid.
-    """
+    """Return the signature of a module file; None if it has none."""
     if path.stat().st_size == 0:
         return None
     with path.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as data:
@@ -153,7 +145,6 @@ def append_signature(path: Path, message: bytes) -> None:
 
     Args:
         path: The module, which must not be in use yet: a killed run leaves it half written.
-        message: The PKCS#7 message in DER: detached, over the whole file.
     """
     record = _RECORD.pack(0, 0, _PKCS7, 0, 0, len(message))
     with path.open("ab") as stream:

@@ -82,9 +82,6 @@ def sign_modules(
 
     Args:
         manifest: Its manifest; it stays as it is, because it describes what was built.
-
-    Returns:
-        The signed modules; empty without a key.
     """
     key = open_key(root, signing)
     if key is None or signing.certificate is None:
@@ -123,11 +120,7 @@ def sign_modules(
 
 
 def verify_signatures(entry: Path, manifest: Manifest, certificate: Path) -> tuple[Finding, ...]:
-    """Return what is wrong with the signatures of an artifact's modules; empty if all are good.
-
-    Args:
-        certificate: The certificate of the key that must have signed them, in PEM or DER.
-    """
+    """Return what is wrong with the signatures of an artifact's modules; empty if all are good."""
     pem = ssl.DER_cert_to_PEM_cert(_der(certificate))
     with tempfile.TemporaryDirectory(prefix="provision-") as name:
         folder = Path(name)

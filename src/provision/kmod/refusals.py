@@ -193,12 +193,7 @@ _CAUSES = (
 
 
 def explain(module: str, kernel: str, said: str, log: Sequence[str]) -> ProvisionError:
-    """Return the error to raise for a module that could not be loaded.
-
-    Args:
-        said: The output of modprobe.
-        log: What the kernel logged meanwhile.
-    """
+    """Return the error to raise for a module that could not be loaded."""
     last = (said.strip().splitlines() or ["modprobe gave no reason"])[-1].rpartition(": ")[2]
     what, resolution = last, "See the kernel's log: journalctl -k, or dmesg."
     kind: type[ProvisionError] = ProvisionError

@@ -52,11 +52,7 @@ class Report:
     size: int = 0
 
     def require_whole(self, what: str) -> Manifest:
-        """Return the manifest of a whole artifact.
-
-        Raises:
-            DamagedError: The artifact is damaged.
-        """
+        """Return the manifest of a whole artifact."""
         if self.findings or self.manifest is None:
             raise DamagedError(what, self.findings)
         return self.manifest
@@ -96,7 +92,6 @@ def verify_artifact(
     """Compare an artifact with its manifest.
 
     Args:
-        artifact: The folder: a store entry, or the unpacked ``/opt`` of an image.
         pin_label: The Pin's digest in the image's label, if there is an image.
     """
     if not artifact.is_dir():
@@ -163,8 +158,6 @@ def first_damage(entry: Path, *, modules_only: bool) -> str | None:
 
 
 class _Check:
-    """One verification under way."""
-
     def __init__(self, artifact: Path, manifest: Manifest, progress: Progress) -> None:
         self.findings: list[Finding] = []
         self.size = 0
@@ -350,7 +343,6 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _files_below(folder: Path) -> Iterator[PurePosixPath]:
-    """Yield everything but folders, relative to the folder, in a stable order."""
     for parent, folders, names in os.walk(folder):
         folders.sort()
         linked = [name for name in folders if Path(parent, name).is_symlink()]

@@ -228,23 +228,17 @@ def _program_changes(layout: Layout, manifest: Manifest | None) -> list[Change]:
 
 
 def _programs(layout: Layout, manifest: Manifest) -> dict[str, str]:
-    """Return the links by which the host finds the driver's programs, by name."""
     paths = [PurePosixPath(file.path) for file in manifest.files if file.kind == "binary"]
     return {path.name: str(layout.driver_root / path.relative_to("/")) for path in paths}
 
 
 def _link(layout: Layout, path: Path) -> str | None:
-    """Return the target of a link into the driver's part of the store; None for anything else."""
     target = str(path.readlink()) if path.is_symlink() else ""
     return target if target.startswith(f"{layout.driver_root}/") else None
 
 
 def plan(layout: Layout, manifest: Manifest, *, replace: bool = False) -> list[Change]:
-    """Return the changes that put an entry to use; none if it is in use already.
-
-    Args:
-        replace: Replace foreign files, keeping a copy of each.
-    """
+    """Return the changes that put an entry to use; none if it is in use already."""
     managed = _managed_files(layout)
     record = managed.load()
     short = manifest.pin.short_digest

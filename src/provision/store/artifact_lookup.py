@@ -93,11 +93,7 @@ def asks_registries(settings: Settings) -> bool:
 def artifact_query(
     settings: Settings, request: DriverRequest, *, progress: Progress = silent
 ) -> ArtifactQuery:
-    """Return the query to registries and the store for a request of a host.
-
-    Raises:
-        NotFoundError: The driver or kernel is unknown.
-    """
+    """Return the query to registries and the store for a request of a host."""
     facts = read_facts(settings.root)
     kernel = request.kernel or own_kernel(settings, facts)
     recipe = settings.catalogue.entry(request.driver).recipe

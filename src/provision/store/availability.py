@@ -132,11 +132,7 @@ def list_offers(
     is_offline: bool = False,
     progress: Progress = silent,
 ) -> Offers:
-    """Return the installed and offered versions of a driver.
-
-    Args:
-        is_offline: Whether to use only the kept answers of the vendor.
-    """
+    """Return the installed and offered versions of a driver."""
     driver = request.driver
     recipe = settings.catalogue.entry(driver).recipe
     configured = settings.config.drivers.get(driver) or DriverConfig()
@@ -175,11 +171,7 @@ def version_to_build(
     *,
     progress: Progress = silent,
 ) -> str:
-    """Return the version of a driver that a build for a kernel would take.
-
-    Raises:
-        NotFoundError: No version is offered, or none is known to build on the kernel.
-    """
+    """Return the version of a driver that a build for a kernel would take."""
     kernel = request.kernel or ""
     recipe = settings.catalogue.entry(request.driver).recipe
     tree = choose_tree(settings, kernel, request.distro)
@@ -292,7 +284,6 @@ def _row(recipe: Recipe, kernel: str, versions: Iterable[str]) -> KernelRow:
 def _listed_kernels(
     settings: Settings, engine: Callable[[], Engine], distro: DistroPin, progress: Progress
 ) -> tuple[str, ...]:
-    """Ask the distro's own package manager for the kernels that it has headers of."""
     data = distros.distro_named(distro.id)
     if data is not None and data.family == "tree":
         raise NotFoundError(

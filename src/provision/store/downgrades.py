@@ -25,11 +25,7 @@ class DowngradeError(UntrustedError):
 
 
 def check_age(settings: Settings, trusted: VerifiedImage, consent: TrustOverride) -> None:
-    """Check that no artifact for the same request and kernel was signed later.
-
-    Raises:
-        DowngradeError: It is older, and that is not allowed.
-    """
+    """Check that no artifact for the same request and kernel was signed later."""
     facts = trusted.facts
     if facts is None or consent.allow_downgrade:
         return
@@ -61,11 +57,7 @@ def record_serial(layout: Layout, trusted: VerifiedImage) -> None:
 
 
 def known_serials(layout: Layout) -> dict[str, int]:
-    """Return the serials of what registries served to this host, by name.
-
-    Raises:
-        ProvisionError: The file of serials can't be read, so that no artifact may be accepted.
-    """
+    """Return the serials of what registries served to this host, by name."""
     try:
         with layout.serials.open("rb") as stream:
             found = json.loads(stream.read(_LONGEST))
@@ -84,7 +76,6 @@ def known_serials(layout: Layout) -> dict[str, int]:
 
 
 def _serials_so_far(layout: Layout, trusted: VerifiedImage) -> dict[str, int]:
-    """Return the serials of artifacts that this host has had and that satisfy the same request."""
     target = _target(trusted)
     return {
         name: serial

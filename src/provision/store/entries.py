@@ -34,11 +34,7 @@ _SYNCS = 8
 
 
 def link_kernel(layout: Layout, release: str, short_digest: str) -> bool:
-    """Let a kernel use an artifact from now on, by one rename.
-
-    Returns:
-        Whether anything changed.
-    """
+    """Let a kernel use an artifact from now on; return whether that changed anything."""
     return switch_symlink(layout.kernel_link(release), f"../{short_digest}")
 
 
@@ -93,9 +89,6 @@ def drafted(layout: Layout, short_digest: str, fill: Callable[[Path], object]) -
 
     Filling takes a while, so the driver's lock is not held. The folder has a lock of its own, which
     ends with this process; it distinguishes the folder from one that a killed run left.
-
-    Args:
-        fill: Makes the folder that it is given and fills it.
     """
     with changing(layout):
         layout.folder.mkdir(parents=True, exist_ok=True)
@@ -134,11 +127,7 @@ def adopt(layout: Layout, short_digest: str, draft: Path, *, replace: bool) -> b
 
 
 def remove(layout: Layout, short_digest: str) -> int:
-    """Remove an entry that is not needed any more; the caller holds the driver's lock.
-
-    Returns:
-        The bytes that this freed.
-    """
+    """Remove an entry under the driver's lock; return the bytes that this freed."""
     entry = layout.entry(short_digest)
     found = (path.lstat() for path in entry.rglob("*") if not path.is_dir())
     # Files of the user space may be hard links, which other entries keep.
@@ -157,9 +146,6 @@ def remove_leftovers(layout: Layout) -> list[Path]:
     An entry that was being replaced is put back, unless the new one is there.
 
     Drafts of entries are filled without that lock; one that a process is filling stays.
-
-    Returns:
-        The removed files, links and folders.
     """
     for replaced in sorted(layout.folder.glob(f"{_REPLACED}*")):
         entry = layout.folder / replaced.name.removeprefix(_REPLACED)
@@ -221,14 +207,12 @@ def _sync_file(path: Path) -> None:
 
 
 def _own(folder: Path) -> int:
-    """Lock a folder until this process ends or closes the returned descriptor."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return handle
 
 
 def _is_owned(path: Path) -> bool:
-    """Return whether a process is filling a draft."""
     if not path.name.startswith(_PARTIAL) or not path.is_dir():
         return False
     try:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from provision.catalogue import Recipe
-from provision.catalogue.fields import Installed, InstalledFeature
+from provision.catalogue.fields import Installed
 from provision.elf import HEAD_SIZE, elf_bits
 from provision.errors import NotFoundError
 from provision.files import glob_in_root, in_root
@@ -22,62 +21,6 @@ from provision.sources.candidates import newest_first
 
 # The 32-bit architectures whose programs an architecture runs, as Debian's folders name them.
 _SMALLER = {"x86_64": ("i386",)}
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """Where files of a driver are searched."""
-
-    root: Path
-    machine: str
-    installed: Installed
-    version: str
-
-    def libraries(self, feature: InstalledFeature) -> list[str]:
-        """Return the paths of a feature's libraries, with the links that lead to them."""
-        folders = library_folders(self.installed, self.machine)
-        found: set[str] = set()
-        for name in feature.libraries:
-            pattern = name.replace("{version}", self.version)
-            for file in self._first(folders, pattern, feature.bits):
-                found |= {file, *self._links(folders, file)}
-        return sorted(found)
-
-    def binaries(self, feature: InstalledFeature) -> list[str]:
-        """Return the paths of a feature's programs."""
-        names = [name.replace("{version}", self.version) for name in feature.binaries]
-        found = (self._first(self.installed.binaries, name, None) for name in names)
-        return sorted({path for paths in found for path in paths})
-
-    def miscellaneous(self, feature: InstalledFeature) -> list[str]:
-        """Return the paths of a feature's other files."""
-        patterns = [name.replace("{version}", self.version) for name in feature.miscellaneous]
-        found = (glob_in_root(self.root, pattern) for pattern in patterns)
-        return sorted({f"/{path}" for paths in found for path in paths if self._exists(path)})
-
-    def _exists(self, path: PurePosixPath) -> bool:
-        return in_root(self.root, path).exists()
-
-    def _first(self, folders: Iterable[str], pattern: str, bits: int | None) -> list[str]:
-        """Return the matching files of the first folder that has any."""
-        for folder in folders:
-            paths = glob_in_root(self.root, f"{folder}/{pattern}")
-            if found := [f"/{path}" for path in paths if self._fits(path, bits)]:
-                return found
-        return []
-
-    def _fits(self, path: PurePosixPath, bits: int | None) -> bool:
-        place = in_root(self.root, path)
-        return place.is_file() and (bits is None or _bits(place) == bits)
-
-    def _links(self, folders: Iterable[str], file: str) -> Iterator[str]:
-        """Yield the links to a library: its soname, and the name that linkers search."""
-        stem = PurePosixPath(file).name.partition(".so")[0]
-        target = in_root(self.root, file)
-        for folder in folders:
-            for path in glob_in_root(self.root, f"{folder}/{stem}.so*"):
-                if in_root(self.root, path) == target:
-                    yield f"/{path}"
 
 
 def foreign_vendor_file(recipe: Recipe, *, root: Path, machine: str) -> str:
@@ -89,17 +32,32 @@ def foreign_vendor_file(recipe: Recipe, *, root: Path, machine: str) -> str:
             resolution=f"Have provision install it: provision install {recipe.name}",
         )
     version = _version(recipe, installed, root, machine)
-    search = Search(root, machine, installed, version)
-    container = recipe.container
+    folders = library_folders(installed, machine)
+
+    def searched(names: Iterable[str], places: Iterable[str], bits: int | None) -> list[str]:
+        patterns = [name.replace("{version}", version) for name in names]
+        files = [file for pattern in patterns for file in _first(root, places, pattern, bits)]
+        # Programs have none.
+        links = [link for file in files for link in _links(root, places, file)]
+        return sorted({f"/{path}" for path in (*files, *links)})
+
     inventory = {
         name: {
             "devices": list(feature.devices),
-            "binaries": search.binaries(feature),
-            "libraries": search.libraries(feature),
-            "miscellaneous": search.miscellaneous(feature),
+            "binaries": searched(feature.binaries, installed.binaries, None),
+            "libraries": searched(feature.libraries, folders, feature.bits),
+            "miscellaneous": sorted(
+                {
+                    f"/{path}"
+                    for name in feature.miscellaneous
+                    for path in glob_in_root(root, name.replace("{version}", version))
+                    if in_root(root, path).exists()
+                }
+            ),
         }
         for name, feature in installed.features.items()
     }
+    container = recipe.container
     document = {
         "version": version,
         "log_level": container.log_level,
@@ -110,6 +68,27 @@ def foreign_vendor_file(recipe: Recipe, *, root: Path, machine: str) -> str:
         "inventory": inventory,
     }
     return json.dumps(document, indent=2) + "\n"
+
+
+def _first(
+    root: Path, folders: Iterable[str], pattern: str, bits: int | None
+) -> list[PurePosixPath]:
+    """Return the matching files of the first folder that has any."""
+    for folder in folders:
+        paths = glob_in_root(root, f"{folder}/{pattern}")
+        places = {path: in_root(root, path) for path in paths}
+        if files := [p for p in paths if places[p].is_file() and bits in {None, _bits(places[p])}]:
+            return files
+    return []
+
+
+def _links(root: Path, folders: Iterable[str], file: PurePosixPath) -> Iterator[PurePosixPath]:
+    """Yield the links to a library: its soname, and the name that linkers search."""
+    target = in_root(root, file)
+    for folder in folders:
+        for path in glob_in_root(root, f"{folder}/{file.name.partition('.so')[0]}.so*"):
+            if in_root(root, path) == target:
+                yield path
 
 
 def library_folders(installed: Installed, machine: str) -> list[str]:
@@ -147,7 +126,6 @@ def _version(recipe: Recipe, installed: Installed, root: Path, machine: str) -> 
 
 
 def _loaded_version(recipe: Recipe, root: Path) -> str | None:
-    """Return the version of the loaded module; None if it is not loaded."""
     # All sources of a driver build the same modules.
     variant = next(recipe.variants(None, recipe.default_flavour))
     module = PurePosixPath(variant.build.modules[0]).stem
@@ -159,7 +137,6 @@ def _loaded_version(recipe: Recipe, root: Path) -> str | None:
 
 
 def _bits(path: Path) -> int | None:
-    """Return the class of an ELF file, 32 or 64; None for other files."""
     try:
         with path.open("rb") as stream:
             return elf_bits(stream.read(HEAD_SIZE))

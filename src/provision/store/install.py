@@ -62,11 +62,7 @@ def install_image(
     replace: bool = False,
     progress: Progress = silent,
 ) -> Installed:
-    """Put the artifact of an image into the store of a host, and activate it.
-
-    Args:
-        again: Unpack the artifact although the store has it.
-    """
+    """Put the artifact of an image into the store of a host, and activate it."""
     image = find_image(engine, reference)
     manifest = _manifest_of(settings, engine, image, reference)
     layout = Layout(settings.root, manifest.pin.driver.name)
@@ -117,9 +113,6 @@ def deactivate(layout: Layout, *, progress: Progress = silent) -> None:
     """Deactivate a driver: remove its files outside of the store, and the links in the store.
 
     The links of its kernels go last, so that the next run completes one that was killed.
-
-    Raises:
-        NewerStateError: A newer provision wrote its state.
     """
     with switching(layout.root, progress), _locked(layout, progress):
         refuse_newer(layout)
@@ -149,7 +142,6 @@ def verify_entry(layout: Layout, entry: Path, *, progress: Progress = silent) ->
 
 
 def _manifest_of(settings: Settings, engine: Engine, image: Image, reference: str) -> Manifest:
-    """Read the manifest in an image."""
     try:
         text = read_file(engine, image, str(MANIFEST), state=settings.state)
     except ProvisionError as error:

@@ -62,7 +62,6 @@ def label_entry(entry: Path, manifest: Manifest, layout: Layout) -> None:
 
 
 def _tree(folder: Path) -> Iterator[Path]:
-    """Return a folder and everything below it."""
     yield folder
     for parent, folders, names in os.walk(folder):
         yield from (Path(parent, name) for name in (*folders, *names))

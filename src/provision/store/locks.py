@@ -68,11 +68,7 @@ def building(root: Path, progress: Progress = silent) -> Iterator[bool]:
 def switching(
     root: Path, progress: Progress = silent, *, limit: float = SWITCH_SECONDS
 ) -> Iterator[None]:
-    """Hold a host's lock: no other process switches artifacts, loads modules or removes any.
-
-    Raises:
-        InUseError: Another process holds it for longer than ``limit`` seconds.
-    """
+    """Hold a host's lock: no other process switches artifacts, loads modules or removes any."""
     text = "Another provision is at work on this host; waiting for it"
     with _taken(in_root(root, STORE / ".lock"), _SWITCHING, progress, text, limit):
         yield
@@ -125,10 +121,6 @@ def _taken(
 
 
 def _check_order(path: Path, rank: int) -> None:
-    """Refuse an order of locks that could make two processes wait for each other.
-
-    Raises:
-        RuntimeError: This thread holds a lock of the same or a later rank: a defect.
-    """
+    """Refuse an order of locks that could make two processes wait for each other."""
     if any(held >= rank for held in _held.ranks.values()):
         raise RuntimeError(f"'{path}' is locked out of order: {sorted(_held.ranks)} are held")

@@ -94,11 +94,7 @@ class ManagedFiles:
     def file_changes(
         self, record: Record, path: Path, text: str | None, *, mode: int = 0o644
     ) -> list[Change]:
-        """Return the changes that give a file its content, or remove it.
-
-        Args:
-            text: Its new content; None to remove it.
-        """
+        """Return the changes that give a file its content, or remove it."""
         there = self._content(path)
         is_same = there == (None if text is None else text.encode())
         place = self.place(path)

@@ -68,11 +68,7 @@ def obtain(
     replace: bool = False,
     progress: Progress = silent,
 ) -> Stored:
-    """Return the artifact of a Pin from the store; put it there if it is missing.
-
-    Args:
-        replace: Unpack the artifact again although the store has an entry for it.
-    """
+    """Return the artifact of a Pin from the store; put it there if it is missing."""
     begun = time.monotonic()
     pin = resolved.pin
     layout = Layout(settings.root, pin.driver.name)
@@ -194,14 +190,7 @@ def store_pulled(
     replace: bool = False,
     progress: Progress = silent,
 ) -> Stored:
-    """Put the artifact of a registry's image into the store, beside the one that is in use.
-
-    Args:
-        replace: Whether to replace a usable entry.
-
-    Raises:
-        DowngradeError: It is older than one that was pulled before.
-    """
+    """Put the artifact of a registry's image into the store, beside the one that is in use."""
     begun = time.monotonic()
     check_age(settings, trusted, consent)
     pin = trusted.image.pin

@@ -118,7 +118,6 @@ def _seen(files: list[str], trees: list[str]) -> str:
 
 
 def _modules(recipe: Recipe | None, manifest: Manifest | None) -> set[str]:
-    """Return the names of a driver's modules, as the kernel spells them."""
     names = {module.name for module in manifest.modules} if manifest else set()
     if recipe is not None:
         variants = [one for flavour in recipe.flavours for one in recipe.variants(None, flavour)]

@@ -45,7 +45,6 @@ def finish_draft(
     """Verify, sign and label an unpacked image, before it becomes an entry of the store.
 
     Args:
-        name: The image's.
         signs: Whether the host's key may sign its modules, because it was built here or its
             signature was verified.
     """
@@ -99,7 +98,6 @@ def _place(entry: Path, file: DriverFile) -> Path:
 
 
 def _sources(layout: Layout, name: str, lacking: list[DriverFile]) -> dict[str, Path] | None:
-    """Return the path of each file, links included; None: the store lacks one."""
     found: dict[str, Path] = {}
     for entry, manifest in _entries(layout, name):
         theirs = {_identity(file) for file in manifest.files}
@@ -117,7 +115,6 @@ def _identity(file: DriverFile) -> tuple[str | None, ...]:
 
 
 def _is_there(entry: Path, file: DriverFile) -> bool:
-    """Return whether an entry has a file; damage is found when the artifact is verified."""
     path = _place(entry, file)
     try:
         if file.link is not None:

@@ -37,8 +37,6 @@ IN_USE = "in-use"
 
 
 class _Remembered(Frozen):
-    """What a newer provision adds to the same format is kept."""
-
     model_config = ConfigDict(extra="allow")
 
 
@@ -206,9 +204,6 @@ def store_state(layout: Layout, state: DriverState) -> bool:
 
     Returns:
         Whether the file changed.
-
-    Raises:
-        NewerStateError: A newer provision wrote the file.
     """
     refuse_newer(layout)
     if load_state(layout).problems:
@@ -230,11 +225,7 @@ def update_state(layout: Layout, change: Callable[[DriverState], DriverState]) -
 
 
 def refuse_newer(layout: Layout) -> None:
-    """Refuse to go on if a newer provision wrote a driver's state.
-
-    Raises:
-        NewerStateError: A newer provision wrote it.
-    """
+    """Refuse to go on if a newer provision wrote a driver's state."""
     state = load_state(layout)
     if state.is_newer:
         raise NewerStateError(layout.state, state.schema_version)

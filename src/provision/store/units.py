@@ -169,7 +169,6 @@ def plan_units(root: Path, files: Iterable[UnitFile], *, replace: bool = False) 
 
     Args:
         files: The units and hooks; empty to remove all of provision's.
-        replace: Replace foreign files, keeping a copy of each.
     """
     managed = _managed_files(root)
     record = managed.load()
@@ -220,7 +219,6 @@ def own_program(root: Path, started_as: str) -> str:
 
     Args:
         root: Root of the host. Another root than / has its own provision, in /opt/provision.
-        started_as: The name or path by which this process was started.
     """
     if root.resolve() != Path("/"):
         return "/opt/provision/bin/provision"
@@ -234,7 +232,6 @@ def own_program(root: Path, started_as: str) -> str:
 
 
 def _own_links(root: Path, record: Record) -> set[Path]:
-    """Return the links that enable provision's units."""
     names = set(record.files)
     found = {
         root / path: in_root(root, path, follow=False)

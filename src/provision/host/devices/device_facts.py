@@ -43,9 +43,6 @@ def kernel_text(path: Path) -> str | None:
     """Return a file's text; None if it can't be read, or can't be a file of the kernel.
 
     The kernel's are regular files (a FIFO would block its reader) of ``LARGEST`` bytes at most.
-
-    Args:
-        path: The file, resolved by ``provision.files.in_root``.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:

@@ -89,7 +89,6 @@ def ask_nvml(library: Path | None, *, limit: float = LIMIT_S) -> Facts:
 
     Args:
         library: ``libnvidia-ml.so.1``; None for the one that the loader finds.
-        limit: The time limit in seconds.
     """
     # -I: neither the caller's variables nor other folders of modules decide what root runs.
     argv: list[str | Path] = [sys.executable, "-I", _PROBE, *([library] if library else [])]
@@ -214,7 +213,6 @@ def nvidia_facts(
 
     Args:
         libraries: Paths of ``libnvidia-ml.so.1`` in the store.
-        limit: The time limit of NVML in seconds.
     """
     version = loaded_version(root)
     if version is None:
@@ -261,7 +259,6 @@ def parse_information(text: str) -> Information:
 
 
 def _library(root: Path, stored: Iterable[Path], version: str) -> Path | None:
-    """Return the library to load: one of the loaded driver's version, if possible."""
     machine = platform.machine()
     folders = (
         f"usr/lib/{machine}-linux-gnu",
@@ -302,7 +299,6 @@ def _from_proc(root: Path, version: str, *problems: str) -> Facts:
 
 
 def _with_nodes(root: Path, facts: Facts) -> Facts:
-    """Return facts with the nodes of parts of GPUs; a part without nodes is left out."""
     problems = list(facts.problems)
     devices = []
     for gpu in facts.devices:

@@ -83,7 +83,6 @@ def _answer(session: Session) -> Answer:
 
 
 def _gpu(session: Session, index: int) -> Answer | None:
-    """Return the facts of a GPU; None if it can't be used."""
     about = f"GPU {index}"
     gpu = session.ask(about, "nvmlDeviceGetHandleByIndex", index)
     if gpu is None:
@@ -103,7 +102,6 @@ def _gpu(session: Session, index: int) -> Answer | None:
 
 
 def _parts(session: Session, about: str, gpu: object) -> list[Answer] | None:
-    """Return the parts of a GPU; None if it is not divided."""
     mode = session.ask(about, "nvmlDeviceGetMigMode", gpu)
     if mode is None or mode[0] != session.nvml.NVML_DEVICE_MIG_ENABLE:
         return None

@@ -162,11 +162,7 @@ class Recorded:
 def record_facts(
     root: Path, vendor: str, *, source: str | None = None, libraries: Sequence[Path] = ()
 ) -> Recorded:
-    """Collect the facts of a vendor's devices and write their file, or remove it.
-
-    Args:
-        libraries: Paths of NVIDIA's library besides those of the host.
-    """
+    """Collect the facts of a vendor's devices and write their file, or remove it."""
     with recording(root):
         facts = _SOURCES[source or vendor](root, libraries)
         changed = remove_facts(root, vendor) if facts is None else write_facts(root, vendor, facts)
