@@ -1,162 +1,167 @@
-"""The one place that starts programs, without starting any: what would be started, and how."""
+"""The one place that starts programs: what they are given, how they end, and how they are ended."""
 
+from __future__ import annotations
+
+import gc
 import logging
-import signal
-import subprocess
+import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from kit.artifact import write
+from provision import run as running
 from provision.errors import NotFoundError, ProvisionError, redact
-from provision.run import LIMIT_S, find_program, run
+from provision.run import beside, find_program, run, stream
 
-_PID = 4711
+Start = Callable[..., object]
 
 
-class Started:
-    """Stands in for ``subprocess.Popen`` and keeps what it was asked."""
+def _streamed(argv: list[str], *, why: str, timeout: float = 60.0) -> None:
+    stream(argv, why=why, on_line=lambda _line: None, timeout=timeout)
 
-    pid = _PID
-    stdin = stdout = stderr = None
 
-    def __init__(
-        self,
-        *,
-        status: int = 0,
-        stdout: bytes = b"",
-        stderr: bytes = b"",
-        slow: bool = False,
-        stuck: bool = False,
-    ) -> None:
-        self.returncode = status
-        self.output = (stdout, stderr)
-        self.slow, self.stuck = slow, stuck
-        self.argv: list[str] = []
-        self.options: dict[str, object] = {}
-        self.read: bytes | None = None
-        self.limits: list[float] = []
-
-    def __call__(self, argv: list[str], **options: object) -> "Started":
-        self.argv, self.options = argv, options
-        return self
-
-    def communicate(self, stdin: bytes | None, *, timeout: float) -> tuple[bytes, bytes]:
-        self.read = stdin
-        self.limits.append(timeout)
-        if self.slow:
-            raise subprocess.TimeoutExpired(self.argv, timeout)
-        return self.output
-
-    def wait(self, timeout: float) -> int:
-        self.limits.append(timeout)
-        if self.stuck:
-            raise subprocess.TimeoutExpired(self.argv, timeout)
-        return self.returncode
+BOTH = pytest.mark.parametrize("start", [run, _streamed])
 
 
 @pytest.fixture
 def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "bin/tool"
-    path.parent.mkdir()
-    path.write_text("")
-    path.chmod(0o755)
-    monkeypatch.setenv("PATH", str(path.parent))
-    return path
+    """The path of a program ``tool``; ``stream`` starts it without namespaces, which take root."""
+    for name, script in {"setpriv": 'shift 2; exec "$@"', "unshare": 'shift 4; exec "$@"'}.items():
+        _script(tmp_path / "bin" / name, script)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    return tmp_path / "bin/tool"
 
 
-def start(monkeypatch: pytest.MonkeyPatch, started: Started) -> Started:
-    monkeypatch.setattr("provision.run.subprocess.Popen", started)
-    return started
+def _script(path: Path, text: str) -> None:
+    write(path, f"#!/bin/sh\n{text}\n".encode(), 0o755)
 
 
-@pytest.fixture
-def killed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """The process groups that were killed, and by which signal."""
-    groups: list[tuple[int, int]] = []
-    monkeypatch.setattr("provision.run.os.killpg", lambda *words: groups.append(words))
-    return groups
+def _is_gone(pids: Path) -> bool:
+    """Return whether the processes in a file end; a tree of containers may have no one to reap."""
+    end = time.monotonic() + 30
+    for pid in pids.read_text().split():
+        while True:
+            try:
+                state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                break
+            if state == "Z":
+                break
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.01)
+    return True
 
 
-def test_programs_are_found_on_the_path_and_among_the_admins(tool: Path) -> None:
+@BOTH
+def test_a_missing_program_says_what_it_is_needed_for(tool: Path, start: Start) -> None:
+    assert find_program(tool.name) is None
+    with pytest.raises(NotFoundError, match="'tool' was not found, which is needed to check it"):
+        start(["tool"], why="check it")
+    _script(tool, "exit 0")
     assert find_program("tool") == str(tool)
-    assert find_program("no-such-tool") is None
+    start(["tool"], why="check it")
 
 
-def test_a_missing_program_says_what_it_is_needed_for(tool: Path) -> None:
-    assert tool
-    with pytest.raises(NotFoundError, match="'gpgv' was not found, which is needed to check it"):
-        run(["gpgv"], why="check it")
-
-
-def test_the_environment_is_small_and_known(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"LANG": "de_DE", "http_proxy": "http://p", "SECRET": "x"}.items():
-        monkeypatch.setenv(name, value)
-    started = start(monkeypatch, Started())
-    run(["tool", Path("/a b"), "$x"], why="test it", env={"MORE": "1"})
-    assert started.argv == [str(tool), "/a b", "$x"]
-    env = started.options["env"]
-    assert isinstance(env, dict)
-    assert env["PATH"] == f"{tool.parent}:/usr/sbin:/sbin"
-    assert (env["LC_ALL"], env["http_proxy"], env["MORE"]) == ("C.UTF-8", "http://p", "1")
-    assert not {"LANG", "SECRET"} & set(env)
-    assert started.options["stdin"] == subprocess.DEVNULL
-    # In a session of its own it has no terminal to ask on.
-    assert started.options["start_new_session"] is True
-    assert "shell" not in started.options
-
-
-def test_output_is_text_whatever_its_bytes(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert tool
-    started = start(monkeypatch, Started(stdout=b"a\xffb", stderr=b"e"))
-    done = run(["tool"], why="test it", stdin=b"in")
-    assert (done.stdout, done.stderr, done.returncode) == ("a\ufffdb", "e", 0)
-    assert (started.read, started.options["stdin"]) == (b"in", subprocess.PIPE)
-
-
-def test_a_failure_has_the_last_lines_of_what_it_said(
+def test_a_program_gets_words_and_a_small_environment_and_no_terminal(
     tool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert tool
-    lines = [f"line {number}" for number in range(30)]
-    start(monkeypatch, Started(status=2, stderr="\n".join(lines).encode()))
+    for name, value in {"LANG": "de_DE", "http_proxy": "http://p", "SECRET": "x"}.items():
+        monkeypatch.setenv(name, value)
+    session = "cut -d' ' -f6 /proc/$$/stat"
+    _script(tool, f'echo "$1|$2|$(readlink /proc/$$/fd/0)|$(($({session})-$$))"; env')
+    first, *env = run(["tool", Path("/a b"), "$x"], why="test", env={"MORE": "1"}).stdout.split(
+        "\n"
+    )
+    assert first == "/a b|$x|/dev/null|0"
+    assert {"LC_ALL=C.UTF-8", "http_proxy=http://p", "MORE=1"} <= set(env)
+    assert f"PATH={os.environ['PATH']}:/usr/sbin:/sbin" in env
+    assert not [line for line in env if line.startswith(("LANG=", "SECRET="))]
+
+
+def test_output_is_text_whatever_its_bytes(tool: Path) -> None:
+    _script(tool, "cat; printf 'a\\377b'; printf e >&2; exit 1")
+    done = run(["tool"], why="test it", stdin=b"in", check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("ina\ufffdb", "e", 1)
+
+
+@BOTH
+def test_a_failure_has_the_last_lines_of_what_it_said(tool: Path, start: Start) -> None:
+    _script(tool, "seq 30 >&2; exit 2")
     with pytest.raises(ProvisionError, match="'tool -x' failed with exit status 2 while") as caught:
-        run(["tool", "-x"], why="test it")
-    assert (caught.value.details or "").splitlines() == lines[-20:]
+        start(["tool", "-x"], why="test it")
+    assert (caught.value.details or "").split() == [str(number) for number in range(11, 31)]
 
 
-def test_a_failure_may_be_asked_for(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert tool
-    start(monkeypatch, Started(status=1))
-    assert run(["tool"], why="test it", check=False).returncode == 1
-
-
-def test_every_program_has_a_limit(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert tool
-    started = start(monkeypatch, Started())
-    run(["tool"], why="test it")
-    run(["tool"], why="test it", timeout=2.5)
-    assert started.limits == [LIMIT_S, 2.5]
-
-
+@BOTH
+@pytest.mark.parametrize("then", ["wait", "exec >&- 2>&-; wait", "while :; do echo on; done"])
 def test_what_takes_too_long_is_killed_with_all_that_it_started(
-    tool: Path, monkeypatch: pytest.MonkeyPatch, killed: list[tuple[int, int]]
+    tool: Path, start: Start, then: str
 ) -> None:
-    assert tool
-    start(monkeypatch, Started(slow=True))
-    with pytest.raises(ProvisionError, match=r"did not finish within 1\.5 s while it had to test"):
-        run(["tool"], why="test it", timeout=1.5)
-    assert killed == [(_PID, signal.SIGKILL)]
+    pids = tool.with_name("pids")
+    _script(tool, f"sleep 300 & echo $$ $! >{pids}; {then}")
+    with pytest.raises(ProvisionError, match=r"did not finish within 2\.5 s while it had to test"):
+        start(["tool"], why="test it", timeout=2.5)
+    assert _is_gone(pids)
 
 
+@BOTH
+@pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")
 def test_what_can_not_be_killed_is_left_behind(
-    tool: Path, monkeypatch: pytest.MonkeyPatch, killed: list[tuple[int, int]]
+    tool: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert tool
-    started = start(monkeypatch, Started(slow=True, stuck=True))
+    """As a process that waits for a device."""
+    monkeypatch.setattr(running, "_END_S", 0.1)
+    monkeypatch.setattr(os, "killpg", lambda *_: None)
+    _script(tool, "exec sleep 5")
     with pytest.raises(ProvisionError, match="can't be killed") as caught:
-        run(["tool"], why="test it", timeout=1.5)
+        start(["tool"], why="test it", timeout=0.1)
     assert "dmesg" in (caught.value.resolution or "")
-    assert (len(killed), len(started.limits)) == (1, 2)
+    del caught
+    gc.collect()
+
+
+@pytest.mark.parametrize(
+    ("said", "lines"),
+    [("", []), ("a", ["a"]), ("a\\n\\nb", ["a", "", "b"]), ("\\377\\n", ["\ufffd"])],
+)
+def test_what_is_printed_comes_line_by_line(tool: Path, said: str, lines: list[str]) -> None:
+    _script(tool, f"printf '{said}'")
+    got: list[str] = []
+    stream(["tool"], why="test it", on_line=got.append)
+    assert got == lines
+
+
+def test_when_the_reader_stops_the_program_ends(tool: Path) -> None:
+    pids = tool.with_name("pids")
+    _script(tool, f"echo $$ >{pids}; echo line; exec sleep 300")
+
+    def interrupt(_line: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stream(["tool"], why="test it", on_line=interrupt)
+    assert _is_gone(pids)
+
+
+@pytest.mark.parametrize("ends", ["cat", "exec sleep 300"], ids=["with its input", "not by itself"])
+def test_a_companion_runs_as_long_as_the_block(
+    tool: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    if ends != "cat":
+        monkeypatch.setattr(running, "_END_S", 0.1)
+    pids, draft = tool.with_name("pids"), tool.with_name("draft")
+    _script(tool, f"echo $$ >{draft}; mv {draft} {pids}; {ends}")
+    with beside(["tool"], why="test it"):
+        while not pids.exists():
+            time.sleep(0.01)
+        assert Path(f"/proc/{pids.read_text().strip()}").is_dir()
+    assert _is_gone(pids)
+    with pytest.raises(NotFoundError), beside(["none"], why="test it"):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -192,10 +197,9 @@ def test_secrets_are_not_shown(text: str, shown: str) -> None:
 
 
 def test_neither_error_nor_log_has_a_secret_of_the_command_line(
-    tool: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tool: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert tool
-    start(monkeypatch, Started(status=1, stderr=b"can't open https://me:hush@host/"))
+    _script(tool, 'echo "can\'t open $1" >&2; exit 1')
     with (
         caplog.at_level(logging.DEBUG, logger="provision"),
         pytest.raises(ProvisionError) as caught,
