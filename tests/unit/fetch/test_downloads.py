@@ -2,14 +2,11 @@
 
 import hashlib
 import re
-import socket
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from threading import Event as Flag
-from threading import Thread
 
 import pytest
 import requests
@@ -21,7 +18,6 @@ from provision.fetch import (
     download_summed,
     get_small,
     http,
-    sessions,
 )
 from provision.progress import Event, Transfer
 from unit.fetch.prepared_server import CONTENT, SHA256, Server
@@ -115,36 +111,6 @@ def test_impatient_reading_asks_once(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    "before", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n"]
-)
-def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
-    before: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sessions, "_WAITING_S", 0.3)
-    is_over = Flag()
-
-    def drip() -> None:
-        connection = listening.accept()[0]
-        with connection, suppress(OSError):
-            connection.sendall(before)
-            while not is_over.wait(0.05):
-                connection.sendall(b"x")
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        dripping = Thread(target=drip)
-        dripping.start()
-        try:
-            with pytest.raises(UnreachableError, match="Could not download") as raised:
-                get_small(
-                    f"http://127.0.0.1:{listening.getsockname()[1]}/", limit=99, patient=False
-                )
-        finally:
-            is_over.set()
-            dripping.join()
-    assert "of an answer took" in (raised.value.details or "")
-
-
-@pytest.mark.parametrize(
     ("begun", "ended", "is_refused"),
     [
         ("https://vendor.example/a", "http://vendor.example/b", True),
@@ -227,20 +193,6 @@ def test_a_download_is_cut_off_before_more_is_written(
     assert events == []
     assert names(tmp_path) == []
     assert len(server.requests) == 1
-
-
-def test_an_endless_download_ends(server: Server, tmp_path: Path) -> None:
-    server.answer(200, b"x" * (64 << 20), Content_Length="")
-    events: list[Event] = []
-    with pytest.raises(ProvisionError, match="larger than 1048576 bytes"):
-        download(
-            server.url,
-            sha256=SHA256,
-            destination=tmp_path / "f",
-            limit=1 << 20,
-            progress=events.append,
-        )
-    assert max(event.done for event in events if isinstance(event, Transfer)) <= 1 << 20
 
 
 @pytest.mark.parametrize("length", ["²", "-1", "1e3", "9" * 5000])

@@ -87,6 +87,11 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     return _host(tmp_path, monkeypatch, "loader")
 
 
+@pytest.fixture(params=["loader", "Python"])
+def either(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    return _host(tmp_path, monkeypatch, request.param)
+
+
 @pytest.fixture
 def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     return _host(tmp_path, monkeypatch, "Python")
@@ -98,12 +103,12 @@ def _host(folder: Path, monkeypatch: pytest.MonkeyPatch, by: str) -> Host:
     return Host(kernel.root, kernel.programs, make_stack(kernel.root / _ENTRY.relative_to("/")), by)
 
 
-def test_modules_come_in_order_and_go_again(host: Host) -> None:
+def test_modules_come_in_order_and_go_again(either: Host) -> None:
     parameters: Options = {"net": {"devices": 2, "label": "A and 'B'", "debug": True}}
-    assert host.run("load", parameters).code == _DONE
-    calls = host.calls()
+    assert either.run("load", parameters).code == _DONE
+    calls = either.calls()
     own = [call for call in calls if f" -S {KERNEL} " in call]
-    store = f"modprobe -i -d {host.entry} -S {KERNEL}"
+    store = f"modprobe -i -d {either.entry} -S {KERNEL}"
     assert own[0] == f"{store} core"
     assert set(own[1:]) == {
         f"""{store} net devices=2 label="A and 'B'" debug=1""",
@@ -111,21 +116,21 @@ def test_modules_come_in_order_and_go_again(host: Host) -> None:
     }
     # What they need is the kernel's own.
     needed = [call for call in calls if call not in own]
-    assert all(call.startswith(f"modprobe -d {host.root} -a ") for call in needed)
-    assert host.loaded() == {"core", "net", "extra", "ib", "videodev"}
+    assert all(call.startswith(f"modprobe -d {either.root} -a ") for call in needed)
+    assert either.loaded() == {"core", "net", "extra", "ib", "videodev"}
     # What is loaded is left alone.
-    assert (host.run("load").code, host.calls()) == (_DONE, [])
-    host.hold("core", "net", "extra")
-    assert host.run("unload").code == _DONE
-    assert host.loaded() == {"ib", "videodev"}
-    assert host.calls()[-1] == "rmmod core"
-    assert (host.run("unload").code, host.calls()) == (_DONE, [])
+    assert (either.run("load").code, either.calls()) == (_DONE, [])
+    either.hold("core", "net", "extra")
+    assert either.run("unload").code == _DONE
+    assert either.loaded() == {"ib", "videodev"}
+    assert either.calls()[-1] == "rmmod core"
+    assert (either.run("unload").code, either.calls()) == (_DONE, [])
 
 
-def test_another_kernels_artifact_is_not_loaded(host: Host) -> None:
-    write(host.root / "proc/sys/kernel/osrelease", b"6.9.0\n")
-    done = host.run("load")
-    assert (done.code, host.calls()) == (_MISSING, [])
+def test_another_kernels_artifact_is_not_loaded(either: Host) -> None:
+    write(either.root / "proc/sys/kernel/osrelease", b"6.9.0\n")
+    done = either.run("load")
+    assert (done.code, either.calls()) == (_MISSING, [])
     assert KERNEL in done.said
 
 
@@ -172,27 +177,27 @@ def test_what_holds_the_hardware_goes_first_and_comes_back_if_one_stays(host: Ho
 
 
 @pytest.mark.parametrize("by", ["process", "interface"])
-def test_what_is_in_use_stays(host: Host, by: str) -> None:
-    host.change(host=HostNeeds(conflicts=("nova",)))
-    host.have("nova", references=by == "process")
+def test_what_is_in_use_stays(either: Host, by: str) -> None:
+    either.change(host=HostNeeds(conflicts=("nova",)))
+    either.have("nova", references=by == "process")
     if by == "interface":
-        card = host.root / "sys/class/net/eth0"
+        card = either.root / "sys/class/net/eth0"
         write(card / "flags", b"0x1003\n")
         (card / "device/driver").mkdir(parents=True)
-        (card / "device/driver/module").symlink_to(host.root / "sys/module/nova")
-    done = host.run("load")
-    assert (done.code, host.calls()) == (_IN_USE, [])
+        (card / "device/driver/module").symlink_to(either.root / "sys/module/nova")
+    done = either.run("load")
+    assert (done.code, either.calls()) == (_IN_USE, [])
     assert "nova" in done.said
 
 
-def test_a_driver_that_is_opened_meanwhile_is_whole_again(host: Host) -> None:
-    host.run("load")
-    host.hold("core", "net", "extra")
-    host.open("core")
-    host.calls()
-    assert host.run("unload", {"net": {"devices": 2}}).code == _IN_USE
-    assert {"core", "net", "extra"} <= host.loaded()
-    assert [call for call in host.calls() if call.endswith(" net devices=2")]
+def test_a_driver_that_is_opened_meanwhile_is_whole_again(either: Host) -> None:
+    either.run("load")
+    either.hold("core", "net", "extra")
+    either.open("core")
+    either.calls()
+    assert either.run("unload", {"net": {"devices": 2}}).code == _IN_USE
+    assert {"core", "net", "extra"} <= either.loaded()
+    assert [call for call in either.calls() if call.endswith(" net devices=2")]
 
 
 def test_firmware_is_found_below_the_entry(host: Host) -> None:
@@ -364,19 +369,6 @@ def test_why_the_kernel_refused_a_module_is_said(python: Host, module: str) -> N
     assert python.loaded() <= {"ib", "videodev"}
 
 
-def test_another_kernels_artifact_is_named(python: Host) -> None:
-    write(python.root / "proc/sys/kernel/osrelease", b"6.9.0\n")
-    assert python.run("load").code == _MISSING
-
-
-def test_modules_come_and_go_by_the_same_loader(python: Host) -> None:
-    assert load(python.entry, python.manifest, root=python.root)[0] == "core"
-    assert load(python.entry, python.manifest, root=python.root) == ()
-    python.hold("core", "net", "extra")
-    assert unload(python.entry, python.manifest, root=python.root)[-1] == "core"
-    assert python.loaded() == {"ib", "videodev"}
-
-
 def test_who_holds_the_hardware_is_named(python: Host) -> None:
     python.change(host=HostNeeds(conflicts=("nova",)))
     python.have("nova", references=1)
@@ -384,14 +376,6 @@ def test_who_holds_the_hardware_is_named(python: Host) -> None:
     assert (done.code, python.loaded()) == (_IN_USE, {"nova"})
     assert isinstance(done.error, ModuleInUseError)
     assert [user.module for user in done.error.users] == ["nova"]
-
-
-def test_what_is_opened_meanwhile_is_in_use(python: Host) -> None:
-    python.run("load")
-    python.hold("core", "net", "extra")
-    python.open("core")
-    assert python.run("unload").code == _IN_USE
-    assert {"core", "net", "extra"} <= python.loaded()
 
 
 def test_foreign_firmware_settings_are_named(python: Host) -> None:
