@@ -53,67 +53,41 @@ def test_one_mistake_is_one(tmp_path: Path) -> None:
         load_toml(tmp_path / "f.toml", Outer)
 
 
-def test_broken_toml_says_where(tmp_path: Path) -> None:
-    (tmp_path / "f.toml").write_text("name = \n")
+@pytest.mark.parametrize(
+    ("content", "mistake"),
+    [
+        (b"name = \n", "not valid TOML: Invalid value (at line 1, column 8)"),
+        # A date is a text and not a crash.
+        (b"name = 2026-11-20\nparts = 1979-05-27T07:32:00Z\n", "parts: must be a list"),
+        (b"\xef\xbb\xbfname = 1\n", "begins with a byte order mark; save it as UTF-8 without BOM"),
+        (rb'a = ["x", { b = "/x\u0000y" }]', "a.1.b: has a NUL character in it"),
+        (b"ab\xff", "not UTF-8 text (byte 2)"),
+        (b'name = "a long one" # ' + bytes(30), "larger than 50 bytes"),
+        ("folder", "a folder, where a file should be"),
+        # It is not waited for.
+        ("pipe", "not a regular file"),
+    ],
+)
+def test_what_is_no_document_is_a_mistake_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | str, mistake: str
+) -> None:
+    monkeypatch.setattr(documents, "MAX_BYTES", 50)
+    path = tmp_path / "f.toml"
+    match content:
+        case bytes():
+            path.write_bytes(content)
+        case "folder":
+            path.mkdir()
+        case _:
+            os.mkfifo(path)
     with pytest.raises(ConfigError) as caught:
-        load_toml(tmp_path / "f.toml", Outer)
-    assert "not valid TOML" in mistakes(caught.value)[0]
-    assert "line 1" in mistakes(caught.value)[0]
-
-
-def test_a_date_is_a_text_and_not_a_crash(tmp_path: Path) -> None:
-    (tmp_path / "f.toml").write_text("name = 2026-11-20\nparts = 1979-05-27T07:32:00Z\n")
-    with pytest.raises(ConfigError, match="1 mistake"):
-        load_toml(tmp_path / "f.toml", Outer)
+        load_toml(path, Outer)
+    assert mistakes(caught.value) == [mistake]
 
 
 def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="There is no file"):
         load_json(tmp_path / "f.json", Outer)
-
-
-def test_a_folder_in_its_place_is_a_mistake(tmp_path: Path) -> None:
-    (tmp_path / "f.toml").mkdir()
-    with pytest.raises(ConfigError) as caught:
-        load_toml(tmp_path / "f.toml", Outer)
-    assert mistakes(caught.value) == ["a folder, where a file should be"]
-
-
-def test_a_pipe_in_its_place_is_a_mistake_and_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "a.toml")
-    with pytest.raises(ConfigError) as caught:
-        load_toml(tmp_path / "a.toml", Outer)
-    assert mistakes(caught.value) == ["not a regular file"]
-
-
-def test_a_byte_order_mark_is_named(tmp_path: Path) -> None:
-    (tmp_path / "a.toml").write_bytes(b"\xef\xbb\xbfname = 1\n")
-    with pytest.raises(ConfigError) as caught:
-        load_toml(tmp_path / "a.toml", Outer)
-    (mistake,) = mistakes(caught.value)
-    assert "byte order mark; save it as UTF-8 without BOM" in mistake
-
-
-def test_what_no_path_can_hold_is_a_mistake_of_its_key(tmp_path: Path) -> None:
-    (tmp_path / "f.toml").write_text(r'a = ["x", { b = "/x\u0000y" }]')
-    with pytest.raises(ConfigError) as caught:
-        load_toml(tmp_path / "f.toml", Outer)
-    assert mistakes(caught.value) == ["a.1.b: has a NUL character in it"]
-
-
-def test_what_is_no_text_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "f.json").write_bytes(b"ab\xff")
-    with pytest.raises(ConfigError) as caught:
-        load_json(tmp_path / "f.json", Outer)
-    assert mistakes(caught.value) == ["not UTF-8 text (byte 2)"]
-
-
-def test_a_huge_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "MAX_BYTES", 10)
-    (tmp_path / "f.json").write_text('{"name": "a long one"}')
-    with pytest.raises(ConfigError) as caught:
-        load_json(tmp_path / "f.json", Outer)
-    assert mistakes(caught.value) == ["larger than 10 bytes"]
 
 
 @pytest.mark.parametrize(
