@@ -25,6 +25,7 @@ from provision.kmod.load import (
     unload,
 )
 from provision.kmod.loaded import loaded_modules
+from provision.kmod.loader import Options
 from provision.kmod.verify import stored_manifest, verify_modules
 from provision.manifest import MANIFEST, Manifest
 from provision.progress import Note, Progress, silent
@@ -154,25 +155,20 @@ def load_driver(
     settings: Settings, driver: str, *, dry_run: bool = False, progress: Progress = silent
 ) -> Moved:
     """Load the modules of a driver's artifact for the running kernel."""
-    layout = Layout(settings.root, driver)
+    root, layout = settings.root, Layout(settings.root, driver)
     if dry_run:
-        entry, manifest = _loadable(layout)
-        modules = loadable(entry, manifest, root=settings.root)
-        conflicts = loaded_conflicts(manifest, loaded_modules(settings.root))
+        entry, manifest = _artifact(layout)
+        modules = loadable(entry, manifest, root=root)
+        conflicts = loaded_conflicts(manifest, loaded_modules(root))
         return Moved(manifest, entry, tuple(module.name for module in modules), conflicts)
-    with switching(settings.root, progress), changing(layout, progress):
-        entry, manifest = _loadable(layout)
+    with switching(root, progress), changing(layout, progress):
+        entry, manifest = _artifact(layout)
+        require_kernel(manifest, root)
         verify_modules(entry).require_whole(f"The store entry '{entry}'")
-        conflicts = loaded_conflicts(manifest, loaded_modules(settings.root))
-        configured = settings.config.drivers.get(driver)
-        loaded = load(
-            entry,
-            manifest,
-            options=configured.options if configured else {},
-            root=settings.root,
-            progress=progress,
-        )
-        problems = record_loaded(settings.root, entry, manifest, progress=progress)
+        conflicts = loaded_conflicts(manifest, loaded_modules(root))
+        options = _options(settings, driver)
+        loaded = load(entry, manifest, options=options, root=root, progress=progress)
+        problems = record_loaded(root, entry, manifest, progress=progress)
     return Moved(manifest, entry, loaded, conflicts, problems)
 
 
@@ -180,36 +176,24 @@ def unload_driver(
     settings: Settings, driver: str, *, dry_run: bool = False, progress: Progress = silent
 ) -> Moved:
     """Unload the modules of a driver, whichever build of it is loaded; never by force."""
-    layout = Layout(settings.root, driver)
+    root, layout = settings.root, Layout(settings.root, driver)
     if dry_run:
         entry, manifest = _artifact(layout)
-        return Moved(manifest, entry, removable(manifest, root=settings.root))
-    with switching(settings.root, progress), changing(layout, progress):
+        return Moved(manifest, entry, removable(manifest, root=root))
+    with switching(root, progress), changing(layout, progress):
         entry, manifest = _artifact(layout)
-        with unloading(settings.root, driver, progress=progress):
-            configured = settings.config.drivers.get(driver)
-            unloaded = unload(
-                entry,
-                manifest,
-                options=configured.options if configured else {},
-                root=settings.root,
-                progress=progress,
-            )
+        with unloading(root, driver, progress=progress):
+            options = _options(settings, driver)
+            unloaded = unload(entry, manifest, options=options, root=root, progress=progress)
     return Moved(manifest, entry, unloaded)
 
 
-def _loadable(layout: Layout) -> tuple[Path, Manifest]:
-    entry, manifest = _artifact(layout)
-    require_kernel(manifest, layout.root)
-    return entry, manifest
+def _options(settings: Settings, driver: str) -> Options:
+    configured = settings.config.drivers.get(driver)
+    return configured.options if configured else {}
 
 
 def _artifact(layout: Layout) -> tuple[Path, Manifest]:
-    entry = _entry(layout)
-    return entry, load_json(entry / MANIFEST, Manifest)
-
-
-def _entry(layout: Layout) -> Path:
     """Return the running kernel's artifact: that of the kernel's link, else the one in use."""
     try:
         running = in_root(layout.root, "proc/sys/kernel/osrelease").read_text().strip()
@@ -229,4 +213,4 @@ def _entry(layout: Layout) -> Path:
             f"'{link}' points to an artifact that is gone.",
             resolution=f"Install it again: provision install {layout.driver}.",
         )
-    return entry
+    return entry, load_json(entry / MANIFEST, Manifest)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 from provision.errors import ExitCode, InUseError, NotFoundError, ProvisionError
@@ -45,11 +46,7 @@ class ModuleInUseError(InUseError):
 
     def members(self) -> dict[str, object]:
         """Return each user, for the error's JSON document."""
-        return {
-            "users": [
-                {"module": user.module, "kind": user.kind, "name": user.name} for user in self.users
-            ]
-        }
+        return {"users": [asdict(user) for user in self.users]}
 
 
 class ConflictError(ModuleInUseError):
