@@ -6,6 +6,7 @@ mod configure;
 mod help;
 mod install_links;
 pub mod nvidia_cdi_hook;
+pub mod nvidia_container_cli;
 pub mod nvidia_ctk;
 pub mod nvidia_hook;
 mod program;

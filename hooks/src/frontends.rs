@@ -34,7 +34,7 @@ use crate::log::{Log, Note};
 use crate::model::decide::answers::{answers, Answers};
 use crate::model::decide::{decide, may_ask, Choice};
 use crate::model::edits::paths::{Image, Unseen};
-use crate::model::edits::{Edits, Settled};
+use crate::model::edits::{Edits, Present, Settled};
 use crate::model::policy::Policy;
 use crate::model::request::{Request, Way};
 use crate::model::vendor::VendorFile;
@@ -114,7 +114,13 @@ impl<'a> Context<'a> {
         let (choices, more) = decide(&files, request, self.policy)?;
         notes.extend(more);
         let folder = self.loaded.settings.config_dir.display().to_string();
-        let mut answers = answers(&files, request, self.policy, &folder)?;
+        let mut answers = match answers(&files, request, self.policy, &folder) {
+            // A host that can't be looked at may be a Jetson, which needs no vendor file.
+            Err(error) => {
+                return Err(Host::open(&self.loaded.settings.root).err().unwrap_or(error))
+            }
+            Ok(answers) => answers,
+        };
         notes.append(&mut answers.notes);
         let asks = !answers.by_files.is_empty() || !answers.otherwise.is_empty();
         let changes = !request.set.is_empty() || !request.unset.is_empty();
@@ -273,17 +279,16 @@ pub fn rootfs(spec: &Spec, bundle: &Path) -> Result<Option<Rootfs>> {
     path.map(|path| Rootfs::open(&bundle.join(&*path))).transpose()
 }
 
-/// Settles the edits with what the container's spec has already. `root` is the host's.
+/// Settles the edits with what the container has already. `root` is the host's.
 pub fn settle(
     mut edits: Edits,
-    spec: &Spec,
+    mut present: Present,
     rootfs: Option<&Rootfs>,
     root: &Path,
     log: &Log,
 ) -> Result<Settled> {
     libraries::find(&mut edits, || Host::open(root))?;
     let image = rootfs.map_or(&Unseen as &dyn Image, |rootfs| rootfs);
-    let mut present = spec.present()?;
     if let Some(root) = rootfs.and_then(|rootfs| path_of(&rootfs.mounted)) {
         present.add_below(&root);
     }

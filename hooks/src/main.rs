@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use oci_decorator::cli::{self, nvidia_cdi_hook, nvidia_ctk, nvidia_hook};
+use oci_decorator::cli::{self, nvidia_cdi_hook, nvidia_container_cli, nvidia_ctk, nvidia_hook};
 use oci_decorator::frontends::nvidia::programs as nvidia;
 use oci_decorator::frontends::runtime;
 
@@ -17,6 +17,7 @@ fn main() -> ExitCode {
         runtime::NAME => runtime::run(&words),
         name if nvidia::is_name(name) => nvidia::run_runtime(&words, name),
         "nvidia-ctk" => nvidia_ctk::run(&words),
+        nvidia_container_cli::NAME => nvidia_container_cli::run(&words),
         nvidia_cdi_hook::NAME => nvidia_cdi_hook::run(&words),
         name if nvidia_hook::is_name(name) => nvidia_hook::run(&words),
         _ => cli::run(&words),

@@ -24,7 +24,8 @@ fn apply(tree: &Tree, names: &[&str]) -> String {
     let rootfs = Rootfs::open(&tree.path("bundle/rootfs")).unwrap();
     let log = Log::new(Level::Error, None, "");
     let root = tree.path("host");
-    let settled = frontends::settle(edits, &spec, Some(&rootfs), &root, &log).unwrap();
+    let settled =
+        frontends::settle(edits, spec.present().unwrap(), Some(&rootfs), &root, &log).unwrap();
     let edited = spec.edited(&settled).unwrap();
     write_files(&rootfs, &settled, &log);
     tree.file("bundle/config.json", &edited);

@@ -7,6 +7,7 @@ mod cdi_in;
 mod cli;
 mod command_line;
 mod container;
+mod container_cli;
 mod container_root;
 mod corpus;
 mod errors;

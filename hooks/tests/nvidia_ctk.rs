@@ -124,18 +124,19 @@ fn links_make_the_program_answer_by_nvidias_names() {
     let folder = bin.display().to_string();
     let install = |words: &[&str]| run(&[&["install-links", &folder], words].concat(), "");
     let said: serde_json::Value = serde_json::from_str(&ok(&install(&["--json"]))).unwrap();
-    assert_eq!(said["changed"].as_array().unwrap().len(), 7);
+    assert_eq!(said["changed"].as_array().unwrap().len(), 8);
     assert_eq!(ok(&install(&[])), "nothing to do\n");
     for (name, word, expected) in [
         ("nvidia-ctk", "--version", "NVIDIA Container Toolkit CLI"),
         ("nvidia-cdi-hook", "--version", "nvidia-cdi-hook (oci-decorator)"),
+        ("nvidia-container-cli", "--version", "cli-version: "),
         ("nvidia-container-runtime-hook", "--version", "Runtime Hook"),
         ("nvidia-container-toolkit", "-version", "Runtime Hook"),
     ] {
         let output = std::process::Command::new(bin.join(name)).arg(word).output().unwrap();
         assert!(ok(&output).contains(expected), "{name}");
     }
-    assert_eq!(ok(&install(&["--remove"])).lines().count(), 7);
+    assert_eq!(ok(&install(&["--remove"])).lines().count(), 8);
     tree.file("bin/nvidia-ctk", "theirs");
     let refused = install(&[]);
     assert_eq!(code(&refused), 1);
@@ -156,7 +157,7 @@ fn a_link_that_a_package_left_is_replaced() {
     let old = tree.path("bin/nvidia-container-runtime-hook");
     tree.link("bin/nvidia-container-toolkit", old.to_str().unwrap());
     let install = |words: &[&str]| ok(&run(&[&["install-links", &folder], words].concat(), ""));
-    assert_eq!(install(&[]).lines().count(), 7);
-    assert_eq!(install(&["--remove"]).lines().count(), 7);
+    assert_eq!(install(&[]).lines().count(), 8);
+    assert_eq!(install(&["--remove"]).lines().count(), 8);
     assert_eq!(tree.listing(), ["bin"]);
 }

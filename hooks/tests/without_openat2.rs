@@ -42,11 +42,18 @@ fn forbid(command: &mut Command, errno: i32) {
 #[test]
 fn openat2_is_named_and_no_driver_blamed() {
     let tree = setup();
+    // A Jetson has no vendor file, and is known by a file of the host.
+    let nvidia = &SPEC.replace("OCI_X=run", "NVIDIA_VISIBLE_DEVICES=all");
+    let rootless = &VENDOR.replace("\"root\": \"/store/current\",", "");
     for errno in [libc::ENOSYS, libc::EPERM] {
-        for vendor in [VENDOR, &VENDOR.replace("\"root\": \"/store/current\",", "")] {
+        for (name, vendor, spec) in [
+            ("oci-decorator-runtime", VENDOR, SPEC),
+            ("oci-decorator-runtime", rootless, SPEC),
+            ("nvidia-container-runtime", VENDOR, nvidia),
+        ] {
             tree.file(&format!("{CONFIG_DIR}/x.json"), vendor);
-            tree.file("bundle/config.json", SPEC);
-            let mut shim = program("oci-decorator-runtime");
+            tree.file("bundle/config.json", spec);
+            let mut shim = program(name);
             shim.env("OCI_DECORATOR_CONFIG", tree.path("config.toml"));
             shim.env("PATH", tree.path("bin")).args(["create", "c"]);
             forbid(&mut shim, errno);
@@ -57,7 +64,7 @@ fn openat2_is_named_and_no_driver_blamed() {
                 assert!(message.contains(part), "{errno}: {message}");
             }
             assert!(!message.contains("driver"), "{errno}: {message}");
-            assert_eq!(tree.text("bundle/config.json"), SPEC);
+            assert_eq!(tree.text("bundle/config.json"), *spec);
         }
     }
 }

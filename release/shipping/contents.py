@@ -38,7 +38,7 @@ main()
 _VENV = "home = /usr/bin\ninclude-system-site-packages = {system}\n"
 _NVIDIA_NAMES = (
     *("nvidia-cdi-hook", "nvidia-container-runtime", "nvidia-container-runtime-hook"),
-    *("nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy"),
+    *("nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy", "nvidia-container-cli"),
     *("nvidia-container-toolkit", "nvidia-ctk"),
 )
 

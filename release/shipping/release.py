@@ -118,7 +118,11 @@ def debian_packages(source: Source, wheels: list[Path], machine: str) -> list[de
             tree=contents.nvidia_names(),
             relations={
                 "Depends": [f"oci-decorator (>= {source.version})"],
-                "Conflicts": ["nvidia-container-toolkit", "nvidia-container-toolkit-base"],
+                "Conflicts": [
+                    "nvidia-container-toolkit",
+                    "nvidia-container-toolkit-base",
+                    "libnvidia-container-tools",
+                ],
             },
             machine=None,
         ),

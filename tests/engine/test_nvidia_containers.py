@@ -45,6 +45,7 @@ _NAMES = (
     "nvidia-container-toolkit",
     "nvidia-ctk",
     "nvidia-cdi-hook",
+    "nvidia-container-cli",
 )
 # What a package of NVIDIA's has under these names, as far as an engine sees that it is there.
 _THEIRS = '#!/bin/sh\ncase $0 in *-runtime) exec runc "$@";; esac\n'

@@ -18,7 +18,6 @@ use crate::model::edits::paths::split;
 use crate::model::edits::{variable_name, DescribedMount, Device, Edits, Settled};
 
 use mounts::Opened;
-use process::Process;
 
 /// Opened files by their sources. Each can be mounted once.
 type BySource = FxHashMap<String, Vec<Opened>>;
@@ -34,8 +33,9 @@ pub struct DetachedMounts {
 }
 
 impl DetachedMounts {
+    /// `mounts_nodes`: see [`Self::nodes`].
     /// Errors: a file or node of the host can't be opened for a mount.
-    pub fn open(edits: &Edits, process: &Process) -> Result<Self> {
+    pub fn open(edits: &Edits, mounts_nodes: bool) -> Result<Self> {
         let mut mounts = BySource::default();
         for mount in &edits.mounts {
             let opened = Opened::file(mount)?;
@@ -46,7 +46,6 @@ impl DetachedMounts {
             let opened = Opened::described(mount)?;
             described.entry(mount.source.clone()).or_default().push(opened);
         }
-        let mounts_nodes = process.has_own_users() || process.is_rootless();
         let nodes = mounts_nodes.then(|| open_nodes(&edits.devices));
         let nodes = nodes.transpose()?;
         Ok(Self { mounts, described, nodes })

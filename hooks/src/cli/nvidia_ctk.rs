@@ -3,7 +3,7 @@
 mod cdi;
 mod config;
 mod config_text;
-mod info;
+pub(super) mod info;
 mod runtime;
 mod system;
 mod system_nodes;

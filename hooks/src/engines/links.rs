@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::host::lock;
 
 /// The names of the links.
-pub const NAMES: [&str; 7] = [
+pub const NAMES: [&str; 8] = [
     "nvidia-container-runtime",
     "nvidia-container-runtime.cdi",
     "nvidia-container-runtime.legacy",
@@ -14,6 +14,7 @@ pub const NAMES: [&str; 7] = [
     "nvidia-container-toolkit",
     "nvidia-ctk",
     "nvidia-cdi-hook",
+    "nvidia-container-cli",
 ];
 /// This program's own names.
 const OWN: [&str; 2] = ["oci-decorator", "oci-decorator-runtime"];
@@ -93,7 +94,7 @@ impl<'a> Links<'a> {
         Ok(ours)
     }
 
-    fn paths(&self) -> [PathBuf; 7] {
+    fn paths(&self) -> [PathBuf; 8] {
         NAMES.map(|name| self.folder.join(name))
     }
 

@@ -5,6 +5,10 @@
 //! From then on it uses descriptors, and resolves no path except the container's root, which the
 //! engine named.
 
+use std::path::Path;
+
+use rustix::process::Pid;
+
 use crate::apply::namespace::process::Process;
 use crate::apply::namespace::{cgroup, params, DetachedMounts};
 use crate::apply::spec::Spec;
@@ -13,6 +17,7 @@ use crate::config::settings::Loaded;
 use crate::error::{Error, Result};
 use crate::frontends::{self, Context, FrontEndKind};
 use crate::host::bundle::read_config;
+use crate::host::rootfs::Rootfs;
 use crate::log::level::Level;
 use crate::log::{Log, Note};
 use crate::model::edits::paths::clean;
@@ -63,7 +68,6 @@ pub fn act(context: &Context, state: &State) -> Result<()> {
 }
 
 fn decorate(context: &Context, state: &State) -> Result<()> {
-    let log = context.log;
     let path = state.bundle.join("config.json");
     let Some((config, _)) = read_config(&path)? else {
         let path = path.display();
@@ -87,20 +91,42 @@ fn decorate(context: &Context, state: &State) -> Result<()> {
     let process = Process::open(state.pid)?;
     let hosts = if cache_only {
         edits.mounts = by_spec(edits.mounts, &present);
-        DetachedMounts::default()
+        None
     } else {
         // Another program may give the right to use the devices.
         let no_cgroups = context.nvidia.is_some_and(|it| it.config.no_cgroups);
-        open_hosts(&edits, &process, (!no_cgroups).then_some(&*state.id))?
+        Some(open_hosts(&edits, &process, (!no_cgroups).then_some(&*state.id))?)
     };
     process.join()?;
-    let mut rootfs = frontends::rootfs(&spec, &state.bundle)?
+    let rootfs = frontends::rootfs(&spec, &state.bundle)?
         .ok_or_else(|| Error::failed("the container's config.json has no root.path"))?;
+    fill(context, edits, present, rootfs, hosts)
+}
+
+/// Opens the files to mount, and gives the right to use the devices to the container with this id,
+/// if there is one. This process is still on the host.
+fn open_hosts(edits: &Edits, process: &Process, id: Option<&str>) -> Result<DetachedMounts> {
+    let hosts = DetachedMounts::open(edits, process.needs_mounted_nodes())?;
+    if let Some(id) = id.filter(|_| !process.is_rootless()) {
+        cgroup::allow(&edits.devices, process, id)?;
+    }
+    Ok(hosts)
+}
+
+/// Puts edits into a container's root, in the mount namespace that this process is in. Without the
+/// files of the host, only the library cache is made.
+fn fill(
+    context: &Context,
+    edits: Edits,
+    present: Present,
+    mut rootfs: Rootfs,
+    hosts: Option<DetachedMounts>,
+) -> Result<()> {
     rustix::process::umask(rustix::fs::Mode::empty());
-    let root = &context.loaded.settings.root;
-    let settled = frontends::settle(edits, &spec, Some(&rootfs), root, log)?;
+    let (root, log) = (&context.loaded.settings.root, context.log);
+    let settled = frontends::settle(edits, present, Some(&rootfs), root, log)?;
     rootfs.open_new(settled.new_file_systems());
-    if !cache_only {
+    if let Some(hosts) = hosts {
         log.write_all(&hosts.put_into(&rootfs, &settled)?);
         if settled.rest().keeps_nodes {
             params::hide(&rootfs)?;
@@ -110,14 +136,27 @@ fn decorate(context: &Context, state: &State) -> Result<()> {
     Ok(())
 }
 
-/// Opens the files to mount, and gives the right to use the devices to the container with this id,
-/// if there is one. This process is still on the host.
-fn open_hosts(edits: &Edits, process: &Process, id: Option<&str>) -> Result<DetachedMounts> {
-    let hosts = DetachedMounts::open(edits, process)?;
-    if let Some(id) = id.filter(|_| !process.is_rootless()) {
-        cgroup::allow(&edits.devices, process, id)?;
-    }
-    Ok(hosts)
+/// Puts edits into a mounted root that an engine names, without a spec and a state. The root is
+/// that of the container of a process, or of this process, which is in the container's mount
+/// namespace already and still sees the host's files. Errors: as above.
+pub fn configure(
+    context: &Context,
+    mut edits: Edits,
+    process: Option<Pid>,
+    root: &Path,
+) -> Result<()> {
+    edits.folders.clear();
+    let hosts = if let Some(pid) = process {
+        let process = Process::open(pid)?;
+        let no_cgroups = context.nvidia.is_some_and(|it| it.config.no_cgroups);
+        let hosts = open_hosts(&edits, &process, (!no_cgroups).then_some(""))?;
+        process.join()?;
+        hosts
+    } else {
+        // As the engine mounts its own: no file system of the container has to allow devices.
+        DetachedMounts::open(&edits, true)?
+    };
+    fill(context, edits, Present::default(), Rootfs::open_whole(root)?, Some(hosts))
 }
 
 /// The mounts that a CDI specification has added. What the spec has at their paths counts, even if

@@ -35,7 +35,8 @@ fn edit(loaded: &Loaded, config: &[u8], log: &Log) -> Result<Option<String>> {
     // The image may still change after this stage, so only single files are safe to mount.
     edits.folders.clear();
     let rootfs = rootfs_to_look_at(&spec)?;
-    let settled = frontends::settle(edits, &spec, rootfs.as_ref(), &loaded.settings.root, log)?;
+    let settled =
+        frontends::settle(edits, spec.present()?, rootfs.as_ref(), &loaded.settings.root, log)?;
     let links = !settled.links().is_empty();
     if links || !settled.libraries().is_empty() || !settled.directories().is_empty() {
         let message = "precreate edits the spec only: empty folders, links and the library cache are left to oci-decorator-runtime or to a prestart hook";

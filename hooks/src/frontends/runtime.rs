@@ -167,7 +167,7 @@ fn edit_bundle(context: &Context, existing: &Existing) -> Result<()> {
     let spec = Spec::of(&config)?;
     let rootfs = frontends::rootfs(&spec, &create.bundle)?;
     let root = &context.loaded.settings.root;
-    let settled = frontends::settle(edits, &spec, rootfs.as_ref(), root, log)?;
+    let settled = frontends::settle(edits, spec.present()?, rootfs.as_ref(), root, log)?;
     let edited = spec.edited(&settled)?;
     if edited != spec.text() {
         bundle::write_config(path, &edited, &existing.stat).map_err(|e| {

@@ -16,19 +16,32 @@ pub struct Opt {
     /// Its name in [`Words`].
     key: &'static str,
     names: &'static [&'static str],
-    is_flag: bool,
+    takes: Takes,
     /// The first of these variables that is set and not empty stands in for the option.
     variables: &'static [&'static str],
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    Value,
+    /// A value after `=` only.
+    MayHave,
+    Truth,
+}
+
 /// An option without a value, or with `=true` and the like.
 pub const fn flag(names: &'static [&'static str]) -> Opt {
-    Opt { key: names[0], names, is_flag: true, variables: &[] }
+    Opt { key: names[0], names, takes: Takes::Truth, variables: &[] }
 }
 
 /// An option with a value.
 pub const fn value(names: &'static [&'static str]) -> Opt {
-    Opt { key: names[0], names, is_flag: false, variables: &[] }
+    Opt { key: names[0], names, takes: Takes::Value, variables: &[] }
+}
+
+/// An option that may have a value, after `=`.
+pub const fn optional(names: &'static [&'static str]) -> Opt {
+    Opt { key: names[0], names, takes: Takes::MayHave, variables: &[] }
 }
 
 impl Opt {
@@ -143,7 +156,7 @@ impl Words {
         let found = found.ok_or_else(|| self.wrong(&format!("unknown option {by}")))?;
         let value = match value {
             Some(value) => value,
-            None if found.is_flag => "true",
+            None if found.takes != Takes::Value => "true",
             None => left
                 .next()
                 .and_then(|word| word.to_str())
@@ -153,7 +166,7 @@ impl Words {
     }
 
     fn take(&mut self, option: &Opt, by: String, value: &str) -> Result<()> {
-        let value = if option.is_flag {
+        let value = if option.takes == Takes::Truth {
             let is = truth(value);
             let wrong = || self.wrong(&format!("{by} is true or false, not {value:?}"));
             is.ok_or_else(wrong)?.to_string()

@@ -56,9 +56,10 @@ impl Process {
         Ok(Self { pid, mounts, cgroups, root, rootless: is_rootless() })
     }
 
-    /// True if the process has its own user namespace.
-    pub fn has_own_users(&self) -> bool {
-        self.root.is_some()
+    /// True if device nodes that we make would not work for it: it has its own user namespace, or
+    /// we only have the rights of a user.
+    pub fn needs_mounted_nodes(&self) -> bool {
+        self.root.is_some() || self.rootless
     }
 
     /// True if we only have the rights of a user: device nodes that we make would not work, and we

@@ -52,6 +52,15 @@ impl Rootfs {
         Ok(Self { mounted, files, new: Vec::new(), last: RefCell::default() })
     }
 
+    /// The root as its mounts show it, for an engine that does not say which of them are the user's:
+    /// files are created in these too. Errors: as above.
+    pub fn open_whole(path: &Path) -> Result<Self> {
+        let rootfs = Self::open(path)?;
+        let whole = rootfs.mounted.sub(".");
+        let fail = |error| cannot_open("the container's root", path, error);
+        Ok(Self { files: whole.map_err(fail)?, ..rootfs })
+    }
+
     /// Allows files to be created in file systems that are new for the container. Missing
     /// ones are left out.
     pub fn open_new(&mut self, mounted: &[String]) {
