@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use toml_edit::{DocumentMut, Item, Table, TableLike};
 
-use super::toml_text::{self, get, get_table, get_text, parse, table};
+use super::toml_text::{self, get, get_table, get_text, parse, put_default_back, table};
 use super::{FileHistory, Result, RuntimeEntry};
 
 /// The name of containerd's CRI plugin, by the version of the configuration.
@@ -36,10 +36,10 @@ pub fn with(text: &str, runtime: &RuntimeEntry, history: &FileHistory) -> Result
         document.insert("version", toml_edit::value(version));
     }
     add_runtime(&mut document, main.as_ref(), plugin, runtime)?;
-    let containerd = &["plugins", plugin, "containerd"];
+    let default = ["plugins", plugin, "containerd", DEFAULT];
     match runtime.is_default {
-        Some(true) => toml_text::set(table(&mut document, containerd)?, DEFAULT, &runtime.name),
-        Some(false) => own_default(&mut document, plugin, &runtime.name, history)?,
+        Some(true) => toml_text::set(table(&mut document, &default[..3])?, DEFAULT, &runtime.name),
+        Some(false) => put_default_back(&mut document, history, &default, &runtime.name)?,
         None => {}
     }
     match runtime.cdi {
@@ -60,7 +60,8 @@ pub fn without(text: &str, name: &str, history: &FileHistory) -> Result<String> 
     let mut document = parse(text)?;
     let before = parse(history.original.unwrap_or_default())?;
     let plugin = plugin_of(version_of(&document, None))?;
-    own_default(&mut document, plugin, name, history)?;
+    let default = ["plugins", plugin, "containerd", DEFAULT];
+    put_default_back(&mut document, history, &default, name)?;
     own_cdi(&mut document, plugin, history)?;
     let runtimes = ["plugins", plugin, "containerd", "runtimes"];
     toml_text::remove(&mut document, &[&runtimes[..], &[name]].concat());
@@ -157,9 +158,7 @@ fn add_runtime(
     let model = model(document, plugin).or_else(|| model(main?, plugin));
     let runtimes = table(document, &path)?;
     if lacks_built_in {
-        let mut built_in = Table::new();
-        built_in.insert("runtime_type", toml_edit::value(RUNC));
-        runtimes.insert(BUILT_IN, Item::Table(built_in));
+        runtimes.insert(BUILT_IN, Item::Table(plain()));
     }
     if runtimes.get(&runtime.name).is_none() {
         runtimes.insert(&runtime.name, Item::Table(model.unwrap_or_else(plain)));
@@ -217,20 +216,6 @@ fn is_bare(document: &DocumentMut, plugin: &str) -> bool {
     let all = get_table(document, &path).map_or(0, TableLike::len);
     let built_in = get_table(document, &[&path[..], &[BUILT_IN]].concat());
     all == 1 && built_in.is_some_and(|table| table.len() == 1 && table.contains_key("runtime_type"))
-}
-
-fn own_default(
-    document: &mut DocumentMut,
-    plugin: &str,
-    name: &str,
-    history: &FileHistory,
-) -> Result<()> {
-    let path = ["plugins", plugin, "containerd", DEFAULT];
-    let before = parse(history.original.unwrap_or_default())?;
-    if toml_text::put_default_back(document, &before, &path, name)? {
-        toml_text::as_before(document, &before, &path[..3]);
-    }
-    Ok(())
 }
 
 /// Puts the setting for CDI back, if we changed it.

@@ -5,11 +5,11 @@
 use toml_edit::{DocumentMut, Item, Table};
 
 use super::containerd::copy;
-use super::toml_text::{self, get, get_text, parse, table};
+use super::toml_text::{self, get, get_text, parse, put_default_back, table};
 use super::{FileHistory, Result, RuntimeEntry};
 
 const RUNTIME: &[&str] = &["crio", "runtime"];
-const DEFAULT: &str = "default_runtime";
+const DEFAULT: &[&str] = &["crio", "runtime", "default_runtime"];
 /// CRI-O's default runtimes: crun since 1.31, runc before.
 const BUILT_IN: [&str; 2] = ["crun", "runc"];
 
@@ -26,8 +26,8 @@ pub fn with(text: &str, runtime: &RuntimeEntry, history: &FileHistory) -> Result
     toml_text::set(ours, "runtime_path", &runtime.program);
     toml_text::set(ours, "runtime_type", "oci");
     match runtime.is_default {
-        Some(true) => toml_text::set(table(&mut document, RUNTIME)?, DEFAULT, name),
-        Some(false) => own_default(&mut document, name, history)?,
+        Some(true) => toml_text::set(table(&mut document, RUNTIME)?, DEFAULT[2], name),
+        Some(false) => put_default_back(&mut document, history, DEFAULT, name)?,
         None => {}
     }
     Ok(toml_text::text_of(&document))
@@ -36,7 +36,7 @@ pub fn with(text: &str, runtime: &RuntimeEntry, history: &FileHistory) -> Result
 /// The text without the runtime.
 pub fn without(text: &str, name: &str, history: &FileHistory) -> Result<String> {
     let mut document = parse(text)?;
-    own_default(&mut document, name, history)?;
+    put_default_back(&mut document, history, DEFAULT, name)?;
     toml_text::remove(&mut document, &[RUNTIME, &["runtimes", name]].concat());
     Ok(toml_text::text_of(&document))
 }
@@ -62,7 +62,7 @@ fn model(document: &DocumentMut, history: &FileHistory, name: &str) -> Result<Ta
         files.push(parse(text)?);
     }
     let files: Vec<&DocumentMut> = files.iter().chain([document]).collect();
-    let named = files.iter().rev().find_map(|file| get_text(file, &[RUNTIME, &[DEFAULT]].concat()));
+    let named = files.iter().rev().find_map(|file| get_text(file, DEFAULT));
     let models = named.into_iter().filter(|n| *n != name).chain(BUILT_IN);
     for name in models {
         let path = [RUNTIME, &["runtimes", name]].concat();
@@ -72,13 +72,4 @@ fn model(document: &DocumentMut, history: &FileHistory, name: &str) -> Result<Ta
         }
     }
     Ok(Table::new())
-}
-
-fn own_default(document: &mut DocumentMut, name: &str, history: &FileHistory) -> Result<()> {
-    let path = [RUNTIME, &[DEFAULT]].concat();
-    let before = parse(history.original.unwrap_or_default())?;
-    if toml_text::put_default_back(document, &before, &path, name)? {
-        toml_text::as_before(document, &before, RUNTIME);
-    }
-    Ok(())
 }

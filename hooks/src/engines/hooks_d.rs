@@ -70,21 +70,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_foreign_hook_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let hook = Hook {
-            file: dir.path().join("oci-nvidia-hook.json"),
-            program: "/usr/bin/nvidia-container-runtime-hook".to_owned(),
-            stage: "prestart",
-        };
-        std::fs::write(&hook.file, "{\"hook\": {\"path\": \"/usr/bin/theirs\"}}").unwrap();
-        for is_removed in [false, true] {
-            let error = put(&hook, &dir.path().join("record"), is_removed, false).unwrap_err();
-            assert!(error.message.ends_with("is not ours"), "{error}");
-        }
-    }
-
-    #[test]
     fn the_shipped_files_say_the_same() {
         for (stage, shipped) in [
             ("precreate", include_str!("../../hooks.d/10-oci-decorator-precreate.json")),

@@ -2,9 +2,9 @@
 //!
 //! Source: <https://github.com/containers/common/blob/main/docs/containers.conf.5.md>
 
-use toml_edit::{DocumentMut, Value};
+use toml_edit::Value;
 
-use super::toml_text::{self, get, parse, table};
+use super::toml_text::{self, get, parse, put_default_back, table};
 use super::{FileHistory, Result, RuntimeEntry};
 
 const RUNTIMES: &[&str] = &["engine", "runtimes"];
@@ -19,7 +19,7 @@ pub fn with(text: &str, runtime: &RuntimeEntry, history: &FileHistory) -> Result
     }
     toml_text::set(table(&mut document, RUNTIMES)?, &runtime.name, programs);
     if runtime.is_default == Some(false) {
-        own_default(&mut document, &runtime.name, history)?;
+        put_default_back(&mut document, history, DEFAULT, &runtime.name)?;
     }
     Ok(toml_text::text_of(&document))
 }
@@ -27,7 +27,7 @@ pub fn with(text: &str, runtime: &RuntimeEntry, history: &FileHistory) -> Result
 /// The text without the runtime.
 pub fn without(text: &str, name: &str, history: &FileHistory) -> Result<String> {
     let mut document = parse(text)?;
-    own_default(&mut document, name, history)?;
+    put_default_back(&mut document, history, DEFAULT, name)?;
     toml_text::remove(&mut document, &[RUNTIMES, &[name]].concat());
     let before = parse(history.original.unwrap_or_default())?;
     for table in [RUNTIMES, &RUNTIMES[..1]] {
@@ -42,9 +42,4 @@ pub fn program(text: &str, name: &str) -> Result<Option<String>> {
     let runtime = get(&document, &[RUNTIMES, &[name]].concat());
     let first = |item: &toml_edit::Item| item.as_array()?.get(0)?.as_str().map(str::to_owned);
     Ok(runtime.map(|item| first(item).unwrap_or_default()))
-}
-
-fn own_default(document: &mut DocumentMut, name: &str, history: &FileHistory) -> Result<()> {
-    let before = parse(history.original.unwrap_or_default())?;
-    toml_text::put_default_back(document, &before, DEFAULT, name).map(drop)
 }

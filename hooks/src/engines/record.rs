@@ -90,20 +90,3 @@ impl Record {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_that_is_not_a_record_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("record.json");
-        for text in ["", "[]", "{\"/x\": 1}", "{\"/x\": {\"original\": 1}}"] {
-            std::fs::write(&path, text).unwrap();
-            let error = Record::load(&path).unwrap_err();
-            assert!(error.message.contains("is not a record of files"), "{error}");
-            assert!(error.resolution.unwrap().contains("mv "));
-        }
-    }
-}

@@ -2,7 +2,7 @@
 
 use toml_edit::{DocumentMut, Item, Table, TableLike, Value};
 
-use super::Result;
+use super::{FileHistory, Result};
 
 /// Reads a text. Errors: it is not TOML, with the line of the mistake.
 pub fn parse(text: &str) -> Result<DocumentMut> {
@@ -81,23 +81,25 @@ fn is_same(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// Restores the default runtime at a path from the text before. False: ours is not the default.
+/// Restores the default runtime at a path, if ours is the default, and the line of its table.
 pub fn put_default_back(
     document: &mut DocumentMut,
-    before: &DocumentMut,
+    history: &FileHistory,
     path: &[&str],
     ours: &str,
-) -> Result<bool> {
+) -> Result<()> {
+    let before = parse(history.original.unwrap_or_default())?;
     let (Some((key, above)), Some(_)) =
         (path.split_last(), get_text(document, path).filter(|name| *name == ours))
     else {
-        return Ok(false);
+        return Ok(());
     };
-    match get_text(before, path).filter(|other| *other != ours) {
+    match get_text(&before, path).filter(|other| *other != ours) {
         Some(other) => set(table(document, above)?, key, other),
         None => remove(document, path),
     }
-    Ok(true)
+    as_before(document, &before, above);
+    Ok(())
 }
 
 /// Removes the item at a path, and the tables above that were made for it.

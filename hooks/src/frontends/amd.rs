@@ -2,7 +2,9 @@
 
 use crate::config::settings::Scheduler;
 use crate::model::policy::{Judge, Policy};
-use crate::model::request::{Ask, Details, Interface, Request, Source, Units, Way, Words};
+use crate::model::request::{
+    Ask, Candidate, Details, Interface, Request, Source, Units, Way, Words,
+};
 
 use super::sarus::{SchedulerLists, ROCR};
 
@@ -19,10 +21,9 @@ pub fn read(request: &mut Request, given: &SchedulerLists, scheduler: Scheduler,
         }
         return;
     };
-    let units = match Words::of([value]) {
+    let words = match Words::of([value]) {
         Words::Nothing | Words::None => return,
-        Words::All => Units::All,
-        Words::These(names) => Units::These(names),
+        words => words,
     };
     if policy.may_use(source) {
         request.possible_trigger.get_or_insert_with(|| ROCR.to_owned());
@@ -30,11 +31,15 @@ pub fn read(request: &mut Request, given: &SchedulerLists, scheduler: Scheduler,
     if request.doubt.is_some() {
         return;
     }
-    if let Err(reason) = Judge::of(policy, request).judge(&[source], ROCR, true) {
-        request.refused.push(reason);
-        return;
-    }
-    request.asks.push(ask(source, units, false));
+    let (sources, by) = (vec![source], ROCR.to_owned());
+    let candidate = Candidate { sources, by, words, way: Way::VendorFile };
+    let (counting, refused) = Judge::of(policy, request).pick(request, vec![candidate]);
+    request.refused.extend(refused);
+    let units = counting.into_iter().map(|candidate| match candidate.words {
+        Words::These(names) => Units::These(names),
+        _ => Units::All,
+    });
+    request.asks.extend(units.map(|units| ask(source, units, false)));
 }
 
 fn ask(source: Source, units: Units, is_implied: bool) -> Ask {

@@ -55,21 +55,3 @@ pub fn run_hook(loaded: &settings::Loaded, nvidia: Nvidia, input: &str) -> Resul
     let log = Log::new(settings.log_level, settings.log_file.clone(), &state.id);
     hook::act(&Context::of_nvidia(loaded, &log, nvidia), &state)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_mean_modes() {
-        for (name, is, mode) in [
-            ("nvidia-container-runtime", true, None),
-            ("nvidia-container-runtime.cdi", true, Some(Mode::Cdi)),
-            ("nvidia-container-runtime.legacy", true, Some(Mode::Legacy)),
-            ("nvidia-container-runtime-hook", false, None),
-            ("oci-decorator-runtime", false, None),
-        ] {
-            assert_eq!((is_name(name), mode_of(name)), (is, mode), "{name}");
-        }
-    }
-}

@@ -47,12 +47,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_of_a_file() {
-        let options: Vec<_> = Attribute::options(FILE_MOUNT).collect();
-        assert_eq!(options, ["bind", "ro", "nosuid", "nodev", "rprivate"]);
-    }
-
-    #[test]
     fn an_option_stands_for_its_attribute() {
         for (option, attribute) in [
             ("ro", Some(Attribute::ReadOnly)),

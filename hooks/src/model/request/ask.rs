@@ -131,17 +131,3 @@ impl MigRight {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_interface_has_a_word() {
-        for (word, interface) in Interface::WORDS {
-            assert_eq!(interface.word(), word);
-            assert_eq!(Interface::from_word(word), Some(interface));
-        }
-        assert_eq!(Interface::from_word("Nvidia"), None);
-    }
-}
