@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 from contextlib import closing
@@ -13,11 +14,13 @@ import pytest
 import yaml
 
 from kit.agent_host import AgentHost
+from kit.cache import REPOSITORY
 from kit.cluster import NODE, PAUSE, Cluster
 from kit.device_plugin import DevicePlugin
+from kit.driver_pod import MODPROBE, RMMOD, documents, lay_out, loaded, stood_in
 from kit.fileserver import served
 from kit.gpus import FACTS
-from kit.hosts import DISTRO, OLD_KERNEL, Host
+from kit.hosts import DISTRO, NEW_KERNEL, OLD_KERNEL, Host
 from kit.made_up import MADE_UP, made_up_source, write_made_up
 from kit.nvidia_host import add_driver
 from kit.probe import need, need_programs
@@ -52,6 +55,7 @@ _ONE = "".join(
     f"/dev/{name} {ALLOWED}\n"
     for name in ("nvidia-uvm", f"nvidia{FACTS['devices'][0]['minor']}", "nvidiactl")
 )
+_DRIVER_PODS = "/api/v1/namespaces/gpu-operator/pods"
 # The tool of the made-up driver says its version.
 _REPORT = f"hello-tool; set -- /dev/hello0; {OPEN_NODES}"
 
@@ -235,6 +239,92 @@ def test_pods_go_on_when_the_node_changes(cluster: Cluster, node: AgentHost, fle
         _wait_for_units(cluster, _RESOURCE)
         pod = _pod("new", _REPORT, resources=_asking(_RESOURCE))
         assert cluster.run_pod(pod) == f"hello 1.3\n/dev/hello0: {ALLOWED}\n"
+
+
+@pytest.fixture(scope="module")
+def driver_image(
+    cluster: Cluster,
+    engine: Engine,
+    provision: Provision,
+    small_nvidia: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> str:
+    """NVIDIA's driver with small modules, as an image that the node has."""
+    target = ("nvidia", "--version", "latest", "--kernel", NEW_KERNEL, "--distro", DISTRO)
+    image = str(provision.build(*target, "--catalogue", small_nvidia)["image"])
+    archive = tmp_path_factory.mktemp("driver") / "image.tar"
+    engine.docker("save", "--output", archive, image)
+    cluster.load(archive)
+    return image
+
+
+def test_the_operators_probe_finds_a_driver(cluster: Cluster, driver_image: str) -> None:
+    """The operator's DaemonSet with our image, and the startup probe as kubelet runs it."""
+    kernel = cluster.root / "srv/kernel"
+    lay_out(kernel, NEW_KERNEL)
+    names = {"metadata": {"name": "gpu-operator"}}
+    cluster.server.apply({"apiVersion": "v1", "kind": "Namespace", **names})
+    config, daemonset = documents(driver_image, NEW_KERNEL, "one")
+    cluster.server.apply(config)
+    cluster.server.apply(stood_in(daemonset, "/srv/kernel", _IMAGE))
+    cluster.label(
+        {
+            "nvidia.com/gpu.deploy.driver": "true",
+            "feature.node.kubernetes.io/kernel-version.full": NEW_KERNEL,
+        }
+    )
+
+    def is_started() -> bool:
+        pods = cluster.get(_DRIVER_PODS)["items"]
+        return any(
+            one["started"] for pod in pods for one in pod["status"].get("containerStatuses", [])
+        )
+
+    cluster.wait_for("the driver pod", is_started)
+    assert loaded(kernel) == {"nvidia", "nvidia_modeset", "nvidia_uvm"}
+    ready = (cluster.root / "run/nvidia/validations/.driver-ctr-ready").read_text()
+    assert yaml.safe_load(ready) == dict.fromkeys(
+        ("GDRCOPY_ENABLED", "GDS_ENABLED", "GPU_DIRECT_RDMA_ENABLED"), False
+    )
+
+
+def test_a_node_has_its_driver_again_after_a_reboot(cluster: Cluster, node: AgentHost) -> None:
+    """A reboot empties /dev and /run; the loader makes the node before containers start."""
+    pod = _pod("kept", f"{_REPORT}; sleep infinity", env=[{"name": "OCI_HELLO", "value": "all"}])
+    pod["spec"] |= {"runtimeClassName": "oci-decorator", "restartPolicy": "Always"}
+    kept = cluster.start_pod(pod)
+    before = cluster.container(kept)
+    for name, text in {"modprobe": MODPROBE, "rmmod": RMMOD}.items():
+        program = node.root / "usr/sbin" / name
+        program.unlink(missing_ok=True)
+        program.write_text(text.replace("/host", ""))
+        program.chmod(0o755)
+    cluster.reboot(("sh", "-c", _boot_step()))
+    assert (cluster.root / "sys/module/hello/srcversion").read_text().strip()
+    cluster.wait_for(
+        "the pod", lambda: cluster.container(kept) != before and _is_running(cluster, kept)
+    )
+    log = cluster.server.request("GET", f"{kept}/log").text
+    assert log == f"hello 1.3\n/dev/hello0: {ALLOWED}\n"
+    # By the agent in its pod, again.
+    cluster.wait_for("the specification", (cluster.root / _CDI).exists)
+    units = {"only": f"oci-decorator/{MADE_UP}=all"}
+    with DevicePlugin(cluster.sockets, _RESOURCE, units):
+        _wait_for_units(cluster, _RESOURCE)
+        assert cluster.run_pod(_pod("new", _REPORT, resources=_asking(_RESOURCE))) == log
+
+
+def _boot_step() -> str:
+    """What provision-boot.service runs first: each driver's own loader."""
+    unit = (REPOSITORY / "templates/systemd/provision-boot.service.j2").read_text()
+    (line,) = re.findall(r"(?m)^ExecStart=-/bin/sh -c '(.+)'$", unit)
+    return str(line).replace("%v", OLD_KERNEL).replace("$$", "$")
+
+
+def _is_running(cluster: Cluster, path: str) -> bool:
+    return any(
+        "running" in one["state"] for one in cluster.get(path)["status"]["containerStatuses"]
+    )
 
 
 def _version(node: AgentHost) -> str:

@@ -1,12 +1,13 @@
 """NVIDIA's image as a GPU operator's driver pod: what its operator starts, mounts and looks for.
 
-The contract is read from the sources of gpu-operator 26.7. The node is a folder: programs in place
-of modprobe and rmmod change its /proc and /sys, which the container sees. The user space is
-NVIDIA's own, and the modules are small ones of the same names.
+The contract is that of docs/reference/gpu-operator.md. The node is a folder: programs in place of
+modprobe and rmmod change its /proc and /sys, which the container sees. The user space is NVIDIA's
+own, and the modules are small ones of the same names.
 """
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import time
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kit.driver_pod import FILES, UNLOADED, documents, lay_out, loaded, startup_probe
 from kit.hosts import DISTRO, NEW_KERNEL
 
 if TYPE_CHECKING:
@@ -26,48 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.xdist_group("nvidia"), pytest.mark.minutes(3)]
 
-# By kmod(8) and the kernel's own files.
-_MODPROBE = """\
-#!/bin/sh
-echo "modprobe $*" >>/host/calls
-cat /etc/modprobe.d/*.conf >>/host/calls
-while :; do
-    case $1 in
-        -d) folder=$2; shift 2 ;;
-        -S) kernel=$2; shift 2 ;;
-        -*) shift ;;
-        *) break ;;
-    esac
-done
-[ ! -e "/host/refused/$1" ] || exit 1
-{ echo "$1 1 0 - Live 0x0"; cat /host/proc/modules; } >/host/proc/new
-mv /host/proc/new /host/proc/modules
-mkdir -p "/host/sys/module/$1"
-for file in "$folder/lib/modules/$kernel/"*.ko; do
-    name=${file##*/}
-    [ "$(echo "${name%.ko}" | tr - _)" = "$1" ] || continue
-    tr '\\0' '\\n' <"$file" |
-        awk -F= '$1 == "srcversion" { print $2 }' >"/host/sys/module/$1/srcversion"
-done
-for file in initstate refcnt; do echo live >"/host/sys/module/$1/$file"; done
-"""
-_RMMOD = """\
-#!/bin/sh
-echo "rmmod $*" >>/host/calls
-awk -v gone="$1" '$1 != gone' /host/proc/modules >/host/proc/new
-mv /host/proc/new /host/proc/modules
-rm -r "/host/sys/module/$1"
-"""
-# As assets/state-driver/0400_configmap.yaml has it.
-_PROBE = """
-[ -f /sys/module/nvidia/refcnt ] || exit 1
-status=/run/nvidia/validations/.driver-daemons-status
-[ ! -f $status ] || [ "$(cat $status)" = Ready ] || exit 2
-nvidia-smi >/dev/null 2>&1
-"""
-# What the probe ends with where more is amiss than the GPU, which is not here: its own, that of
-# nvidia-smi(1) without its library, and those of a shell without the program.
-_AMISS = {1, 2, 12, 126, 127}
+(_STARTED,) = documents("IMAGE", "KERNEL", "DIGEST")[1]["spec"]["template"]["spec"]["containers"]
 _MODULES = {"nvidia", "nvidia_modeset", "nvidia_uvm"}
 
 
@@ -85,23 +46,7 @@ class Node:
         """Nothing is loaded, and /run is empty."""
         for folder in (self.root, self.run):
             shutil.rmtree(folder, ignore_errors=True)
-        for name, text in {
-            "proc/sys/kernel/osrelease": f"{NEW_KERNEL}\n",
-            "proc/modules": "",
-            "proc/devices": "Character devices:\n195 nvidia\n510 nvidia-uvm\n\nBlock devices:\n",
-            "proc/driver/nvidia/gpus/0000:0a:00.0/information": "Device Minor: \t 0\n",
-            "sys/module/firmware_class/parameters/path": "",
-            "calls": "",
-            "programs/modprobe": _MODPROBE,
-            "programs/rmmod": _RMMOD,
-            "drivers/nvidia.conf": "NVreg_One=1\nNVreg_Two=a=b;c\n",
-            "drivers/nvidia-uvm.conf": "uvm_disable_hmm=1\n",
-        }.items():
-            path = self.root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-            path.chmod(0o755)
-        (self.root / "dev").mkdir()
+        lay_out(self.root, NEW_KERNEL)
         self.run.mkdir()
 
     def start(self, *words: str, digest: str = "one", name: str = "") -> None:
@@ -115,8 +60,9 @@ class Node:
             *("--volume", f"{self.root}/sys/module:/sys/module"),
             *("--volume", f"{self.root}/programs/modprobe:/usr/sbin/modprobe:ro"),
             *("--volume", f"{self.root}/programs/rmmod:/usr/sbin/rmmod:ro"),
+            *("--volume", f"{self.root}/programs/nvidia-smi:/usr/bin/nvidia-smi:ro"),
             *("--env", f"DRIVER_CONFIG_DIGEST={digest}", self.image),
-            *(words or ("nvidia-driver", "init")),
+            *(words or (*_STARTED["command"], *_STARTED["args"])),
         )
 
     def sh(self, text: str) -> Completed:
@@ -140,7 +86,7 @@ class Node:
         return code
 
     def loaded(self) -> set[str]:
-        return {line.split()[0] for line in (self.root / "proc/modules").read_text().splitlines()}
+        return loaded(self.root)
 
     def calls(self) -> list[str]:
         path = self.root / "calls"
@@ -168,11 +114,14 @@ def test_the_operators_probe_finds_a_driver(node: Node) -> None:
     node.start()
     node.wait()
     assert node.loaded() == _MODULES
-    assert node.sh(_PROBE).returncode not in _AMISS
-    assert (node.run / "validations/.driver-daemons-status").read_text() == "Ready\n"
+    # What its driver-manager does not unload would be in the way of the next driver.
+    assert node.loaded() <= UNLOADED
+    assert [name for name in FILES if not (node.run / name).exists()] == []
+    probe = node.sh(startup_probe())
+    assert probe.returncode == 0, probe.output
     assert node.sh("echo $NVIDIA_VISIBLE_DEVICES").stdout == "void\n"
-    # What the operator's preStop does.
-    assert node.sh("rm -f /run/nvidia/validations/.driver-daemons-status").returncode == 0
+    assert node.sh(shlex.join(_STARTED["lifecycle"]["preStop"]["exec"]["command"])).returncode == 0
+    assert list((node.run / "validations").iterdir()) == []
 
 
 def test_parameters_are_the_admins_after_ours(node: Node) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kit.driver_pod import NODE_FOLDERS, SEARCHED
 from kit.hosts import DISTRO, NEW_KERNEL, Host
 from kit.product import driver_modules, write_runtime_config
 
@@ -128,22 +129,9 @@ def test_the_hosts_own_shell_finds_nvidia_smi_and_that_its_library(
     assert done.returncode not in {0, _NO_NVML, 126, 127}
 
 
-# Where the validator, the device plugin and the DRA driver of NVIDIA's GPU Operator 26.7 look below
-# /run/nvidia/driver, by their sources.
-_LIBRARY_FOLDERS = ("usr/lib64", "usr/lib/x86_64-linux-gnu", "lib64", "lib/x86_64-linux-gnu")
-_PROGRAM_FOLDERS = ("usr/bin", "usr/sbin", "bin", "sbin")
-
-
-@pytest.mark.parametrize(
-    ("folders", "pattern"),
-    [
-        (_LIBRARY_FOLDERS, "libnvidia-ml.so.1"),
-        (_LIBRARY_FOLDERS, "libcuda.so.*.*"),
-        (_PROGRAM_FOLDERS, "nvidia-smi"),
-    ],
-)
+@pytest.mark.parametrize(("pattern", "folders"), SEARCHED)
 def test_an_operator_finds_the_driver_in_its_root(
-    installed: Host, folders: tuple[str, ...], pattern: str
+    installed: Host, folders: list[str], pattern: str
 ) -> None:
     root = (installed.entry("nvidia") / "driver").resolve()
     found = [path for folder in folders for path in (root / folder).glob(pattern)]
@@ -152,6 +140,8 @@ def test_an_operator_finds_the_driver_in_its_root(
     assert all(path.resolve().is_relative_to(root) and path.is_file() for path in found)
     unit = installed.root / "etc/systemd/system/run-nvidia-driver.mount"
     assert "Where=/run/nvidia/driver" in unit.read_text()
+    # It would take that one.
+    assert not [f for f in NODE_FOLDERS if (installed.root / f / "nvidia-smi").exists()]
 
 
 @pytest.mark.nightly

@@ -38,6 +38,7 @@ _KINDS = {
     "ConfigMap": "configmaps",
     "DaemonSet": "daemonsets",
     "Namespace": "namespaces",
+    "Node": "nodes",
     "Pod": "pods",
     "RuntimeClass": "runtimeclasses",
 }

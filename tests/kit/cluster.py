@@ -2,8 +2,10 @@
 
 The node is a Debian 12 of its own in a network namespace and a mount namespace, on this machine's
 kernel. It cannot load modules, therefore: `/` is no root of the machine's first process, as the
-agent asks, and the kernel that it says it runs may be another. Its pods have a network; the
-machine's end of the node's is `Cluster.host`, where the API server listens.
+agent asks, and the kernel that it says it runs may be another. What it lists in `/sys/module` and
+`/proc/devices` are files of its own, which programs that stand in for modprobe may change
+(`kit.driver_pod`). Its pods have a network; the machine's end of the node's is `Cluster.host`,
+where the API server listens.
 
 A machine without CAP_SYS_RESOURCE lowers no OOM score and raises no limit: kubelet's and
 containerd's settings say so. Where cgroups are of version 1, kubelet takes them (failCgroupV1).
@@ -17,6 +19,7 @@ import secrets
 import shutil
 import tempfile
 import time
+import uuid
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from http.client import NOT_FOUND
@@ -33,7 +36,7 @@ from kit.probe import can_mount, is_root, need, need_programs
 from kit.process import Completed, Daemon, end_tree_of, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["DEFAULT", "NODE", "PAUSE", "Cluster"]
 
@@ -64,6 +67,9 @@ _TUNED = {
     "vm/overcommit_memory": 1,
     "vm/panic_on_oom": 0,
 }
+_BOOT_ID = "sys/kernel/random/boot_id"
+# With a major of those for local use: https://docs.kernel.org/admin-guide/devices.html
+_DEVICES = "Character devices:\n  1 mem\n  5 /dev/tty\n120 hello\n\nBlock devices:\n"
 # The node's root; the words are the tree, the folder, and the two folders of programs.
 _BOOT = """\
 set -e
@@ -71,10 +77,11 @@ tree=$1 folder=$2 programs=$3 kubernetes=$4
 root=$folder/root
 mount -t overlay -o "lowerdir=$tree,upperdir=$folder/upper,workdir=$folder/work" overlay "$root"
 mount -t proc proc "$root/proc"
-(cd "$folder/sysctl" && find . -type f) | while read -r name; do
-    mount --bind "$folder/sysctl/$name" "$root/proc/sys/$name"
+(cd "$folder/proc" && find . -type f) | while read -r name; do
+    mount --bind "$folder/proc/$name" "$root/proc/$name"
 done
 mount --rbind /sys "$root/sys"
+mount -t tmpfs tmpfs "$root/sys/module"
 mount -t tmpfs -o mode=755 tmpfs "$root/dev"
 for node in null zero full random urandom tty kmsg; do cp -a "/dev/$node" "$root/dev/"; done
 mkdir "$root/dev/pts" "$root/dev/shm"
@@ -168,13 +175,15 @@ class Cluster:
             self.server = stack.enter_context(ApiServer(self.host))
             self._start_controllers(stack)
             stack.enter_context(_cgroups(self._cgroup))
-            self._boot(stack)
+            self._lay_out()
+            self._boot()
+            stack.callback(self._power_off)
             self._start_containerd()
             stack.callback(end_tree_of, str(self._socket))
             stack.callback(self._stop_containerd)
             self._start_kubelet()
             stack.callback(self._stop_kubelet)
-            self.wait_for("the node", self._is_node_ready)
+            self.wait_for("the node", self._is_ready)
             account = f"{DEFAULT}/serviceaccounts/default"
             self.wait_for("the pods' account", lambda: bool(self.get(account)))
             self._stack = stack.pop_all()
@@ -224,6 +233,11 @@ class Cluster:
         self.remove(path)
         assert phase == "Succeeded", said
         return said
+
+    def label(self, labels: dict[str, str]) -> None:
+        """Give the node these labels, and take away those that it got before."""
+        metadata = {"name": _NAME, "labels": labels}
+        self.server.apply({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
 
     def remove(self, path: str) -> None:
         """Remove an object, and wait until it is gone."""
@@ -308,11 +322,33 @@ class Cluster:
         (self.sockets / "kubelet.sock").unlink(missing_ok=True)
         self._start_kubelet()
 
+    def reboot(self, at_boot: Sequence[str | Path] = ("true",)) -> None:
+        """End all that runs on the node, at once, and start it again.
+
+        /run, /dev and /sys/module are empty then; the files stay.
+
+        Args:
+            at_boot: a command that runs before containerd and kubelet do.
+        """
+        self._stop_kubelet()
+        self._stop_containerd()
+        end_tree_of(str(self._socket))
+        self._power_off()
+        (self.sockets / "kubelet.sock").unlink(missing_ok=True)
+        self._boot()
+        self.run(*at_boot)
+        self._start_containerd()
+        self._start_kubelet()
+        self.wait_for("the node", self._is_ready)
+
     def _stop_containerd(self) -> None:
         self._containerd.stop()  # whichever it is by then
 
     def _stop_kubelet(self) -> None:
         self._kubelet.stop()
+
+    def _power_off(self) -> None:
+        self._node.stop()
 
     @property
     def _socket(self) -> Path:
@@ -354,8 +390,7 @@ class Cluster:
             )
             stack.callback(daemon.stop)
 
-    def _boot(self, stack: ExitStack) -> None:
-        tree = DEBIAN_12.path()
+    def _lay_out(self) -> None:
         for name in ("root", "upper", "work", "containerd", "kubelet"):
             (self.folder / name).mkdir()
         for name, text in self._files().items():
@@ -363,19 +398,24 @@ class Cluster:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         self.server.kubeconfig(self.folder / "node-kubeconfig", f"system:node:{_NAME}")
+
+    def _boot(self) -> None:
+        self._boot_id = str(uuid.uuid4())
+        (self.folder / "proc" / _BOOT_ID).write_text(f"{self._boot_id}\n")
+        booted = self.folder / "booted"
+        booted.unlink(missing_ok=True)
         programs = go_programs("containerd", *_CONTAINERD_PACKAGES)
         network = f"/run/netns/{self._network.name}"
         namespaces = ("nsenter", f"--net={network}", "unshare", "--mount")
         self._node = Daemon(
             (
                 *namespaces,
-                *("--propagation=private", "sh", "-c", _BOOT, "sh", tree, self.folder),
+                *("--propagation=private", "sh", "-c", _BOOT, "sh", DEBIAN_12.path(), self.folder),
                 *(programs, kubernetes("kubelet")),
             ),
             log=self.folder / "node.log",
-            ready=(self.folder / "booted").exists,
+            ready=booted.exists,
         )
-        stack.callback(self._node.stop)
 
     def _files(self) -> dict[str, str]:
         config = _CONTAINERD_CONFIG.format(socket=self._socket, pause=PAUSE)
@@ -384,8 +424,10 @@ class Cluster:
             "upper/etc/cni/net.d/10-pods.conflist": json.dumps(self._network.cni()),
             "upper/etc/hostname": f"{_NAME}\n",
             "kubelet.json": json.dumps(self._kubelet_config()),
-            **{f"sysctl/{name}": f"{value}\n" for name, value in _TUNED.items()},
-            "sysctl/kernel/osrelease": f"{OLD_KERNEL}\n",
+            **{f"proc/sys/{name}": f"{value}\n" for name, value in _TUNED.items()},
+            "proc/sys/kernel/osrelease": f"{OLD_KERNEL}\n",
+            f"proc/{_BOOT_ID}": "",
+            "proc/devices": _DEVICES,
         }
 
     def _kubelet_config(self) -> dict[str, Any]:
@@ -413,9 +455,12 @@ class Cluster:
             "syncFrequency": "5s",
         }
 
-    def _is_node_ready(self) -> bool:
-        conditions = self.get(NODE).get("status", {}).get("conditions", [])
-        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    def _is_ready(self) -> bool:
+        """Whether the node is, since it was booted."""
+        status = self.get(NODE).get("status", {})
+        return status.get("nodeInfo", {}).get("bootID") == self._boot_id and any(
+            one["type"] == "Ready" and one["status"] == "True" for one in status["conditions"]
+        )
 
     def _said(self) -> str:
         events = self.get("/api/v1/events").get("items", [])

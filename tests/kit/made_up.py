@@ -78,6 +78,14 @@ kind = "miscellaneous"
 from = "more/*"
 to = "/usr/share/hello/"
 """
+_NODE = """\
+
+[[host.nodes]]
+name = "hello0"
+major = "hello"
+minor = 0
+mode = "0666"
+"""
 _MORE_BYTES = 1 << 20
 _RELEASE = """\
 [[source.releases]]
@@ -145,7 +153,7 @@ def write_made_up(
 ) -> Path:
     """Write the driver's folder into a catalogue: a release a version, served at `url`.
 
-    With `has_nodes` its containers get `/dev/hello0` and so on, which tests make.
+    With `has_nodes` its loader makes `/dev/hello0`, which its containers get.
     """
     releases = [
         _RELEASE.format(
@@ -161,6 +169,6 @@ def write_made_up(
     recipe = folder / "driver.toml"
     text = _RECIPE.format(releases="\n".join(releases))
     if has_nodes:
-        text = text.replace(_FEATURE, f'{_FEATURE}devices = ["hello*"]\n')
+        text = text.replace(_FEATURE, f'{_FEATURE}devices = ["hello*"]\n') + _NODE
     recipe.write_text(text + _MORE if has_more else text)
     return recipe

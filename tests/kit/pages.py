@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from kit.cache import REPOSITORY
 
-__all__ = ["anchors", "blocks", "foreign", "links", "pages", "problems", "stage"]
+__all__ = ["anchors", "blocks", "foreign", "links", "pages", "problems", "stage", "table"]
 
 # What `make` makes, and what is not of this repository.
 _LEFT_OUT = {
@@ -54,6 +54,17 @@ def pages(folder: Path = REPOSITORY) -> list[Path]:
 def blocks(text: str) -> list[tuple[str, str]]:
     """The blocks of code in a page, as language (empty where it names none) and content."""
     return [(match[3].strip(), match[4]) for match in _FENCE.finditer(text)]
+
+
+def table(text: str, heading: str) -> list[list[str]]:
+    """The cells of the first table below a heading, row by row, without its head."""
+    section = re.split(rf"(?m)^#+ {re.escape(heading)}$", text)[1]
+    lines = re.search(r"(?m)(?:^\|.*\n)+", _FENCE.sub("", section))
+    assert lines, heading
+    return [
+        [cell.strip() for cell in line.strip("| ").split(" | ")]
+        for line in lines[0].splitlines()[2:]
+    ]
 
 
 def links(text: str) -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from kit.cache import REPOSITORY
+from kit.driver_pod import NODES, documents
 from provision.catalogue import Recipe
 from provision.documents import load_toml
 from provision.errors import NotFoundError, UsageError
@@ -48,20 +49,28 @@ def test_a_daemonset_is_one_that_kubernetes_takes(root: ForeignRoot, version: st
 
 
 def test_a_daemonset_runs_the_image_as_the_operator_does(root: ForeignRoot) -> None:
+    image = "registry.example:5000/drivers/nvidia:590"
+    theirs = documents(image, "6.12.48_deb13-amd64", "digest")[1]["spec"]
     spec = daemonset(root)["spec"]
-    pod = spec["template"]["spec"]
-    (container,) = pod["containers"]
-    assert (container["command"], container["args"]) == (["nvidia-driver"], ["init"])
-    assert container["image"] == "registry.example:5000/drivers/nvidia:590"
-    assert pod["hostPID"]
-    assert container["securityContext"]["privileged"]
-    (mount,) = container["volumeMounts"]
-    assert (mount["mountPath"], mount["mountPropagation"]) == ("/run/nvidia", "Bidirectional")
+    assert spec["updateStrategy"] == theirs["updateStrategy"]
+    pod, their_pod = spec["template"]["spec"], theirs["template"]["spec"]
+    for key in ("hostPID", "priorityClassName"):
+        assert pod[key] == their_pod[key]
+    (container,), (their_container,) = pod["containers"], their_pod["containers"]
+    for key in ("image", "command", "args", "securityContext"):
+        assert container[key] == their_container[key]
+    (mount,) = ({**mount, "name": "run-nvidia"} for mount in container["volumeMounts"])
+    assert mount in their_container["volumeMounts"]
     label = "feature.node.kubernetes.io/kernel-version.full"
-    assert pod["nodeSelector"][label] == "6.12.48_deb13-amd64"
+    assert pod["nodeSelector"][label] == their_pod["nodeSelector"][label]
     assert pod["nodeSelector"]["gpu"] == "yes"
     assert pod["imagePullSecrets"] == [{"name": "pull"}]
-    assert spec["updateStrategy"] == {"type": "OnDelete"}
+
+
+def test_nvidias_recipe_has_the_nodes_that_operands_need() -> None:
+    recipe = load_toml(REPOSITORY / "driver_images/nvidia/driver.toml", Recipe)
+    nodes = {(node.name, str(node.major), str(node.minor)) for node in recipe.host.nodes}
+    assert {*NODES} <= nodes
 
 
 def test_another_image_is_another_configuration(root: ForeignRoot) -> None:

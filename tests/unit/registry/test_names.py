@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.driver_pod import TAGS
 from kit.memory_registry import new_key, public_pem
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
 from provision.registry.credentials import default_files, stored_login
@@ -267,44 +268,10 @@ def test_a_folder_is_no_name_of_a_key(name: str) -> None:
         generate_key(Path(name), None)
 
 
-@pytest.mark.parametrize(
-    ("version", "kernel", "distro", "tags"),
-    [
-        (
-            "590.48.01",
-            "6.12.48+deb13-amd64",
-            "debian:13",
-            ("590.48.01-6.12.48_deb13-amd64-debian13", "590-6.12.48_deb13-amd64-debian13"),
-        ),
-        (
-            "580.95.05-proprietary",
-            "5.14.0-503.el9.x86_64",
-            "rocky:9.5",
-            (
-                "580.95.05-proprietary-5.14.0-503.el9.x86_64-rocky9",
-                "580-proprietary-5.14.0-503.el9.x86_64-rocky9",
-            ),
-        ),
-        (
-            "580.95.05",
-            "5.14.0-503.el9.aarch64+64k",
-            "rhel:9.5",
-            (
-                "580.95.05-5.14.0-503.el9.aarch64_64k-rhel9",
-                "580-5.14.0-503.el9.aarch64_64k-rhel9",
-            ),
-        ),
-        (
-            "550.1",
-            "6.8.0-51-generic",
-            "ubuntu:24.04",
-            ("550.1-6.8.0-51-generic-ubuntu24.04", "550-6.8.0-51-generic-ubuntu24.04"),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("version", "kernel", "distro", "own", "branch"), TAGS)
 def test_an_operator_finds_a_driver_by_its_own_tags(
-    version: str, kernel: str, distro: str, tags: tuple[str, str]
+    version: str, kernel: str, distro: str, own: str, branch: str
 ) -> None:
-    assert operator_tags(version, kernel, distro) == tags
+    assert operator_tags(version, kernel, distro) == (own, branch)
     # Hosts look for others.
-    assert [read_tag(tag, ("open", "proprietary")) for tag in tags] == [None, None]
+    assert [read_tag(tag, ("open", "proprietary")) for tag in (own, branch)] == [None, None]
