@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,10 +21,18 @@ __all__ = ["DEBIAN", "apt_sources", "debian_tree", "install", "mirror", "securit
 
 # What every tree is made by; a part of their names in the cache.
 DEBIAN = Path(__file__)
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _DISTROS = {"bookworm": "debian:12", "trixie": "debian:13"}
 
-# An emulated apt needs half an hour for the tree of a guest, on a machine with nothing else to do.
+# Maintainer scripts of another architecture are emulated, beside other tests.
 _WITHIN_S = 7200
+
+# Of this machine, in a tree of another: emulated, to unpack takes most of the time that apt needs.
+# With its libraries, because emulators start no programs of this machine otherwise.
+_NATIVE = (
+    *("lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/apt"),
+    *("usr/bin/apt-get", "usr/bin/dpkg-deb", "usr/bin/tar"),
+)
 
 # One line an index; Label is empty until apt has been updated once.
 _FIELDS = "$(LABEL)|$(RELEASE)|$(REPO_URI)"
@@ -81,7 +90,7 @@ def debian_tree(
     try:
         run(["sh", "-euc", unpack, "sh", _base(suite, machine), folder])
         if include:
-            install(suite, folder, include)
+            install(suite, folder, include, machine=machine)
     except CommandFailedError:
         run(["rm", "-rf", "--one-file-system", folder])
         raise
@@ -101,11 +110,22 @@ def _base(suite: str, machine: str) -> Path:
     return cached(f"tree-{suite}-{machine}-{key_of(*BASES, DEBIAN)}.tar.zst", make)
 
 
-def install(suite: str, tree: Path, packages: Sequence[str], *, sources: str = "") -> None:
+def install(
+    suite: str,
+    tree: Path,
+    packages: Sequence[str],
+    *,
+    sources: str = "",
+    machine: str = "x86_64",
+) -> None:
     """Install packages in a tree, where no service starts; `sources` is its sources.list.
 
     What one tree has downloaded, the next doesn't.
     """
+    native = _NATIVE if machine != platform.machine() else ()
+    apt = "apt-get -q"
+    if native:
+        apt += f" -o APT::Architecture={_ARCHITECTURES[machine]}"
     (tree / "etc/apt/sources.list").write_text(sources or f"deb {mirror()} {suite} main\n")
     guests = tree / "etc/resolv.conf"
     own = guests.read_bytes() if guests.exists() else b""
@@ -117,25 +137,27 @@ def install(suite: str, tree: Path, packages: Sequence[str], *, sources: str = "
     for path in (debs, archives):
         path.mkdir(parents=True, exist_ok=True)
     run(["cp", "--link", "--no-clobber", f"{debs}/.", "-rT", archives], check=False)
-    within(
-        tree,
-        f"apt-get -q update\napt-get -qy --no-install-recommends install {' '.join(packages)}\n",
-    )
+    words = " ".join(packages)
+    within(tree, f"{apt} update\n{apt} -y --no-install-recommends install {words}\n", native=native)
     run(["sh", "-c", 'cp --link --no-clobber "$1"/*.deb "$2"', "sh", archives, debs], check=False)
     within(tree, "apt-get clean")
     policy.unlink()
     guests.write_bytes(own)
 
 
-def within(tree: Path, script: str) -> None:
+def within(tree: Path, script: str, *, native: Sequence[str] = ()) -> None:
     """Run a shell script in the tree; whatever it starts ends with it.
 
     In PID and mount namespaces of its own: neither a daemon that a package starts nor a mount
-    outlives it.
+    outlives it. `native` are files and folders of this machine that cover the tree's meanwhile.
     """
+    made = [tree / name for name in native if not (tree / name).exists()]
+    for folder in made:
+        folder.mkdir()
     outer = (
-        'mount -t proc proc "$0/proc" && mount -t devtmpfs dev "$0/dev" &&'
-        ' exec chroot "$0" env --unset=TMPDIR sh -euc "$1"'
+        'tree=$0 script=$1; shift; for file; do mount --bind "/$file" "$tree/$file" || exit; done;'
+        ' mount -t proc proc "$tree/proc" && mount -t devtmpfs dev "$tree/dev" &&'
+        ' exec chroot "$tree" env --unset=TMPDIR sh -euc "$script"'
     )
     namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation=private"]
     env = {
@@ -143,4 +165,6 @@ def within(tree: Path, script: str) -> None:
         "LC_ALL": "C",
         "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
     }
-    run([*namespaces, "sh", "-c", outer, tree, script], env=env, timeout_s=_WITHIN_S)
+    run([*namespaces, "sh", "-c", outer, tree, script, *native], env=env, timeout_s=_WITHIN_S)
+    for folder in made:
+        folder.rmdir()

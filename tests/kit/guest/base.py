@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kit.cache import cached
 from kit.engine import remove_tree
-from kit.guest.disk import GRUB, make_disk
+from kit.guest.disk import EFI, make_disk
 from kit.guest.el import ElRecipe, make_el_tree
 from kit.guest.tree import make_tree
 from kit.process import run
@@ -35,9 +35,9 @@ class Base:
         return self.folder / "disk.qcow2"
 
     @property
-    def grub(self) -> Path | None:
-        """What an arm64 machine starts; None: the disk has a boot sector."""
-        path = self.folder / GRUB
+    def efi(self) -> Path | None:
+        """What an arm64 machine starts from; None: the disk has a boot sector."""
+        path = self.folder / EFI
         return path if path.exists() else None
 
     @property

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from kit.guest.recipe import Recipe
 
-__all__ = ["DISK_BYTES", "GRUB", "make_disk"]
+__all__ = ["DISK_BYTES", "EFI", "make_disk"]
 
 DISK_BYTES = 8 << 30
 _SECTOR = 512
@@ -32,8 +32,9 @@ _GRUB_CORES = {
     "x86_64": ("i386-pc", "biosdisk part_msdos ext2"),
     "aarch64": ("arm64-efi", "part_msdos ext2 normal linux search configfile"),
 }
-# Beside the disk of an arm64 machine: what its firmware starts.
-GRUB = "grub.efi"
+# Beside the disk of an arm64 machine: a folder that its firmware has as a disk to start from.
+# A program given by `-kernel` is started before the firmware looks for disks, and finds none.
+EFI = "efi"
 # The first start's menu; the guest's own update-grub replaces it.
 _MENU = """\
 set default=0
@@ -61,7 +62,9 @@ def make_disk(recipe: Recipe, tree: Path, disk: Path) -> None:
     )
     if recipe.machine == "aarch64":
         boot_code = core = b""
-        (tree / "boot/core.img").rename(disk.with_name(GRUB))
+        program = disk.with_name(EFI) / "EFI/BOOT/BOOTAA64.EFI"
+        program.parent.mkdir(parents=True)
+        (tree / "boot/core.img").rename(program)
     else:
         boot_code = (tree / f"usr/lib/grub/{form}/boot.img").read_bytes()[:_BOOT_CODE]
         core = (tree / "boot/core.img").read_bytes()

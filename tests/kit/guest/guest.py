@@ -109,9 +109,13 @@ class Guest:
     ) -> None:
         """Switch it on, with its sshd behind `port` or any, and wait until its shell answers."""
         firmware = self.firmware.arguments() if self.firmware else ()
-        grub = self.base.grub
         self._machine = Qemu.start(
-            self.folder, self.disk, snapshot=snapshot, port=port, firmware=firmware, grub=grub
+            self.folder,
+            self.disk,
+            snapshot=snapshot,
+            port=port,
+            firmware=firmware,
+            efi=self.base.efi,
         )
         self._machine.set_network(on=self._network)
         self._connect(within_s)

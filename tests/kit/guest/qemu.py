@@ -47,6 +47,12 @@ def accelerator() -> str:
 
 
 _X86_64 = ("qemu-system-x86_64", "-accel", accelerator(), "-cpu", "max")
+_ARM64 = (
+    "qemu-system-aarch64",
+    # A processor that says less of itself than `max`, which is slower to emulate.
+    *("-accel", "tcg", "-machine", "virt", "-cpu", "cortex-a72"),
+    *("-bios", "/usr/share/qemu-efi-aarch64/QEMU_EFI.fd"),
+)
 
 
 class Monitor:
@@ -115,7 +121,7 @@ class Qemu:
         snapshot: str | None = None,
         port: int = 0,
         firmware: Sequence[str] = (),
-        grub: Path | None = None,
+        efi: Path | None = None,
     ) -> Qemu:
         """Start a machine; its console goes to `folder/console.log`.
 
@@ -125,14 +131,17 @@ class Qemu:
             snapshot: Go on from this snapshot instead of booting.
             port: Of the loopback interface, behind which its sshd is; 0: any.
             firmware: Arguments for another firmware than a BIOS.
-            grub: The program that an arm64 machine starts; None: an x86-64 one, from its disk.
+            efi: A folder that an arm64 machine starts from; None: an x86-64 one, from its disk.
 
         Raises:
             RuntimeError: QEMU did not start; the message has what it printed.
         """
         control = folder / "qmp"
         control.unlink(missing_ok=True)
-        argv = [*(_arm64(grub) if grub else _X86_64), *_arguments(folder, disk, port), *firmware]
+        argv = [*(_ARM64 if efi else _X86_64), *_arguments(folder, disk, port), *firmware]
+        if efi:
+            # After the first disk, which is /dev/vda.
+            argv += ["-drive", f"if=virtio,format=raw,readonly=on,file=fat:{efi}"]
         if snapshot is not None:
             argv += ["-loadvm", snapshot]
         process = Daemon(argv, log=folder / "qemu.log", ready=control.exists)
@@ -213,15 +222,6 @@ class Qemu:
         """End it at once: for the guest that is a power cut."""
         self.process.kill()
         self.monitor.close()
-
-
-def _arm64(grub: Path) -> list[str]:
-    return [
-        "qemu-system-aarch64",
-        # A processor that says less of itself than `max`, which is slower to emulate.
-        *("-accel", "tcg", "-machine", "virt", "-cpu", "cortex-a72"),
-        *("-bios", "/usr/share/qemu-efi-aarch64/QEMU_EFI.fd", "-kernel", str(grub)),
-    ]
 
 
 def _arguments(folder: Path, disk: Path, port: int) -> list[str]:

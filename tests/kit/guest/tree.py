@@ -131,7 +131,8 @@ def _install_packages(recipe: Recipe, tree: Path) -> None:
     if "grub-pc" in recipe.packages:
         preseed = "grub-pc grub-pc/install_devices_empty boolean true"
         within(tree, f"echo '{preseed}' | debconf-set-selections")
-    install(recipe.suite, tree, recipe.packages, sources=apt_sources(recipe.suite))
+    sources = apt_sources(recipe.suite)
+    install(recipe.suite, tree, recipe.packages, sources=sources, machine=recipe.machine)
 
 
 def _set_up_services(tree: Path) -> None:
@@ -150,7 +151,12 @@ def _make_environment(recipe: Recipe, tree: Path) -> None:
     wheels += [f"--platform=manylinux2014_{recipe.machine}"]
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile"]
     run([*pip, "--target", packages, *wheels, *recipe.requirements()])
-    within(tree, f"python3 -m compileall -q {VENV}/lib /usr/lib/python{recipe.python}")
+    if recipe.python == ".".join(map(str, sys.version_info[:2])):
+        # In emulation this takes minutes.
+        compiled = [tree / VENV[1:] / "lib", tree / f"usr/lib/python{recipe.python}"]
+        run([sys.executable, "-m", "compileall", "-q", "-s", tree, "-p", "/", *compiled])
+    else:
+        within(tree, f"python3 -m compileall -q {VENV}/lib /usr/lib/python{recipe.python}")
 
 
 def _make_image(tree: Path) -> None:
