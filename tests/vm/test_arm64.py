@@ -27,7 +27,8 @@ pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(20)]
 MACHINE = DEBIAN_12_ARM64.machine
 NEXT_KERNEL = NEW_KERNEL.replace("amd64", "arm64")
 _FLAG = "-e OCI_V4L2LOOPBACK=all"
-_OPEN = "sh -c ': <>/dev/video0 && echo opened'"
+# Not only opened: a shell makes a file that is not there.
+_OPEN = "sh -c 'test -c /dev/video0 && : <>/dev/video0 && echo opened'"
 _STARTS = (
     "docker run --rm --network none --runtime oci-decorator",
     "podman --runtime oci-decorator run --rm --network none",
