@@ -32,7 +32,7 @@ _NEEDED = ("libvirtd", "dnsmasq", "slirp4netns", "qemu-system-x86_64", "dockerd"
 _OPEN = (
     f"podman image exists {IMAGE} || podman import -q {IMAGE_FILE} {IMAGE};"
     " podman --runtime oci-decorator run --rm --network none -e OCI_V4L2LOOPBACK=all"
-    f" {IMAGE} sh -c ': <>/dev/video0 && echo opened'"
+    f" {IMAGE} sh -c 'test -c /dev/video0 && : <>/dev/video0 && echo opened'"
 )
 _BOOT = "cat /proc/sys/kernel/random/boot_id"
 

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from kit.guest import Guest
     from kit.process import Completed
 
-__all__ = ["APT", "APT_WITHIN_S", "OPEN_DEVICE", "RUN", "WITHIN_S", "ManagedGuest", "slots_of"]
+__all__ = [
+    "APT",
+    "APT_WITHIN_S",
+    "OPEN",
+    "OPEN_DEVICE",
+    "RUN",
+    "WITHIN_S",
+    "ManagedGuest",
+    "slots_of",
+]
 
 APT = "DEBIAN_FRONTEND=noninteractive apt-get -qy"
 APT_WITHIN_S = 1500
@@ -28,8 +37,9 @@ WITHIN_S = 1800
 
 # A container of the guest's podman, by way of our runtime.
 RUN = "podman --runtime oci-decorator run --rm --network none"
-# One that opens what v4l2loopback makes, and says so.
-OPEN_DEVICE = f"{RUN} -e OCI_V4L2LOOPBACK=all {IMAGE} sh -c ': <>/dev/video0 && echo opened'"
+# Opens what v4l2loopback makes, and says so. A shell makes a file that is not there: so look first.
+OPEN = "sh -c 'test -c /dev/video0 && : <>/dev/video0 && echo opened'"
+OPEN_DEVICE = f"{RUN} -e OCI_V4L2LOOPBACK=all {IMAGE} {OPEN}"
 
 _CATALOGUE = "/srv/drivers"
 _CONFIG = f"""\

@@ -8,6 +8,7 @@ import pytest
 
 from kit.cache import REPOSITORY
 from kit.guest import IMAGE
+from vm.managed import OPEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(4)]
 
 _FLAG = "-e OCI_V4L2LOOPBACK=all"
-_OPEN = "sh -c ': <>/dev/video0 && echo opened'"
 _HOOKS = "/usr/share/containers/oci/hooks.d"
 _LIVE_RESTORE = """\
 {"live-restore": true,
@@ -48,11 +48,11 @@ def test_a_container_outlives_a_restart_of_docker(guest: Guest, docker_container
     pid = guest("docker inspect -f '{{.State.Pid}}' kept").stdout
     guest("systemctl restart docker")
     assert guest("docker inspect -f '{{.State.Pid}}' kept").stdout == pid
-    assert guest(f"{docker_container} {_OPEN}").stdout == "opened\n"
+    assert guest(f"{docker_container} {OPEN}").stdout == "opened\n"
     # Started again by the new dockerd, it is decorated again.
     guest("docker restart -t 0 kept")
     assert guest("docker inspect -f '{{.State.Pid}}' kept").stdout != pid
-    assert guest(f"{docker_container} {_OPEN}").stdout == "opened\n"
+    assert guest(f"{docker_container} {OPEN}").stdout == "opened\n"
 
 
 def test_crun_behind_the_runtime(guest: Guest) -> None:
@@ -61,7 +61,7 @@ def test_crun_behind_the_runtime(guest: Guest) -> None:
         "docker run --rm --network none --runtime oci-decorator",
         "podman --runtime oci-decorator run --rm --network none",
     ):
-        assert guest(f"{start} {_FLAG} {IMAGE} {_OPEN}").stdout == "opened\n"
+        assert guest(f"{start} {_FLAG} {IMAGE} {OPEN}").stdout == "opened\n"
     guest("rm /etc/oci-decorator/config.toml")
 
 
@@ -69,7 +69,7 @@ def test_hooks_in_place_of_the_runtime(guest: Guest) -> None:
     """Podman's own runtime, crun: the device comes with the specification, before the start."""
     guest.put(REPOSITORY / "hooks/hooks.d", "/root/hooks")
     start = "podman --hooks-dir /root/hooks --runtime crun run --rm --network none"
-    assert guest(f"{start} {_FLAG} {IMAGE} {_OPEN}").stdout == "opened\n"
+    assert guest(f"{start} {_FLAG} {IMAGE} {OPEN}").stdout == "opened\n"
     done = guest(f"{start} {IMAGE} ls /dev/video0", check=False)
     assert "No such file" in done.stderr
 
@@ -78,7 +78,7 @@ def test_the_prestart_hook_by_itself_sets_device_rules_of_cgroup_v2(guest: Guest
     """As for an engine without `precreate`: a BPF program lets the container use the node."""
     guest("mkdir -p /root/prestart && cp /root/hooks/20-* /root/prestart")
     start = "podman --hooks-dir /root/prestart --runtime crun run --rm --network none"
-    assert guest(f"{start} {_FLAG} {IMAGE} {_OPEN}").stdout == "opened\n"
+    assert guest(f"{start} {_FLAG} {IMAGE} {OPEN}").stdout == "opened\n"
     # The rules that were there hold still: no other device than before.
     script = "sh -c 'mknod /tmp/sda b 254 0 && : </tmp/sda'"
     done = guest(f"{start} --cap-add MKNOD {_FLAG} {IMAGE} {script}", check=False)
@@ -93,8 +93,8 @@ def test_a_user_without_rights_gets_a_device_that_is_theirs_to_open(guest: Guest
     guest("cp /root/image.tar /home/someone")
     guest(f"cd / && {_USER} podman import -q /home/someone/image.tar own")
     start = f"cd / && {_USER} podman --hooks-dir {_HOOKS} run --rm --network none {_FLAG} own"
-    refused = guest(f"{start} {_OPEN}", check=False)
+    refused = guest(f"{start} {OPEN}", check=False)
     assert refused.returncode != 0
     assert "Permission denied" in refused.stderr
     guest("chmod 666 /dev/video0")
-    assert guest(f"{start} {_OPEN}").stdout == "opened\n"
+    assert guest(f"{start} {OPEN}").stdout == "opened\n"

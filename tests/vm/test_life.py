@@ -23,7 +23,7 @@ from kit.released import EARLIER, compiled_modules, earlier, make_debian_package
 from kit.two_part_driver import DUO, DUO_BROKEN, duo_catalogue, repair_duo
 from provision.errors import ExitCode
 from vm.conftest import HOST
-from vm.managed import APT, APT_WITHIN_S, ManagedGuest, slots_of
+from vm.managed import APT, APT_WITHIN_S, OPEN, ManagedGuest, slots_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,6 @@ _HOLD_DUO = "sleep 100000 </dev/duo >/dev/null 2>&1 & echo $!"
 _METRICS = "/var/lib/prometheus/node-exporter"
 _COMPILER_SAYS = "too few arguments to function"
 
-_OPEN = "sh -c ': <>/dev/video0 && echo opened'"
 _FLAG = "-e OCI_V4L2LOOPBACK=all"
 ENGINES = {
     "docker": "docker run --rm --network none --runtime oci-decorator",
@@ -106,7 +105,7 @@ def _assert_serves(host: ManagedGuest, version: str) -> None:
     said = f"module {version} library {version}\n"
     assert f"{host.duo()}\n" == said, host.journal("provision-*")
     assert host.guest(f"{ENGINES['docker']} -e OCI_DUO=all {IMAGE} duo-version").stdout == said
-    assert host.guest(f"{ENGINES['podman']} {_FLAG} {IMAGE} {_OPEN}").stdout == "opened\n"
+    assert host.guest(f"{ENGINES['podman']} {_FLAG} {IMAGE} {OPEN}").stdout == "opened\n"
 
 
 def test_packages_are_installed(host: ManagedGuest) -> None:
@@ -134,7 +133,7 @@ def test_containers_have_the_driver_that_they_ask_for(host: ManagedGuest) -> Non
         host.guest(f"oci-decorator configure {engine}")
     host.guest("systemctl reload docker")
     for start in ENGINES.values():
-        assert host.guest(f"{start} {_FLAG} {IMAGE} {_OPEN}").stdout == "opened\n"
+        assert host.guest(f"{start} {_FLAG} {IMAGE} {OPEN}").stdout == "opened\n"
     _assert_serves(host, "1.0")
     # Read-only.
     script = "sh -c ': >>/usr/bin/v4l2loopback-ctl'"
@@ -176,7 +175,7 @@ def test_a_device_outlives_a_reload_of_systemd(host: ManagedGuest) -> None:
     assert host.guest("stat -f -c %T /sys/fs/cgroup").stdout == "cgroup2fs\n"
     host.guest(f"{ENGINES['docker']} -d --name kept {_FLAG} {IMAGE} sleep 10000")
     host.guest("systemctl daemon-reload")
-    assert host.guest(f"docker exec kept {_OPEN}").stdout == "opened\n"
+    assert host.guest(f"docker exec kept {OPEN}").stdout == "opened\n"
     host.guest("docker rm -f kept")
 
 
