@@ -79,7 +79,7 @@ fn every_link_is_there_in_the_end() {
         let tree = Tree::new();
         let line = words(&["install-links", &tree.shown()], &[]);
         all("oci-decorator", &[line.clone(), line.clone(), line.clone(), line]);
-        assert_eq!(tree.listing().len(), 7);
+        assert_eq!(tree.listing().len(), 8);
     }
 }
 
