@@ -47,8 +47,9 @@ _REQUEST_S = 120.0
 _END_S = 10.0
 _SECONDS_A_BYTE = 1 / (64 << 10)
 _RETRIES = 3
+# skopeo does not retry after it.
 _SERVER_ERROR = "received unexpected HTTP status: 500"
-_PAUSE_S = 1.0
+_PAUSES_S = (0.3, 1.0, 3.0)
 _LOOK_S = 0.5
 _SPARE_BYTES = 1 << 20
 # Of the one image in a layout that is made for a copy.
@@ -258,11 +259,6 @@ class Registry:
         with self.options("") as options:
             argv = [*command, f"--retry-times={_RETRIES}", *options, name]
             done = _run(argv, why="read registries", timeout=_REQUEST_S)
-            # While a tag is written, docker-registry may say so to its readers; that skopeo does
-            # not try again.
-            if _SERVER_ERROR in done.stderr:
-                time.sleep(_PAUSE_S)
-                done = _run(argv, why="read registries", timeout=_REQUEST_S)
         if done.returncode:
             raise _error(f"Could not read {name.removeprefix('docker://')}.", done, self)
         return done.stdout
@@ -312,7 +308,13 @@ def _run(argv: list[str], *, why: str, timeout: float, largest: int = 0) -> Comp
     if largest and find_program("prlimit"):
         argv = ["prlimit", f"--fsize={largest + _SPARE_BYTES}", *argv]
     known = {key: os.environ[key] for key in _SETTINGS if key in os.environ}
-    return run(argv, why=why, check=False, env=known, timeout=timeout + _END_S)
+    for pause_s in (*_PAUSES_S, None):
+        done = run(argv, why=why, check=False, env=known, timeout=timeout + _END_S)
+        # Docker's registry answers so to those who read or write what another is writing.
+        if pause_s is None or done.returncode == 0 or _SERVER_ERROR not in done.stderr:
+            break
+        time.sleep(pause_s)
+    return done
 
 
 @contextmanager
