@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kit.cache import cached
 from kit.guest.base import base_of
 from kit.guest.guest import SNAPSHOT, Guest
-from kit.guest.qemu import PROCESSORS, accelerator
+from kit.guest.qemu import machine_id
 from kit.guest.tree import IMAGE_FILE
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ sync
 def guest_of(recipe: Recipe) -> Guest:
     """A guest of a recipe, booted, and with an image in its engines if it has any."""
     base = base_of(recipe)
-    name = f"{base.folder.name}-{SNAPSHOT}-{accelerator()}-{PROCESSORS}"
+    name = f"{base.folder.name}-{SNAPSHOT}-{machine_id(base.efi)}"
     warm_up = _WARM_UP if "podman" in recipe.packages else "sync"
     return Guest(base, cached(name, lambda draft: _boot(base, warm_up, draft)))
 
