@@ -47,8 +47,8 @@ def accelerator() -> str:
     return os.environ.get("PROVISION_TEST_ACCELERATOR", "tcg")
 
 
-# A processor with few features is cheaper to emulate: a boot of a Nehalem, an x86-64-v2, takes 60 % of
-# what it takes on `max`, whose AVX libraries use wherever they find it.
+# A processor with few features is cheaper to emulate: a boot of a Nehalem, an x86-64-v2, takes 60 %
+# of what it takes on `max`, whose AVX libraries use wherever they find it.
 _X86_64 = (
     "qemu-system-x86_64",
     *("-accel", accelerator()),
