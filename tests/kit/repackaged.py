@@ -233,14 +233,19 @@ def _quoted(path: str) -> str:
 
 
 def download(
-    suite: str, packages: Sequence[str], folder: Path, *, components: str = "main"
+    suite: str,
+    packages: Sequence[str],
+    folder: Path,
+    *,
+    components: str = "main",
+    architecture: str = "amd64",
 ) -> list[Path]:
     """Download `packages` of a Debian suite and all that they depend on, as on an empty machine.
 
     Raises:
         CommandFailedError: apt found no such package, or couldn't verify the archive.
     """
-    words = _apt(suite, folder / "apt", components)
+    words = _apt(suite, folder / "apt", components, architecture)
     install = ["install", "--download-only", "--yes", "--no-install-recommends"]
     run(["apt-get", *words, "--quiet", *install, *packages])
     return sorted((folder / "apt/archives").glob("*.deb"))
@@ -249,11 +254,13 @@ def download(
 def packaged(suite: str, prefix: str) -> list[str]:
     """The names of a Debian suite's packages that begin with a text."""
     with tempfile.TemporaryDirectory() as name:
-        words = _apt(suite, Path(name, "apt"), "main")
+        words = _apt(suite, Path(name, "apt"))
         return run(["apt-cache", *words, "pkgnames", prefix]).stdout.split()
 
 
-def _apt(suite: str, state: Path, components: str) -> list[str]:
+def _apt(
+    suite: str, state: Path, components: str = "main", architecture: str = "amd64"
+) -> list[str]:
     """The options with which apt reads a Debian suite and nothing else."""
     for name in ("lists/partial", "archives/partial", "etc"):
         (state / name).mkdir(parents=True)
@@ -268,8 +275,8 @@ def _apt(suite: str, state: Path, components: str) -> list[str]:
         "Dir::State": str(state),
         "Dir::State::status": f"{state}/status",
         "Dir::Cache": str(state),
-        "APT::Architecture": "amd64",
-        "APT::Architectures": "amd64",
+        "APT::Architecture": architecture,
+        "APT::Architectures": architecture,
         "APT::Sandbox::User": "root",
         "Acquire::Languages": "none",
     }

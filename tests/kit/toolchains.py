@@ -23,50 +23,57 @@ if TYPE_CHECKING:
 __all__ = ["load_toolchains"]
 
 _DRIVER = "v4l2loopback"
+_BASES = {"x86_64": IMAGE, "aarch64": "arm64v8/debian:bookworm"}
 # Debian 12's Docker reads no zstd itself.
 _LOAD = 'zstd -dcq "$1" | docker --host "$2" load --quiet'
 _SAVE = 'to=$1 host=$2; shift 2; docker --host "$host" save "$@" | zstd -q -T0 -o "$to"'
 
 
-def load_toolchains(engine: Engine) -> None:
+def load_toolchains(engine: Engine, machine: str = "x86_64") -> None:
     """Have the layers in an engine that has the base image.
 
     Where a build of them fails, each test is left to say so for itself.
     """
     try:
-        archive = _archive(engine)
+        archive = _archive(engine, machine)
     except CommandFailedError:
         return
     _pipe(_LOAD, archive, engine.host)
 
 
-def _archive(engine: Engine) -> Path:
+def _archive(engine: Engine, machine: str) -> Path:
     """An archive of the base image and of the layers upon it; made in `engine` if need be."""
-    name = f"toolchains-{_digest(engine.host)}.tar.zst"
-    return cached(name, lambda draft: _make(engine, draft))
+    name = f"toolchains-{_digest(engine.host, machine)}.tar.zst"
+    return cached(name, lambda draft: _make(engine, machine, draft))
 
 
 @cache
-def _digest(docker_host: str) -> str:
+def _digest(docker_host: str, machine: str) -> str:
     """Twelve digits that change with the packages, and with how they are installed."""
     provision = Provision(docker_host)
-    pins = [provision.json("resolve", *_target(kernel))["digest"] for kernel in kernels()]
+    pins = [provision.json("resolve", *target)["digest"] for target in _targets(machine)]
     return key_of(pins, *BUILDS)
 
 
-def _make(engine: Engine, draft: Path) -> None:
+def _make(engine: Engine, machine: str, draft: Path) -> None:
     provision = Provision(engine.host)
-    for kernel in kernels():
-        built = provision.build(*_target(kernel))
+    before = engine.layers()
+    for target in _targets(machine):
+        built = provision.build(*target)
         # The driver itself is for the tests to build.
         engine.docker("image", "rm", built["image"])
     # Only with all their parents are they found as steps of a build.
-    _pipe(_SAVE, draft, engine.host, IMAGE, *sorted(engine.layers()))
+    _pipe(_SAVE, draft, engine.host, _BASES[machine], *sorted(engine.layers() - before))
 
 
 def _pipe(script: str, *words: str | Path) -> None:
     run(["bash", "-euo", "pipefail", "-c", script, "bash", *words])
 
 
-def _target(kernel: str) -> tuple[str, ...]:
-    return (_DRIVER, "--kernel", kernel, "--distro", DISTRO)
+def _targets(machine: str) -> list[tuple[str, ...]]:
+    if machine == "x86_64":
+        return [(_DRIVER, "--kernel", kernel, "--distro", DISTRO) for kernel in kernels()]
+    foreign = [kernel.replace("amd64", "arm64") for kernel in kernels()]
+    return [
+        (_DRIVER, "--kernel", kernel, "--distro", DISTRO, "--arch", "arm64") for kernel in foreign
+    ]

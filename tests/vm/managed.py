@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kit.guest import IMAGE
+from kit.released import compiled_modules
 from kit.two_part_driver import DUO
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from kit.guest import Guest
+    from kit.guest import Guest, Recipe
     from kit.process import Completed
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "RUN",
     "WITHIN_S",
     "ManagedGuest",
+    "put_packages",
     "slots_of",
 ]
 
@@ -53,6 +56,19 @@ network = "host"
 _DRIVER = '[drivers.{name}]\nversion = "{version}"\n'
 _ENTRY = re.compile("[0-9a-f]{12}")
 _PROGRAM = f"/var/lib/provision/{DUO}/current/driver/usr/bin/duo-version"
+
+
+def put_packages(guest: Guest, packages: Sequence[Path], recipe: Recipe) -> None:
+    """Put packages of a release into the guest's /root.
+
+    Of the last one, `provision`, the modules are compiled here if this Python is the guest's: dpkg
+    would do so in emulation.
+    """
+    for package in packages:
+        guest.put(package, f"/root/{package.name}")
+    if recipe.python == ".".join(map(str, sys.version_info[:2])):
+        guest.put(compiled_modules(packages[-1], packages[-1].parent), "/root/compiled.tar")
+        guest("tar -C / -xf /root/compiled.tar && rm /root/compiled.tar")
 
 
 def slots_of(status: dict[str, Any]) -> dict[str, dict[str, Any]]:

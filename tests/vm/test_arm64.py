@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kit.arm64 import run_foreign_programs
 from kit.guest import DEBIAN_12_ARM64, IMAGE, guest_of
+from kit.guest.kernel_package import kernel_package
 from kit.hosts import NEW_KERNEL, SMALL_DRIVER
 from kit.probe import need, need_programs
 from kit.product import base_archive
 from kit.released import make_debian_packages
-from vm.managed import APT, APT_WITHIN_S, OPEN, ManagedGuest
+from kit.toolchains import load_toolchains
+from vm.managed import APT, APT_WITHIN_S, OPEN, ManagedGuest, put_packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,12 +52,13 @@ def host(
     """A Debian of arm64 with engines, and the release's packages in /root."""
     need(platform.machine() != MACHINE, "a machine that is no arm64", "run the other tests here")
     need_programs("qemu-system-aarch64")
+    run_foreign_programs()
     packages = make_debian_packages(tmp_path_factory.mktemp("packages"), machine=MACHINE)
     engine.docker("load", "--quiet", "--input", base_archive(engine, "debian:12", machine=MACHINE))
+    load_toolchains(engine, MACHINE)
     with guest_of(DEBIAN_12_ARM64) as guest:
         guest("rm /etc/docker/daemon.json /etc/containers/containers.conf.d/kit.conf")
-        for package in packages:
-            guest.put(package, f"/root/{package.name}")
+        put_packages(guest, packages, DEBIAN_12_ARM64)
         yield ManagedGuest(guest, engine_address)
 
 
@@ -81,11 +85,9 @@ def test_what_is_configured_is_built_and_loaded(host: ManagedGuest) -> None:
 
 
 def test_modules_for_a_new_kernel_are_built_before_the_reboot(host: ManagedGuest) -> None:
+    host.guest.put(kernel_package("bookworm", NEXT_KERNEL), "/root/kernel.deb")
     with host.kernel_service_runs():
-        host.guest(
-            f"apt-get -q update && {APT} install linux-image-{NEXT_KERNEL}",
-            timeout_s=APT_WITHIN_S,
-        )
+        host.guest(f"{APT} install /root/kernel.deb", timeout_s=APT_WITHIN_S)
     slot = host.slots(SMALL_DRIVER)[NEXT_KERNEL]
     assert (slot["role"], slot["state"]) == ("next", "ready"), host.journal("provision-kernel")
 

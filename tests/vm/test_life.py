@@ -9,7 +9,6 @@ the newer kernel until it has a patch; `lab` needs a module of the kernel's own 
 from __future__ import annotations
 
 import json
-import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -19,11 +18,11 @@ from kit.demanding_driver import lab_catalogue
 from kit.guest import DEBIAN_12, IMAGE, guest_of
 from kit.guest.kernel_package import kernel_package
 from kit.hosts import NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
-from kit.released import EARLIER, compiled_modules, earlier, make_debian_packages
+from kit.released import EARLIER, earlier, make_debian_packages
 from kit.two_part_driver import DUO, DUO_BROKEN, duo_catalogue, repair_duo
 from provision.errors import ExitCode
 from vm.conftest import HOST
-from vm.managed import APT, APT_WITHIN_S, OPEN, ManagedGuest, slots_of
+from vm.managed import APT, APT_WITHIN_S, OPEN, ManagedGuest, put_packages, slots_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,12 +80,9 @@ def host(
     with guest_of(DEBIAN_12) as guest:
         guest(f"rm -r {_UNUSUAL}; mkdir -p {_METRICS}; systemctl try-reload-or-restart docker")
         guest(f"mkdir /root/{EARLIER}; {_LIST_OURS.strip()} >/root/before")
+        put_packages(guest, packages, DEBIAN_12)
         for package in packages:
-            guest.put(package, f"/root/{package.name}")
             guest.put(earlier(package, older), f"/root/{EARLIER}/{package.name}")
-        if sys.version_info[:2] == tuple(map(int, DEBIAN_12.python.split("."))):
-            guest.put(compiled_modules(packages[-1], packages[-1].parent), "/root/compiled.tar")
-            guest("tar -C / -xf /root/compiled.tar && rm /root/compiled.tar")
         host = ManagedGuest(guest, engine_address)
         host.put_catalogue(drivers)
         yield host

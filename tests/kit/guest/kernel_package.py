@@ -36,12 +36,14 @@ def kernel_package(suite: str, kernel: str) -> Path:
         run(["rm", "-rf", work])
         work.mkdir()
         name = f"linux-image-{kernel}"
-        (package,) = (one for one in download(suite, [name], work) if one.name.startswith(name))
+        architecture = kernel.rpartition("-")[2]
+        downloaded = download(suite, [name], work, architecture=architecture)
+        (package,) = (one for one in downloaded if one.name.startswith(name))
         tree = work / "tree"
         run(["dpkg-deb", "--raw-extract", package, tree])
         modules = tree / "lib/modules" / kernel / "kernel"
         absent = (modules / above / name for above, names in _ABSENT.items() for name in names)
-        run(["rm", "-r", *absent])
+        run(["rm", "-rf", *absent])
         run(["dpkg-deb", "--build", "--root-owner-group", "-Znone", tree, draft])
         run(["rm", "-r", work])
 
