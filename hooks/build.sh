@@ -12,7 +12,7 @@
 # ARCH=aarch64 (or x86_64) builds, checks and tests for another machine than this one: with rustup's
 # target and Debian's gcc-aarch64-linux-gnu as linker; the program goes to build/aarch64/, and
 # tests run by qemu-user, which has to know the system call openat2: Debian 13's does, Debian 12's
-# doesn't.
+# doesn't. cargo's own variable CARGO_TARGET_…_RUNNER names another.
 #
 # The toolchain is the first of these: the machine's cargo where it is new enough for Cargo.toml;
 # Debian's own, where that is new enough (Debian 13) and apt may install it; a Debian 13 made by
@@ -98,7 +98,8 @@ pick_foreign_target() {
     command -v "$linker" >/dev/null ||
         die "the linker for $1, $linker, is missing" "sudo apt-get install $package"
     variable=CARGO_TARGET_$(tr a-z- A-Z_ <<<"$triple")
-    export "${variable}_LINKER=$linker" "${variable}_RUNNER=qemu-$1-static"
+    local runner=${variable}_RUNNER
+    export "${variable}_LINKER=$linker" "$runner=${!runner:-qemu-$1-static}"
     target=(--target "$triple")
     output=$REPOSITORY/build/$1
 }

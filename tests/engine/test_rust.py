@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from kit.arm64 import MACHINE, run_foreign_programs
 from kit.cache import REPOSITORY
+from kit.foreign import emulator
 from kit.probe import is_root, need, need_programs
 from kit.process import run
 from kit.product import DECORATOR
@@ -23,6 +25,16 @@ case "$*" in
     *) exit 1 ;;
 esac
 """
+# An emulator of programs has several threads, so that none joins a mount namespace, as hooks do,
+# and has neither bpf(2) nor seccomp: tests/vm/test_arm64.py starts real containers. Libraries are
+# made by this machine's compiler, and what is to take no time does, emulated.
+_NOT_EMULATED = (
+    *("container::", "container_root::", "namespace_of_a_process", "hostile::through_the_hook"),
+    *("hook::a_container_", "hook::a_user_namespace_", "hook::code_of_", "hook::device_rules_"),
+    *("hook::the_devices_", "nvidia_runc::newer_", "nvidia_runc::the_hook_"),
+    *("nvidia_runc::the_old_name_", "device_filter::", "openat2_is_named"),
+    *("check_holds_sonames", "in_no_time", "make_no_start_wait"),
+)
 _CARGO = '#!/bin/sh\necho "cargo {version}"\n'
 _RUSTUP = "#!/bin/sh\necho no network >&2\nexit 1\n"
 
@@ -44,6 +56,21 @@ def test_the_crate_passes_its_tests_with_its_minimum_rustc() -> None:
     need(is_root(), "root", "run as root")
     need_programs("debootstrap", "unshare")
     run([_BUILD, "msrv"], timeout_s=3600)
+
+
+@pytest.mark.nightly
+@pytest.mark.minutes(8)
+def test_the_crate_passes_its_tests_on_arm64() -> None:
+    need(is_root(), "root", "run as root")
+    need_programs(f"{MACHINE}-linux-gnu-gcc")
+    run_foreign_programs()
+    variables = {
+        "ARCH": MACHINE,
+        "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER": str(emulator()),
+        "TESTS_QUICK": "1",
+    }
+    skipped = [word for name in _NOT_EMULATED for word in ("--skip", name)]
+    run([_BUILD, "cargo", "test", "--locked", "--", *skipped], env=variables, timeout_s=3600)
 
 
 def test_a_cargo_that_is_too_old_is_not_taken(tmp_path: Path) -> None:
