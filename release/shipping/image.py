@@ -1,9 +1,8 @@
-"""The image of the agent, where a container engine answers: its packages on a Debian."""
+"""The images of the agent, where a container engine answers: its packages on a Debian."""
 
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +13,8 @@ from shipping import deb
 from shipping.source import Source
 
 BASE = "debian:13"
+# Docker's official images of one architecture only, for machines other than this one.
+FOREIGN_BASES = {"x86_64": "amd64/debian:13", "aarch64": "arm64v8/debian:13"}
 # The base image of the day is in it, so that no sum of it is in SHA256SUMS.
 SUFFIX = ".image.tar"
 _FILES = ("templates/agent/Dockerfile", "templates/agent/agent.sh")
@@ -29,38 +30,49 @@ def engine() -> str | None:
     return None
 
 
-def make(source: Source, folder: Path, program: str, base: str) -> Path | None:
-    """Build the image from the packages in a folder, and save it there; None: there is no base.
+def make(source: Source, folder: Path, program: str, base: str, machine: str) -> str | None:
+    """Build the image from the packages in a folder, and save it there.
 
     Args:
         source: The checkout.
         folder: The folder of the release.
         program: From ``engine``.
         base: The image of the Debian that it is made on.
+        machine: What it is for, as ``uname -m`` prints it.
+
+    Returns:
+        Why there is none; None where there is one.
 
     Raises:
         ProvisionError: The engine could not build it.
     """
+    architecture = deb.architecture(machine)
+    platform = f"--platform=linux/{architecture}"
     if _run(program, "image", "inspect", base, check=False).returncode != 0:
-        pulled = _run(program, "pull", "--quiet", base, check=False, timeout=LONG_LIMIT_S)
+        pulled = _run(program, "pull", "--quiet", platform, base, check=False, timeout=LONG_LIMIT_S)
         if pulled.returncode != 0:
-            return None
+            return f"'{base}' is not here and can't be pulled"
+    started = _run(program, "run", "--rm", "--network=none", platform, base, "true", check=False)
+    if started.returncode != 0:
+        return (
+            f"this machine can't run programs of {machine}: apt-get install qemu-user-static"
+            " has the kernel start them by an emulator"
+        )
     tag = f"provision/agent:{source.version}"
-    target = folder / f"provision-agent-{source.version}{SUFFIX}"
+    target = folder / f"provision-agent-{source.version}_{architecture}{SUFFIX}"
     with TemporaryDirectory(prefix="agent-") as name:
         for package in ("oci-decorator", "provision"):
-            architecture = deb.architecture(platform.machine())
             shutil.copy(folder / f"{package}_{source.version}_{architecture}.deb", name)
         for file in _FILES:
             shutil.copy(source.root / file, name)
         words = ["build", "--quiet", "--network=host", f"--build-arg=BASE={base}", f"--tag={tag}"]
-        _run(program, *words, name, timeout=LONG_LIMIT_S)
+        _run(program, *words, platform, name, timeout=LONG_LIMIT_S)
     try:
         _run(program, "save", "--output", str(target), tag, timeout=LONG_LIMIT_S)
     except ProvisionError:
         target.unlink(missing_ok=True)
         raise
-    return target
+    return None
 
 
 def _run(program: str, *words: str, check: bool = True, timeout: float = 60.0) -> Completed:

@@ -60,7 +60,7 @@ def make(source: Source, folder: Path, *, base: str = image.BASE) -> Iterator[st
     Args:
         source: The checkout.
         folder: The folder, which is empty.
-        base: The image that the agent's image is made on.
+        base: The image that the agent's image for this machine is made on.
 
     Raises:
         NotFoundError: A program is missing, or the hook was not built.
@@ -87,7 +87,8 @@ def make(source: Source, folder: Path, *, base: str = image.BASE) -> Iterator[st
         yield f"packages for {machine}: left out, because the hook was not built for it"
     yield "collection"
     _collection(source, folder)
-    yield from _image(source, folder, base)
+    for machine in built:
+        yield from _image(source, folder, base, machine)
 
 
 def make_debian(source: Source, folder: Path, machine: str | None = None) -> None:
@@ -199,14 +200,17 @@ def _collection(source: Source, folder: Path) -> None:
             _take(path, folder, source)
 
 
-def _image(source: Source, folder: Path, base: str) -> Iterator[str]:
+def _image(source: Source, folder: Path, base: str, machine: str) -> Iterator[str]:
+    what = f"image of the agent for {machine}"
     program = image.engine()
     if program is None:
-        yield "image of the agent: left out, because no container engine answers"
+        yield f"{what}: left out, because no container engine answers"
         return
-    yield f"image of the agent, with {program} on {base}"
-    if image.make(source, folder, program, base) is None:
-        yield f"image of the agent: left out, because '{base}' is not here and can't be pulled"
+    if machine != platform.machine():
+        base = image.FOREIGN_BASES[machine]
+    yield f"{what}, with {program} on {base}"
+    if missing := image.make(source, folder, program, base, machine):
+        yield f"{what}: left out, because {missing}"
 
 
 def _take(path: Path, folder: Path, source: Source) -> None:

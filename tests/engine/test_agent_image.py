@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from kit.agent_host import AgentHost
+from kit.arm64 import MACHINE
 from kit.containerd import Containerd
 from kit.engine import remove_tree
 from kit.hosts import OLD_KERNEL, SMALL_DRIVER
@@ -37,10 +38,15 @@ def agent(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_image_of_the_agent_runs(agent: Path, engine: Engine) -> None:
-    tag = engine.docker("load", "--quiet", "--input", agent).stdout.split()[-1]
+    _assert_runs(agent, engine, "amd64", "x86_64")
+
+
+def _assert_runs(archive: Path, engine: Engine, architecture: str, machine: str) -> None:
+    tag = engine.docker("load", "--quiet", "--input", archive).stdout.split()[-1]
     assert tag.startswith("provision/agent:")
-    said = engine.docker("run", "--rm", "--network=none", tag, "facts", "--json").stdout
-    assert json.loads(said)["distro"]["id"] == "debian"
+    words = ("run", "--rm", "--network=none", f"--platform=linux/{architecture}", tag)
+    facts = json.loads(engine.docker(*words, "facts", "--json").stdout)
+    assert (facts["distro"]["id"], facts["arch"]) == ("debian", machine)
 
 
 @pytest.fixture(scope="module")
@@ -140,3 +146,8 @@ def test_the_agent_keeps_a_node(
     assert "/dev/video0" in written[f"oci-decorator-{SMALL_DRIVER}.json"]
     # It is no machine's root, so no kernel gets its modules.
     assert "modules are not loaded" in said
+
+
+@pytest.mark.minutes(6)
+def test_the_image_for_arm64_runs(engine: Engine, tmp_path: Path) -> None:
+    _assert_runs(agent_image(engine, tmp_path, machine=MACHINE), engine, "arm64", MACHINE)

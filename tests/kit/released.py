@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
+from kit.arm64 import run_foreign_programs
 from kit.cache import REPOSITORY, cached, key_of
 from kit.debian import DEBIAN, debian_tree
 from kit.engine import remove_tree
 from kit.openpgp import Key, gnupg_home
 from kit.probe import need, need_programs
 from kit.process import Completed, run
-from kit.product import DECORATOR, IMAGE
+from kit.product import DECORATOR, DISTRO, IMAGE, base_archive
 from shipping import image
 from shipping.release import make_debian
 from shipping.source import read_source
@@ -92,13 +94,22 @@ def compiled_modules(package: Path, folder: Path) -> Path:
     return archive
 
 
-def agent_image(engine: Engine, folder: Path) -> Path:
+def agent_image(engine: Engine, folder: Path, *, machine: str = "x86_64") -> Path:
     """Make the agent's image on the engine's base image; its archive, in a folder."""
-    make_debian_packages(folder)
+    base = IMAGE
+    if machine == platform.machine():
+        make_debian_packages(folder)
+    else:
+        run_foreign_programs()
+        make_debian_packages(folder, machine=machine)
+        archive = base_archive(engine, DISTRO, machine=machine)
+        engine.docker("load", "--quiet", "--input", archive)
+        base = f"arm64v8/{IMAGE}"
     with patch.dict(os.environ, DOCKER_HOST=engine.host):
-        archive = image.make(read_source(), folder, "docker", IMAGE)
-    assert archive is not None, "the engine has its base image"
-    return archive
+        missing = image.make(read_source(), folder, "docker", base, machine)
+    assert missing is None, missing
+    (made,) = folder.glob(f"*{image.SUFFIX}")
+    return made
 
 
 def earlier(package: Path, folder: Path) -> Path:
