@@ -9,12 +9,13 @@ import pytest
 from kit.arm64 import MACHINE, run_foreign_programs
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.process import run
+from kit.product import Provision, base_archive
+from kit.toolchains import load_toolchains
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from kit.engine import Engine
-    from kit.product import Provision
 
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(12)]
 
@@ -27,6 +28,8 @@ _TARGET = (SMALL_DRIVER, "--kernel", KERNEL, "--distro", DISTRO, "--arch", "arm6
 def build(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What `provision build --arch arm64` says, and where the Pin is."""
     run_foreign_programs()
+    engine.docker("load", "--quiet", "--input", base_archive(engine, DISTRO, machine=MACHINE))
+    load_toolchains(engine, MACHINE)
     provision = Provision(engine.host)
     pin = tmp_path_factory.mktemp("arm64") / "pin.json"
     provision("resolve", *_TARGET, "--output", pin)
