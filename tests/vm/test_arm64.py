@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from kit.engine import Engine
 
-pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(40)]
+pytestmark = [pytest.mark.nightly, pytest.mark.stages, pytest.mark.minutes(18)]
 
 MACHINE = DEBIAN_12_ARM64.machine
 NEXT_KERNEL = NEW_KERNEL.replace("amd64", "arm64")
