@@ -1,8 +1,14 @@
-"""Events by which long operations report their progress to callers, without printing."""
+"""Events by which long operations report their progress, to whom they do not know.
+
+As with logs, no function is given who listens. A new thread has a listener only in a copy of the
+context (``contextvars.copy_context``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 
@@ -48,9 +54,31 @@ class Tally:
 
 
 Event = Note | Step | Output | Transfer | Tally
-Progress = Callable[[Event], None]
+Listener = Callable[[Event], None]
 
 
-def silent(event: Event) -> None:
-    """Ignore an event: for callers that need no progress."""
+def _ignore(event: Event) -> None:
     del event
+
+
+_listener: ContextVar[Listener] = ContextVar("listener", default=_ignore)
+
+
+def report(event: Event) -> None:
+    """Tell the listener of an event."""
+    _listener.get()(event)
+
+
+@contextmanager
+def heard_by(listener: Listener) -> Iterator[None]:
+    """Have events reported to another listener until the block ends."""
+    before = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(before)
+
+
+def current_listener() -> Listener:
+    """Return the listener, for one that passes events on to it."""
+    return _listener.get()

@@ -25,7 +25,6 @@ from provision.engine.tar_streams import Unpacker
 from provision.kmod.verify import verify_artifact as verify_files
 from provision.manifest import Container, DriverFile, Manifest
 from provision.pin import PIN_LABEL, BasePin, DistroPin, DriverPin, KernelPin, PackagePin, Pin
-from provision.progress import silent
 from provision.registry.artifact_images import find, unpack_layers
 from provision.registry.keys import load_keys
 from provision.registry.names import parse_reference
@@ -263,13 +262,13 @@ def _in_process(site: _Site, host: AgentHost, image: _Image) -> tuple[float, flo
             os.uname().machine,
             examine=lambda digest: verify_signature(client, digest, keys, {}),
         )
-        unpacker = Unpacker(draft, strip="opt", progress=silent)
+        unpacker = Unpacker(draft, strip="opt")
         unpack_layers(trusted.image, site.folder, unpacker.unpack)
         verify_files(draft, pin_label=trusted.image.pin.digest)
 
     def plainly() -> None:
         found = find(client, os.uname().machine).image
-        unpacker = Unpacker(draft, strip="opt", progress=silent)
+        unpacker = Unpacker(draft, strip="opt")
         for layer in found.manifest.layers:
             url = f"http://{site.address}/v2/drivers/{_DRIVER}/blobs/{layer.digest}"
             with (

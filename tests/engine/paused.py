@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 from kit.artifact import KERNEL, VERMAGIC, add, make_artifact, make_module, make_pin
 from kit.process import start
 from provision.agent import actions, garbage, prepare, rollback
-from provision.build import job
 from provision.build.image import DIGEST_LABEL
 from provision.cli import entry
 from provision.documents import load_json
+from provision.engine import docker_api
 from provision.engine.docker_api import Image
 from provision.manifest import Manifest
 from provision.store.layout import Layout
@@ -138,9 +138,7 @@ def _make_up(folder: Path, version: str, release: str) -> Manifest:
     return make_artifact(folder, pin=make_pin(version=version, kernel=release), module=module)
 
 
-def _resolve(
-    _settings: object, _engine: object, wanted: DriverRequest, **_more: object
-) -> SimpleNamespace:
+def _resolve(_settings: object, wanted: DriverRequest, **_more: object) -> SimpleNamespace:
     """Stand in for ``resolve_pin``."""
     version = wanted.version or wanted.prefer or VERSIONS[-1]
     return SimpleNamespace(pin=make_pin(version=version, kernel=wanted.kernel or KERNEL))
@@ -148,7 +146,6 @@ def _resolve(
 
 def _obtain(
     settings: Settings,
-    _engine: object,
     resolved: SimpleNamespace,
     *,
     replace: bool,
@@ -199,9 +196,9 @@ def _main() -> None:
     _around(actions, "activate_entry", "activate")
     for place, name, stand_in in (
         (Path, "replace", _replace_held(Path.replace)),
-        (job, "resolve_pin", _resolve),
+        (prepare, "resolve_pin", _resolve),
         (prepare, "obtain", _obtain),
-        (job, "open_engine", _engine),
+        (docker_api, "connect", _engine),
     ):
         setattr(place, name, stand_in)
     entry.main(sys.argv[1:])

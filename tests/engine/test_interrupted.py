@@ -21,7 +21,7 @@ from kit.process import run, start
 from kit.product import BUILD_NETWORK, Provision
 from provision.build.image import EngineBuild, run_build
 from provision.engine.docker_api import BuildOptions, connect
-from provision.progress import Note, Step
+from provision.progress import Note, Step, heard_by
 
 if TYPE_CHECKING:
     import subprocess
@@ -126,8 +126,8 @@ def test_a_build_whose_layer_is_removed_makes_that_layer_again(
             engine.docker("image", "rm", *removed)
 
     what = EngineBuild("a test", files, BuildOptions({}, "none"), tmp_path / "log", _fail)
-    with what.log.open("w") as log:
-        done = run_build(connect(engine.host), what, log, remove_first_layer)
+    with what.log.open("w") as log, heard_by(remove_first_layer):
+        done = run_build(connect(engine.host), what, log)
     assert len(removed) == 1
     assert any("removed meanwhile" in note for note in notes), what.log.read_text()
     image = str(done.image_id)

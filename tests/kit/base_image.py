@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from kit.process import run
 from provision.build.base_image import base_request
 from provision.build.bootstrap import ensure_distro_base
-from provision.build.image import open_engine
 from provision.build.workspace import load_settings
 from provision.distros import find_distro
 from provision.errors import ProvisionError
@@ -44,10 +43,9 @@ def _base(distro: str, root: Path, machine: str) -> dict[str, Any]:
         request = replace(request, can_be_made=True, is_published=False)
     else:
         request = base_request(settings, find_distro(distro))
-    engine = open_engine(settings)
-    was_there = engine.image(request.name) is not None
+    was_there = settings.engine().image(request.name) is not None
     try:
-        found = ensure_distro_base(settings, lambda: engine, request)
+        found = ensure_distro_base(settings, request)
     except ProvisionError as error:
         said = {"message": error.message, "resolution": error.resolution}
         return {"error": {**said, "exit_code": int(error.exit_code)}}

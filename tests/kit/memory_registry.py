@@ -18,7 +18,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from provision.errors import NotFoundError
 from provision.pin import PIN_LABEL, Pin
-from provision.progress import Progress, silent
 from provision.registry.artifact_images import facts_of
 from provision.registry.image_layout import LayoutWriter
 from provision.registry.keys import PublicKey
@@ -153,10 +152,8 @@ class MemoryRepository:
         manifest: Manifest,
         layers: Collection[Descriptor],
         folder: Path,
-        *,
-        progress: Progress = silent,
     ) -> None:
-        del digest, manifest, progress
+        del digest, manifest
         (folder / BLOBS).mkdir(exist_ok=True)
         for layer in layers:
             self._ask(f"fetch {layer.digest}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from kit.host_tree import HostTree
 from provision.cli.entry import run
+from provision.progress import Event, Note, heard_by
 from unit.cli.outcome import Outcome
 
 
@@ -22,6 +23,22 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
         return Outcome(code, captured.out, captured.err)
 
     return call
+
+
+@pytest.fixture
+def events() -> Iterator[list[Event]]:
+    """What is reported in this thread from now on."""
+    found: list[Event] = []
+    with heard_by(found.append):
+        yield found
+
+
+@pytest.fixture
+def notes() -> Iterator[list[str]]:
+    """What is remarked in this thread from now on."""
+    found: list[str] = []
+    with heard_by(lambda event: found.extend([event.text] if isinstance(event, Note) else [])):
+        yield found
 
 
 @pytest.fixture

@@ -7,17 +7,17 @@ from contextlib import nullcontext
 from functools import cached_property
 
 from provision.agent.model import Action, KernelArtifact, Observed, Outcome, Run
-from provision.agent.prepare import Preparation, open_job, reason_of, shutdown_delayed
+from provision.agent.prepare import Preparation, reason_of, settings_of, shutdown_delayed
 from provision.agent.rollback import choose, reject
 from provision.build.diagnosis import BuildError
-from provision.build.job import Job
+from provision.build.workspace import Settings
 from provision.documents import load_json
 from provision.errors import InUseError, NotFoundError, ProvisionError, as_error
 from provision.kmod.host_modules import record_loaded, unloading
 from provision.kmod.load import load, unload
 from provision.kmod.refusals import UnfitModuleError
 from provision.manifest import MANIFEST, Manifest
-from provision.progress import Note
+from provision.progress import Note, report
 from provision.store.artifact_lookup import asks_registries
 from provision.store.install import activate_entry, deactivate
 from provision.store.layout import Layout
@@ -32,17 +32,17 @@ class Actions:
         self.run = run
 
     @cached_property
-    def _job(self) -> Job:
-        return open_job(self.run)
+    def _settings(self) -> Settings:
+        return settings_of(self.run)
 
     def close(self) -> None:
         """Close the connections to the engine, if it was opened."""
-        if "_job" in vars(self):
-            self._job.close()
+        if "_settings" in vars(self):
+            self._settings.connection.close()
 
     def do(self, action: Action, observed: Observed) -> Outcome:
         """Carry out an action; an error is recorded and becomes part of the outcome."""
-        self.run.progress(Note(str(action)))
+        report(Note(str(action)))
         steps = {
             "prepare": self._prepare,
             "unload": self._unload,
@@ -66,18 +66,18 @@ class Actions:
         artifact = _artifact(observed, action)
         with shutdown_delayed(self.run.root, why) if is_next else nullcontext():
             return Preparation(
-                self._job, self.run, action.driver, action.kernel, artifact
+                self._settings, self.run, action.driver, action.kernel, artifact
             ).prepare()
 
     def _unload(self, action: Action, observed: Observed) -> str:
         """Unload the modules of the active artifact, and those that the next artifact replaces."""
-        root, progress = self.run.root, self.run.progress
+        root = self.run.root
         layout = Layout(root, action.driver)
         driver = observed.drivers[action.driver]
         artifact = driver.artifacts.get(action.kernel)
         setting = self.run.desired.drivers.get(action.driver)
         done: list[str] = []
-        with changing(layout, progress), unloading(root, action.driver, progress=progress):
+        with changing(layout), unloading(root, action.driver):
             for digest in dict.fromkeys([driver.current, artifact.digest if artifact else None]):
                 if digest and ((entry := layout.entry(digest)) / MANIFEST).is_file():
                     done += unload(
@@ -85,37 +85,36 @@ class Actions:
                         load_json(entry / MANIFEST, Manifest),
                         options=setting.options if setting else {},
                         root=root,
-                        progress=progress,
                     )
         return f"unloaded {', '.join(done) or 'nothing'}"
 
     def _activate(self, action: Action, observed: Observed) -> str:
         layout = Layout(self.run.root, action.driver)
         entry = layout.entry(_artifact(observed, action).digest or "")
-        activate_entry(layout, entry, progress=self.run.progress)
+        activate_entry(layout, entry)
         try:
             update_state(layout, lambda state: state.model_copy(update={"activated": entry.name}))
         except NewerStateError as error:
             # The artifact is active; only the state can't record it.
-            self.run.progress(Note(error.message))
+            report(Note(error.message))
         return f"{entry} is in use"
 
     def _load(self, action: Action, observed: Observed) -> str:
-        root, progress = self.run.root, self.run.progress
+        root = self.run.root
         layout = Layout(root, action.driver)
         artifact = _artifact(observed, action)
         entry = layout.entry(artifact.digest or "")
         options = self.run.desired.drivers[action.driver].options
-        with changing(layout, progress):
+        with changing(layout):
             manifest = load_json(entry / MANIFEST, Manifest)
-            done = load(entry, manifest, options=options, root=root, progress=progress)
+            done = load(entry, manifest, options=options, root=root)
             if artifact.known.load_failure is not None:
                 update_state(layout, lambda state: state.changed(action.kernel, load_failure=None))
-            problems = record_loaded(root, entry, manifest, progress=progress)
+            problems = record_loaded(root, entry, manifest)
         return "; ".join([f"loaded {', '.join(done) or 'nothing'}", *problems])
 
     def _retire(self, action: Action, _observed: Observed) -> str:
-        deactivate(Layout(self.run.root, action.driver), progress=self.run.progress)
+        deactivate(Layout(self.run.root, action.driver))
         return f"{action.driver} is out of use; 'provision gc' removes its artifacts"
 
     def fall_back(self, action: Action, observed: Observed, error: ProvisionError) -> bool:
@@ -135,13 +134,13 @@ class Actions:
         failure = _failure_of(error, artifact.inputs, before=artifact.known.load_failure)
         is_final = isinstance(error, UnfitModuleError)
         failure = failure.model_copy(update={"reason": "load", "final": is_final})
-        with changing(layout, self.run.progress):
+        with changing(layout):
             try:
                 _now, digest = choose(layout, action.kernel)
                 reject(layout, action.kernel, digest, inputs=artifact.inputs, failure=failure)
             except (NotFoundError, NewerStateError):
                 return False
-        self.run.progress(Note(f"{action.driver} goes back to {digest}"))
+        report(Note(f"{action.driver} goes back to {digest}"))
         return True
 
     def _remember(
@@ -166,7 +165,7 @@ class Actions:
             if failure.reason not in {"build", "compile"}:
                 return failure
             changes = {"final": False}
-        elif failure.reason == "compile" and asks_registries(self._job.settings):
+        elif failure.reason == "compile" and asks_registries(self._settings):
             # An artifact that was built with a patch may be pushed.
             changes = {"final": False}
         failure = failure.model_copy(update=changes)
@@ -175,7 +174,7 @@ class Actions:
             update_state(layout, lambda state: state.changed(action.kernel, **{field: failure}))
         except (OSError, ProvisionError) as problem:
             # The disk may be full: the run goes on, and the host's status shows the failure.
-            self.run.progress(Note(f"The failure can't be recorded: {problem}"))
+            report(Note(f"The failure can't be recorded: {problem}"))
         return failure
 
 

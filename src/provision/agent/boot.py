@@ -17,16 +17,14 @@ from provision.agent.rollback import is_whole_for
 from provision.agent.run import Result, apply, clean
 from provision.config import Config, DriverConfig
 from provision.errors import ConfigError
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 from provision.store.entries import link_kernel
 from provision.store.layout import Layout
 from provision.store.locks import changing, switching
 from provision.store.state import NewerStateError, load_state, store_state
 
 
-def boot(
-    root: Path = Path("/"), *, catalogues: Sequence[Path] = (), progress: Progress = silent
-) -> Result:
+def boot(root: Path = Path("/"), *, catalogues: Sequence[Path] = ()) -> Result:
     """Activate and load what the store has for the running kernel.
 
     If provision.toml has mistakes, its last valid content applies, or else all drivers in the store
@@ -39,22 +37,22 @@ def boot(
     try:
         desired = load_desired(root, catalogues=catalogues)
     except ConfigError as error:
-        progress(Note(f"{error.message}: its last valid content is used"))
+        report(Note(f"{error.message}: its last valid content is used"))
         mistakes = error
         stored = dict.fromkeys(sorted(applied_drivers(root)), DriverConfig())
         known = last_desired(root, catalogues=catalogues)
         desired = known or Desired(Config(drivers=stored))
-    with switching(root, progress):
+    with switching(root):
         for name in desired.drivers:
-            clean(Layout(root, name), progress)
-        _replace_damaged(root, observe(root, desired, compare_modules=True), progress)
-        result = apply(Run(root, desired, Mode(may_prepare=False), catalogues, progress=progress))
+            clean(Layout(root, name))
+        _replace_damaged(root, observe(root, desired, compare_modules=True))
+        result = apply(Run(root, desired, Mode(may_prepare=False), catalogues))
     if mistakes is not None:
         raise mistakes
     return result
 
 
-def _replace_damaged(root: Path, observed: Observed, progress: Progress) -> None:
+def _replace_damaged(root: Path, observed: Observed) -> None:
     """Record damaged artifacts, and fall back to previous ones that are whole.
 
     A later run makes the damaged artifacts again.
@@ -64,16 +62,16 @@ def _replace_damaged(root: Path, observed: Observed, progress: Progress) -> None
         artifact = driver.artifacts.get(running or "")
         if running is None or artifact is None or artifact.damage is None:
             continue
-        progress(Note(f"The artifact of {driver.name} for {running} is damaged: {artifact.damage}"))
+        report(Note(f"The artifact of {driver.name} for {running} is damaged: {artifact.damage}"))
         layout = Layout(root, driver.name)
         try:
-            with changing(layout, progress):
-                _replace(layout, running, artifact, progress)
+            with changing(layout):
+                _replace(layout, running, artifact)
         except NewerStateError as error:
-            progress(Note(error.message))
+            report(Note(error.message))
 
 
-def _replace(layout: Layout, running: str, artifact: KernelArtifact, progress: Progress) -> None:
+def _replace(layout: Layout, running: str, artifact: KernelArtifact) -> None:
     """Record that a kernel's artifact is damaged; fall back to the previous one if it is whole."""
     before = artifact.known.previous
     state = load_state(layout).changed(running, damaged=artifact.digest)
@@ -86,4 +84,4 @@ def _replace(layout: Layout, running: str, artifact: KernelArtifact, progress: P
     store_state(layout, state)
     link_kernel(layout, running, before)
     store_state(layout, state.changed(running, previous=None))
-    progress(Note(f"Falling back to the previous artifact: {before}"))
+    report(Note(f"Falling back to the previous artifact: {before}"))

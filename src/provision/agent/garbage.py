@@ -14,7 +14,7 @@ from pathlib import Path
 
 from provision.agent.model import Desired
 from provision.agent.package_manager import is_calm
-from provision.build.image import DIGEST_LABEL, open_engine
+from provision.build.image import DIGEST_LABEL
 from provision.build.package_store import PackageStore
 from provision.build.workspace import default_cache, load_settings
 from provision.errors import NotFoundError, ProvisionError
@@ -23,7 +23,7 @@ from provision.fleet.matrix.results import Results, matrix_folder
 from provision.host.folders import STORE
 from provision.host.kernels import Kernels, find_kernels, kernel_order
 from provision.kmod.verify import stored_manifest
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 from provision.store.entries import entries, linked_kernels, remove, remove_leftovers, unlink_kernel
 from provision.store.layout import Layout
 from provision.store.locks import building, changing, switching
@@ -88,30 +88,28 @@ def unneeded(
     }
 
 
-def remove_unneeded(
-    root: Path, desired: Desired, *, dry_run: bool = False, progress: Progress = silent
-) -> list[Removed]:
+def remove_unneeded(root: Path, desired: Desired, *, dry_run: bool = False) -> list[Removed]:
     """Remove the artifacts that no kernel of a host needs."""
     # The decision is made under the locks, so that no installation or rollback gets between.
-    with nullcontext() if dry_run else switching(root, progress):
-        kernels = _kernels(root, progress)
+    with nullcontext() if dry_run else switching(root):
+        kernels = _kernels(root)
         removed: list[Removed] = []
         for layout in _stored(root):
             keep = desired.config.policy.keep
             if dry_run:
-                removed += _planned(layout, kernels, keep, progress)
+                removed += _planned(layout, kernels, keep)
                 continue
-            with changing(layout, progress):
+            with changing(layout):
                 remove_leftovers(layout)
-                found = _planned(layout, kernels, keep, progress)
+                found = _planned(layout, kernels, keep)
                 _forget(layout, kernels, {one.digest for one in found})
                 for one in found:
-                    progress(Note(f"remove {layout.entry(one.digest)}: {one.reason}"))
+                    report(Note(f"remove {layout.entry(one.digest)}: {one.reason}"))
                     removed.append(replace(one, size=remove(layout, one.digest)))
     return removed
 
 
-def _kernels(root: Path, progress: Progress) -> Kernels:
+def _kernels(root: Path) -> Kernels:
     kernels = find_kernels(root)
     if not kernels.installed and kernels.running is None:
         raise NotFoundError(
@@ -119,7 +117,7 @@ def _kernels(root: Path, progress: Progress) -> Kernels:
             resolution=f"Check whether /lib/modules exists: ls {root / 'lib/modules'}",
         )
     for doubt in kernels.doubts:
-        progress(Note(f"There may be more kernels, so artifacts of unknown kernels stay: {doubt}"))
+        report(Note(f"There may be more kernels, so artifacts of unknown kernels stay: {doubt}"))
     if is_calm(root):
         return kernels
     # A kernel that is half unpacked will be complete soon.
@@ -132,11 +130,11 @@ def _stored(root: Path) -> list[Layout]:
     return [layout for layout in layouts if entries(layout) or linked_kernels(layout)]
 
 
-def _planned(layout: Layout, kernels: Kernels, keep: int, progress: Progress) -> list[Removed]:
+def _planned(layout: Layout, kernels: Kernels, keep: int) -> list[Removed]:
     """Return the artifacts of a driver that can be removed."""
     state = load_state(layout)
     if state.is_newer:
-        progress(Note(NewerStateError(layout.state, state.schema_version).message))
+        report(Note(NewerStateError(layout.state, state.schema_version).message))
         return []
     there = sorted(
         entries(layout), key=lambda digest: layout.entry(digest).stat().st_ctime_ns, reverse=True
@@ -250,17 +248,15 @@ _PREFIX = "provision/"
 _DIGITS = 12
 
 
-def remove_images(
-    root: Path, removed: Iterable[Removed], *, dry_run: bool = False, progress: Progress = silent
-) -> list[str]:
+def remove_images(root: Path, removed: Iterable[Removed], *, dry_run: bool = False) -> list[str]:
     """Remove artifact images whose artifacts are not in the store, and return their names.
 
     Images stay if they also have another name, or if a container uses them.
     """
     gone = []
     # An image that was just built may not be in the store yet.
-    waiting = nullcontext() if dry_run else building(root, progress)
-    with waiting, closing(open_engine(load_settings(root))) as engine:
+    waiting = nullcontext() if dry_run else building(root)
+    with waiting, closing(load_settings(root).engine()) as engine:
         kept = {digest for layout in _stored(root) for digest in entries(layout)}
         kept -= {one.digest for one in removed}
         for image in engine.images_with_label(DIGEST_LABEL):
@@ -272,7 +268,7 @@ def remove_images(
                 try:
                     engine.remove(image.id, with_parents=True)
                 except ProvisionError as error:
-                    progress(Note(f"{image.tags[0]} stays: {error.details or error.message}"))
+                    report(Note(f"{image.tags[0]} stays: {error.details or error.message}"))
                     continue
             gone.append(image.tags[0])
     return gone

@@ -10,7 +10,6 @@ from typing import Literal
 from provision.config import Config, DriverConfig
 from provision.errors import ProvisionError
 from provision.host.kernels import Kernels
-from provision.progress import Progress, silent
 from provision.store.state import Failure, KernelState
 
 # Whether the modules of the running kernel's artifact are loaded: all, none or some of them, or
@@ -186,7 +185,6 @@ class Run:
     desired: Desired
     mode: Mode = field(default_factory=Mode)
     catalogues: Sequence[Path] = ()
-    progress: Progress = silent
     # Kernels that may boot next, in addition to those that the host names.
     coming: tuple[str, ...] = ()
     # Mount point of a /usr that boots next.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from provision.files import in_root
 from provision.host.kernels import find_kernels
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 
 # Files that package managers lock while they work: dpkg(1), rpm's lib/rpmlock.c.
 _LOCKS = ("var/lib/dpkg/lock", "var/lib/dpkg/lock-frontend", "var/lib/rpm/.rpm.lock")
@@ -28,11 +28,7 @@ _CALM_STEPS = 3
 
 
 def wait_for_kernel(
-    root: Path = Path("/"),
-    *,
-    limit: float = _LIMIT,
-    sleep: Callable[[float], None] = time.sleep,
-    progress: Progress = silent,
+    root: Path = Path("/"), *, limit: float = _LIMIT, sleep: Callable[[float], None] = time.sleep
 ) -> bool:
     """Wait until no package manager is running.
 
@@ -47,13 +43,13 @@ def wait_for_kernel(
         if waited == 0.0:
             if busy is None and not find_kernels(root, ask=lambda _argv: None).incomplete:
                 return True
-            progress(Note("Waiting for the package manager to finish"))
+            report(Note("Waiting for the package manager to finish"))
         calm = 0 if busy else calm + 1
         if calm >= _CALM_STEPS:
             return True
         sleep(_STEP)
         waited += _STEP
-    progress(Note(f"'{_busy(root)}' is still locked after {limit:g} s; the run continues"))
+    report(Note(f"'{_busy(root)}' is still locked after {limit:g} s; the run continues"))
     return False
 
 

@@ -20,10 +20,9 @@ from typing import Literal
 from provision.agent.desired import setting_fingerprint, settled_version
 from provision.agent.model import UNAVAILABLE, KernelArtifact, Observed, Plan, Run
 from provision.build.diagnosis import kind_of
-from provision.build.job import Job
 from provision.build.package_store import PackageGoneError
 from provision.build.request import DriverRequest
-from provision.build.resolve import Resolved
+from provision.build.resolve import Resolved, resolve_pin
 from provision.build.workspace import Settings, load_settings
 from provision.config import DriverConfig
 from provision.distros.debian.relations import compare_versions
@@ -35,7 +34,7 @@ from provision.kmod.load import ModuleInUseError
 from provision.kmod.loader import try_write_loader
 from provision.kmod.verify import files_fingerprint, stored_manifest
 from provision.pin import Pin
-from provision.progress import Event, Note, Progress
+from provision.progress import Event, Note, heard_by, report
 from provision.registry.artifact_images import VerifiedImage
 from provision.registry.find import SearchOptions, TrustOverride
 from provision.registry.signatures import UntrustedError
@@ -85,10 +84,9 @@ def reason_of(error: ProvisionError) -> str:
             return kind_of(error)
 
 
-def open_job(run: Run) -> Job:
+def settings_of(run: Run) -> Settings:
     """Read the settings of builds."""
-    settings = load_settings(run.root, catalogues=run.catalogues)
-    return Job(replace(settings, usr=run.usr), run.progress)
+    return replace(load_settings(run.root, catalogues=run.catalogues), usr=run.usr)
 
 
 @contextmanager
@@ -142,12 +140,13 @@ def forecast(run: Run, observed: Observed, planned: Plan) -> tuple[Forecast, ...
     making = {(a.driver, a.kernel) for a in planned.actions if a.kind == "prepare"}
     blocked = {(b.driver, b.kernel): b for b in planned.blocked if b.obstacle != "reboot-required"}
     found = []
-    with closing(open_job(run)) as job:
+    settings = settings_of(run)
+    with closing(settings.connection):
         for name in run.desired.drivers:
             for release, artifact in observed.drivers[name].artifacts.items():
                 place = (name, release)
                 if place in making:
-                    one = Preparation(job, run, name, release, artifact).forecast()
+                    one = Preparation(settings, run, name, release, artifact).forecast()
                 elif why := blocked.get(place):
                     one = Forecast(*place, "missing", None, None, why.reason, why.resolution)
                 elif artifact.is_whole:
@@ -159,7 +158,7 @@ def forecast(run: Run, observed: Observed, planned: Plan) -> tuple[Forecast, ...
                         reason="artifacts are not made for kernels that do not run yet",
                         resolution="Set [policy] prebuild = true in /etc/provision/provision.toml.",
                     )
-                found.append(replace(one, ended=_ended(job.settings, one)))
+                found.append(replace(one, ended=_ended(settings, one)))
     return tuple(found)
 
 
@@ -180,7 +179,7 @@ def _ended(settings: Settings, found: Forecast) -> Ended | None:
 class Preparation:
     """The making of one artifact, in place of the one that was observed."""
 
-    job: Job
+    settings: Settings
     run: Run
     driver: str
     kernel: str
@@ -201,14 +200,13 @@ class Preparation:
     def prepare(self) -> str:
         """Put the artifact into the store, and point the kernel's link to it; return the result."""
         refuse_newer(self._layout)
-        settings, progress = self.job.settings, self.job.progress
-        found = self._look_for(progress)
+        found = self._look_for()
         make: Callable[..., Stored]
         if found is not None:
             pin = found.image.pin
-            make = partial(store_pulled, settings, found, self._consent, progress=progress)
+            make = partial(store_pulled, self.settings, found, self._consent)
         else:
-            resolved = self.job.resolve(self._request())
+            resolved = resolve_pin(self.settings, self._request())
             pin = resolved.pin
             make = partial(self._build, resolved)
         if self._keeps(pin):
@@ -251,16 +249,15 @@ class Preparation:
             if isinstance(event, Note):
                 notes.append(event.text)
 
-        found = self._look_for(note)
+        with heard_by(note):
+            found = self._look_for()
         if found is None:
             reason = None
-            if asks_registries(self.job.settings):
+            if asks_registries(self.settings):
                 reason = "; ".join(notes) or "no registry has it"
-            version = version_to_build(
-                self.job.settings, lambda: self.job.engine, self._request(), progress=note
-            )
+            version = version_to_build(self.settings, self._request())
             # Without an engine, nothing is built.
-            self.job.engine  # noqa: B018 - connects
+            self.settings.engine()
             return Forecast(*place, "build", version, reason=reason)
         pin = found.image.pin
         if self._keeps(pin):
@@ -271,9 +268,9 @@ class Preparation:
             return Forecast(*place, "store", pin.driver.version)
         return Forecast(*place, "registry", pin.driver.version, str(found.image.reference))
 
-    def _look_for(self, progress: Progress) -> VerifiedImage | None:
-        options = SearchOptions(self._consent, progress=progress)
-        return look_for(self.job.settings, self._request(), options)
+    def _look_for(self) -> VerifiedImage | None:
+        options = SearchOptions(self._consent)
+        return look_for(self.settings, self._request(), options)
 
     def _request(self, *, refresh: bool = False) -> DriverRequest:
         setting, run = self._setting, self.run
@@ -338,30 +335,23 @@ class Preparation:
             if gone.sha256 not in {package.sha256 for package in resolved.pin.closure}:
                 # The driver's own source is gone.
                 raise
-            self.job.progress(Note(f"{gone.message} Solving the closure of packages again"))
-        resolved = self.job.resolve(self._request(refresh=True))
+            report(Note(f"{gone.message} Solving the closure of packages again"))
+        resolved = resolve_pin(self.settings, self._request(refresh=True))
         self._refuse_rejected(resolved.pin)
         return self._obtain(resolved, replace=replace)
 
     def _obtain(self, resolved: Resolved, *, replace: bool) -> Stored:
-        job = self.job
-        making = partial(
-            obtain,
-            job.settings,
-            lambda: job.engine,
-            resolved,
-            replace=replace,
-            progress=job.progress,
-        )
+        settings = self.settings
+        making = partial(obtain, settings, resolved, replace=replace)
         try:
             return making()
         except EngineLostError as lost:
-            job.progress(Note(f"{lost.message} Waiting for the engine"))
+            report(Note(f"{lost.message} Waiting for the engine"))
             for _ in range(_RECONNECTIONS):
-                job.close()
+                settings.connection.close()
                 time.sleep(_RECONNECT_SECONDS)
                 try:
-                    job.engine.image("none")
+                    settings.engine().image("none")
                 except ProvisionError:
                     continue
                 return making()
@@ -375,7 +365,7 @@ class Preparation:
         """
         layout, run, kernel = self._layout, self.run, self.kernel
         options, digest = self._setting.options, obtained.entry.name
-        with changing(layout, run.progress):
+        with changing(layout):
             manifest = stored_manifest(obtained.entry)
             if manifest is None:
                 return None
@@ -390,7 +380,7 @@ class Preparation:
             # If the run is killed here, the next one repeats this, with the previous artifact.
             known = known.model_copy(update={"previous": previous, "inputs": None})
             store_state(layout, state.updated(kernel, known))
-            try_write_loader(obtained.entry, options, root=run.root, progress=run.progress)
+            try_write_loader(obtained.entry, options, root=run.root)
             link_kernel(layout, kernel, digest)
             linked = self._linked(obtained, known, files_fingerprint(obtained.entry, manifest))
             store_state(layout, state.updated(kernel, linked))

@@ -11,7 +11,7 @@ from provision.agent.run import Result, always_published, apply
 from provision.errors import InUseError, NotFoundError
 from provision.host.kernels import kernel_release
 from provision.kmod.verify import first_damage, stored_manifest
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 from provision.store.entries import entries, link_kernel, linked_kernels
 from provision.store.layout import Layout
 from provision.store.locks import changing, switching
@@ -19,12 +19,7 @@ from provision.store.state import Failure, load_state, refuse_newer, store_state
 
 
 def rollback(
-    root: Path,
-    desired: Desired,
-    driver: str,
-    *,
-    catalogues: Sequence[Path] = (),
-    progress: Progress = silent,
+    root: Path, desired: Desired, driver: str, *, catalogues: Sequence[Path] = ()
 ) -> Result:
     """Go back to the previous artifact of the running kernel.
 
@@ -37,8 +32,8 @@ def rollback(
     """
     layout, release = _target(root, desired, driver)
     meant = linked_kernels(layout).get(release)
-    with switching(root, progress):
-        with changing(layout, progress):
+    with switching(root):
+        with changing(layout):
             now, digest = _begun(layout, release) or choose(layout, release)
             linked = linked_kernels(layout).get(release)
             if linked != meant:
@@ -48,11 +43,11 @@ def rollback(
                     resolution="Nothing was done. To go back further, run the command again.",
                 )
             inputs = read_inputs(root, desired).of(driver, release)
-            progress(Note(f"{driver} goes back from {now} to {digest}"))
+            report(Note(f"{driver} goes back from {now} to {digest}"))
             reject(layout, release, digest, inputs=inputs)
         mode = Mode(may_prepare=False)
-        with always_published(root, progress):
-            return apply(Run(root, desired, mode, catalogues, progress, only=driver))
+        with always_published(root):
+            return apply(Run(root, desired, mode, catalogues, only=driver))
 
 
 def would_roll_back(root: Path, desired: Desired, driver: str) -> tuple[str, str]:

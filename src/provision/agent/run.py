@@ -25,7 +25,7 @@ from provision.agent.status import Status, Trouble, failed_status, status_of
 from provision.errors import ExitCode, ProvisionError, UnexpectedError, as_error
 from provision.host.kernels import kernel_release
 from provision.kmod.loader import is_written, try_write_loader
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 from provision.store.entries import linked_kernels, remove_leftovers
 from provision.store.layout import Layout
 from provision.store.locks import building, changing, switching
@@ -69,22 +69,22 @@ def apply(run: Run) -> Result:
     Every failure is recorded and part of the result; other drivers' actions go on. A caller that
     holds the host's lock must not allow builds and pulls (``Mode.may_prepare``).
     """
-    with switching(run.root, run.progress):
+    with switching(run.root):
         for name in run.desired.drivers:
             layout = Layout(run.root, name)
-            clean(layout, run.progress)
+            clean(layout)
             if run.coming:
                 _announce(layout, run)
     with closing(_Apply(run)) as work, ExitStack() as building_lock:
         is_builder = False
         while True:
-            with switching(run.root, run.progress):
+            with switching(run.root):
                 served = work.serve()
                 if isinstance(served, Result):
                     return served
             if not is_builder:
                 is_builder = True
-                if building_lock.enter_context(building(run.root, run.progress)):
+                if building_lock.enter_context(building(run.root)):
                     # Another run has built meanwhile: plan again.
                     continue
             work.do(*served)
@@ -136,7 +136,7 @@ class _Apply:
     def do(self, action: Action, observed: Observed) -> Outcome:
         self.tried.add(action.key)
         outcome = self.actions.do(action, observed)
-        self.run.progress(Note(outcome.result))
+        report(Note(outcome.result))
         self.outcomes.append(outcome)
         return outcome
 
@@ -164,16 +164,16 @@ class _Apply:
         return Result(tuple(self.outcomes), status, _publish(run, status))
 
 
-def clean(layout: Layout, progress: Progress) -> None:
+def clean(layout: Layout) -> None:
     """Remove leftovers of killed runs, and put back entries that they were replacing."""
     names: set[str] = set()
     for folder in (layout.folder, layout.kernels):
         with suppress(OSError):
             names.update(path.name for path in folder.iterdir())
     if any(name.startswith(".") for name in names - {layout.lock.name}):
-        with changing(layout, progress):
+        with changing(layout):
             for path in remove_leftovers(layout):
-                progress(Note(f"Removed a leftover of an interrupted run: {path}"))
+                report(Note(f"Removed a leftover of an interrupted run: {path}"))
 
 
 def _announce(layout: Layout, run: Run) -> None:
@@ -201,8 +201,8 @@ def _write_loaders(run: Run) -> None:
         for digest in sorted(set(linked_kernels(layout).values())):
             entry = layout.entry(digest)
             if entry.is_dir() and not is_written(entry, setting.options, root=run.root):
-                with changing(layout, run.progress):
-                    try_write_loader(entry, setting.options, root=run.root, progress=run.progress)
+                with changing(layout):
+                    try_write_loader(entry, setting.options, root=run.root)
 
 
 def _trouble(desired: Desired, outcomes: Iterable[Outcome]) -> Trouble | None:
@@ -265,12 +265,12 @@ def _publish(run: Run, status: Status) -> tuple[str, ...]:
     """Publish a status; note and return what could not be written."""
     problems = publish(run.root, status, run.desired.config)
     for problem in problems:
-        run.progress(Note(problem))
+        report(Note(problem))
     return tuple(problems)
 
 
 @contextmanager
-def always_published(root: Path, progress: Progress = silent) -> Iterator[None]:
+def always_published(root: Path) -> Iterator[None]:
     """Publish the failure of a run and its reason; only SIGKILL is not reported.
 
     The error is raised again.
@@ -280,11 +280,11 @@ def always_published(root: Path, progress: Progress = silent) -> Iterator[None]:
     except BaseException as error:
         # The caller must get the error, even if the status can't be published.
         with suppress(Exception):
-            _publish_failure(root, as_error(error), progress)
+            _publish_failure(root, as_error(error))
         raise
 
 
-def _publish_failure(root: Path, error: ProvisionError, progress: Progress) -> None:
+def _publish_failure(root: Path, error: ProvisionError) -> None:
     desired = last_desired(root) or Desired()
     trouble = Trouble(error.message, error.resolution, error.details, int(error.exit_code))
     status = failed_status(trouble, time=int(time.time()))
@@ -296,4 +296,4 @@ def _publish_failure(root: Path, error: ProvisionError, progress: Progress) -> N
     with ExitStack() as lock:
         with suppress(ProvisionError, OSError):
             lock.enter_context(switching(root, limit=_PUBLISH_SECONDS))
-        _publish(Run(root, desired, progress=progress), status)
+        _publish(Run(root, desired), status)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +20,12 @@ from provision.distros import archive_of, uses_archive
 from provision.distros.debian.apt import Apt
 from provision.distros.debian.archive import HEADERS, ArchiveIndex, packages_script
 from provision.engine.containers import Container
-from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.host.facts import read_facts
 from provision.pin import BasePin, DistroPin
 from provision.pin.architectures import names_of
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 from provision.run import find_program, run
 from provision.sources.candidates import SourceContext, components_of, packages_of
 
@@ -42,14 +41,12 @@ class Archive:
     the ``with`` block: it can then solve.
 
     Args:
-        engine: Connects to the engine; not called without a query.
         words: What is asked for besides, as in ``ArchiveIndex``.
     """
 
     def __init__(
         self,
         settings: Settings,
-        engine: Callable[[], Engine],
         distro: DistroPin,
         recipes: Sequence[Recipe] = (),
         *,
@@ -58,16 +55,13 @@ class Archive:
         reference: str | None = None,
         network: str | None = None,
         update: bool = False,
-        progress: Progress = silent,
     ) -> None:
         self.container: Container | None = None
         self._settings = settings
-        self._engine = engine
         self._distro = distro
         self._reference = reference
         self._network = network
         self._update = update
-        self._progress = progress
         self._store = PackageStore(settings.state)
         self._started = ExitStack()
         self._base: BasePin | None = None
@@ -97,9 +91,7 @@ class Archive:
         """Return the base image, which is made if necessary."""
         if self._base is None:
             asked = base_request(self._settings, self._distro, reference=self._reference)
-            self._base = ensure_distro_base(
-                self._settings, self._engine, asked, progress=self._progress
-            )
+            self._base = ensure_distro_base(self._settings, asked)
         return self._base
 
     def _ask(self, words: tuple[str, ...]) -> bytes:
@@ -109,7 +101,7 @@ class Archive:
             own = _own_answer(self._settings, self._distro, words)
             if own is None:
                 raise
-            self._progress(Note(f"{error.message} This machine's own apt is asked instead."))
+            report(Note(f"{error.message} This machine's own apt is asked instead."))
             return own
         request = solve_request(
             self._settings,
@@ -128,16 +120,16 @@ class Archive:
             kept = self._store.answer(key, max_age=_UNREACHABLE_S)
             if kept is None:
                 raise
-            self._progress(Note(f"{error.message} Its last answer is used."))
+            report(Note(f"{error.message} Its last answer is used."))
             return kept
         self._store.keep_answer(key, answer)
         return answer
 
     def _asked(self, request: SolveRequest, words: tuple[str, ...]) -> bytes:
-        self._progress(Note(f"Asking apt what {request.distro.name} {request.release.version} has"))
-        solver = Solver(self._engine(), request, self._store, self._progress)
+        report(Note(f"Asking apt what {request.distro.name} {request.release.version} has"))
+        solver = Solver(self._settings.engine(), request, self._store)
         if self.container is None:
-            self._started.enter_context(self._store.solving(request.key, self._progress))
+            self._started.enter_context(self._store.solving(request.key))
             self.container = self._started.enter_context(solver.start())
         script = Apt().packages(request.distro, words, request.repositories)
         files = {**script.files, **request.authorities()}
@@ -146,20 +138,14 @@ class Archive:
 
 @contextmanager
 def open_context(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    driver: str,
-    distro: DistroPin,
-    context: SourceContext,
-    *,
-    progress: Progress,
+    settings: Settings, driver: str, distro: DistroPin, context: SourceContext
 ) -> Iterator[SourceContext]:
     """Yield a context with the index of the distro's archive, if it has one of Debian's kind."""
     if not uses_archive(distro):
         yield context
         return
     recipe = settings.catalogue.entry(driver).recipe
-    with Archive(settings, engine, distro, (recipe,), progress=progress) as archive:
+    with Archive(settings, distro, (recipe,)) as archive:
         yield replace(context, index=archive.index)
 
 

@@ -28,7 +28,7 @@ from provision.engine.stream import transfer
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import BasePin, DistroPin
 from provision.pin.architectures import names_of
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 
 # Where Docker's official images are, by machine.
 _OFFICIAL = {"x86_64": "amd64", "aarch64": "arm64v8"}
@@ -121,7 +121,7 @@ def named_base(request: BaseRequest) -> BasePin | None:
     return _pinned(request.name.split("@", 1)[0] or name, digest)
 
 
-def find_base(engine: Engine, request: BaseRequest, *, progress: Progress = silent) -> BasePin:
+def find_base(engine: Engine, request: BaseRequest) -> BasePin:
     """Return the base image with its digest; pull it if it is neither named by digest nor local."""
     named = named_base(request)
     if named is not None:
@@ -129,7 +129,7 @@ def find_base(engine: Engine, request: BaseRequest, *, progress: Progress = sile
     name, _tag = split_reference(request.name)
     image = engine.image(request.name)
     if image is None and request.is_published:
-        image = _pulled(engine, request, progress)
+        image = _pulled(engine, request)
     if image is None:
         raise NotFoundError(
             f"There is no base image '{request.name}', here or in its registry."
@@ -142,14 +142,14 @@ def find_base(engine: Engine, request: BaseRequest, *, progress: Progress = sile
     return base_pin(request.name, _digest(image, name))
 
 
-def ensure_base(engine: Engine, base: BasePin, *, progress: Progress = silent) -> Image:
+def ensure_base(engine: Engine, base: BasePin) -> Image:
     """Return exactly the image that a Pin names; pull it by its digest if necessary."""
     name, _tag = split_reference(base.image)
     pinned = f"{name}@{base.digest}"
     image = engine.image(base.digest) or engine.image(pinned)
     if image is None:
-        progress(Note(f"Pulling the base image {pinned}"))
-        _drain(engine.pull(pinned), progress)
+        report(Note(f"Pulling the base image {pinned}"))
+        _drain(engine.pull(pinned))
         image = engine.image(pinned)
     if image is None:
         raise NotFoundError(
@@ -204,23 +204,23 @@ def _digest(image: Image, name: str) -> str:
     return sorted(of_registry)[0] if of_registry else image.id
 
 
-def _pulled(engine: Engine, request: BaseRequest, progress: Progress) -> Image | None:
-    progress(Note(f"Pulling the base image {request.name}"))
+def _pulled(engine: Engine, request: BaseRequest) -> Image | None:
+    report(Note(f"Pulling the base image {request.name}"))
     architecture = names_of(request.architecture).go
-    _drain(engine.pull(request.name, platform=f"linux/{architecture}"), progress)
+    _drain(engine.pull(request.name, platform=f"linux/{architecture}"))
     return engine.image(request.name)
 
 
-def _drain(messages: Iterator[Message], progress: Progress) -> None:
+def _drain(messages: Iterator[Message]) -> None:
     """Follow a pull. If it fails, a note says why, and the image is missing afterwards."""
     try:
         for message in messages:
             if "error" in message:
-                progress(Note(f"Not pulled: {message['error']}"))
+                report(Note(f"Not pulled: {message['error']}"))
             for event in transfer(message):
-                progress(event)
+                report(event)
     except ProvisionError as error:
-        progress(Note(f"Not pulled: {error.details or error.message}"))
+        report(Note(f"Not pulled: {error.details or error.message}"))
 
 
 def _check_architecture(image: Image, request: BaseRequest) -> None:

@@ -35,7 +35,7 @@ from provision.files import in_root, write_atomic
 from provision.host.facts import read_facts
 from provision.pin import BasePin, DistroPin
 from provision.pin.architectures import names_of
-from provision.progress import Note, Output, Progress, silent
+from provision.progress import Note, Output, report
 from provision.run import run, stream
 
 # debootstrap's own scripts, one for each release.
@@ -69,38 +69,28 @@ chroot "$1" sh -euc '
 chroot "$1" rpm --query rpm"""
 
 
-def ensure_distro_base(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    request: BaseRequest,
-    *,
-    progress: Progress = silent,
-) -> BasePin:
+def ensure_distro_base(settings: Settings, request: BaseRequest) -> BasePin:
     """Return a base image; it is made if it is neither here nor in its registry.
 
-    Args:
-        engine: Connects to the engine; not called for an image that is named by its digest.
+    An image that is named by its digest needs no engine.
     """
     if (named := named_base(request)) is not None:
         return named
-    connected = engine()
     try:
-        return find_base(connected, request, progress=progress)
+        return find_base(settings.engine(), request)
     except NotFoundError:
         if not request.can_be_made:
             raise
-    progress(Note(f"There is no image {request.name}; making it"))
+    report(Note(f"There is no image {request.name}; making it"))
     if request.distro == FLATCAR:
-        return ensure_developer_image(settings, connected, request, progress=progress)
+        return ensure_developer_image(settings, request)
     distro = find_distro(f"{request.distro}:{request.version}")
     if uses_archive(distro):
-        return _from_archive(settings, connected, request, distro, progress)
-    return _from_repositories(settings, connected, request, distro, progress)
+        return _from_archive(settings, request, distro)
+    return _from_repositories(settings, request, distro)
 
 
-def _from_archive(
-    settings: Settings, engine: Engine, request: BaseRequest, distro: DistroPin, progress: Progress
-) -> BasePin:
+def _from_archive(settings: Settings, request: BaseRequest, distro: DistroPin) -> BasePin:
     suites = [one for one in suites_of(settings, distro) if one.id == distro.codename]
     # Rather not one that may be another's archive.
     suite = min(suites, key=lambda one: one.origin is not None)
@@ -111,14 +101,10 @@ def _from_archive(
         keys = b"".join(suite.keys.values())
         keyring = settings.state / "archive/keys" / f"{hashlib.sha256(keys).hexdigest()}.gpg"
         write_atomic(keyring, keys)
-    return make_apt_base(
-        engine, request, suite.urls[0], keyring, state=settings.state, progress=progress
-    )
+    return make_apt_base(settings.engine(), request, suite.urls[0], keyring, state=settings.state)
 
 
-def _from_repositories(
-    settings: Settings, engine: Engine, request: BaseRequest, distro: DistroPin, progress: Progress
-) -> BasePin:
+def _from_repositories(settings: Settings, request: BaseRequest, distro: DistroPin) -> BasePin:
     """Make a base image from provision.toml's repositories, or from those of such a host."""
     data, release = release_of(distro)
     own = configured_repositories(settings, distro)
@@ -144,24 +130,12 @@ def _from_repositories(
             f" where that is possible ({release.image}) and docker load it here.",
         )
     return make_rpm_base(
-        engine,
-        request,
-        data,
-        version,
-        configured or own,
-        state=settings.state,
-        progress=progress,
+        settings.engine(), request, data, version, configured or own, state=settings.state
     )
 
 
 def make_apt_base(
-    engine: Engine,
-    request: BaseRequest,
-    mirror: str,
-    keyring: Path | None = None,
-    *,
-    state: Path,
-    progress: Progress = silent,
+    engine: Engine, request: BaseRequest, mirror: str, keyring: Path | None = None, *, state: Path
 ) -> BasePin:
     """Make a base image with debootstrap.
 
@@ -187,12 +161,12 @@ def make_apt_base(
                 ],
                 why="make a base image",
                 env=environment,
-                on_line=lambda line: progress(Output(line)),
+                on_line=lambda line: report(Output(line)),
             )
         _empty(tree, _APT_UNTIDY)
 
     maker = "debootstrap --variant=minbase"
-    return _make_image(engine, request, maker, mirror, fill, state=state, progress=progress)
+    return _make_image(engine, request, maker, mirror, fill, state=state)
 
 
 @contextmanager
@@ -230,7 +204,6 @@ def make_rpm_base(
     repositories: tuple[Repository, ...] | Path,
     *,
     state: Path,
-    progress: Progress = silent,
 ) -> BasePin:
     """Make a base image with this machine's dnf or zypper.
 
@@ -253,12 +226,12 @@ def make_rpm_base(
             stream(
                 words,
                 why="make a base image",
-                on_line=lambda line: progress(Output(line)),
+                on_line=lambda line: report(Output(line)),
                 # Scriptlets run in the tree, where the user's TMPDIR may not exist; "" is the
                 # default.
                 env={"HOME": str(home), "TMPDIR": ""},
             )
-        _own_database(tree, folder / "database", request, progress)
+        _own_database(tree, folder / "database", request)
         # Package managers make folders in the tree at the paths of their settings.
         inside = folder.resolve().relative_to("/")
         shutil.rmtree(tree / inside, ignore_errors=True)
@@ -274,7 +247,7 @@ def make_rpm_base(
         places = f"this machine's repositories ({repositories})"
     else:
         places = ", ".join(url for repository in repositories for url in repository.urls)
-    return _make_image(engine, request, distro.family, places, fill, state=state, progress=progress)
+    return _make_image(engine, request, distro.family, places, fill, state=state)
 
 
 def _dnf(tree: Path, distro: Distro, version: str, repositories: Path) -> Sequence[str | Path]:
@@ -309,9 +282,9 @@ def _zypper(tree: Path, distro: Distro, repositories: Path) -> list[Sequence[str
     return commands
 
 
-def _own_database(tree: Path, database: Path, request: BaseRequest, progress: Progress) -> None:
+def _own_database(tree: Path, database: Path, request: BaseRequest) -> None:
     """Convert the package database to that of the distro's own rpm."""
-    progress(Note(f"Writing the package database of {request.name}"))
+    report(Note(f"Writing the package database of {request.name}"))
     run(["sh", "-c", _EXPORT, "sh", tree / _DATABASE, database], why="read a package database")
     done = run(
         ["sh", "-c", _IMPORT, "sh", tree, database], why="write a package database", check=False
@@ -335,7 +308,6 @@ def _make_image(
     fill: Callable[[Path], None],
     *,
     state: Path,
-    progress: Progress,
 ) -> BasePin:
     """Let a program fill a root filesystem, and import it with the name of the request."""
     if request.architecture != platform.machine() and not _runs_here(request.architecture):
@@ -347,17 +319,17 @@ def _make_image(
         )
     before = engine.image(request.name)
     # Not in /tmp, which may forbid programs and device nodes.
-    with scratch(state, "base", progress=progress) as folder:
+    with scratch(state, "base") as folder:
         made = engine.image(request.name)
         if made is not None and (before is None or made.id != before.id):
             # The process that this one waited for made it.
             return base_pin(request.name, made.id)
         tree = folder / "root"
-        progress(Note(f"Making {request.name} with {maker} from {origin}"))
+        report(Note(f"Making {request.name} with {maker} from {origin}"))
         fill(tree)
         for foreign in _FOREIGN:
             (tree / foreign).unlink(missing_ok=True)
-        progress(Note(f"Importing {request.name}"))
+        report(Note(f"Importing {request.name}"))
         # Without the address, which may hold a password.
         return image_of_tree(engine, tree, request, maker)
 

@@ -22,11 +22,10 @@ from provision.build.package_store import PackageStore, closure_key
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
 from provision.documents import Frozen, load_json
-from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import lock, write_atomic
 from provision.pin import RunfileSource, Sha256
-from provision.progress import Event, Note, Progress, Tally, silent
+from provision.progress import Event, Note, Tally, current_listener, heard_by, report
 from provision.sources.runfile import repack
 
 
@@ -38,11 +37,7 @@ class _Index(Frozen):
 
 
 def ensure_parts(
-    settings: Settings,
-    source: RunfileSource,
-    fetch: Callable[[], Path],
-    *,
-    progress: Progress = silent,
+    settings: Settings, source: RunfileSource, fetch: Callable[[], Path]
 ) -> Mapping[str, Path]:
     """Return the parts of a .run by name, made and put into the package store if necessary.
 
@@ -55,7 +50,7 @@ def ensure_parts(
     index = folder / f"{key}.json"
 
     def waiting() -> None:
-        progress(Note("Another process is taking the same file apart; waiting for it"))
+        report(Note("Another process is taking the same file apart; waiting for it"))
 
     with lock(settings.state / "locks" / f"runfile-{key[:32]}", on_wait=waiting):
         with suppress(ProvisionError):
@@ -67,7 +62,7 @@ def ensure_parts(
                     os.utime(index)
                 return whole
         run = fetch()
-        progress(Note(f"Taking {source.url.rpartition('/')[2]} apart, without running it"))
+        report(Note(f"Taking {source.url.rpartition('/')[2]} apart, without running it"))
         draft = folder / f".{key}"
         # The leftovers of a killed run.
         shutil.rmtree(draft, ignore_errors=True)
@@ -83,15 +78,11 @@ def ensure_parts(
 
 
 def downloaded_files(
-    settings: Settings,
-    resolved: Resolved,
-    context: RenderedContext,
-    *,
-    progress: Progress = silent,
+    settings: Settings, resolved: Resolved, context: RenderedContext
 ) -> dict[str, Path]:
     """Return the files of a build context that are not rendered, in the package store."""
     pin, store = resolved.pin, PackageStore(settings.state)
-    fetched = _fetched(store, resolved, context.downloads, progress)
+    fetched = _fetched(store, resolved, context.downloads)
     damaged = [path for path in resolved.attached.values() if not store.whole(path.name)]
     if damaged:
         raise NotFoundError(
@@ -103,15 +94,13 @@ def downloaded_files(
     for source in pin.sources:
         if isinstance(source, RunfileSource):
             name = source.url.rpartition("/")[2]
-            fetch = partial(store.fetch, source.sha256, (source.url,), name=name, progress=progress)
-            parts = ensure_parts(settings, source, fetch, progress=progress)
+            fetch = partial(store.fetch, source.sha256, (source.url,), name=name)
+            parts = ensure_parts(settings, source, fetch)
             fetched |= {path: parts[part] for path, part in context.parts.items()}
     return {**resolved.attached, **fetched}
 
 
-def _fetched(
-    store: PackageStore, resolved: Resolved, files: Mapping[str, str], progress: Progress
-) -> dict[str, Path]:
+def _fetched(store: PackageStore, resolved: Resolved, files: Mapping[str, str]) -> dict[str, Path]:
     """Return the files of a Pin, given the sha256 of each path; download what is missing."""
     sizes = {package.sha256: package.size for package in resolved.pin.closure}
     sources = {s.sha256: s.address for s in resolved.pin.sources if s.address}
@@ -122,12 +111,14 @@ def _fetched(
         sized = [sizes[files[path]] for path in missing if files[path] in sizes]
         more = " and others" if len(sized) < len(missing) else ""
         size = f" ({sum(sized) / 1_000_000:.1f} MB{more})" if sized else ""
-        progress(Note(f"Downloading {len(missing)} file{'s' * (len(missing) > 1)}{size}"))
+        report(Note(f"Downloading {len(missing)} file{'s' * (len(missing) > 1)}{size}"))
+
+    listener = current_listener()
 
     def without_notes(event: Event) -> None:
         # No line for each of many files.
         if not isinstance(event, Note):
-            progress(event)
+            listener(event)
 
     for number, path in enumerate(missing):
         sha256 = files[path]
@@ -135,29 +126,23 @@ def _fetched(
         # The context names some files by their checksums; an address has a name for people.
         name = unquote((urls[0] if urls else path).rpartition("/")[2])
         size = f" ({sizes[sha256] / 1_000_000:.1f} MB)" if sha256 in sizes else ""
-        progress(Tally(len(missing), {"downloaded": number}, (f"{name}{size}",)))
-        fetched[path] = store.fetch(
-            sha256, urls, name=name, size=sizes.get(sha256), progress=without_notes
-        )
+        report(Tally(len(missing), {"downloaded": number}, (f"{name}{size}",)))
+        with heard_by(without_notes):
+            fetched[path] = store.fetch(sha256, urls, name=name, size=sizes.get(sha256))
     if missing:
-        progress(Tally(0))
+        report(Tally(0))
     return fetched
 
 
 def commit_files(
-    settings: Settings,
-    engine: Engine,
-    resolved: Resolved,
-    progress: Progress,
-    toolchain: Callable[[], str],
+    settings: Settings, resolved: Resolved, toolchain: Callable[[], str]
 ) -> Mapping[str, Path]:
     """Return the files of a build context that hold commits of repositories; fetch missing ones."""
     return ensure_commits(
-        engine,
+        settings.engine(),
         toolchain,
         commits_of(resolved.pin.sources),
         PackageStore(settings.state),
         network=resolved.network,
         access=GitAccess(settings.root, settings.state / "git-login"),
-        progress=progress,
     )

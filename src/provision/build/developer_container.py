@@ -15,13 +15,12 @@ from provision.build.base_image import BaseRequest, image_of_tree
 from provision.build.workspace import Settings
 from provision.distros.debian.suites import binary_keyring
 from provision.distros.kernel_tree import release_address
-from provision.engine.docker_api import Engine
 from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import download_signed
 from provision.files import in_root, lock
 from provision.pin import BasePin
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 from provision.run import run
 
 _ROOT = "ROOT"
@@ -73,9 +72,7 @@ _KEYRING = "/etc/provision/keys/flatcar.asc"
 _FINGERPRINT = "F88CFEDEFF29A5B4D9523864E25D9AED0593B34A"
 
 
-def ensure_developer_image(
-    settings: Settings, engine: Engine, request: BaseRequest, *, progress: Progress = silent
-) -> BasePin:
+def ensure_developer_image(settings: Settings, request: BaseRequest) -> BasePin:
     """Return the developer container of a release as an image, which is made if it is missing."""
     # It becomes part of an address and of a file's name.
     if not _VERSION.fullmatch(request.version):
@@ -86,6 +83,7 @@ def ensure_developer_image(
     archive = settings.config.distro(FLATCAR).archive
     # The download has one name: while one process checks its signature, none may write to it.
     with lock(settings.state / "locks" / "developer-containers"):
+        engine = settings.engine()
         image = engine.image(request.name)
         if image is not None:
             return BasePin(image=request.name, digest=image.id)
@@ -94,16 +92,16 @@ def ensure_developer_image(
         )
         packed = settings.state / "developer-containers" / f"{request.version}.bin.bz2"
         keyring = _keyring(settings, archive.keyring or _KEYRING)
-        download_signed(f"{place}/{_FILE}", keyring=keyring, destination=packed, progress=progress)
+        download_signed(f"{place}/{_FILE}", keyring=keyring, destination=packed)
         # Some 6 GB.
-        with scratch(settings.state, "developer", progress=progress) as folder:
-            progress(Note(f"Unpacking {packed.name}"))
+        with scratch(settings.state, "developer") as folder:
+            report(Note(f"Unpacking {packed.name}"))
             disk, tree = folder / "disk", folder / "root"
             _unpack(packed, disk)
-            progress(Note("Copying the files of the developer container"))
+            report(Note("Copying the files of the developer container"))
             copy_root(disk, tree)
             disk.unlink()
-            progress(Note(f"Importing {request.name}"))
+            report(Note(f"Importing {request.name}"))
             pin = image_of_tree(engine, tree, request, "Flatcar's developer container")
         # Half a gigabyte, which is not needed once the image exists.
         packed.unlink()

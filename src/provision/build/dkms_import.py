@@ -10,7 +10,7 @@ import shlex
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -35,7 +35,7 @@ from provision.fetch import download_any
 from provision.files import lock, sha256_file, write_atomic
 from provision.host.facts import read_facts
 from provision.pin import ArchiveSource, BasePin, DistroPin, GitSource, KernelPin
-from provision.progress import Note, Output, Progress, silent
+from provision.progress import Note, Output, report
 from provision.run import find_program, run
 from provision.shipped import templates_dir
 from provision.sources.dkms import DkmsConf, Draft, Origin, draft_recipe, parse_variables, read_conf
@@ -58,23 +58,16 @@ _UNPACK = {
 
 
 def inspect_source(
-    engine: Engine,
-    base: BasePin,
-    path: Path,
-    name: str,
-    kernel: KernelPin,
-    *,
-    state: Path,
-    progress: Progress = silent,
+    engine: Engine, base: BasePin, path: Path, name: str, kernel: KernelPin, *, state: Path
 ) -> DkmsConf:
     """Evaluate the dkms.conf of a package or folder in a container of a base image."""
     file = _DEB if path.is_file() else _SOURCE
     script = (templates_dir() / "dkms/dkms.bash").read_bytes()
     files = {"dkms.bash": script, file: _packed(path, name)}
     owner = hashlib.sha256(f"inspect {name} {state.resolve()}".encode()).hexdigest()[:32]
-    image = ensure_base(engine, base, progress=progress)
+    image = ensure_base(engine, base)
     request = ContainerRequest(image_id=image.id, owner=owner, network="none", limit=_LIMIT_S)
-    progress(Note(f"Evaluating the dkms.conf of {name}"))
+    report(Note(f"Evaluating the dkms.conf of {name}"))
     with (
         lock(state / "locks" / f"inspect-{owner}"),
         engine.container(request) as container,
@@ -84,7 +77,7 @@ def inspect_source(
             f"mkdir {_TREE} && cd {_TREE} && {_UNPACK[file]}"
             f" && bash {_WORK}/dkms.bash inspect {shlex.quote(kernel.release)}"
             f" {shlex.quote(kernel.architecture)} {_OUT}",
-            on_line=lambda line: progress(Output(line)),
+            on_line=lambda line: report(Output(line)),
         )
         if ran.status != 0:
             lines = ran.said.splitlines()
@@ -168,13 +161,7 @@ _REMOTE = re.compile(
 
 
 def import_dkms(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    what: str,
-    *,
-    kernel: str | None = None,
-    distro: str | None = None,
-    progress: Progress = silent,
+    settings: Settings, what: str, *, kernel: str | None = None, distro: str | None = None
 ) -> tuple[Draft, DkmsConf]:
     """Write the recipe of a driver whose source has a dkms.conf.
 
@@ -185,12 +172,10 @@ def import_dkms(
     chosen = choose_distro(settings, distro)
     facts = read_facts(settings.root)
     target = kernel_pin(kernel or own_kernel(settings, facts), facts.arch or "")
-    with _source(settings, engine, what, chosen, progress) as (path, origin):
+    with _source(settings, what, chosen) as (path, origin):
         asked = base_request(settings, chosen)
-        base = ensure_distro_base(settings, engine, asked, progress=progress)
-        conf = inspect_source(
-            engine(), base, path, what, target, state=settings.state, progress=progress
-        )
+        base = ensure_distro_base(settings, asked)
+        conf = inspect_source(settings.engine(), base, path, what, target, state=settings.state)
     return draft_recipe(conf, origin), conf
 
 
@@ -207,25 +192,19 @@ def write_recipe(draft: Draft, output: Path) -> Path:
 
 
 @contextmanager
-def _source(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    what: str,
-    distro: DistroPin,
-    progress: Progress,
-) -> Iterator[tuple[Path, Origin]]:
+def _source(settings: Settings, what: str, distro: DistroPin) -> Iterator[tuple[Path, Origin]]:
     """Yield the package or folder that is meant, and its origin."""
     if re.match(r"https?://", what):
-        with scratch(settings.state, "import", progress=progress) as folder:
-            yield _downloaded(what, folder, progress)
+        with scratch(settings.state, "import") as folder:
+            yield _downloaded(what, folder)
     elif Path(what).is_dir():
-        with scratch(settings.state, "import", progress=progress) as folder:
+        with scratch(settings.state, "import") as folder:
             release, modules = _checkout(Path(what), folder)
             homepage = release.url.removesuffix(".git") if release else None
             origin = Origin(what, release=release, homepage=homepage, submodules=modules)
             yield Path(what), origin
     elif _PACKAGE.fullmatch(what):
-        yield _packaged(settings, engine, what, distro, progress)
+        yield _packaged(settings, what, distro)
     else:
         raise NotFoundError(
             f"There is no folder '{what}', and it is neither an address nor a package's name.",
@@ -233,7 +212,7 @@ def _source(
         )
 
 
-def _downloaded(url: str, folder: Path, progress: Progress) -> tuple[Path, Origin]:
+def _downloaded(url: str, folder: Path) -> tuple[Path, Origin]:
     if url.endswith(".git"):
         raise UsageError(
             f"'{url}' is a repository, not an archive.",
@@ -246,9 +225,9 @@ def _downloaded(url: str, folder: Path, progress: Progress) -> tuple[Path, Origi
             resolution="Download and unpack it, and give the folder: provision drivers import"
             " FOLDER",
         )
-    progress(Note(f"Downloading {url}"))
+    report(Note(f"Downloading {url}"))
     archive, tree = folder / "archive", folder / "tree"
-    sha256 = download_any(url, destination=archive, limit=MAX_BYTES, progress=progress)
+    sha256 = download_any(url, destination=archive, limit=MAX_BYTES)
     tree.mkdir()
     _check_size(url, archive)
     try:
@@ -329,13 +308,7 @@ def public_address(remote: str) -> str | None:
     return f"https://{match['host'] or match['ssh']}/{match['path'] or match['ssh_path']}"
 
 
-def _packaged(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    name: str,
-    distro: DistroPin,
-    progress: Progress,
-) -> tuple[Path, Origin]:
+def _packaged(settings: Settings, name: str, distro: DistroPin) -> tuple[Path, Origin]:
     if not uses_archive(distro):
         raise NotFoundError(
             f"'{name}' can't be looked for: {distro.id} {distro.version} has no archive that apt"
@@ -345,9 +318,7 @@ def _packaged(
         )
     components = archive_of(distro).components
     words = (name, f"{_similar(name)}*")
-    with Archive(
-        settings, engine, distro, words=words, components=components, progress=progress
-    ) as archive:
+    with Archive(settings, distro, words=words, components=components) as archive:
         index = archive.index
         package = index.package(name)
         if package is None:
@@ -361,7 +332,7 @@ def _packaged(
             )
         tools = tuple(_tools(index, package.depends))
     file = PackageStore(settings.state).fetch(
-        package.sha256, [package.url], name=name, size=package.size, progress=progress
+        package.sha256, [package.url], name=name, size=package.size
     )
     homepage = f"https://tracker.debian.org/pkg/{name}" if distro.id == "debian" else None
     return file, Origin(

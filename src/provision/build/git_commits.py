@@ -25,7 +25,7 @@ from provision.errors import ProvisionError, UsageError, redact
 from provision.fetch import UnreachableError
 from provision.files import lock
 from provision.pin import GitCommit, GitSource, Source
-from provision.progress import Note, Output, Progress, silent
+from provision.progress import Note, Output, report
 
 # A repository with its history may have gigabytes; one commit of a kernel has 250 MB.
 _LIMIT_S = 1800.0
@@ -74,7 +74,6 @@ def ensure_commits(
     *,
     network: str | None = None,
     access: GitAccess,
-    progress: Progress = silent,
 ) -> dict[str, Path]:
     """Return the files of commits by path in the build context, fetching those that are missing.
 
@@ -85,7 +84,7 @@ def ensure_commits(
     image = cache(toolchain)
     for commit in commits:
         path = store.commits / commit.file_name
-        waiting = partial(progress, Note(f"Another process fetches {redact(commit.url)}; waiting"))
+        waiting = partial(report, Note(f"Another process fetches {redact(commit.url)}; waiting"))
         with lock(store.locks / path.stem[:32], on_wait=waiting):
             if not _whole(path):
                 owner = closure_key({"of": path.stem, "at": str(store.folder.resolve())})
@@ -98,7 +97,7 @@ def ensure_commits(
                     environment={"GIT_TERMINAL_PROMPT": "0", **proxies()},
                     limit=_LIMIT_S,
                 )
-                _fetch(engine, container_request, commit, path, access, progress)
+                _fetch(engine, container_request, commit, path, access)
         # Garbage collection looks at the time of use.
         with suppress(OSError):
             path.touch()
@@ -107,12 +106,7 @@ def ensure_commits(
 
 
 def _fetch(
-    engine: Engine,
-    request: ContainerRequest,
-    commit: GitCommit,
-    path: Path,
-    access: GitAccess,
-    progress: Progress,
+    engine: Engine, request: ContainerRequest, commit: GitCommit, path: Path, access: GitAccess
 ) -> None:
     if redact(commit.url) != commit.url:
         raise UsageError(
@@ -121,7 +115,7 @@ def _fetch(
             resolution="Leave it out of driver.toml, name a server that asks for none, and resolve"
             " again.",
         )
-    progress(Note(f"Fetching {redact(commit.url)} {commit.commit[:12]}"))
+    report(Note(f"Fetching {redact(commit.url)} {commit.commit[:12]}"))
     script = _SCRIPT.format(
         work=_WORK,
         made=_MADE,
@@ -140,7 +134,7 @@ def _fetch(
         )
         if given.files:
             container.put(given.files, FOLDER)
-        ran = container.run(script, on_line=lambda line: progress(Output(redact(line))))
+        ran = container.run(script, on_line=lambda line: report(Output(redact(line))))
         if ran.status != 0:
             raise _failed(commit, path, ran.said)
         _keep(container, path)

@@ -25,7 +25,6 @@ from provision.engine.docker_api import (
     EngineError,
     EngineLostError,
     Image,
-    connect,
     names_registry,
 )
 from provision.engine.stream import BuildStream, StepRecord
@@ -36,7 +35,7 @@ from provision.files import lock
 from provision.manifest import MANIFEST
 from provision.pin import PIN_LABEL, Pin
 from provision.pin.architectures import names_of
-from provision.progress import Note, Output, Progress, Step, silent
+from provision.progress import Note, Output, Step, report
 
 _ATTEMPTS = 5
 _BEGUN_AGAIN = "A layer that this build uses was removed meanwhile; making that layer again"
@@ -57,18 +56,18 @@ class EngineBuild:
     failed: Callable[[BuildStream], BuildError]
 
 
-def run_build(engine: Engine, build: EngineBuild, log: IO[str], progress: Progress) -> BuildStream:
+def run_build(engine: Engine, build: EngineBuild, log: IO[str]) -> BuildStream:
     """Run a build to its end; return the output of the engine.
 
     A build that loses a layer to another program begins again, with the layers that are left.
     """
     with pack(build.files) as context:
         for attempt in range(1, _ATTEMPTS + 1):
-            stream = _attempt(engine, build, context, log, progress)
+            stream = _attempt(engine, build, context, log)
             if attempt == _ATTEMPTS or not LAYER_LOST.search(stream.error or ""):
                 break
             log.write(f"{stream.error}\n")
-            progress(Note(_BEGUN_AGAIN))
+            report(Note(_BEGUN_AGAIN))
     if stream.error is not None:
         log.write(f"{stream.error}\n")
         log.flush()
@@ -83,9 +82,7 @@ def run_build(engine: Engine, build: EngineBuild, log: IO[str], progress: Progre
     return stream
 
 
-def _attempt(
-    engine: Engine, build: EngineBuild, context: IO[bytes], log: IO[str], progress: Progress
-) -> BuildStream:
+def _attempt(engine: Engine, build: EngineBuild, context: IO[bytes], log: IO[str]) -> BuildStream:
     """Run the build from its beginning; what the engine still has of it is not run again."""
     stream = BuildStream()
     context.seek(0)
@@ -95,7 +92,7 @@ def _attempt(
                 log.write(f"Step {event.number}/{event.total}: {event.text}\n")
             elif isinstance(event, Output):
                 log.write(f"{event.text}\n")
-            progress(event)
+            report(event)
     stream.finish()
     return stream
 
@@ -264,19 +261,19 @@ def pin_label(image: Image) -> str:
     return image.labels.get(DIGEST_LABEL, "none")
 
 
-def build(engine: Engine, request: BuildRequest, *, progress: Progress = silent) -> Built:
+def build(engine: Engine, request: BuildRequest) -> Built:
     """Build the image of a Pin, unless it exists."""
     pin = request.pin
     if not request.rebuild and (image := find(engine, pin)):
         return _existing(engine, pin, image)
 
     def waiting() -> None:
-        progress(Note(f"Another process is building {pin.image}; waiting for it"))
+        report(Note(f"Another process is building {pin.image}; waiting for it"))
 
     with lock(request.state / "locks" / f"{pin.digest.removeprefix('sha256:')}", on_wait=waiting):
         if not request.rebuild and (image := find(engine, pin)):
             return _existing(engine, pin, image)
-        return _build(engine, request, progress)
+        return _build(engine, request)
 
 
 def _existing(engine: Engine, pin: Pin, image: Image) -> Built:
@@ -285,11 +282,11 @@ def _existing(engine: Engine, pin: Pin, image: Image) -> Built:
     return Built(image=pin.image, image_id=image.id, size=image.size, built=False)
 
 
-def _build(engine: Engine, request: BuildRequest, progress: Progress) -> Built:
+def _build(engine: Engine, request: BuildRequest) -> Built:
     begun = time.monotonic()
     pin = request.pin
     files = {**request.files, **request.attach()}
-    base = ensure_base(engine, pin.base, progress=progress)
+    base = ensure_base(engine, pin.base)
     options = BuildOptions(
         # By id, because the name could move between this check and the build.
         {**request.build_args, "BASE_IMAGE": base.id},
@@ -305,10 +302,10 @@ def _build(engine: Engine, request: BuildRequest, progress: Progress) -> Built:
 
         def toolchain() -> str:
             tools = replace(whole, options=replace(options, target=TOOLS_STAGE))
-            return run_build(engine, tools, log, progress).image_id or ""
+            return run_build(engine, tools, log).image_id or ""
 
         fetched = request.fetch(toolchain) if request.fetch else {}
-        stream = run_build(engine, replace(whole, files={**files, **fetched}), log, progress)
+        stream = run_build(engine, replace(whole, files={**files, **fetched}), log)
     image = _checked(engine, request, stream, base)
     before = engine.image(pin.image)
     engine.tag(image.id, pin.image)
@@ -349,10 +346,11 @@ def _checked(engine: Engine, request: BuildRequest, stream: BuildStream, base: I
 _SHOWN = 12
 
 
-def module_sums(settings: Settings, engine: Engine, image: Image) -> dict[str, str]:
+def module_sums(settings: Settings, image: Image) -> dict[str, str]:
     """Return the sha256 of an artifact image's modules by path; empty if it can't be read."""
     try:
-        manifest = json.loads(read_file(engine, image, str(MANIFEST), state=settings.state))
+        text = read_file(settings.engine(), image, str(MANIFEST), state=settings.state)
+        manifest = json.loads(text)
         return {str(one["path"]): str(one["sha256"]) for one in manifest["modules"]}
     except (ProvisionError, ValueError, KeyError, TypeError):
         return {}
@@ -371,25 +369,13 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[st
     )
 
 
-def open_engine(settings: Settings) -> Engine:
-    """Connect to the container engine of a host."""
-    return connect(settings.config.engine.host)
-
-
-def build_image(
-    settings: Settings,
-    engine: Engine,
-    resolved: Resolved,
-    how: BuildSettings,
-    *,
-    progress: Progress = silent,
-) -> Built:
+def build_image(settings: Settings, resolved: Resolved, how: BuildSettings) -> Built:
     """Build the image of a Pin, unless it exists."""
-    context = render_context(resolved)
+    context, engine = render_context(resolved), settings.engine()
     request = BuildRequest(
         pin=resolved.pin,
         files=context.files,
-        attach=lambda: downloaded_files(settings, resolved, context, progress=progress),
+        attach=lambda: downloaded_files(settings, resolved, context),
         state=settings.state,
         # None of these changes the result. An engine elsewhere may have more processors than this
         # process may use.
@@ -397,18 +383,18 @@ def build_image(
             "JOBS": str(how.jobs or settings.config.engine.jobs or len(os.sched_getaffinity(0))),
             **proxies(),
         },
-        fetch=partial(commit_files, settings, engine, resolved, progress),
+        fetch=partial(commit_files, settings, resolved),
         rebuild=how.rebuild,
     )
     replaced = find(engine, resolved.pin) if how.rebuild else None
-    before = module_sums(settings, engine, replaced) if replaced else {}
-    built = build(engine, request, progress=progress)
+    before = module_sums(settings, replaced) if replaced else {}
+    built = build(engine, request)
     image = engine.image(built.image_id) if before and built.built else None
     if image is None:
         return built
-    differing = differences(before, module_sums(settings, engine, image))
+    differing = differences(before, module_sums(settings, image))
     if differing:
-        progress(
+        report(
             Note(
                 "The modules differ from those of the image that was replaced, although the Pin is"
                 f" the same: {'; '.join(differing)}. So the driver's own build puts something into"

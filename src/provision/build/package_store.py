@@ -25,7 +25,7 @@ from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError, WrongContentError, download
 from provision.files import lock, sha256_file, sync_directory, write_atomic
 from provision.pin import ClosurePackage, DistroPin, PackagePin, Sha256
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 
 _CHUNK = 1 << 20
 _DAY_S = 24 * 3600.0
@@ -159,13 +159,7 @@ class PackageStore:
             return self.take(draft)
 
     def fetch(
-        self,
-        sha256: str,
-        urls: Iterable[str],
-        *,
-        name: str,
-        size: int | None = None,
-        progress: Progress = silent,
+        self, sha256: str, urls: Iterable[str], *, name: str, size: int | None = None
     ) -> Path:
         """Return a file of the store; download it if it is missing or damaged.
 
@@ -178,10 +172,10 @@ class PackageStore:
         errors: list[tuple[str, ProvisionError]] = []
         limit = {} if size is None else {"limit": size}
         for url in urls:
-            progress(Note(f"Downloading {name}"))
+            report(Note(f"Downloading {name}"))
             path = self.path(sha256)
             try:
-                download(url, sha256=sha256, destination=path, progress=progress, **limit)
+                download(url, sha256=sha256, destination=path, **limit)
             except ProvisionError as error:
                 errors.append((url, error))
             else:
@@ -224,11 +218,11 @@ class PackageStore:
         os.utime(path)
 
     @contextmanager
-    def solving(self, key: str, progress: Progress) -> Iterator[None]:
+    def solving(self, key: str) -> Iterator[None]:
         """Hold the lock of a closure, so that only one of several processes solves it."""
 
         def waiting() -> None:
-            progress(Note("Another process is solving for the same packages; waiting for it"))
+            report(Note("Another process is solving for the same packages; waiting for it"))
 
         with lock(self.locks / f"solve-{key[:32]}", on_wait=waiting):
             yield

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -62,7 +62,6 @@ from provision.pin import (
     Pin,
     TreePin,
 )
-from provision.progress import Progress, silent
 from provision.shipped import templates_dir
 from provision.sources.candidates import SourceContext, pin_sources, tools_of
 
@@ -126,13 +125,7 @@ class Decision:
         )
 
 
-def resolve_pin(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    request: DriverRequest,
-    *,
-    progress: Progress = silent,
-) -> Resolved:
+def resolve_pin(settings: Settings, request: DriverRequest) -> Resolved:
     """Decide every input of a build."""
     kernel = request.kernel or own_kernel(settings, read_facts(settings.root))
     request = replace(request, kernel=kernel)
@@ -141,13 +134,13 @@ def resolve_pin(
     if choice is None:
         distro = choose_distro(settings, packaged_distro(settings, request.distro, kernel))
         target = BuildTarget(entry, distro, load_templates(templates_dir(), distro.id))
-        return _with_packages(settings, engine, request, target, progress)
+        return _with_packages(settings, request, target)
     if choice.tree is None:
-        tree = ensure_cos_tree(settings, choice.build_id, update=request.refresh, progress=progress)
+        tree = ensure_cos_tree(settings, choice.build_id, update=request.refresh)
     elif choice.tree.kind == "image":
         tree = Tree(TreePin(kind="image"))
     else:
-        tree = ensure_tree(settings, choice.tree, kernel, update=request.refresh, progress=progress)
+        tree = ensure_tree(settings, choice.tree, kernel, update=request.refresh)
     toolchain = _toolchain(choice, tree, kernel)
     target = BuildTarget(
         entry,
@@ -158,9 +151,9 @@ def resolve_pin(
         toolchain,
     )
     if choice.toolchain is None:
-        resolved = _in_image(settings, engine, request, target, choice.image, progress)
+        resolved = _in_image(settings, request, target, choice.image)
     else:
-        resolved = _with_packages(settings, engine, request, target, progress)
+        resolved = _with_packages(settings, request, target)
     return replace(resolved, attached={f"kernel/{name}": path for name, path in tree.files.items()})
 
 
@@ -175,16 +168,10 @@ def _toolchain(choice: TreeChoice, tree: Tree, kernel: str) -> Toolchain:
     return replace(found, packages=packages)
 
 
-def _with_packages(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    request: DriverRequest,
-    target: BuildTarget,
-    progress: Progress,
-) -> Resolved:
+def _with_packages(settings: Settings, request: DriverRequest, target: BuildTarget) -> Resolved:
     """Decide every input of a build whose packages a distro's solver finds."""
     distro, kernel, refresh = target.distro, request.kernel or "", request.refresh
-    version, context = version_context(settings, request, distro, progress=progress)
+    version, context = version_context(settings, request, distro)
     network = request.network or settings.config.engine.network
     with ExitStack() as opened:
         archive = None
@@ -192,13 +179,11 @@ def _with_packages(
             archive = opened.enter_context(
                 Archive(
                     settings,
-                    engine,
                     distro,
                     (target.entry.recipe,),
                     reference=request.base,
                     network=network,
                     update=refresh,
-                    progress=progress,
                 )
             )
             context = replace(context, index=archive.index)
@@ -211,7 +196,7 @@ def _with_packages(
             base, repositories = archive.base(), archive.repositories
         else:
             asked = base_request(settings, distro, reference=request.base)
-            base = ensure_distro_base(settings, engine, asked, progress=progress)
+            base = ensure_distro_base(settings, asked)
             repositories = configured_repositories(settings, distro)
         needed = solve_request(
             settings,
@@ -226,18 +211,17 @@ def _with_packages(
         urls = decision.urls
         try:
             closure = solve(
-                engine,
+                settings.engine,
                 needed,
                 PackageStore(settings.state),
                 update=refresh,
                 container=archive.container if archive else None,
-                progress=progress,
             )
             pin, urls = decision.pin(base, closure), {**closure.urls, **urls}
         except NotFoundError:
             # A host that loaded only the artifact image has no base image to solve in, and needs
             # none.
-            made = None if refresh else _made_before(engine(), decision, base)
+            made = None if refresh else _made_before(settings.engine(), decision, base)
             if made is None:
                 raise
             pin = made
@@ -253,12 +237,7 @@ def _with_packages(
 
 
 def _in_image(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    request: DriverRequest,
-    target: BuildTarget,
-    image: str | None,
-    progress: Progress,
+    settings: Settings, request: DriverRequest, target: BuildTarget, image: str | None
 ) -> Resolved:
     """Decide every input of a build on a base image that has the compiler and all tools."""
     recipe, distro = target.entry.recipe, target.distro
@@ -270,7 +249,7 @@ def _in_image(
             resolution="Have Debian's packages compile, with the kernel's tree: under [[trees]] in"
             ' /etc/provision/provision.toml, set kernels, path and toolchain = "debian:12".',
         )
-    version, context = version_context(settings, request, distro, progress=progress)
+    version, context = version_context(settings, request, distro)
     decision = decide(request, target, version, context)
     own = settings.config.distro(distro.id).base_images.get(distro.version)
     # Not the distro's usual image: that has no compiler, and no kernel.
@@ -285,7 +264,7 @@ def _in_image(
     asked = base_request(settings, distro, reference=reference)
     if reference == image:
         asked = replace(asked, can_be_made=True, is_published=False)
-    base = ensure_distro_base(settings, engine, asked, progress=progress)
+    base = ensure_distro_base(settings, asked)
     network = request.network or settings.config.engine.network
     return Resolved(decision.pin(base, None), target.entry, target.templates, network=network)
 

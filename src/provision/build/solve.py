@@ -53,7 +53,7 @@ from provision.fetch import UnreachableError, download_any
 from provision.fetch.authorities import authorities_of
 from provision.pin import BasePin, PackagePin, is_address
 from provision.pin.architectures import names_of
-from provision.progress import Note, Output, Progress, silent
+from provision.progress import Note, Output, report
 
 # Fedora's kernel-devel has some 25 MB.
 _LIMIT = 256 << 20
@@ -155,13 +155,10 @@ class Solver:
     end of the ``with`` block removes the drafts that were not taken.
     """
 
-    def __init__(
-        self, engine: Engine, request: SolveRequest, store: PackageStore, progress: Progress
-    ) -> None:
+    def __init__(self, engine: Engine, request: SolveRequest, store: PackageStore) -> None:
         self._engine = engine
         self._request = request
         self._store = store
-        self._progress = progress
         self._family = family_of(request.distro)
         self._headers = request.query.specs
         # Files of packages that no repository has.
@@ -182,7 +179,7 @@ class Solver:
         """Start a container of the base image; it is removed at the end of the block."""
         request = self._request
         binds = self._entitlements()
-        image = ensure_base(self._engine, request.base, progress=self._progress)
+        image = ensure_base(self._engine, request.base)
         architecture = names_of(request.architecture).go
         if image.architecture and image.architecture != architecture:
             raise ProvisionError(
@@ -236,9 +233,9 @@ class Solver:
                 self._copying = Thread(target=self._copy, args=(container, folder), daemon=True)
                 self._copying.start()
             elif line.startswith(NOTE):
-                self._progress(Note(line.removeprefix(NOTE)))
+                report(Note(line.removeprefix(NOTE)))
             else:
-                self._progress(Output(line))
+                report(Output(line))
 
         # With the script, so that the folder exists even where it needs no files.
         container.put({**script.files, "script.sh": script.text.encode()}, WORK)
@@ -294,7 +291,7 @@ class Solver:
                 missing[package.file] = sha256
         if not missing:
             return
-        self._progress(Note(f"Storing {len(missing)} packages"))
+        report(Note(f"Storing {len(missing)} packages"))
         for name, content in container.files(f"{WORK}/{script.folder}"):
             if name in missing:
                 self._store.add(content, sha256=missing.pop(name), name=name)
@@ -307,7 +304,7 @@ class Solver:
     def kernels(self) -> tuple[str, ...]:
         """Return the packaged kernels, the newest first."""
         request = self._request
-        self._progress(Note(f"Reading the repositories of {request.distro.name}"))
+        report(Note(f"Reading the repositories of {request.distro.name}"))
         script = self._family.kernels(request.distro, request.release, request.repositories)
         with self.start() as container:
             return self._family.parse_kernels(request.distro, self.run(container, script))
@@ -341,7 +338,7 @@ class Solver:
             ``CONFIG_CC_VERSION_TEXT`` of the kernel; and the closure, if it has that compiler.
         """
         request = self._request
-        self._progress(Note(f"Solving for the headers of {request.kernel} and the tools"))
+        report(Note(f"Solving for the headers of {request.kernel} and the tools"))
         config = request.query.config
         script = self._script(request.tools, config=config)
         try:
@@ -374,7 +371,7 @@ class Solver:
             compiler = left.popleft()
             name = compiler.text if compiler else None
             subject = f"{name} and the tools" if name else "the tools"
-            self._progress(Note(f"Solving for {subject} of the build"))
+            report(Note(f"Solving for {subject} of the build"))
             script = self._script({*self._request.tools} - {name}, compiler)
             try:
                 output = self.run(container, script)
@@ -456,15 +453,13 @@ class Solver:
         if archive is None or (request.repositories and request.archive_mirror is None):
             raise gone
         keys = parse_keys(self.run(container, keys_script(request.distro, request.release)))
-        self._progress(
-            Note(f"The repositories have no headers of {request.kernel}; asking {archive.name}")
-        )
+        report(Note(f"The repositories have no headers of {request.kernel}; asking {archive.name}"))
         tried: list[str] = []
         for url in header_addresses(archive, request.kernel, keys, mirror=request.archive_mirror):
             try:
                 with tempfile.TemporaryDirectory(prefix="provision-headers-") as folder:
                     path = Path(folder, "headers.rpm")
-                    download_any(url, destination=path, limit=_LIMIT, progress=self._progress)
+                    download_any(url, destination=path, limit=_LIMIT)
                     return archived_files(url, path.read_bytes())
             except UnreachableError as error:
                 said = f"{url}: {error.details or error.message}\n{gone.details or ''}"
@@ -492,7 +487,6 @@ def solve(
     *,
     update: bool = False,
     container: Container | None = None,
-    progress: Progress = silent,
 ) -> Closure:
     """Return the closure of a request: the kept one, or one that is solved for now.
 
@@ -503,25 +497,21 @@ def solve(
     key = request.key
     if not update and (kept := store.closure(key)):
         return kept
-    with store.solving(key, progress):
+    with store.solving(key):
         if not update and (kept := store.closure(key)):
             return kept
-        with Solver(engine(), request, store, progress) as solver:
+        with Solver(engine(), request, store) as solver:
             closure = solver.closure(container)
         store.keep(key, closure)
         return closure
 
 
 def list_kernels(
-    engine: Callable[[], Engine],
-    request: SolveRequest,
-    store: PackageStore,
-    *,
-    progress: Progress = silent,
+    engine: Callable[[], Engine], request: SolveRequest, store: PackageStore
 ) -> tuple[str, ...]:
     """Return the kernels whose headers the repositories have, the newest first."""
-    with store.solving(request.key, progress):
-        return Solver(engine(), request, store, progress).kernels()
+    with store.solving(request.key):
+        return Solver(engine(), request, store).kernels()
 
 
 def _no_compiler(request: SolveRequest, text: str, compilers: tuple[Spec, ...]) -> NotFoundError:

@@ -31,7 +31,7 @@ from provision.files import in_root, lock, write_atomic
 from provision.host.boot_entries import pack_from_slot
 from provision.host.kernels import kernel_release
 from provision.pin import Pin, Sha256, TreePin
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 from provision.run import run
 
 _CONFIG = ".config"
@@ -221,17 +221,12 @@ class Tree:
 
 
 def ensure_tree(
-    settings: Settings,
-    tree_config: TreeConfig,
-    kernel: str,
-    *,
-    update: bool = False,
-    progress: Progress = silent,
+    settings: Settings, tree_config: TreeConfig, kernel: str, *, update: bool = False
 ) -> Tree:
     """Return a tree of provision.toml with its files in the package store."""
     store = PackageStore(settings.state)
     has_config = tree_config.kind == "prepared" and tree_config.config is None
-    origin = _Origin(settings, kernel, has_config, update, progress)
+    origin = _Origin(settings, kernel, has_config, update)
     name = filled(str(tree_config.url or tree_config.path), kernel)
     seen = origin.download(name, str(tree_config.sha256)) if tree_config.url else origin.path(name)
     files = {"tree.tar": seen.tree}
@@ -258,13 +253,7 @@ def ensure_tree(
     return Tree(pin, {name: store.path(digest) for name, digest in files.items()}, config)
 
 
-def ensure_cos_tree(
-    settings: Settings,
-    build_id: str,
-    *,
-    update: bool = False,
-    progress: Progress = silent,
-) -> Tree:
+def ensure_cos_tree(settings: Settings, build_id: str, *, update: bool = False) -> Tree:
     """Return the tree of a build of Container-Optimized OS: its headers and compiler.
 
     Published files never change, so they are downloaded once.
@@ -283,13 +272,7 @@ def ensure_cos_tree(
     mirror = settings.config.distro("cos").archive.mirror
     place = release_address("cos", build_id, settings.architecture, mirror=mirror)
     headers, compiler = (
-        _cos_file(
-            settings,
-            f"{place}/{name}",
-            update=update,
-            has_config=name == _COS_HEADERS,
-            progress=progress,
-        )
+        _cos_file(settings, f"{place}/{name}", update=update, has_config=name == _COS_HEADERS)
         for name in (_COS_HEADERS, _COS_COMPILER)
     )
     config = read_config(headers.config or "", name=f"{place}/{_COS_HEADERS}, .config")
@@ -298,9 +281,7 @@ def ensure_cos_tree(
     return Tree(pin, files, config)
 
 
-def _cos_file(
-    settings: Settings, url: str, *, update: bool, has_config: bool, progress: Progress
-) -> SeenTree:
+def _cos_file(settings: Settings, url: str, *, update: bool, has_config: bool) -> SeenTree:
     """Return a file that COS publishes, and download it if necessary."""
     store = PackageStore(settings.state)
     name = "/".join(url.split("/")[-2:])
@@ -311,9 +292,9 @@ def _cos_file(
     with store.draft() as draft:
         try:
             if sha256:
-                download(url, sha256=sha256, destination=draft, progress=progress)
+                download(url, sha256=sha256, destination=draft)
             else:
-                download_summed(url, destination=draft, progress=progress)
+                download_summed(url, destination=draft)
         except UsageError as error:
             raise UsageError(
                 error.message,
@@ -363,7 +344,6 @@ class _Origin:
     kernel: str
     has_config: bool
     update: bool
-    progress: Progress
 
     @property
     def _store(self) -> PackageStore:
@@ -374,7 +354,7 @@ class _Origin:
         if seen := self._seen(url, sha256):
             return seen
         with self._store.draft() as draft:
-            download(url, sha256=sha256, destination=draft, progress=self.progress)
+            download(url, sha256=sha256, destination=draft)
             return self._taken(url, sha256, draft)
 
     def path(self, name: str) -> SeenTree:
@@ -416,7 +396,7 @@ class _Origin:
             return self._taken(origin, state, draft)
 
     def _of_slot(self, inside: str) -> SeenTree | None:
-        self.progress(Note(f"Looking for the tree of {self.kernel} in the slot that boots next"))
+        report(Note(f"Looking for the tree of {self.kernel} in the slot that boots next"))
         origin = f"slot:{self.settings.root}:{inside}"
         seen = self._seen(origin)
         known = seen.fingerprint if seen else None

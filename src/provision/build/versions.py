@@ -20,7 +20,7 @@ from provision.errors import NotFoundError
 from provision.files import in_root, is_writable
 from provision.host.folders import STORE
 from provision.pin import DistroPin
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 from provision.sources.candidates import (
     Candidate,
     PublishedSum,
@@ -213,9 +213,7 @@ class ResolvedVersion:
     ended: frozenset[str] = frozenset()
 
 
-def follow(
-    settings: Settings, request: DriverRequest, distro: DistroPin, *, progress: Progress = silent
-) -> ResolvedVersion:
+def follow(settings: Settings, request: DriverRequest, distro: DistroPin) -> ResolvedVersion:
     """Find out which versions a request stands for, as far as the vendor decides that.
 
     The vendor is asked only for a kind of branch, and for the newest version of a source that takes
@@ -237,7 +235,7 @@ def follow(
         distro=f"{distro.id}:{distro.version}",
         max_age=MAX_AGE if chosen is None else math.inf,
     )
-    _say_troubles(readings, progress)
+    _say_troubles(readings)
     branches = known_branches(recipe.upstream, readings)
     # The preferred version had a file, even if no source names it now.
     published = (*files_of(readings), *([chosen] if chosen else ()))
@@ -248,7 +246,7 @@ def follow(
     )
 
 
-def _say_troubles(readings: Iterable[UpstreamResult], progress: Progress) -> None:
+def _say_troubles(readings: Iterable[UpstreamResult]) -> None:
     """Report the sources that do not answer, and once for all of them what is used instead."""
     troubles = []
     for reading in readings:
@@ -261,7 +259,7 @@ def _say_troubles(readings: Iterable[UpstreamResult], progress: Progress) -> Non
     following = [used for _, used in troubles[1:]]
     for (trouble, used), next_used in zip_longest(troubles, following):
         instead = "" if used == next_used else f" Using {used} instead."
-        progress(Note(f"{trouble.message}{instead}"))
+        report(Note(f"{trouble.message}{instead}"))
 
 
 def _takes_any(recipe: Recipe, version: str | None, distro: DistroPin) -> bool:
@@ -286,9 +284,7 @@ def files_of(readings: Iterable[UpstreamResult]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(named))
 
 
-def vendor_sums(
-    settings: Settings, *, again: bool = False, progress: Progress = silent
-) -> PublishedSum:
+def vendor_sums(settings: Settings, *, again: bool = False) -> PublishedSum:
     """Return a function that returns a vendor's checksum, from the record or from the vendor.
 
     The record lies beside the store, because the state folder may be deleted at any time. Users who
@@ -296,23 +292,23 @@ def vendor_sums(
     """
     store = in_root(settings.root, STORE)
     state = store if is_writable(store) else settings.state
-    return SumRecord(state, again=again, progress=progress).sum_of
+    return SumRecord(state, again=again).sum_of
 
 
 def version_context(
-    settings: Settings, request: DriverRequest, distro: DistroPin, *, progress: Progress = silent
+    settings: Settings, request: DriverRequest, distro: DistroPin
 ) -> tuple[VersionRequest, SourceContext]:
     """Return the version that a request stands for, and the context in which it is looked for.
 
     A kind of branch (``lts``) becomes its branches. For a source that takes any version, the vendor
     is asked for its versions.
     """
-    followed = follow(settings, request, distro, progress=progress)
+    followed = follow(settings, request, distro)
     context = SourceContext(
         f"{distro.id} {distro.version}",
         source_names(distro),
         architecture=settings.architecture,
-        published_sum=vendor_sums(settings, again=request.refresh, progress=progress),
+        published_sum=vendor_sums(settings, again=request.refresh),
         published=followed.published,
     )
     return request.version_request(followed.branches), context

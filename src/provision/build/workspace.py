@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from provision.build.network_access import use_proxies
 from provision.catalogue import Catalogue, catalogue_folders
 from provision.config import Config, load
 from provision.host.kernels import machine
+
+if TYPE_CHECKING:
+    from provision.engine.docker_api import Engine
 
 
 def default_cache() -> Path:
@@ -25,6 +29,32 @@ def default_cache() -> Path:
     if os.geteuid() == 0:
         return Path("/var/cache/provision")
     return Path.home() / ".cache/provision"
+
+
+def _connect(host: str | None) -> Engine:
+    from provision.engine.docker_api import connect  # noqa: PLC0415 - most commands need none
+
+    return connect(host)
+
+
+@dataclass(slots=True)
+class EngineConnection:
+    """The connection to a container engine, which is made at its first use."""
+
+    connect: Callable[[str | None], Engine] = _connect
+    _engine: Engine | None = None
+
+    def to(self, host: str | None) -> Engine:
+        """Return the engine at an address."""
+        if self._engine is None:
+            self._engine = self.connect(host)
+        return self._engine
+
+    def close(self) -> None:
+        """Close it; its next use opens it again."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +71,11 @@ class Settings:
     state: Path = field(default_factory=default_cache)
     architecture: str = field(default_factory=platform.machine)
     usr: Path | None = None
+    connection: EngineConnection = field(default_factory=EngineConnection, compare=False)
+
+    def engine(self) -> Engine:
+        """Return the container engine."""
+        return self.connection.to(self.config.engine.host)
 
     def with_network(self, network: str | None) -> Settings:
         """Return these with another network of containers that download; None: the same."""

@@ -38,7 +38,6 @@ from provision.cli.output import (
 )
 from provision.errors import ExitCode, UsageError
 from provision.host.kernels import kernels_of_usr
-from provision.progress import Progress, silent
 from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
 from provision.store.other_installations import other_installations
@@ -156,7 +155,6 @@ def _run(
     desired: Desired,
     mode: Mode,
     catalogues: tuple[Path, ...],
-    progress: Progress,
     coming: tuple[str, ...],
     usr: Path | None,
 ) -> Run:
@@ -165,7 +163,7 @@ def _run(
         policy = desired.config.policy.model_copy(update={"prebuild": True})
         config = desired.config.model_copy(update={"policy": policy})
         desired, mode = replace(desired, config=config), replace(mode, retry=True)
-    return Run(root, desired, mode, catalogues, progress, coming=coming, usr=usr)
+    return Run(root, desired, mode, catalogues, coming=coming, usr=usr)
 
 
 @command("plan")
@@ -187,7 +185,7 @@ def plan_command(
     """
     root, coming = root.resolve(), _kernels(releases, usr)
     desired, mode = load_desired(root, catalogues=catalogues), Mode(retry=retry, update=update)
-    run = _run(root, desired, mode, catalogues, silent, coming, usr)
+    run = _run(root, desired, mode, catalogues, coming, usr)
     observed, planned, status = plan_host(root, run.desired, run.mode, coming=coming)
     from provision.agent.prepare import forecast  # noqa: PLC0415 - loads all that builds and pulls
     from provision.fleet.matrix.host_report import failures_ahead  # noqa: PLC0415 - as above
@@ -310,22 +308,22 @@ def apply_command(
             "--boot makes no artifacts, so it can't be given with --kernel or --usr.",
             resolution="Leave one of them out.",
         )
-    with progress() as show, always_published(root, show):
+    with progress(), always_published(root):
         if boot:
-            result = load_at_boot(root, catalogues=catalogues, progress=show)
+            result = load_at_boot(root, catalogues=catalogues)
         else:
             if wait_kernel:
-                wait_for_kernel(root, progress=show)
+                wait_for_kernel(root)
             desired = load_desired(root, catalogues=catalogues, keep=not coming)
             moves = update or (timer and desired.config.policy.update == "timer")
             mode = Mode(retry=retry, update=moves, allow_downgrade=allow_downgrade)
-            run = _run(root, desired, mode, catalogues, show, coming, usr)
+            run = _run(root, desired, mode, catalogues, coming, usr)
             result = _applied(run, wait_kernel=wait_kernel)
             if timer:
                 from provision.agent import garbage  # noqa: PLC0415 - loads all that builds and pulls
 
                 # The artifacts of removed kernels take space.
-                garbage.remove_unneeded(root, desired, progress=show)
+                garbage.remove_unneeded(root, desired)
                 garbage.remove_packages(root)
     document = _result(result)
     # A run that did nothing on a host that is ready ends at once.
@@ -351,7 +349,7 @@ def _applied(run: Run, *, wait_kernel: bool) -> Result:
     result = apply(run)
     # The path unit starts no second run for a kernel that was installed during this one.
     while wait_kernel and not is_calm(run.root):
-        if not wait_for_kernel(run.root, progress=run.progress):
+        if not wait_for_kernel(run.root):
             break
         before = result.outcomes
         result = apply(run)
@@ -452,8 +450,8 @@ def rollback_command(
             f"{driver} would go back from {now} to {before}.",
         )
         return ExitCode.DONE
-    with progress() as show:
-        result = rollback(root, desired, driver, progress=show)
+    with progress():
+        result = rollback(root, desired, driver)
     emit(_result(result), _after)
     return result.status.exit_code
 
@@ -474,13 +472,13 @@ def gc_command(
     results of the compatibility matrix that are older than a year.
     """
     root = root.resolve()
-    with progress() as show:
+    with progress():
         from provision.agent import garbage  # noqa: PLC0415 - loads all that builds and pulls
 
-        removed = garbage.remove_unneeded(root, load_desired(root), dry_run=dry_run, progress=show)
+        removed = garbage.remove_unneeded(root, load_desired(root), dry_run=dry_run)
         gone: list[str] = []
         if images:
-            gone = garbage.remove_images(root, removed, dry_run=dry_run, progress=show)
+            gone = garbage.remove_images(root, removed, dry_run=dry_run)
         files = garbage.remove_packages(root, dry_run=dry_run)
         results = garbage.remove_results(root, dry_run=dry_run)
     verb = "would remove" if dry_run else "removed"

@@ -8,10 +8,10 @@ from typing import Any
 
 from provision.build.context_files import downloaded_files
 from provision.build.image import build_image, find
-from provision.build.job import Job
 from provision.build.pin_file import pin_document, read_pin
 from provision.build.request import BuildSettings, RequestOptions
-from provision.build.resolve import Resolved, render_context
+from provision.build.resolve import Resolved, render_context, resolve_pin
+from provision.build.workspace import Settings
 from provision.cli import options
 from provision.cli.job import (
     KeyOptions,
@@ -45,8 +45,8 @@ def resolve_command(
     ),
 ) -> None:
     """Decide every input of a build of DRIVER: the Pin, whose digest names the image."""
-    with job(root, catalogues, arch=arch) as work:
-        resolved = work.resolve(target.of(driver))
+    with job(root, catalogues, arch=arch) as settings:
+        resolved = resolve_pin(settings, target.of(driver))
     pin = resolved.pin
     document = pin_document(pin, resolved.urls)
     if output is not None:
@@ -143,17 +143,17 @@ def build_command(
         check_push_name(push_to)
     if render is not None:
         _check_folder(render)
-    with job(root, catalogues, arch=arch) as work:
+    with job(root, catalogues, arch=arch) as settings:
         if pin_file is not None:
-            resolved = read_pin(work.settings, pin_file, network=target.network)
+            resolved = read_pin(settings, pin_file, network=target.network)
         else:
-            resolved = work.resolve(target.of(str(driver)))
+            resolved = resolve_pin(settings, target.of(str(driver)))
         pin = resolved.pin
         if render is not None:
-            _render(work, resolved, render, dry_run=dry_run)
+            _render(settings, resolved, render, dry_run=dry_run)
             return
         if dry_run:
-            exists = find(work.engine, pin) is not None and not how.rebuild
+            exists = find(settings.engine(), pin) is not None and not how.rebuild
             emit(
                 {
                     "image": pin.image,
@@ -166,14 +166,14 @@ def build_command(
             )
             return
         # Check the key before the build.
-        signer = private.signer(work.settings) if signs else None
-        built = build_image(work.settings, work.engine, resolved, how, progress=work.progress)
-        image = EngineImage(work.engine, built.image_id, pin, signer)
+        signer = private.signer(settings) if signs else None
+        built = build_image(settings, resolved, how)
+        image = EngineImage(settings.engine(), built.image_id, pin, signer)
         pushed = signed = None
         if push_to is not None:
-            pushed, signed = publish(work.settings, image, push_to, progress=work.progress)
+            pushed, signed = publish(settings, image, push_to)
         if output is not None:
-            _saved, signed = save_image(work.settings, image, output, progress=work.progress)
+            _saved, signed = save_image(settings, image, output)
     phases = built.phases()
     emit(
         {
@@ -236,13 +236,13 @@ def _check_folder(folder: Path) -> None:
         )
 
 
-def _render(work: Job, resolved: Resolved, folder: Path, *, dry_run: bool) -> None:
+def _render(settings: Settings, resolved: Resolved, folder: Path, *, dry_run: bool) -> None:
     """Write the build context of a Pin."""
     context = render_context(resolved)
     names = sorted([*context.files, *context.downloads, *context.parts, *resolved.attached])
     if not dry_run:
         context.write(folder)
-        files = downloaded_files(work.settings, resolved, context, progress=work.progress)
+        files = downloaded_files(settings, resolved, context)
         for name, path in files.items():
             write_atomic(folder / name, path.read_bytes())
     emit(

@@ -107,8 +107,8 @@ def create_command(
     host that reads it decides which keys it accepts.
     """
     private.check(signs=not unsigned)
-    with job(root, catalogues) as work:
-        where = address or work.settings.config.registry.address
+    with job(root, catalogues) as settings:
+        where = address or settings.config.registry.address
         if where is None:
             raise UsageError(
                 "No registry is named to take the artifacts from.",
@@ -117,9 +117,9 @@ def create_command(
             )
         order = Order(where, selection, extras, builds=not artifacts_only)
         # Check the key before the copies.
-        signer = None if unsigned or dry_run else private.signer(work.settings)
-        access = RegistryAccess(work.settings, consent, progress=work.progress)
-        contents = gather(access, order, lambda: work.engine)
+        signer = None if unsigned or dry_run else private.signer(settings)
+        access = RegistryAccess(settings, consent)
+        contents = gather(access, order)
         document = {
             "output": output,
             "artifacts": _documents(contents.chosen),
@@ -177,18 +177,17 @@ def load_command(
             "No destination for the bundle is named.",
             resolution="Add --registry HOST, --store, or both; or --dry-run to verify it only.",
         )
-    with job(root) as work:
-        found = open_bundle(work.settings, bundle, consent)
-        check_files(found, progress=work.progress)
+    with job(root) as settings:
+        found = open_bundle(settings, bundle, consent)
+        check_files(found)
         done = Loaded()
-        access = RegistryAccess(work.settings, consent, progress=work.progress)
+        access = RegistryAccess(settings, consent)
         images = artifacts_of(access, found)
         if registry is not None and not dry_run:
             push_bundle(access, found, images, registry, done)
-        for_store = for_host(work.settings, images, all_kernels=all_kernels) if stores else ()
+        for_store = for_host(settings, images, all_kernels=all_kernels) if stores else ()
         if stores and not dry_run:
-            engine = (lambda: work.engine) if base_images else None
-            store_bundle(access, found, for_store, done, engine=engine)
+            store_bundle(access, found, for_store, done, with_bases=base_images)
     emit(
         {
             "signed_by": found.signed_by,

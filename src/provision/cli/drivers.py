@@ -218,9 +218,8 @@ def kernels(
 ) -> None:
     """List the packaged kernels, newest first, and whether DRIVER builds on each."""
     request = DriverRequest(driver, distro=distro, flavour=flavour)
-    with job(root, catalogues) as work:
-        settings = work.settings.with_network(network)
-        chosen, rows = list_kernels(settings, lambda: work.engine, request, progress=work.progress)
+    with job(root, catalogues) as settings:
+        chosen, rows = list_kernels(settings.with_network(network), request)
     emit(
         {
             "driver": driver,
@@ -257,8 +256,8 @@ def versions(
 
     Without DRIVER, the command shows the drivers of provision.toml.
     """
-    with job(root, catalogues) as work:
-        names = [driver] if driver else list(work.settings.config.drivers)
+    with job(root, catalogues) as settings:
+        names = [driver] if driver else list(settings.config.drivers)
         if not names:
             raise UsageError(
                 "No driver was named, and provision.toml names none.",
@@ -267,11 +266,9 @@ def versions(
             )
         found = [
             list_offers(
-                work.settings.with_network(network),
-                lambda: work.engine,
+                settings.with_network(network),
                 DriverRequest(name, distro=distro, flavour=flavour),
                 is_offline=offline,
-                progress=work.progress,
             )
             for name in names
         ]
@@ -414,14 +411,9 @@ def import_recipe(
     the source; URL is the address of an archive of the source. The dkms.conf is evaluated in a
     container without a network.
     """
-    with job(root) as work:
+    with job(root) as settings:
         draft, conf = import_dkms(
-            work.settings.with_network(network),
-            lambda: work.engine,
-            what,
-            kernel=kernel,
-            distro=distro,
-            progress=work.progress,
+            settings.with_network(network), what, kernel=kernel, distro=distro
         )
         file = None if output is None else write_recipe(draft, output)
     notes = ["Complete what the source does not say:", *(f"  {line}" for line in draft.unknown)]

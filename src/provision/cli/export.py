@@ -9,7 +9,6 @@ from typing import Any, get_args
 
 import click
 
-from provision.build.job import Job
 from provision.build.request import DriverRequest
 from provision.cli import options
 from provision.cli.job import job, trust_options
@@ -181,9 +180,9 @@ def kmm(
             "--agent and --key go together: nodes install what one of the keys has signed.",
             resolution="Give both: --agent registry.example/agent:1 --key site.pub",
         )
-    with job(root, catalogues) as work:
+    with job(root, catalogues) as settings:
         files = kmm_files(
-            _source(work, consent),
+            ArtifactSource(settings, consent),
             driver,
             choice,
             module,
@@ -194,10 +193,6 @@ def kmm(
             keys=keys,
         )
     _emit_files({"driver": driver}, files, output)
-
-
-def _source(work: Job, consent: TrustOverride) -> ArtifactSource:
-    return ArtifactSource(work.settings, lambda: work.engine, consent, work.progress)
 
 
 def _emit_files(
@@ -250,8 +245,8 @@ def driver_pod(
             "--kernel works with --plain only: the operator looks at its nodes' kernels itself.",
             resolution="Leave it out, or add --plain.",
         )
-    with job(root, catalogues) as work:
-        source = _source(work, TrustOverride())
+    with job(root, catalogues) as settings:
+        source = ArtifactSource(settings, TrustOverride())
         files = pod_files(source, driver, choice, pod, address=address, plain=plain)
     _emit_files({"driver": driver}, files, output)
 
@@ -337,8 +332,8 @@ def sysext(
         )
         for kernel in choice.kernels
     ]
-    with job(root, catalogues) as work:
-        source = _source(work, consent)
+    with job(root, catalogues) as settings:
+        source = ArtifactSource(settings, consent)
         target, parts = export_sysext(source, requests or images, hosts, driver, output)
     pin = parts[0].pin
     emit(
@@ -393,14 +388,13 @@ def host_python(
     everything else that it needs into one archive. Unpack it at /.
     """
     request = PythonRequest(distro, prefix, output, network)
-    with job(root) as work:
-        settings, show = work.settings, work.progress
+    with job(root) as settings:
         if dry_run:
-            pin = resolve_python(settings, lambda: work.engine, request, progress=show)
-            would_build = find_image(work.engine, pin) is None
+            pin = resolve_python(settings, request)
+            would_build = find_image(settings.engine(), pin) is None
             done = {"path": request.path(pin), "dry_run": True, "would_build": would_build}
         else:
-            made = make_python(settings, lambda: work.engine, request, progress=show)
+            made = make_python(settings, request)
             pin = made.pin
             done = {"path": made.path, "sha256": made.sha256, "size": made.size}
             done["built"] = made.built
@@ -492,8 +486,8 @@ def ignition(
     prepared = prepare(machine)
     written: Written | None = None
     if not dry_run:
-        with progress() as show:
-            written = write(prepared, output, progress=show)
+        with progress():
+            written = write(prepared, output)
     would = f"would write {output / CONFIG}, {output / BUTANE_FILE} and the files they name"
     emit(
         {

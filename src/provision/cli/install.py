@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from provision.build.image import build_image
-from provision.build.job import Job
 from provision.build.request import BuildSettings, DriverRequest, RequestOptions
+from provision.build.resolve import resolve_pin
+from provision.build.workspace import Settings
 from provision.cli import options
 from provision.cli.job import build_options, examined, job, target_options, trust_options
 from provision.cli.options import argument, command
@@ -21,7 +22,7 @@ from provision.kmod.module_signatures import is_signed_for_host
 from provision.kmod.verify import Report, verify_artifact
 from provision.manifest import MANIFEST, Manifest
 from provision.pin import Pin
-from provision.progress import Note
+from provision.progress import Note, report
 from provision.registry.artifact_images import VerifiedImage
 from provision.registry.find import SearchOptions, TrustOverride
 from provision.registry.image_archives import is_archive_name
@@ -81,13 +82,13 @@ def install_command(
     Every other name is an image of the engine. FILE.tar, or a path that begins with / or ./, is the
     archive of an image and must be signed too.
     """
-    with job(root, catalogues) as work:
+    with job(root, catalogues) as settings:
         if is_archive_name(what) or names_registry(what):
-            pin, entry, changes = _pulled(work, examined(work, what, consent), consent, way)
+            pin, entry, changes = _pulled(settings, examined(settings, what, consent), consent, way)
         elif ":" in what or "/" in what:
-            pin, entry, changes = _installed(work, what, way)
+            pin, entry, changes = _installed(settings, what, way)
         else:
-            pin, entry, changes = _driver(work, target.of(what), how, consent, way)
+            pin, entry, changes = _driver(settings, target.of(what), how, consent, way)
     emit(
         {
             "driver": pin.driver.name,
@@ -115,62 +116,66 @@ def _changes(done: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _driver(
-    work: Job, request: DriverRequest, how: BuildSettings, consent: TrustOverride, way: _Way
+    settings: Settings,
+    request: DriverRequest,
+    how: BuildSettings,
+    consent: TrustOverride,
+    way: _Way,
 ) -> _Done:
     # These options ask for a certain build, which no registry has.
     is_build = how.rebuild or request.base or request.refresh or request.force
     if not is_build:
         try:
-            trusted = look_for(
-                work.settings, request, SearchOptions(consent, progress=work.progress)
-            )
+            trusted = look_for(settings, request, SearchOptions(consent))
         except ProvisionError as error:
-            in_store = _in_store(work, request, way, error)
+            in_store = _in_store(settings, request, way, error)
             if in_store is None:
                 raise
             return in_store
         if trusted is not None:
-            return _pulled(work, trusted, consent, way)
-    resolved = work.resolve(request)
-    layout = Layout(work.settings.root, resolved.pin.driver.name)
+            return _pulled(settings, trusted, consent, way)
+    resolved = resolve_pin(settings, request)
+    layout = Layout(settings.root, resolved.pin.driver.name)
     entry = layout.entry(resolved.pin.short_digest)
     if entry.is_dir() and not (is_build or way.again):
-        in_use = _stored(work, layout, entry, way)
+        in_use = _stored(settings, layout, entry, way)
         if in_use is not None:
             return in_use
     if way.dry_run:
-        return _installed(work, resolved.pin.image, way)
-    built = build_image(work.settings, work.engine, resolved, how, progress=work.progress)
-    return _installed(work, built.image, way)
+        return _installed(settings, resolved.pin.image, way)
+    built = build_image(settings, resolved, how)
+    return _installed(settings, built.image, way)
 
 
-def _in_store(work: Job, request: DriverRequest, way: _Way, error: ProvisionError) -> _Done | None:
+def _in_store(
+    settings: Settings, request: DriverRequest, way: _Way, error: ProvisionError
+) -> _Done | None:
     """Activate an entry of the store where no registry answers and nothing is built here."""
-    if way.again or not may_be_in_store(work.settings, error):
+    if way.again or not may_be_in_store(settings, error):
         return None
-    entry = stored_for(work.settings, request)
+    entry = stored_for(settings, request)
     if entry is None:
         return None
-    work.progress(Note(f"{error.message} The store has the artifact: {entry}"))
-    return _stored(work, Layout(work.settings.root, request.driver), entry, way)
+    report(Note(f"{error.message} The store has the artifact: {entry}"))
+    return _stored(settings, Layout(settings.root, request.driver), entry, way)
 
 
-def _stored(work: Job, layout: Layout, entry: Path, way: _Way) -> _Done | None:
+def _stored(settings: Settings, layout: Layout, entry: Path, way: _Way) -> _Done | None:
     """Activate an entry of the store, without an engine; None: another key has signed it."""
-    verify_entry(layout, entry, progress=work.progress)
+    verify_entry(layout, entry)
     manifest = load_json(entry / MANIFEST, Manifest)
-    signing, root = work.settings.config.signing, work.settings.root
+    signing, root = settings.config.signing, settings.root
     if not is_signed_for_host(entry, manifest, signing, root=root):
         return None
     if way.dry_run:
         return manifest.pin, entry, tuple(plan(layout, manifest, replace=way.replace))
-    done = activate_entry(layout, entry, replace=way.replace, progress=work.progress)
+    done = activate_entry(layout, entry, replace=way.replace)
     return manifest.pin, entry, done.changes
 
 
-def _pulled(work: Job, trusted: VerifiedImage, consent: TrustOverride, way: _Way) -> _Done:
+def _pulled(settings: Settings, trusted: VerifiedImage, consent: TrustOverride, way: _Way) -> _Done:
     """Install an image of a registry or an archive."""
-    settings, pin = work.settings, trusted.image.pin
+    pin = trusted.image.pin
     layout = Layout(settings.root, pin.driver.name)
     if way.dry_run:
         check_age(settings, trusted, consent)
@@ -179,26 +184,19 @@ def _pulled(work: Job, trusted: VerifiedImage, consent: TrustOverride, way: _Way
             return pin, entry, (Change("unpack", entry),)
         manifest = load_json(entry / MANIFEST, Manifest)
         return pin, entry, tuple(plan(layout, manifest, replace=way.replace))
-    stored = store_pulled(settings, trusted, consent, replace=way.again, progress=work.progress)
-    done = activate_entry(layout, stored.entry, replace=way.replace, progress=work.progress)
+    stored = store_pulled(settings, trusted, consent, replace=way.again)
+    done = activate_entry(layout, stored.entry, replace=way.replace)
     unpacked = (Change("unpack", stored.entry),) if stored.origin == "registry" else ()
     others = tuple(change for change in done.changes if change.kind != "unpack")
     return pin, stored.entry, (*unpacked, *others)
 
 
-def _installed(work: Job, image: str, way: _Way) -> _Done:
+def _installed(settings: Settings, image: str, way: _Way) -> _Done:
     """Install an image of the engine."""
     if way.dry_run:
-        done = plan_installation(work.settings, work.engine, image, replace=way.replace)
+        done = plan_installation(settings, image, replace=way.replace)
     else:
-        done = install_image(
-            work.settings,
-            work.engine,
-            image,
-            again=way.again,
-            replace=way.replace,
-            progress=work.progress,
-        )
+        done = install_image(settings, image, again=way.again, replace=way.replace)
     return done.manifest.pin, done.entry, done.changes
 
 
@@ -247,13 +245,13 @@ def _report(what: str, root: Path, consent: TrustOverride) -> Report:
     path = Path(what)
     is_path = path.is_dir() or what.startswith(("/", "./", "../"))
     if (is_archive_name(what) and path.is_file()) or (not is_path and names_registry(what)):
-        with job(root) as work:
-            trusted = examined(work, what, consent)
-            return verify_pulled(work.settings, trusted, progress=work.progress)
+        with job(root) as settings:
+            trusted = examined(settings, what, consent)
+            return verify_pulled(settings, trusted)
     if not is_path and (":" in what or "/" in what):
-        with job(root) as work:
-            return verify_image(work.settings, work.engine, what, progress=work.progress)
-    with progress() as show:
+        with job(root) as settings:
+            return verify_image(settings, what)
+    with progress():
         if is_path:
-            return verify_artifact(path, progress=show)
-        return verify_artifact(current_entry(Layout(root, what)), progress=show)
+            return verify_artifact(path)
+        return verify_artifact(current_entry(Layout(root, what)))

@@ -1,4 +1,4 @@
-"""A job: what a command works with that builds or uses registries, and the options for it."""
+"""The settings of commands that build or use registries, and their options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from provision.build.job import Job
 from provision.build.request import BuildSettings, RequestOptions
 from provision.build.workspace import Settings, load_settings
 from provision.cli import options
@@ -28,19 +27,21 @@ from provision.registry.publish import configured_signer
 
 
 @contextmanager
-def job(root: Path, catalogues: tuple[Path, ...] = (), *, arch: str | None = None) -> Iterator[Job]:
-    """Open a job, for kernels of an architecture; its progress is shown until the block ends."""
+def job(
+    root: Path, catalogues: tuple[Path, ...] = (), *, arch: str | None = None
+) -> Iterator[Settings]:
+    """Yield a host's settings, for kernels of an architecture; progress is shown meanwhile."""
     settings = load_settings(root, catalogues=catalogues, architecture=arch)
-    with progress() as show, closing(Job(settings, show)) as work:
-        yield work
+    with progress(), closing(settings.connection):
+        yield settings
 
 
-def examined(work: Job, image: str, consent: TrustOverride) -> VerifiedImage:
+def examined(settings: Settings, image: str, consent: TrustOverride) -> VerifiedImage:
     """Return the image of a registry or an archive, once its signature is verified."""
     if is_archive_name(image):
-        repository = open_archive(work.settings, Path(image), progress=work.progress)
-        return examine(work.settings, repository, {}, consent)
-    return examine(work.settings, connect(work.settings, parse_reference(image)), {}, consent)
+        repository = open_archive(settings, Path(image))
+        return examine(settings, repository, {}, consent)
+    return examine(settings, connect(settings, parse_reference(image)), {}, consent)
 
 
 # Options that select a build.

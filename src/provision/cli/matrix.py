@@ -11,8 +11,6 @@ from typing import Any
 
 import click
 
-from provision.build.image import open_engine
-from provision.build.job import Job
 from provision.build.pin_file import pin_document
 from provision.build.workspace import Settings
 from provision.cli import options
@@ -30,13 +28,19 @@ from provision.cli.output import (
 from provision.errors import ExitCode, ProvisionError, UsageError, redact
 from provision.files import write_atomic
 from provision.fleet.fleet_file import Fleet, cell_id, fleet_cells, load_fleet, read_cell
-from provision.fleet.matrix.cell_builds import Retry, RunOptions, refuse_trouble, resolve_cell
 from provision.fleet.matrix.cells import Cell, Planned, Selection, plan_cells
 from provision.fleet.matrix.grid import LOOKS, MatrixReport, report_of_cells, report_of_results
 from provision.fleet.matrix.offers import ensure_base_images, find_offers
 from provision.fleet.matrix.page import render_page
 from provision.fleet.matrix.results import Result, Results, matrix_folder
-from provision.fleet.matrix.runner import MatrixRun, Outcome
+from provision.fleet.matrix.runner import (
+    MatrixRun,
+    Outcome,
+    Retry,
+    RunOptions,
+    refuse_trouble,
+    resolve_cell,
+)
 from provision.fleet.prebuild import (
     FleetRegistry,
     cell_document,
@@ -45,7 +49,7 @@ from provision.fleet.prebuild import (
     split_present,
     with_registry,
 )
-from provision.progress import Note
+from provision.progress import Note, report
 from provision.registry.keys import Signer
 from provision.shipped import templates_dir
 
@@ -164,15 +168,15 @@ def matrix_command(
         _write_page(html, report)
         _emit_report(report, None, results, html)
         return ExitCode.DONE
-    with job(root, catalogues) as work:
-        fleet = load_fleet(file, work.settings.catalogue) if file else None
+    with job(root, catalogues) as settings:
+        fleet = load_fleet(file, settings.catalogue) if file else None
         registry = None
         if pushes or lists or missing or (plans and fleet is not None):
             # Check the key before hours of builds.
-            signer = _signer(work.settings, fleet, private) if pushes else None
-            registry = fleet_registry(work.settings, fleet, signer)
+            signer = _signer(settings, fleet, private) if pushes else None
+            registry = fleet_registry(settings, fleet, signer)
         network = network or (fleet.network if fleet else None)
-        planned = chosen or _planned(work, file, fleet, selection, network)
+        planned = chosen or _planned(settings, file, fleet, selection, network)
         how = RunOptions(
             jobs=jobs or (fleet.jobs if fleet else 1),
             retry=retry,
@@ -184,15 +188,15 @@ def matrix_command(
         )
         if lists or plans:
             if missing and registry is not None:
-                planned, _ = split_present(registry, planned, work.progress)
-            return _emit_cells(work, file if lists else None, registry, planned, how)
+                planned, _ = split_present(registry, planned)
+            return _emit_cells(settings, file if lists else None, registry, planned, how)
         listed = [one.cell for one in planned]
         present: list[Cell] = []
         if registry is not None:
-            planned, present = split_present(registry, planned, work.progress)
+            planned, present = split_present(registry, planned)
             registry.add_operator_tags(present)
         try:
-            outcome = _built(work, planned, results, how, present=len(present))
+            outcome = _built(settings, planned, results, how, present=len(present))
         finally:
             report = report_of_cells(listed, results)
             _write_page(html, report)
@@ -244,33 +248,32 @@ def _signer(settings: Settings, fleet: Fleet | None, private: KeyOptions) -> Sig
 
 
 def _planned(
-    work: Job,
+    settings: Settings,
     file: Path | None,
     fleet: Fleet | None,
     selection: Selection | None,
     network: str | None,
 ) -> list[Planned]:
-    settings, progress = work.settings.with_network(network), work.progress
+    settings = settings.with_network(network)
     if file is not None and fleet is not None:
-        return fleet_cells(settings, lambda: work.engine, file, fleet, progress=progress)
+        return fleet_cells(settings, file, fleet)
     if selection is None:
         return []
-    offers = find_offers(settings, lambda: work.engine, selection, progress=progress)
+    offers = find_offers(settings, selection)
     return plan_cells(selection, offers)
 
 
 def _built(
-    work: Job, planned: list[Planned], results: Results, how: RunOptions, *, present: int
+    settings: Settings, planned: list[Planned], results: Results, how: RunOptions, *, present: int
 ) -> Outcome:
     if not planned:
         return Outcome()
-    ensure_base_images(work.settings, lambda: work.engine, planned, progress=work.progress)
+    ensure_base_images(settings, planned)
     builds = sum(one.refusal is None for one in planned)
     there = f"{present} present, " if how.publisher else ""
     said = f"{len(planned) + present} cells: {there}{builds} to build; {how.jobs} at a time"
-    work.progress(Note(said))
-    settings = work.settings
-    run = MatrixRun(settings, results, how, lambda: open_engine(settings), progress=work.progress)
+    report(Note(said))
+    run = MatrixRun(settings, results, how)
     return run.run(planned)
 
 
@@ -280,7 +283,7 @@ def _write_page(html: Path | None, report: MatrixReport) -> None:
 
 
 def _emit_cells(
-    work: Job,
+    settings: Settings,
     listed: Path | None,
     registry: FleetRegistry | None,
     planned: Sequence[Planned],
@@ -288,7 +291,7 @@ def _emit_cells(
 ) -> int:
     """Print cells for others to build: commands for the file of a fleet, or else their Pins."""
     if listed is None or registry is None:
-        return _emit_plan(work, registry, planned, how)
+        return _emit_plan(settings, registry, planned, how)
     _emit_list(listed, registry, planned)
     return ExitCode.DONE
 
@@ -316,10 +319,10 @@ def _emit_list(file: Path, registry: FleetRegistry, planned: Sequence[Planned]) 
 
 
 def _emit_plan(
-    work: Job, registry: FleetRegistry | None, planned: Sequence[Planned], how: RunOptions
+    settings: Settings, registry: FleetRegistry | None, planned: Sequence[Planned], how: RunOptions
 ) -> int:
     """Resolve cells and print their Pins; what can't be built is named, and the rest goes on."""
-    ensure_base_images(work.settings, lambda: work.engine, planned, progress=work.progress)
+    ensure_base_images(settings, planned)
     cells, refused, failed = [], [], []
     for one in planned:
         document = cell_document(one.cell)
@@ -327,14 +330,7 @@ def _emit_plan(
             refused.append({**document, "message": one.refusal, "resolution": one.resolution})
             continue
         try:
-            resolved = resolve_cell(
-                work.settings,
-                one.cell,
-                work.engine,
-                network=how.network,
-                force=how.force,
-                progress=work.progress,
-            )
+            resolved = resolve_cell(settings, one.cell, how)
         except ProvisionError as error:
             refuse_trouble(error)
             failed.append({**document, **error_document(error)})

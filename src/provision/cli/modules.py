@@ -89,10 +89,10 @@ def _move(
     settings = load_settings(root)
     results: list[dict[str, Any]] = []
     failed: dict[str, ProvisionError] = {}
-    with progress() as show:
+    with progress():
         for driver in drivers or stored_drivers(settings.root):
             try:
-                moved = mover(settings, driver, dry_run=dry_run, progress=show)
+                moved = mover(settings, driver, dry_run=dry_run)
             except ProvisionError as error:
                 failed[driver] = error
                 continue

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from provision.errors import ProvisionError, redact
-from provision.progress import Event, Note, Output, Progress, Step, Tally, Transfer
+from provision.progress import Event, Listener, Note, Output, Step, Tally, Transfer, heard_by
 
 # A member of a document by its name, or what is made of the whole of it.
 Field = str | Callable[[Any], object]
@@ -235,8 +235,8 @@ def _is_journal() -> bool:
 
 
 @contextmanager
-def progress() -> Iterator[Progress]:
-    """Yield a progress that shows its events until the block ends."""
+def progress() -> Iterator[None]:
+    """Show events until the block ends."""
     verbose = bool(click.get_current_context().find_root().params["verbose"])
     opened: list[Any] = []
 
@@ -249,14 +249,15 @@ def progress() -> Iterator[Progress]:
         opened[1](event)
 
     try:
-        yield _redacted(show if sys.stderr.isatty() else _line_by_line(verbose=verbose))
+        with heard_by(_redacted(show if sys.stderr.isatty() else _line_by_line(verbose=verbose))):
+            yield
     finally:
         if opened:
             opened[0].__exit__(*sys.exc_info())
 
 
-def _redacted(show: Progress) -> Progress:
-    """Return a progress that shows no secrets, such as the password in a mirror's address."""
+def _redacted(show: Listener) -> Listener:
+    """Return a listener that shows no secrets, such as the password in a mirror's address."""
 
     def showing(event: Event) -> None:
         match event:
@@ -270,8 +271,8 @@ def _redacted(show: Progress) -> Progress:
     return showing
 
 
-def _line_by_line(*, verbose: bool) -> Progress:
-    """Return a progress that prints a line for each event: for logs, pipes and CI."""
+def _line_by_line(*, verbose: bool) -> Listener:
+    """Return a listener that prints a line for each event: for logs, pipes and CI."""
 
     def show(event: Event) -> None:
         match event:

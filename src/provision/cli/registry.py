@@ -10,8 +10,8 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
-from provision.build.job import Job
 from provision.build.pin_file import load_pin
+from provision.build.workspace import Settings
 from provision.cli import options
 from provision.cli.job import (
     KeyOptions,
@@ -78,21 +78,21 @@ def push(
         )
     if reference is not None:
         check_push_name(reference)
-    with job(root) as work:
-        found = _engine_image(work, image)
-        name = reference or host_reference(work.settings, found.pin)
+    with job(root) as settings:
+        found = _engine_image(settings, image)
+        name = reference or host_reference(settings, found.pin)
         if name is None and output is None:
             raise UsageError(
                 "No registry is named to push to.",
                 resolution="Add REF, or set [registry] address in /etc/provision/provision.toml.",
             )
-        found = replace(found, signer=private.signer(work.settings) if signs else None)
+        found = replace(found, signer=private.signer(settings) if signs else None)
         if output is not None:
-            digest, signed = save_image(work.settings, found, output, progress=work.progress)
+            digest, signed = save_image(settings, found, output)
             document = {"output": output, "digest": digest}
             said = f"{output} {digest}"
         else:
-            pushed, signed = publish(work.settings, found, str(name), progress=work.progress)
+            pushed, signed = publish(settings, found, str(name))
             document = asdict(pushed)
             said = f"{pushed.reference}@{pushed.digest}"
     emit(
@@ -102,9 +102,9 @@ def push(
     )
 
 
-def _engine_image(work: Job, image: str) -> EngineImage:
+def _engine_image(settings: Settings, image: str) -> EngineImage:
     """Return an image of the engine with its Pin."""
-    found = find_image(work.engine, image)
+    found = find_image(settings.engine(), image)
     try:
         pin = Pin.model_validate_json(found.labels.get(PIN_LABEL, ""))
     except ValidationError as error:
@@ -112,7 +112,7 @@ def _engine_image(work: Job, image: str) -> EngineImage:
             f"'{image}' is not an artifact image: its label {PIN_LABEL} has no Pin.",
             resolution="Name an image that 'provision build' has built.",
         ) from error
-    return EngineImage(work.engine, found.id, pin)
+    return EngineImage(settings.engine(), found.id, pin)
 
 
 @command("pull", registry)
@@ -140,16 +140,14 @@ def pull(
             "Give either IMAGE or --pin FILE.",
             resolution="'provision registry pull --help' lists the options.",
         )
-    with job(root) as work:
+    with job(root) as settings:
         if image is not None:
-            trusted = examined(work, image, consent)
+            trusted = examined(settings, image, consent)
         else:
-            trusted = _of_pin(work, load_pin(Path(str(pin_file))), consent)
+            trusted = _of_pin(settings, load_pin(Path(str(pin_file))), consent)
         pulled = None
         if not dry_run:
-            pulled = store_pulled(
-                work.settings, trusted, consent, replace=again, progress=work.progress
-            )
+            pulled = store_pulled(settings, trusted, consent, replace=again)
     pin = trusted.image.pin
     where = "would be pulled"
     if pulled is not None:
@@ -182,12 +180,10 @@ def pull(
     )
 
 
-def _of_pin(work: Job, pin: Pin, consent: TrustOverride) -> VerifiedImage:
-    found = find_pin_in_registries(
-        work.settings, pin, SearchOptions(consent, connected=connect, progress=work.progress)
-    )
+def _of_pin(settings: Settings, pin: Pin, consent: TrustOverride) -> VerifiedImage:
+    found = find_pin_in_registries(settings, pin, SearchOptions(consent, connected=connect))
     if found is None:
-        addresses = ", ".join(work.settings.config.registry.addresses) or "none is set"
+        addresses = ", ".join(settings.config.registry.addresses) or "none is set"
         raise NotFoundError(
             f"No registry has {pin.driver.name} of the Pin {pin.digest} ({addresses}).",
             resolution="Build and push it: provision build --pin FILE --push … --sign; or set"
@@ -211,8 +207,8 @@ def sign(
     Pin.
     """
     reference = parse_reference(image)
-    with job(root) as work:
-        signed = sign_image(work.settings, reference, private.signer(work.settings))
+    with job(root) as settings:
+        signed = sign_image(settings, reference, private.signer(settings))
     emit(signed, signed_lines)
 
 
@@ -232,23 +228,25 @@ def list_images(
     The list comes from the tags. Only the signature of an image proves what it contains: use
     --verify.
     """
-    with job(root, catalogues) as work:
-        where = address or work.settings.config.registry.address
+    with job(root, catalogues) as settings:
+        where = address or settings.config.registry.address
         if where is None:
             raise UsageError(
                 "No registry is named to search.",
                 resolution="Add --registry HOST, or set [registry] address in"
                 " /etc/provision/provision.toml.",
             )
-        client = connect(work.settings, parse_reference(f"{where}/{driver}"))
-        images = [one for one in _tagged(work, client, driver) if kernel in {None, one["kernel"]}]
+        client = connect(settings, parse_reference(f"{where}/{driver}"))
+        images = [
+            one for one in _tagged(settings, client, driver) if kernel in {None, one["kernel"]}
+        ]
         labels = {one["version"]: version_of_tag(one["version"]) for one in images}
         ranks = {version: rank for rank, version in enumerate(newest_first(labels.values()))}
         # By kernel, and the newest version first for each.
         images.sort(key=lambda o: (o["kernel"], ranks[labels[o["version"]]], o["flavour"]))
         if verifies:
             for one in images:
-                one.update(_verified(work, client, one["reference"], consent))
+                one.update(_verified(settings, client, one["reference"], consent))
     columns = {name: name for name in ("version", "flavour", "kernel", "distro")}
     emit(
         {"registry": where, "driver": driver, "images": images},
@@ -260,10 +258,10 @@ def list_images(
     )
 
 
-def _tagged(work: Job, client: Repository, driver: str) -> Iterator[dict[str, Any]]:
+def _tagged(settings: Settings, client: Repository, driver: str) -> Iterator[dict[str, Any]]:
     """Yield the images of a repository as their tags describe them."""
     try:
-        flavours = tuple(work.settings.catalogue.entry(driver).recipe.flavours)
+        flavours = tuple(settings.catalogue.entry(driver).recipe.flavours)
     except NotFoundError:
         # The driver is only known elsewhere.
         flavours = ()
@@ -274,10 +272,12 @@ def _tagged(work: Job, client: Repository, driver: str) -> Iterator[dict[str, An
             yield {**asdict(read), "reference": reference, **dict.fromkeys(unknown)}
 
 
-def _verified(work: Job, client: Repository, name: str, consent: TrustOverride) -> dict[str, Any]:
+def _verified(
+    settings: Settings, client: Repository, name: str, consent: TrustOverride
+) -> dict[str, Any]:
     """Return what the signature of an image proves, or why it is refused."""
     try:
-        trusted = examine(work.settings, client.at(parse_reference(name)), {}, consent)
+        trusted = examine(settings, client.at(parse_reference(name)), {}, consent)
     except ProvisionError as error:
         return {"refused": error.details or error.message}
     pin = trusted.image.pin

@@ -13,7 +13,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from provision.cli.output import short
-from provision.progress import Event, Note, Output, Progress, Step, Tally, Transfer
+from provision.progress import Event, Listener, Note, Output, Step, Tally, Transfer
 
 _REFRESHES_PER_SECOND = 8
 # A shorter step gets no line when it ends.
@@ -23,8 +23,8 @@ _BAR_WIDTH = 30
 
 
 @contextmanager
-def on_screen(*, verbose: bool) -> Iterator[Progress]:
-    """Yield a progress that draws its events until the block ends."""
+def on_screen(*, verbose: bool) -> Iterator[Listener]:
+    """Yield a listener that draws its events until the block ends."""
     console = Console(stderr=True)
     screen = Screen(console, verbose=verbose)
     with Live(

@@ -15,7 +15,7 @@ from provision.errors import ProvisionError
 from provision.files import glob_in_root, in_root, lock
 from provision.host.facts import find_engines, read_facts
 from provision.host.folders import STORE
-from provision.progress import Note, Progress
+from provision.progress import Note, report
 from provision.shipped import documentation_url, templates_dir
 from provision.store.confinement import require_label, require_visible
 from provision.store.entries import current_entry
@@ -98,12 +98,12 @@ def _write(root: Path, files: list[UnitFile], *, replace: bool, dry_run: bool) -
     else:
         path = in_root(root, STORE / ".units/.lock")
         with (
-            progress() as show,
-            lock(path, on_wait=lambda: show(Note(_WAITING)), limit=SWITCH_SECONDS),
+            progress(),
+            lock(path, on_wait=lambda: report(Note(_WAITING)), limit=SWITCH_SECONDS),
         ):
             changes = plan_units(root, files, replace=replace)
-            apply_units(root, changes, on_change=lambda change: show(Note(str(change))))
-            _hide_in_tree_copies(root, show)
+            apply_units(root, changes, on_change=lambda change: report(Note(str(change))))
+            _hide_in_tree_copies(root)
     emit(
         {
             "root": root,
@@ -116,14 +116,14 @@ def _write(root: Path, files: list[UnitFile], *, replace: bool, dry_run: bool) -
     )
 
 
-def _hide_in_tree_copies(root: Path, show: Progress) -> None:
+def _hide_in_tree_copies(root: Path) -> None:
     """Activate drivers again: copies of their modules are blacklisted while the boot loads them."""
     for path in glob_in_root(root, f"{STORE}/*/current"):
         layout = Layout(root, path.parent.name)
         try:
-            activate_entry(layout, current_entry(layout), progress=show)
+            activate_entry(layout, current_entry(layout))
         except ProvisionError as error:
-            show(Note(f"{layout.driver}: {error.message}"))
+            report(Note(f"{layout.driver}: {error.message}"))
 
 
 def _files(root: Path, program: str, *, dry_run: bool) -> list[UnitFile]:

@@ -11,18 +11,18 @@ from pathlib import Path
 
 from provision.errors import ProvisionError
 from provision.files import lock
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 @contextmanager
-def scratch(state: Path, name: str, *, progress: Progress = silent) -> Iterator[Path]:
+def scratch(state: Path, name: str) -> Iterator[Path]:
     """Yield an empty folder that is removed afterwards, or by the next run."""
 
     def waiting() -> None:
-        progress(Note(f"Another process is at work in {folder}; waiting for it"))
+        report(Note(f"Another process is at work in {folder}; waiting for it"))
 
     folder = state / name
     with lock(state / "locks" / name, on_wait=waiting):

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Self, cast
 
 from provision.errors import ProvisionError
-from provision.progress import Progress, Transfer
+from provision.progress import Transfer, report
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -134,14 +134,11 @@ class Unpacker:
             contain a shell for people who run it. Otherwise they are refused.
     """
 
-    def __init__(
-        self, destination: Path, *, strip: str, progress: Progress, ignores_others: bool = False
-    ) -> None:
+    def __init__(self, destination: Path, *, strip: str, ignores_others: bool = False) -> None:
         self._root = destination
         self._strip = strip
         self._ignores_others = ignores_others
         self._count = 0
-        self._progress = progress
         self._folders = {PurePosixPath()}
         self._files: set[PurePosixPath] = set()
         self._written = 0
@@ -164,7 +161,7 @@ class Unpacker:
                 resolution="Remove the engine's copy (docker image rm IMAGE),"
                 " then build or pull it again.",
             ) from error
-        self._progress(Transfer("Unpacking", self._written, self._written))
+        report(Transfer("Unpacking", self._written, self._written))
 
     def _member(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         self._count += 1
@@ -241,7 +238,7 @@ class Unpacker:
         self._written += member.size
         if self._written - self._told >= _PROGRESS_BYTES:
             self._told = self._written
-            self._progress(Transfer("Unpacking", self._written))
+            report(Transfer("Unpacking", self._written))
 
     def _symlink(self, member: tarfile.TarInfo, path: PurePosixPath) -> None:
         target = PurePosixPath(member.linkname)

@@ -16,7 +16,7 @@ from provision.engine.stream import transfer
 from provision.engine.tar_streams import BAD_TAR, Unpacker, readable
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import lock
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 
 _LICENCES = "org.opencontainers.image.licenses"
 # Licences that are on no list of free licences, unknown, or disputed for modules of a GPL kernel.
@@ -35,20 +35,20 @@ class Pushed:
     digest: str
 
 
-def push(engine: Engine, image_id: str, reference: str, *, progress: Progress = silent) -> Pushed:
+def push(engine: Engine, image_id: str, reference: str) -> Pushed:
     """Push an image under a name."""
     image = engine.image(image_id)
     licences = _RESTRICTED.findall(image.labels.get(_LICENCES, "") if image else "")
     if licences:
         names = ", ".join(dict.fromkeys(licences))
-        progress(
+        report(
             Note(
                 f"Warning: {names} may forbid to pass this image on. Read it before others than you"
                 f" can pull '{reference}'."
             )
         )
     engine.tag(image_id, reference)
-    progress(Note(f"Pushing {reference}"))
+    report(Note(f"Pushing {reference}"))
     digest = None
     for message in engine.push(reference):
         if "error" in message:
@@ -62,7 +62,7 @@ def push(engine: Engine, image_id: str, reference: str, *, progress: Progress = 
         aux = message.get("aux")
         digest = aux.get("Digest", digest) if isinstance(aux, Mapping) else digest
         for event in transfer(message):
-            progress(event)
+            report(event)
     if digest is None:
         raise ProvisionError(
             f"The registry named no digest for '{reference}'.",
@@ -72,17 +72,15 @@ def push(engine: Engine, image_id: str, reference: str, *, progress: Progress = 
     return Pushed(reference, str(digest))
 
 
-def extract(
-    engine: Engine, image: Image, destination: Path, *, state: Path, progress: Progress = silent
-) -> None:
+def extract(engine: Engine, image: Image, destination: Path, *, state: Path) -> None:
     """Unpack an artifact image's content into a new folder."""
     destination.mkdir(parents=True)
     try:
         with (
-            _owned(state, progress) as owner,
+            _owned(state) as owner,
             engine.archive(image.id, ARTIFACT, owner=owner) as chunks,
         ):
-            unpacker = Unpacker(destination, strip=ARTIFACT.strip("/"), progress=progress)
+            unpacker = Unpacker(destination, strip=ARTIFACT.strip("/"))
             unpacker.unpack(readable(chunks))
     except BaseException as error:
         shutil.rmtree(destination, ignore_errors=True)
@@ -134,11 +132,11 @@ def find_image(engine: Engine, reference: str) -> Image:
 
 
 @contextmanager
-def _owned(state: Path, progress: Progress = silent) -> Iterator[str]:
+def _owned(state: Path) -> Iterator[str]:
     """Hold the lock under which containers for extraction exist; yields its name."""
     path = state / "locks" / "extract"
     waiting = "Another provision is reading an image; waiting for it"
-    with lock(path, on_wait=lambda: progress(Note(waiting))):
+    with lock(path, on_wait=lambda: report(Note(waiting))):
         yield str(path)
 
 

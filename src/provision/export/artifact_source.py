@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from provision.build.image import pin_label
 from provision.build.request import DriverRequest
 from provision.build.workspace import Settings
 from provision.documents import load_json
-from provision.engine.docker_api import Engine, names_registry
+from provision.engine.docker_api import names_registry
 from provision.engine.scratch import scratch
 from provision.engine.transfer import extract, find_image
 from provision.errors import NotFoundError, UsageError
@@ -19,7 +19,6 @@ from provision.kmod.loader import remove_host_files
 from provision.kmod.module_signatures import sign_for_host
 from provision.kmod.verify import verify_artifact
 from provision.manifest import MANIFEST, Manifest
-from provision.progress import Progress, silent
 from provision.registry.find import Connect, SearchOptions, TrustOverride, connect, examine
 from provision.registry.manifests import Repository
 from provision.registry.names import HostTag, Reference, parse_reference, read_tag
@@ -34,9 +33,7 @@ class ArtifactSource:
     """The places that artifacts are taken from."""
 
     settings: Settings
-    engine: Callable[[], Engine]
     consent: TrustOverride
-    progress: Progress = silent
     connected: Connect = connect
 
     def repository(self, driver: str, address: str | None) -> Reference:
@@ -59,24 +56,18 @@ class ArtifactSource:
         if names_registry(image):
             client = self.connected(self.settings, parse_reference(image))
             trusted = examine(self.settings, client, {}, self.consent)
-            return unpack_pulled(self.settings, trusted, folder, progress=self.progress)
-        engine = self.engine()
+            return unpack_pulled(self.settings, trusted, folder)
+        engine = self.settings.engine()
         found = find_image(engine, image)
-        extract(engine, found, folder, state=self.settings.state, progress=self.progress)
+        extract(engine, found, folder, state=self.settings.state)
         report = verify_artifact(folder, pin_label=pin_label(found))
         manifest = report.require_whole(f"The image '{image}'")
-        sign_for_host(
-            folder,
-            manifest,
-            self.settings.config.signing,
-            root=self.settings.root,
-            progress=self.progress,
-        )
+        sign_for_host(folder, manifest, self.settings.config.signing, root=self.settings.root)
         return manifest
 
     def manifest(self, image: str) -> Manifest:
         """Return the manifest of an image's artifact."""
-        with scratch(self.settings.state, "export", progress=self.progress) as folder:
+        with scratch(self.settings.state, "export") as folder:
             return self.unpack(image, folder / "artifact")
 
     def artifact(self, request: DriverRequest, folder: Path) -> Manifest:
@@ -90,10 +81,10 @@ class ArtifactSource:
             trusted = look_for(
                 self.settings,
                 request,
-                SearchOptions(self.consent, connected=self.connected, progress=self.progress),
+                SearchOptions(self.consent, connected=self.connected),
             )
         if trusted is not None:
-            return unpack_pulled(self.settings, trusted, folder, progress=self.progress)
+            return unpack_pulled(self.settings, trusted, folder)
         entry = self._stored(request.driver, kernel)
         if entry is None:
             # For an unknown driver, the catalogue's error says more.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import resources
@@ -37,7 +37,7 @@ from provision.engine.transfer import extract
 from provision.errors import NotFoundError, UsageError
 from provision.files import copy, lock, replacing, sha256_file
 from provision.pin import BasePin, ClosurePackage, Digested, DistroPin, Name, PackageVersion, Sha256
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 from provision.shipped import templates_dir
 
 DEFAULT_PREFIX = "/opt/provision/python"
@@ -109,13 +109,7 @@ class HostPython:
     built: bool
 
 
-def resolve_python(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    request: PythonRequest,
-    *,
-    progress: Progress = silent,
-) -> PythonPin:
+def resolve_python(settings: Settings, request: PythonRequest) -> PythonPin:
     """Let the distro's solver find the packages of a Python, and download them."""
     distro = choose_distro(settings, request.distro)
     data, release = distros.release_of(distro)
@@ -125,7 +119,7 @@ def resolve_python(
             resolution="Leave out --distro, or name Debian or Ubuntu: --distro debian:12. The host"
             " may run any distro.",
         )
-    base = find_base(engine(), base_request(settings, distro), progress=progress)
+    base = find_base(settings.engine(), base_request(settings, distro))
     asked = SolveRequest(
         distro=data,
         release=release,
@@ -140,7 +134,7 @@ def resolve_python(
         toolchain=Toolchain(cc_version_text=None, packages=()),
     )
     # Security updates of Python and OpenSSL count more than the packages of an earlier run.
-    closure = solve(engine, asked, PackageStore(settings.state), update=True, progress=progress)
+    closure = solve(settings.engine, asked, PackageStore(settings.state), update=True)
     version = next((tool.version for tool in closure.tools if tool.name == _PYTHON), None)
     if version is None:
         raise NotFoundError(
@@ -170,27 +164,21 @@ def resolve_python(
         ) from error
 
 
-def make_python(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    request: PythonRequest,
-    *,
-    progress: Progress = silent,
-) -> HostPython:
+def make_python(settings: Settings, request: PythonRequest) -> HostPython:
     """Make the archive; it is assembled unless the engine already has the result."""
-    pin = resolve_python(settings, engine, request, progress=progress)
+    pin = resolve_python(settings, request)
 
     def waiting() -> None:
-        progress(Note(f"Another process is building {pin.image}; waiting for it"))
+        report(Note(f"Another process is building {pin.image}; waiting for it"))
 
     with lock(settings.state / "locks" / pin.short_digest, on_wait=waiting):
-        found = find_image(engine(), pin)
-        image = found or _build(settings, engine(), pin, progress)
+        found = find_image(settings.engine(), pin)
+        image = found or _build(settings, pin)
     target = request.path(pin)
-    with scratch(settings.state, "host-python", progress=progress) as folder:
+    with scratch(settings.state, "host-python") as folder:
         tree = folder / "tree"
-        extract(engine(), image, tree, state=settings.state, progress=progress)
-        progress(Note(f"Packing {target}"))
+        extract(settings.engine(), image, tree, state=settings.state)
+        report(Note(f"Packing {target}"))
         # The target may be a pipe, which nobody reads again.
         archive = folder / "archive"
         pack_tree(tree, pin.prefix, archive)
@@ -246,8 +234,9 @@ def build_context(pin: PythonPin, store: PackageStore) -> dict[str, bytes | Path
     }
 
 
-def _build(settings: Settings, engine: Engine, pin: PythonPin, progress: Progress) -> Image:
-    base = ensure_base(engine, pin.base, progress=progress)
+def _build(settings: Settings, pin: PythonPin) -> Image:
+    engine = settings.engine()
+    base = ensure_base(engine, pin.base)
     log = settings.state / "logs" / f"host-python-{pin.short_digest}.log"
     run = EngineBuild(
         f"Python {pin.version}",
@@ -258,7 +247,7 @@ def _build(settings: Settings, engine: Engine, pin: PythonPin, progress: Progres
     )
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as stream:
-        built = run_build(engine, run, stream, progress)
+        built = run_build(engine, run, stream)
     image = labelled_image(engine, built, DIGEST_LABEL, pin.digest)
     engine.tag(image.id, pin.image)
     return image

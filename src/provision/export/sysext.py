@@ -24,7 +24,7 @@ from provision.kmod.device_setup import firmware_names
 from provision.kmod.loader import link_modules, loader_script
 from provision.manifest import Manifest
 from provision.pin.architectures import names_of
-from provision.progress import Note
+from provision.progress import Note, report
 from provision.run import LONG_LIMIT_S, find_program, run
 from provision.store.activate import modprobe_config, vendor_config
 from provision.store.layout import Layout
@@ -117,7 +117,7 @@ def export_sysext(
         requests: Its artifacts: requests for them, or names of their images.
     """
     target = folder / f"{extension_name(driver)}.raw"
-    with scratch(source.settings.state, "export", progress=source.progress) as work:
+    with scratch(source.settings.state, "export") as work:
         artifacts = []
         for number, one in enumerate(requests):
             place = work / str(number)
@@ -128,7 +128,7 @@ def export_sysext(
                 artifacts.append(Artifact(place, source.artifact(one, place)))
         tree, image = work / "tree", work / "extension.squashfs"
         lay_out(tree, artifacts, hosts)
-        source.progress(Note(f"Packing {target.name}"))
+        report(Note(f"Packing {target.name}"))
         # Reproducible; equal files are stored once.
         words: list[str | Path] = ["mksquashfs", tree, image, *_SQUASHFS]
         run(words, why="make the system extension", timeout=LONG_LIMIT_S)

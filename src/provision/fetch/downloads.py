@@ -13,7 +13,7 @@ from typing import IO
 from provision.errors import ProvisionError
 from provision.fetch.http import check_secure, content, get_small, length, request, retried
 from provision.files import sha256_file, sync_directory
-from provision.progress import Progress, Transfer, silent
+from provision.progress import Transfer, report
 
 # The limit for files of unknown size. The largest driver has less than 1 GiB.
 LARGEST = 4 << 30
@@ -25,14 +25,7 @@ class WrongContentError(ProvisionError):
     """The server sent another file than the one with the known sha256."""
 
 
-def download(
-    url: str,
-    *,
-    sha256: str,
-    destination: Path,
-    limit: int = LARGEST,
-    progress: Progress = silent,
-) -> bool:
+def download(url: str, *, sha256: str, destination: Path, limit: int = LARGEST) -> bool:
     """Download a file with a known sha256.
 
     The file appears under its name only when it is complete and its checksum is right.
@@ -43,17 +36,17 @@ def download(
     if destination.is_file() and sha256_file(destination) == sha256:
         return False
     destination.parent.mkdir(parents=True, exist_ok=True)
-    retried(url, lambda: _replace(url, sha256, destination, limit, progress))
+    retried(url, lambda: _replace(url, sha256, destination, limit))
     sync_directory(destination.parent)
     return True
 
 
-def _replace(url: str, sha256: str, destination: Path, limit: int, progress: Progress) -> None:
+def _replace(url: str, sha256: str, destination: Path, limit: int) -> None:
     handle, name = tempfile.mkstemp(dir=destination.parent, prefix=f".{destination.name}.")
     draft = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:
-            got = _receive(url, stream, limit, progress)
+            got = _receive(url, stream, limit)
         if got != sha256:
             raise _wrong_content(url, expected=sha256, got=got)
         draft.chmod(0o644)
@@ -62,7 +55,7 @@ def _replace(url: str, sha256: str, destination: Path, limit: int, progress: Pro
         draft.unlink(missing_ok=True)
 
 
-def download_summed(url: str, *, destination: Path, progress: Progress = silent) -> None:
+def download_summed(url: str, *, destination: Path) -> None:
     """Download a file with an MD5 in ``URL.md5``.
 
     The MD5 only detects damage, and HTTPS authenticates the server. So plain HTTP is refused, also
@@ -73,7 +66,7 @@ def download_summed(url: str, *, destination: Path, progress: Progress = silent)
 
     def receive() -> None:
         with destination.open("wb") as stream:
-            _receive(url, stream, LARGEST, progress, secure=True)
+            _receive(url, stream, LARGEST, secure=True)
 
     retried(url, receive)
     with destination.open("rb") as stream:
@@ -86,12 +79,12 @@ def download_summed(url: str, *, destination: Path, progress: Progress = silent)
         )
 
 
-def download_any(url: str, *, destination: Path, limit: int, progress: Progress = silent) -> str:
+def download_any(url: str, *, destination: Path, limit: int) -> str:
     """Download a file that the caller must check before its use: nothing is checked here."""
 
     def receive() -> str:
         with destination.open("wb") as stream:
-            return _receive(url, stream, limit, progress)
+            return _receive(url, stream, limit)
 
     return retried(url, receive)
 
@@ -106,9 +99,7 @@ def _published_md5(url: str) -> str:
     return text[0].lower()
 
 
-def _receive(
-    url: str, stream: IO[bytes], limit: int, progress: Progress, *, secure: bool = False
-) -> str:
+def _receive(url: str, stream: IO[bytes], limit: int, *, secure: bool = False) -> str:
     """Write a download durably to an open file, and return its sha256."""
     digest = hashlib.sha256()
     done = 0
@@ -118,7 +109,7 @@ def _receive(
             stream.write(chunk)
             digest.update(chunk)
             done += len(chunk)
-            progress(Transfer(url, done, total))
+            report(Transfer(url, done, total))
         stream.flush()
         os.fsync(stream.fileno())
     return digest.hexdigest()

@@ -7,7 +7,6 @@ from pathlib import Path
 from provision.errors import ProvisionError
 from provision.fetch.downloads import LARGEST, download_any
 from provision.files import sync_directory
-from provision.progress import Progress, silent
 from provision.run import find_program, run
 
 # A signature has some hundred bytes.
@@ -18,9 +17,7 @@ class SignatureError(ProvisionError):
     """A file is not signed by a key that is trusted for it."""
 
 
-def download_signed(
-    url: str, *, keyring: Path, destination: Path, progress: Progress = silent
-) -> None:
+def download_signed(url: str, *, keyring: Path, destination: Path) -> None:
     """Download a file with a signature in ``URL.sig``.
 
     An existing file with a valid signature stays.
@@ -32,11 +29,11 @@ def download_signed(
     signature = destination.with_name(f".{destination.name}.sig")
     draft = destination.with_name(f".{destination.name}.draft")
     try:
-        download_any(f"{url}.sig", destination=signature, limit=_MAX_SIGNATURE, progress=progress)
+        download_any(f"{url}.sig", destination=signature, limit=_MAX_SIGNATURE)
         if destination.is_file():
             draft = destination
         else:
-            download_any(url, destination=draft, limit=LARGEST, progress=progress)
+            download_any(url, destination=draft, limit=LARGEST)
         verify_detached(draft, signature, keyring=keyring, name=url)
         draft.replace(destination)
         sync_directory(destination.parent)

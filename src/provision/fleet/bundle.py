@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from provision.build.package_store import Closure, PackageStore
 from provision.build.pin_file import pin_document
+from provision.build.workspace import Settings
 from provision.documents import load_json
-from provision.engine.docker_api import Engine, Image, split_reference
+from provision.engine.docker_api import Image, split_reference
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import lock, sha256_file, write_atomic
 from provision.fleet.selection import (
@@ -30,7 +31,7 @@ from provision.fleet.selection import (
     total_size,
 )
 from provision.pin import BasePin, Pin
-from provision.progress import Note, Progress, Step
+from provision.progress import Note, Step, report
 from provision.registry.find import BUNDLE_IMAGES, connect
 from provision.registry.image_archives import pack_folder
 from provision.registry.image_layout import prune
@@ -93,7 +94,6 @@ class Contents:
     texts: Mapping[str, str]
     # Images of the engine, by their Pins.
     bases: tuple[tuple[BasePin, Image], ...]
-    engine: Callable[[], Engine]
 
     @property
     def drivers(self) -> frozenset[str]:
@@ -119,12 +119,10 @@ class Order:
     builds: bool = True
 
 
-def gather(access: RegistryAccess, order: Order, engine: Callable[[], Engine]) -> Contents:
+def gather(access: RegistryAccess, order: Order) -> Contents:
     """Find everything that a bundle is to hold; nothing is written.
 
-    Args:
-        access: How the registry is reached; the machine's package store counts too.
-        engine: Connects to the engine that has the base images; called if there are any.
+    Base images come from the engine, and what builds need from this machine's package store.
     """
     chosen, refused = choose(access, order.registry, order.selection)
     require_all(refused)
@@ -139,7 +137,7 @@ def gather(access: RegistryAccess, order: Order, engine: Callable[[], Engine]) -
             texts[name] = json.dumps(pin_document(pin), indent=1) + "\n"
             texts.update(_closures(store, pin))
             copies.update(_inputs(store, pin, missing))
-        bases = tuple(_base_images(pins.values(), engine, missing))
+        bases = tuple(_base_images(access.settings, pins.values(), missing))
     if missing:
         raise NotFoundError(
             "This machine lacks files that builds need, so the bundle would be incomplete.",
@@ -147,7 +145,7 @@ def gather(access: RegistryAccess, order: Order, engine: Callable[[], Engine]) -
             " ('provision build --pin', 'docker pull'), or leave them out: --artifacts-only.",
             details="\n".join(dict.fromkeys(missing)),
         )
-    return Contents(chosen, copies, texts, bases, engine)
+    return Contents(chosen, copies, texts, bases)
 
 
 def _inputs(store: PackageStore, pin: Pin, missing: list[str]) -> dict[str, Path]:
@@ -181,12 +179,13 @@ def _closures(store: PackageStore, pin: Pin) -> Iterator[tuple[str, str]]:
 
 
 def _base_images(
-    pins: Iterable[Pin], engine: Callable[[], Engine], missing: list[str]
+    settings: Settings, pins: Iterable[Pin], missing: list[str]
 ) -> Iterator[tuple[BasePin, Image]]:
     """Yield the base images of Pins, each once; add missing ones to ``missing``."""
     for base in {pin.base.digest: pin.base for pin in pins}.values():
         name, _tag = split_reference(base.image)
-        image = engine().image(base.digest) or engine().image(f"{name}@{base.digest}")
+        engine = settings.engine()
+        image = engine.image(base.digest) or engine.image(f"{name}@{base.digest}")
         if image is None:
             missing.append(f"the base image {base.image}@{base.digest}")
         else:
@@ -213,12 +212,12 @@ def create(
     with lock(folder / _MARKER):
         (folder / _WORK).mkdir(exist_ok=True)
         _write_images(folder, access, order, contents)
-        _write_files(folder, contents, access.progress)
+        _write_files(folder, contents, access.settings)
         shutil.rmtree(folder / _WORK)
         _tidy(folder, contents)
         files = seal(folder, signer)
         if is_archive:
-            access.progress(Note(f"Writing {output}"))
+            report(Note(f"Writing {output}"))
             pack_folder(folder, output, (SUMS,))
     if is_archive:
         shutil.rmtree(folder)
@@ -265,7 +264,7 @@ def _write_images(folder: Path, access: RegistryAccess, order: Order, contents: 
         (layout / "index.json").unlink(missing_ok=True)
     for number, one in enumerate(contents.chosen, 1):
         text = f"{one.driver} {', '.join(one.tags)}"
-        access.progress(Step(number, len(contents.chosen), text))
+        report(Step(number, len(contents.chosen), text))
         reference = parse_reference(f"{order.registry}/{one.driver}")
         registry = connect(access.settings, reference)
         target = Layout(layouts[one.driver])
@@ -275,7 +274,7 @@ def _write_images(folder: Path, access: RegistryAccess, order: Order, contents: 
             copy(registry, tag, target, tag)
 
 
-def _write_files(folder: Path, contents: Contents, progress: Progress) -> None:
+def _write_files(folder: Path, contents: Contents, settings: Settings) -> None:
     for place, text in contents.texts.items():
         write_atomic(folder / place, text)
     for place, source in contents.copies.items():
@@ -283,7 +282,7 @@ def _write_files(folder: Path, contents: Contents, progress: Progress) -> None:
         if target.is_file() and sha256_file(target) == sha256_file(source):
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
-        progress(Note(f"Copying {place}"))
+        report(Note(f"Copying {place}"))
         draft = folder / _WORK / "copy"
         shutil.copyfile(source, draft)
         draft.replace(target)
@@ -291,10 +290,10 @@ def _write_files(folder: Path, contents: Contents, progress: Progress) -> None:
         place = f"{BASES}/{base.digest.removeprefix('sha256:')}.tar"
         target = folder / place
         if not target.exists():
-            progress(Note(f"Copying the base image {base.image}"))
+            report(Note(f"Copying the base image {base.image}"))
             draft = folder / _WORK / "base"
             with draft.open("wb") as stream:
-                for chunk in contents.engine().save(image.id):
+                for chunk in settings.engine().save(image.id):
                     stream.write(chunk)
             target.parent.mkdir(parents=True, exist_ok=True)
             draft.replace(target)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,7 +31,7 @@ from provision.fleet.selection import (
     verified,
 )
 from provision.host.kernels import find_kernels, machine
-from provision.progress import Note, Progress, Step, Transfer, silent
+from provision.progress import Note, Step, Transfer, report
 from provision.registry.artifact_images import VerifiedImage
 from provision.registry.find import (
     BUNDLE_IMAGES,
@@ -107,12 +107,12 @@ def open_bundle(settings: Settings, path: Path, consent: TrustOverride) -> Bundl
     return Bundle(files, _parse_sums(files.name, sums), signed_by)
 
 
-def check_files(bundle: Bundle, *, progress: Progress = silent) -> None:
+def check_files(bundle: Bundle) -> None:
     """Compare every file of a bundle with its checksum."""
-    progress(Note(f"Verifying {len(bundle.sums)} files of {bundle.name}"))
+    report(Note(f"Verifying {len(bundle.sums)} files of {bundle.name}"))
     wrong = []
     for number, (path, sha256) in enumerate(bundle.sums.items(), 1):
-        progress(Transfer("Verifying files", number, len(bundle.sums)))
+        report(Transfer("Verifying files", number, len(bundle.sums)))
         try:
             with bundle.open(path) as stream:
                 found = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type] # any binary stream
@@ -210,7 +210,7 @@ def push_bundle(
     with _images_folder(access, bundle) as folder:
         for number, one in enumerate(artifacts, 1):
             text = f"{one.driver} {', '.join(one.tags)}"
-            access.progress(Step(number, len(artifacts), text))
+            report(Step(number, len(artifacts), text))
             client = access.client(f"{address}/{one.driver}")
             missing = [tag for tag in one.tags if find_digest(client, tag) != one.content.digest]
             target = connect(access.settings, client.reference)
@@ -228,7 +228,7 @@ def _images_folder(access: RegistryAccess, bundle: Bundle) -> Iterator[Path]:
     if place.is_dir():
         yield place / BUNDLE_IMAGES
         return
-    with scratch(access.settings.state, "bundle", progress=access.progress) as folder:
+    with scratch(access.settings.state, "bundle") as folder:
         for path in bundle.below(BUNDLE_IMAGES):
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -261,33 +261,33 @@ def store_bundle(
     images: tuple[VerifiedImage, ...],
     done: Loaded,
     *,
-    engine: Callable[[], Engine] | None = None,
+    with_bases: bool = False,
 ) -> None:
     """Put artifacts into a host's store, and what builds need into its package store.
 
     Args:
         bundle: The bundle; its files were checked.
-        engine: Connects to the engine that loads the base images; None: they are not loaded.
+        with_bases: Whether the engine loads the base images.
     """
-    settings, progress = access.settings, access.progress
+    settings = access.settings
     for one in images:
-        stored = store_pulled(settings, one, access.consent, progress=progress)
+        stored = store_pulled(settings, one, access.consent)
         done.entries.append(str(stored.entry))
         done.changed |= stored.origin == "registry"
-    _fill_packages(settings, bundle, done, progress)
-    if engine is not None:
-        _load_bases(bundle, engine(), done, progress)
+    _fill_packages(settings, bundle, done)
+    if with_bases:
+        _load_bases(bundle, settings.engine(), done)
     done.changed |= bool(done.packages or done.closures or done.bases)
 
 
-def _fill_packages(settings: Settings, bundle: Bundle, done: Loaded, progress: Progress) -> None:
+def _fill_packages(settings: Settings, bundle: Bundle, done: Loaded) -> None:
     store = PackageStore(settings.state)
     for path in bundle.below(PACKAGES):
         sha256 = path.rpartition("/")[2]
         if bundle.sums[path] != sha256:
             raise refused(bundle.name, f"'{path}' in it has another checksum than its name")
         if store.whole(sha256) is None:
-            progress(Note(f"Adding {path}"))
+            report(Note(f"Adding {path}"))
             with bundle.open(path) as stream:
                 store.add(stream, sha256=sha256, name=path)
             done.packages += 1
@@ -300,17 +300,17 @@ def _fill_packages(settings: Settings, bundle: Bundle, done: Loaded, progress: P
             done.closures += 1
 
 
-def _load_bases(bundle: Bundle, engine: Engine, done: Loaded, progress: Progress) -> None:
+def _load_bases(bundle: Bundle, engine: Engine, done: Loaded) -> None:
     for path in bundle.below(BASES):
         digest = f"sha256:{Path(path).stem}"
         if engine.image(digest) is not None:
             continue
-        progress(Note(f"Loading the base image {digest}"))
+        report(Note(f"Loading the base image {digest}"))
         with bundle.open(path) as stream:
             engine.load(stream)
         done.bases.append(digest)
         if engine.image(digest) is None:
-            progress(
+            report(
                 Note(
                     f"The engine has the base image, but not as {digest}: Pins with that digest"
                     " can't be built with it. Push the image to a registry behind the air gap, and"

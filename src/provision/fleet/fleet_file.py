@@ -6,7 +6,7 @@ A machine that builds a cell needs only its name, not the other cells or the sta
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -17,13 +17,11 @@ from provision.catalogue import Catalogue
 from provision.config import RegistryAddress
 from provision.distros import find_distro
 from provision.documents import Frozen, how_to_correct, load_toml
-from provision.engine.docker_api import Engine
 from provision.errors import ConfigError, Mistake, ProvisionError, UsageError
 from provision.fleet.matrix.cells import Cell, Column, Planned, Row, Selection, plan_cells
 from provision.fleet.matrix.offers import find_offers
 from provision.fleet.matrix.results import DistroName
 from provision.pin import AbsolutePath, KernelRelease, Name, Version
-from provision.progress import Progress, silent
 
 # The word of fleet.toml for all kernels of an archive, and the word of the matrix.
 _ARCHIVE, _ALL = "archive", "all"
@@ -140,24 +138,13 @@ def _texts(table: Mapping[str, Any], key: str) -> Iterator[tuple[int, str]]:
             yield at, one
 
 
-def fleet_cells(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    path: Path,
-    fleet: Fleet,
-    *,
-    progress: Progress = silent,
-) -> list[Planned]:
-    """Return all cells of a fleet, each once, in the order of the file.
-
-    Args:
-        engine: Connects to the engine; called for distros whose kernels only a container can list.
-    """
+def fleet_cells(settings: Settings, path: Path, fleet: Fleet) -> list[Planned]:
+    """Return all cells of a fleet, each once, in the order of the file."""
     found: dict[Cell, Planned] = {}
     wrong: list[Mistake] = []
     for at, selection in enumerate(fleet.selections()):
         try:
-            offers = find_offers(settings, engine, selection, progress=progress)
+            offers = find_offers(settings, selection)
             planned = plan_cells(selection, offers)
         except UsageError as error:
             text = " ".join(filter(None, (error.message, error.resolution)))

@@ -21,7 +21,7 @@ from provision.fleet.matrix.cells import Cell, Planned
 from provision.fleet.matrix.results import Results
 from provision.fleet.matrix.runner import Outcome
 from provision.pin import Pin
-from provision.progress import Note, Progress
+from provision.progress import Note, report
 from provision.registry.find import Connect, connect, tag_of
 from provision.registry.keys import Signer
 from provision.registry.manifests import Writable, find_digest
@@ -84,9 +84,7 @@ class FleetRegistry:
         for cell in cells:
             add_operator_tags(self.settings, self._client(cell), self.signer)
 
-    def publish(
-        self, cell: Cell, engine: Engine, built: Built, pin: Pin, progress: Progress
-    ) -> None:
+    def publish(self, cell: Cell, engine: Engine, built: Built, pin: Pin) -> None:
         """Push and sign the image of a built cell; an image that was pushed meanwhile stays.
 
         Raises:
@@ -99,7 +97,7 @@ class FleetRegistry:
                 resolution="Name the cell as 'provision matrix FLEET --list' does.",
             )
         if self.has(cell):
-            progress(Note(f"{reference} was pushed meanwhile; nothing is pushed"))
+            report(Note(f"{reference} was pushed meanwhile; nothing is pushed"))
             return
         try:
             pushed, _ = publish(
@@ -107,10 +105,9 @@ class FleetRegistry:
                 EngineImage(engine, built.image_id, pin, self.signer),
                 str(reference),
                 connected=self.connected,
-                progress=progress,
             )
         except PinTagConflictError:
-            if not self._name_theirs(cell, pin, progress):
+            if not self._name_theirs(cell, pin):
                 raise
             return
         # The second name would keep the image in the engine.
@@ -119,12 +116,12 @@ class FleetRegistry:
         with self._lock:
             self.pushed[cell] = str(pushed_reference(pushed))
 
-    def _name_theirs(self, cell: Cell, pin: Pin, progress: Progress) -> bool:
+    def _name_theirs(self, cell: Cell, pin: Pin) -> bool:
         """Give another builder's image of a Pin the name of a cell; return whether that worked."""
         digest = retag_existing(self.settings, self._client(cell), pin, self.signer)
         if digest is None:
             return False
-        progress(Note(f"{self.reference(cell)}: hosts get another build of this Pin, {digest}"))
+        report(Note(f"{self.reference(cell)}: hosts get another build of this Pin, {digest}"))
         with self._lock:
             self.present.add(cell)
         return True
@@ -157,7 +154,7 @@ def with_registry(settings: Settings, **members: object) -> Settings:
 
 
 def split_present(
-    registry: FleetRegistry, planned: Iterable[Planned], progress: Progress
+    registry: FleetRegistry, planned: Iterable[Planned]
 ) -> tuple[list[Planned], list[Cell]]:
     """Return the cells that are to be built, and those that the registry has."""
     lacking: list[Planned] = []
@@ -165,7 +162,7 @@ def split_present(
     for one in planned:
         if one.refusal is None and registry.has(one.cell):
             present.append(one.cell)
-            progress(Note(f"present {one.cell}"))
+            report(Note(f"present {one.cell}"))
         else:
             lacking.append(one)
     return lacking, present

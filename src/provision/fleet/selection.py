@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from provision.build.workspace import Settings
 from provision.errors import NotFoundError
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 from provision.registry.artifact_images import ImageInfo, VerifiedImage, facts_of, find
 from provision.registry.find import Connect, TrustOverride, check_of, connect, tag_of
 from provision.registry.manifests import Content, Index, Repository, Writable, parse_manifest
@@ -23,7 +23,6 @@ class RegistryAccess:
     settings: Settings
     consent: TrustOverride
     connected: Connect = connect
-    progress: Progress = silent
 
     def client(self, name: str) -> Writable:
         """Return the client of a repository, such as ``registry.example/drivers/nvidia``."""
@@ -107,7 +106,7 @@ def choose(
             if selection.drivers:
                 refused.append(f"{address}/{driver}: the registry has no such repository")
             continue
-        access.progress(Note(f"{address}/{driver} has {len(tags)} tags"))
+        report(Note(f"{address}/{driver} has {len(tags)} tags"))
         found += verified(access, client, driver, selection, refused)
     if not found and not refused:
         raise NotFoundError(

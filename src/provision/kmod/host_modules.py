@@ -28,7 +28,7 @@ from provision.kmod.loaded import loaded_modules
 from provision.kmod.loader import Options
 from provision.kmod.verify import stored_manifest, verify_modules
 from provision.manifest import MANIFEST, Manifest
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 from provision.store.layout import VENDOR_CONFIGS, Layout
 from provision.store.locks import changing, switching
 
@@ -38,9 +38,7 @@ _LIBRARY = "libnvidia-ml.so.1"
 _SHIPPED = "oci-"
 
 
-def record_loaded(
-    root: Path, entry: Path, manifest: Manifest, *, progress: Progress = silent
-) -> tuple[str, ...]:
+def record_loaded(root: Path, entry: Path, manifest: Manifest) -> tuple[str, ...]:
     """Collect the facts of a driver's devices, if its devices have any.
 
     Returns:
@@ -56,12 +54,12 @@ def record_loaded(
     except (OSError, ProvisionError) as error:
         problems = (f"the facts of its devices could not be written: {error}",)
     for problem in problems:
-        progress(Note(f"{name}: {problem}"))
+        report(Note(f"{name}: {problem}"))
     return problems
 
 
 @contextmanager
-def unloading(root: Path, driver: str, *, progress: Progress = silent) -> Iterator[None]:
+def unloading(root: Path, driver: str) -> Iterator[None]:
     """Unload a driver within this block; its end removes the facts of the devices.
 
     Meanwhile no process collects facts, because that would keep the driver in use.
@@ -71,7 +69,7 @@ def unloading(root: Path, driver: str, *, progress: Progress = silent) -> Iterat
         try:
             remove_facts(root, driver)
         except OSError as error:
-            progress(Note(f"The facts of {driver}'s devices could not be removed: {error}"))
+            report(Note(f"The facts of {driver}'s devices could not be removed: {error}"))
 
 
 def refresh(root: Path, vendor: str | None = None) -> list[Recorded]:
@@ -151,9 +149,7 @@ def stored_drivers(root: Path) -> list[str]:
     return [link.parent.name for link in links if in_root(root, link, follow=False).is_symlink()]
 
 
-def load_driver(
-    settings: Settings, driver: str, *, dry_run: bool = False, progress: Progress = silent
-) -> Moved:
+def load_driver(settings: Settings, driver: str, *, dry_run: bool = False) -> Moved:
     """Load the modules of a driver's artifact for the running kernel."""
     root, layout = settings.root, Layout(settings.root, driver)
     if dry_run:
@@ -161,30 +157,28 @@ def load_driver(
         modules = loadable(entry, manifest, root=root)
         conflicts = loaded_conflicts(manifest, loaded_modules(root))
         return Moved(manifest, entry, tuple(module.name for module in modules), conflicts)
-    with switching(root, progress), changing(layout, progress):
+    with switching(root), changing(layout):
         entry, manifest = _artifact(layout)
         require_kernel(manifest, root)
         verify_modules(entry).require_whole(f"The store entry '{entry}'")
         conflicts = loaded_conflicts(manifest, loaded_modules(root))
         options = _options(settings, driver)
-        loaded = load(entry, manifest, options=options, root=root, progress=progress)
-        problems = record_loaded(root, entry, manifest, progress=progress)
+        loaded = load(entry, manifest, options=options, root=root)
+        problems = record_loaded(root, entry, manifest)
     return Moved(manifest, entry, loaded, conflicts, problems)
 
 
-def unload_driver(
-    settings: Settings, driver: str, *, dry_run: bool = False, progress: Progress = silent
-) -> Moved:
+def unload_driver(settings: Settings, driver: str, *, dry_run: bool = False) -> Moved:
     """Unload the modules of a driver, whichever build of it is loaded; never by force."""
     root, layout = settings.root, Layout(settings.root, driver)
     if dry_run:
         entry, manifest = _artifact(layout)
         return Moved(manifest, entry, removable(manifest, root=root))
-    with switching(root, progress), changing(layout, progress):
+    with switching(root), changing(layout):
         entry, manifest = _artifact(layout)
-        with unloading(root, driver, progress=progress):
+        with unloading(root, driver):
             options = _options(settings, driver)
-            unloaded = unload(entry, manifest, options=options, root=root, progress=progress)
+            unloaded = unload(entry, manifest, options=options, root=root)
     return Moved(manifest, entry, unloaded)
 
 

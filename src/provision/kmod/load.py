@@ -17,7 +17,7 @@ from provision.kmod.loaded import LoadedModule, User, loaded_modules, other_buil
 from provision.kmod.loader import LOADER, Options, load_order, write_loader
 from provision.kmod.refusals import KernelLog, explain
 from provision.manifest import Manifest, Module
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 from provision.run import Completed, run
 
 # Seconds for one module: more than the loader's own limit.
@@ -69,12 +69,7 @@ def loaded_conflicts(manifest: Manifest, loaded: Mapping[str, LoadedModule]) -> 
 
 
 def load(
-    entry: Path,
-    manifest: Manifest,
-    *,
-    options: Options | None = None,
-    root: Path = Path("/"),
-    progress: Progress = silent,
+    entry: Path, manifest: Manifest, *, options: Options | None = None, root: Path = Path("/")
 ) -> tuple[str, ...]:
     """Load the modules of a store entry that are not loaded yet, and set up their devices.
 
@@ -87,7 +82,7 @@ def load(
     """
     missing = loadable(entry, manifest, root=root)
     with KernelLog(root) as log:
-        done = _run_loader("load", entry, manifest, options, root, progress)
+        done = _run_loader("load", entry, manifest, options, root)
         if done.returncode == ExitCode.IN_USE:
             raise _conflict(manifest, root, done)
         if done.returncode != 0:
@@ -117,12 +112,7 @@ def loadable(entry: Path, manifest: Manifest, *, root: Path = Path("/")) -> list
 
 
 def unload(
-    entry: Path,
-    manifest: Manifest,
-    *,
-    options: Options | None = None,
-    root: Path = Path("/"),
-    progress: Progress = silent,
+    entry: Path, manifest: Manifest, *, options: Options | None = None, root: Path = Path("/")
 ) -> tuple[str, ...]:
     """Unload the modules of an artifact, whatever build of them is loaded; never by force.
 
@@ -130,7 +120,7 @@ def unload(
         entry: The artifact's folder, from which its own modules are loaded again if one stays.
     """
     names = removable(manifest, root=root)
-    done = _run_loader("unload", entry, manifest, options, root, progress)
+    done = _run_loader("unload", entry, manifest, options, root)
     if done.returncode == ExitCode.IN_USE and _IS_BUSY.search(done.stderr):
         # It was opened after it was looked at.
         raise ModuleInUseError(
@@ -181,12 +171,7 @@ def require_kernel(manifest: Manifest, root: Path = Path("/")) -> None:
 
 
 def _run_loader(
-    verb: str,
-    entry: Path,
-    manifest: Manifest,
-    options: Options | None,
-    root: Path,
-    progress: Progress,
+    verb: str, entry: Path, manifest: Manifest, options: Options | None, root: Path
 ) -> Completed:
     """Run a loader that is up to date; its errors hold what other programs said, too."""
     write_loader(entry, options or {}, root=root)
@@ -199,7 +184,7 @@ def _run_loader(
     for line in done.stderr.splitlines():
         own = line.removeprefix(f"{manifest.pin.driver.name}: ")
         if own != line:
-            progress(Note(own))
+            report(Note(own))
     return done
 
 

@@ -19,7 +19,7 @@ from provision.files import remove_drafts, sha256_file, write_atomic
 from provision.kmod.device_setup import firmware_names
 from provision.kmod.module_file import content_digest, read_identity, read_signature
 from provision.manifest import Manifest, Module
-from provision.progress import Note, Progress
+from provision.progress import Note, report
 from provision.shipped import templates_dir
 
 # Module parameters: by module, then by name.
@@ -45,12 +45,12 @@ def write_loader(entry: Path, options: Options, *, root: Path = Path("/")) -> bo
     return write_atomic(entry / LOADER, loader_script(entry, manifest, place, options)) or linked
 
 
-def try_write_loader(entry: Path, options: Options, *, root: Path, progress: Progress) -> None:
+def try_write_loader(entry: Path, options: Options, *, root: Path) -> None:
     """Write the loader of a store entry; that it can't be written costs nothing before a boot."""
     try:
         write_loader(entry, options, root=root)
     except (OSError, ProvisionError) as error:
-        progress(Note(f"The loader of '{entry}' can't be written: {error}"))
+        report(Note(f"The loader of '{entry}' can't be written: {error}"))
 
 
 def _place(entry: Path, root: Path) -> Place:

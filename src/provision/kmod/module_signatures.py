@@ -24,7 +24,7 @@ from provision.kmod.module_file import (
 )
 from provision.kmod.verify import Finding
 from provision.manifest import Manifest, Module
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 from provision.registry.keys import open_key
 from provision.run import run
 
@@ -37,12 +37,7 @@ def fingerprint(certificate: Path) -> str:
 
 
 def sign_for_host(
-    entry: Path,
-    manifest: Manifest,
-    signing: SigningConfig,
-    *,
-    root: Path = Path("/"),
-    progress: Progress = silent,
+    entry: Path, manifest: Manifest, signing: SigningConfig, *, root: Path = Path("/")
 ) -> None:
     """Sign the modules of an artifact with the host's key, unless its Pin names another key.
 
@@ -54,7 +49,7 @@ def sign_for_host(
     pin = manifest.pin
     # A Pin with a closure or a kernel tree names no key: each host signs with its own key.
     if pin.is_signed_by_hosts or pin.signing_key == fingerprint(in_root(root, signing.certificate)):
-        sign_modules(entry, manifest, signing, root=root, progress=progress)
+        sign_modules(entry, manifest, signing, root=root)
 
 
 def is_signed_for_host(
@@ -71,12 +66,7 @@ def is_signed_for_host(
 
 
 def sign_modules(
-    entry: Path,
-    manifest: Manifest,
-    signing: SigningConfig,
-    *,
-    root: Path = Path("/"),
-    progress: Progress = silent,
+    entry: Path, manifest: Manifest, signing: SigningConfig, *, root: Path = Path("/")
 ) -> tuple[str, ...]:
     """Sign the modules of an artifact that has not become a store entry yet.
 
@@ -97,7 +87,7 @@ def sign_modules(
         form = ["-binary", "-noattr", "-nocerts", "-nosmimecap", "-outform", "DER"]
         command = ["openssl", "cms", "-sign", "-md", signing.hash, *form]
         for module in manifest.modules:
-            progress(Note(f"sign {module.name}"))
+            report(Note(f"sign {module.name}"))
             path = entry / module.path
             done = run(
                 [*command, "-signer", pem, "-in", path, "-out", message, *key.words],

@@ -21,7 +21,7 @@ from provision.files import sha256_file
 from provision.kmod.loader import LOADER, MODULES_LINKS
 from provision.kmod.module_file import content_digest, read_modinfo, read_signature
 from provision.manifest import MANIFEST, UNSIGNED, DriverFile, Manifest, Module
-from provision.progress import Progress, Transfer, silent
+from provision.progress import Transfer, report
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,7 @@ _AT_ONCE = 4
 _STORE_NAME = re.compile(r"[0-9a-f]{12}")
 
 
-def verify_artifact(
-    artifact: Path, *, pin_label: str | None = None, progress: Progress = silent
-) -> Report:
+def verify_artifact(artifact: Path, *, pin_label: str | None = None) -> Report:
     """Compare an artifact with its manifest.
 
     Args:
@@ -107,7 +105,7 @@ def verify_artifact(
         return Report(
             None, tuple(Finding(str(MANIFEST), "manifest", str(m)) for m in error.mistakes)
         )
-    check = _Check(artifact.resolve(), manifest, progress)
+    check = _Check(artifact.resolve(), manifest)
     check.pin(pin_label)
     check.modules()
     check.driver_files()
@@ -118,7 +116,7 @@ def verify_artifact(
 def verify_modules(artifact: Path) -> Report:
     """Compare only an artifact's modules with its manifest, before they are loaded."""
     manifest = load_json(artifact / MANIFEST, Manifest)
-    check = _Check(artifact.resolve(), manifest, silent)
+    check = _Check(artifact.resolve(), manifest)
     check.pin(None)
     check.modules()
     return Report(manifest, tuple(check.findings), check.size)
@@ -158,12 +156,11 @@ def first_damage(entry: Path, *, modules_only: bool) -> str | None:
 
 
 class _Check:
-    def __init__(self, artifact: Path, manifest: Manifest, progress: Progress) -> None:
+    def __init__(self, artifact: Path, manifest: Manifest) -> None:
         self.findings: list[Finding] = []
         self.size = 0
         self._artifact = artifact
         self._manifest = manifest
-        self._progress = progress
         self._known = {MANIFEST, UNSIGNED}
         if _STORE_NAME.fullmatch(artifact.name):
             # The host adds them; an image's own loader would run as root.
@@ -285,7 +282,7 @@ class _Check:
         ahead = self._digests.get(full)
         digest = ahead.result() if ahead else sha256_file(full)
         self.size += size
-        self._progress(Transfer("Verifying", self.size))
+        report(Transfer("Verifying", self.size))
         if digest != sha256:
             self._found(path, "altered", f"has the sha256 {digest}, not {sha256}")
             return False

@@ -21,7 +21,7 @@ from provision.documents import parse_json
 from provision.errors import ConfigError, ProvisionError
 from provision.fetch import WrongContentError
 from provision.pin import PIN_LABEL, Pin
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 from provision.registry.layers import LARGEST_CONTENT, LayerContent, damaged, too_much
 from provision.registry.manifests import (
     Content,
@@ -173,7 +173,6 @@ def unpack_layers(
     unpack: Callable[[IO[bytes]], None],
     *,
     is_complete: Callable[[], bool] = lambda: False,
-    progress: Progress = silent,
 ) -> int:
     """Download an image's layers, the last first, and unpack each after its digest was compared.
 
@@ -188,7 +187,7 @@ def unpack_layers(
     Returns:
         The bytes of the layers that were downloaded.
     """
-    progress(Note(f"Pulling {image.reference}"))
+    report(Note(f"Pulling {image.reference}"))
     digest, manifest = str(image.reference.digest), image.manifest
     *others, last = manifest.layers
     received = 0
@@ -196,7 +195,7 @@ def unpack_layers(
         for layers in ([last], others[::-1]):
             if not layers or (received and is_complete()):
                 break
-            image.client.fetch(digest, manifest, layers, Path(name), progress=progress)
+            image.client.fetch(digest, manifest, layers, Path(name))
             for layer in layers:
                 received += layer.size
                 _unpack_layer(layer, blob_path(Path(name), layer), unpack, str(image.reference))

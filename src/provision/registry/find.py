@@ -20,7 +20,7 @@ from provision.fetch import UnreachableError
 from provision.files import in_root
 from provision.host.kernels import machine
 from provision.pin import Pin
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 from provision.registry.artifact_images import VerifiedImage, facts_of, find
 from provision.registry.credentials import default_files, stored_login
 from provision.registry.image_layout import open_folder
@@ -213,7 +213,6 @@ class SearchOptions:
     # Called with the error if a registry did not answer and the artifact is built.
     unanswered: Callable[[ProvisionError], None] = lambda _: None
     connected: Connect = connect
-    progress: Progress = silent
 
 
 def find_in_registries(
@@ -286,7 +285,7 @@ def _first(
     look: Callable[[Repository], VerifiedImage],
 ) -> VerifiedImage | None:
     """Return the image of the first folder, mirror or registry that has a valid one."""
-    progress, places = lookup.progress, _places(settings, driver, lookup.consent)
+    places = _places(settings, driver, lookup.consent)
     refused: ProvisionError | None = None
     absent: ProvisionError | None = None
     for reference in places:
@@ -295,15 +294,15 @@ def _first(
             found = look(_in_folder(settings, reference) or lookup.connected(settings, reference))
             lookup.accept(found)
         except NotFoundError as error:
-            progress(Note(f"{address} has no {driver}: {error.details or error.message}"))
+            report(Note(f"{address} has no {driver}: {error.details or error.message}"))
             absent = None
         except (UnreachableError, DeniedError) as error:
-            progress(Note(f"{error.message} {error.details or ''}".rstrip()))
+            report(Note(f"{error.message} {error.details or ''}".rstrip()))
             absent = error
         except ProvisionError as error:
             if len(places) > 1:
                 # Another registry may have a valid image, and then no error reports this one.
-                progress(Note(f"{error.message} {error.details or ''}".rstrip()))
+                report(Note(f"{error.message} {error.details or ''}".rstrip()))
             refused = refused or error
         else:
             return found

@@ -16,7 +16,7 @@ from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import replacing
 from provision.host.kernels import kernel_release, machine
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 from provision.registry.artifact_images import ImageInfo, facts_of, find
 from provision.registry.find import FOLDER, tag_of
 from provision.registry.image_layout import open_files, open_layout, writable_layout
@@ -32,7 +32,7 @@ def is_archive_name(text: str) -> bool:
     return text.startswith(("/", "./", "../")) or (text.endswith(".tar") and Path(text).is_file())
 
 
-def open_archive(settings: Settings, path: Path, *, progress: Progress = silent) -> Repository:
+def open_archive(settings: Settings, path: Path) -> Repository:
     """Return the image for this host from an archive or an image layout, not verified yet."""
     if not path.exists():
         raise NotFoundError(f"There is no '{path}'.", resolution="Check whether the name is right.")
@@ -48,7 +48,7 @@ def open_archive(settings: Settings, path: Path, *, progress: Progress = silent)
         try:
             found.append(find(repository.at(named), machine(settings.root)).image)
         except NotFoundError as error:
-            progress(Note(f"{path}: {error.message}"))
+            report(Note(f"{path}: {error.message}"))
     image = _chosen(settings, path, found)
     pin, digest = image.pin, str(image.reference.digest)
     named = Reference(reference.registry, pin.driver.name, tag_of(pin).text, digest)
@@ -73,11 +73,7 @@ def _chosen(settings: Settings, path: Path, found: list[ImageInfo]) -> ImageInfo
 
 
 def save_image(
-    settings: Settings,
-    image: EngineImage,
-    output: Path,
-    *,
-    progress: Progress = silent,
+    settings: Settings, image: EngineImage, output: Path
 ) -> tuple[str, SignedImage | None]:
     """Write an artifact image of the engine as an OCI image layout in a tar archive.
 
@@ -88,10 +84,10 @@ def save_image(
         The digest of its manifest, and the signed image if there is a signer.
     """
     pin, signer = image.pin, image.signer
-    progress(Note(f"Writing {output}"))
+    report(Note(f"Writing {output}"))
     tag = tag_of(pin).text
     reference = Reference(f"{FOLDER}{output}", pin.driver.name, tag)
-    with scratch(settings.state, "save", progress=progress) as folder:
+    with scratch(settings.state, "save") as folder:
         saved, layout = folder / "saved.tar", folder / "layout"
         with saved.open("wb") as stream:
             for chunk in image.engine.save(image.image_id):

@@ -23,7 +23,7 @@ from provision.engine.tar_streams import BAD_TAR, BoundedTarInfo
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import WrongContentError
 from provision.files import write_atomic
-from provision.progress import Progress, Transfer, silent
+from provision.progress import Transfer, report
 from provision.registry.manifests import (
     BLOBS,
     LONGEST_MANIFEST,
@@ -210,13 +210,7 @@ class ImageLayout:
         return self._read(manifest.config.digest)
 
     def fetch(
-        self,
-        digest: str,
-        manifest: Manifest,
-        layers: Collection[Descriptor],
-        folder: Path,
-        *,
-        progress: Progress = silent,
+        self, digest: str, manifest: Manifest, layers: Collection[Descriptor], folder: Path
     ) -> None:
         """As ``Repository.fetch``."""
         del digest, manifest
@@ -233,7 +227,7 @@ class ImageLayout:
                         copied.write(chunk)
                         sha256.update(chunk)
                         text = f"Reading {layer.digest[7:19]}"
-                        progress(Transfer(text, copied.tell(), layer.size))
+                        report(Transfer(text, copied.tell(), layer.size))
                 self._compare(layer.digest, f"sha256:{sha256.hexdigest()}")
             except BaseException:
                 target.unlink(missing_ok=True)

@@ -21,7 +21,6 @@ from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import ImageDigest
 from provision.pin.architectures import MACHINE_OF_GO
-from provision.progress import Progress, silent
 from provision.registry.names import Reference
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -218,13 +217,7 @@ class Repository(Protocol):
         """Return the configuration of an image; the digest is of its manifest."""
 
     def fetch(
-        self,
-        digest: str,
-        manifest: Manifest,
-        layers: Collection[Descriptor],
-        folder: Path,
-        *,
-        progress: Progress = silent,
+        self, digest: str, manifest: Manifest, layers: Collection[Descriptor], folder: Path
     ) -> None:
         """Put some layers of an image into a folder, at ``blob_path``, compared with their digests.
 

@@ -18,7 +18,7 @@ from provision.fetch import UnreachableError
 from provision.files import in_root
 from provision.host.kernels import machine
 from provision.pin import Pin
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 from provision.registry.artifact_images import ImageInfo, facts_of, find
 from provision.registry.find import Connect, connect
 from provision.registry.keys import (
@@ -77,12 +77,7 @@ class SignedImage:
 
 
 def publish(
-    settings: Settings,
-    image: EngineImage,
-    name: str,
-    *,
-    connected: Connect = connect,
-    progress: Progress = silent,
+    settings: Settings, image: EngineImage, name: str, *, connected: Connect = connect
 ) -> tuple[Pushed, SignedImage | None]:
     """Push an image under a name, the tag of its Pin and those of a GPU operator, and sign it.
 
@@ -95,18 +90,16 @@ def publish(
     """
     client = connected(settings, parse_reference(name))
     pin, signer = image.pin, image.signer
-    before = pushed_before(
-        client, pin, image.image_id, is_signed=signer is not None, progress=progress
-    )
+    before = pushed_before(client, pin, image.image_id, is_signed=signer is not None)
     if before is None:
-        pushed = push(image.engine, image.image_id, name, progress=progress)
+        pushed = push(image.engine, image.image_id, name)
     else:
         pushed = Pushed(name, before.digest)
-        progress(Note(f"{name}: the registry has the image already, as {before.digest}"))
+        report(Note(f"{name}: the registry has the image already, as {before.digest}"))
         client.tag(before.digest, str(client.reference.tag))
     if signer is None:
         if before is None:
-            _tag_unsigned(client, image, pushed, progress)
+            _tag_unsigned(client, image, pushed)
         return pushed, None
     by_digest = connected(settings, pushed_reference(pushed))
     there = find(by_digest, pin.kernel.architecture).image
@@ -136,12 +129,7 @@ def pushed_reference(pushed: Pushed) -> Reference:
 
 
 def pushed_before(
-    client: Writable,
-    pin: Pin,
-    image_id: str,
-    *,
-    is_signed: bool = False,
-    progress: Progress = silent,
+    client: Writable, pin: Pin, image_id: str, *, is_signed: bool = False
 ) -> Content | None:
     """Return the manifest of an image that a registry has already; None: it has to be pushed.
 
@@ -158,7 +146,7 @@ def pushed_before(
         return None
     except (UnreachableError, DeniedError) as error:
         # The engine has settings and credentials of its own.
-        progress(Note(f"{error.message} So it is not known whether the image is there already."))
+        report(Note(f"{error.message} So it is not known whether the image is there already."))
         return None
     manifest = parse_manifest(content.data, str(client.reference))
     # Engines identify an image by its manifest, or by its configuration.
@@ -242,15 +230,13 @@ def _conflict(client: Writable, pin: Pin, digest: str) -> PinTagConflictError:
     )
 
 
-def _tag_unsigned(client: Writable, image: EngineImage, pushed: Pushed, progress: Progress) -> None:
+def _tag_unsigned(client: Writable, image: EngineImage, pushed: Pushed) -> None:
     """Set further tags; report a failure only as a note: perhaps only the engine has access."""
     try:
         set_pin_tag(client, image.pin, pushed.digest)
         _tag_for_operators(client, image, pushed.digest)
     except (UnreachableError, DeniedError) as error:
-        progress(
-            Note(f"{error.message} So the image has no tag of its Pin, nor those of operators.")
-        )
+        report(Note(f"{error.message} So the image has no tag of its Pin, nor those of operators."))
 
 
 def _tag_for_operators(client: Writable, image: EngineImage, digest: str) -> None:

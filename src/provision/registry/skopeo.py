@@ -21,7 +21,7 @@ from typing import Self
 
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError, WrongContentError
-from provision.progress import Progress, Transfer, silent
+from provision.progress import Transfer, current_listener
 from provision.registry.image_layout import writable_layout
 from provision.registry.manifests import (
     BLOBS,
@@ -210,13 +210,7 @@ class Registry:
         return tuple(json.loads(said)["Tags"] or ())
 
     def fetch(
-        self,
-        digest: str,
-        manifest: Manifest,
-        layers: Collection[Descriptor],
-        folder: Path,
-        *,
-        progress: Progress = silent,
+        self, digest: str, manifest: Manifest, layers: Collection[Descriptor], folder: Path
     ) -> None:
         """As ``Repository.fetch``."""
         (folder / BLOBS).mkdir(exist_ok=True)
@@ -229,7 +223,7 @@ class Registry:
         for path in left_out:
             path.touch()
         size = sum(layer.size for layer in layers)
-        text = f"Pulling {self.reference}"
+        text, hear = f"Pulling {self.reference}", current_listener()
         try:
             copy(
                 self,
@@ -237,7 +231,7 @@ class Registry:
                 Layout(folder / "layout", blobs=folder),
                 _TAG,
                 size=size,
-                on_bytes=lambda done: progress(Transfer(text, min(done, size), size)),
+                on_bytes=lambda done: hear(Transfer(text, min(done, size), size)),
             )
         finally:
             for path in left_out:

@@ -20,7 +20,6 @@ from provision.host.facts import read_facts
 from provision.host.kernels import machine
 from provision.manifest import MANIFEST, Manifest
 from provision.pin import DistroPin, Pin
-from provision.progress import Progress, silent
 from provision.registry.artifact_images import VerifiedImage
 from provision.registry.find import (
     ArtifactQuery,
@@ -57,7 +56,7 @@ def look_for(
     places = (*registry.folders, *registry.addresses)
     found = None
     if asks_registries(settings):
-        sought = artifact_query(settings, request, progress=lookup.progress)
+        sought = artifact_query(settings, request)
         found = find_in_registries(settings, sought, _refusing_old(settings, lookup))
     if found is None and settings.config.policy.build == "never":
         raise MissingArtifactError(
@@ -90,9 +89,7 @@ def asks_registries(settings: Settings) -> bool:
     return is_set and settings.config.policy.build != "always"
 
 
-def artifact_query(
-    settings: Settings, request: DriverRequest, *, progress: Progress = silent
-) -> ArtifactQuery:
+def artifact_query(settings: Settings, request: DriverRequest) -> ArtifactQuery:
     """Return the query to registries and the store for a request of a host."""
     facts = read_facts(settings.root)
     kernel = request.kernel or own_kernel(settings, facts)
@@ -106,7 +103,7 @@ def artifact_query(
         name = request.distro or f"{facts.distro.id}:{facts.distro.version}"
     return ArtifactQuery(
         driver=request.driver,
-        version=request.version_request(_branches(settings, recipe, request, distro, progress)),
+        version=request.version_request(_branches(settings, recipe, request, distro)),
         flavour=request.flavour or recipe.default_flavour,
         kernel=kernel,
         distro=name,
@@ -115,11 +112,7 @@ def artifact_query(
 
 
 def _branches(
-    settings: Settings,
-    recipe: Recipe,
-    request: DriverRequest,
-    distro: DistroPin | None,
-    progress: Progress,
+    settings: Settings, recipe: Recipe, request: DriverRequest, distro: DistroPin | None
 ) -> tuple[str, ...] | None:
     """Return the branches of the requested kind (``lts``); None: no kind is requested.
 
@@ -130,7 +123,7 @@ def _branches(
         return None
     if distro is None or settings.config.policy.build == "never":
         return known_branches(recipe.upstream, ()).followed(name, today())
-    return follow(settings, request, distro, progress=progress).branches
+    return follow(settings, request, distro).branches
 
 
 def stored_for(settings: Settings, request: DriverRequest) -> Path | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import date
@@ -38,12 +38,10 @@ from provision.distros import source_names, uses_archive
 from provision.distros.debian.archive import packaged_kernels
 from provision.distros.debian.relations import compare_versions
 from provision.documents import load_json
-from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError
 from provision.host.facts import Facts, read_facts
 from provision.manifest import MANIFEST, Manifest
 from provision.pin import DistroPin
-from provision.progress import Progress, silent
 from provision.sources.candidates import SourceContext, candidates
 from provision.sources.upstream.branches import Branches, Ended, ended_branch, known_branches, today
 from provision.sources.upstream.queries import UpstreamResult
@@ -124,14 +122,7 @@ class Offers:
             yield Concern("ended", message, self.ended.resolution)
 
 
-def list_offers(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    request: DriverRequest,
-    *,
-    is_offline: bool = False,
-    progress: Progress = silent,
-) -> Offers:
+def list_offers(settings: Settings, request: DriverRequest, *, is_offline: bool = False) -> Offers:
     """Return the installed and offered versions of a driver."""
     driver = request.driver
     recipe = settings.catalogue.entry(driver).recipe
@@ -145,7 +136,7 @@ def list_offers(
     context = SourceContext(
         f"{distro.id} {distro.version}", source_names(distro), published=published
     )
-    opening = open_context(settings, engine, driver, distro, context, progress=progress)
+    opening = open_context(settings, driver, distro, context)
     offered, trouble = _offered(recipe, flavour, opening)
     facts = read_facts(settings.root)
     asked_for = DriverRequest(driver, version=configured.version)
@@ -164,13 +155,7 @@ def list_offers(
     )
 
 
-def version_to_build(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    request: DriverRequest,
-    *,
-    progress: Progress = silent,
-) -> str:
+def version_to_build(settings: Settings, request: DriverRequest) -> str:
     """Return the version of a driver that a build for a kernel would take."""
     kernel = request.kernel or ""
     recipe = settings.catalogue.entry(request.driver).recipe
@@ -179,9 +164,9 @@ def version_to_build(
         distro = choose_distro(settings, packaged_distro(settings, request.distro, kernel))
     else:
         distro = tree.toolchain or tree.distro
-    asked, context = version_context(settings, request, distro, progress=progress)
+    asked, context = version_context(settings, request, distro)
     flavour = chosen_flavour(recipe, request.flavour)
-    with open_context(settings, engine, recipe.name, distro, context, progress=progress) as opened:
+    with open_context(settings, recipe.name, distro, context) as opened:
         version = choose_version(recipe, flavour, asked, kernel, opened).version
         if not request.force:
             check_kernel(recipe, version, kernel, opened.index)
@@ -236,13 +221,7 @@ class KernelRow:
         return self.version is not None
 
 
-def list_kernels(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    request: DriverRequest,
-    *,
-    progress: Progress = silent,
-) -> tuple[DistroPin, list[KernelRow]]:
+def list_kernels(settings: Settings, request: DriverRequest) -> tuple[DistroPin, list[KernelRow]]:
     """Return the distro and the kernels that it packages headers of, the newest first.
 
     Only the driver, its flavour and the distro of the request count.
@@ -251,28 +230,20 @@ def list_kernels(
     distro = choose_distro(settings, request.distro)
     flavour = chosen_flavour(recipe, request.flavour)
     context = SourceContext(f"{distro.id} {distro.version}", distros.source_names(distro))
-    with open_context(
-        settings, engine, request.driver, distro, context, progress=progress
-    ) as opened:
+    with open_context(settings, request.driver, distro, context) as opened:
         versions = [offer.version for offer in candidates(recipe, flavour, opened)]
         if opened.index is None:
-            kernels = _listed_kernels(settings, engine, distro, progress)
+            kernels = _listed_kernels(settings, distro)
         else:
             kernels = tuple(packaged_kernels(opened.index))
     return distro, [_row(recipe, kernel, versions) for kernel in kernels]
 
 
-def distro_kernels(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    distro: DistroPin,
-    *,
-    progress: Progress = silent,
-) -> tuple[str, ...]:
+def distro_kernels(settings: Settings, distro: DistroPin) -> tuple[str, ...]:
     """Return the kernels that a distro packages headers of, the newest first, for any driver."""
     if not uses_archive(distro):
-        return _listed_kernels(settings, engine, distro, progress)
-    with Archive(settings, engine, distro, progress=progress) as archive:
+        return _listed_kernels(settings, distro)
+    with Archive(settings, distro) as archive:
         return tuple(packaged_kernels(archive.index))
 
 
@@ -281,9 +252,7 @@ def _row(recipe: Recipe, kernel: str, versions: Iterable[str]) -> KernelRow:
     return KernelRow(kernel, next(fitting, None))
 
 
-def _listed_kernels(
-    settings: Settings, engine: Callable[[], Engine], distro: DistroPin, progress: Progress
-) -> tuple[str, ...]:
+def _listed_kernels(settings: Settings, distro: DistroPin) -> tuple[str, ...]:
     data = distros.distro_named(distro.id)
     if data is not None and data.family == "tree":
         raise NotFoundError(
@@ -292,7 +261,7 @@ def _listed_kernels(
             " (docs/how-to/kernel-trees.md).",
         )
     asked = base_request(settings, distro)
-    base = ensure_distro_base(settings, engine, asked, progress=progress)
+    base = ensure_distro_base(settings, asked)
     repositories = configured_repositories(settings, distro)
     asked_for = solve_request(settings, distro, base, repositories=repositories)
-    return solver_kernels(engine, asked_for, PackageStore(settings.state), progress=progress)
+    return solver_kernels(settings.engine, asked_for, PackageStore(settings.state))

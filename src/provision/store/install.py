@@ -10,13 +10,13 @@ from pathlib import Path
 from provision.build.image import pin_label
 from provision.build.workspace import Settings
 from provision.documents import load_json, parse_json
-from provision.engine.docker_api import Engine, Image
+from provision.engine.docker_api import Image
 from provision.engine.scratch import scratch
 from provision.engine.transfer import extract, find_image, read_file
 from provision.errors import ProvisionError
 from provision.kmod.verify import Report, verify_artifact
 from provision.manifest import MANIFEST, Manifest
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 from provision.store.activate import apply, plan, plan_removal
 from provision.store.entries import (
     adopt,
@@ -42,41 +42,32 @@ class Installed:
     changes: tuple[Change, ...]
 
 
-def verify_image(
-    settings: Settings, engine: Engine, reference: str, *, progress: Progress = silent
-) -> Report:
+def verify_image(settings: Settings, reference: str) -> Report:
     """Verify the artifact in an image."""
+    engine = settings.engine()
     image = find_image(engine, reference)
-    with scratch(settings.state, "verify", progress=progress) as folder:
+    with scratch(settings.state, "verify") as folder:
         artifact = folder / "artifact"
-        extract(engine, image, artifact, state=settings.state, progress=progress)
-        return verify_artifact(artifact, pin_label=pin_label(image), progress=progress)
+        extract(engine, image, artifact, state=settings.state)
+        return verify_artifact(artifact, pin_label=pin_label(image))
 
 
 def install_image(
-    settings: Settings,
-    engine: Engine,
-    reference: str,
-    *,
-    again: bool = False,
-    replace: bool = False,
-    progress: Progress = silent,
+    settings: Settings, reference: str, *, again: bool = False, replace: bool = False
 ) -> Installed:
     """Put the artifact of an image into the store of a host, and activate it."""
-    image = find_image(engine, reference)
-    manifest = _manifest_of(settings, engine, image, reference)
+    image = find_image(settings.engine(), reference)
+    manifest = _manifest_of(settings, image, reference)
     layout = Layout(settings.root, manifest.pin.driver.name)
     entry = layout.entry(manifest.pin.short_digest)
-    with _locked(layout, progress):
+    with _locked(layout):
         # A foreign file in the way is found before anything is unpacked.
         plan(layout, manifest, replace=replace)
     while True:
         drafted: AbstractContextManager[Path | None] = nullcontext()
-        if again or not verify_entry(layout, entry, progress=progress):
-            drafted = drafted_image(
-                settings, engine, image, reference, manifest.pin, progress=progress
-            )
-        with drafted as draft, switching(layout.root, progress), _locked(layout, progress):
+        if again or not verify_entry(layout, entry):
+            drafted = drafted_image(settings, image, reference, manifest.pin)
+        with drafted as draft, switching(layout.root), _locked(layout):
             if draft is None and not entry.is_dir():
                 # Garbage collection has removed it since it was verified.
                 continue
@@ -84,66 +75,62 @@ def install_image(
             added = draft is not None and adopt(layout, entry.name, draft, replace=again)
             if added and not any(change.kind == "unpack" for change in changes):
                 changes.insert(0, Change("unpack", entry))
-            apply(layout, changes, on_change=lambda change: progress(Note(str(change))))
+            apply(layout, changes, on_change=lambda change: report(Note(str(change))))
             return Installed(manifest, entry, tuple(changes))
 
 
-def plan_installation(
-    settings: Settings, engine: Engine, reference: str, *, replace: bool = False
-) -> Installed:
+def plan_installation(settings: Settings, reference: str, *, replace: bool = False) -> Installed:
     """Return what ``install_image`` would do; arguments and errors as there."""
-    manifest = _manifest_of(settings, engine, find_image(engine, reference), reference)
+    manifest = _manifest_of(settings, find_image(settings.engine(), reference), reference)
     layout = Layout(settings.root, manifest.pin.driver.name)
     changes = plan(layout, manifest, replace=replace)
     return Installed(manifest, layout.entry(manifest.pin.short_digest), tuple(changes))
 
 
-def activate_entry(
-    layout: Layout, entry: Path, *, replace: bool = False, progress: Progress = silent
-) -> Installed:
+def activate_entry(layout: Layout, entry: Path, *, replace: bool = False) -> Installed:
     """Activate an artifact of the store: links, vendor file, loader configuration."""
-    with switching(layout.root, progress), _locked(layout, progress):
+    with switching(layout.root), _locked(layout):
         manifest = load_json(entry / MANIFEST, Manifest)
         changes = plan(layout, manifest, replace=replace)
-        apply(layout, changes, on_change=lambda change: progress(Note(str(change))))
+        apply(layout, changes, on_change=lambda change: report(Note(str(change))))
     return Installed(manifest, entry, tuple(changes))
 
 
-def deactivate(layout: Layout, *, progress: Progress = silent) -> None:
+def deactivate(layout: Layout) -> None:
     """Deactivate a driver: remove its files outside of the store, and the links in the store.
 
     The links of its kernels go last, so that the next run completes one that was killed.
     """
-    with switching(layout.root, progress), _locked(layout, progress):
+    with switching(layout.root), _locked(layout):
         refuse_newer(layout)
         changes = plan_removal(layout)
-        apply(layout, changes, on_change=lambda change: progress(Note(str(change))))
+        apply(layout, changes, on_change=lambda change: report(Note(str(change))))
         layout.state.unlink(missing_ok=True)
         for release in linked_kernels(layout):
             unlink_kernel(layout, release)
 
 
 @contextmanager
-def _locked(layout: Layout, progress: Progress) -> Iterator[None]:
+def _locked(layout: Layout) -> Iterator[None]:
     """Hold the lock of a driver, and remove the leftovers of killed runs."""
-    with changing(layout, progress):
+    with changing(layout):
         for path in remove_leftovers(layout):
-            progress(Note(f"Removed what an interrupted run left behind: {path}"))
+            report(Note(f"Removed what an interrupted run left behind: {path}"))
         yield
 
 
-def verify_entry(layout: Layout, entry: Path, *, progress: Progress = silent) -> bool:
+def verify_entry(layout: Layout, entry: Path) -> bool:
     """Verify an entry of the store under the driver's lock; return whether it exists."""
-    with _locked(layout, progress):
+    with _locked(layout):
         if not entry.is_dir():
             return False
-        verify_artifact(entry, progress=progress).require_whole(f"The store entry '{entry}'")
+        verify_artifact(entry).require_whole(f"The store entry '{entry}'")
         return True
 
 
-def _manifest_of(settings: Settings, engine: Engine, image: Image, reference: str) -> Manifest:
+def _manifest_of(settings: Settings, image: Image, reference: str) -> Manifest:
     try:
-        text = read_file(engine, image, str(MANIFEST), state=settings.state)
+        text = read_file(settings.engine(), image, str(MANIFEST), state=settings.state)
     except ProvisionError as error:
         raise ProvisionError(
             f"'{reference}' is no artifact image: it has no {MANIFEST}.",

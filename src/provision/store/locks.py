@@ -24,7 +24,7 @@ from pathlib import Path
 from provision.errors import InUseError
 from provision.files import LONGEST_WAIT_S, in_root, lock
 from provision.host.folders import STORE
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 from provision.store.layout import Layout
 
 # Builds take up to hours; other work under a lock takes seconds, or minutes on a slow disk.
@@ -48,7 +48,7 @@ _held = _Held()
 
 
 @contextmanager
-def building(root: Path, progress: Progress = silent) -> Iterator[bool]:
+def building(root: Path) -> Iterator[bool]:
     """Keep other agents of a host from building; yield whether this process had to wait for one.
 
     After a wait, earlier observations of the host are outdated.
@@ -60,38 +60,29 @@ def building(root: Path, progress: Progress = silent) -> Iterator[bool]:
     def on_wait() -> None:
         waited.append(True)
 
-    with _taken(path, _BUILDING, progress, text, BUILD_SECONDS, on_wait):
+    with _taken(path, _BUILDING, text, BUILD_SECONDS, on_wait):
         yield bool(waited)
 
 
 @contextmanager
-def switching(
-    root: Path, progress: Progress = silent, *, limit: float = SWITCH_SECONDS
-) -> Iterator[None]:
+def switching(root: Path, *, limit: float = SWITCH_SECONDS) -> Iterator[None]:
     """Hold a host's lock: no other process switches artifacts, loads modules or removes any."""
     text = "Another provision is at work on this host; waiting for it"
-    with _taken(in_root(root, STORE / ".lock"), _SWITCHING, progress, text, limit):
+    with _taken(in_root(root, STORE / ".lock"), _SWITCHING, text, limit):
         yield
 
 
 @contextmanager
-def changing(
-    layout: Layout, progress: Progress = silent, *, limit: float = SWITCH_SECONDS
-) -> Iterator[None]:
+def changing(layout: Layout, *, limit: float = SWITCH_SECONDS) -> Iterator[None]:
     """Hold a driver's lock: no other process changes its part of the store."""
     text = f"Another process is installing {layout.driver}; waiting for it"
-    with _taken(layout.lock, _CHANGING, progress, text, limit):
+    with _taken(layout.lock, _CHANGING, text, limit):
         yield
 
 
 @contextmanager
 def _taken(
-    path: Path,
-    rank: int,
-    progress: Progress,
-    text: str,
-    limit: float,
-    on_wait: Callable[[], None] | None = None,
+    path: Path, rank: int, text: str, limit: float, on_wait: Callable[[], None] | None = None
 ) -> Iterator[None]:
     """Take a lock, unless this thread holds it already.
 
@@ -111,7 +102,7 @@ def _taken(
         try:
             stack.enter_context(lock(path, on_wait=on_wait, limit=patience))
         except InUseError:
-            progress(Note(text))
+            report(Note(text))
             stack.enter_context(lock(path, limit=limit - patience))
         _held.ranks[path], _held.depths[path] = rank, 1
         try:

@@ -21,7 +21,7 @@ from provision.build.request import BuildSettings
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
 from provision.documents import load_json
-from provision.engine.docker_api import Engine, Image
+from provision.engine.docker_api import Image
 from provision.engine.scratch import scratch
 from provision.engine.tar_streams import Unpacker
 from provision.engine.transfer import disk_error, extract, find_image
@@ -30,7 +30,7 @@ from provision.kmod.module_signatures import is_signed_for_host, sign_for_host
 from provision.kmod.verify import DamagedError, Report, verify_artifact
 from provision.manifest import MANIFEST, UNSIGNED, Manifest
 from provision.pin import Pin
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 from provision.registry.artifact_images import VerifiedImage, unpack_layers
 from provision.registry.find import SearchOptions, TrustOverride, host_reference
 from provision.registry.publish import EngineImage, configured_signer, publish
@@ -60,14 +60,7 @@ class Stored:
     received: int = 0
 
 
-def obtain(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    resolved: Resolved,
-    *,
-    replace: bool = False,
-    progress: Progress = silent,
-) -> Stored:
+def obtain(settings: Settings, resolved: Resolved, *, replace: bool = False) -> Stored:
     """Return the artifact of a Pin from the store; put it there if it is missing."""
     begun = time.monotonic()
     pin = resolved.pin
@@ -81,21 +74,20 @@ def obtain(
             entry,
             may_be_unsigned=accepts_unsigned(settings, pin.driver.name),
             must_be_signed=True,
-            progress=progress,
         )
         if manifest is not None:
             return Stored(manifest, entry, "store", _total(begun))
-    if not is_there and (trusted := _of_pin(settings, engine, pin, progress)):
-        return store_pulled(settings, trusted, TrustOverride(), progress=progress)
-    origin: Origin = "engine" if find(engine(), pin) else "build"
+    if not is_there and (trusted := _of_pin(settings, pin)):
+        return store_pulled(settings, trusted, TrustOverride())
+    origin: Origin = "engine" if find(settings.engine(), pin) else "build"
     # Names an existing image, and builds a missing one.
-    built = build_image(settings, engine(), resolved, BuildSettings(), progress=progress)
+    built = build_image(settings, resolved, BuildSettings())
     if built.built:
-        _push(settings, EngineImage(engine(), built.image_id, pin), progress)
-    image = find_image(engine(), pin.image)
+        _push(settings, EngineImage(settings.engine(), built.image_id, pin))
+    image = find_image(settings.engine(), pin.image)
     with (
-        drafted_image(settings, engine(), image, pin.image, pin, progress=progress) as draft,
-        changing(layout, progress),
+        drafted_image(settings, image, pin.image, pin) as draft,
+        changing(layout),
     ):
         adopt(layout, entry.name, draft, replace=is_there)
         manifest = load_json(entry / MANIFEST, Manifest)
@@ -105,13 +97,7 @@ def obtain(
 
 
 def usable_manifest(
-    settings: Settings,
-    layout: Layout,
-    entry: Path,
-    *,
-    may_be_unsigned: bool,
-    must_be_signed: bool,
-    progress: Progress = silent,
+    settings: Settings, layout: Layout, entry: Path, *, may_be_unsigned: bool, must_be_signed: bool
 ) -> Manifest | None:
     """Return the manifest of an entry that a host may use as it is.
 
@@ -122,10 +108,10 @@ def usable_manifest(
     Returns:
         The manifest; None: the entry has to be made again, for a reason that is noted.
     """
-    with changing(layout, progress):
-        report = verify_artifact(entry, progress=progress)
-    manifest, signing = report.manifest, settings.config.signing
-    if manifest is None or report.findings:
+    with changing(layout):
+        found = verify_artifact(entry)
+    manifest, signing = found.manifest, settings.config.signing
+    if manifest is None or found.findings:
         why = "is damaged"
     elif not may_be_unsigned and unsigned_reference(entry) is not None:
         why = "came from an unsigned image"
@@ -134,40 +120,38 @@ def usable_manifest(
         why = "is not signed with this host's key"
     else:
         return manifest
-    progress(Note(f"{entry} {why}; making it again"))
+    report(Note(f"{entry} {why}; making it again"))
     return None
 
 
 def drafted_image(
-    settings: Settings, engine: Engine, image: Image, name: str, pin: Pin, *, progress: Progress
+    settings: Settings, image: Image, name: str, pin: Pin
 ) -> AbstractContextManager[Path]:
     """Unpack, verify and sign an image of the engine beside the store's entries, for ``adopt``."""
     layout = Layout(settings.root, pin.driver.name)
 
     def fill(draft: Path) -> None:
-        progress(Note(f"unpack {layout.entry(pin.short_digest)}"))
-        extract(engine, image, draft, state=settings.state, progress=progress)
+        report(Note(f"unpack {layout.entry(pin.short_digest)}"))
+        extract(settings.engine(), image, draft, state=settings.state)
         label = pin_label(image)
-        finish_draft(settings, draft, name, pin_label=label, signs=True, progress=progress)
+        finish_draft(settings, draft, name, pin_label=label, signs=True)
 
     return drafted(layout, pin.short_digest, fill)
 
 
-def _of_pin(
-    settings: Settings, engine: Callable[[], Engine], pin: Pin, progress: Progress
-) -> VerifiedImage | None:
+def _of_pin(settings: Settings, pin: Pin) -> VerifiedImage | None:
     """Return a registry's image of a Pin that others have built, if the engine has none."""
     if not asks_registries(settings):
         return None
     try:
-        if find(engine(), pin) is not None:
+        if find(settings.engine(), pin) is not None:
             return None
     except NotFoundError:
-        progress(Note("No engine answers; a registry may have what would be built"))
-    return look_for_pin(settings, pin, SearchOptions(TrustOverride(), progress=progress))
+        report(Note("No engine answers; a registry may have what would be built"))
+    return look_for_pin(settings, pin, SearchOptions(TrustOverride()))
 
 
-def _push(settings: Settings, image: EngineImage, progress: Progress) -> None:
+def _push(settings: Settings, image: EngineImage) -> None:
     """Push and sign what was built, where provision.toml says so; the host has it in any case."""
     reference = host_reference(settings, image.pin)
     if not reference or not settings.config.registry.push:
@@ -175,20 +159,15 @@ def _push(settings: Settings, image: EngineImage, progress: Progress) -> None:
     try:
         if settings.config.registry.sign_key is not None:
             image = replace(image, signer=configured_signer(settings))
-        _pushed, signed = publish(settings, image, reference, progress=progress)
+        _pushed, signed = publish(settings, image, reference)
         if signed is not None:
-            progress(Note(f"Signed {signed.reference}"))
+            report(Note(f"Signed {signed.reference}"))
     except ProvisionError as error:
-        progress(Note(f"{error.message} {error.details or ''}".strip()))
+        report(Note(f"{error.message} {error.details or ''}".strip()))
 
 
 def store_pulled(
-    settings: Settings,
-    trusted: VerifiedImage,
-    consent: TrustOverride,
-    *,
-    replace: bool = False,
-    progress: Progress = silent,
+    settings: Settings, trusted: VerifiedImage, consent: TrustOverride, *, replace: bool = False
 ) -> Stored:
     """Put the artifact of a registry's image into the store, beside the one that is in use."""
     begun = time.monotonic()
@@ -204,10 +183,9 @@ def store_pulled(
             entry,
             may_be_unsigned=trusted.verified is None,
             must_be_signed=trusted.verified is not None,
-            progress=progress,
         )
         if manifest is not None:
-            with changing(layout, progress):
+            with changing(layout):
                 # A second pull may have been faster, with a newer artifact.
                 check_age(settings, trusted, consent)
                 record_serial(layout, trusted)
@@ -217,22 +195,19 @@ def store_pulled(
     def fill(draft: Path) -> None:
         nonlocal received
         received = _unpack(
-            trusted,
-            draft,
-            progress,
-            lambda draft: complete_from_store(layout, entry.name, draft, progress=progress),
+            trusted, draft, lambda draft: complete_from_store(layout, entry.name, draft)
         )
         try:
-            _finish_pulled(settings, trusted, draft, progress)
+            _finish_pulled(settings, trusted, draft)
         except DamagedError:
             if received >= trusted.image.manifest.size:
                 raise
-            progress(Note("What the store has of it is damaged; pulling all of it"))
+            report(Note("What the store has of it is damaged; pulling all of it"))
             shutil.rmtree(draft)
-            received += _unpack(trusted, draft, progress)
-            _finish_pulled(settings, trusted, draft, progress)
+            received += _unpack(trusted, draft)
+            _finish_pulled(settings, trusted, draft)
 
-    with drafted(layout, entry.name, fill) as draft, changing(layout, progress):
+    with drafted(layout, entry.name, fill) as draft, changing(layout):
         # As above.
         check_age(settings, trusted, consent)
         added = adopt(layout, entry.name, draft, replace=is_there)
@@ -243,49 +218,38 @@ def store_pulled(
     return Stored(manifest, entry, origin, _total(begun), received)
 
 
-def verify_pulled(
-    settings: Settings, trusted: VerifiedImage, *, progress: Progress = silent
-) -> Report:
+def verify_pulled(settings: Settings, trusted: VerifiedImage) -> Report:
     """Download an image's artifact and compare it with its manifest, without keeping it."""
-    with scratch(settings.state, "verify", progress=progress) as folder:
+    with scratch(settings.state, "verify") as folder:
         draft = folder / "artifact"
-        _unpack(trusted, draft, progress)
+        _unpack(trusted, draft)
         return verify_artifact(draft, pin_label=trusted.image.pin.digest)
 
 
-def unpack_pulled(
-    settings: Settings, trusted: VerifiedImage, folder: Path, *, progress: Progress = silent
-) -> Manifest:
+def unpack_pulled(settings: Settings, trusted: VerifiedImage, folder: Path) -> Manifest:
     """Download an image's artifact into a new folder, and sign it as this host does."""
-    _unpack(trusted, folder, progress)
+    _unpack(trusted, folder)
     report = verify_artifact(folder, pin_label=trusted.image.pin.digest)
     manifest = report.require_whole(f"The image '{trusted.image.reference}'")
     # The key of [signing] signs only modules of a known origin.
     if trusted.verified is not None:
-        sign_for_host(
-            folder, manifest, settings.config.signing, root=settings.root, progress=progress
-        )
+        sign_for_host(folder, manifest, settings.config.signing, root=settings.root)
     return manifest
 
 
-def _finish_pulled(
-    settings: Settings, trusted: VerifiedImage, draft: Path, progress: Progress
-) -> None:
+def _finish_pulled(settings: Settings, trusted: VerifiedImage, draft: Path) -> None:
     name = str(trusted.image.reference)
     signs = trusted.verified is not None
     if not signs:
         mark_unsigned(draft, name)
         if settings.config.signing.key is not None:
-            progress(Note(f"This host's key does not sign the modules of {name}: unsigned"))
+            report(Note(f"This host's key does not sign the modules of {name}: unsigned"))
     label = trusted.image.pin.digest
-    finish_draft(settings, draft, name, pin_label=label, signs=signs, progress=progress)
+    finish_draft(settings, draft, name, pin_label=label, signs=signs)
 
 
 def _unpack(
-    trusted: VerifiedImage,
-    draft: Path,
-    progress: Progress,
-    shared: Callable[[Path], bool] = lambda _draft: False,
+    trusted: VerifiedImage, draft: Path, shared: Callable[[Path], bool] = lambda _draft: False
 ) -> int:
     """Unpack an image's layers into a new folder, which a failure removes.
 
@@ -297,13 +261,9 @@ def _unpack(
     """
     draft.mkdir()
     try:
-        unpacker = Unpacker(draft, strip=_FOLDER, progress=progress, ignores_others=True)
+        unpacker = Unpacker(draft, strip=_FOLDER, ignores_others=True)
         received = unpack_layers(
-            trusted.image,
-            draft.parent,
-            unpacker.unpack,
-            is_complete=lambda: shared(draft),
-            progress=progress,
+            trusted.image, draft.parent, unpacker.unpack, is_complete=lambda: shared(draft)
         )
         _refuse_mark(trusted, draft)
     except BaseException as error:

@@ -24,7 +24,7 @@ from provision.kmod.loader import link_modules
 from provision.kmod.module_signatures import sign_for_host
 from provision.kmod.verify import verify_artifact
 from provision.manifest import MANIFEST, DriverFile, Manifest
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 from provision.store.labels import label_entry
 from provision.store.layout import Layout
 from provision.store.locks import changing
@@ -34,13 +34,7 @@ _USERSPACE = "driver"
 
 
 def finish_draft(
-    settings: Settings,
-    draft: Path,
-    name: str,
-    *,
-    pin_label: str,
-    signs: bool,
-    progress: Progress = silent,
+    settings: Settings, draft: Path, name: str, *, pin_label: str, signs: bool
 ) -> Manifest:
     """Verify, sign and label an unpacked image, before it becomes an entry of the store.
 
@@ -48,20 +42,16 @@ def finish_draft(
         signs: Whether the host's key may sign its modules, because it was built here or its
             signature was verified.
     """
-    report = verify_artifact(draft, pin_label=pin_label, progress=progress)
+    report = verify_artifact(draft, pin_label=pin_label)
     manifest = report.require_whole(f"The image '{name}'")
     if signs:
-        sign_for_host(
-            draft, manifest, settings.config.signing, root=settings.root, progress=progress
-        )
+        sign_for_host(draft, manifest, settings.config.signing, root=settings.root)
     link_modules(draft)
     label_entry(draft, manifest, Layout(settings.root, manifest.pin.driver.name))
     return manifest
 
 
-def complete_from_store(
-    layout: Layout, name: str, draft: Path, *, progress: Progress = silent
-) -> bool:
+def complete_from_store(layout: Layout, name: str, draft: Path) -> bool:
     """Complete the user space of a draft from the store, if the store has all missing files.
 
     Args:
@@ -80,7 +70,7 @@ def complete_from_store(
     lacking = [file for file in manifest.files if not os.path.lexists(_place(draft, file))]
     if not lacking:
         return True
-    with changing(layout, progress):
+    with changing(layout):
         sources = _sources(layout, name, lacking)
         if sources is None:
             return False
@@ -89,7 +79,7 @@ def complete_from_store(
             target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             _link(sources[file.path], target)
     size = sum(file.size or 0 for file in lacking)
-    progress(Note(f"{len(lacking)} files ({size / 1e6:.1f} MB) are in the store, and not pulled"))
+    report(Note(f"{len(lacking)} files ({size / 1e6:.1f} MB) are in the store, and not pulled"))
     return True
 
 

@@ -24,12 +24,11 @@ from provision.agent.desired import load_desired
 from provision.agent.model import Desired, Mode, Run
 from provision.agent.run import Result, apply
 from provision.agent.status import ArtifactStatus
-from provision.build import job
 from provision.build.request import DriverRequest
 from provision.errors import ProvisionError
 from provision.manifest import HostNeeds, Manifest
 from provision.pin import Pin
-from provision.progress import Event, Note
+from provision.progress import Event, Note, heard_by
 from provision.store.layout import Layout
 from provision.store.obtain import Stored
 from unit.kmod import kernel as kernels
@@ -90,11 +89,13 @@ class Host:
 
     def apply(self, **mode: bool) -> Result:
         """Run the agent once."""
-        return apply(Run(self.root, self.desired(), Mode(**mode), progress=self.hear))
+        with heard_by(self.hear):
+            return apply(Run(self.root, self.desired(), Mode(**mode)))
 
     def prepare(self, *coming: str) -> Result:
         """Run the agent once, with kernels that are yet to come."""
-        return apply(Run(self.root, self.desired(), progress=self.hear, coming=coming))
+        with heard_by(self.hear):
+            return apply(Run(self.root, self.desired(), coming=coming))
 
     def kinds(self, **mode: bool) -> list[str]:
         """Run the agent once; what it did."""
@@ -135,9 +136,7 @@ class Host:
         (path,) = self.layout.kernel_link(release).resolve().glob("lib/modules/*/demo.ko")
         return path
 
-    def resolve(
-        self, _settings: object, _engine: object, wanted: DriverRequest, **_more: object
-    ) -> object:
+    def resolve(self, _settings: object, wanted: DriverRequest, **_more: object) -> object:
         """Stand in for ``resolve_pin``."""
         self.wanted.append(wanted)
         release = wanted.kernel or ""
@@ -151,7 +150,7 @@ class Host:
         pin = make_pin(driver=wanted.driver, version=version, kernel=release)
         return SimpleNamespace(pin=pin)
 
-    def obtain(self, _settings: object, _engine: object, resolved: object, **more: bool) -> Stored:
+    def obtain(self, _settings: object, resolved: object, **more: bool) -> Stored:
         """Stand in for ``obtain``."""
         pin: Pin = resolved.pin  # type: ignore[attr-defined] # from resolve above
         layout = Layout(self.root, pin.driver.name)
@@ -181,6 +180,6 @@ def make_host(
     host.configure(f"[drivers.{DRIVER}]\n")
     is_live: Callable[[Path], bool] = lambda _root: True  # noqa: E731 - one line says it all
     monkeypatch.setattr(observe, "is_running_host", is_live)
-    monkeypatch.setattr(job, "resolve_pin", host.resolve)
+    monkeypatch.setattr(prepare, "resolve_pin", host.resolve)
     monkeypatch.setattr(prepare, "obtain", host.obtain)
     return host

@@ -14,10 +14,10 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.health impor
 
 from kit.artifact import KERNEL, write
 from provision.agent import prepare
-from provision.build import job
 from provision.build.diagnosis import BuildError, SourceError
 from provision.build.package_store import PackageGoneError
 from provision.build.request import DriverRequest
+from provision.engine import docker_api
 from provision.engine.docker_api import EngineLostError
 from provision.errors import NotFoundError, ProvisionError
 from provision.manifest import HostNeeds
@@ -73,18 +73,18 @@ def test_packages_that_a_mirror_has_dropped_are_solved_for_again(
         location="gcc-12.deb",
     )
 
-    def resolve(settings: object, engine: object, wanted: DriverRequest, **more: object) -> object:
-        found: Any = host.resolve(settings, engine, wanted, **more)
+    def resolve(settings: object, wanted: DriverRequest, **more: object) -> object:
+        found: Any = host.resolve(settings, wanted, **more)
         if not wanted.refresh:
             found.pin = found.pin.model_copy(update={"closure": (package,)})
         return found
 
-    def obtain(settings: object, engine: object, resolved: Any, **more: bool) -> Stored:  # noqa: ANN401
+    def obtain(settings: object, resolved: Any, **more: bool) -> Stored:  # noqa: ANN401
         if resolved.pin.closure:
             raise PackageGoneError("no address has it", sha256=gone, resolution="", details=None)
-        return host.obtain(settings, engine, resolved, **more)
+        return host.obtain(settings, resolved, **more)
 
-    monkeypatch.setattr(job, "resolve_pin", resolve)
+    monkeypatch.setattr(prepare, "resolve_pin", resolve)
     monkeypatch.setattr(prepare, "obtain", obtain)
     result = host.apply()
     # The driver's own source is no package of the closure: nothing else is solved.
@@ -263,7 +263,7 @@ def test_an_engine_that_is_restarted_is_waited_for(
     answers: list[ProvisionError | FakeEngine] = [ProvisionError("no engine"), FakeEngine()]
     lost = [EngineLostError("The engine stopped.")]
 
-    def open_engine(_settings: object) -> FakeEngine:
+    def connect(_host: object) -> FakeEngine:
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         if isinstance(answer, ProvisionError):
             raise answer
@@ -274,7 +274,7 @@ def test_an_engine_that_is_restarted_is_waited_for(
             raise lost.pop()
         return host.obtain(*given, **more)
 
-    monkeypatch.setattr(job, "open_engine", open_engine)
+    monkeypatch.setattr(docker_api, "connect", connect)
     monkeypatch.setattr(prepare, "obtain", obtain)
     monkeypatch.setattr(prepare, "_RECONNECT_SECONDS", 0.0)
     assert host.apply().status.state == "ready"
@@ -290,7 +290,7 @@ def test_an_engine_that_does_not_come_back_is_a_failure_that_passes(
     def no_engine(_settings: object) -> FakeEngine:
         raise NotFoundError("no engine")
 
-    monkeypatch.setattr(job, "open_engine", no_engine)
+    monkeypatch.setattr(docker_api, "connect", no_engine)
     monkeypatch.setattr(prepare, "obtain", lost)
     monkeypatch.setattr(prepare, "_RECONNECT_SECONDS", 0.0)
     artifact = host.artifact()

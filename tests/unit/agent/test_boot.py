@@ -22,7 +22,7 @@ def test_a_rollback_brings_back_modules_and_user_space(ready: Host) -> None:
     ready.apply()
     second = ready.layout.current.readlink().name
     assert would_roll_back(ready.root, ready.desired(), DRIVER) == (second, first)
-    result = rollback(ready.root, ready.desired(), DRIVER, progress=ready.hear)
+    result = rollback(ready.root, ready.desired(), DRIVER)
     assert [o.action.kind for o in result.outcomes] == ["unload", "activate", "load"]
     assert ready.current() == OLDER
     assert ready.kinds() == []
@@ -93,7 +93,7 @@ def test_a_boot_goes_back_to_the_artifact_before_a_damaged_one(ready: Host) -> N
     data[-1] ^= 1
     ready.module().write_bytes(bytes(data))
     ready.reboot()
-    boot(ready.root, progress=ready.hear)
+    boot(ready.root)
     assert ready.current() == OLDER
     assert ready.kinds()[0] == f"prepare {KERNEL}"
     assert ready.current() == NEWEST

@@ -15,11 +15,11 @@ from provision.agent import prepare
 from provision.agent.model import Mode, Run
 from provision.agent.prepare import Forecast, forecast
 from provision.agent.run import plan_host
-from provision.build import job
 from provision.build.request import DriverRequest
+from provision.engine import docker_api
 from provision.errors import NotFoundError, ProvisionError
 from provision.pin import Pin
-from provision.progress import Note
+from provision.progress import Note, report
 from provision.registry.find import SearchOptions, TrustOverride
 from provision.registry.signatures import UntrustedError
 from provision.store.artifact_lookup import MissingArtifactError
@@ -56,7 +56,7 @@ class Registry:
             raise self.error
         pin = self.pins.get(wanted.kernel or "")
         if pin is None:
-            lookup.progress(Note(f"registry.example has no {wanted.driver}"))
+            report(Note(f"registry.example has no {wanted.driver}"))
             return None
         return SimpleNamespace(image=SimpleNamespace(pin=pin, reference=IMAGE))
 
@@ -74,7 +74,7 @@ def engine(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     # Which versions this source has does not depend on an archive.
     write(host.root / "etc/os-release", b"ID=rocky\nVERSION_ID=9.6\n")
     configure(host)
-    monkeypatch.setattr(job, "open_engine", lambda _settings: FakeEngine())
+    monkeypatch.setattr(docker_api, "connect", lambda _host: FakeEngine())
 
 
 def recipe_of(*versions: str) -> str:
@@ -174,7 +174,7 @@ def test_what_could_not_be_found_out_is_no_build(
 ) -> None:
     match lacking:
         case "engine":
-            monkeypatch.setattr(job, "open_engine", _no_engine)
+            monkeypatch.setattr(docker_api, "connect", _no_engine)
         case "mirror":
             write(host.root / "etc/os-release", b"ID=debian\nVERSION_ID=12\n")
         case "kernel":

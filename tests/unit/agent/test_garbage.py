@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.artifact import KERNEL, make_artifact, make_pin, write
-from provision.agent import garbage
 from provision.agent.garbage import Removed, Stock, remove_images, remove_unneeded, unneeded
 from provision.agent.model import Desired
 from provision.build.image import DIGEST_LABEL
 from provision.config import Config, PolicyConfig
+from provision.engine import docker_api
 from provision.engine.docker_api import Image
 from provision.errors import NotFoundError, ProvisionError
+from provision.progress import heard_by
 from provision.store.entries import link_kernel, linked_kernels
 from provision.store.layout import Layout
 from provision.store.locks import switching
@@ -128,10 +129,9 @@ def test_what_a_kernel_uses_that_may_boot_again_stays(there: str, layout: Layout
     assert layout.previous.is_symlink()
 
 
-def test_in_doubt_links_and_memories_stay_too(layout: Layout) -> None:
+def test_in_doubt_links_and_memories_stay_too(layout: Layout, notes: list[str]) -> None:
     write(layout.root / "boot/flatcar/vmlinuz-a", b"no kernel")
-    notes: list[str] = []
-    assert remove_unneeded(layout.root, Desired(), progress=lambda e: notes.append(str(e))) == []
+    assert remove_unneeded(layout.root, Desired()) == []
     assert set(linked_kernels(layout)) == {KERNEL, GONE}
     assert any("may be more kernels" in note for note in notes)
 
@@ -180,11 +180,12 @@ def test_a_kernel_that_was_announced_is_waited_for(
         assert digest in [one.digest for one in remove_unneeded(layout.root, Desired())]
 
 
-def test_of_a_driver_that_a_newer_provision_knows_nothing_goes(layout: Layout) -> None:
+def test_of_a_driver_that_a_newer_provision_knows_nothing_goes(
+    layout: Layout, notes: list[str]
+) -> None:
     text = layout.state.read_text().replace('"schema": 1', '"schema": 2')
     layout.state.write_text(text)
-    notes: list[str] = []
-    assert remove_unneeded(layout.root, Desired(), progress=lambda e: notes.append(str(e))) == []
+    assert remove_unneeded(layout.root, Desired()) == []
     assert layout.state.read_text() == text
     assert set(linked_kernels(layout)) == {KERNEL, GONE}
     assert any("newer provision" in note for note in notes)
@@ -220,7 +221,7 @@ def test_images_go_whose_artifact_is_not_in_the_store(
     have("named", "sha256:" + "1" * 64, "provision/x:1", "mine:1")
     have("theirs", "sha256:" + "2" * 64, "registry.example/x:1")
     have("used", "sha256:" + "3" * 64, "provision/used:1")
-    monkeypatch.setattr(garbage, "open_engine", lambda _settings: engine)
+    monkeypatch.setattr(docker_api, "connect", lambda _host: engine)
     removed = [Removed("demo", gone.short_digest, GONE, "it is gone")]
     planned = remove_images(layout.root, removed, dry_run=True)
     assert planned == [gone.image, "provision/used:1"]
@@ -237,11 +238,12 @@ def test_it_decides_when_who_switches_is_done(tmp_path: Path) -> None:
         make_artifact(layout.entry(digest), pin=make_pin())
     link_kernel(layout, KERNEL, "a" * 12)
     waits = Event()
-    thread = Thread(
-        target=remove_unneeded,
-        args=(tmp_path, Desired(Config(policy=PolicyConfig(keep=0)))),
-        kwargs={"progress": lambda _: waits.set()},
-    )
+
+    def collect() -> None:
+        with heard_by(lambda _: waits.set()):
+            remove_unneeded(tmp_path, Desired(Config(policy=PolicyConfig(keep=0))))
+
+    thread = Thread(target=collect)
     with switching(tmp_path):
         thread.start()
         assert waits.wait(60)

@@ -109,7 +109,7 @@ def test_what_a_kernel_uses_when_the_build_is_done_is_what_it_goes_back_to(
 
     def switched() -> None:
         host = twice
-        host.obtain(None, None, type("Resolved", (), {"pin": newer})())
+        host.obtain(None, type("Resolved", (), {"pin": newer})())
         link_kernel(host.layout, KERNEL, newer.short_digest)
 
     _meanwhile(twice, monkeypatch, switched)

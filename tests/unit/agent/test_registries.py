@@ -49,7 +49,7 @@ class Registry:
 
     def obtain(self, settings: object, trusted: Any, _consent: object, **more: bool) -> Stored:  # noqa: ANN401
         resolved = SimpleNamespace(pin=trusted.image.pin)
-        return replace(self.host.obtain(settings, None, resolved, **more), origin="registry")
+        return replace(self.host.obtain(settings, resolved, **more), origin="registry")
 
 
 @pytest.fixture

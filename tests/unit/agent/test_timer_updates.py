@@ -39,7 +39,7 @@ def _all(version: str) -> tuple[str, str, str]:
 def _half_built(host: Host) -> Build:
     """A build that fails when part of what it makes lies in the store."""
 
-    def obtain(_settings: object, _engine: object, resolved: Any, **_more: bool) -> Stored:  # noqa: ANN401 - from Host.resolve
+    def obtain(_settings: object, resolved: Any, **_more: bool) -> Stored:  # noqa: ANN401 - from Host.resolve
         partial = Layout(host.root, DRIVER).folder / f".{resolved.pin.short_digest}.part"
         write(partial / f"lib/modules/{KERNEL}/demo.ko", b"half")
         assert _in_use(host) == _all(OLDER)
@@ -56,9 +56,9 @@ def _half_built(host: Host) -> Build:
 def _watched(host: Host, seen: list[tuple[str, str, str]]) -> Build:
     """A build that notes what is in use when it begins, and when its artifact is whole."""
 
-    def obtain(settings: object, engine: object, resolved: object, **more: bool) -> Stored:
+    def obtain(settings: object, resolved: object, **more: bool) -> Stored:
         seen.append(_in_use(host))
-        obtained = host.obtain(settings, engine, resolved, **more)
+        obtained = host.obtain(settings, resolved, **more)
         assert obtained.entry.is_dir()
         seen.append(_in_use(host))
         return obtained

@@ -46,10 +46,10 @@ def test_what_a_library_raises_in_an_action_is_a_failure_of_that_action(
 ) -> None:
     host.configure(f"[drivers.other]\n[drivers.{DRIVER}]\n")
 
-    def obtain(_settings: object, _engine: object, resolved: Any, **more: bool) -> Any:  # noqa: ANN401
+    def obtain(_settings: object, resolved: Any, **more: bool) -> Any:  # noqa: ANN401
         if resolved.pin.driver.name == "other":
             raise error
-        return host.obtain(None, None, resolved, **more)
+        return host.obtain(None, resolved, **more)
 
     monkeypatch.setattr(prepare, "obtain", obtain)
     done = call("apply", "--root", host.root)

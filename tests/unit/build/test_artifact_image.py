@@ -27,7 +27,7 @@ from provision.engine.tar_streams import pack
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import lock
 from provision.pin import PIN_LABEL, BasePin, Pin
-from provision.progress import Note
+from provision.progress import Note, heard_by
 from unit.engine.fake_engine import FakeEngine, recorded
 
 _BASE = Image("sha256:4632e85b82c4" + "0" * 52, ("debian:bookworm",), architecture="amd64")
@@ -157,7 +157,7 @@ _LOST = "unknown parent image ID sha256:5c1b0f"
 
 @pytest.mark.parametrize("said", [_LOST, "No such image: sha256:5c1b0f"])
 def test_a_build_that_loses_a_layer_begins_again(
-    engine: FakeEngine, request_: BuildRequest, said: str
+    engine: FakeEngine, request_: BuildRequest, notes: list[str], said: str
 ) -> None:
     whole, building = [*engine.conversation], engine.build
     contexts = []
@@ -169,12 +169,11 @@ def test_a_build_that_loses_a_layer_begins_again(
         return building(context, options)
 
     engine.build = lose_once  # type: ignore[method-assign] # as an engine does
-    notes: list[object] = []
-    built = build(engine, request_, progress=notes.append)
+    built = build(engine, request_)
     assert built.built
     assert contexts[0] == contexts[1] != b""
     assert len(contexts) == 2
-    assert any(isinstance(note, Note) and "removed meanwhile" in note.text for note in notes)
+    assert any("removed meanwhile" in note for note in notes)
     assert built.log is not None
     assert said in built.log.read_text()
 
@@ -248,13 +247,14 @@ def test_of_two_builds_at_once_one_waits_and_finds_the_others_result(
     waiting = threading.Event()
     notes: list[str] = []
 
-    def progress(event: object) -> None:
+    def hear(event: object) -> None:
         assert isinstance(event, Note)
         notes.append(event.text)
         waiting.set()
 
     def second() -> None:
-        results.append(build(engine, request_, progress=progress))
+        with heard_by(hear):
+            results.append(build(engine, request_))
 
     results: list[object] = []
     with lock(request_.state / "locks" / name):

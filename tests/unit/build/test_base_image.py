@@ -19,7 +19,6 @@ from provision.engine.docker_api import Image
 from provision.engine.transfer import push
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import BasePin
-from provision.progress import Event
 from provision.run import Completed
 from unit.engine.fake_engine import FakeEngine
 
@@ -80,12 +79,11 @@ def test_an_image_that_is_missing_is_pulled_for_the_architecture() -> None:
     assert engine.calls == ["pull debian:bookworm linux/amd64"]
 
 
-def test_an_image_that_is_nowhere_can_be_another() -> None:
+def test_an_image_that_is_nowhere_can_be_another(notes: list[str]) -> None:
     engine = FakeEngine()
     engine.conversation = [{"error": "no such host"}]
-    notes: list[Event] = []
     with pytest.raises(NotFoundError) as caught:
-        find_base(engine, _REQUEST, progress=notes.append)
+        find_base(engine, _REQUEST)
     assert "docker pull debian:bookworm" in (caught.value.resolution or "")
     assert "no such host" in str(notes)
 
@@ -267,15 +265,12 @@ def _data(name: str) -> Distro:
 
 
 def test_a_base_image_is_made_by_dnf_with_the_keys_that_are_named(
-    installed: list[list[str]], tmp_path: Path
+    installed: list[list[str]], tmp_path: Path, notes: list[str]
 ) -> None:
     engine = FakeEngine()
     engine.result = Image(_ID, ("rocky:9",), architecture="amd64")
     request = BaseRequest("rocky", "9", "el9", "x86_64", "rocky:9")
-    notes: list[Event] = []
-    pin = make_rpm_base(
-        engine, request, _data("rocky:9"), "9", (_OWN,), state=tmp_path, progress=notes.append
-    )
+    pin = make_rpm_base(engine, request, _data("rocky:9"), "9", (_OWN,), state=tmp_path)
     assert pin == BasePin(image="rocky:9", digest=_ID)
     dnf, (name, repository), export, taken = installed
     assert dnf[0] == "dnf"

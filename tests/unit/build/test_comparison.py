@@ -12,7 +12,7 @@ from provision.catalogue import Catalogue
 from provision.config import Config
 from provision.engine.docker_api import Image
 from provision.errors import ProvisionError
-from unit.engine.fake_engine import FakeEngine
+from unit.engine.fake_engine import FakeEngine, using
 
 
 def test_equal_modules_are_no_difference() -> None:
@@ -48,4 +48,4 @@ def test_sums_are_those_of_the_manifest(
 
     monkeypatch.setattr(image, "read_file", read)
     settings = Settings(tmp_path, Config(), Catalogue([]), tmp_path)
-    assert module_sums(settings, FakeEngine(), Image(id="sha256:1")) == sums
+    assert module_sums(using(settings, FakeEngine()), Image(id="sha256:1")) == sums

@@ -28,6 +28,7 @@ from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import BasePin, KernelPin
 from provision.sources.dkms import BuiltModule, DkmsConf, Draft
 from unit.deb_file import deb
+from unit.engine.fake_engine import using
 from unit.fake_archive import have_apt_answer, stanza, write_apt_sources
 
 KERNEL = "6.1.0-56-amd64"
@@ -67,7 +68,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def made_of(settings: Settings, what: str) -> Draft:
-    return import_dkms(settings, lambda: None, what, kernel=KERNEL)[0]  # type: ignore[arg-type, return-value]  # the stand-ins ignore it
+    return import_dkms(settings, what, kernel=KERNEL)[0]
 
 
 def test_a_folder_becomes_a_driver_that_is_never_overwritten(
@@ -207,14 +208,14 @@ def test_an_archive_that_is_none_or_grows_is_refused_before_it_does(
             monkeypatch.setattr(dkms_import, "MAX_BYTES", 99_999)
     wrong = "can't be unpacked" if kind in {"page", "damaged"} else "too large"
     with pytest.raises(ProvisionError, match=wrong):
-        import_dkms(settings, no_engine, url, kernel=KERNEL)
+        import_dkms(using(settings, no_engine), url, kernel=KERNEL)
     assert not (settings.state / "import").exists()
 
 
 def test_an_address_with_a_secret_is_refused_without_showing_it(settings: Settings) -> None:
     for url in ("https://me:hush@x.example/t.tar", "https://x.example/t.tar?token=hush"):
         with pytest.raises(UsageError, match="password or token") as caught:
-            import_dkms(settings, no_engine, url, kernel=KERNEL)
+            import_dkms(using(settings, no_engine), url, kernel=KERNEL)
         assert "hush" not in f"{caught.value.message}{caught.value.resolution}"
 
 
@@ -270,5 +271,5 @@ def test_what_is_not_there_is_said_with_a_way_out(
 ) -> None:
     what, kernel, distro = request_
     with pytest.raises(error, match=message) as caught:
-        import_dkms(settings, no_engine, what, kernel=kernel, distro=distro)
+        import_dkms(using(settings, no_engine), what, kernel=kernel, distro=distro)
     assert caught.value.resolution

@@ -29,13 +29,12 @@ from provision.engine.docker_api import Engine, Image
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.pin import PIN_LABEL, BasePin, Pin
-from provision.progress import Event, Progress
 from unit.build.debian_host import BASE_IMAGE, KERNEL, REQUEST
 from unit.build.debian_host import engine as engine  # noqa: PLC0414 - a fixture
 from unit.build.debian_host import index as index  # noqa: PLC0414 - a fixture
 from unit.build.debian_host import settings as settings  # noqa: PLC0414 - a fixture
 from unit.build.debian_host import solved as solved  # noqa: PLC0414 - a fixture
-from unit.engine.fake_engine import FakeEngine
+from unit.engine.fake_engine import FakeEngine, using
 from unit.fake_archive import write_apt_sources
 from unit.fake_solver import closure
 
@@ -46,9 +45,9 @@ def test_apt_is_asked_only_about_drivers_that_are_packaged(
     index: list[tuple[str, ...]],
     solved: list[SolveRequest],
 ) -> None:
-    resolve_pin(settings, lambda: engine, replace(REQUEST, driver="onload", force=True))
+    resolve_pin(using(settings, engine), replace(REQUEST, driver="onload", force=True))
     assert index == []
-    resolve_pin(settings, lambda: engine, REQUEST)
+    resolve_pin(using(settings, engine), REQUEST)
     assert index == [("linux-headers-*", "v4l2loopback-dkms", "v4l2loopback-utils")]
     assert solved[0].repositories == solved[1].repositories
 
@@ -57,33 +56,32 @@ def test_what_apt_answered_is_kept_for_some_minutes(
     settings: Settings, engine: FakeEngine, index: list[tuple[str, ...]]
 ) -> None:
     for _ in range(2):
-        resolve_pin(settings, lambda: engine, REQUEST)
+        resolve_pin(using(settings, engine), REQUEST)
     assert len(index) == 1
-    resolve_pin(settings, lambda: engine, replace(REQUEST, refresh=True))
+    resolve_pin(using(settings, engine), replace(REQUEST, refresh=True))
     assert len(index) == 2
     _age_answers(settings, 16 * 60)
     # The archive has not changed: that it says the same is kept as well.
     for _ in range(2):
-        resolve_pin(settings, lambda: engine, REQUEST)
+        resolve_pin(using(settings, engine), REQUEST)
     assert len(index) == 3
 
 
 def test_an_archive_out_of_reach_answers_as_it_did_lately(
-    settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, notes: list[str]
 ) -> None:
     def fail(*_question: object) -> bytes:
         raise UnreachableError("The archive can't be reached from the solving container.")
 
-    before = resolve_pin(settings, lambda: engine, REQUEST)
+    before = resolve_pin(using(settings, engine), REQUEST)
     monkeypatch.setattr("provision.build.archive.Archive._asked", fail)
-    notes: list[Event] = []
     _age_answers(settings, 24 * 3600)
-    again = resolve_pin(settings, lambda: engine, REQUEST, progress=notes.append)
+    again = resolve_pin(using(settings, engine), REQUEST)
     assert again.pin == before.pin
-    assert any("Its last answer is used" in str(note) for note in notes)
+    assert any("Its last answer is used" in note for note in notes)
     _age_answers(settings, 8 * 24 * 3600)
     with pytest.raises(UnreachableError):
-        resolve_pin(settings, lambda: engine, REQUEST)
+        resolve_pin(using(settings, engine), REQUEST)
 
 
 def _age_answers(settings: Settings, seconds: float) -> None:
@@ -109,15 +107,14 @@ def test_what_the_solver_does_not_find_is_explained_by_what_there_is(
     monkeypatch.setattr(resolve, "solve", fail)
     with pytest.raises(NotFoundError, match="No headers are packaged") as caught:
         resolve_pin(
-            settings,
-            lambda: engine,
+            using(settings, engine),
             replace(REQUEST, driver="onload", kernel="6.1.0-1-amd64", force=True),
         )
     assert "6.1.0-47-amd64" in str(caught.value.details)
     assert index == [("linux-headers-*",)]
     # Its headers are there: what went wrong is something else.
     with pytest.raises(ProvisionError, match=error.message):
-        resolve_pin(settings, lambda: engine, REQUEST)
+        resolve_pin(using(settings, engine), REQUEST)
 
 
 def test_an_archive_that_cannot_be_reached_is_not_asked_again(
@@ -132,8 +129,7 @@ def test_an_archive_that_cannot_be_reached_is_not_asked_again(
     monkeypatch.setattr(resolve, "solve", fail)
     with pytest.raises(UnreachableError):
         resolve_pin(
-            settings,
-            lambda: engine,
+            using(settings, engine),
             replace(REQUEST, driver="onload", kernel="6.1.0-1-amd64", force=True),
         )
     assert index == []
@@ -148,7 +144,7 @@ def test_headers_that_apt_took_a_name_for_a_pattern_of_are_refused(
     monkeypatch.setattr(resolve, "solve", other)
     wanted = replace(REQUEST, driver="onload", kernel=KERNEL.removesuffix("4"), force=True)
     with pytest.raises(NotFoundError, match="No headers are packaged"):
-        resolve_pin(settings, lambda: engine, wanted)
+        resolve_pin(using(settings, engine), wanted)
 
 
 def test_what_cannot_change_the_result_goes_beside_the_pin(
@@ -156,16 +152,15 @@ def test_what_cannot_change_the_result_goes_beside_the_pin(
 ) -> None:
     asked: list[BuildRequest] = []
 
-    def build(_engine: Engine, request: BuildRequest, *, progress: Progress) -> Built:
-        assert callable(progress)
+    def build(_engine: Engine, request: BuildRequest) -> Built:
         asked.append(request)
         return Built("i", "sha256:1", 1, built=False)
 
     monkeypatch.setattr(image, "build", build)
     monkeypatch.setenv("https_proxy", "http://proxy:3128")
-    resolved = resolve_pin(settings, lambda: engine, REQUEST)
-    build_image(settings, engine, resolved, BuildSettings())
-    build_image(settings, engine, resolved, BuildSettings(jobs=1, rebuild=True))
+    resolved = resolve_pin(using(settings, engine), REQUEST)
+    build_image(using(settings, engine), resolved, BuildSettings())
+    build_image(using(settings, engine), resolved, BuildSettings(jobs=1, rebuild=True))
     first, second = asked
     assert first.build_args == {
         "JOBS": "3",
@@ -180,7 +175,7 @@ def test_what_cannot_change_the_result_goes_beside_the_pin(
 def test_the_solver_gets_the_archives_own_suites_and_the_drivers_tools(
     settings: Settings, engine: FakeEngine, solved: list[SolveRequest]
 ) -> None:
-    resolve_pin(settings, lambda: engine, replace(REQUEST, network="bridge"))
+    resolve_pin(using(settings, engine), replace(REQUEST, network="bridge"))
     (asked,) = solved
     assert {one.id for one in asked.repositories} == {"bookworm", "bookworm-security"}
     assert {one.urls for one in asked.repositories} == {
@@ -189,7 +184,7 @@ def test_the_solver_gets_the_archives_own_suites_and_the_drivers_tools(
     }
     assert asked.tools == ("kmod", "make", "patch", "python3", "xz-utils")
     assert (asked.kernel, asked.network) == (KERNEL, "bridge")
-    resolve_pin(settings, lambda: engine, REQUEST)
+    resolve_pin(using(settings, engine), REQUEST)
     assert solved[-1].network == "host"
 
 
@@ -200,11 +195,11 @@ def test_a_subscribed_host_asks_the_solver_for_kernels_that_the_index_lacks(
     write_apt_sources(settings.root, distro="ubuntu", codename="jammy")
     engine.have(replace(BASE_IMAGE, tags=("ubuntu:jammy",)))
     with pytest.raises(NotFoundError, match="No headers are packaged"):
-        resolve_pin(settings, lambda: engine, wanted)
+        resolve_pin(using(settings, engine), wanted)
     token = settings.root / "etc/apt/auth.conf.d/90ubuntu-advantage"
     token.parent.mkdir(parents=True)
     token.write_text("machine esm.example")
-    resolve_pin(settings, lambda: engine, wanted)
+    resolve_pin(using(settings, engine), wanted)
     assert [request.kernel for request in solved] == ["5.15.0-1099-generic"]
 
 
@@ -223,7 +218,7 @@ def test_an_archive_of_ones_own_goes_to_the_solver_and_the_base_with_its_keys(
         return BasePin(image="debian:bookworm", digest=BASE_IMAGE.id)
 
     monkeypatch.setattr(bootstrap, "make_apt_base", make_apt_base)
-    plain = resolve_pin(settings, lambda: engine, REQUEST)
+    plain = resolve_pin(using(settings, engine), REQUEST)
     (settings.root / "etc/site.gpg").write_bytes(b"\x99site")
     archive = ArchiveConfig(
         mirror="http://mirror.example/debian",
@@ -233,9 +228,9 @@ def test_an_archive_of_ones_own_goes_to_the_solver_and_the_base_with_its_keys(
     )
     distros = {"debian": DistroConfig(archive=archive)}
     settings = replace(settings, config=settings.config.model_copy(update={"distros": distros}))
-    resolved = resolve_pin(settings, lambda: engine, REQUEST)
+    resolved = resolve_pin(using(settings, engine), REQUEST)
     wanted = base_request(settings, find_distro("debian:12"))
-    ensure_distro_base(settings, FakeEngine, wanted)
+    ensure_distro_base(using(settings, FakeEngine), wanted)
     assert [dict(one.keys) for one in solved[0].repositories] == [{}] * 2
     assert all(dict(one.keys) == {"site.gpg": b"\x99site"} for one in solved[1].repositories)
     assert all(one.is_snapshot for one in solved[1].repositories)
@@ -248,7 +243,7 @@ def made(
     settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Pin]:
     """Resolve where nothing can be solved for, with an image of these names and labels here."""
-    pin = resolve_pin(settings, lambda: engine, REQUEST).pin
+    pin = resolve_pin(using(settings, engine), REQUEST).pin
 
     def solve(*_given: object, **_more: object) -> Closure:
         raise NotFoundError("no base image to solve in")
@@ -257,7 +252,7 @@ def made(
         labels = {PIN_LABEL: label or pin.canonical_json()}
         engine.have(Image(f"sha256:{'1' * 64}", tags or (pin.image,), labels=labels))
         wanted = replace(REQUEST, refresh=update)
-        found = resolve_pin(settings, lambda: engine, wanted).pin
+        found = resolve_pin(using(settings, engine), wanted).pin
         assert found == pin
         return found
 

@@ -34,7 +34,7 @@ from provision.pin import (
 )
 from provision.progress import Event, Note, Tally
 from provision.shipped import templates_dir
-from unit.engine.fake_engine import FakeEngine
+from unit.engine.fake_engine import FakeEngine, using
 from unit.recipes import variant
 
 _SOURCE = b"a tarball"
@@ -211,17 +211,18 @@ def test_the_files_of_a_build_come_from_the_package_store(case: Case) -> None:
     assert "no address of it is known" in caught.value.message
 
 
-def test_downloads_are_counted_and_have_names_for_people(case: Case, tmp_path: Path) -> None:
+def test_downloads_are_counted_and_have_names_for_people(
+    case: Case, tmp_path: Path, events: list[Event]
+) -> None:
     (tmp_path / "srv").mkdir()
     (tmp_path / "srv/gcc.rpm").write_bytes(_PACKAGE)
-    events: list[Event] = []
     with served(tmp_path / "srv") as url:
         case.write(pin_document(case.pin, {sha256(_PACKAGE): (f"{url}/gcc.rpm",)}))
         found = read_pin(case.settings, case.file)
         store = case.settings.state / "packages/sha256"
         store.mkdir(parents=True)
         (store / sha256(_SOURCE)).write_bytes(_SOURCE)
-        downloaded_files(case.settings, found, render_context(found), progress=events.append)
+        downloaded_files(case.settings, found, render_context(found))
     # One line where lines stay, and a bar where a terminal can draw one.
     assert [e.text for e in events if isinstance(e, Note)] == ["Downloading 1 file (0.0 MB)"]
     first, last = [event for event in events if isinstance(event, Tally)]
@@ -248,5 +249,5 @@ def test_what_fetches_commits_uses_the_network_that_was_named(
     monkeypatch.setattr(image, "build", build)
     case.write(pin_document(case.pin))
     resolved = read_pin(case.settings, case.file, network="host")
-    image.build_image(case.settings, FakeEngine(), resolved, BuildSettings())
+    image.build_image(using(case.settings, FakeEngine()), resolved, BuildSettings())
     assert networks == ["host"]

@@ -34,13 +34,13 @@ from unit.build.debian_host import engine as engine  # noqa: PLC0414 - a fixture
 from unit.build.debian_host import index as index  # noqa: PLC0414 - a fixture
 from unit.build.debian_host import settings as settings  # noqa: PLC0414 - a fixture
 from unit.build.debian_host import solved as solved  # noqa: PLC0414 - a fixture
-from unit.engine.fake_engine import FakeEngine
+from unit.engine.fake_engine import FakeEngine, using
 
 
 def test_the_same_wish_gives_the_same_pin_and_context(
     settings: Settings, engine: FakeEngine
 ) -> None:
-    one, other = (resolve_pin(settings, lambda: engine, REQUEST) for _ in range(2))
+    one, other = (resolve_pin(using(settings, engine), REQUEST) for _ in range(2))
     assert one.pin == other.pin
     assert one.pin.base == BasePin(image="debian:bookworm", digest=BASE_IMAGE.id)
     assert render_context(one).files == render_context(other).files
@@ -51,7 +51,7 @@ def test_kernels_are_listed_with_what_builds_on_them(
     settings: Settings, engine: FakeEngine
 ) -> None:
     distro, rows = list_kernels(
-        settings, lambda: engine, DriverRequest("v4l2loopback", distro="debian:12")
+        using(settings, engine), DriverRequest("v4l2loopback", distro="debian:12")
     )
     assert distro.codename == "bookworm"
     by_release = {row.release: row for row in rows}
@@ -63,7 +63,7 @@ def test_a_matrix_chooses_from_what_the_archive_has(
     settings: Settings, engine: FakeEngine, index: list[tuple[str, ...]]
 ) -> None:
     selection = Selection(("nvidia", "v4l2loopback"), ("debian:12",), flavours=("all",))
-    offers = find_offers(settings, lambda: engine, selection)
+    offers = find_offers(using(settings, engine), selection)
     assert len(index) == 2, "apt is asked for the kernels, and once for all drivers"
     kernels = offers.kernels["debian:12"]
     assert kernels
@@ -74,20 +74,20 @@ def test_a_matrix_chooses_from_what_the_archive_has(
     cells = [one.cell for one in plan_cells(selection, offers)]
     assert len(cells) == len(set(cells))
     with pytest.raises(NotFoundError, match="no driver"):
-        find_offers(settings, no_engine, Selection(("none",)))
+        find_offers(using(settings, no_engine), Selection(("none",)))
     with pytest.raises(NotFoundError, match="debian:1"):
-        find_offers(settings, no_engine, Selection(("v4l2loopback",), ("debian:1",)))
+        find_offers(using(settings, no_engine), Selection(("v4l2loopback",), ("debian:1",)))
 
 
 def test_kernels_that_can_not_be_listed_have_to_be_named(settings: Settings) -> None:
     named = Selection(
         ("v4l2loopback", "onload"), ("flatcar:3227.2.4",), kernels=("5.15.63-flatcar",)
     )
-    offers = find_offers(settings, no_engine, named)
+    offers = find_offers(using(settings, no_engine), named)
     assert offers.kernels == {"flatcar:3227.2.4": None}
     assert all(offer.refusal for offer in offers.offers if offer.driver == "v4l2loopback")
     with pytest.raises(NotFoundError, match="could be listed"):
-        find_offers(settings, no_engine, replace(named, kernels=("latest",)))
+        find_offers(using(settings, no_engine), replace(named, kernels=("latest",)))
 
 
 def test_wrong_names_are_not_found(settings: Settings, engine: FakeEngine) -> None:
@@ -98,27 +98,27 @@ def test_wrong_names_are_not_found(settings: Settings, engine: FakeEngine) -> No
         DriverRequest("v4l2loopback", kernel="6.1.0-1-amd64"),
     ):
         with pytest.raises(NotFoundError):
-            resolve_pin(settings, lambda: engine, wanted)
+            resolve_pin(using(settings, engine), wanted)
     with pytest.raises(NotFoundError):
-        list_kernels(settings, no_engine, DriverRequest("v4l2loopback", flavour="none"))
+        list_kernels(using(settings, no_engine), DriverRequest("v4l2loopback", flavour="none"))
 
 
 def test_a_base_image_that_is_named_by_its_digest_needs_no_engine(settings: Settings) -> None:
     named = f"debian:bookworm@sha256:{'0' * 64}"
-    pin = resolve_pin(settings, no_engine, replace(REQUEST, base=named)).pin
+    pin = resolve_pin(using(settings, no_engine), replace(REQUEST, base=named)).pin
     assert f"{pin.base.image}@{pin.base.digest}" == named
 
 
 def test_an_image_that_is_there_takes_no_download(
     settings: Settings, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    resolved = resolve_pin(settings, lambda: engine, REQUEST)
+    resolved = resolve_pin(using(settings, engine), REQUEST)
     monkeypatch.setattr(image, "downloaded_files", no_download)
     with pytest.raises(AssertionError):
-        build_image(settings, engine, resolved, BuildSettings())
+        build_image(using(settings, engine), resolved, BuildSettings())
     labels = {DIGEST_LABEL: resolved.pin.digest}
     engine.have(Image(f"sha256:{'1' * 64}", (resolved.pin.image,), labels=labels))
-    assert not build_image(settings, engine, resolved, BuildSettings()).built
+    assert not build_image(using(settings, engine), resolved, BuildSettings()).built
 
 
 def no_download(*_given: object, **_more: object) -> dict[str, Path]:
@@ -128,7 +128,7 @@ def no_download(*_given: object, **_more: object) -> dict[str, Path]:
 def test_the_context_has_the_packages_and_the_drivers_source_from_the_store(
     settings: Settings, engine: FakeEngine
 ) -> None:
-    resolved = resolve_pin(settings, lambda: engine, REQUEST)
+    resolved = resolve_pin(using(settings, engine), REQUEST)
     files = downloaded_files(settings, resolved, render_context(resolved))
     gcc = files["packages/gcc-12_12.2.0-14+deb12u1_amd64.deb"]
     assert gcc.read_text() == "http://mirror.example/debian/gcc-12.deb"
@@ -161,7 +161,7 @@ def test_a_base_image_is_made_only_where_it_is_nowhere(
 
 def _base(settings: Settings, engine: FakeEngine, distro: str) -> BasePin:
     request = base_request(settings, choose_distro(settings, distro))
-    return ensure_distro_base(settings, lambda: engine, request)
+    return ensure_distro_base(using(settings, engine), request)
 
 
 def test_the_base_image_that_the_config_names_is_wanted(settings: Settings) -> None:

@@ -15,7 +15,7 @@ from provision.distros import Repository, find_distro
 from provision.engine.docker_api import Image
 from provision.errors import ConfigError, NotFoundError, UsageError
 from provision.pin import BasePin
-from unit.engine.fake_engine import FakeEngine
+from unit.engine.fake_engine import FakeEngine, using
 
 _REPOSITORY = """
 [[distros.{id}.repositories]]
@@ -119,7 +119,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Made]:
 
 def _base(settings: Settings, name: str, engine: FakeEngine | None = None) -> None:
     engine = engine or FakeEngine()
-    ensure_distro_base(settings, lambda: engine, base_request(settings, find_distro(name)))
+    ensure_distro_base(using(settings, engine), base_request(settings, find_distro(name)))
 
 
 def test_a_base_image_that_cannot_be_pulled_is_made_from_the_repositories_that_are_named(

@@ -23,7 +23,6 @@ from provision.build.workspace import Settings, load_settings
 from provision.config import TreeConfig
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import DriverPin, KernelPin, Pin
-from provision.progress import Progress
 
 _KERNEL = "6.6.74-mine"
 _CONFIG = "CONFIG_64BIT=y\nCONFIG_MODULES=y\n"
@@ -220,15 +219,13 @@ def downloads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The addresses that files were downloaded from; each has its name as its content."""
     asked: list[str] = []
 
-    def summed(url: str, *, destination: Path, progress: Progress) -> None:
-        assert callable(progress)
+    def summed(url: str, *, destination: Path) -> None:
         asked.append(url)
         if not url.startswith("https:"):
             raise UsageError(f"'{url}' is not asked without HTTPS")
         destination.write_bytes(_tree(url.rpartition("/")[2]))
 
-    def download(url: str, *, sha256: str, destination: Path, progress: Progress) -> None:
-        assert callable(progress)
+    def download(url: str, *, sha256: str, destination: Path) -> None:
         asked.append(url)
         destination.parent.mkdir(parents=True, exist_ok=True)
         destination.write_bytes(_tree(url.rpartition("/")[2]))

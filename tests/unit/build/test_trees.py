@@ -24,7 +24,7 @@ from provision.config import TreeConfig
 from provision.engine.docker_api import Image
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
 from provision.pin import BasePin, DistroPin, Pin
-from unit.engine.fake_engine import FakeEngine
+from unit.engine.fake_engine import FakeEngine, using
 from unit.fake_archive import have_apt_answer, sample, write_apt_sources
 from unit.fake_solver import closure
 
@@ -89,7 +89,7 @@ def _resolved(settings: Settings, *, kernel: str = _KERNEL, distro: str | None =
     engine = FakeEngine()
     engine.have(_BASE)
     wanted = DriverRequest("v4l2loopback", kernel=kernel, distro=distro)
-    return resolve_pin(settings, lambda: engine, wanted)
+    return resolve_pin(using(settings, engine), wanted)
 
 
 def _pin(settings: Settings) -> Pin:
@@ -248,7 +248,7 @@ def test_debians_packages_are_no_source_in_a_developer_container(settings: Setti
 
 def _in_developer(settings: Settings, engine: FakeEngine, *, base: str | None = None) -> Pin:
     wanted = DriverRequest("onload", kernel="6.6.74-flatcar", distro="flatcar:4081.2.0", base=base)
-    return resolve_pin(settings, lambda: engine, wanted).pin
+    return resolve_pin(using(settings, engine), wanted).pin
 
 
 def test_a_release_that_is_known_is_built_in_the_image_of_its_developer_container(
@@ -270,7 +270,7 @@ def test_a_release_that_is_known_is_built_in_the_image_of_its_developer_containe
 def test_a_version_that_is_none_goes_into_no_path(settings: Settings, version: str) -> None:
     wanted = _developer(version)
     with pytest.raises(UsageError) as caught:
-        developer_container.ensure_developer_image(settings, FakeEngine(), wanted)
+        developer_container.ensure_developer_image(settings, wanted)
     assert "--distro flatcar:4081.2.0" in str(caught.value.resolution)
 
 
@@ -289,11 +289,11 @@ def test_a_vendors_kernel_is_built_in_an_image_that_is_named(root: Path) -> None
     engine.have(replace(_BASE, tags=("mine:1", "debian:bookworm")))
     wanted = DriverRequest("onload", kernel="6.6.74-vendor")
     with pytest.raises(NotFoundError, match="no image that has everything") as caught:
-        resolve_pin(load_settings(root), lambda: engine, wanted)
+        resolve_pin(using(load_settings(root), engine), wanted)
     assert '[distros.debian] base_images = { "12" =' in str(caught.value.resolution)
-    by_option = resolve_pin(load_settings(root), lambda: engine, replace(wanted, base="mine:1"))
+    by_option = resolve_pin(using(load_settings(root), engine), replace(wanted, base="mine:1"))
     path.write_text(f'{tree}[distros.debian]\nbase_images = {{ "12" = "mine:1" }}\n')
-    by_setting = resolve_pin(load_settings(root), lambda: engine, wanted)
+    by_setting = resolve_pin(using(load_settings(root), engine), wanted)
     assert by_option.pin == by_setting.pin
     assert by_setting.pin.base.image == "mine:1"
 
@@ -368,9 +368,9 @@ def test_one_process_at_a_time_downloads_a_developer_container(
     monkeypatch.setattr(developer_container, "image_of_tree", make)
     engine = FakeEngine()
     wanted = _developer("1")
-    developer_container.ensure_developer_image(settings, engine, wanted)
+    developer_container.ensure_developer_image(using(settings, engine), wanted)
     assert done == ["download", "make"]
     assert not list(settings.state.glob("developer-containers/*"))
     engine.have(replace(_BASE, tags=(wanted.name,)))
-    developer_container.ensure_developer_image(settings, engine, wanted)
+    developer_container.ensure_developer_image(using(settings, engine), wanted)
     assert done == ["download", "make"]

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from provision.cli import output
 from provision.cli.screen import Screen
-from provision.progress import Event, Note, Output, Progress, Step, Tally, Transfer
+from provision.progress import Event, Note, Output, Step, Tally, Transfer, report
 
 _EVENTS: list[Event] = [
     Note("Pulling"),
@@ -24,21 +24,21 @@ _EVENTS: list[Event] = [
 
 
 @contextmanager
-def shown(*, verbose: bool) -> Iterator[Progress]:
+def shown(*, verbose: bool) -> Iterator[None]:
     """The progress of a command, called with or without -v."""
     context = click.Context(click.Command("provision"))
     context.params["verbose"] = verbose
-    with context, output.progress() as progress:
-        yield progress
+    with context, output.progress():
+        yield
 
 
 @pytest.mark.parametrize(("verbose", "count"), [(False, 3), (True, 4)])
 def test_off_a_terminal_an_event_is_a_line(
     capsys: pytest.CaptureFixture[str], *, verbose: bool, count: int
 ) -> None:
-    with shown(verbose=verbose) as progress:
+    with shown(verbose=verbose):
         for event in _EVENTS:
-            progress(event)
+            report(event)
     captured = capsys.readouterr()
     lines = captured.err.splitlines()
     assert captured.out == ""
@@ -50,9 +50,9 @@ def test_off_a_terminal_an_event_is_a_line(
 
 def test_no_progress_shows_a_mirrors_password(capsys: pytest.CaptureFixture[str]) -> None:
     url = "https://me:hush@mirror.example/debian"
-    with shown(verbose=True) as progress:
+    with shown(verbose=True):
         for event in (Note(url), Step(1, 2, url), Output(url), Transfer(url, 1)):
-            progress(event)
+            report(event)
     printed = capsys.readouterr().err
     assert "hush" not in printed
     assert printed.count("https://me:***@mirror.example/debian") == 3

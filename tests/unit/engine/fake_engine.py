@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
+from provision.build.workspace import EngineConnection, Settings
 from provision.engine.docker_api import BuildOptions, Engine, Image, Message
 from provision.errors import ProvisionError
 
@@ -107,3 +109,12 @@ class FakeEngine(Engine):
             archive.add(source, arcname=Path(path).name)
         data = buffer.getvalue()
         yield (data[at : at + 1000] for at in range(0, len(data), 1000))
+
+
+def using(settings: Settings, engine: Engine | Callable[[], Engine]) -> Settings:
+    """Return settings of a host with another engine, or with what connects to it."""
+
+    def connect(_host: str | None) -> Engine:
+        return engine() if callable(engine) else engine
+
+    return replace(settings, connection=EngineConnection(connect))

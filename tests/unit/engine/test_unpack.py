@@ -17,7 +17,6 @@ from provision.engine.docker_api import Image
 from provision.engine.tar_streams import Unpacker
 from provision.engine.transfer import extract, find_image, read_file
 from provision.errors import NotFoundError, ProvisionError
-from provision.progress import silent
 from unit.engine.fake_engine import FakeEngine
 
 _KINDS = {
@@ -48,7 +47,7 @@ def _tar(*entries: Entry, mode: int = 0o644) -> io.BytesIO:
 
 
 def _unpack(folder: Path, stream: io.BytesIO) -> None:
-    Unpacker(folder, strip="opt", progress=silent).unpack(stream)
+    Unpacker(folder, strip="opt").unpack(stream)
 
 
 def test_files_folders_and_links_arrive(tmp_path: Path) -> None:

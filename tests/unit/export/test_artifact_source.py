@@ -23,6 +23,7 @@ from provision.kmod.loader import write_loader
 from provision.registry.find import TrustOverride
 from provision.registry.names import HostTag
 from provision.store.layout import Layout
+from unit.engine.fake_engine import using
 from unit.registry.trusting_host import connected, have
 
 _OTHER = "6.1.0-56-amd64"
@@ -49,7 +50,9 @@ def source(tmp_path: Path, registry: MemoryRegistry) -> ArtifactSource:
     entry = SimpleNamespace(recipe=_RECIPE)
     catalogue = cast("Catalogue", SimpleNamespace(entry=lambda _name: entry))
     settings = Settings(tmp_path / "host", config, catalogue, tmp_path / "state")
-    return ArtifactSource(settings, _no_engine, TrustOverride(), connected=connected(registry))
+    return ArtifactSource(
+        using(settings, _no_engine), TrustOverride(), connected=connected(registry)
+    )
 
 
 def tags(registry: MemoryRegistry, folder: Path, *names: tuple[str, str, str, str]) -> None:

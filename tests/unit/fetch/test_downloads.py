@@ -28,12 +28,11 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_download_appears_whole_and_reports_its_progress(server: Server, tmp_path: Path) -> None:
+def test_a_download_appears_whole_and_reports_its_progress(
+    server: Server, tmp_path: Path, events: list[Event]
+) -> None:
     server.answer(200, CONTENT)
-    events: list[Event] = []
-    assert download(
-        server.url, sha256=SHA256, destination=tmp_path / "new/f", progress=events.append
-    )
+    assert download(server.url, sha256=SHA256, destination=tmp_path / "new/f")
     assert (tmp_path / "new/f").read_bytes() == CONTENT
     assert names(tmp_path / "new") == ["f"]
     assert events[-1] == Transfer(server.url, len(CONTENT), len(CONTENT))
@@ -178,18 +177,11 @@ def test_an_environment_that_makes_no_sense_is_an_error(
 
 @pytest.mark.parametrize("said", [True, False])
 def test_a_download_is_cut_off_before_more_is_written(
-    server: Server, tmp_path: Path, *, said: bool
+    server: Server, tmp_path: Path, events: list[Event], *, said: bool
 ) -> None:
     server.answer(200, CONTENT, **({} if said else {"Content_Length": ""}))
-    events: list[Event] = []
     with pytest.raises(ProvisionError, match=f"larger than {len(CONTENT) - 1} bytes"):
-        download(
-            server.url,
-            sha256=SHA256,
-            destination=tmp_path / "f",
-            limit=len(CONTENT) - 1,
-            progress=events.append,
-        )
+        download(server.url, sha256=SHA256, destination=tmp_path / "f", limit=len(CONTENT) - 1)
     assert events == []
     assert names(tmp_path) == []
     assert len(server.requests) == 1

@@ -18,15 +18,15 @@ from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config
 from provision.engine.docker_api import Message
-from provision.fleet.matrix import cell_builds
-from provision.fleet.matrix.cell_builds import RunOptions
+from provision.fleet.matrix import runner
 from provision.fleet.matrix.cells import Planned
 from provision.fleet.matrix.results import Results
-from provision.fleet.matrix.runner import MatrixRun
+from provision.fleet.matrix.runner import MatrixRun, RunOptions
 from provision.fleet.matrix.runner import Outcome as RunOutcome
 from provision.fleet.prebuild import FleetRegistry
+from provision.progress import heard_by
 from provision.registry.find import tag_of
-from unit.engine.fake_engine import FakeEngine
+from unit.engine.fake_engine import FakeEngine, using
 from unit.fleet.matrix.test_runner import KERNELS, Lab, cells
 from unit.registry.trusting_host import connected
 
@@ -73,8 +73,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: MemoryRegistr
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     settings = Settings(root, Config(), Catalogue([]), tmp_path / "cache")
     lab = Lab(settings, Results(tmp_path / "state"), engine=PushingEngine(registry))
-    monkeypatch.setattr(cell_builds, "resolve_pin", lab.resolve)
-    monkeypatch.setattr(cell_builds, "build_image", lab.build)
+    monkeypatch.setattr(runner, "resolve_pin", lab.resolve)
+    monkeypatch.setattr(runner, "build_image", lab.build)
     return lab
 
 
@@ -90,10 +90,9 @@ def publisher(lab: Lab, registry: MemoryRegistry, **more: Any) -> FleetRegistry:
 
 def run(lab: Lab, place: FleetRegistry, *planned: Planned, **how: Any) -> RunOutcome:  # noqa: ANN401 - RunOptions' fields
     made = MatrixRun(
-        lab.settings,
+        using(lab.settings, lab.engine),
         lab.results,
         RunOptions(**how, publisher=place),
-        lambda: lab.engine,
-        progress=lab.events.append,
     )
-    return made.run(planned or cells())
+    with heard_by(lab.events.append):
+        return made.run(planned or cells())

@@ -32,7 +32,7 @@ from provision.fleet.selection import ImageSelection, RegistryAccess
 from provision.pin import ClosurePackage, Pin
 from provision.registry.find import ArtifactQuery, SearchOptions, TrustOverride, find_in_registries
 from provision.registry.signatures import UntrustedError
-from unit.engine.fake_engine import FakeEngine
+from unit.engine.fake_engine import FakeEngine, using
 from unit.fleet.air_gap import DEFAULT, Make, host_of, reaching, settings_at, signer
 from unit.fleet.air_gap import make as make  # noqa: PLC0414 - a fixture
 from unit.fleet.registries import Registries
@@ -186,9 +186,10 @@ def test_what_builds_need_comes_along(
     pin = built(NEXT)
     have(registries, settings, pin)
     order = Order(OLD, ImageSelection(("demo",), (pin.kernel.release,)))
-    access = RegistryAccess(settings, DEFAULT, registries.connect)
+    without = using(settings, EngineWithBase(has_base=False))
+    access = RegistryAccess(without, DEFAULT, registries.connect)
     with pytest.raises(NotFoundError) as caught:
-        gather(access, order, lambda: EngineWithBase(has_base=False))
+        gather(access, order)
     assert "gcc" in str(caught.value.details)
     assert "debian:bookworm@" in str(caught.value.details)
     store = PackageStore(settings.state)
@@ -204,7 +205,7 @@ def test_what_builds_need_comes_along(
         urls={SHA256: ("https://me:secret@mirror.example/gcc.deb",)},
     )
     store.keep("5" * 64, closure)
-    contents = gather(access, order, EngineWithBase)
+    contents = gather(replace(access, settings=using(settings, EngineWithBase)), order)
     assert [base for base, _image in contents.bases] == [PIN.base]
     assert "secret" not in "".join(contents.texts.values())
     folder = make()
@@ -214,10 +215,11 @@ def test_what_builds_need_comes_along(
         write(folder / place, source.read_bytes())
     write(folder / f"bases/{PIN.base.digest.removeprefix('sha256:')}.tar", b"saved")
     seal(folder, signer)
-    host, engine = host_of(tmp_path), EngineWithBase(has_base=False)
+    engine = EngineWithBase(has_base=False)
+    host = using(host_of(tmp_path), engine)
     bundle = open_bundle(host, folder, DEFAULT)
     done, again = Loaded(), Loaded()
-    store_bundle(reaching(host), bundle, (), done, engine=lambda: engine)
+    store_bundle(reaching(host), bundle, (), done, with_bases=True)
     assert (done.packages, done.closures, done.bases) == (1, 1, [PIN.base.digest])
     assert engine.loaded == [b"saved"]
     inner = PackageStore(host.state)
@@ -225,5 +227,5 @@ def test_what_builds_need_comes_along(
     found = inner.closure("5" * 64)
     assert found is not None
     assert found.packages == pin.closure
-    store_bundle(reaching(host), bundle, (), again, engine=lambda: engine)
+    store_bundle(reaching(host), bundle, (), again, with_bases=True)
     assert again.changed is False

@@ -17,6 +17,7 @@ from provision.errors import ConfigError, NotFoundError, UsageError
 from provision.fleet import fleet_file
 from provision.fleet.fleet_file import cell_id, fleet_cells, load_fleet, read_cell
 from provision.fleet.matrix.cells import Cell, Column, Offer, Offers, Row, Selection
+from unit.engine.fake_engine import using
 from unit.recipes import recipe
 
 KERNELS = ("6.1.0-50-amd64", "6.1.0-47-amd64")
@@ -120,7 +121,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, offers: Off
     monkeypatch.setattr(fleet_file, "find_offers", lambda *_given, **_more: offers)
     fleet = load(tmp_path, f"{HEAD}distros = ['debian:12']\n{text}")
     settings = Settings(tmp_path, Config(), Drivers(), tmp_path)
-    planned = fleet_cells(settings, _no_engine, tmp_path / "fleet.toml", fleet)
+    planned = fleet_cells(using(settings, _no_engine), tmp_path / "fleet.toml", fleet)
     return [cell_id(one.cell) for one in planned if one.refusal is None]
 
 

@@ -25,7 +25,6 @@ from provision.fleet.matrix.results import result_of
 from provision.fleet.matrix.runner import Outcome as RunOutcome
 from provision.fleet.prebuild import fleet_registry, pushed_rows, split_present
 from provision.pin import PIN_LABEL, Pin
-from provision.progress import silent
 from provision.registry import publish
 from provision.registry.artifact_images import facts_of
 from provision.registry.find import connect, tag_of
@@ -59,7 +58,7 @@ def test_what_is_lacking_is_pushed_and_signed(
         assert verify_signature(client, digest, [public(KEY)], wanted_of(pin))
     # Neither images nor names are left in the engine.
     assert len([call for call in lab.removed if call.startswith(ADDRESS)]) == 6
-    lacking, present = split_present(place, cells(), silent)
+    lacking, present = split_present(place, cells())
     assert (lacking, len(present)) == ([], 6)
 
 
@@ -86,7 +85,7 @@ def test_a_copied_image_gets_the_tags_of_an_operator_if_it_is_signed(
     trust = TrustConfig(keys="/etc/fleet.pub")
     lab.settings = replace(lab.settings, config=Config(trust=trust))
     place = publisher(lab, registry)
-    _, present = split_present(place, [Planned(one)], silent)
+    _, present = split_present(place, [Planned(one)])
     place.add_operator_tags(present)
     client = registry.client(f"{ADDRESS}/demo:x")
     for tag in operator_tags("2.0", KERNELS[0], "debian:12"):
@@ -138,7 +137,7 @@ def test_what_another_machine_pushed_meanwhile_stays(lab: Lab, registry: MemoryR
     pin = PINS["2.0", KERNELS[0]]
     theirs: list[str] = []
 
-    def finish(_name: str, _progress: object) -> None:
+    def finish(_name: str) -> None:
         theirs.append(another_build(registry, pin))
         registry.sign(theirs[0], facts_of(pin, 1), KEY)
 
@@ -215,10 +214,10 @@ def test_a_registry_in_trouble_ends_the_run_and_the_image_stays(
 
 def test_what_is_called_otherwise_is_not_pushed(lab: Lab, registry: MemoryRegistry) -> None:
     place = publisher(lab, registry)
-    built = lab.build(None, None, _resolved("1.2"), None, progress=silent)  # type: ignore[arg-type] # not read
+    built = lab.build(None, _resolved("1.2"), None)  # type: ignore[arg-type] # not read
     engine: Engine = lab.engine
     with pytest.raises(ProvisionError, match="the tag of the built image is"):
-        place.publish(cell("2.0", KERNELS[0]), engine, built, PINS["1.2", KERNELS[0]], silent)
+        place.publish(cell("2.0", KERNELS[0]), engine, built, PINS["1.2", KERNELS[0]])
     assert registry.manifests == {}
 
 

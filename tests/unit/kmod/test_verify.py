@@ -25,14 +25,13 @@ _LINK = "driver/usr/lib64/demo/libdemo.so.1"
 _DEP = f"lib/modules/{KERNEL}/modules.dep"
 
 
-def test_a_whole_artifact_has_no_findings(tmp_path: Path) -> None:
+def test_a_whole_artifact_has_no_findings(tmp_path: Path, events: list[Event]) -> None:
     manifest = make_artifact(tmp_path)
-    seen: list[Event] = []
-    report = verify_artifact(tmp_path, pin_label=manifest.pin.digest, progress=seen.append)
+    report = verify_artifact(tmp_path, pin_label=manifest.pin.digest)
     assert report.findings == ()
     assert report.require_whole("it") == manifest
     assert report.size == len(make_module()) + len(b"library") + len(b"binary")
-    assert seen[-1] == Transfer("Verifying", report.size)
+    assert events[-1] == Transfer("Verifying", report.size)
 
 
 def _alter(path: Path) -> None:

@@ -22,7 +22,6 @@ from kit.memory_registry import (
     wanted_of,
 )
 from provision.engine.tar_streams import Unpacker
-from provision.progress import silent
 from provision.registry.artifact_images import VerifiedImage, facts_of, find, unpack_layers
 from provision.registry.signatures import (
     ANNOTATION,
@@ -78,7 +77,7 @@ def pull(
     )
     entry = folder / "entry"
     entry.mkdir(parents=True)
-    unpacker = Unpacker(entry, strip="opt", progress=silent, ignores_others=True)
+    unpacker = Unpacker(entry, strip="opt", ignores_others=True)
     unpack_layers(trusted.image, folder, unpacker.unpack)
     return trusted
 

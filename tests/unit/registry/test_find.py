@@ -23,7 +23,6 @@ from provision.catalogue.upstream import BranchFacts, Upstream
 from provision.config import RegistryConfig
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
-from provision.progress import Note
 from provision.registry.artifact_images import VerifiedImage
 from provision.registry.find import (
     ArtifactQuery,
@@ -140,20 +139,15 @@ def test_an_image_for_another_machine_is_refused(
 
 
 def test_mirrors_are_asked_first_and_stand_in(
-    settings: Settings, registry: MemoryRegistry, tmp_path: Path
+    settings: Settings, registry: MemoryRegistry, tmp_path: Path, notes: list[str]
 ) -> None:
     have(registry, tmp_path)
     mirrors = ("mirror.example/drivers", "other.example/drivers")
     host = configured(tmp_path, None, RegistryConfig(address=ADDRESS, mirrors=mirrors))
-    notes: list[str] = []
     trusted = find_in_registries(
         host,
         SOUGHT,
-        SearchOptions(
-            DEFAULT,
-            connected=connected(registry),
-            progress=lambda event: notes.append(event.text) if isinstance(event, Note) else None,
-        ),
+        SearchOptions(DEFAULT, connected=connected(registry)),
     )
     assert trusted is not None
     assert trusted.image.reference.registry == "registry.example"

@@ -27,7 +27,6 @@ from kit.memory_registry import (
 )
 from provision.engine.tar_streams import Unpacker
 from provision.errors import NotFoundError, ProvisionError
-from provision.progress import silent
 from provision.registry.artifact_images import VerifiedImage, facts_of, find, unpack_layers
 from provision.registry.image_layout import REF_NAME, open_files, open_layout, writable_layout
 from provision.registry.manifests import Repository
@@ -82,7 +81,7 @@ def pulled(path: Path, folder: Path) -> VerifiedImage:
         repository, "x86_64", examine=lambda d: verify_signature(repository, d, keys, {})
     )
     (folder / "entry").mkdir(parents=True)
-    unpacker = Unpacker(folder / "entry", strip="opt", progress=silent)
+    unpacker = Unpacker(folder / "entry", strip="opt")
     unpack_layers(trusted.image, folder, unpacker.unpack)
     return trusted
 

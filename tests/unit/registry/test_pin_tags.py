@@ -27,7 +27,7 @@ from provision.registry.publish import (
 from provision.registry.signatures import UntrustedError
 from provision.store import obtain as obtaining
 from provision.store.obtain import obtain
-from unit.engine.fake_engine import FakeEngine
+from unit.engine.fake_engine import FakeEngine, using
 from unit.registry.trusting_host import ADDRESS, DEFAULT, connected, have
 from unit.registry.trusting_host import registry as registry  # noqa: PLC0414 - a fixture
 from unit.registry.trusting_host import settings as settings  # noqa: PLC0414 - a fixture
@@ -125,16 +125,16 @@ def test_what_would_be_built_is_pulled_by_its_pin(
     def no_engine() -> Engine:
         raise NotFoundError("no engine")
 
-    done = obtain(settings, no_engine, resolved)
+    done = obtain(using(settings, no_engine), resolved)
     assert (done.origin, done.entry.name) == ("registry", pin.short_digest)
-    assert obtain(settings, no_engine, resolved).origin == "store"
+    assert obtain(using(settings, no_engine), resolved).origin == "store"
     # With an image in the engine, no registry is asked.
     monkeypatch.setattr(obtaining, "look_for_pin", None)
     monkeypatch.setattr(obtaining, "find", lambda *_: object())
     monkeypatch.setattr(obtaining, "build_image", _fails)
     other = cast("Resolved", SimpleNamespace(pin=make_pin(version="9")))
     with pytest.raises(ProvisionError, match="built"):
-        obtain(settings, FakeEngine, other)
+        obtain(using(settings, FakeEngine), other)
 
 
 def _fails(*_given: object, **_more: object) -> object:

@@ -19,7 +19,7 @@ from provision.engine.docker_api import Image
 from provision.kmod.verify import verify_artifact
 from provision.store.install import install_image
 from provision.store.layout import Layout
-from unit.engine.fake_engine import FakeEngine
+from unit.engine.fake_engine import FakeEngine, using
 from unit.killing import KILLER
 
 
@@ -49,7 +49,7 @@ class _World:
         self.settings = Settings(self.root, Config(), Catalogue([]), folder / "state")
 
     def install(self, number: int) -> None:
-        install_image(self.settings, self.engine, self.pins[number].image)
+        install_image(using(self.settings, self.engine), self.pins[number].image)
 
     def check_consistent(self) -> None:
         """Everything that has its final name is whole."""

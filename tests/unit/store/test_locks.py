@@ -12,7 +12,7 @@ import pytest
 
 from provision.errors import ExitCode, InUseError
 from provision.files import lock
-from provision.progress import Note
+from provision.progress import heard_by
 from provision.store import locks as locks_of_host
 from provision.store.layout import Layout
 from provision.store.locks import building, changing, switching
@@ -80,19 +80,16 @@ def test_a_lock_outlasts_being_taken_again(tmp_path: Path) -> None:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_a_wait_that_is_too_long_ends_with_what_it_was_for(tmp_path: Path) -> None:
-    notes: list[str] = []
+def test_a_wait_that_is_too_long_ends_with_what_it_was_for(
+    tmp_path: Path, notes: list[str]
+) -> None:
     path = tmp_path / "var/lib/provision/.lock"
     path.parent.mkdir(parents=True)
     with path.open("ab") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         with (
             pytest.raises(InUseError, match=str(path)) as caught,
-            switching(
-                tmp_path,
-                lambda event: notes.append(event.text) if isinstance(event, Note) else None,
-                limit=0.1,
-            ),
+            switching(tmp_path, limit=0.1),
         ):
             pass
     assert caught.value.exit_code == ExitCode.IN_USE
@@ -116,7 +113,7 @@ def test_a_short_wait_is_worth_no_words_but_is_known(
         return lock(path, on_wait=waits, limit=limit)
 
     def second() -> None:
-        with building(tmp_path, notes.append) as waited:
+        with heard_by(notes.append), building(tmp_path) as waited:
             found.append(waited)
 
     monkeypatch.setattr(locks_of_host, "lock", watched)
@@ -134,7 +131,7 @@ def test_a_builder_knows_whether_it_waited(tmp_path: Path) -> None:
     waiting, found = Event(), list[bool]()
 
     def second() -> None:
-        with building(tmp_path, lambda _event: waiting.set()) as waited:
+        with heard_by(lambda _event: waiting.set()), building(tmp_path) as waited:
             found.append(waited)
 
     with building(tmp_path) as waited:

@@ -23,14 +23,13 @@ from provision.kmod import module_signatures
 from provision.kmod.verify import Finding, verify_artifact
 from provision.manifest import MANIFEST, Manifest
 from provision.pin import ClosurePackage
-from provision.progress import Event, Note
 from provision.registry.publish import EngineImage
 from provision.store import obtain as obtaining
 from provision.store.entries import mark_unsigned, unsigned_reference
 from provision.store.install import activate_entry, deactivate
 from provision.store.layout import Layout
 from provision.store.obtain import obtain
-from unit.engine.fake_engine import FakeEngine
+from unit.engine.fake_engine import FakeEngine, using
 
 PIN = make_pin()
 RESOLVED = cast("Resolved", SimpleNamespace(pin=PIN))
@@ -83,13 +82,13 @@ def test_what_is_nowhere_is_built_pushed_and_stored(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = _engine(tmp_path, monkeypatch)
-    found = obtain(settings, lambda: engine, RESOLVED)
+    found = obtain(using(settings, engine), RESOLVED)
     assert found.origin == "build"
     assert engine.calls == ["build", f"push sha256:1 {_reference()}"]
     assert verify_artifact(found.entry).findings == ()
     assert found.seconds["build"] == 3.0
     # The store has it now.
-    assert obtain(settings, _no_engine, RESOLVED).origin == "store"
+    assert obtain(using(settings, _no_engine), RESOLVED).origin == "store"
 
 
 def test_an_image_that_was_pulled_is_not_taken_for_one_that_was_built_here() -> None:
@@ -104,7 +103,7 @@ def test_an_image_that_was_pulled_is_not_taken_for_one_that_was_built_here() -> 
 
 
 def test_a_registry_that_fails_stops_no_build(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notes: list[str]
 ) -> None:
     engine = _engine(tmp_path, monkeypatch)
 
@@ -112,10 +111,8 @@ def test_a_registry_that_fails_stops_no_build(
         raise ProvisionError("could not be pushed", details="denied")
 
     monkeypatch.setattr(obtaining, "publish", publish)
-    notes: list[Event] = []
-    assert obtain(settings, lambda: engine, RESOLVED, progress=notes.append).origin == "build"
-    said = " ".join(note.text for note in notes if isinstance(note, Note))
-    assert "denied" in said
+    assert obtain(using(settings, engine), RESOLVED).origin == "build"
+    assert "denied" in " ".join(notes)
 
 
 def test_what_is_pushed_is_signed_where_there_is_a_key(
@@ -125,7 +122,7 @@ def test_what_is_pushed_is_signed_where_there_is_a_key(
     monkeypatch.setattr(obtaining, "configured_signer", lambda _settings: b"signed ".__add__)
     registry = settings.config.registry.model_copy(update={"sign_key": "/etc/provision/fleet.key"})
     config = settings.config.model_copy(update={"registry": registry})
-    obtain(replace(settings, config=config), lambda: engine, RESOLVED)
+    obtain(using(replace(settings, config=config), engine), RESOLVED)
     assert engine.calls == ["build", f"push sha256:1 {_reference()} signed x"]
 
 
@@ -135,7 +132,7 @@ def test_an_image_that_is_there_is_taken(
     engine = _engine(tmp_path, monkeypatch)
     image = Image("sha256:1", (PIN.image,), labels={DIGEST_LABEL: PIN.digest})
     engine.have(image, tmp_path / "content")
-    assert obtain(settings, lambda: engine, RESOLVED).origin == "engine"
+    assert obtain(using(settings, engine), RESOLVED).origin == "engine"
     assert engine.calls == ["name"]
 
 
@@ -143,9 +140,9 @@ def test_a_damaged_entry_is_made_again(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = _engine(tmp_path, monkeypatch)
-    entry = obtain(settings, lambda: engine, RESOLVED).entry
+    entry = obtain(using(settings, engine), RESOLVED).entry
     (entry / f"lib/modules/{KERNEL}/demo.ko").write_bytes(b"broken")
-    found = obtain(settings, lambda: engine, RESOLVED)
+    found = obtain(using(settings, engine), RESOLVED)
     assert found.origin == "engine"
     assert verify_artifact(entry).findings == ()
 
@@ -162,9 +159,9 @@ def test_what_came_unsigned_serves_where_that_is_allowed(
     engine = _engine(tmp_path, monkeypatch)
     config = settings.config.model_copy(update={"trust": TrustConfig(insecure=insecure)})
     host = replace(settings, config=config)
-    entry = obtain(host, lambda: engine, RESOLVED).entry
+    entry = obtain(using(host, engine), RESOLVED).entry
     mark_unsigned(entry, "registry.example/demo")
-    assert obtain(host, lambda: engine, RESOLVED).origin == origin
+    assert obtain(using(host, engine), RESOLVED).origin == origin
     assert (unsigned_reference(entry) is not None) is insecure
 
 
@@ -185,7 +182,7 @@ def test_an_entry_that_another_key_signed_is_signed_again_and_not_built(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = _engine(tmp_path, monkeypatch)
-    obtain(settings, lambda: engine, RESOLVED)
+    obtain(using(settings, engine), RESOLVED)
     asked: list[Path] = []
 
     def is_signed_for_host(entry: Path, *_: object, **_more: object) -> bool:
@@ -194,7 +191,7 @@ def test_an_entry_that_another_key_signed_is_signed_again_and_not_built(
 
     monkeypatch.setattr(obtaining, "is_signed_for_host", is_signed_for_host)
     engine.calls.clear()
-    found = obtain(settings, lambda: engine, RESOLVED)
+    found = obtain(using(settings, engine), RESOLVED)
     assert asked == [found.entry]
     # The image is there: it only gets its name again.
     assert found.origin == "engine"

@@ -21,7 +21,6 @@ from provision.config import TrustConfig
 from provision.errors import ProvisionError
 from provision.kmod.verify import verify_artifact
 from provision.pin import Pin
-from provision.progress import Progress
 from provision.registry.find import TrustOverride
 from provision.registry.signatures import UntrustedError
 from provision.store import obtain, staging
@@ -84,8 +83,8 @@ def test_an_entry_that_is_collected_at_once_is_no_failure_of_the_pull(
     have(registry, tmp_path)
 
     @contextmanager
-    def changing_and_collecting(layout: Layout, progress: Progress) -> Iterator[None]:
-        with changing(layout, progress):
+    def changing_and_collecting(layout: Layout) -> Iterator[None]:
+        with changing(layout):
             yield
         remove(layout, make_pin().short_digest)
 

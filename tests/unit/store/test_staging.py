@@ -25,7 +25,7 @@ from provision.catalogue import Catalogue
 from provision.config import Config, RegistryConfig, TrustConfig
 from provision.errors import ProvisionError
 from provision.kmod.verify import verify_artifact
-from provision.progress import Note
+from provision.progress import heard_by
 from provision.registry.artifact_images import VerifiedImage, find
 from provision.registry.find import TrustOverride
 from provision.store import staging
@@ -89,15 +89,13 @@ class Site:
         client = self.registry.client(f"registry.example/drivers/demo:{kernel}")
         image = find(client, "x86_64").image
         self.registry.asked.clear()
-        return store_pulled(
-            self.settings,
-            VerifiedImage(image, None),
-            TrustOverride(insecure=True),
-            replace=replace,
-            progress=lambda event: (
-                self.said.append(str(event)) if isinstance(event, Note) else None
-            ),
-        )
+        with heard_by(lambda event: self.said.append(str(event))):
+            return store_pulled(
+                self.settings,
+                VerifiedImage(image, None),
+                TrustOverride(insecure=True),
+                replace=replace,
+            )
 
     def blobs(self) -> int:
         """How many layers were asked for since the last pull began."""

@@ -29,7 +29,7 @@ from provision.export.ignition.engine_files import FOLDER as RECORDS
 from provision.export.ignition.preparation import Prepared, Variant
 from provision.export.ignition.wheels import bundles_folder, environment_name, have_bundle
 from provision.files import sync_directory, write_atomic
-from provision.progress import Progress, Step
+from provision.progress import Step, report
 
 CONFIG = "config.ign"
 BUTANE_FILE = "provision.bu"
@@ -83,17 +83,17 @@ def check_output(folder: Path) -> None:
         )
 
 
-def write(prepared: Prepared, folder: Path, *, progress: Progress) -> Written:
+def write(prepared: Prepared, folder: Path) -> Written:
     """Write all files, and the configuration that names them last.
 
     File names contain checksums, so that machines can still boot with an earlier configuration.
     """
-    progress(Step(1, _STEPS, "gather the wheels that provision needs"))
+    report(Step(1, _STEPS, "gather the wheels that provision needs"))
     bundle = prepared.bundle
     if not isinstance(bundle, Path):
-        bundle = have_bundle(bundle, bundles_folder(os.environ), progress=progress)
+        bundle = have_bundle(bundle, bundles_folder(os.environ))
     environment = environment_name(bundle, prepared.python)
-    progress(Step(2, _STEPS, "copy what machines fetch"))
+    report(Step(2, _STEPS, "copy what machines fetch"))
     folder.mkdir(parents=True, exist_ok=True)
     before = {path.name for path in folder.iterdir()}
     files = {
@@ -102,7 +102,7 @@ def write(prepared: Prepared, folder: Path, *, progress: Progress) -> Written:
     }
     if prepared.hook is not None:
         files[PROGRAM] = _serve(prepared.hook, "", folder, prepared.url)
-    progress(Step(3, _STEPS, f"write {CONFIG}"))
+    report(Step(3, _STEPS, f"write {CONFIG}"))
     text = _configuration(prepared, files, environment)
     sha512 = hashlib.sha512(text.encode()).hexdigest()
     config = Served(CONFIG, f"{prepared.url}/{CONFIG}", len(text.encode()), sha512)

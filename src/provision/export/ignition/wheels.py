@@ -19,7 +19,7 @@ from pathlib import Path
 from provision.errors import NotFoundError, UsageError
 from provision.export.ignition.pythons import HostPython, platforms, suits
 from provision.files import lock, sha256_file
-from provision.progress import Note, Progress
+from provision.progress import Note, report
 from provision.run import LONG_LIMIT_S, run
 
 # The parts of a checkout that go into the wheel: pyproject.toml, setup.py.
@@ -117,10 +117,10 @@ def bundles_folder(environ: Mapping[str, str]) -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "provision/bundles"
 
 
-def have_bundle(origin: BundleOrigin, folder: Path, *, progress: Progress) -> Path:
+def have_bundle(origin: BundleOrigin, folder: Path) -> Path:
     """Return the archive of an origin, making it if it is missing."""
     target = folder / f"provision-{origin.digest[:_SHORT]}.tar"
-    with lock(folder / ".lock", on_wait=lambda: progress(Note("waiting for another run"))):
+    with lock(folder / ".lock", on_wait=lambda: report(Note("waiting for another run"))):
         if not target.exists():
             _make(origin, target)
         target.touch()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -16,7 +16,6 @@ from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, version_matches
 from provision.distros import distro_named, source_names, uses_archive
 from provision.distros.debian.archive import ArchiveIndex
-from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError
 from provision.fleet.matrix.cells import (
     Offer,
@@ -30,7 +29,7 @@ from provision.fleet.matrix.cells import (
 from provision.fleet.matrix.results import Result
 from provision.host.kernels import kernel_order
 from provision.pin import DistroPin
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 from provision.sources.candidates import SourceContext, candidates, newest_first, unlisted
 from provision.store.availability import distro_kernels
 
@@ -41,18 +40,8 @@ _WHOLE = re.compile(r"[0-9]+(\.[0-9]+)+")
 _PACKAGED = frozenset({"deb", "dkms"})
 
 
-def find_offers(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    selection: Selection,
-    *,
-    progress: Progress = silent,
-) -> Offers:
-    """Query the archives of distros for their versions and kernels.
-
-    Args:
-        engine: Connects to the engine; called for distros whose kernels only a container can list.
-    """
+def find_offers(settings: Settings, selection: Selection) -> Offers:
+    """Query the archives of distros for their versions and kernels."""
     entries = _entries(settings, selection.drivers)
     names = selection.distros or (None,)
     distros = list(dict.fromkeys(choose_distro(settings, name) for name in names))
@@ -60,21 +49,15 @@ def find_offers(
     kernels: dict[str, tuple[str, ...] | None] = {}
     for distro in distros:
         name = distro_name(distro)
-        progress(Note(f"Querying what {name} offers"))
-        kernels[name] = _kernels(settings, engine, distro, selection.kernels, progress)
-        found += _offers(settings, engine, entries, distro, selection.versions, progress)
+        report(Note(f"Querying what {name} offers"))
+        kernels[name] = _kernels(settings, distro, selection.kernels)
+        found += _offers(settings, entries, distro, selection.versions)
     # The offers of one driver follow each other.
     order = {entry.recipe.name: number for number, entry in enumerate(entries)}
     return Offers(tuple(sorted(found, key=lambda offer: order[offer.driver])), kernels)
 
 
-def ensure_base_images(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    planned: Iterable[Planned],
-    *,
-    progress: Progress = silent,
-) -> None:
+def ensure_base_images(settings: Settings, planned: Iterable[Planned]) -> None:
     """Make sure that the engine has the base image of every distro of the planned builds.
 
     A missing base image is then a single error, and not a failure of every cell.
@@ -82,7 +65,7 @@ def ensure_base_images(
     for distro in dict.fromkeys(one.cell.column.distro for one in planned if one.refusal is None):
         if not has_tree(distro):
             request = base_request(settings, choose_distro(settings, distro))
-            ensure_distro_base(settings, engine, request, progress=progress)
+            ensure_distro_base(settings, request)
 
 
 def distro_name(distro: DistroPin) -> str:
@@ -103,15 +86,9 @@ def _entries(settings: Settings, names: Iterable[str]) -> list[Entry]:
     return [settings.catalogue.entry(name) for name in listed]
 
 
-def _kernels(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    distro: DistroPin,
-    names: Iterable[str],
-    progress: Progress,
-) -> tuple[str, ...] | None:
+def _kernels(settings: Settings, distro: DistroPin, names: Iterable[str]) -> tuple[str, ...] | None:
     if not has_tree(distro.id):
-        return distro_kernels(settings, engine, distro, progress=progress)
+        return distro_kernels(settings, distro)
     if any(map(has_pattern, names)):
         raise NotFoundError(
             f"{distro_name(distro)} has no packages of kernels that could be listed.",
@@ -121,12 +98,7 @@ def _kernels(
 
 
 def _offers(
-    settings: Settings,
-    engine: Callable[[], Engine],
-    entries: Iterable[Entry],
-    distro: DistroPin,
-    names: Iterable[str],
-    progress: Progress,
+    settings: Settings, entries: Iterable[Entry], distro: DistroPin, names: Iterable[str]
 ) -> Iterator[Offer]:
     """Yield what a distro offers; its archive is asked once for all drivers."""
     name = distro_name(distro)
@@ -143,10 +115,10 @@ def _offers(
     with ExitStack() as opened:
         index = None
         if packaged:
-            opening = Archive(settings, engine, distro, packaged, progress=progress)
+            opening = Archive(settings, distro, packaged)
             index = opened.enter_context(opening).index
         for recipe in (entry.recipe for entry in entries):
-            requested = _followed(settings, recipe, distro, names, progress)
+            requested = _followed(settings, recipe, distro, names)
             for flavour in recipe.flavours:
                 is_default = flavour == recipe.default_flavour
                 versions: tuple[str, ...] = ()
@@ -163,11 +135,7 @@ def _offers(
 
 
 def _followed(
-    settings: Settings,
-    recipe: Recipe,
-    distro: DistroPin,
-    names: Iterable[str],
-    progress: Progress,
+    settings: Settings, recipe: Recipe, distro: DistroPin, names: Iterable[str]
 ) -> dict[str, ResolvedVersion]:
     """Return the versions of a vendor's branches, as a build would resolve them."""
     return {
@@ -175,7 +143,6 @@ def _followed(
             settings,
             DriverRequest(recipe.name, version="latest" if latest_count(name) else name),
             distro,
-            progress=progress,
         )
         for name in dict.fromkeys(names)
         if name != "all"

@@ -1,36 +1,167 @@
-"""Runs a compatibility matrix: takes its cells one by one and writes the result of each.
+"""Runs a compatibility matrix: takes its cells one by one, builds them, and writes their results.
 
-An error of the machine (a full disk, an engine or archive that does not answer) ends the run,
-because other cells would fail in the same way.
+A result is a fact about its cell: a compiler's refusal, a missing header, a success. An error of
+the machine (a full disk, an engine or archive that does not answer) ends the run instead, because
+other cells would fail in the same way.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import shutil
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from contextvars import copy_context
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from provision.build.workspace import Settings
-from provision.engine.docker_api import Engine
-from provision.errors import InUseError, ProvisionError
-from provision.files import LONGEST_WAIT_S
-from provision.fleet.matrix.cell_builds import (
-    TOOLS,
-    CellBuilder,
-    RunOptions,
-    shared_by,
+from provision.build.diagnosis import BuildError, kind_of
+from provision.build.image import (
+    KERNEL_STAGE,
+    TOOLS_STAGE,
+    Built,
+    build_image,
+    find,
+    layers_of,
+    remove_layers,
 )
+from provision.build.request import BuildSettings, DriverRequest
+from provision.build.resolve import Resolved, resolve_pin
+from provision.build.workspace import EngineConnection, Settings
+from provision.engine.docker_api import Engine, EngineError
+from provision.engine.stream import StepRecord
+from provision.errors import ExitCode, InUseError, ProvisionError, redact
+from provision.fetch import UnreachableError
+from provision.files import LONGEST_WAIT_S, lock, write_atomic
 from provision.fleet.matrix.cells import Cell, Column, Planned
-from provision.fleet.matrix.results import BusyError, Results
-from provision.fleet.matrix.shared_layers import SharedLayers
-from provision.progress import Event, Note, Output, Progress, Step, Tally, Transfer, silent
+from provision.fleet.matrix.results import (
+    BusyError,
+    FirstError,
+    Result,
+    Results,
+    lock_path,
+    result_of,
+)
+from provision.host.kernels import find_kernels
+from provision.progress import (
+    Event,
+    Listener,
+    Note,
+    Output,
+    Step,
+    Tally,
+    Transfer,
+    current_listener,
+    heard_by,
+    report,
+)
+
+if TYPE_CHECKING:
+    from provision.fleet.prebuild import FleetRegistry
 
 # How long builds may take to stop before the process ends without waiting for them.
 _GRACE_S = 10.0
 _LOOK_AGAIN_S = 0.5
+# Stands in place of a kernel: the layers that all kernels of a distro begin with.
+_TOOLS = "tools"
+_FULL = "no space left on device"
+_LONGEST_TEXT = 16_000
+_LONGEST_LINE = 400
+_LINES_BEFORE, _LINES_AFTER, _LAST_LINES = 5, 25, 40
+
+
+Retry = Literal["failed", "all"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of a run."""
+
+    jobs: int = 1
+    # Whether cells whose Pin has not changed are built again: those that failed, or all.
+    retry: Retry | None = None
+    keep_images: bool = False
+    # Whether to go on after an error of the machine, such as a full disk.
+    keep_going: bool = False
+    # Network of the containers that download; None: what provision.toml says.
+    network: str | None = None
+    # Whether cells are built for kernels that a recipe does not name.
+    force: bool = False
+    # Takes the images of cells; None: only their results are kept.
+    publisher: FleetRegistry | None = None
+
+    @property
+    def compilers(self) -> int | None:
+        """Number of compilers of each build; None: that of a single build."""
+        processors = len(os.sched_getaffinity(0))
+        return max(1, processors // self.jobs) if self.jobs > 1 else None
+
+
+def _shared_by(column: Column) -> tuple[Column, Column]:
+    """Return the columns whose cells share layers with a cell: its kernel's and its distro's."""
+    return column, Column(column.distro, _TOOLS)
+
+
+class SharedLayers:
+    """The layers that the builds of a kernel's cells, or of a distro's, begin with.
+
+    Files record the layers, so that they are removed even if the run that made them was killed, or
+    if two matrices made them at the same time.
+
+    Args:
+        folder: Of the matrix; need not exist.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @contextmanager
+    def using(self, column: Column) -> Iterator[None]:
+        """Keep the layers of a kernel from being removed during a build."""
+        with lock(lock_path(self._folder, "layers", str(column)), shared=True):
+            yield
+
+    def note(self, column: Column, layers: Sequence[str]) -> None:
+        """Record layers until they are removed; the caller is using them."""
+        if layers:
+            text = json.dumps(list(layers))
+            name = hashlib.sha256(text.encode()).hexdigest()[:32]
+            write_atomic(self._notes(column) / f"{name}.json", f"{text}\n")
+
+    def noted(self, column: Column) -> dict[Path, list[str]]:
+        """Return the recorded layers by record, the oldest layer of each build first."""
+        found = {}
+        for path in sorted(self._notes(column).glob("[!.]*.json")):
+            # A damaged note costs only disk space.
+            with suppress(OSError, ValueError, TypeError):
+                found[path] = [str(layer) for layer in json.loads(path.read_bytes())]
+        return found
+
+    def clear(self, column: Column, engine: Callable[[], Engine]) -> bool:
+        """Remove the layers of a kernel unless a build uses them; return whether they are gone."""
+        with ExitStack() as stack:
+            try:
+                path = lock_path(self._folder, "layers", str(column))
+                stack.enter_context(lock(path, limit=0))
+            except InUseError:
+                return False
+            for path, layers in self.noted(column).items():
+                # Layers that another matrix is about to remove keep the layers below them.
+                if remove_layers(engine(), layers):
+                    path.unlink(missing_ok=True)
+            if not self.noted(column):
+                # This includes drafts of runs that were killed.
+                shutil.rmtree(self._notes(column), ignore_errors=True)
+            return True
+
+    def _notes(self, column: Column) -> Path:
+        return self._folder / "layers" / f"{column.distro.replace(':', '@')}@{column.kernel}"
 
 
 class _StoppedError(BaseException):
@@ -50,26 +181,12 @@ class Outcome:
 
 
 class MatrixRun:
-    """A run over cells.
+    """A run over cells. Each of its threads has a connection of its own to the engine."""
 
-    Args:
-        open_engine: Connects to the engine; each thread has a connection of its own.
-        progress: Called by one thread at a time.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        results: Results,
-        options: RunOptions,
-        open_engine: Callable[[], Engine],
-        *,
-        progress: Progress = silent,
-    ) -> None:
+    def __init__(self, settings: Settings, results: Results, options: RunOptions) -> None:
+        self._settings = settings
         self._results = results
         self._options = options
-        self._open_engine = open_engine
-        self._progress = progress
         self._lock = threading.Lock()
         self._clearing = threading.Lock()
         self._stop = threading.Event()
@@ -87,7 +204,12 @@ class MatrixRun:
         self._total = 0
         self._columns: Counter[Column] = Counter()
         self._layers = SharedLayers(results.folder)
-        self._builder = CellBuilder(settings, results, options, self._layers)
+        # Whose layers are to be removed when their last cell is done.
+        self._pending: set[Column] = set()
+        self._begun = int(time.time())
+        # Driver and kernel of images that this host may install; ``gc`` removes these.
+        kernels = find_kernels(settings.root).bootable
+        self._own = {(driver, kernel) for driver in settings.config.drivers for kernel in kernels}
         self._outcome = Outcome()
 
     def run(self, planned: Sequence[Planned]) -> Outcome:
@@ -102,16 +224,14 @@ class MatrixRun:
         self._queue.extend(planned)
         self._total = len(planned)
         for one in planned:
-            self._columns.update(shared_by(one.cell.column))
-        for column in self._columns:
-            # Leftovers of a run that was killed.
-            if self._layers.noted(column):
-                self._layers.postpone(column)
+            self._columns.update(_shared_by(one.cell.column))
+        # Leftovers of a run that was killed.
+        self._pending = {column for column in self._columns if self._layers.noted(column)}
         self._active = max(1, min(self._options.jobs, len(planned)))
         try:
             for _ in range(self._active):
                 # They end with the process if they do not end by themselves.
-                threading.Thread(target=self._work, daemon=True).start()
+                threading.Thread(target=copy_context().run, args=(self._work,), daemon=True).start()
             self._finished.wait()
         except BaseException:
             # The engine stops a build whose client disconnects, as it does when this process ends.
@@ -125,9 +245,10 @@ class MatrixRun:
 
     def _work(self) -> None:
         """Take cells until none is left, in a thread of its own."""
+        connection = EngineConnection(self._settings.connection.connect)
         try:
-            with ExitStack() as stack, suppress(_StoppedError):
-                self._take_cells(self._connecting(stack))
+            with closing(connection), suppress(_StoppedError):
+                self._take_cells(replace(self._settings, connection=connection))
         except Exception as error:
             # The run raises it where it is seen; the other threads end after their cells.
             self._defect = self._defect or error
@@ -138,11 +259,11 @@ class MatrixRun:
                 if self._active == 0:
                     self._finished.set()
 
-    def _take_cells(self, engine: Callable[[], Engine]) -> None:
+    def _take_cells(self, settings: Settings) -> None:
         while (planned := self._next()) is not None:
             try:
                 with self._results.claimed(planned.cell):
-                    self._do(planned, engine)
+                    self._do(planned, settings)
             except BusyError:
                 self._postpone(planned)
             except ProvisionError as error:
@@ -154,7 +275,7 @@ class MatrixRun:
                     " the command again to continue.",
                 )
                 self._ended(planned.cell, "trouble", full)
-            self._clear_layers(engine)
+            self._clear_layers(settings)
 
     def _next(self) -> Planned | None:
         with self._lock:
@@ -183,29 +304,31 @@ class MatrixRun:
             if cell not in self._postponed_since:
                 self._postponed_since[cell] = now
                 text = f"Another process is building {cell}; this run looks at it again later"
-                self._progress(Note(text))
+                report(Note(text))
             self._postponed.append(planned)
             del self._running[cell]
 
-    def _clear_layers(self, engine: Callable[[], Engine]) -> None:
+    def _clear_layers(self, settings: Settings) -> None:
         """Remove the layers of kernels whose cells are done.
 
         Layers that another matrix still uses are removed later, or by that matrix.
         """
         with self._lock:
-            done = self._layers.take_pending(lambda column: self._columns[column] == 0)
-        # Layers of kernels come first: they are based on those of the tools.
-        done.sort(key=lambda column: column.kernel == TOOLS)
+            done = {column for column in self._pending if self._columns[column] == 0}
+            self._pending -= done
         with self._clearing, suppress(ProvisionError, OSError):
-            for column in done:
-                if not self._layers.clear(column, engine):
-                    self._layers.postpone(column)
+            # Layers of kernels come first: they are based on those of the tools.
+            for column in sorted(done, key=lambda column: column.kernel == _TOOLS):
+                if not self._layers.clear(column, settings.engine):
+                    with self._lock:
+                        self._pending.add(column)
 
-    def _do(self, planned: Planned, engine: Callable[[], Engine]) -> None:
+    def _do(self, planned: Planned, settings: Settings) -> None:
         """Get a result for a cell; the caller holds its lock."""
         cell = planned.cell
         begun = time.monotonic()
-        state, result = self._builder.decide(planned, engine, self._progress_of(cell))
+        with heard_by(self._listener_of(cell)):
+            state, result = self._decide(planned, settings)
         if result is None:
             self._outcome.unchanged.append(cell)
         elif planned.refusal is not None:
@@ -219,38 +342,113 @@ class MatrixRun:
         if result is not None and planned.refusal is None:
             cause = f": {result.cause}" if state == "failed" else ""
             with self._lock:
-                self._progress(Note(f"{state:<7} {cell}{cause}"))
+                report(Note(f"{state:<7} {cell}{cause}"))
 
-    def _connecting(self, stack: ExitStack) -> Callable[[], Engine]:
-        """Return a function that connects to the engine once, until the stack is closed."""
-        opened: list[Engine] = []
+    def _decide(self, planned: Planned, settings: Settings) -> tuple[str, Result | None]:
+        """Decide about a cell, and build it if necessary; the caller holds its lock.
 
-        def engine() -> Engine:
-            if not opened:
-                opened.append(self._open_engine())
-                stack.callback(opened[0].close)
-            return opened[0]
+        Returns:
+            Its state, and its result if that is new; the result is not written yet.
+        """
+        cell = planned.cell
+        known = self._results.read(cell)
+        if planned.refusal is not None:
+            return _refused(planned, known)
+        publisher = self._options.publisher
+        if publisher is not None and publisher.has(cell):
+            return "built", None
+        if known is not None and known.finished > self._begun and not self._is_lacking(known):
+            # Another matrix has built it meanwhile.
+            return known.state, None
+        # Without an engine, nothing can be decided.
+        settings.engine()
+        try:
+            resolved = resolve_cell(settings, cell, self._options)
+        except ProvisionError as error:
+            refuse_trouble(error)
+            result = failed_result(cell, error, phase="resolve")
+            return result.state, result
+        if known is not None and self._still_holds(known, resolved, settings):
+            return known.state, None
+        with ExitStack() as stack:
+            for column in _shared_by(cell.column):
+                stack.enter_context(self._layers.using(column))
+            result = self._build(cell, resolved, settings)
+        return result.state, result
 
-        return engine
+    def _still_holds(self, known: Result, resolved: Resolved, settings: Settings) -> bool:
+        """Whether a known result still holds: the same Pin, and no option for a build."""
+        if known.digest != resolved.pin.digest or not known.is_final or self._is_lacking(known):
+            return False
+        retry = self._options.retry
+        if retry == "all" or (retry == "failed" and known.state == "failed"):
+            return False
+        needs_image = self._options.keep_images and known.state == "built"
+        return not needs_image or find(settings.engine(), resolved.pin) is not None
+
+    def _is_lacking(self, known: Result) -> bool:
+        """Whether a cell was built, but its image is not at the publisher."""
+        return self._options.publisher is not None and known.state == "built"
+
+    def _build(self, cell: Cell, resolved: Resolved, settings: Settings) -> Result:
+        """Build a cell, and keep or remove its image and layers."""
+        options, pin, engine = self._options, resolved.pin, settings.engine()
+        how = BuildSettings(jobs=options.compilers, rebuild=options.retry == "all")
+        try:
+            built = build_image(settings, resolved, how)
+        except ProvisionError as error:
+            if isinstance(error, BuildError) and not options.keep_images:
+                remove_layers(engine, layers_of(error.steps))
+                self._note_layers(cell, error.steps)
+            refuse_trouble(error)
+            return failed_result(cell, error, phase="build", digest=pin.digest)
+        if options.publisher is not None:
+            options.publisher.publish(cell, engine, built, pin)
+        kept = self._is_kept(cell, built)
+        if not kept:
+            self._note_layers(cell, built.steps)
+            with suppress(ProvisionError):
+                engine.remove(built.image_id, with_parents=True)
+        return result_of(
+            cell,
+            "built",
+            digest=pin.digest,
+            size=built.size,
+            image=built.image if kept else None,
+            seconds={name: round(taken, 3) for name, taken in built.phases().items()},
+        )
+
+    def _is_kept(self, cell: Cell, built: Built) -> bool:
+        """Whether an image stays: it is older, an option keeps it, or this host may install it."""
+        is_own = (cell.row.driver, cell.column.kernel) in self._own
+        return self._options.keep_images or not built.built or is_own
+
+    def _note_layers(self, cell: Cell, steps: Sequence[StepRecord]) -> None:
+        stages = (KERNEL_STAGE, TOOLS_STAGE)
+        for column, stage in zip(_shared_by(cell.column), stages, strict=True):
+            self._layers.note(column, layers_of(steps, stage=stage))
+            with self._lock:
+                self._pending.add(column)
 
     def _ended(self, cell: Cell, state: str, error: ProvisionError | None = None) -> None:
         with self._lock:
             self._running.pop(cell, None)
             self._counts[state] += 1
-            self._columns.subtract(shared_by(cell.column))
+            self._columns.subtract(_shared_by(cell.column))
             if error is not None:
                 self._outcome.troubles.append((cell, error))
-                self._progress(Note(f"trouble {cell}: {error.message}"))
+                report(Note(f"trouble {cell}: {error.message}"))
                 self._is_over = self._is_over or not self._options.keep_going
             self._report()
 
     def _report(self) -> None:
         """Report the progress of the run; the caller holds the lock."""
         running = tuple(map(str, self._running))
-        self._progress(Tally(self._total, dict(self._counts), running))
+        report(Tally(self._total, dict(self._counts), running))
 
-    def _progress_of(self, cell: Cell) -> Progress:
-        """Return the progress of one cell; it also stops the builds of a run that is to end."""
+    def _listener_of(self, cell: Cell) -> Listener:
+        """Return the listener to a cell's build; it also stops the builds of a run that ends."""
+        hear = current_listener()
 
         def forward(event: Event) -> None:
             if self._stop.is_set():
@@ -258,12 +456,113 @@ class MatrixRun:
             with self._lock:
                 match event:
                     case Step(number, total, text):
-                        self._progress(Output(f"{cell}: step {number}/{total}: {text}"))
+                        hear(Output(f"{cell}: step {number}/{total}: {text}"))
                     case Note(text) | Output(text):
-                        self._progress(Output(f"{cell}: {text}"))
+                        hear(Output(f"{cell}: {text}"))
                     case Transfer():
-                        self._progress(event)
+                        hear(event)
                     case Tally():
                         pass
 
         return forward
+
+
+def resolve_cell(settings: Settings, cell: Cell, options: RunOptions) -> Resolved:
+    """Return the Pin of a cell, with what its build needs here."""
+    row, column = cell.row, cell.column
+    request = DriverRequest(
+        row.driver,
+        kernel=column.kernel,
+        distro=column.distro,
+        version=row.version,
+        flavour=row.flavour,
+        network=options.network,
+        force=options.force,
+    )
+    return resolve_pin(settings, request)
+
+
+def _refused(planned: Planned, known: Result | None) -> tuple[str, Result | None]:
+    """Return the decision about a cell that the recipe does not support."""
+    if known is not None and known.forced and known.state != "not-supported":
+        # A forced build says more than the recipe.
+        return known.state, None
+    if known is not None and (known.state, known.message) == ("not-supported", planned.refusal):
+        return known.state, None
+    return "not-supported", result_of(
+        planned.cell, "not-supported", message=planned.refusal, resolution=planned.resolution
+    )
+
+
+def refuse_trouble(error: ProvisionError) -> None:
+    """Raise an error that says nothing about the cell.
+
+    Raises:
+        ProvisionError: The error, if other cells would fail in the same way.
+    """
+    is_outside = isinstance(error, BuildError) and error.is_outside
+    is_full = _FULL in f"{error.message}\n{error.details or ''}".lower()
+    alike = (UnreachableError, EngineError, InUseError)
+    if is_outside or is_full or isinstance(error, alike):
+        raise error
+
+
+def failed_result(
+    cell: Cell,
+    error: ProvisionError,
+    *,
+    phase: Literal["resolve", "build"],
+    digest: str | None = None,
+) -> Result:
+    """Return the result of a cell that ended with an error.
+
+    A driver that excludes the kernel itself, as a dkms.conf can, is unsupported; it has not failed.
+    """
+    said: dict[str, Any] = {
+        "digest": digest,
+        "message": error.message[:_LONGEST_TEXT],
+        "resolution": error.resolution,
+    }
+    if isinstance(error, BuildError) and error.exit_code is ExitCode.NOT_FOUND:
+        return result_of(cell, "not-supported", **said)
+    return result_of(
+        cell,
+        "failed",
+        **said,
+        reason=kind_of(error),
+        phase=phase,
+        details=error.details[:_LONGEST_TEXT] if error.details else None,
+        **(_of_build(error) if isinstance(error, BuildError) else {}),
+    )
+
+
+def _of_build(error: BuildError) -> dict[str, Any]:
+    """Return the further members of a result for a build that failed."""
+    lines = list(error.step.lines) if error.step else []
+    said: dict[str, Any] = {
+        "instruction": error.step.instruction if error.step else None,
+        "log": str(error.log) if error.log else None,
+        "errors": len(error.source_errors),
+        "excerpt": tuple(redact(line[:_LONGEST_LINE]) for line in _excerpt(error, lines)),
+    }
+    if error.source_errors:
+        first = error.source_errors[0]
+        said["first_error"] = FirstError(
+            file=first.file,
+            line=first.line,
+            text=redact(first.text[:_LONGEST_LINE]),
+            excerpt=tuple(line[:_LONGEST_LINE] for line in first.excerpt),
+        )
+    return said
+
+
+def _excerpt(error: BuildError, lines: Sequence[str]) -> Sequence[str]:
+    """Return the part of a step's output that shows why it failed."""
+    if not error.source_errors:
+        return lines[-_LAST_LINES:]
+    first = error.source_errors[0]
+    place = first.file if first.line is None else f"{first.file}:{first.line}:"
+    at = next((number for number, line in enumerate(lines) if place in line), None)
+    if at is None:
+        return lines[-_LAST_LINES:]
+    return lines[max(0, at - _LINES_BEFORE) : at + _LINES_AFTER]

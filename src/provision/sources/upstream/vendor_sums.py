@@ -21,7 +21,7 @@ from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageEr
 from provision.fetch import UnreachableError, get_small
 from provision.files import lock, write_atomic
 from provision.pin import Sha256
-from provision.progress import Note, Progress, silent
+from provision.progress import Note, report
 from provision.sources.upstream.formats import redistributed_sums
 
 # A list of sums of some thousand files.
@@ -143,7 +143,6 @@ class SumRecord:
     folder: Path
     again: bool = False
     ask: Callable[[str, str], str] = published_sum
-    progress: Progress = silent
 
     def sum_of(self, url: str, sums: str) -> str:
         """Return the first sha256 of a file."""
@@ -157,7 +156,7 @@ class SumRecord:
             except (UnreachableError, NotFoundError) as error:
                 if known is None:
                     raise
-                self.progress(Note(f"{error.message} The sum of {known.first} counts."))
+                report(Note(f"{error.message} The sum of {known.first} counts."))
                 return known.sha256
             if known is not None and said != known.sha256:
                 now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -175,7 +174,7 @@ class SumRecord:
 
     def _keep(self, record: KnownSums, url: str, sums: str, sha256: str) -> None:
         shown = redact(sums)
-        self.progress(Note(f"{shown} says sha256 {sha256}; it is kept and counts from now on"))
+        report(Note(f"{shown} says sha256 {sha256}; it is kept and counts from now on"))
         first = datetime.now(UTC).isoformat(timespec="seconds")
         entry = KnownSum(sha256=sha256, said_by=shown, first=first)
         new = KnownSums(sums={**record.sums, url: entry})

@@ -17,7 +17,6 @@ from provision.export.ignition.served_folder import (
     check_output,
     write,
 )
-from provision.progress import silent
 from unit.export.ignition.archives import make_options, write_toml
 
 
@@ -28,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def _write(tmp_path: Path, folder: Path, **changes: object) -> Written:
-    return write(prepare(make_options(tmp_path, **changes)), folder, progress=silent)
+    return write(prepare(make_options(tmp_path, **changes)), folder)
 
 
 def test_everything_that_the_configuration_names_is_there(tmp_path: Path, folder: Path) -> None:
@@ -58,7 +57,7 @@ def test_what_an_earlier_configuration_names_stays(tmp_path: Path, folder: Path)
     first = _write(tmp_path, folder)
     wish = make_options(tmp_path)
     (tmp_path / "oci-decorator").write_bytes((tmp_path / "oci-decorator").read_bytes() + b"newer")
-    second = write(prepare(wish), folder, progress=silent)
+    second = write(prepare(wish), folder)
     assert second.changed
     assert second.config.sha512 != first.config.sha512
     assert all((folder / served.name).is_file() for served in (*first.files, *second.files))

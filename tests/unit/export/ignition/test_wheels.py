@@ -13,7 +13,6 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils import bundl
 from provision.errors import NotFoundError, UsageError
 from provision.export.ignition.pythons import HostPython, platforms
 from provision.export.ignition.wheels import bundles_folder, environment_name, have_bundle, origin
-from provision.progress import silent
 from unit.export.ignition.archives import BUNDLE, write_archive, write_bundle
 
 _PYTHON = HostPython(Path("python.tar.gz"), (3, 11), "x86_64", "2.36")
@@ -114,7 +113,7 @@ def test_an_archive_that_is_there_is_taken_and_old_ones_go(tmp_path: Path) -> No
         other = cache / f"provision-{number:012d}.tar"
         other.write_text("wheels")
         os.utime(other, (number, number))
-    assert have_bundle(made, cache, progress=silent) == wanted
+    assert have_bundle(made, cache) == wanted
     left = sorted(path.name for path in cache.glob("*.tar"))
     assert len(left) == 8
     assert wanted.name in left

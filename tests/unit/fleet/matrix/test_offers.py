@@ -21,7 +21,6 @@ from provision.fleet.matrix.results import Results, matrix_folder, result_of
 from provision.host.kernels import Kernels
 from provision.sources.upstream.formats import Release
 from provision.sources.upstream.queries import Answer, UpstreamResult
-from unit.engine.fake_engine import FakeEngine
 
 KERNELS = ("5.14.0-503.el9.x86_64",)
 RECIPE = b"""
@@ -98,7 +97,7 @@ def test_a_matrix_has_what_hosts_would_get(
     settings: Settings, wanted: tuple[str, ...], rows: list[str]
 ) -> None:
     selection = Selection(("demo",), ("rocky:9.5",), ("all",), versions=wanted)
-    offers = find_offers(settings, lambda: None, selection)  # type: ignore[arg-type, return-value]  # not called
+    offers = find_offers(settings, selection)
     assert [row.version for row in choose_rows(selection, offers.offers)] == rows
 
 
@@ -117,7 +116,7 @@ def test_a_recipe_that_leaves_kernels_to_its_dkms_conf_has_kinds_of_branches(
     write(tmp_path / "other/demo/driver.toml", text)
     host = load_settings(settings.root, catalogues=[tmp_path / "other"])
     selection = Selection(("demo",), ("rocky:9",), ("all",), versions=("lts",))
-    offers = find_offers(host, lambda: None, selection)  # type: ignore[arg-type, return-value]  # not called
+    offers = find_offers(host, selection)
     assert [row.version for row in choose_rows(selection, offers.offers)] == ["535.261.03"]
 
 
@@ -159,7 +158,7 @@ def test_each_base_image_is_made_once(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         matrix_offers,
         "ensure_distro_base",
-        lambda _settings, _engine, request, **_: made.append(f"{request.distro}:{request.version}"),
+        lambda _settings, request: made.append(f"{request.distro}:{request.version}"),
     )
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/os-release").write_text("ID=debian\nVERSION_ID=12\n")
@@ -167,5 +166,5 @@ def test_each_base_image_is_made_once(tmp_path: Path, monkeypatch: pytest.Monkey
     distros = ("debian:12", "debian:12", "flatcar:3227.2.4", "rocky:9")
     planned = [Planned(Cell(row, Column(distro, "6.1.0"))) for distro in distros]
     planned.append(Planned(Cell(row, Column("fedora:40", "6.1.0")), "not supported"))
-    ensure_base_images(load_settings(tmp_path), FakeEngine, planned)
+    ensure_base_images(load_settings(tmp_path), planned)
     assert made == ["debian:12", "rocky:9"]

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -27,14 +28,12 @@ from provision.engine.docker_api import Engine, EngineError, EngineLostError, Im
 from provision.engine.stream import StepRecord
 from provision.errors import ExitCode, NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
-from provision.fleet.matrix import cell_builds, results
-from provision.fleet.matrix.cell_builds import RunOptions
+from provision.fleet.matrix import results, runner
 from provision.fleet.matrix.cells import Cell, Column, Planned, Row
 from provision.fleet.matrix.results import Result, Results
-from provision.fleet.matrix.runner import MatrixRun, Outcome
-from provision.fleet.matrix.shared_layers import SharedLayers
-from provision.progress import Event, Note, Output, Progress, Tally
-from unit.engine.fake_engine import FakeEngine
+from provision.fleet.matrix.runner import MatrixRun, Outcome, RunOptions, SharedLayers
+from provision.progress import Event, Note, Output, Tally, heard_by, report
+from unit.engine.fake_engine import FakeEngine, using
 from unit.killing import KILLER
 
 KERNELS = ("6.1.0-50-amd64", "6.1.0-47-amd64", "6.1.0-40-amd64")
@@ -91,18 +90,17 @@ class Lab:
     unresolved: dict[str, Exception] = field(default_factory=dict)
     driver: str = "demo"
     builds: list[str] = field(default_factory=list)
-    hold: Callable[[str, Progress], None] = lambda _name, _progress: None
+    hold: Callable[[str], None] = lambda _name: None
     events: list[Event] = field(default_factory=list)
     wanted: list[DriverRequest] = field(default_factory=list)
 
     def resolve(
         self,
-        _settings: object,
-        engine: Callable[[], Engine],
+        settings: Settings,
         wanted: DriverRequest,
         **_more: object,
     ) -> Resolved:
-        assert engine() is self.engine
+        assert settings.engine() is self.engine
         self.wanted.append(wanted)
         assert wanted.kernel
         assert wanted.version
@@ -114,17 +112,14 @@ class Lab:
     def build(
         self,
         _settings: object,
-        _engine: object,
         resolved: Resolved,
         how: BuildSettings,
-        *,
-        progress: Progress,
     ) -> Built:
         pin = resolved.pin
         name = f"{pin.driver.version} {pin.kernel.release}"
         self.builds.append(name)
-        self.hold(name, progress)
-        progress(Output(f"CC {name}"))
+        self.hold(name)
+        report(Output(f"CC {name}"))
         for key in (pin.kernel.release, pin.driver.version):
             if error := self.broken.get(key):
                 raise error
@@ -134,15 +129,14 @@ class Lab:
         return Built(pin.image, image.id, 7, not was_there, 1.5, () if was_there else steps())
 
     def run(self, planned: Iterable[Planned] | None = None, **how: object) -> Outcome:
-        return self.start(**how).run(list(planned if planned is not None else cells()))
+        with heard_by(self.events.append):
+            return self.start(**how).run(list(planned if planned is not None else cells()))
 
     def start(self, **how: object) -> MatrixRun:
         return MatrixRun(
-            self.settings,
+            using(self.settings, self.engine),
             self.results,
             replace(RunOptions(), **how),  # type: ignore[arg-type] # members of RunOptions
-            lambda: self.engine,
-            progress=self.events.append,
         )
 
     def states(self) -> dict[str, str]:
@@ -177,8 +171,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     (tmp_path / "host").mkdir()
     settings = Settings(tmp_path / "host", Config(), Catalogue([]), tmp_path / "cache")
     lab = Lab(settings, Results(tmp_path / "matrix"))
-    monkeypatch.setattr(cell_builds, "resolve_pin", lab.resolve)
-    monkeypatch.setattr(cell_builds, "build_image", lab.build)
+    monkeypatch.setattr(runner, "resolve_pin", lab.resolve)
+    monkeypatch.setattr(runner, "build_image", lab.build)
     return lab
 
 
@@ -322,16 +316,13 @@ def test_two_runs_that_build_all_again_build_each_cell_once(
     assert len(lab.builds) == len(cells())
 
 
-def test_an_engine_that_does_not_answer_is_no_result(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_does_not_answer_is_no_result(lab: Lab) -> None:
     def gone() -> Engine:
         raise NotFoundError("No container engine answers.")
 
-    run = MatrixRun(lab.settings, lab.results, RunOptions(), gone)
+    run = MatrixRun(using(lab.settings, gone), lab.results, RunOptions())
     assert len(run.run(cells()).troubles) == 1
     assert lab.states() == {}
-    del monkeypatch
 
 
 def test_images_and_layers_go_when_nothing_needs_them(lab: Lab) -> None:
@@ -355,7 +346,7 @@ def test_layers_that_another_matrix_builds_on_stay_until_it_is_done(lab: Lab) ->
     note.with_name("0.json").write_text("{")
     lab.run(cells(["2.0"])[:1])
     assert lab.removed.count("RUN-tools") == 1
-    assert layers.noted(column) == []
+    assert layers.noted(column) == {}
     lab.run(cells(["2.0"])[:1])
     assert lab.removed.count("RUN-tools") == 1
 
@@ -419,7 +410,7 @@ def test_two_matrices_at_once_build_each_cell_once(lab: Lab) -> None:
     together = threading.Barrier(2, timeout=10)
     first = threading.local()
 
-    def meet(_name: str, _progress: Progress) -> None:
+    def meet(_name: str) -> None:
         # Both have begun when the first cell of either is built.
         if not getattr(first, "met", False):
             first.met = True
@@ -440,12 +431,12 @@ def test_two_matrices_at_once_build_each_cell_once(lab: Lab) -> None:
 def test_ctrl_c_stops_the_builds_and_keeps_what_is_done(lab: Lab) -> None:
     stopped = threading.Event()
 
-    def long(name: str, progress: Progress) -> None:
+    def long(name: str) -> None:
         if name == everything()[2]:
             os.kill(os.getpid(), signal.SIGINT)
             try:
                 for _ in range(1000):
-                    progress(Output("CC"))
+                    report(Output("CC"))
                     time.sleep(0.01)
             except BaseException:
                 stopped.set()
@@ -461,14 +452,16 @@ def test_ctrl_c_stops_the_builds_and_keeps_what_is_done(lab: Lab) -> None:
         signal.signal(signal.SIGINT, before)
     assert stopped.is_set()
     assert len(lab.states()) == 2
-    lab.hold = lambda _name, _progress: None
+    lab.hold = lambda _name: None
     assert len(lab.run().built) == 4
 
 
 class InThisThread:
-    def __init__(self, target: Callable[[], None], *, daemon: bool) -> None:
+    def __init__(
+        self, target: Callable[..., None], args: tuple[object, ...], *, daemon: bool
+    ) -> None:
         del daemon
-        self.start = target
+        self.start = partial(target, *args)
 
 
 def test_a_run_may_be_killed_at_every_operation(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from provision.fleet.matrix.cells import (
 from provision.fleet.matrix.grid import report_of_cells, report_of_results
 from provision.fleet.matrix.host_report import failures_for, later_kernels
 from provision.fleet.matrix.results import BusyError, FirstError, Result, Results, result_of
-from provision.fleet.matrix.shared_layers import SharedLayers
+from provision.fleet.matrix.runner import SharedLayers
 from unit.engine.fake_engine import FakeEngine
 from unit.recipes import recipe
 
@@ -288,7 +288,7 @@ def test_layers_are_cleared_when_no_build_uses_them(tmp_path: Path) -> None:
     assert engine.calls == []
     assert layers.clear(column, lambda: engine)
     assert engine.calls == ["remove b", "remove a"]
-    assert layers.noted(column) == []
+    assert layers.noted(column) == {}
 
 
 def test_old_results_go_except_those_of_this_hosts_kernels(results: Results) -> None:
@@ -373,7 +373,7 @@ def test_a_damaged_note_of_layers_costs_no_run(tmp_path: Path, text: str) -> Non
         layers.note(column, ["sha256:1", "sha256:2"])
     (note,) = tmp_path.glob("layers/*/*.json")
     (note.parent / "damaged.json").write_text(text)
-    assert layers.noted(column) == [["sha256:1", "sha256:2"]]
+    assert list(layers.noted(column).values()) == [["sha256:1", "sha256:2"]]
 
 
 @pytest.mark.parametrize("member", ["size", "errors", "finished"])
