@@ -24,9 +24,9 @@ from provision.doctor import diagnose, observe
 from provision.files import in_root
 from provision.host.facts import read_facts
 from provision.host.kernels import find_kernels
-from provision.kmod.device_setup import configured_folder
 from provision.kmod.host_modules import stored_drivers
 from provision.kmod.loaded import loaded_modules
+from provision.kmod.loader import configured_folder
 from provision.shipped import templates_dir
 from provision.store.entries import current_entry, link_kernel, linked_kernels
 from provision.store.install import activate_entry, deactivate

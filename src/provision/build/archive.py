@@ -11,9 +11,8 @@ from typing import Self
 from provision import distros
 from provision.build.base_image import base_request
 from provision.build.bootstrap import ensure_distro_base
-from provision.build.distro_settings import solve_request, suites_of
 from provision.build.package_store import PackageStore, closure_key
-from provision.build.solve import Solver, SolveRequest
+from provision.build.solve import Solver, SolveRequest, solve_request, suites_of
 from provision.build.workspace import Settings
 from provision.catalogue import Recipe
 from provision.distros import archive_of, uses_archive

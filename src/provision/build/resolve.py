@@ -19,7 +19,6 @@ from pydantic import ValidationError
 from provision.build.archive import Archive
 from provision.build.base_image import base_request
 from provision.build.bootstrap import ensure_distro_base
-from provision.build.distro_settings import configured_repositories, is_entitled, solve_request
 from provision.build.dockerfile import RenderedContext, render
 from provision.build.package_store import Closure, PackageStore
 from provision.build.request import (
@@ -31,7 +30,7 @@ from provision.build.request import (
     own_kernel,
     packaged_distro,
 )
-from provision.build.solve import solve
+from provision.build.solve import configured_repositories, is_entitled, solve, solve_request
 from provision.build.templates import Templates, load_templates, load_tree_templates
 from provision.build.trees import Tree, ensure_cos_tree, ensure_tree
 from provision.build.versions import check_kernel, choose_version, chosen_flavour, version_context

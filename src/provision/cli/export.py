@@ -26,8 +26,7 @@ from provision.export.host_python import (
     make_python,
     resolve_python,
 )
-from provision.export.ignition.engine_files import Engine
-from provision.export.ignition.preparation import Options, Variant, prepare
+from provision.export.ignition.preparation import Engine, Options, Variant, prepare
 from provision.export.ignition.served_folder import BUTANE_FILE, CONFIG, Written, write
 from provision.export.ignition.served_folder import check_output as check_served
 from provision.export.kmm_module import KmmOptions, kmm_files

@@ -11,14 +11,14 @@ from pathlib import Path, PurePosixPath
 from provision.doctor.observation import Finding, Observation
 from provision.files import glob_in_root, in_root, selinux_label
 from provision.host.initramfs import IF_IT_COMES_BACK
-from provision.kmod.device_setup import (
+from provision.kmod.load import devices_of, loaded_conflicts
+from provision.kmod.loaded import other_builds, users_of
+from provision.kmod.loader import (
     FIRMWARE_FOLDER,
     configured_folder,
     firmware_names,
     missing_nodes,
 )
-from provision.kmod.load import devices_of, loaded_conflicts
-from provision.kmod.loaded import other_builds, users_of
 from provision.kmod.module_signatures import is_signed
 from provision.manifest import Manifest
 from provision.store.confinement import unlabelled

@@ -20,8 +20,7 @@ from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, UsageError
 from provision.export.artifact_source import ArtifactSource, check_driver
 from provision.files import copy
-from provision.kmod.device_setup import firmware_names
-from provision.kmod.loader import link_modules, loader_script
+from provision.kmod.loader import firmware_names, link_modules, loader_script
 from provision.manifest import Manifest
 from provision.pin.architectures import names_of
 from provision.progress import Note, report

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from provision.fetch.downloads import WrongContentError, download, download_any, download_summed
+from provision.fetch.downloads import (
+    SignatureError,
+    WrongContentError,
+    download,
+    download_any,
+    download_signed,
+    download_summed,
+)
 from provision.fetch.http import UnreachableError, get_small
-from provision.fetch.signed import SignatureError, download_signed
 
 __all__ = [
     "SignatureError",

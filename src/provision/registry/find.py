@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from provision.build.request import VersionRequest
 from provision.build.workspace import Settings
+from provision.documents import refusing
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.files import in_root
@@ -22,7 +25,6 @@ from provision.host.kernels import machine
 from provision.pin import Pin
 from provision.progress import Note, report
 from provision.registry.artifact_images import VerifiedImage, facts_of, find
-from provision.registry.credentials import default_files, stored_login
 from provision.registry.image_layout import open_folder
 from provision.registry.keys import PublicKey, load_keys
 from provision.registry.manifests import Repository, Writable
@@ -338,3 +340,44 @@ def _in_folder(settings: Settings, reference: Reference) -> Repository | None:
             resolution=f"See what the bundle has: provision bundle load {folder} --dry-run",
         )
     return open_folder(layout, reference)
+
+
+class _Entry(BaseModel):
+    auth: str | None = None
+
+
+class _AuthFile(BaseModel):
+    auths: dict[str, _Entry] = {}
+
+
+def default_files(environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the files that may hold logins, in order of precedence."""
+    if auth_file := environment.get("REGISTRY_AUTH_FILE"):
+        return (Path(auth_file),)
+    home = Path(environment.get("HOME") or "/root")
+    runtime = environment.get("XDG_RUNTIME_DIR")
+    containers = Path(runtime, "containers") if runtime else Path(f"/run/containers/{os.getuid()}")
+    config = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
+    docker = Path(environment.get("DOCKER_CONFIG") or home / ".docker")
+    return containers / "auth.json", config / "containers/auth.json", docker / "config.json"
+
+
+def stored_login(registry: str, files: Sequence[Path]) -> str | None:
+    """Return name and password for a registry in base64, as ``auth`` has them; None: there is none.
+
+    Docker and podman left them on this machine. Only who writes them down for others needs them:
+    skopeo and engines find credentials by themselves. Source: containers-auth.json(5).
+
+    Args:
+        registry: ``host[:port]``.
+        files: Files of Docker or podman; missing ones are skipped.
+    """
+    for file in files:
+        if not file.is_file():
+            continue
+        with refusing(f"'{file}' has no logins that can be read."):
+            auths = _AuthFile.model_validate_json(file.read_bytes() or b"{}").auths
+        for key in (registry, f"https://{registry}", f"https://{registry}/v1/"):
+            if (entry := auths.get(key)) and entry.auth:
+                return entry.auth
+    return None

@@ -13,7 +13,6 @@ from provision import distros
 from provision.build.archive import Archive, open_context
 from provision.build.base_image import base_request
 from provision.build.bootstrap import ensure_distro_base
-from provision.build.distro_settings import configured_repositories, solve_request
 from provision.build.package_store import PackageStore
 from provision.build.request import (
     DriverRequest,
@@ -21,6 +20,7 @@ from provision.build.request import (
     choose_tree,
     packaged_distro,
 )
+from provision.build.solve import configured_repositories, solve_request
 from provision.build.solve import list_kernels as solver_kernels
 from provision.build.versions import (
     check_kernel,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kit.gpt import partitioned_disk
-from provision.build.developer_container import copy_root
+from provision.build.bootstrap import copy_root
 from provision.errors import ProvisionError
 
 

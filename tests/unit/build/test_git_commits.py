@@ -10,7 +10,7 @@ from typing import IO
 
 import pytest
 
-from provision.build.git_commits import commits_of, ensure_commits
+from provision.build.context_files import commits_of, ensure_commits
 from provision.build.network_access import GitAccess
 from provision.build.package_store import PackageStore
 from provision.engine.containers import ContainerRequest, Ran

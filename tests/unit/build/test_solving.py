@@ -9,7 +9,7 @@ import pytest
 from provision.build import bootstrap
 from provision.build.base_image import BaseRequest, base_request
 from provision.build.bootstrap import ensure_distro_base
-from provision.build.distro_settings import configured_repositories, suites_of
+from provision.build.solve import configured_repositories, suites_of
 from provision.build.workspace import Settings, load_settings
 from provision.distros import Repository, find_distro
 from provision.engine.docker_api import Image

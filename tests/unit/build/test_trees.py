@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from provision.build import developer_container, resolve, trees
+from provision.build import bootstrap, resolve, trees
 from provision.build.base_image import BaseRequest, base_request
 from provision.build.package_store import Closure, PackageStore
 from provision.build.pin_file import pin_document, read_pin
@@ -270,7 +270,7 @@ def test_a_release_that_is_known_is_built_in_the_image_of_its_developer_containe
 def test_a_version_that_is_none_goes_into_no_path(settings: Settings, version: str) -> None:
     wanted = _developer(version)
     with pytest.raises(UsageError) as caught:
-        developer_container.ensure_developer_image(settings, wanted)
+        bootstrap.ensure_developer_image(settings, wanted)
     assert "--distro flatcar:4081.2.0" in str(caught.value.resolution)
 
 
@@ -362,15 +362,15 @@ def test_one_process_at_a_time_downloads_a_developer_container(
         return BasePin(image="flatcar-developer:1", digest=_BASE.id)
 
     (root / "key").touch()
-    monkeypatch.setattr(developer_container, "_keyring", lambda *_given: root / "key")
-    monkeypatch.setattr(developer_container, "download_signed", download)
-    monkeypatch.setattr(developer_container, "copy_root", lambda *_given: None)
-    monkeypatch.setattr(developer_container, "image_of_tree", make)
+    monkeypatch.setattr(bootstrap, "_keyring", lambda *_given: root / "key")
+    monkeypatch.setattr(bootstrap, "download_signed", download)
+    monkeypatch.setattr(bootstrap, "copy_root", lambda *_given: None)
+    monkeypatch.setattr(bootstrap, "image_of_tree", make)
     engine = FakeEngine()
     wanted = _developer("1")
-    developer_container.ensure_developer_image(using(settings, engine), wanted)
+    bootstrap.ensure_developer_image(using(settings, engine), wanted)
     assert done == ["download", "make"]
     assert not list(settings.state.glob("developer-containers/*"))
     engine.have(replace(_BASE, tags=(wanted.name,)))
-    developer_container.ensure_developer_image(using(settings, engine), wanted)
+    bootstrap.ensure_developer_image(using(settings, engine), wanted)
     assert done == ["download", "make"]

@@ -13,7 +13,7 @@ import pytest
 from kit.artifact import MODULE, make_pin, write
 from kit.probe import is_root, need
 from provision.doctor import CHECKS, diagnose, observe
-from provision.kmod.device_setup import firmware_names
+from provision.kmod.loader import firmware_names
 from unit.doctor.host import DRIVER, NEXT_KERNEL, DoctorHost
 from unit.doctor.troubles import (
     CASES,

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from kit.artifact import make_artifact, write
 from provision.catalogue import Catalogue, catalogue_folders
-from provision.kmod.device_setup import required_nodes
+from provision.kmod.loader import required_nodes
 from provision.manifest import DeviceNode, Manifest, MinorsFrom
 
 # Of a machine with NVIDIA's 535 and two GPUs.

@@ -17,9 +17,8 @@ from kit.artifact import KERNEL, make_module, write, write_manifest
 from kit.probe import is_root, need, need_programs
 from kit.process import run
 from provision.errors import ProvisionError
-from provision.kmod.device_setup import missing_nodes
 from provision.kmod.load import ModuleInUseError, load, unload
-from provision.kmod.loader import Options, write_loader
+from provision.kmod.loader import Options, missing_nodes, write_loader
 from provision.manifest import DeviceNode, DriverFile, HostNeeds, Manifest, MinorsFrom
 from unit.kmod.kernel import Kernel, make_stack, start
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kit.driver_pod import TAGS
 from kit.memory_registry import new_key, public_pem
 from provision.errors import ConfigError, NotFoundError, ProvisionError, UsageError
-from provision.registry.credentials import default_files, stored_login
+from provision.registry.find import default_files, stored_login
 from provision.registry.keys import generate_key, load_keys, open_private_key
 from provision.registry.names import (
     HostTag,

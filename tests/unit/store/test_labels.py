@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kit.artifact import make_artifact
-from provision.store.labels import label_entry
 from provision.store.layout import Layout
+from provision.store.staging import label_entry
 
 if TYPE_CHECKING:
     from pathlib import Path

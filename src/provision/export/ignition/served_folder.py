@@ -16,17 +16,18 @@ from typing import Any
 from urllib.parse import quote
 
 from provision.errors import UsageError
-from provision.export.ignition.engine_files import (
+from provision.export.ignition.preparation import (
     BIN,
     PROGRAM,
     PROVISION_TOML,
     RUNTIME,
     VENDORS,
+    Prepared,
+    Variant,
     managed_records,
     render,
 )
-from provision.export.ignition.engine_files import FOLDER as RECORDS
-from provision.export.ignition.preparation import Prepared, Variant
+from provision.export.ignition.preparation import FOLDER as RECORDS
 from provision.export.ignition.wheels import bundles_folder, environment_name, have_bundle
 from provision.files import sync_directory, write_atomic
 from provision.progress import Step, report

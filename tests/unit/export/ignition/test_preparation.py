@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from provision.errors import NotFoundError, UsageError
-from provision.export.ignition.engine_files import DAEMON_JSON
-from provision.export.ignition.preparation import prepare
+from provision.export.ignition.preparation import DAEMON_JSON, prepare
 from provision.export.ignition.wheels import BundleOrigin
 from unit.export.ignition.archives import make_options, write_hook
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from provision.errors import NotFoundError, UsageError
-from provision.export.ignition.pythons import read_python
+from provision.export.ignition.wheels import read_python
 from unit.export.ignition.archives import elf, python_members, write_archive
 
 _ROOT = "opt/provision/python"

@@ -11,8 +11,14 @@ import pytest
 from ansible_collections.oci_decorator.drivers.plugins.module_utils import bundles as role
 
 from provision.errors import NotFoundError, UsageError
-from provision.export.ignition.pythons import HostPython, platforms
-from provision.export.ignition.wheels import bundles_folder, environment_name, have_bundle, origin
+from provision.export.ignition.wheels import (
+    HostPython,
+    bundles_folder,
+    environment_name,
+    have_bundle,
+    origin,
+    platforms,
+)
 from unit.export.ignition.archives import BUNDLE, write_archive, write_bundle
 
 _PYTHON = HostPython(Path("python.tar.gz"), (3, 11), "x86_64", "2.36")
