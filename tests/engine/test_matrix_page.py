@@ -11,8 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from kit.browser import LEAST_CONTRAST, chromium, contrasts, opened
 from provision.fleet.matrix.cells import Cell, Column, Row
-from provision.fleet.matrix.grid import MatrixReport
-from provision.fleet.matrix.page import render_page
+from provision.fleet.matrix.grid import MatrixReport, render_page
 from provision.fleet.matrix.results import FirstError, result_of
 from provision.shipped import templates_dir
 

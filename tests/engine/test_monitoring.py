@@ -17,7 +17,7 @@ from kit.cache import REPOSITORY, cached
 from kit.process import Daemon, run
 from kit.registry import free_port
 from kit.repackaged import download
-from provision.agent.publish import metrics_text
+from provision.agent.status import metrics_text
 from unit.agent.well_and_refused import NEXT, everything
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.artifact import make_artifact, make_pin
+from provision.build.dkms_import import parse_variables, read_conf
 from provision.catalogue import Recipe
 from provision.config import Config
 from provision.distros import distro_named, family_of
@@ -34,7 +35,6 @@ from provision.host.devices.reading import parse_unique_id
 from provision.manifest import Manifest
 from provision.pin import Pin
 from provision.registry.names import parse_reference
-from provision.sources.dkms import parse_variables, read_conf
 from provision.sources.nvidia_layout import parse_file_list
 from provision.sources.runfile import read_head
 from provision.sources.upstream.vendor_sums import parse_sums

@@ -16,8 +16,8 @@ import pytest
 
 from kit.artifact import KERNEL, make_artifact, make_pin
 from provision.agent.desired import load_desired, read_inputs
-from provision.agent.publish import STATUS, publish
 from provision.agent.run import plan_host
+from provision.agent.status import STATUS, publish
 from provision.config import load
 from provision.distros.debian.suites import read_sources
 from provision.doctor import diagnose, observe

@@ -20,8 +20,7 @@ from provision.agent.desired import last_desired
 from provision.agent.model import Action, Desired, Key, Mode, Observed, Outcome, Plan, Run
 from provision.agent.observe import observe
 from provision.agent.plan import plan
-from provision.agent.publish import publish
-from provision.agent.status import Status, Trouble, failed_status, status_of
+from provision.agent.status import Status, Trouble, failed_status, publish, status_of
 from provision.errors import ExitCode, ProvisionError, UnexpectedError, as_error
 from provision.host.kernels import kernel_release
 from provision.kmod.loader import is_written, try_write_loader

@@ -18,7 +18,7 @@ from provision.catalogue import Recipe
 from provision.distros import archive_of, uses_archive
 from provision.distros.debian.apt import Apt
 from provision.distros.debian.archive import HEADERS, ArchiveIndex, packages_script
-from provision.engine.containers import Container
+from provision.engine.docker_api import Container
 from provision.errors import NotFoundError, ProvisionError
 from provision.fetch import UnreachableError
 from provision.host.facts import read_facts

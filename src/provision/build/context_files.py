@@ -24,8 +24,7 @@ from provision.build.package_store import PackageStore, closure_key
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
 from provision.documents import Frozen, load_json
-from provision.engine.containers import Container, ContainerRequest
-from provision.engine.docker_api import Engine
+from provision.engine.docker_api import Container, ContainerRequest, Engine
 from provision.errors import NotFoundError, ProvisionError, UsageError, redact
 from provision.fetch import UnreachableError
 from provision.files import lock, write_atomic

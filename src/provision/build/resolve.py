@@ -1,7 +1,8 @@
 """Decides every input of a build: Request → Pin.
 
 The kernel says where its headers are (``choose_tree``), the recipe and its vendor which version is
-built, and the distro's solver which packages are installed.
+built, and the distro's solver which packages are installed. A Pin may also come from a file, which
+``resolve`` writes and any machine can build from at any later time.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
+from urllib.parse import urlsplit
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from provision.build.archive import Archive
 from provision.build.base_image import base_request
 from provision.build.bootstrap import ensure_distro_base
-from provision.build.dockerfile import RenderedContext, render
+from provision.build.dockerfile import RenderedContext, render, variant_of
 from provision.build.package_store import Closure, PackageStore
 from provision.build.request import (
     DriverRequest,
@@ -32,7 +34,7 @@ from provision.build.request import (
 )
 from provision.build.solve import configured_repositories, is_entitled, solve, solve_request
 from provision.build.templates import Templates, load_templates, load_tree_templates
-from provision.build.trees import Tree, ensure_cos_tree, ensure_tree
+from provision.build.trees import Tree, ensure_cos_tree, ensure_tree, kept_files
 from provision.build.versions import check_kernel, choose_version, chosen_flavour, version_context
 from provision.build.workspace import Settings
 from provision.catalogue import Entry, Recipe, RecipeSource, Variant
@@ -44,9 +46,9 @@ from provision.distros.kernel_tree import (
     compiler_beside,
     compiler_package,
 )
-from provision.documents import mistakes_of, refusing
+from provision.documents import load_json, mistakes_of, parse_json, refusing
 from provision.engine.docker_api import Engine, names_registry
-from provision.errors import NotFoundError, ProvisionError, UsageError
+from provision.errors import ConfigError, Mistake, NotFoundError, ProvisionError, UsageError, redact
 from provision.fetch import UnreachableError
 from provision.host.facts import read_facts
 from provision.manifest import HostNeeds
@@ -57,9 +59,12 @@ from provision.pin import (
     DistroPin,
     DriverPin,
     FilePin,
+    ImageDigest,
     KernelPin,
     Pin,
+    Sha256,
     TreePin,
+    Url,
 )
 from provision.shipped import templates_dir
 from provision.sources.candidates import SourceContext, pin_sources, tools_of
@@ -391,3 +396,84 @@ def render_context(resolved: Resolved) -> RenderedContext:
     """Render the build context of a Pin; the same Pin gives the same bytes."""
     entry = resolved.entry
     return render(resolved.pin, entry.recipe, templates=resolved.templates, patches=entry.patches)
+
+
+_BESIDE = ("digest", "image", "urls")
+
+
+class PinFile(Pin):
+    """A Pin with fields that are no inputs of the build."""
+
+    digest_of_pin: ImageDigest = Field(alias="digest")
+    image_of_pin: str = Field(alias="image")
+    urls: dict[Sha256, tuple[Url, ...]] = Field(default_factory=dict)
+
+
+def pin_document(pin: Pin, urls: Mapping[str, tuple[str, ...]] | None = None) -> dict[str, Any]:
+    """Return a Pin for ``json.dumps``: digest, image, every input, and addresses.
+
+    Addresses with a password or a token are left out, because the file is for other machines.
+    """
+    inputs: dict[str, Any] = json.loads(pin.canonical_json())
+    public = {
+        sha256: found
+        for sha256, known in (urls or {}).items()
+        if (found := [url for url in known if _is_public(url)])
+    }
+    beside = {"urls": public} if public else {}
+    return {"digest": pin.digest, "image": pin.image, **inputs, **beside}
+
+
+def _is_public(url: str) -> bool:
+    """Return whether an address has no secret; addresses of SUSE have a token in their query."""
+    parts = urlsplit(url)
+    return not (parts.username or parts.password or parts.query)
+
+
+def read_pin(settings: Settings, path: Path, *, network: str | None = None) -> Resolved:
+    """Return the Pin of a file with everything that its build needs here."""
+    file = load_json(path, PinFile)
+    pin = _pin_of(file, path)
+    secrets = [
+        Mistake(
+            f"sources.{number}",
+            "its address holds a password or token, which the artifact's labels would show to every"
+            " user",
+        )
+        for number, source in enumerate(pin.sources)
+        if redact(source.text) != source.text
+    ]
+    if secrets:
+        raise ConfigError(
+            str(path), secrets, resolution="Leave it out of driver.toml, and resolve again."
+        )
+    entry = settings.catalogue.entry(pin.driver.name)
+    variant = variant_of(pin, entry.recipe)
+    if variant is None or recipe_digest(entry.recipe, variant) != pin.recipe:
+        raise ProvisionError(
+            f"The recipe of '{pin.driver.name}' ({entry.folder}) is not what the Pin in '{path}'"
+            " was made from.",
+            resolution="Use the catalogue that it was made from (--catalogue), or resolve again.",
+        )
+    network = network or settings.config.engine.network
+    if pin.tree is None:
+        templates = load_templates(templates_dir(), pin.distro.id)
+        return Resolved(pin, entry, templates, urls=file.urls, network=network)
+    templates = load_tree_templates(templates_dir(), pin.tree.toolchain)
+    kept = kept_files(settings, pin, pin.tree)
+    return Resolved(pin, entry, templates, attached=kept, urls=file.urls, network=network)
+
+
+def load_pin(path: Path) -> Pin:
+    """Return only the Pin of a file."""
+    return _pin_of(load_json(path, PinFile), path)
+
+
+def _pin_of(file: PinFile, path: Path) -> Pin:
+    plain = json.loads(file.canonical_json())
+    data = {name: value for name, value in plain.items() if name not in _BESIDE}
+    pin = parse_json(json.dumps(data), Pin, name=str(path))
+    if pin.digest != file.digest_of_pin:
+        problem = f"it says {file.digest_of_pin}, and its content has {pin.digest}"
+        raise ConfigError(str(path), [Mistake("digest", f"{problem}: the file was changed")])
+    return pin

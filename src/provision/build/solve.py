@@ -49,8 +49,7 @@ from provision.distros.rpm_based.dnf import (
 from provision.distros.rpm_based.rpm import parse_keys
 from provision.distros.rpm_based.solver_messages import HeadersGoneError, missing_entitlement
 from provision.documents import refusing
-from provision.engine.containers import Container, ContainerRequest, Ran
-from provision.engine.docker_api import Engine
+from provision.engine.docker_api import Container, ContainerRequest, Engine, Ran
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.fetch import UnreachableError, download_any
 from provision.fetch.authorities import authorities_of

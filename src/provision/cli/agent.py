@@ -39,8 +39,8 @@ from provision.cli.output import (
 from provision.errors import ExitCode, UsageError
 from provision.host.kernels import kernels_of_usr
 from provision.store.entries import linked_kernels
+from provision.store.foreign_driver import other_installations
 from provision.store.layout import Layout
-from provision.store.other_installations import other_installations
 from provision.store.state import IN_USE
 
 _SECONDS = 2.0

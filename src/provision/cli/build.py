@@ -8,9 +8,8 @@ from typing import Any
 
 from provision.build.context_files import downloaded_files
 from provision.build.image import build_image, find
-from provision.build.pin_file import pin_document, read_pin
 from provision.build.request import BuildSettings, RequestOptions
-from provision.build.resolve import Resolved, render_context, resolve_pin
+from provision.build.resolve import Resolved, pin_document, read_pin, render_context, resolve_pin
 from provision.build.workspace import Settings
 from provision.cli import options
 from provision.cli.job import (

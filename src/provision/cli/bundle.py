@@ -13,7 +13,16 @@ from provision.cli.job import KeyOptions, job, key_options, trust_options
 from provision.cli.options import argument, command, option
 from provision.cli.output import emit, megabytes, plain, remark, size_of, table, wants_json
 from provision.errors import UsageError
-from provision.fleet.bundle import Extras, Order, check_room, create, gather
+from provision.fleet.bundle import (
+    Chosen,
+    Extras,
+    ImageSelection,
+    Order,
+    RegistryAccess,
+    check_room,
+    create,
+    gather,
+)
 from provision.fleet.bundle_load import (
     Loaded,
     artifacts_of,
@@ -23,7 +32,6 @@ from provision.fleet.bundle_load import (
     push_bundle,
     store_bundle,
 )
-from provision.fleet.selection import Chosen, ImageSelection, RegistryAccess
 from provision.registry.find import TrustOverride
 
 

@@ -26,8 +26,16 @@ from provision.export.host_python import (
     make_python,
     resolve_python,
 )
-from provision.export.ignition.preparation import Engine, Options, Variant, prepare
-from provision.export.ignition.served_folder import BUTANE_FILE, CONFIG, Written, write
+from provision.export.ignition.served_folder import (
+    BUTANE_FILE,
+    CONFIG,
+    Engine,
+    Options,
+    Variant,
+    Written,
+    prepare,
+    write,
+)
 from provision.export.ignition.served_folder import check_output as check_served
 from provision.export.kmm_module import KmmOptions, kmm_files
 from provision.export.kubernetes import Document, check_output, to_yaml, write_files

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from provision.build.pin_file import pin_document
+from provision.build.resolve import pin_document
 from provision.build.workspace import Settings
 from provision.cli import options
 from provision.cli.job import KeyOptions, job, key_options
@@ -29,9 +29,14 @@ from provision.errors import ExitCode, ProvisionError, UsageError, redact
 from provision.files import write_atomic
 from provision.fleet.fleet_file import Fleet, cell_id, fleet_cells, load_fleet, read_cell
 from provision.fleet.matrix.cells import Cell, Planned, Selection, plan_cells
-from provision.fleet.matrix.grid import LOOKS, MatrixReport, report_of_cells, report_of_results
+from provision.fleet.matrix.grid import (
+    LOOKS,
+    MatrixReport,
+    render_page,
+    report_of_cells,
+    report_of_results,
+)
 from provision.fleet.matrix.offers import ensure_base_images, find_offers
-from provision.fleet.matrix.page import render_page
 from provision.fleet.matrix.results import Result, Results, matrix_folder
 from provision.fleet.matrix.runner import (
     MatrixRun,

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
-from provision.build.pin_file import load_pin
+from provision.build.resolve import load_pin
 from provision.build.workspace import Settings
 from provision.cli import options
 from provision.cli.job import (

@@ -12,7 +12,7 @@ from provision.doctor.observation import Finding, Observation
 from provision.files import glob_in_root, in_root
 from provision.host.folders import STORE
 from provision.kmod.verify import verify_modules
-from provision.store.other_installations import other_installation
+from provision.store.foreign_driver import other_installation
 from provision.store.state import NewerStateError, refuse_newer
 from provision.store.units import PACKAGED_UNITS, UNITS, kernel_hooks
 

@@ -22,8 +22,12 @@ from provision.documents import parse_json
 from provision.engine.docker_api import Engine
 from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, ProvisionError
-from provision.fleet.bundle import BASES, CLOSURES, PACKAGES, SIGNATURE, SUMS
-from provision.fleet.selection import (
+from provision.fleet.bundle import (
+    BASES,
+    CLOSURES,
+    PACKAGES,
+    SIGNATURE,
+    SUMS,
     Chosen,
     ImageSelection,
     RegistryAccess,

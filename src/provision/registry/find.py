@@ -212,8 +212,6 @@ class SearchOptions:
     # Raises a ``ProvisionError`` for an image that the host may not install after all, such as an
     # old one of a mirror that lags behind.
     accept: Callable[[VerifiedImage], None] = lambda _: None
-    # Called with the error if a registry did not answer and the artifact is built.
-    unanswered: Callable[[ProvisionError], None] = lambda _: None
     connected: Connect = connect
 
 
@@ -311,10 +309,8 @@ def _first(
     if refused is not None:
         raise refused
     # The last registry is not a mirror, so only its failure counts.
-    if absent is not None:
-        if settings.config.policy.build == "never":
-            raise absent
-        lookup.unanswered(absent)
+    if absent is not None and settings.config.policy.build == "never":
+        raise absent
     return None
 
 

@@ -17,12 +17,15 @@ from provision.agent.model import (
     ObservedDriver,
 )
 from provision.agent.plan import plan
-from provision.agent.publish import (
+from provision.agent.status import (
+    Status,
+    Trouble,
+    failed_status,
     metrics_text,
     node_features,
     publish,
+    status_of,
 )
-from provision.agent.status import Status, Trouble, failed_status, status_of
 from provision.config import Config, DriverConfig, KubernetesConfig, MetricsConfig
 from provision.host.kernels import Kernels
 from provision.store.state import Failure, KernelState

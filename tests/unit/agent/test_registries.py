@@ -10,7 +10,7 @@ import pytest
 
 from kit.artifact import KERNEL, make_pin
 from provision.agent import prepare
-from provision.agent.publish import metrics_text
+from provision.agent.status import metrics_text
 from provision.build.diagnosis import BuildError, SourceError
 from provision.build.request import DriverRequest
 from provision.errors import NotFoundError

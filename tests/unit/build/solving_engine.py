@@ -12,8 +12,7 @@ from typing import IO, Any, cast
 
 from provision.build.solve import SolveRequest
 from provision.distros import find_distro, release_of
-from provision.engine.containers import Container, ContainerRequest, Ran
-from provision.engine.docker_api import Engine, Image
+from provision.engine.docker_api import Container, ContainerRequest, Engine, Image, Ran
 from provision.pin import BasePin
 from unit.engine.fake_engine import FakeEngine
 

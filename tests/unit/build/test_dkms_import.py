@@ -18,7 +18,7 @@ from kit.fileserver import served
 from kit.process import run, run_bytes
 from provision.build import archive as archive_module
 from provision.build import dkms_import
-from provision.build.dkms_import import import_dkms, write_recipe
+from provision.build.dkms_import import BuiltModule, DkmsConf, Draft, import_dkms, write_recipe
 from provision.build.package_store import PackageStore
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
@@ -26,7 +26,6 @@ from provision.config import Config
 from provision.engine.docker_api import Engine
 from provision.errors import NotFoundError, ProvisionError, UsageError
 from provision.pin import BasePin, KernelPin
-from provision.sources.dkms import BuiltModule, DkmsConf, Draft
 from unit.deb_file import deb
 from unit.engine.fake_engine import using
 from unit.fake_archive import have_apt_answer, stanza, write_apt_sources

@@ -13,7 +13,7 @@ import pytest
 from provision.build.context_files import commits_of, ensure_commits
 from provision.build.network_access import GitAccess
 from provision.build.package_store import PackageStore
-from provision.engine.containers import ContainerRequest, Ran
+from provision.engine.docker_api import ContainerRequest, Ran
 from provision.errors import ProvisionError, UsageError
 from provision.fetch import UnreachableError
 from provision.pin import GitCommit, GitSource, GitSubmodule

@@ -17,7 +17,7 @@ from provision.build.package_store import PackageStore
 from provision.build.solve import SolveRequest, list_kernels, solve
 from provision.distros import Repository
 from provision.distros.rpm_based.rpm import DOWNLOADED
-from provision.engine.containers import Container, ContainerRequest, Ran
+from provision.engine.docker_api import Container, ContainerRequest, Ran
 from provision.errors import NotFoundError, ProvisionError
 from unit.build.solving_engine import (
     BOTH,

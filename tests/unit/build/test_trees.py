@@ -15,9 +15,8 @@ import pytest
 from provision.build import bootstrap, resolve, trees
 from provision.build.base_image import BaseRequest, base_request
 from provision.build.package_store import Closure, PackageStore
-from provision.build.pin_file import pin_document, read_pin
 from provision.build.request import DriverRequest, choose_tree
-from provision.build.resolve import Resolved, render_context, resolve_pin
+from provision.build.resolve import Resolved, pin_document, read_pin, render_context, resolve_pin
 from provision.build.solve import SolveRequest
 from provision.build.workspace import Settings, load_settings
 from provision.config import TreeConfig

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from kit.cache import REPOSITORY
-from provision.agent.publish import metrics_text
+from provision.agent.status import metrics_text
 from unit.agent.well_and_refused import everything
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ import pytest
 from docker import APIClient
 from docker.errors import APIError
 
-from provision.engine import containers
-from provision.engine.containers import Container, ContainerRequest, running
-from provision.engine.docker_api import Engine, Image
+from provision.engine import docker_api as containers
+from provision.engine.docker_api import Container, ContainerRequest, Engine, Image, running
 from provision.engine.tar_streams import pack
 from provision.engine.transfer import push
 from provision.errors import ProvisionError

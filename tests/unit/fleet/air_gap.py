@@ -12,8 +12,7 @@ from kit.memory_registry import ECDSA, copy_to_layout, public_pem
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config
-from provision.fleet.bundle import seal
-from provision.fleet.selection import RegistryAccess
+from provision.fleet.bundle import RegistryAccess, seal
 from provision.registry.find import TrustOverride
 from provision.registry.image_layout import writable_layout
 from provision.registry.names import Reference

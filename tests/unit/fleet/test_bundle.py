@@ -19,7 +19,15 @@ from provision.build.request import VersionRequest
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Image
 from provision.errors import NotFoundError, ProvisionError
-from provision.fleet.bundle import SIGNATURE, SUMS, Order, gather, seal
+from provision.fleet.bundle import (
+    SIGNATURE,
+    SUMS,
+    ImageSelection,
+    Order,
+    RegistryAccess,
+    gather,
+    seal,
+)
 from provision.fleet.bundle_load import (
     Loaded,
     artifacts_of,
@@ -28,7 +36,6 @@ from provision.fleet.bundle_load import (
     open_bundle,
     store_bundle,
 )
-from provision.fleet.selection import ImageSelection, RegistryAccess
 from provision.pin import ClosurePackage, Pin
 from provision.registry.find import ArtifactQuery, SearchOptions, TrustOverride, find_in_registries
 from provision.registry.signatures import UntrustedError

@@ -18,7 +18,7 @@ from provision.build.workspace import Settings
 from provision.catalogue import Catalogue
 from provision.config import Config
 from provision.errors import NotFoundError
-from provision.fleet.selection import Chosen, ImageSelection, RegistryAccess, choose, require_all
+from provision.fleet.bundle import Chosen, ImageSelection, RegistryAccess, choose, require_all
 from provision.pin import Pin
 from provision.registry.artifact_images import facts_of
 from provision.registry.find import TrustOverride, tag_of

@@ -4,6 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from provision.build.dkms_import import (
+    MAX_BYTES,
+    BuiltModule,
+    parse_variables,
+    read_conf,
+)
 from provision.catalogue import Recipe
 from provision.errors import ConfigError, ProvisionError, UsageError
 from provision.pin import ArchiveSource, GitSource
@@ -14,12 +20,6 @@ from provision.sources.candidates import (
     pin_sources,
     scripts_of,
     tools_of,
-)
-from provision.sources.dkms import (
-    MAX_BYTES,
-    BuiltModule,
-    parse_variables,
-    read_conf,
 )
 from unit.fake_archive import index_of, stanza
 from unit.recipes import recipe

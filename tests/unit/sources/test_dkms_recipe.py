@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from provision.build.dkms_import import BuiltModule, DkmsConf, Draft, Origin, draft_recipe
 from provision.catalogue import Recipe
 from provision.catalogue.source_models import DkmsSource, GitRelease
 from provision.documents import parse_json
 from provision.errors import ConfigError, UsageError
 from provision.pin import ArchiveSource, GitSource
-from provision.sources.dkms import BuiltModule, DkmsConf, Draft, Origin, draft_recipe
 
 CONF = DkmsConf("Tool_X", "2.1", (BuiltModule("tool.ko", "tool", "/extra", is_stripped=True),))
 PACKAGE = Origin("tool-dkms", package="tool-dkms")

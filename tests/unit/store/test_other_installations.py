@@ -8,7 +8,7 @@ import pytest
 
 from kit.artifact import KERNEL, write
 from provision.catalogue import Catalogue, catalogue_folders
-from provision.store.other_installations import OtherInstallation, other_installation
+from provision.store.foreign_driver import OtherInstallation, other_installation
 
 _UPDATES = f"lib/modules/{KERNEL}/updates/dkms/nvidia.ko.xz"
 _EXTRA = f"lib/modules/{KERNEL}/extra/nvidia/nvidia-uvm.ko"

@@ -1,5 +1,11 @@
 """Writes the folder to serve: the files that machines fetch, and their Ignition configuration.
 
+All inputs are checked before anything is written. /usr is read-only on these machines, so the paths
+are those that the Ansible role uses in that case. The role keeps records of the files that it wrote
+and of their originals; files without a record are foreign to it. Formats and paths are those of its
+modules ``_provision_managed_files`` and ``provision_config``, and of ``oci-decorator configure``
+(``hooks/src/engines/record.rs``).
+
 Sources: https://coreos.github.io/ignition/configuration-v3_3/, https://coreos.github.io/butane/specs/
 """
 
@@ -8,29 +14,293 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import Any, Literal
+from urllib.parse import quote, urlsplit
 
-from provision.errors import UsageError
-from provision.export.ignition.preparation import (
-    BIN,
-    PROGRAM,
-    PROVISION_TOML,
-    RUNTIME,
-    VENDORS,
-    Prepared,
-    Variant,
-    managed_records,
-    render,
+from provision.build.templates import fill_shipped
+from provision.config import Config
+from provision.documents import load_toml
+from provision.elf import HEAD_SIZE, elf_machine
+from provision.errors import ConfigError, Mistake, NotFoundError, UsageError
+from provision.export.ignition.wheels import (
+    BundleOrigin,
+    HostPython,
+    bundles_folder,
+    environment_name,
+    have_bundle,
+    origin,
+    read_python,
 )
-from provision.export.ignition.preparation import FOLDER as RECORDS
-from provision.export.ignition.wheels import bundles_folder, environment_name, have_bundle
 from provision.files import sync_directory, write_atomic
 from provision.progress import Step, report
+
+Engine = Literal["docker", "podman"]
+BIN = "/opt/provision/bin"
+PROGRAM = f"{BIN}/oci-decorator"
+RUNTIME = f"{BIN}/oci-decorator-runtime"
+SETTINGS = "/etc/oci-decorator/config.toml"
+VENDORS = "/etc/oci-decorator/oci-decorator.d"
+DAEMON_JSON = "/etc/docker/daemon.json"
+_HOOKS = "/etc/containers/oci/hooks.d"
+_CONTAINERS_CONF = "/etc/containers/containers.conf.d/50-oci-decorator.conf"
+_NAME = "oci-decorator"
+FOLDER = "/var/lib/oci-decorator"
+_FILES = f"{FOLDER}/files.json"
+_RUNTIMES = f"{FOLDER}/runtimes.json"
+_CONFIG = f"{FOLDER}/config.json"
+PROVISION_TOML = "/etc/provision/provision.toml"
+
+
+def render(name: str, **values: str) -> str:
+    """Return a template's text with its values filled in."""
+    return fill_shipped(f"ignition/{name}", **values)
+
+
+def hook_texts(engines: Iterable[Engine], docker: Mapping[str, Any]) -> dict[str, str]:
+    """Return the texts of all files, by their path on the machine."""
+    texts = {SETTINGS: "# Settings of oci-decorator; written by 'provision export ignition'.\n"}
+    if "podman" in engines:
+        texts[_CONTAINERS_CONF] = render("containers.conf.j2", hooks=_HOOKS, runtime=RUNTIME)
+        for name, stage in (("10-oci-decorator", "precreate"), ("20-oci-decorator", "prestart")):
+            text = render("hook.json.j2", program=PROGRAM, stage=stage)
+            texts[f"{_HOOKS}/{name}-{stage}.json"] = text
+    if "docker" in engines:
+        texts[DAEMON_JSON] = json.dumps(docker, indent=2) + "\n"
+    return texts
+
+
+def docker_with_runtime(given: Path | None, *, is_default: bool) -> dict[str, Any]:
+    """Return a daemon.json with the runtime.
+
+    Args:
+        given: The daemon.json to extend; None: an empty one.
+    """
+    document = _read(given) if given is not None else {}
+    runtimes = document.get("runtimes", {})
+    if not isinstance(runtimes, dict):
+        raise ConfigError(str(given), [Mistake("runtimes", "must be an object")])
+    entered = {**document, "runtimes": {**runtimes, _NAME: {"path": RUNTIME}}}
+    return {**entered, "default-runtime": _NAME} if is_default else entered
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"There is no file '{path}'.",
+            resolution=f"Name one that is there, or write an empty one: echo '{{}}' > {path}",
+        ) from error
+    except ValueError as error:
+        raise ConfigError(str(path), [Mistake("", f"not valid JSON: {error}")]) from error
+    if not isinstance(document, dict):
+        raise ConfigError(str(path), [Mistake("", "must be an object")])
+    return document
+
+
+def managed_records(texts: Mapping[str, str], *, daemon_json: str | None) -> dict[str, str]:
+    """Return the texts of the role's records, by path.
+
+    Args:
+        daemon_json: Docker's original daemon.json; None where the host has no such file.
+    """
+    found: dict[str, dict[str, object]] = {}
+    for path, text in texts.items():
+        if path == DAEMON_JSON:
+            ledger = _RUNTIMES
+            record: dict[str, object] = {
+                "original": daemon_json,
+                "written": [text],
+                "runtimes": [_NAME],
+                "folders": [],
+            }
+        else:
+            ledger = _CONFIG if path == PROVISION_TOML else _FILES
+            sha256 = hashlib.sha256(text.encode()).hexdigest()
+            record = {"original": None, "mode": None, "folders": [], "written": [sha256]}
+        found.setdefault(ledger, {})[path] = record
+    return {
+        ledger: json.dumps(records, indent=2, sort_keys=True) + "\n"
+        for ledger, records in found.items()
+    }
+
+
+Variant = Literal["fcos", "flatcar"]
+# Paths that belong to the system's image.
+_SHIPPED = "/usr/"
+# The engines that these distros include.
+_ENGINES: Mapping[Variant, tuple[Engine, ...]] = {
+    "fcos": ("docker", "podman"),
+    "flatcar": ("docker",),
+}
+# Without credentials: everyone who reads the configuration would have them.
+_URL = re.compile(r"(https?|tftp|s3|gs)://[^\s@'\"\\]+")
+
+
+def check_config(config: Config, *, file: Path, expected: Collection[str]) -> None:
+    """Refuse a provision.toml that can't be given to a machine as it is."""
+    if secret := [Mistake(key, text) for key, text in _secrets(config)]:
+        raise ConfigError(
+            str(file),
+            secret,
+            resolution="Remove it: everyone who reaches the address of config.ign can read it, and"
+            " it stays on the machine.",
+        )
+    missing = [
+        Mistake(key, f"'{path}' would not be on the machine")
+        for key, path in _named_files(config)
+        if path not in expected and not path.startswith(_SHIPPED)
+    ]
+    if missing:
+        raise ConfigError(
+            str(file),
+            missing,
+            resolution="Write it with your own configuration, which merges this one, and name it"
+            " here (--expect PATH). config.ign never contains keys.",
+        )
+
+
+def _named_files(config: Config) -> Iterator[tuple[str, str]]:
+    signing = config.signing
+    files = {"key": signing.key, "certificate": signing.certificate, "pin_file": signing.pin_path}
+    for name, path in files.items():
+        if path is not None and path.startswith("/"):
+            yield f"signing.{name}", path
+    for name, distro in config.distros.items():
+        if distro.archive.keyring is not None:
+            yield f"distros.{name}.archive.keyring", distro.archive.keyring
+    for number, folder in enumerate(config.catalogue):
+        yield f"catalogue.{number}", folder
+
+
+def _secrets(config: Config) -> Iterator[tuple[str, str]]:
+    text = "has a password in it"
+    addresses = {"engine.host": config.engine.host}
+    for name, distro in config.distros.items():
+        addresses[f"distros.{name}.archive.mirror"] = distro.archive.mirror
+        addresses[f"distros.{name}.archive.security_mirror"] = distro.archive.security_mirror
+    for key, address in addresses.items():
+        if address is not None and urlsplit(address).password is not None:
+            yield key, text
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of a configuration."""
+
+    config: Path
+    # Address of the served folder, as the machine sees it.
+    url: str
+    variant: Variant
+    python: Path
+    # The program oci-decorator; None: containers get no drivers.
+    hook: Path | None
+    # The engines to configure; empty: those of the distro.
+    engines: tuple[Engine, ...]
+    docker_config: Path | None
+    docker_default: bool
+    # An archive of wheels; None: one is made.
+    bundle: Path | None
+    source: Path
+    # A folder with the other wheels; None: the package index.
+    wheelhouse: Path | None
+    # Files that provision.toml names and that come from elsewhere.
+    expect: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Options that were checked."""
+
+    # Address of the served folder, without a slash at the end.
+    url: str
+    variant: Variant
+    provision_toml: str
+    python: HostPython
+    hook: Path | None
+    texts: Mapping[str, str]
+    # Docker's original daemon.json; None where the host has no such file.
+    daemon_json: str | None
+    bundle: Path | BundleOrigin
+
+
+def prepare(options: Options) -> Prepared:
+    """Check options."""
+    if not _URL.fullmatch(options.url):
+        raise UsageError(
+            f"'{options.url}' is not an address that a machine can fetch from.",
+            resolution="Give the address of the output folder as machines see it (--url), such as"
+            " https://files.example/provision, without a user or a password in it.",
+        )
+    config = load_toml(options.config, Config)
+    check_config(config, file=options.config, expected=options.expect)
+    python = read_python(options.python)
+    _check_hook(options, python)
+    bundle: Path | BundleOrigin = options.bundle or origin(
+        options.source, options.wheelhouse, python
+    )
+    if isinstance(bundle, Path):
+        # Called for its checks.
+        environment_name(bundle, python)
+    return Prepared(
+        url=options.url.rstrip("/"),
+        variant=options.variant,
+        provision_toml=options.config.read_text(),
+        python=python,
+        hook=options.hook,
+        texts=_texts(options),
+        daemon_json=options.docker_config.read_text() if options.docker_config else None,
+        bundle=bundle,
+    )
+
+
+def _texts(options: Options) -> dict[str, str]:
+    if options.hook is None:
+        return {}
+    engines = options.engines or _ENGINES[options.variant]
+    docker: dict[str, Any] = {}
+    if "docker" in engines:
+        docker = docker_with_runtime(options.docker_config, is_default=options.docker_default)
+    elif options.docker_config is not None or options.docker_default:
+        raise UsageError(
+            "Options for Docker are given, which is not among the engines.",
+            resolution="Add '--engine docker', or leave out the options for Docker.",
+        )
+    return hook_texts(engines, docker)
+
+
+def _check_hook(options: Options, python: HostPython) -> None:
+    """Check that the program is an executable for the same machine as the Python."""
+    if options.hook is None:
+        if options.engines or options.docker_config is not None or options.docker_default:
+            raise UsageError(
+                "Options for engines are given, and the machine gets no oci-decorator.",
+                resolution="Name the program oci-decorator (--hook FILE).",
+            )
+        return
+    if not options.hook.is_file():
+        raise NotFoundError(
+            f"There is no file '{options.hook}'.",
+            resolution="Build it: make build (the result is build/oci-decorator)",
+        )
+    with options.hook.open("rb") as stream:
+        machine = elf_machine(stream.read(HEAD_SIZE))
+    if machine is None:
+        raise UsageError(
+            f"'{options.hook}' is not a program.",
+            resolution="Name the program oci-decorator itself.",
+        )
+    if machine != python.machine:
+        raise UsageError(
+            f"'{options.hook}' is for {machine}, and '{python.path}' for {python.machine}.",
+            resolution="Name files for the architecture of the machine.",
+        )
+
 
 CONFIG = "config.ign"
 BUTANE_FILE = "provision.bu"
@@ -157,7 +427,7 @@ def _configuration(prepared: Prepared, fetched: Mapping[str, Served], environmen
         **{path: (0o644, _inline(text)) for path, text in texts.items()},
         **{path: (0o600, _inline(text)) for path, text in records.items()},
     }
-    folders = {_FOLDER, _STAGED, BIN, "/etc/provision", RECORDS}
+    folders = {_FOLDER, _STAGED, BIN, "/etc/provision", FOLDER}
     links = []
     if PROGRAM in fetched:
         files[PROGRAM] = (0o755, fetched[PROGRAM].contents())

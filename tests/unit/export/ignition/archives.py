@@ -8,7 +8,7 @@ import struct
 import tarfile
 from pathlib import Path
 
-from provision.export.ignition.preparation import Options
+from provision.export.ignition.served_folder import Options
 
 _X86_64 = 62
 BUNDLE = "provision-0123456789ab.tar"

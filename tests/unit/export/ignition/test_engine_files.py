@@ -10,7 +10,12 @@ import pytest
 from jinja2 import Environment
 
 from provision.errors import ConfigError, NotFoundError
-from provision.export.ignition.preparation import PROGRAM, RUNTIME, docker_with_runtime, hook_texts
+from provision.export.ignition.served_folder import (
+    PROGRAM,
+    RUNTIME,
+    docker_with_runtime,
+    hook_texts,
+)
 
 _ROLE = (
     Path(__file__).parents[4]

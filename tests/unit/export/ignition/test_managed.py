@@ -9,7 +9,7 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils import manag
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.export.ignition.preparation import (
+from provision.export.ignition.served_folder import (
     DAEMON_JSON,
     PROVISION_TOML,
     docker_with_runtime,

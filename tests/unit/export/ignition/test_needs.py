@@ -9,7 +9,7 @@ import pytest
 from provision.config import Config
 from provision.documents import load_toml
 from provision.errors import ConfigError
-from provision.export.ignition.preparation import check_config
+from provision.export.ignition.served_folder import check_config
 from unit.export.ignition.archives import write_toml
 
 _SIGNING = '[signing]\nkey = "/etc/keys/mok.key"\ncertificate = "/etc/keys/mok.der"\n'

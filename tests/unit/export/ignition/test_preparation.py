@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from provision.errors import NotFoundError, UsageError
-from provision.export.ignition.preparation import DAEMON_JSON, prepare
+from provision.export.ignition.served_folder import DAEMON_JSON, prepare
 from provision.export.ignition.wheels import BundleOrigin
 from unit.export.ignition.archives import make_options, write_hook
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from provision.errors import UsageError
-from provision.export.ignition.preparation import prepare
 from provision.export.ignition.served_folder import (
     BUTANE_FILE,
     CONFIG,
     Written,
     check_output,
+    prepare,
     write,
 )
 from unit.export.ignition.archives import make_options, write_toml

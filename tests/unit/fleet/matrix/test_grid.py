@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from provision.errors import NotFoundError
 from provision.fleet.matrix.cells import Cell, Column, Row
-from provision.fleet.matrix.grid import MatrixReport
-from provision.fleet.matrix.page import render_page
+from provision.fleet.matrix.grid import MatrixReport, render_page
 from provision.fleet.matrix.results import FirstError, Result, result_of
 from provision.shipped import templates_dir
 
