@@ -17,13 +17,14 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath, PurePosixPath
 from typing import IO
 
 from provision.errors import InUseError
+from provision.progress import Note, report
 
 # As many as the kernel follows: path_resolution(7).
 _MOST_LINKS = 40
@@ -258,30 +259,33 @@ def sha256_file(path: Path) -> str:
 def lock(
     path: Path,
     *,
-    on_wait: Callable[[], None] | None = None,
+    waiting: str | None = None,
     limit: float = LONGEST_WAIT_S,
     shared: bool = False,
-) -> Iterator[None]:
-    """Hold a lock on a file; the kernel releases it however the process ends.
+) -> Iterator[bool]:
+    """Hold a lock on a file, however this process ends; yield whether that took a wait.
 
     Args:
+        waiting: Reported before a wait.
         path: The lock file; made if missing, and removed by ``remove_lock`` only.
         limit: The longest wait in seconds; 0: no wait.
     """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     path.parent.mkdir(parents=True, exist_ok=True)
+    waited = False
     while True:
         with path.open("ab") as stream:
             try:
                 fcntl.flock(stream, kind | fcntl.LOCK_NB)
             except BlockingIOError:
-                if on_wait is not None:
-                    on_wait()
+                waited = True
+                if waiting is not None:
+                    report(Note(waiting))
                 _wait_for(stream, path, kind, limit)
             if not _is_there(stream, path):
                 # The file was removed meanwhile: others lock a new file of that name.
                 continue
-            yield
+            yield waited
             return
 
 

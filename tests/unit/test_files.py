@@ -22,6 +22,7 @@ from provision.files import (
     switch_symlink,
     write_atomic,
 )
+from provision.progress import heard_by
 from provision.registry.image_archives import pack_folder
 
 
@@ -226,7 +227,7 @@ def test_a_lock_is_held_by_one_and_the_other_gets_an_error(tmp_path: Path) -> No
     waiting, entered = Event(), Event()
 
     def other() -> None:
-        with lock(path, on_wait=waiting.set):
+        with heard_by(lambda _: waiting.set()), lock(path, waiting="Waiting"):
             entered.set()
 
     thread = Thread(target=other)

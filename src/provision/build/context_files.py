@@ -93,8 +93,8 @@ def ensure_commits(
     image = cache(toolchain)
     for commit in commits:
         path = store.commits / commit.file_name
-        waiting = partial(report, Note(f"Another process fetches {redact(commit.url)}; waiting"))
-        with lock(store.locks / path.stem[:32], on_wait=waiting):
+        waiting = f"Another process fetches {redact(commit.url)}; waiting"
+        with lock(store.locks / path.stem[:32], waiting=waiting):
             if not _whole(path):
                 owner = closure_key({"of": path.stem, "at": str(store.folder.resolve())})
                 container_request = ContainerRequest(
@@ -258,11 +258,8 @@ def ensure_parts(
     store = PackageStore(settings.state)
     folder = store.runfiles
     index = folder / f"{key}.json"
-
-    def waiting() -> None:
-        report(Note("Another process is taking the same file apart; waiting for it"))
-
-    with lock(settings.state / "locks" / f"runfile-{key[:32]}", on_wait=waiting):
+    waiting = "Another process is taking the same file apart; waiting for it"
+    with lock(settings.state / "locks" / f"runfile-{key[:32]}", waiting=waiting):
         with suppress(ProvisionError):
             found = {part: store.whole(one) for part, one in load_json(index, _Index).parts.items()}
             whole = {part: path for part, path in found.items() if path is not None}

@@ -266,11 +266,8 @@ def build(engine: Engine, request: BuildRequest) -> Built:
     pin = request.pin
     if not request.rebuild and (image := find(engine, pin)):
         return _existing(engine, pin, image)
-
-    def waiting() -> None:
-        report(Note(f"Another process is building {pin.image}; waiting for it"))
-
-    with lock(request.state / "locks" / f"{pin.digest.removeprefix('sha256:')}", on_wait=waiting):
+    waiting = f"Another process is building {pin.image}; waiting for it"
+    with lock(request.state / "locks" / pin.digest.removeprefix("sha256:"), waiting=waiting):
         if not request.rebuild and (image := find(engine, pin)):
             return _existing(engine, pin, image)
         return _build(engine, request)

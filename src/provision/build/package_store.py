@@ -220,11 +220,8 @@ class PackageStore:
     @contextmanager
     def solving(self, key: str) -> Iterator[None]:
         """Hold the lock of a closure, so that only one of several processes solves it."""
-
-        def waiting() -> None:
-            report(Note("Another process is solving for the same packages; waiting for it"))
-
-        with lock(self.locks / f"solve-{key[:32]}", on_wait=waiting):
+        waiting = "Another process is solving for the same packages; waiting for it"
+        with lock(self.locks / f"solve-{key[:32]}", waiting=waiting):
             yield
 
     def collect(

@@ -219,14 +219,14 @@ def kernels(
     """List the packaged kernels, newest first, and whether DRIVER builds on each."""
     request = DriverRequest(driver, distro=distro, flavour=flavour)
     with job(root, catalogues) as settings:
-        chosen, rows = list_kernels(settings.with_network(network), request)
+        chosen, newest = list_kernels(settings.with_network(network), request)
     emit(
         {
             "driver": driver,
             "distro": f"{chosen.id}:{chosen.version}",
             "kernels": [
-                {"release": row.release, "builds": row.builds, "version": row.version}
-                for row in rows
+                {"release": release, "builds": version is not None, "version": version}
+                for release, version in newest.items()
             ],
         },
         table(

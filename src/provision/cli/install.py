@@ -26,14 +26,12 @@ from provision.progress import Note, report
 from provision.registry.artifact_images import VerifiedImage
 from provision.registry.find import SearchOptions, TrustOverride
 from provision.registry.image_archives import is_archive_name
-from provision.store.activate import plan
 from provision.store.artifact_lookup import look_for, may_be_in_store, stored_for
 from provision.store.downgrades import check_age
 from provision.store.entries import current_entry
 from provision.store.install import (
     activate_entry,
     install_image,
-    plan_installation,
     verify_entry,
     verify_image,
 )
@@ -167,9 +165,7 @@ def _stored(settings: Settings, layout: Layout, entry: Path, way: _Way) -> _Done
     signing, root = settings.config.signing, settings.root
     if not is_signed_for_host(entry, manifest, signing, root=root):
         return None
-    if way.dry_run:
-        return manifest.pin, entry, tuple(plan(layout, manifest, replace=way.replace))
-    done = activate_entry(layout, entry, replace=way.replace)
+    done = activate_entry(layout, entry, replace=way.replace, dry_run=way.dry_run)
     return manifest.pin, entry, done.changes
 
 
@@ -182,8 +178,8 @@ def _pulled(settings: Settings, trusted: VerifiedImage, consent: TrustOverride, 
         entry = layout.entry(pin.short_digest)
         if not entry.is_dir():
             return pin, entry, (Change("unpack", entry),)
-        manifest = load_json(entry / MANIFEST, Manifest)
-        return pin, entry, tuple(plan(layout, manifest, replace=way.replace))
+        planned = activate_entry(layout, entry, replace=way.replace, dry_run=True)
+        return pin, entry, planned.changes
     stored = store_pulled(settings, trusted, consent, replace=way.again)
     done = activate_entry(layout, stored.entry, replace=way.replace)
     unpacked = (Change("unpack", stored.entry),) if stored.origin == "registry" else ()
@@ -193,10 +189,7 @@ def _pulled(settings: Settings, trusted: VerifiedImage, consent: TrustOverride, 
 
 def _installed(settings: Settings, image: str, way: _Way) -> _Done:
     """Install an image of the engine."""
-    if way.dry_run:
-        done = plan_installation(settings, image, replace=way.replace)
-    else:
-        done = install_image(settings, image, again=way.again, replace=way.replace)
+    done = install_image(settings, image, again=way.again, replace=way.replace, dry_run=way.dry_run)
     return done.manifest.pin, done.entry, done.changes
 
 

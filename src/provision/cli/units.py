@@ -99,7 +99,7 @@ def _write(root: Path, files: list[UnitFile], *, replace: bool, dry_run: bool) -
         path = in_root(root, STORE / ".units/.lock")
         with (
             progress(),
-            lock(path, on_wait=lambda: report(Note(_WAITING)), limit=SWITCH_SECONDS),
+            lock(path, waiting=_WAITING, limit=SWITCH_SECONDS),
         ):
             changes = plan_units(root, files, replace=replace)
             apply_units(root, changes, on_change=lambda change: report(Note(str(change))))

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from provision.errors import ProvisionError
 from provision.files import lock
-from provision.progress import Note, report
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -20,12 +19,9 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 @contextmanager
 def scratch(state: Path, name: str) -> Iterator[Path]:
     """Yield an empty folder that is removed afterwards, or by the next run."""
-
-    def waiting() -> None:
-        report(Note(f"Another process is at work in {folder}; waiting for it"))
-
     folder = state / name
-    with lock(state / "locks" / name, on_wait=waiting):
+    waiting = f"Another process is at work in {folder}; waiting for it"
+    with lock(state / "locks" / name, waiting=waiting):
         _remove(folder)
         folder.mkdir(parents=True)
         try:

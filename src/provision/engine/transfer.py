@@ -136,7 +136,7 @@ def _owned(state: Path) -> Iterator[str]:
     """Hold the lock under which containers for extraction exist; yields its name."""
     path = state / "locks" / "extract"
     waiting = "Another provision is reading an image; waiting for it"
-    with lock(path, on_wait=lambda: report(Note(waiting))):
+    with lock(path, waiting=waiting):
         yield str(path)
 
 

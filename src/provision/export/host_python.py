@@ -166,11 +166,8 @@ def resolve_python(settings: Settings, request: PythonRequest) -> PythonPin:
 def make_python(settings: Settings, request: PythonRequest) -> HostPython:
     """Make the archive; it is assembled unless the engine already has the result."""
     pin = resolve_python(settings, request)
-
-    def waiting() -> None:
-        report(Note(f"Another process is building {pin.image}; waiting for it"))
-
-    with lock(settings.state / "locks" / pin.short_digest, on_wait=waiting):
+    waiting = f"Another process is building {pin.image}; waiting for it"
+    with lock(settings.state / "locks" / pin.short_digest, waiting=waiting):
         found = find_image(settings.engine(), pin)
         image = found or _build(settings, pin)
     target = request.path(pin)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import date
@@ -208,21 +208,12 @@ def _installed(settings: Settings, driver: str, running: str | None) -> tuple[In
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
-class KernelRow:
-    """A packaged kernel: its release, and the newest driver version known to build on it."""
+def list_kernels(
+    settings: Settings, request: DriverRequest
+) -> tuple[DistroPin, dict[str, str | None]]:
+    """Return the distro, and the newest version known to build on each kernel that it packages.
 
-    release: str
-    version: str | None
-
-    @property
-    def builds(self) -> bool:
-        """Whether the driver is known to build on it."""
-        return self.version is not None
-
-
-def list_kernels(settings: Settings, request: DriverRequest) -> tuple[DistroPin, list[KernelRow]]:
-    """Return the distro and the kernels that it packages headers of, the newest first.
+    The newest kernel comes first; None: no version is known to build on it.
 
     Only the driver, its flavour and the distro of the request count.
     """
@@ -236,7 +227,12 @@ def list_kernels(settings: Settings, request: DriverRequest) -> tuple[DistroPin,
             kernels = _listed_kernels(settings, distro)
         else:
             kernels = tuple(packaged_kernels(opened.index))
-    return distro, [_row(recipe, kernel, versions) for kernel in kernels]
+
+    def newest(kernel: str) -> str | None:
+        fitting = (v for v in versions if recipe.builds_on(version=v, kernel_release=kernel))
+        return next(fitting, None)
+
+    return distro, {kernel: newest(kernel) for kernel in kernels}
 
 
 def distro_kernels(settings: Settings, distro: DistroPin) -> tuple[str, ...]:
@@ -245,11 +241,6 @@ def distro_kernels(settings: Settings, distro: DistroPin) -> tuple[str, ...]:
         return _listed_kernels(settings, distro)
     with Archive(settings, distro) as archive:
         return tuple(packaged_kernels(archive.index))
-
-
-def _row(recipe: Recipe, kernel: str, versions: Iterable[str]) -> KernelRow:
-    fitting = (v for v in versions if recipe.builds_on(version=v, kernel_release=kernel))
-    return KernelRow(kernel, next(fitting, None))
 
 
 def _listed_kernels(settings: Settings, distro: DistroPin) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,21 +53,28 @@ def verify_image(settings: Settings, reference: str) -> Report:
 
 
 def install_image(
-    settings: Settings, reference: str, *, again: bool = False, replace: bool = False
+    settings: Settings,
+    reference: str,
+    *,
+    again: bool = False,
+    replace: bool = False,
+    dry_run: bool = False,
 ) -> Installed:
     """Put the artifact of an image into the store of a host, and activate it."""
     image = find_image(settings.engine(), reference)
     manifest = _manifest_of(settings, image, reference)
     layout = Layout(settings.root, manifest.pin.driver.name)
     entry = layout.entry(manifest.pin.short_digest)
-    with _locked(layout):
+    with nullcontext() if dry_run else _locked(layout):
         # A foreign file in the way is found before anything is unpacked.
-        plan(layout, manifest, replace=replace)
+        planned = plan(layout, manifest, replace=replace)
+    if dry_run:
+        return Installed(manifest, entry, tuple(planned))
     while True:
         drafted: AbstractContextManager[Path | None] = nullcontext()
         if again or not verify_entry(layout, entry):
             drafted = drafted_image(settings, image, reference, manifest.pin)
-        with drafted as draft, switching(layout.root), _locked(layout):
+        with drafted as draft, _switched(layout):
             if draft is None and not entry.is_dir():
                 # Garbage collection has removed it since it was verified.
                 continue
@@ -75,24 +82,19 @@ def install_image(
             added = draft is not None and adopt(layout, entry.name, draft, replace=again)
             if added and not any(change.kind == "unpack" for change in changes):
                 changes.insert(0, Change("unpack", entry))
-            apply(layout, changes, on_change=lambda change: report(Note(str(change))))
+            _apply(layout, changes)
             return Installed(manifest, entry, tuple(changes))
 
 
-def plan_installation(settings: Settings, reference: str, *, replace: bool = False) -> Installed:
-    """Return what ``install_image`` would do; arguments and errors as there."""
-    manifest = _manifest_of(settings, find_image(settings.engine(), reference), reference)
-    layout = Layout(settings.root, manifest.pin.driver.name)
-    changes = plan(layout, manifest, replace=replace)
-    return Installed(manifest, layout.entry(manifest.pin.short_digest), tuple(changes))
-
-
-def activate_entry(layout: Layout, entry: Path, *, replace: bool = False) -> Installed:
+def activate_entry(
+    layout: Layout, entry: Path, *, replace: bool = False, dry_run: bool = False
+) -> Installed:
     """Activate an artifact of the store: links, vendor file, loader configuration."""
-    with switching(layout.root), _locked(layout):
+    with nullcontext() if dry_run else _switched(layout):
         manifest = load_json(entry / MANIFEST, Manifest)
         changes = plan(layout, manifest, replace=replace)
-        apply(layout, changes, on_change=lambda change: report(Note(str(change))))
+        if not dry_run:
+            _apply(layout, changes)
     return Installed(manifest, entry, tuple(changes))
 
 
@@ -101,10 +103,10 @@ def deactivate(layout: Layout) -> None:
 
     The links of its kernels go last, so that the next run completes one that was killed.
     """
-    with switching(layout.root), _locked(layout):
+    with _switched(layout):
         refuse_newer(layout)
         changes = plan_removal(layout)
-        apply(layout, changes, on_change=lambda change: report(Note(str(change))))
+        _apply(layout, changes)
         layout.state.unlink(missing_ok=True)
         for release in linked_kernels(layout):
             unlink_kernel(layout, release)
@@ -117,6 +119,17 @@ def _locked(layout: Layout) -> Iterator[None]:
         for path in remove_leftovers(layout):
             report(Note(f"Removed what an interrupted run left behind: {path}"))
         yield
+
+
+@contextmanager
+def _switched(layout: Layout) -> Iterator[None]:
+    """Hold the locks under which a driver is switched."""
+    with switching(layout.root), _locked(layout):
+        yield
+
+
+def _apply(layout: Layout, changes: Iterable[Change]) -> None:
+    apply(layout, changes, on_change=lambda change: report(Note(str(change))))
 
 
 def verify_entry(layout: Layout, entry: Path) -> bool:

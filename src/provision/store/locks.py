@@ -17,7 +17,7 @@ take no lock. Why: docs/decisions/19-agent.md.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -53,15 +53,9 @@ def building(root: Path) -> Iterator[bool]:
 
     After a wait, earlier observations of the host are outdated.
     """
-    waited: list[bool] = []
     text = "Another provision is building on this host; waiting for it"
-    path = in_root(root, _BUILD_LOCK)
-
-    def on_wait() -> None:
-        waited.append(True)
-
-    with _taken(path, _BUILDING, text, BUILD_SECONDS, on_wait):
-        yield bool(waited)
+    with _taken(in_root(root, _BUILD_LOCK), _BUILDING, text, BUILD_SECONDS) as waited:
+        yield waited
 
 
 @contextmanager
@@ -81,18 +75,16 @@ def changing(layout: Layout, *, limit: float = SWITCH_SECONDS) -> Iterator[None]
 
 
 @contextmanager
-def _taken(
-    path: Path, rank: int, text: str, limit: float, on_wait: Callable[[], None] | None = None
-) -> Iterator[None]:
-    """Take a lock, unless this thread holds it already.
+def _taken(path: Path, rank: int, text: str, limit: float) -> Iterator[bool]:
+    """Take a lock, unless this thread holds it already; yield whether that took a wait.
 
-    A wait that is not short is reported by ``text``; ``on_wait`` is called before any.
+    A wait that is not short is reported by ``text``.
     """
     path = path.parent.resolve() / path.name
     if path in _held.depths:
         _held.depths[path] += 1
         try:
-            yield
+            yield False
         finally:
             _held.depths[path] -= 1
         return
@@ -100,13 +92,14 @@ def _taken(
     with ExitStack() as stack:
         patience = min(_PATIENCE_SECONDS, limit / 2)
         try:
-            stack.enter_context(lock(path, on_wait=on_wait, limit=patience))
+            waited = stack.enter_context(lock(path, limit=patience))
         except InUseError:
+            waited = True
             report(Note(text))
             stack.enter_context(lock(path, limit=limit - patience))
         _held.ranks[path], _held.depths[path] = rank, 1
         try:
-            yield
+            yield waited
         finally:
             del _held.ranks[path], _held.depths[path]
 

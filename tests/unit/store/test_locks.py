@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,7 +12,6 @@ from threading import Event, Thread
 import pytest
 
 from provision.errors import ExitCode, InUseError
-from provision.files import lock
 from provision.progress import heard_by
 from provision.store import locks as locks_of_host
 from provision.store.layout import Layout
@@ -102,21 +102,15 @@ def test_a_short_wait_is_worth_no_words_but_is_known(
 ) -> None:
     met, notes, found = Event(), list[object](), list[bool]()
 
-    def watched(
-        path: Path, *, on_wait: Callable[[], None] | None = None, limit: float
-    ) -> AbstractContextManager[None]:
-        def waits() -> None:
-            if on_wait is not None:
-                on_wait()
-            met.set()
-
-        return lock(path, on_wait=waits, limit=limit)
+    def sleep(seconds: float, *, real: Callable[[float], None] = time.sleep) -> None:
+        met.set()
+        real(seconds)
 
     def second() -> None:
         with heard_by(notes.append), building(tmp_path) as waited:
             found.append(waited)
 
-    monkeypatch.setattr(locks_of_host, "lock", watched)
+    monkeypatch.setattr(time, "sleep", sleep)
     # No wait of this test is long, however busy the machine.
     monkeypatch.setattr(locks_of_host, "_PATIENCE_SECONDS", 60.0)
     with building(tmp_path):

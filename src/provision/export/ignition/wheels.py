@@ -23,7 +23,6 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from provision.elf import HEAD_SIZE, elf_machine
 from provision.errors import NotFoundError, UsageError
 from provision.files import lock, sha256_file
-from provision.progress import Note, report
 from provision.run import LONG_LIMIT_S, run
 
 _ROOT = PurePosixPath("opt/provision/python")
@@ -222,7 +221,7 @@ def bundles_folder(environ: Mapping[str, str]) -> Path:
 def have_bundle(origin: BundleOrigin, folder: Path) -> Path:
     """Return the archive of an origin, making it if it is missing."""
     target = folder / f"provision-{origin.digest[:_SHORT]}.tar"
-    with lock(folder / ".lock", on_wait=lambda: report(Note("waiting for another run"))):
+    with lock(folder / ".lock", waiting="waiting for another run"):
         if not target.exists():
             _make(origin, target)
         target.touch()
