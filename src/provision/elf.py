@@ -31,20 +31,17 @@ _MAX_TEXT = 4096
 
 @dataclass(frozen=True, slots=True)
 class Elf:
-    """The names and needs of a program or library.
-
-    Attributes:
-        loader: Its program interpreter, if any.
-        needed: Names of the libraries that it needs.
-        rpath: Folders to search, also for the needs of its libraries.
-        runpath: Folders to search only for its own needs.
-    """
+    """The names and needs of a program or library."""
 
     bits: int
     soname: str | None = None
+    # Its program interpreter, if any.
     loader: str | None = None
+    # Names of the libraries that it needs.
     needed: tuple[str, ...] = ()
+    # Folders to search, also for the needs of its libraries.
     rpath: str | None = None
+    # Folders to search only for its own needs.
     runpath: str | None = None
 
 

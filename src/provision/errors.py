@@ -99,13 +99,9 @@ class InUseError(ProvisionError):
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One mistake of a configuration file.
+    """One mistake of a configuration file."""
 
-    Attributes:
-        path: Where in the file, as dotted keys (``flavours.open.build.command``); empty for the
-            whole file.
-    """
-
+    # Where in the file, as dotted keys (``flavours.open.build.command``); empty for the whole file.
     path: str
     message: str
 

@@ -37,23 +37,20 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class BaseRequest:
-    """The base image that is asked for.
-
-    Attributes:
-        reference: ``name:tag`` or ``name@digest`` of another image; None: the distro's own.
-        can_be_made: Whether provision can make it from the distro's packages.
-        script: debootstrap's script for it; None: the one that has the codename.
-        is_published: Whether to look for it in a registry. An image that is only made locally is
-            not looked for there, because others could publish one under its name.
-    """
+    """The base image that is asked for."""
 
     distro: str
     version: str
     codename: str
     architecture: str
+    # ``name:tag`` or ``name@digest`` of another image; None: the distro's own.
     reference: str | None = None
+    # Whether provision can make it from the distro's packages.
     can_be_made: bool = True
+    # Debootstrap's script for it; None: the one that has the codename.
     script: str | None = None
+    # Whether to look for it in a registry. An image that is only made locally is not looked for
+    # there, because others could publish one under its name.
     is_published: bool = True
 
     @property

@@ -69,41 +69,35 @@ Variables = Mapping[tuple[str, int], str]
 
 @dataclass(frozen=True, slots=True)
 class BuiltModule:
-    """One module of a dkms.conf.
+    """One module of a dkms.conf."""
 
-    Attributes:
-        built: Path of the file that the build makes, relative to the source, with ``.ko``.
-        destination: Folder below ``/lib/modules/KERNEL`` that DKMS installs it to.
-    """
-
+    # Path of the file that the build makes, relative to the source, with ``.ko``.
     built: str
     name: str
+    # Folder below ``/lib/modules/KERNEL`` that DKMS installs it to.
     destination: str
     is_stripped: bool
 
 
 @dataclass(frozen=True, slots=True)
 class DkmsConf:
-    """What a recipe, or its author, needs of a source with a dkms.conf; builds evaluate the rest.
-
-    Attributes:
-        exclusive: ``BUILD_EXCLUSIVE_…`` by the rest of the name. An index other than 0 follows in
-            brackets, because the value is for one module then.
-        licences: Those that the source names; only shown.
-        pci: Devices that the source names by numbers: vendor and device, four digits each.
-        unset: The variables that it uses and nothing sets.
-    """
+    """What a recipe or its author needs of a source with a dkms.conf; builds evaluate the rest."""
 
     name: str
     version: str
     modules: tuple[BuiltModule, ...]
+    # ``BUILD_EXCLUSIVE_…`` by the rest of the name. An index other than 0 follows in brackets,
+    # because the value is for one module then.
     exclusive: Mapping[str, str] = field(default_factory=dict)
     depends: tuple[str, ...] = ()
     host_scripts: Mapping[str, str] = field(default_factory=dict)
     path: str = "dkms.conf"
     kernel: str = ""
+    # Those that the source names; only shown.
     licences: tuple[str, ...] = ()
+    # Devices that the source names by numbers: vendor and device, four digits each.
     pci: tuple[tuple[str, str], ...] = ()
+    # The variables that it uses and nothing sets.
     unset: tuple[str, ...] = ()
 
 
@@ -232,19 +226,16 @@ _FEATURE = "default"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of a source with a dkms.conf.
-
-    Attributes:
-        packages: Tools that the build needs, as far as they are known.
-        submodules: Folders of the repository that other repositories fill.
-    """
+    """The origin of a source with a dkms.conf."""
 
     name: str
     package: str | None = None
     component: str = "main"
     release: ArchiveSource | GitSource | None = None
+    # Tools that the build needs, as far as they are known.
     packages: tuple[str, ...] = ()
     homepage: str | None = None
+    # Folders of the repository that other repositories fill.
     submodules: tuple[str, ...] = ()
 
 

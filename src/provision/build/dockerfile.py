@@ -150,17 +150,14 @@ _USER_SPACE = "/opt/driver"
 
 @dataclass(frozen=True, slots=True)
 class RenderedContext:
-    """A build context.
+    """A build context."""
 
-    Attributes:
-        files: Contents by relative path, sorted. All are plain files of mode 0644: the Dockerfile
-            names the interpreter of those that run.
-        downloads: Files that are too large to be rendered: sha256 by relative path.
-        parts: Files that are parts of a .run: the part by relative path.
-    """
-
+    # Contents by relative path, sorted. All are plain files of mode 0644: the Dockerfile names the
+    # interpreter of those that run.
     files: Mapping[str, bytes]
+    # Files that are too large to be rendered: sha256 by relative path.
     downloads: Mapping[str, str] = field(default_factory=dict)
+    # Files that are parts of a .run: the part by relative path.
     parts: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -197,21 +197,18 @@ DIGEST_LABEL = "provision.pin.digest"
 
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
-    """A build of a Pin.
-
-    Attributes:
-        attach: Returns further files of the context, and downloads them if necessary. Called only
-            if something is built.
-        fetch: Returns the files of the context that a container of the toolchain fetches. Its
-            argument returns the id of the toolchain's image, and builds it if necessary.
-        build_args: Values that can't change the result: jobs, mirrors, proxies.
-    """
+    """A build of a Pin."""
 
     pin: Pin
     files: Mapping[str, bytes | Path]
     state: Path
+    # Returns further files of the context, and downloads them if necessary. Called only if
+    # something is built.
     attach: Callable[[], Mapping[str, Path]] = dict
+    # Returns the files of the context that a container of the toolchain fetches. Its argument
+    # returns the id of the toolchain's image, and builds it if necessary.
     fetch: Callable[[Callable[[], str]], Mapping[str, Path]] | None = None
+    # Values that can't change the result: jobs, mirrors, proxies.
     build_args: Mapping[str, str] = field(default_factory=dict)
     rebuild: bool = False
 
@@ -223,11 +220,7 @@ class BuildRequest:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """An artifact image that exists now.
-
-    Attributes:
-        differing: The modules that differ from those of the replaced image, one line each.
-    """
+    """An artifact image that exists now."""
 
     image: str
     image_id: str
@@ -236,6 +229,7 @@ class Built:
     seconds: float = 0.0
     steps: tuple[StepRecord, ...] = ()
     log: Path | None = None
+    # The modules that differ from those of the replaced image, one line each.
     differing: tuple[str, ...] = ()
 
     def phases(self) -> dict[str, float]:

@@ -48,12 +48,9 @@ _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY"
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The access of a container to one repository.
+    """The access of a container to one repository."""
 
-    Attributes:
-        binds: Folders of the host that it sees read-only, by path in the container.
-    """
-
+    # Folders of the host that it sees read-only, by path in the container.
     binds: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -61,13 +58,10 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class GitAccess:
-    """This machine's authorities and logins.
-
-    Attributes:
-        folder: Gets the login for a container; only its owner can read it there.
-    """
+    """This machine's authorities and logins."""
 
     root: Path
+    # Gets the login for a container; only its owner can read it there.
     folder: Path
 
     @contextmanager

@@ -34,18 +34,15 @@ _COS_TOOLCHAIN = "debian:12"
 
 @dataclass(frozen=True, slots=True)
 class VersionRequest:
-    """The version of a driver that is asked for.
+    """The version of a driver that is asked for."""
 
-    Attributes:
-        name: A version; or a branch (``535``, ``0.12``), which stands for its newest version; or a
-            kind of branch (``lts``); None: the newest version of all.
-        branches: The branches that are of the kind that ``name`` names, in the order of
-            preference; None: it names none.
-        prefer: A version to stay with, as long as it is there and fits.
-    """
-
+    # A version; or a branch (``535``, ``0.12``), which stands for its newest version; or a kind of
+    # branch (``lts``); None: the newest version of all.
     name: str | None = None
+    # The branches that are of the kind that ``name`` names, in the order of preference; None: it
+    # names none.
     branches: tuple[str, ...] | None = None
+    # A version to stay with, as long as it is there and fits.
     prefer: str | None = None
 
     @property
@@ -76,22 +73,19 @@ def is_of(version: str, branch: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
-    """The options that choose a build of a driver on a command line.
-
-    Attributes:
-        version: The driver's version, a branch of it, a kind of branch (``lts``), or ``latest`` for
-            the newest that suits the kernel; None: that of provision.toml's default.
-        force: Whether to try a kernel that the driver is not known to build on.
-        refresh: Whether to solve for packages again although the store has a closure.
-    """
+    """The options that choose a build of a driver on a command line."""
 
     kernel: str | None = None
     distro: str | None = None
+    # The driver's version, a branch of it, a kind of branch (``lts``), or ``latest`` for the newest
+    # that suits the kernel; None: that of provision.toml's default.
     version: str | None = None
     flavour: str | None = None
     base: str | None = None
     network: str | None = None
+    # Whether to try a kernel that the driver is not known to build on.
     force: bool = False
+    # Whether to solve for packages again although the store has a closure.
     refresh: bool = False
 
     def of(self, driver: str) -> DriverRequest:
@@ -173,17 +167,14 @@ def distro_of_kernel(settings: Settings, kernel: str, name: str | None) -> Distr
 
 @dataclass(frozen=True, slots=True)
 class TreeChoice:
-    """The tree in which modules for a kernel are built.
-
-    Attributes:
-        tree: The place of the tree; None: COS's files for the ``build_id``.
-        image: The base image that has everything, unless another is named; None: that of the
-            toolchain, or one that has to be named.
-    """
+    """The tree in which modules for a kernel are built."""
 
     distro: DistroPin
+    # The place of the tree; None: COS's files for the ``build_id``.
     tree: TreeConfig | None
     toolchain: DistroPin | None
+    # The base image that has everything, unless another is named; None: that of the toolchain, or
+    # one that has to be named.
     image: str | None = None
     build_id: str = ""
 

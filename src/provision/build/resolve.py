@@ -75,18 +75,15 @@ _UNSOLVED: Mapping[str, Any] = {"compiler": None, "headers": (), "packages": (),
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A Pin with everything that its build needs.
-
-    Attributes:
-        attached: Further large files of the build context (the kernel tree): the file by its path
-            in the context.
-        urls: Addresses of the packages of the Pin, by sha256.
-    """
+    """A Pin with everything that its build needs."""
 
     pin: Pin
     entry: Entry
     templates: Templates
+    # Further large files of the build context (the kernel tree): the file by its path in the
+    # context.
     attached: Mapping[str, Path] = field(default_factory=dict)
+    # Addresses of the packages of the Pin, by sha256.
     urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     network: str | None = None
 
@@ -105,13 +102,10 @@ class BuildTarget:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """All inputs of a build except the base image and the packages, which need an engine.
-
-    Attributes:
-        tools: Packages that the build needs besides those of every build, by Debian's names.
-    """
+    """All inputs of a build except the base image and the packages, which need an engine."""
 
     inputs: Mapping[str, Any]
+    # Packages that the build needs besides those of every build, by Debian's names.
     tools: tuple[str, ...] = ()
     urls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 

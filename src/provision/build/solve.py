@@ -64,20 +64,17 @@ _LIMIT = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class SolveRequest:
-    """The packages that a solver is to find.
-
-    Attributes:
-        kernel: The kernel's release; empty: kernels are only listed.
-        root: Root of the host, which may hold entitlements.
-    """
+    """The packages that a solver is to find."""
 
     distro: Distro
     release: Release
     base: BasePin
+    # The kernel's release; empty: kernels are only listed.
     kernel: str
     architecture: str
     tools: tuple[str, ...]
     repositories: tuple[Repository, ...] = ()
+    # Root of the host, which may hold entitlements.
     root: Path = Path("/")
     network: str | None = None
     toolchain: Toolchain | None = None

@@ -98,17 +98,14 @@ def _printable(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Templates:
-    """The files from which the Dockerfiles of one distro family are rendered.
-
-    Attributes:
-        helpers: Files that go into the context as they are, by name.
-        special: The helpers that only builds from some kinds of sources run.
-    """
+    """The files from which the Dockerfiles of one distro family are rendered."""
 
     family: str
     dockerfile: str
     sources: Mapping[str, str]
+    # Files that go into the context as they are, by name.
     helpers: Mapping[str, bytes]
+    # The helpers that only builds from some kinds of sources run.
     special: frozenset[str] = frozenset()
 
     def helpers_of(self, scripts: Collection[str]) -> dict[str, bytes]:

@@ -209,14 +209,11 @@ _COS_COMPILER = "toolchain.tar.xz"
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A kernel tree whose files are there.
-
-    Attributes:
-        config: The kernel's configuration; None: it lies in the tree, which only the build reads.
-    """
+    """A kernel tree whose files are there."""
 
     pin: TreePin
     files: Mapping[str, Path] = field(default_factory=dict)
+    # The kernel's configuration; None: it lies in the tree, which only the build reads.
     config: Mapping[str, str] | None = None
 
 

@@ -200,15 +200,12 @@ def read_upstream(
 
 @dataclass(frozen=True, slots=True)
 class ResolvedVersion:
-    """The versions that a request stands for, by the vendor's answers.
+    """The versions that a request stands for, by the vendor's answers."""
 
-    Attributes:
-        branches: The branches of the requested kind (``lts``), in the order of preference; None: no
-            kind is requested.
-        published: The versions whose files the vendor has, where a source takes any version.
-    """
-
+    # The branches of the requested kind (``lts``), in the order of preference; None: no kind is
+    # requested.
     branches: tuple[str, ...] | None = None
+    # The versions whose files the vendor has, where a source takes any version.
     published: tuple[str, ...] = ()
     ended: frozenset[str] = frozenset()
 

@@ -59,15 +59,12 @@ class EngineConnection:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Inputs that all steps share.
-
-    Attributes:
-        state: Folder for locks, logs and caches; losing it costs time, nothing else.
-    """
+    """Inputs that all steps share."""
 
     root: Path
     config: Config
     catalogue: Catalogue
+    # Folder for locks, logs and caches; losing it costs time, nothing else.
     state: Path = field(default_factory=default_cache)
     architecture: str = field(default_factory=platform.machine)
     usr: Path | None = None

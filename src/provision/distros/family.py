@@ -29,17 +29,14 @@ NOTE = "provision: "
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A package to install, as the distro's solver takes it.
+    """A package to install, as the distro's solver takes it."""
 
-    Attributes:
-        text: ``kernel-devel-uname-r = 5.14.0-427.el9.x86_64``, ``gcc``, ``linux-headers-K``; a
-            package's path in the container, where no repository has it.
-        major: Major version that the package must have; None: any.
-        path: Folder of its programs, where that is not on the usual search path.
-    """
-
+    # ``kernel-devel-uname-r = 5.14.0-427.el9.x86_64``, ``gcc``, ``linux-headers-K``; a package's
+    # path in the container, where no repository has it.
     text: str
+    # Major version that the package must have; None: any.
     major: int | None = None
+    # Folder of its programs, where that is not on the usual search path.
     path: str | None = None
 
 
@@ -57,45 +54,39 @@ class HeaderQuery:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A repository that is used instead of those that the base image names.
+    """A repository that is used instead of those that the base image names."""
 
-    Attributes:
-        id: One word; the suite, for the family of apt.
-        urls: Its addresses: mirrors of one content.
-        keys: The keys that its packages are signed with, in ASCII armour, by file name.
-        components: Of a suite, for the family of apt; empty: those that are always read.
-        is_snapshot: Whether its index counts although its time of validity is over.
-        is_signed: Whether its index has to be signed too, for the families of dnf and zypper.
-        origin: Of a suite that may be another archive's: what its index has to say that it is; it
-            is left out where the index says otherwise or can't be read.
-    """
-
+    # One word; the suite, for the family of apt.
     id: str
+    # Its addresses: mirrors of one content.
     urls: tuple[str, ...]
+    # The keys that its packages are signed with, in ASCII armour, by file name.
     keys: Mapping[str, bytes] = field(default_factory=dict)
+    # Of a suite, for the family of apt; empty: those that are always read.
     components: tuple[str, ...] = ()
+    # Whether its index counts although its time of validity is over.
     is_snapshot: bool = False
+    # Whether its index has to be signed too, for the families of dnf and zypper.
     is_signed: bool = False
+    # Of a suite that may be another archive's: what its index has to say that it is; it is left out
+    # where the index says otherwise or can't be read.
     origin: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What to run in a container of the base image.
+    """What to run in a container of the base image."""
 
-    Attributes:
-        text: For ``sh``, with ``set -eu``; it prints what goes on.
-        folder: Folder below ``WORK`` with the downloaded packages; None: there are none.
-        config: Path below ``WORK`` of a copy of the kernel's configuration; None: it is missing.
-        downloaded: Line that it prints when all of ``folder`` is there, before it is checked; None:
-            it prints none.
-    """
-
+    # For ``sh``, with ``set -eu``; it prints what goes on.
     text: str
     files: Mapping[str, bytes] = field(default_factory=dict)
     output: str = "closure"
+    # Folder below ``WORK`` with the downloaded packages; None: there are none.
     folder: str | None = "packages"
+    # Path below ``WORK`` of a copy of the kernel's configuration; None: it is missing.
     config: str | None = None
+    # Line that it prints when all of ``folder`` is there, before it is checked; None: it prints
+    # none.
     downloaded: str | None = None
 
 
@@ -114,11 +105,7 @@ _LINES = 25
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A script that failed.
-
-    Attributes:
-        full_version: ``VERSION_ID`` in its os-release, where that is known.
-    """
+    """A script that failed."""
 
     status: int
     said: str
@@ -128,6 +115,7 @@ class Failure:
     architecture: str
     query: HeaderQuery
     image: str = ""
+    # ``VERSION_ID`` in its os-release, where that is known.
     full_version: str | None = None
 
     @property

@@ -34,15 +34,12 @@ _FEDORA = re.compile(r"\.fc([1-9][0-9]+)(?=\.|$)")
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """What compiles in a tree.
+    """What compiles in a tree."""
 
-    Attributes:
-        cc_version_text: What the kernel's configuration says of the compiler that built it; None:
-            the compiler is no package.
-        packages: Further packages, by Debian's names.
-    """
-
+    # What the kernel's configuration says of the compiler that built it; None: the compiler is no
+    # package.
     cc_version_text: str | None
+    # Further packages, by Debian's names.
     packages: tuple[str, ...]
     llvm: str | None = None
 

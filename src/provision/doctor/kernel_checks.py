@@ -245,15 +245,12 @@ def _is_file(root: Path, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Complaint:
-    """A pattern in the kernel's log, its cause and its cure.
-
-    Attributes:
-        names_firmware: The first group is a firmware file; those of other drivers don't count.
-    """
+    """A pattern in the kernel's log, its cause and its cure."""
 
     pattern: re.Pattern[str]
     cause: str
     cure: str
+    # The first group is a firmware file; those of other drivers don't count.
     names_firmware: bool = False
 
 

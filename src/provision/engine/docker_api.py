@@ -75,14 +75,11 @@ class EngineLostError(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image that the engine has.
-
-    Attributes:
-        digests: ``name@sha256:…`` references; only images from a registry have any.
-    """
+    """An image that the engine has."""
 
     id: str
     tags: tuple[str, ...] = ()
+    # ``name@sha256:…`` references; only images from a registry have any.
     digests: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     size: int = 0
@@ -91,15 +88,12 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """The options of a build besides its context; none of them may change the result.
-
-    Attributes:
-        platform: Of the image, such as ``linux/arm64``; None: the engine's own.
-    """
+    """The options of a build besides its context; none of them may change the result."""
 
     build_args: Mapping[str, str] = field(default_factory=dict)
     network: str | None = None
     target: str | None = None
+    # Of the image, such as ``linux/arm64``; None: the engine's own.
     platform: str | None = None
 
 
@@ -386,20 +380,17 @@ _MAX_LINE = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """The settings of a container to start.
-
-    Attributes:
-        owner: Name of a lock that the caller holds. Containers with this label are leftovers of
-            killed runs, and are removed.
-        binds: Paths of the host that are mounted read-only, by path in the container.
-        limit: Seconds after which it ends, whatever runs in it.
-    """
+    """The settings of a container to start."""
 
     image_id: str
+    # Name of a lock that the caller holds. Containers with this label are leftovers of killed runs,
+    # and are removed.
     owner: str
     network: str | None = None
+    # Paths of the host that are mounted read-only, by path in the container.
     binds: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    # Seconds after which it ends, whatever runs in it.
     limit: float = 3600.0
 
 

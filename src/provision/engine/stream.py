@@ -30,17 +30,14 @@ _LINES_KEPT = 1000
 
 @dataclass(slots=True)
 class StepRecord:
-    """One executed instruction of the Dockerfile.
+    """One executed instruction of the Dockerfile."""
 
-    Attributes:
-        number: Its number from one, over all stages (podman: within the stage).
-        layer: Short id of the image after it.
-    """
-
+    # Its number from one, over all stages (podman: within the stage).
     number: int
     instruction: str
     seconds: float = 0.0
     cached: bool = False
+    # Short id of the image after it.
     layer: str | None = None
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES_KEPT))
 

@@ -99,14 +99,11 @@ _OS_RELEASES = ("etc/os-release", "usr/lib/os-release")
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine that is installed or answers.
-
-    Attributes:
-        socket: Path of its socket on the host; None if it isn't running, or needs no service.
-    """
+    """An engine that is installed or answers."""
 
     name: str
     program: str | None
+    # Path of its socket on the host; None if it isn't running, or needs no service.
     socket: str | None
 
 
@@ -211,33 +208,27 @@ def _configured(path: Path) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Distro:
-    """A distribution, as its os-release describes it.
-
-    Attributes:
-        version: Its version; empty for a rolling release.
-        like: The distros that it is derived from, the closest first.
-        build_id: The build of the distro's image; empty for package-based hosts.
-    """
+    """A distribution, as its os-release describes it."""
 
     id: str
+    # Its version; empty for a rolling release.
     version: str
     codename: str
+    # The distros that it is derived from, the closest first.
     like: tuple[str, ...]
     variant: str
     name: str
+    # The build of the distro's image; empty for package-based hosts.
     build_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts of a host.
-
-    Attributes:
-        kernel: Release of the running kernel, or of the newest complete one for a root that isn't
-            running; None if the root has no kernel.
-    """
+    """The facts of a host."""
 
     distro: Distro
+    # Release of the running kernel, or of the newest complete one for a root that isn't running;
+    # None if the root has no kernel.
     kernel: str | None
     arch: str
     engines: tuple[Engine, ...]

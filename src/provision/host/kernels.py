@@ -132,21 +132,18 @@ _ASK_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """The kernels of a host, by release.
-
-    Attributes:
-        pending: Those that may run after the next boot, besides the running one.
-        incomplete: Those of which files are missing, maybe for now.
-        others: Further ones in deployments, slots and boot loader entries, which may boot again.
-        doubts: Why there may be more kernels than these.
-    """
+    """The kernels of a host, by release."""
 
     running: str | None
+    # Those that may run after the next boot, besides the running one.
     pending: tuple[str, ...] = ()
     installed: tuple[str, ...] = ()
+    # Those of which files are missing, maybe for now.
     incomplete: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    # Further ones in deployments, slots and boot loader entries, which may boot again.
     others: tuple[str, ...] = ()
+    # Why there may be more kernels than these.
     doubts: tuple[str, ...] = ()
 
     @property

@@ -45,19 +45,16 @@ def no_published_sum(url: str, sums: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SourceContext:
-    """The context in which a distro's driver sources are looked up.
-
-    Attributes:
-        names: Its names in recipes: id, ``id:version`` and family.
-        index: Its archive; None if it has no Debian-style archive.
-        published: Versions that the vendor has files for, for sources that serve any version.
-    """
+    """The context in which a distro's driver sources are looked up."""
 
     distro: str
+    # Its names in recipes: id, ``id:version`` and family.
     names: tuple[str, ...]
+    # Its archive; None if it has no Debian-style archive.
     index: ArchiveIndex | None = None
     architecture: str = "x86_64"
     published_sum: PublishedSum = no_published_sum
+    # Versions that the vendor has files for, for sources that serve any version.
     published: tuple[str, ...] = ()
 
 

@@ -43,16 +43,13 @@ _BY_CATEGORY: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A line of the list.
-
-    Attributes:
-        folder: Subfolder of its type's own folder; may be empty.
-    """
+    """A line of the list."""
 
     name: str
     mode: int
     type: str
     compat32: bool
+    # Subfolder of its type's own folder; may be empty.
     folder: str
     target: str | None
     module: str
@@ -248,12 +245,9 @@ _FOLDERS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A file or link of user space: path in the .run, and path in a container.
+    """A file or link of user space: path in the .run, and path in a container."""
 
-    Attributes:
-        name: Path in the .run; of a link: None.
-    """
-
+    # Path in the .run; of a link: None.
     name: str | None
     path: str
     kind: FileKind

@@ -40,19 +40,16 @@ _ARMOR = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
 
 @dataclass(frozen=True, slots=True)
 class AptSource:
-    """One archive that apt takes packages from.
-
-    Attributes:
-        signed_by: Key files, as named there; empty: apt's general keys.
-        snapshot: Whether its index counts although it is out of date (``Check-Valid-Until: no``).
-    """
+    """One archive that apt takes packages from."""
 
     uri: str
     suite: str
     components: tuple[str, ...]
+    # Key files, as named there; empty: apt's general keys.
     signed_by: tuple[str, ...]
     key: str | None
     origin: str
+    # Whether its index counts although it is out of date (``Check-Valid-Until: no``).
     snapshot: bool = False
 
 

@@ -27,15 +27,12 @@ _MAJOR = re.compile(r"^[0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What a package manager prints, as regular expressions.
+    """What a package manager prints, as regular expressions."""
 
-    Attributes:
-        absent: It has no such package; the group ``spec`` names it.
-        stale: A mirror lacks a file that its index names, or has another in its place.
-    """
-
+    # It has no such package; the group ``spec`` names it.
     absent: re.Pattern[str]
     conflict: re.Pattern[str]
+    # A mirror lacks a file that its index names, or has another in its place.
     stale: re.Pattern[str]
     refused: re.Pattern[str]
     unreachable: re.Pattern[str]

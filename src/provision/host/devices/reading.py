@@ -25,13 +25,10 @@ _UNIQUE = re.compile(r"(?:0x)?([0-9a-f]{1,16})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class DrmVendor:
-    """A vendor of GPUs that the kernel's DRM drivers serve.
-
-    Attributes:
-        module: The kernel's driver, which may have its own version.
-    """
+    """A vendor of GPUs that the kernel's DRM drivers serve."""
 
     pci: str
+    # The kernel's driver, which may have its own version.
     module: str
 
 

@@ -67,15 +67,12 @@ class Answer(Frozen):
 
 @dataclass(frozen=True, slots=True)
 class UpstreamResult:
-    """The present or kept answer of a source.
-
-    Attributes:
-        trouble: Why it does not answer now; None: it does, or was not asked.
-    """
+    """The present or kept answer of a source."""
 
     source: UpstreamSource
     url: str
     answer: Answer | None
+    # Why it does not answer now; None: it does, or was not asked.
     trouble: ProvisionError | None = None
 
     @property
