@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kit.artifact import KERNEL, VERMAGIC, add, make_artifact, make_module, make_pin
 from kit.process import start
-from provision.agent import actions, garbage, prepare, rollback
+from provision.agent import actions, garbage, rollback
 from provision.build.image import DIGEST_LABEL
 from provision.cli import entry
 from provision.documents import load_json
@@ -196,8 +196,8 @@ def _main() -> None:
     _around(actions, "activate_entry", "activate")
     for place, name, stand_in in (
         (Path, "replace", _replace_held(Path.replace)),
-        (prepare, "resolve_pin", _resolve),
-        (prepare, "obtain", _obtain),
+        (actions, "resolve_pin", _resolve),
+        (actions, "obtain", _obtain),
         (docker_api, "connect", _engine),
     ):
         setattr(place, name, stand_in)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from provision.build.templates import Templates, load_templates, load_tree_templates
+from provision.build.dockerfile import Templates, load_templates, load_tree_templates
 from provision.catalogue import Recipe, RecipeSource, Variant
 from provision.catalogue.source_models import (
     ArchiveReleases,

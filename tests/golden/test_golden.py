@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from golden.pins import patches, pin, recipe, templates, tree_pin, tree_templates
-from provision.build.dockerfile import render
-from provision.build.templates import Templates
+from provision.build.dockerfile import Templates, render
 from provision.pin import Pin
 
 HERE = Path(__file__).parent

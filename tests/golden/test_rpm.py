@@ -10,8 +10,7 @@ import pytest
 from golden.pins import REPOSITORY
 from golden.pins import recipe as shipped
 from golden.test_golden import assert_is_kept, without_digests
-from provision.build.dockerfile import render
-from provision.build.templates import load_templates
+from provision.build.dockerfile import load_templates, render
 from provision.catalogue import Recipe
 from provision.distros import find_distro
 from provision.documents import parse_json

@@ -29,7 +29,7 @@ from provision.distros.prepare_tree import major_of, parse_config
 from provision.documents import load_json, load_toml
 from provision.elf import read_elf
 from provision.errors import ProvisionError
-from provision.fleet.fleet_file import Fleet, read_cell
+from provision.fleet.prebuild import Fleet, read_cell
 from provision.host.devices.nvidia import parse_capability, parse_information, parse_version
 from provision.host.devices.reading import parse_unique_id
 from provision.manifest import Manifest

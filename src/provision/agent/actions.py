@@ -1,28 +1,418 @@
-"""Carries out single actions of a plan. Loads the modules that build, and the engine's SDK."""
+"""Carries out single actions of a plan, and says beforehand where artifacts would come from.
+
+A build may take hours, in which other processes may change the host. So no lock is held meanwhile,
+and the end of a build checks whether the decision still applies. A forecast queries registries,
+archives, vendors and the engine as an apply does, builds nothing, and writes nothing but their
+answers. This module loads those that build, and the engine's SDK.
+"""
 
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Literal
 
-from provision.agent.model import Action, KernelArtifact, Observed, Outcome, Run
-from provision.agent.prepare import Preparation, reason_of, settings_of, shutdown_delayed
+from provision.agent.desired import setting_fingerprint, settled_version
+from provision.agent.model import UNAVAILABLE, Action, KernelArtifact, Observed, Outcome, Plan, Run
 from provision.agent.rollback import choose, reject
-from provision.build.diagnosis import BuildError
-from provision.build.workspace import Settings
+from provision.build.diagnosis import BuildError, kind_of
+from provision.build.package_store import PackageGoneError
+from provision.build.request import DriverRequest
+from provision.build.resolve import Resolved, resolve_pin
+from provision.build.workspace import Settings, load_settings
+from provision.config import DriverConfig
+from provision.distros.debian.relations import compare_versions
 from provision.documents import load_json
-from provision.errors import InUseError, NotFoundError, ProvisionError, as_error
+from provision.engine.docker_api import EngineLostError
+from provision.errors import ExitCode, InUseError, NotFoundError, ProvisionError, as_error
+from provision.files import in_root
+from provision.host.kernels import kernel_release
 from provision.kmod.host_modules import record_loaded, unloading
-from provision.kmod.load import load, unload
-from provision.kmod.refusals import UnfitModuleError
+from provision.kmod.load import ModuleInUseError, UnfitModuleError, load, unload
+from provision.kmod.loader import try_write_loader
+from provision.kmod.verify import files_fingerprint, stored_manifest
 from provision.manifest import MANIFEST, Manifest
-from provision.progress import Note, report
-from provision.store.artifact_lookup import asks_registries
+from provision.pin import Pin
+from provision.progress import Event, Note, heard_by, report
+from provision.registry.artifact_images import VerifiedImage
+from provision.registry.find import SearchOptions, TrustOverride
+from provision.registry.signatures import UntrustedError
+from provision.run import beside, find_program
+from provision.sources.upstream.branches import Ended, ended_branch, known_branches, today
+from provision.sources.upstream.queries import kept
+from provision.store.artifact_lookup import MissingArtifactError, asks_registries, look_for
+from provision.store.availability import version_to_build
+from provision.store.entries import link_kernel, linked_kernels
 from provision.store.install import activate_entry, deactivate
 from provision.store.layout import Layout
 from provision.store.locks import changing
-from provision.store.state import IN_USE, Failure, NewerStateError, update_state
+from provision.store.obtain import Stored, obtain, store_pulled
+from provision.store.state import (
+    IN_USE,
+    Failure,
+    KernelState,
+    NewerStateError,
+    load_state,
+    refuse_newer,
+    store_state,
+    update_state,
+)
+
+# How often a lost engine is tried again: an upgrade restarts it within seconds.
+_RECONNECTIONS = 30
+_RECONNECT_SECONDS = 2.0
+# Garbage collection may remove an entry that no link names yet, but not several times by accident.
+_ATTEMPTS = 3
+# logind answers where systemd has started it: https://www.freedesktop.org/wiki/Software/systemd/inhibit/
+_LOGIND = Path("run/systemd/seats")
+
+
+class RejectedError(ProvisionError):
+    """The artifact would be one that was rolled back from."""
+
+
+def reason_of(error: ProvisionError) -> str:
+    """Return the kind of an error, as status and metrics name it."""
+    match error:
+        case RejectedError():
+            return "rejected"
+        case UntrustedError():
+            return "untrusted"
+        case MissingArtifactError():
+            return "no-artifact"
+        case ModuleInUseError():
+            return IN_USE
+        case _:
+            return kind_of(error)
+
+
+def settings_of(run: Run) -> Settings:
+    """Read the settings of builds."""
+    return replace(load_settings(run.root, catalogues=run.catalogues), usr=run.usr)
+
+
+@contextmanager
+def shutdown_delayed(root: Path, why: str) -> Iterator[None]:
+    """Delay a shutdown until the block ends, for as long as logind's configuration allows.
+
+    The limit is ``InhibitDelayMaxSec`` (logind.conf(5)), 5 seconds by default: a build can delay a
+    shutdown, but not prevent it. Without systemd, nothing is delayed.
+    """
+    if not in_root(root, _LOGIND).is_dir() or find_program("systemd-inhibit") is None:
+        yield
+        return
+    # cat ends when this process does, and with it the inhibitor.
+    what = ("--what=shutdown", "--mode=delay", "--who=provision", f"--why={why}")
+    with beside(["systemd-inhibit", *what, "cat"], why="delay a shutdown"):
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Where the artifact of a driver for a kernel would come from."""
+
+    driver: str
+    kernel: str
+    # ``registry`` if it is pulled, ``build`` if it is built here, ``missing`` if it is not
+    # available.
+    source: Literal["store", "registry", "build", "missing"]
+    version: str | None = None
+    # The registry's image, with its digest.
+    image: str | None = None
+    # Why it is built or not available.
+    reason: str | None = None
+    resolution: str | None = None
+    # That the vendor no longer supports the version's branch.
+    ended: Ended | None = None
+    # The exit code that an apply has if it is not available.
+    exit_code: int = ExitCode.DONE
+
+    def __str__(self) -> str:
+        words = {
+            "store": f"The store has {self.version}",
+            "registry": f"A registry has {self.version}: {self.image}",
+            "build": f"It builds {self.version} here",
+            "missing": "It is not available",
+        }[self.source]
+        return f"{words}: {self.reason}" if self.reason else words
+
+
+def forecast(run: Run, observed: Observed, planned: Plan) -> tuple[Forecast, ...]:
+    """Return the source of each driver's artifact for each kernel that may boot next."""
+    making = {(a.driver, a.kernel) for a in planned.actions if a.kind == "prepare"}
+    blocked = {(b.driver, b.kernel): b for b in planned.blocked if b.obstacle != "reboot-required"}
+    found = []
+    settings = settings_of(run)
+    with closing(settings.connection):
+        for name in run.desired.drivers:
+            for release, artifact in observed.drivers[name].artifacts.items():
+                place = (name, release)
+                if place in making:
+                    one = Preparation(settings, run, name, release, artifact).forecast()
+                elif why := blocked.get(place):
+                    one = Forecast(*place, "missing", None, None, why.reason, why.resolution)
+                elif artifact.is_whole:
+                    one = Forecast(*place, "store", artifact.version)
+                else:
+                    one = Forecast(
+                        *place,
+                        "missing",
+                        reason="artifacts are not made for kernels that do not run yet",
+                        resolution="Set [policy] prebuild = true in /etc/provision/provision.toml.",
+                    )
+                found.append(replace(one, ended=_ended(settings, one)))
+    return tuple(found)
+
+
+def _ended(settings: Settings, found: Forecast) -> Ended | None:
+    """Return that the vendor no longer supports a version's branch, by the vendor's last answer."""
+    if found.version is None:
+        return None
+    try:
+        upstream = settings.catalogue.entry(found.driver).recipe.upstream
+    except NotFoundError:
+        # The artifact is in the store, or came from a registry.
+        return None
+    readings = kept(upstream, machine=settings.architecture, distro=None, folder=settings.state)
+    return ended_branch(found.driver, found.version, known_branches(upstream, readings), today())
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """The making of one artifact, in place of the one that was observed."""
+
+    settings: Settings
+    run: Run
+    driver: str
+    kernel: str
+    artifact: KernelArtifact
+
+    @property
+    def _setting(self) -> DriverConfig:
+        return self.run.desired.drivers[self.driver]
+
+    @property
+    def _layout(self) -> Layout:
+        return Layout(self.run.root, self.driver)
+
+    @property
+    def _consent(self) -> TrustOverride:
+        return TrustOverride(allow_downgrade=self.run.mode.allow_downgrade)
+
+    def prepare(self) -> str:
+        """Put the artifact into the store, and point the kernel's link to it; return the result."""
+        refuse_newer(self._layout)
+        found = self._look_for()
+        make: Callable[..., Stored]
+        if found is not None:
+            pin = found.image.pin
+            make = partial(store_pulled, self.settings, found, self._consent)
+        else:
+            resolved = resolve_pin(self.settings, self._request())
+            pin = resolved.pin
+            make = partial(self._build, resolved)
+        if self._keeps(pin):
+            update_state(self._layout, lambda state: state.changed(self.kernel, failure=None))
+            version = self.artifact.version
+            if pin.driver.version == version:
+                return f"{version} is the newest"
+            return f"{version} stays: the offered version is older ({pin.driver.version})"
+        self._refuse(pin, is_pulled=found is not None)
+        for _ in range(_ATTEMPTS):
+            obtained = make(replace=self._is_damaged(pin))
+            result = self._link(obtained)
+            if result is not None:
+                return result
+        raise ProvisionError(
+            f"'{obtained.entry}' is removed again and again while it is installed.",
+            resolution="Look for a 'provision gc' that runs repeatedly: pgrep -af 'provision gc'",
+        )
+
+    def forecast(self) -> Forecast:
+        """Look for the artifact as ``prepare`` does."""
+        try:
+            return self._forecast()
+        except ProvisionError as error:
+            is_unavailable = reason_of(error) in UNAVAILABLE
+            return Forecast(
+                self.driver,
+                self.kernel,
+                "missing",
+                reason=error.message,
+                resolution=error.resolution,
+                exit_code=ExitCode.NOT_FOUND if is_unavailable else ExitCode.FAILED,
+            )
+
+    def _forecast(self) -> Forecast:
+        place = (self.driver, self.kernel)
+        notes: list[str] = []
+
+        def note(event: Event) -> None:
+            if isinstance(event, Note):
+                notes.append(event.text)
+
+        with heard_by(note):
+            found = self._look_for()
+        if found is None:
+            reason = None
+            if asks_registries(self.settings):
+                reason = "; ".join(notes) or "no registry has it"
+            version = version_to_build(self.settings, self._request())
+            # Without an engine, nothing is built.
+            self.settings.engine()
+            return Forecast(*place, "build", version, reason=reason)
+        pin = found.image.pin
+        if self._keeps(pin):
+            reason = "there is no newer one"
+            return Forecast(*place, "store", self.artifact.version, reason=reason)
+        self._refuse(pin, is_pulled=True)
+        if self._layout.entry(pin.short_digest).is_dir() and not self._is_damaged(pin):
+            return Forecast(*place, "store", pin.driver.version)
+        return Forecast(*place, "registry", pin.driver.version, str(found.image.reference))
+
+    def _look_for(self) -> VerifiedImage | None:
+        options = SearchOptions(self._consent)
+        return look_for(self.settings, self._request(), options)
+
+    def _request(self, *, refresh: bool = False) -> DriverRequest:
+        setting, run = self._setting, self.run
+        settled = settled_version(run.root, self.driver, setting, self.kernel)
+        return DriverRequest(
+            driver=self.driver,
+            kernel=self.kernel,
+            version=setting.version,
+            flavour=setting.flavour,
+            prefer=None if run.mode.update else settled,
+            refresh=refresh,
+        )
+
+    def _is_damaged(self, pin: Pin) -> bool:
+        """Return whether a Pin's artifact is the observed one, and damaged or missing."""
+        return not self.artifact.is_whole and self.artifact.digest == pin.short_digest
+
+    def _keeps(self, pin: Pin) -> bool:
+        """Return whether a run that looks for newer versions keeps the existing artifact."""
+        artifact = self.artifact
+        if not (self.run.mode.update and artifact.is_current) or artifact.version is None:
+            return False
+        return compare_versions(pin.driver.version, artifact.version) <= 0
+
+    def _refuse(self, pin: Pin, *, is_pulled: bool) -> None:
+        """Refuse an artifact that is older than the existing one, or was rolled back from."""
+        # The serial of a registry's image only orders signatures: an old version may be signed
+        # again.
+        known = load_state(self._layout).of(self.kernel)
+        if (
+            not (is_pulled and self.run.mode.allow_downgrade)
+            and known.wanted == setting_fingerprint(self.driver, self._setting)
+            and self.artifact.is_whole
+            and (version := self.artifact.version) is not None
+            and compare_versions(pin.driver.version, version) < 0
+        ):
+            name = self.driver
+            raise ProvisionError(
+                f"{name} {version} for {self.kernel} would be replaced by {pin.driver.version},"
+                f" which is older: {version} is no longer offered, or the recipe does not list it"
+                " for this kernel.",
+                resolution="To go back on purpose, set the version in"
+                f" /etc/provision/provision.toml: [drivers.{name}] version ="
+                f' "{pin.driver.version}".',
+            )
+        self._refuse_rejected(pin)
+
+    def _refuse_rejected(self, pin: Pin) -> None:
+        if pin.short_digest in self.artifact.known.rejected and not self.run.mode.retry:
+            raise RejectedError(
+                f"The artifact of {self.driver} for {self.kernel} would again be"
+                f" {pin.short_digest}, which was rolled back from.",
+                resolution="Set another version in provision.toml, or accept this artifact:"
+                " provision apply --retry",
+            )
+
+    def _build(self, resolved: Resolved, *, replace: bool) -> Stored:
+        """Put the artifact into the store; solve again for packages that the mirror has removed."""
+        try:
+            return self._obtain(resolved, replace=replace)
+        except PackageGoneError as gone:
+            if gone.sha256 not in {package.sha256 for package in resolved.pin.closure}:
+                # The driver's own source is gone.
+                raise
+            report(Note(f"{gone.message} Solving the closure of packages again"))
+        resolved = resolve_pin(self.settings, self._request(refresh=True))
+        self._refuse_rejected(resolved.pin)
+        return self._obtain(resolved, replace=replace)
+
+    def _obtain(self, resolved: Resolved, *, replace: bool) -> Stored:
+        settings = self.settings
+        making = partial(obtain, settings, resolved, replace=replace)
+        try:
+            return making()
+        except EngineLostError as lost:
+            report(Note(f"{lost.message} Waiting for the engine"))
+            for _ in range(_RECONNECTIONS):
+                settings.connection.close()
+                time.sleep(_RECONNECT_SECONDS)
+                try:
+                    settings.engine().image("none")
+                except ProvisionError:
+                    continue
+                return making()
+            raise
+
+    def _link(self, obtained: Stored) -> str | None:
+        """Point the kernel's link to the artifact, unless the driver was rolled back meanwhile.
+
+        Returns:
+            The result in one line; None: the artifact is gone again.
+        """
+        layout, run, kernel = self._layout, self.run, self.kernel
+        options, digest = self._setting.options, obtained.entry.name
+        with changing(layout):
+            manifest = stored_manifest(obtained.entry)
+            if manifest is None:
+                return None
+            state = load_state(layout)
+            known = state.of(kernel)
+            if set(known.rejected) - set(self.artifact.known.rejected):
+                return (
+                    f"{digest} is in the store and not in use: the driver was rolled back meanwhile"
+                )
+            now = linked_kernels(layout).get(kernel)
+            previous = known.previous if now in {None, digest} else now
+            # If the run is killed here, the next one repeats this, with the previous artifact.
+            known = known.model_copy(update={"previous": previous, "inputs": None})
+            store_state(layout, state.updated(kernel, known))
+            try_write_loader(obtained.entry, options, root=run.root)
+            link_kernel(layout, kernel, digest)
+            linked = self._linked(obtained, known, files_fingerprint(obtained.entry, manifest))
+            store_state(layout, state.updated(kernel, linked))
+        version = obtained.manifest.pin.driver.version
+        return f"{version} is in the store (from: {obtained.origin})"
+
+    def _linked(self, obtained: Stored, known: KernelState, fingerprint: str) -> KernelState:
+        """Return the state of the kernel whose link was set."""
+        run = self.run
+        is_same = self.artifact.known.inputs == self.artifact.inputs and not run.mode.retry
+        is_coming = self.kernel in run.coming
+        has_not_loaded = known.failure is not None and known.failure.reason == "load"
+        return KernelState(
+            inputs=self.artifact.inputs,
+            wanted=setting_fingerprint(self.driver, self._setting),
+            version=obtained.manifest.pin.driver.version,
+            previous=known.previous,
+            fingerprint=fingerprint,
+            prepared=int(time.time()),
+            seconds={name: round(taken, 3) for name, taken in obtained.seconds.items()},
+            rejected=known.rejected if is_same else (),
+            # Until it is loaded, it counts how often that failed.
+            load_failure=known.failure if has_not_loaded else None,
+            announced=kernel_release(run.root) or "" if is_coming else known.announced,
+            **(known.model_extra or {}),
+        )
 
 
 class Actions:

@@ -21,7 +21,14 @@ from pydantic import Field, ValidationError
 from provision.build.archive import Archive
 from provision.build.base_image import base_request
 from provision.build.bootstrap import ensure_distro_base
-from provision.build.dockerfile import RenderedContext, render, variant_of
+from provision.build.dockerfile import (
+    RenderedContext,
+    Templates,
+    load_templates,
+    load_tree_templates,
+    render,
+    variant_of,
+)
 from provision.build.package_store import Closure, PackageStore
 from provision.build.request import (
     DriverRequest,
@@ -33,7 +40,6 @@ from provision.build.request import (
     packaged_distro,
 )
 from provision.build.solve import configured_repositories, is_entitled, solve, solve_request
-from provision.build.templates import Templates, load_templates, load_tree_templates
 from provision.build.trees import Tree, ensure_cos_tree, ensure_tree, kept_files
 from provision.build.versions import check_kernel, choose_version, chosen_flavour, version_context
 from provision.build.workspace import Settings

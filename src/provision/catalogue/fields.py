@@ -31,7 +31,7 @@ PLACEHOLDERS = frozenset(
     }
 )
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
-# Characters that provision.build.templates refuses.
+# Characters that provision.build.dockerfile refuses.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 PciId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4}$")]
 # An id of os-release, "id:version", or a family of distros; may be a glob.

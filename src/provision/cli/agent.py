@@ -187,7 +187,7 @@ def plan_command(
     desired, mode = load_desired(root, catalogues=catalogues), Mode(retry=retry, update=update)
     run = _run(root, desired, mode, catalogues, coming, usr)
     observed, planned, status = plan_host(root, run.desired, run.mode, coming=coming)
-    from provision.agent.prepare import forecast  # noqa: PLC0415 - loads all that builds and pulls
+    from provision.agent.actions import forecast  # noqa: PLC0415 - loads all that builds and pulls
     from provision.fleet.matrix.host_report import failures_ahead  # noqa: PLC0415 - as above
 
     artifacts = forecast(run, observed, planned)

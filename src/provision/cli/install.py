@@ -26,8 +26,7 @@ from provision.progress import Note, report
 from provision.registry.artifact_images import VerifiedImage
 from provision.registry.find import SearchOptions, TrustOverride
 from provision.registry.image_archives import is_archive_name
-from provision.store.artifact_lookup import look_for, may_be_in_store, stored_for
-from provision.store.downgrades import check_age
+from provision.store.artifact_lookup import check_age, look_for, may_be_in_store, stored_for
 from provision.store.entries import current_entry
 from provision.store.install import (
     activate_entry,

@@ -27,7 +27,6 @@ from provision.cli.output import (
 )
 from provision.errors import ExitCode, ProvisionError, UsageError, redact
 from provision.files import write_atomic
-from provision.fleet.fleet_file import Fleet, cell_id, fleet_cells, load_fleet, read_cell
 from provision.fleet.matrix.cells import Cell, Planned, Selection, plan_cells
 from provision.fleet.matrix.grid import (
     LOOKS,
@@ -47,10 +46,15 @@ from provision.fleet.matrix.runner import (
     resolve_cell,
 )
 from provision.fleet.prebuild import (
+    Fleet,
     FleetRegistry,
     cell_document,
+    cell_id,
+    fleet_cells,
     fleet_registry,
+    load_fleet,
     pushed_rows,
+    read_cell,
     split_present,
     with_registry,
 )

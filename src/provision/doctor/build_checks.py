@@ -6,7 +6,7 @@ import fnmatch
 import re
 from collections.abc import Iterator
 
-from provision.build.templates import family_of
+from provision.build.dockerfile import template_family
 from provision.build.workspace import default_cache
 from provision.distros import distro_named, find_distro
 from provision.distros.entitlements import lacking_entitlements
@@ -169,7 +169,7 @@ def distro(host: Observation) -> Iterator[Finding]:
     known = distro_named(_kernel_distro(host))
     try:
         if known is None or known.family != "tree":
-            family_of(_kernel_distro(host))
+            template_family(_kernel_distro(host))
         if known is not None:
             find_distro(_release(host))
     except NotFoundError as error:

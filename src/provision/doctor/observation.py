@@ -15,8 +15,8 @@ from provision.files import glob_in_root, in_root
 from provision.host.facts import Facts, read_facts
 from provision.host.folders import STORE
 from provision.host.kernels import Kernels, find_kernels
+from provision.kmod.load import KernelLog
 from provision.kmod.loaded import LoadedModule, loaded_modules
-from provision.kmod.refusals import KernelLog
 from provision.kmod.verify import stored_manifest
 from provision.manifest import Manifest
 from provision.store.entries import linked_kernels

@@ -21,11 +21,11 @@ from pydantic import StringConstraints, ValidationError
 from provision import distros
 from provision.build.base_image import base_request, ensure_base, find_base
 from provision.build.diagnosis import BuildError, source_errors
+from provision.build.dockerfile import digest_of, fill_template
 from provision.build.image import EngineBuild, labelled_image, run_build
 from provision.build.package_store import PackageStore
 from provision.build.request import choose_distro
 from provision.build.solve import SolveRequest, solve, suites_of
-from provision.build.templates import digest_of, fill_template
 from provision.build.workspace import Settings
 from provision.distros.debian.relations import upstream_version
 from provision.distros.kernel_tree import Toolchain

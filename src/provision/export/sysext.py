@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from provision.build.dockerfile import fill_shipped, shell_word
 from provision.build.loader_script import Place
 from provision.build.request import DriverRequest
-from provision.build.templates import fill_shipped, shell_word
 from provision.engine.scratch import scratch
 from provision.errors import NotFoundError, UsageError
 from provision.export.artifact_source import ArtifactSource, check_driver

@@ -34,8 +34,13 @@ from provision.progress import Note, report
 from provision.registry.artifact_images import VerifiedImage, unpack_layers
 from provision.registry.find import SearchOptions, TrustOverride, host_reference
 from provision.registry.publish import EngineImage, configured_signer, publish
-from provision.store.artifact_lookup import accepts_unsigned, asks_registries, look_for_pin
-from provision.store.downgrades import check_age, record_serial
+from provision.store.artifact_lookup import (
+    accepts_unsigned,
+    asks_registries,
+    check_age,
+    look_for_pin,
+    record_serial,
+)
 from provision.store.entries import adopt, drafted, mark_unsigned, unsigned_reference
 from provision.store.layout import Layout
 from provision.store.locks import changing

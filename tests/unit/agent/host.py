@@ -19,7 +19,7 @@ from kit.artifact import (
     write,
     write_manifest,
 )
-from provision.agent import observe, prepare
+from provision.agent import actions, observe
 from provision.agent.desired import load_desired
 from provision.agent.model import Desired, Mode, Run
 from provision.agent.run import Result, apply
@@ -180,6 +180,6 @@ def make_host(
     host.configure(f"[drivers.{DRIVER}]\n")
     is_live: Callable[[Path], bool] = lambda _root: True  # noqa: E731 - one line says it all
     monkeypatch.setattr(observe, "is_running_host", is_live)
-    monkeypatch.setattr(prepare, "resolve_pin", host.resolve)
-    monkeypatch.setattr(prepare, "obtain", host.obtain)
+    monkeypatch.setattr(actions, "resolve_pin", host.resolve)
+    monkeypatch.setattr(actions, "obtain", host.obtain)
     return host

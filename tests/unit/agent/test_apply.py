@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kit.artifact import KERNEL, write
-from provision.agent import prepare
+from provision.agent import actions
 from provision.store.obtain import Stored
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
 
@@ -110,7 +110,7 @@ def test_others_can_read_what_goes_on_while_it_does(
         seen.append(json.loads((host.root / "run/provision/status.json").read_text()))
         return host.obtain(*given, **more)
 
-    monkeypatch.setattr(prepare, "obtain", obtain)
+    monkeypatch.setattr(actions, "obtain", obtain)
     host.apply()
     assert seen[0]["state"] == "pending"
     assert seen[0]["planned"][0].startswith(f"make the artifact of {DRIVER}")

@@ -13,7 +13,7 @@ from ansible_collections.oci_decorator.drivers.plugins.module_utils.health impor
 )
 
 from kit.artifact import KERNEL, write
-from provision.agent import prepare
+from provision.agent import actions
 from provision.build.diagnosis import BuildError, SourceError
 from provision.build.package_store import PackageGoneError
 from provision.build.request import DriverRequest
@@ -84,8 +84,8 @@ def test_packages_that_a_mirror_has_dropped_are_solved_for_again(
             raise PackageGoneError("no address has it", sha256=gone, resolution="", details=None)
         return host.obtain(settings, resolved, **more)
 
-    monkeypatch.setattr(prepare, "resolve_pin", resolve)
-    monkeypatch.setattr(prepare, "obtain", obtain)
+    monkeypatch.setattr(actions, "resolve_pin", resolve)
+    monkeypatch.setattr(actions, "obtain", obtain)
     result = host.apply()
     # The driver's own source is no package of the closure: nothing else is solved.
     is_package = gone == package.sha256
@@ -246,7 +246,7 @@ def test_a_failure_to_record_is_reported_all_the_same(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("provision.store.state.store_state", store_state)
-    monkeypatch.setattr(prepare, "store_state", store_state)
+    monkeypatch.setattr(actions, "store_state", store_state)
     host.broken[KERNEL] = ProvisionError("The disk is full.", resolution="Make room")
     result = host.apply()
     assert (result.status.state, result.status.exit_code) == ("failed", 1)
@@ -275,8 +275,8 @@ def test_an_engine_that_is_restarted_is_waited_for(
         return host.obtain(*given, **more)
 
     monkeypatch.setattr(docker_api, "connect", connect)
-    monkeypatch.setattr(prepare, "obtain", obtain)
-    monkeypatch.setattr(prepare, "_RECONNECT_SECONDS", 0.0)
+    monkeypatch.setattr(actions, "obtain", obtain)
+    monkeypatch.setattr(actions, "_RECONNECT_SECONDS", 0.0)
     assert host.apply().status.state == "ready"
     assert any("Waiting for the engine" in note for note in host.notes)
 
@@ -291,15 +291,15 @@ def test_an_engine_that_does_not_come_back_is_a_failure_that_passes(
         raise NotFoundError("no engine")
 
     monkeypatch.setattr(docker_api, "connect", no_engine)
-    monkeypatch.setattr(prepare, "obtain", lost)
-    monkeypatch.setattr(prepare, "_RECONNECT_SECONDS", 0.0)
+    monkeypatch.setattr(actions, "obtain", lost)
+    monkeypatch.setattr(actions, "_RECONNECT_SECONDS", 0.0)
     artifact = host.artifact()
     assert (artifact.state, artifact.reason, artifact.resolution) == (
         "failed",
         "The engine stopped.",
         "start it",
     )
-    monkeypatch.setattr(prepare, "obtain", host.obtain)
+    monkeypatch.setattr(actions, "obtain", host.obtain)
     assert host.apply().status.state == "ready"
 
 

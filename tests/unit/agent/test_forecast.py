@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from kit.artifact import KERNEL, add, make_artifact, make_pin, write
-from provision.agent import prepare
+from provision.agent import actions
+from provision.agent.actions import Forecast, forecast
 from provision.agent.model import Mode, Run
-from provision.agent.prepare import Forecast, forecast
 from provision.agent.run import plan_host
 from provision.build.request import DriverRequest
 from provision.engine import docker_api
@@ -22,8 +22,7 @@ from provision.pin import Pin
 from provision.progress import Note, report
 from provision.registry.find import SearchOptions, TrustOverride
 from provision.registry.signatures import UntrustedError
-from provision.store.artifact_lookup import MissingArtifactError
-from provision.store.downgrades import DowngradeError
+from provision.store.artifact_lookup import DowngradeError, MissingArtifactError
 from provision.store.state import Failure, load_state, update_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
 from unit.cli.outcome import Outcome
@@ -48,7 +47,7 @@ class Registry:
         self.pins: dict[str, Pin] = {}
         self.error: Exception | None = None
         self.wanted: list[tuple[DriverRequest, TrustOverride]] = []
-        monkeypatch.setattr(prepare, "look_for", self.look_for)
+        monkeypatch.setattr(actions, "look_for", self.look_for)
 
     def look_for(self, _settings: object, wanted: DriverRequest, lookup: SearchOptions) -> Any:  # noqa: ANN401 - a stand-in for what is found
         self.wanted.append((wanted, lookup.consent))

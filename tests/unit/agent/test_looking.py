@@ -14,11 +14,11 @@ import pytest
 
 from kit.artifact import KERNEL, write
 from provision import shipped
-from provision.agent import package_manager, prepare
+from provision.agent import actions, package_manager
+from provision.agent.actions import shutdown_delayed
 from provision.agent.desired import last_desired, load_desired, read_inputs
 from provision.agent.model import Desired
 from provision.agent.package_manager import wait_for_kernel
-from provision.agent.prepare import shutdown_delayed
 from provision.config import Config, DriverConfig
 from provision.errors import ConfigError
 
@@ -240,8 +240,8 @@ def test_a_shutdown_is_delayed_where_logind_is(
         def __exit__(self, *_error: object) -> None:
             started.append([])
 
-    monkeypatch.setattr(prepare, "beside", Beside)
-    monkeypatch.setattr(prepare, "find_program", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(actions, "beside", Beside)
+    monkeypatch.setattr(actions, "find_program", lambda name: f"/usr/bin/{name}")
     with shutdown_delayed(tmp_path, "building"):
         assert started == []
     (tmp_path / "run/systemd/seats").mkdir(parents=True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kit.artifact import KERNEL, make_pin
-from provision.agent import prepare
+from provision.agent import actions
 from provision.agent.garbage import remove_unneeded
 from provision.agent.rollback import rollback
 from provision.errors import InUseError
@@ -38,7 +38,7 @@ def _meanwhile(
             left.pop(0)()
         return made
 
-    monkeypatch.setattr(prepare, "obtain", obtain)
+    monkeypatch.setattr(actions, "obtain", obtain)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kit.artifact import KERNEL, make_pin
-from provision.agent import prepare
+from provision.agent import actions
 from provision.agent.status import metrics_text
 from provision.build.diagnosis import BuildError, SourceError
 from provision.build.request import DriverRequest
@@ -17,8 +17,7 @@ from provision.errors import NotFoundError
 from provision.pin import Pin
 from provision.registry.find import SearchOptions, TrustOverride
 from provision.registry.signatures import UntrustedError
-from provision.store.artifact_lookup import MissingArtifactError
-from provision.store.downgrades import DowngradeError
+from provision.store.artifact_lookup import DowngradeError, MissingArtifactError
 from provision.store.obtain import Stored
 from provision.store.state import load_state, update_state
 from unit.agent.host import NEWEST, OLDER, Host
@@ -38,8 +37,8 @@ class Registry:
         self.error: Exception | None = None
         self.wanted: list[tuple[DriverRequest, TrustOverride]] = []
         self.host = host
-        monkeypatch.setattr(prepare, "look_for", self.look_for)
-        monkeypatch.setattr(prepare, "store_pulled", self.obtain)
+        monkeypatch.setattr(actions, "look_for", self.look_for)
+        monkeypatch.setattr(actions, "store_pulled", self.obtain)
 
     def look_for(self, _settings: object, wanted: DriverRequest, lookup: SearchOptions) -> Any:  # noqa: ANN401
         self.wanted.append((wanted, lookup.consent))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kit.artifact import KERNEL, write
-from provision.agent import prepare
+from provision.agent import actions
 from provision.build.diagnosis import BuildError, SourceError
 from provision.store.layout import Layout
 from provision.store.obtain import Stored
@@ -76,7 +76,7 @@ def test_a_timers_update_that_does_not_build_leaves_what_runs_in_use(
     ready: Host, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _allow(ready, "timer")
-    monkeypatch.setattr(prepare, "obtain", _half_built(ready))
+    monkeypatch.setattr(actions, "obtain", _half_built(ready))
     done = _timer(call, ready)
     assert done.code == 1
     assert "it does not compile" in done.out + done.err
@@ -92,10 +92,10 @@ def test_a_timers_update_is_switched_to_when_it_is_whole(
     ready: Host, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _allow(ready, "timer")
-    monkeypatch.setattr(prepare, "obtain", _half_built(ready))
+    monkeypatch.setattr(actions, "obtain", _half_built(ready))
     _timer(call, ready)
     seen: list[tuple[str, str, str]] = []
-    monkeypatch.setattr(prepare, "obtain", _watched(ready, seen))
+    monkeypatch.setattr(actions, "obtain", _watched(ready, seen))
     assert _timer(call, ready, "--retry").code == 0
     assert seen == [_all(OLDER), _all(OLDER)]
     assert [call.split()[0] for call in ready.kernel.calls()] == ["rmmod", "modprobe"]

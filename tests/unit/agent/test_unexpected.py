@@ -11,7 +11,7 @@ import pytest
 import requests
 
 from kit.artifact import KERNEL
-from provision.agent import prepare, run
+from provision.agent import actions, run
 from unit.agent.host import DRIVER, NEXT, Host
 from unit.cli.outcome import Outcome
 
@@ -51,7 +51,7 @@ def test_what_a_library_raises_in_an_action_is_a_failure_of_that_action(
             raise error
         return host.obtain(None, resolved, **more)
 
-    monkeypatch.setattr(prepare, "obtain", obtain)
+    monkeypatch.setattr(actions, "obtain", obtain)
     done = call("apply", "--root", host.root)
     assert done.code == 1
     assert str(error) in done.out
@@ -67,7 +67,7 @@ def test_what_a_library_raises_in_an_action_is_a_failure_of_that_action(
 def test_a_defect_shows_even_where_what_is_there_serves(
     ready: Host, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepare, "obtain", _raising(tarfile.ReadError("not a tar file")))
+    monkeypatch.setattr(actions, "obtain", _raising(tarfile.ReadError("not a tar file")))
     assert call("apply", "--update", "--root", ready.root).code == 1
     assert _status(ready)["state"] == "failed"
     assert _status(ready)["drivers"][0]["is_ready"]

@@ -6,10 +6,10 @@ from typing import TypedDict, Unpack
 
 import pytest
 
+from provision.build.dockerfile import Templates
 from provision.build.package_store import Closure
 from provision.build.request import DriverRequest, VersionRequest
 from provision.build.resolve import BuildTarget, decide, recipe_digest
-from provision.build.templates import Templates
 from provision.catalogue import Entry, Recipe
 from provision.distros import source_names
 from provision.distros.debian.archive import ArchiveIndex

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
 from golden.pins import REPOSITORY, patches, pin, recipe, templates
-from provision.build.dockerfile import RenderedContext, render
-from provision.build.templates import Templates
+from provision.build.dockerfile import RenderedContext, Templates, render
 from provision.catalogue import Recipe, load_entry
 from provision.errors import ProvisionError, UsageError
 from provision.pin import Pin

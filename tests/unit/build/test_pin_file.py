@@ -13,10 +13,10 @@ import pytest
 from kit.fileserver import served
 from provision.build import context_files, image
 from provision.build.context_files import downloaded_files
+from provision.build.dockerfile import load_templates
 from provision.build.image import BuildRequest, Built
 from provision.build.request import BuildSettings
 from provision.build.resolve import pin_document, read_pin, recipe_digest, render_context
-from provision.build.templates import load_templates
 from provision.build.workspace import Settings
 from provision.catalogue import Catalogue, Recipe
 from provision.config import Config

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provision.build.templates import label_value, one_line, shell_command, shell_word
+from provision.build.dockerfile import label_value, one_line, shell_command, shell_word
 from provision.errors import UsageError
 
 # Everything but line ends and control characters, which no value may hold.

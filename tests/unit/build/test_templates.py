@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from golden.pins import REPOSITORY
-from provision.build.templates import load_templates
+from provision.build.dockerfile import load_templates
 from provision.errors import NotFoundError
 
 

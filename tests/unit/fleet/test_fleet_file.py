@@ -14,9 +14,9 @@ from provision.build.workspace import Settings
 from provision.catalogue import Catalogue, catalogue_folders
 from provision.config import Config
 from provision.errors import ConfigError, NotFoundError, UsageError
-from provision.fleet import fleet_file
-from provision.fleet.fleet_file import cell_id, fleet_cells, load_fleet, read_cell
+from provision.fleet import prebuild
 from provision.fleet.matrix.cells import Cell, Column, Offer, Offers, Row, Selection
+from provision.fleet.prebuild import cell_id, fleet_cells, load_fleet, read_cell
 from unit.engine.fake_engine import using
 from unit.recipes import recipe
 
@@ -35,7 +35,7 @@ class Drivers(Catalogue):
         return ["demo", "other"]
 
 
-def load(folder: Path, text: str) -> fleet_file.Fleet:
+def load(folder: Path, text: str) -> prebuild.Fleet:
     path = folder / "fleet.toml"
     path.write_text(text)
     return load_fleet(path, Drivers())
@@ -118,7 +118,7 @@ def test_a_key_and_no_signatures_do_not_go_together(tmp_path: Path) -> None:
 
 
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, offers: Offers) -> list[str]:
-    monkeypatch.setattr(fleet_file, "find_offers", lambda *_given, **_more: offers)
+    monkeypatch.setattr(prebuild, "find_offers", lambda *_given, **_more: offers)
     fleet = load(tmp_path, f"{HEAD}distros = ['debian:12']\n{text}")
     settings = Settings(tmp_path, Config(), Drivers(), tmp_path)
     planned = fleet_cells(using(settings, _no_engine), tmp_path / "fleet.toml", fleet)
@@ -162,7 +162,7 @@ def test_what_is_nowhere_is_named_for_every_build(
     said = {mistake.path: mistake.message for mistake in refused.value.mistakes}
     assert set(said) == {"builds.0", "builds.1"}
     assert "9.9" in said["builds.1"]
-    monkeypatch.setattr(fleet_file, "_MOST_CELLS", 1)
+    monkeypatch.setattr(prebuild, "_MOST_CELLS", 1)
     with pytest.raises(ConfigError, match="1 mistake"):
         plan(tmp_path, monkeypatch, "[[builds]]\ndrivers = ['demo']\n", OFFERS)
 

@@ -19,11 +19,10 @@ from provision.config import Config, RegistryConfig, TrustConfig
 from provision.engine.docker_api import Engine
 from provision.errors import ProvisionError
 from provision.fetch import UnreachableError
-from provision.fleet.fleet_file import Build, Fleet
 from provision.fleet.matrix.cells import Planned
 from provision.fleet.matrix.results import result_of
 from provision.fleet.matrix.runner import Outcome as RunOutcome
-from provision.fleet.prebuild import fleet_registry, pushed_rows, split_present
+from provision.fleet.prebuild import Build, Fleet, fleet_registry, pushed_rows, split_present
 from provision.pin import PIN_LABEL, Pin
 from provision.registry import publish
 from provision.registry.artifact_images import facts_of

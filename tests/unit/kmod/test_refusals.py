@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from provision.errors import NotFoundError, ProvisionError
-from provision.kmod.refusals import KernelLog, UnfitModuleError, explain
+from provision.kmod.load import KernelLog, UnfitModuleError, explain
 
 VERMAGIC = (
     "demo: version magic '6.1.0-50-amd64 SMP preempt mod_unload modversions ' should be"

@@ -35,8 +35,7 @@ from provision.registry.find import (
 from provision.registry.names import parse_reference
 from provision.registry.signatures import UntrustedError, signature_tag
 from provision.registry.skopeo import DeniedError
-from provision.store.artifact_lookup import look_for
-from provision.store.downgrades import DowngradeError
+from provision.store.artifact_lookup import DowngradeError, look_for
 from provision.store.layout import Layout
 from unit.registry.trusting_host import (
     ADDRESS,

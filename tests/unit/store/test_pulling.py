@@ -24,7 +24,7 @@ from provision.pin import Pin
 from provision.registry.find import TrustOverride
 from provision.registry.signatures import UntrustedError
 from provision.store import obtain, staging
-from provision.store.downgrades import DowngradeError, known_serials
+from provision.store.artifact_lookup import DowngradeError, known_serials
 from provision.store.entries import (
     remove,
     unsigned_reference,

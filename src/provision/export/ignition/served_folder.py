@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
-from provision.build.templates import fill_shipped
+from provision.build.dockerfile import fill_shipped
 from provision.config import Config
 from provision.documents import load_toml
 from provision.elf import HEAD_SIZE, elf_machine
