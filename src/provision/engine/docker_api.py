@@ -227,9 +227,38 @@ class Engine:
 
     @contextmanager
     def container(self, request: ContainerRequest) -> Iterator[Container]:
-        """Start a container that runs scripts, and remove it afterwards."""
-        with running(self._client, request, self._translated) as container:
-            yield container
+        """Start a container that waits for scripts; it is removed afterwards, after errors too."""
+        client = self._client
+        label = f"provision.solve={request.owner}"
+        with self._translated("start a container"):
+            _remove(client, _left_over(client, label))
+            made = client.create_container(
+                request.image_id,
+                # If this process is killed, it ends by itself, and the engine removes it.
+                command=["sh", "-c", _WAITING, f"{request.limit:.0f}"],
+                entrypoint=[],
+                labels={"provision.solve": request.owner},
+                environment=dict(request.environment),
+                host_config=client.create_host_config(
+                    auto_remove=True,
+                    network_mode=request.network,
+                    binds=[f"{host}:{inside}:ro" for inside, host in request.binds.items()],
+                    # With SELinux, a container may not read the host's files. With another label,
+                    # the host's own programs could not read them.
+                    security_opt=["label=disable"] if request.binds else None,
+                ),
+            )
+        try:
+            with self._translated("start a container"):
+                client.start(made["Id"])
+            yield Container(client, str(made["Id"]), request, self._translated)
+        except BaseException:
+            with self._translated("remove a container"):
+                _end(client, str(made["Id"]), "KILL")
+            raise
+        # An engine answers SIGKILL only when the container has ended, and other signals at once.
+        with self._translated("remove a container"):
+            _end(client, str(made["Id"]), "TERM")
 
     def _remove_containers(self, label: str) -> None:
         found = self._client.containers(all=True, filters={"label": label})
@@ -506,45 +535,6 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
         yield from (line.decode(errors="replace").rstrip("\r") for line in lines)
     if rest:
         yield rest.decode(errors="replace")
-
-
-@contextmanager
-def running(
-    client: APIClient,
-    request: ContainerRequest,
-    translated: Callable[[str], AbstractContextManager[None]],
-) -> Iterator[Container]:
-    """Start a container that waits for scripts; it is removed afterwards, also after an error."""
-    label = f"provision.solve={request.owner}"
-    with translated("start a container"):
-        _remove(client, _left_over(client, label))
-        made = client.create_container(
-            request.image_id,
-            # If this process is killed, the container ends by itself, and the engine removes it.
-            command=["sh", "-c", _WAITING, f"{request.limit:.0f}"],
-            entrypoint=[],
-            labels={"provision.solve": request.owner},
-            environment=dict(request.environment),
-            host_config=client.create_host_config(
-                auto_remove=True,
-                network_mode=request.network,
-                binds=[f"{host}:{inside}:ro" for inside, host in request.binds.items()],
-                # With SELinux, a container may not read the host's files. With another label, the
-                # host's own programs could not read them.
-                security_opt=["label=disable"] if request.binds else None,
-            ),
-        )
-    try:
-        with translated("start a container"):
-            client.start(made["Id"])
-        yield Container(client, str(made["Id"]), request, translated)
-    except BaseException:
-        with translated("remove a container"):
-            _end(client, str(made["Id"]), "KILL")
-        raise
-    # An engine answers SIGKILL only when the container has ended, and other signals at once.
-    with translated("remove a container"):
-        _end(client, str(made["Id"]), "TERM")
 
 
 def _end(client: APIClient, container: str, signal: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import pytest
@@ -11,7 +11,7 @@ from docker import APIClient
 from docker.errors import APIError
 
 from provision.engine import docker_api as containers
-from provision.engine.docker_api import Container, ContainerRequest, Engine, Image, running
+from provision.engine.docker_api import Container, ContainerRequest, Engine, Image
 from provision.engine.tar_streams import pack
 from provision.engine.transfer import push
 from provision.errors import ProvisionError
@@ -62,13 +62,12 @@ class FakeClient:
         self.running.add(name)
 
 
-@contextmanager
-def untranslated(_what: str) -> Iterator[None]:
-    yield
+def running(client: FakeClient, request: ContainerRequest) -> AbstractContextManager[Container]:
+    return Engine(cast("APIClient", client), "unix:///fake.sock").container(request)
 
 
 def start(client: FakeClient, request: ContainerRequest) -> None:
-    with running(cast("APIClient", client), request, untranslated):
+    with running(client, request):
         assert set(client.there) == {"new", "others"}
         # As another process does that has no lock of this one's.
         client.there["more"] = request.owner
@@ -90,7 +89,7 @@ def test_one_that_cannot_be_started_is_removed() -> None:
 
 def test_one_that_ended_by_itself_is_removed() -> None:
     client = FakeClient()
-    with running(cast("APIClient", client), ContainerRequest("sha256:1", "mine"), untranslated):
+    with running(client, ContainerRequest("sha256:1", "mine")):
         client.running.clear()
     assert set(client.there) == {"others"}
 
@@ -102,7 +101,7 @@ def test_only_a_failure_waits_for_the_end_of_a_container() -> None:
     start(client, request)
     with (
         pytest.raises(ZeroDivisionError),
-        running(cast("APIClient", client), request, untranslated),
+        running(client, request),
     ):
         raise ZeroDivisionError
     assert client.signals == ["TERM", "KILL"]
@@ -144,7 +143,7 @@ class TalkingClient:
 
     def container(self) -> Container:
         request = ContainerRequest("sha256:1", "mine")
-        return Container(cast("APIClient", self), "c", request, untranslated)
+        return Container(cast("APIClient", self), "c", request, lambda _what: nullcontext())
 
 
 def test_a_line_without_an_end_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
