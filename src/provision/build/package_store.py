@@ -39,11 +39,7 @@ _SCRATCH = ("developer", "git-login", "host-python", "import", "verify")
 
 
 class Closure(Frozen):
-    """A solution: the packages of a kernel's builds on a base image.
-
-    Attributes:
-        urls: Addresses of the files, by sha256.
-    """
+    """A solution: the packages of a kernel's builds on a base image."""
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
     distro: DistroPin
@@ -54,6 +50,7 @@ class Closure(Frozen):
     headers: tuple[PackagePin, ...]
     tools: tuple[PackagePin, ...] = ()
     packages: tuple[ClosurePackage, ...] = ()
+    # Addresses of the files, by sha256.
     urls: dict[Sha256, tuple[str, ...]] = Field(default_factory=dict)
 
 

@@ -51,16 +51,13 @@ SAME_BYTES = (
 
 
 class SeenTree(Frozen):
-    """The record of a tree in the package store.
-
-    Attributes:
-        config: Text of the kernel's configuration in it; None: it was not looked for.
-    """
+    """The record of a tree in the package store."""
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
     fingerprint: str
     tree: Sha256
     size: int
+    # Text of the kernel's configuration in it; None: it was not looked for.
     config: str | None = None
 
 

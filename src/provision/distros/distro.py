@@ -30,38 +30,32 @@ Placeholder = Annotated[str, StringConstraints(min_length=1)]
 
 
 class Release(Frozen):
-    """One release of a distro.
+    """One release of a distro."""
 
-    Attributes:
-        version: As os-release has it (``VERSION_ID``), or its beginning: ``9`` stands for 9.4.
-        keys: Keys of its packages instead of the distro's, as paths in the base image.
-        tools: Packages that the template's own steps call, besides the distro's.
-    """
-
+    # As os-release has it (``VERSION_ID``), or its beginning: ``9`` stands for 9.4.
     version: Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z][A-Za-z0-9._-]*$")]
     codename: Name
     end: Annotated[str, StringConstraints(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")] | None = None
     image: str
+    # Keys of its packages instead of the distro's, as paths in the base image.
     keys: tuple[AbsolutePath, ...] = ()
+    # Packages that the template's own steps call, besides the distro's.
     tools: tuple[str, ...] = ()
 
 
 class HeaderRule(Frozen):
-    """How the headers of one flavour of kernels are found; the first rule that matches counts.
-
-    Attributes:
-        kernels: Regular expression for the whole release; its named groups are placeholders of
-            the other fields, and so are ``{kernel}``, ``{arch}`` and ``{cpu}``.
-        build: The build folder that the packages bring.
-        source: The folder of the whole source, where that is another one.
-        repository: What to enable if the headers are not found: a repository's name or address.
-    """
+    """How the headers of one flavour of kernels are found; the first rule that matches counts."""
 
     flavour: Name
+    # Regular expression for the whole release; its named groups are placeholders of the other
+    # fields, and so are ``{kernel}``, ``{arch}`` and ``{cpu}``.
     kernels: Pattern
     specs: tuple[Placeholder, ...] = ()
+    # The build folder that the packages bring.
     build: AbsolutePath | None = None
+    # The folder of the whole source, where that is another one.
     source: AbsolutePath | None = None
+    # What to enable if the headers are not found: a repository's name or address.
     repository: str | None = None
     refusal: str | None = None
 
@@ -73,13 +67,10 @@ class HeaderRule(Frozen):
 
 
 class CompilerRule(Frozen):
-    """A package that may hold the compiler of a major version; rules are tried in their order.
-
-    Attributes:
-        package: What the solver is asked for; ``{major}`` is the compiler's major version.
-    """
+    """A package that may hold the compiler of a major version; rules are tried in their order."""
 
     command: Literal["gcc", "clang"] = "gcc"
+    # What the solver is asked for; ``{major}`` is the compiler's major version.
     package: Placeholder
     path: AbsolutePath | None = None
 
@@ -96,76 +87,64 @@ class Entitlement(Frozen):
 
 
 class Archive(Frozen):
-    """Where a distro keeps packages that its repositories have dropped.
-
-    Attributes:
-        repositories: Addresses of repositories there, with the placeholders ``{version}`` (as
-            os-release has it), ``{major}`` and ``{arch}``; empty where they can't be derived.
-        headers: Address, below ``url``, of the signed package with a kernel's headers, with the
-            placeholders ``{version}``, ``{release}`` and ``{arch}`` (of the kernel) and ``{key}``
-            (the last eight digits of the id of a key of the distro); None: they can't be had so.
-    """
+    """Where a distro keeps packages that its repositories have dropped."""
 
     name: str
     url: str
+    # Addresses of repositories there, with the placeholders ``{version}`` (as os-release has it),
+    # ``{major}`` and ``{arch}``; empty where they can't be derived.
     repositories: tuple[str, ...] = ()
     hint: str | None = None
+    # Address, below ``url``, of the signed package with a kernel's headers, with the placeholders
+    # ``{version}``, ``{release}`` and ``{arch}`` (of the kernel) and ``{key}`` (the last eight
+    # digits of the id of a key of the distro); None: they can't be had so.
     headers: Annotated[str, StringConstraints(pattern=r"\{key\}")] | None = None
 
 
 class Proof(Frozen):
-    """What was run for a distro, and on what.
-
-    Attributes:
-        on: Such as ``a stand-in made from Debian's packages``; None: nothing was run.
-    """
+    """What was run for a distro, and on what."""
 
     what: str
+    # Such as ``a stand-in made from Debian's packages``; None: nothing was run.
     on: str | None = None
     real: bool = False
 
 
 class AptArchive(Frozen):
-    """A distro's archive of packages, for the family of apt.
-
-    Attributes:
-        enabled: Those that hold kernels, compilers and tools.
-        security_in_archive: Whether a complete mirror has the security suite too.
-    """
+    """A distro's archive of packages, for the family of apt."""
 
     origin: str
     keyrings: tuple[AbsolutePath, ...] = Field(min_length=1)
     keyring_package: str
     components: tuple[Name, ...]
+    # Those that hold kernels, compilers and tools.
     enabled: tuple[Name, ...] = Field(min_length=1)
+    # Whether a complete mirror has the security suite too.
     security_in_archive: bool = False
     debootstrap_script: Name | None = None
 
 
 class Distro(Frozen):
-    """A distro: the content of its data file.
-
-    Attributes:
-        like: Another distro whose data hold where this file has none.
-        tools: Packages that the template's own steps call, whatever the driver.
-        names: What it calls the packages that recipes name as Debian does.
-        signed_index: Whether the indexes of its repositories are signed too, by the same keys.
-        base_packages: What its base image consists of, with what these packages need, for the
-            families of dnf and zypper; empty: no base image can be made.
-    """
+    """A distro: the content of its data file."""
 
     schema_version: Literal[1] = Field(alias="schema")
     id: Name
     name: str
     family: FamilyName
+    # Another distro whose data hold where this file has none.
     like: Name | None = None
     releases: tuple[Release, ...] = Field(min_length=1)
     headers: tuple[HeaderRule, ...] = ()
     compilers: tuple[CompilerRule, ...] = ()
+    # Packages that the template's own steps call, whatever the driver.
     tools: tuple[str, ...] = ()
+    # What it calls the packages that recipes name as Debian does.
     names: dict[str, str] = Field(default_factory=dict)
     keys: tuple[AbsolutePath, ...] = ()
+    # Whether the indexes of its repositories are signed too, by the same keys.
     signed_index: bool = False
+    # What its base image consists of, with what these packages need, for the families of dnf and
+    # zypper; empty: no base image can be made.
     base_packages: tuple[Placeholder, ...] = ()
     entitlement: tuple[Entitlement, ...] = ()
     environment: dict[str, str] = Field(default_factory=dict)

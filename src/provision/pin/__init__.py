@@ -181,15 +181,12 @@ class GitSubmodule(GitCommit):
 
 
 class GitSource(SourcePin):
-    """A git commit with the submodules that the build needs.
-
-    Attributes:
-        sha256: Of ``git archive --format=tar COMMIT``, without submodules.
-    """
+    """A git commit with the submodules that the build needs."""
 
     kind: Literal["git"] = "git"
     url: Url
     commit: Commit
+    # Of ``git archive --format=tar COMMIT``, without submodules.
     sha256: Sha256
     submodules: tuple[GitSubmodule, ...] = ()
 
@@ -214,16 +211,13 @@ class GitSource(SourcePin):
 
 
 class RunfileSource(_Download):
-    """A self-extracting file (``.run``) of NVIDIA's, which is unpacked and never run.
-
-    Attributes:
-        leave_out: Types of files that go into no container, by their names in its list of files.
-    """
+    """A self-extracting file (``.run``) of NVIDIA's, which is unpacked and never run."""
 
     kind: Literal["runfile"] = "runfile"
     version: Version
     architecture: Architecture
     layout: Literal[1] = 1
+    # Types of files that go into no container, by their names in its list of files.
     leave_out: tuple[Annotated[str, StringConstraints(pattern=r"^[A-Z0-9_]+$")], ...] = ()
 
 
@@ -286,13 +280,10 @@ class DistroPin(Frozen):
 
 
 class BasePin(Frozen):
-    """The base image of the build stages.
-
-    Attributes:
-        digest: Digest of the registry's manifest, or the image's id if it came from no registry.
-    """
+    """The base image of the build stages."""
 
     image: ImageName
+    # Digest of the registry's manifest, or the image's id if it came from no registry.
     digest: ImageDigest
 
 
@@ -304,21 +295,18 @@ class PackagePin(Frozen):
 
 
 class ClosurePackage(Frozen):
-    """A package of the build container, in exactly this build.
-
-    Attributes:
-        repository: Its repository, as the solver names it.
-        location: Its path in the repository.
-        action: ``upgrade`` if the base image has another version of it.
-    """
+    """A package of the build container, in exactly this build."""
 
     name: PackageName
     version: PackageVersion
     arch: Name
     sha256: Sha256
     size: int = Field(ge=0)
+    # Its repository, as the solver names it.
     repository: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9:+._/@ -]*$")]
+    # Its path in the repository.
     location: Location
+    # ``upgrade`` if the base image has another version of it.
     action: Literal["install", "upgrade"] = "install"
 
 
@@ -333,23 +321,21 @@ class TreePin(Frozen):
     """The kernel tree that the modules are built in, where no packages hold the headers.
 
     The paths of its files are not part of it: the same bytes give the same modules.
-
-    Attributes:
-        tree: Sha256 of the tar file with the tree; None if the tree is in the base image.
-        symvers: Sha256 of the kernel's Module.symvers; None if it is in a prepared tree, or the
-            kernel has no modversions.
-        compiler: Sha256 of the tar file with the compiler; None if the compiler is a package, or
-            in the base image.
-        toolchain: The distro whose packages compile; None if everything is in the base image.
-        llvm: ``LLVM`` of the kernel's build, if Clang compiles; None for GCC.
     """
 
     kind: Literal["source", "prepared", "image"]
+    # Sha256 of the tar file with the tree; None if the tree is in the base image.
     tree: Sha256 | None = None
     config: Sha256 | None = None
+    # Sha256 of the kernel's Module.symvers; None if it is in a prepared tree, or the kernel has no
+    # modversions.
     symvers: Sha256 | None = None
+    # Sha256 of the tar file with the compiler; None if the compiler is a package, or in the base
+    # image.
     compiler: Sha256 | None = None
+    # The distro whose packages compile; None if everything is in the base image.
     toolchain: DistroPin | None = None
+    # ``LLVM`` of the kernel's build, if Clang compiles; None for GCC.
     llvm: Annotated[str, StringConstraints(pattern=r"^(1|-[0-9]+)$")] | None = None
 
 
@@ -359,19 +345,6 @@ class Pin(Digested):
     Versions of provision without closures wrote ``components``, ``signing_key`` and ``keyring``. No
     new Pin sets them. They stay because digests are made of the JSON: without them, artifacts in
     stores could not be read any more, and every other one would get a new name.
-
-    Attributes:
-        compiler: The compiler that built the kernel; None if it is not a package (see ``tree``).
-        closure: Every package that is installed for the build, by name; empty if only the packages
-            above are pinned. Addresses are not part of it.
-        components: Components of the archive that the sources need besides ``main``.
-        sources: What is built and shipped.
-        template: Digest of the Dockerfile template, its macros and the collector.
-        signing_key: Fingerprint of the key that signs the modules; None if they are not signed.
-        keyring: Sha256 of the keys that verify the build's archive, if they are not the distro's
-            own: the same version may have other content there.
-        tree: The kernel tree, if the headers are not packaged; the distro is then the kernel's,
-            and the tree names the one whose packages compile.
     """
 
     schema_version: Literal[1] = Field(default=1, alias="schema")
@@ -379,17 +352,28 @@ class Pin(Digested):
     kernel: KernelPin
     distro: DistroPin
     base: BasePin
+    # The compiler that built the kernel; None if it is not a package (see ``tree``).
     compiler: PackagePin | None
     headers: tuple[PackagePin, ...]
     packages: tuple[PackagePin, ...]
+    # Every package that is installed for the build, by name; empty if only the packages above are
+    # pinned. Addresses are not part of it.
     closure: tuple[ClosurePackage, ...] = ()
+    # Components of the archive that the sources need besides ``main``.
     components: tuple[Name, ...] = ()
+    # What is built and shipped.
     sources: tuple[Source, ...]
     patches: tuple[FilePin, ...] = ()
     recipe: Sha256
+    # Digest of the Dockerfile template, its macros and the collector.
     template: Sha256
+    # Fingerprint of the key that signs the modules; None if they are not signed.
     signing_key: str | None = None
+    # Sha256 of the keys that verify the build's archive, if they are not the distro's own: the same
+    # version may have other content there.
     keyring: Sha256 | None = None
+    # The kernel tree, if the headers are not packaged; the distro is then the kernel's, and the
+    # tree names the one whose packages compile.
     tree: TreePin | None = None
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)

@@ -9,20 +9,17 @@ from provision.errors import NotFoundError
 
 
 class ArchitectureNames(NamedTuple):
-    """The names of one architecture.
+    """The names of one architecture."""
 
-    Attributes:
-        go: Of images and Kubernetes.
-            Source: https://github.com/containerd/platforms/blob/v1.0.0/database.go
-        multiarch: Of library folders. Source: https://wiki.debian.org/Multiarch/Tuples
-        kernel: Of folders below ``arch/`` of the kernel, whose Makefile takes x86_64 for x86.
-        systemd: Of conditions and extensions: systemd.unit(5), ConditionArchitecture.
-    """
-
+    # Of images and Kubernetes. Source:
+    # https://github.com/containerd/platforms/blob/v1.0.0/database.go
     go: str
     debian: str
+    # Of library folders. Source: https://wiki.debian.org/Multiarch/Tuples
     multiarch: str
+    # Of folders below ``arch/`` of the kernel, whose Makefile takes x86_64 for x86.
     kernel: str
+    # Of conditions and extensions: systemd.unit(5), ConditionArchitecture.
     systemd: str
 
 

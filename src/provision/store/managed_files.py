@@ -55,21 +55,18 @@ class Change:
 
 
 class Record(Frozen):
-    """The record of managed files, by which provision recognises them.
+    """The record of managed files, by which provision recognises them."""
 
-    Attributes:
-        files: The sha256 of each content that a file may have, by its path on the host: of the
-            written content, and during a write also of the one before.
-        library_cache: The entry that the host's library cache was last refreshed for.
-        initramfs: The modules that the host's initramfs was last made without.
-        initramfs_problem: Why it could not be made without those of now.
-        mounted: The entry that the driver's root was last mounted from.
-    """
-
+    # The sha256 of each content that a file may have, by its path on the host: of the written
+    # content, and during a write also of the one before.
     files: dict[str, tuple[Sha256, ...]] = Field(default_factory=dict)
+    # The entry that the host's library cache was last refreshed for.
     library_cache: str | None = None
+    # The modules that the host's initramfs was last made without.
     initramfs: str = ""
+    # Why it could not be made without those of now.
     initramfs_problem: str | None = None
+    # The entry that the driver's root was last mounted from.
     mounted: str | None = None
 
 

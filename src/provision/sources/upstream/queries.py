@@ -53,14 +53,11 @@ _GIT_ENV = {
 
 
 class Answer(Frozen):
-    """The answer of a source.
-
-    Attributes:
-        read: Unix time of the answer.
-    """
+    """The answer of a source."""
 
     schema_version: Literal[1] = 1
     url: str
+    # Unix time of the answer.
     read: int
     releases: tuple[Release, ...]
 
