@@ -128,20 +128,17 @@ _COMPILERS = {"apt": "gcc-12", "dnf": "gcc", "zypper": "gcc"}
 
 @dataclass(frozen=True, slots=True)
 class _Host:
-    """A machine that builds for a distro of one family.
+    """A machine that builds for a distro of one family."""
 
-    Attributes:
-        family: Its name.
-        root: Its root, with provision.toml.
-        distro: As `--distro` takes it; None: the host's own.
-        kernel: The kernel that is built for.
-        catalogue: Where the driver is.
-    """
-
+    # Its name.
     family: str
+    # Its root, with provision.toml.
     root: Path
+    # As `--distro` takes it; None: the host's own.
     distro: str | None
+    # The kernel that is built for.
     kernel: str
+    # Where the driver is.
     catalogue: Path
 
     @property

@@ -19,22 +19,19 @@ _MARKS = {True: "✓", False: "✗", None: " "}
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A measurement against its target.
+    """A measurement against its target."""
 
-    Attributes:
-        name: short, what `--only` takes.
-        what: what was measured.
-        value: the figure that the target is about, in `unit`.
-        target: the most that it may be, in `unit`.
-        unit: ``x`` for a ratio, else ``s``, ``ms`` or ``MB``.
-        note: the measured figures behind it.
-    """
-
+    # Short, what `--only` takes.
     name: str
+    # What was measured.
     what: str
+    # The figure that the target is about, in `unit`.
     value: float
+    # The most that it may be, in `unit`.
     target: float | None
+    # ``x`` for a ratio, else ``s``, ``ms`` or ``MB``.
     unit: str
+    # The measured figures behind it.
     note: str
 
     @property
@@ -45,14 +42,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rows that are measured together, because their programs take turns.
+    """Rows that are measured together, because their programs take turns."""
 
-    Attributes:
-        names: the rows' names.
-        measure: measures them; a machine that can't gets none.
-    """
-
+    # The rows' names.
     names: tuple[str, ...]
+    # Measures them; a machine that can't gets none.
     measure: Callable[[Scene], Iterable[Row]]
 
 

@@ -69,14 +69,11 @@ _NODES = {
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """An OCI bundle, and copies that put its files back as they were.
+    """An OCI bundle, and copies that put its files back as they were."""
 
-    Attributes:
-        folder: the bundle.
-        restore: the copies, as `bench.timing.Timed` takes them.
-    """
-
+    # The bundle.
     folder: Path
+    # The copies, as `bench.timing.Timed` takes them.
     restore: Sequence[tuple[Path, Path]]
 
 

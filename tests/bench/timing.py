@@ -20,20 +20,17 @@ _SOURCE = Path(__file__).with_name("spawn.c")
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A program to time.
+    """A program to time."""
 
-    Attributes:
-        name: what its times are listed under.
-        argv: the program's absolute path, and its arguments.
-        env: its whole environment.
-        stdin: file that it reads.
-        restore: copies to make before each start, outside the measurement: (from, to).
-    """
-
+    # What its times are listed under.
     name: str
+    # The program's absolute path, and its arguments.
     argv: Sequence[str | Path]
+    # Its whole environment.
     env: Mapping[str, str] = field(default_factory=dict)
+    # File that it reads.
     stdin: Path | None = None
+    # Copies to make before each start, outside the measurement: (from, to).
     restore: Sequence[tuple[Path, Path]] = ()
 
     def plan(self) -> list[str]:

@@ -26,24 +26,21 @@ _SHOWN = 240
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program of a driver's user space, and what it says on a machine without the hardware.
+    """A program of a driver's user space, and what it says on a machine without the hardware."""
 
-    Attributes:
-        argv: how it is started.
-        about: how it is started where no hardware is, to say which version it is.
-        says: what it then says first.
-        hardware: what the machine needs to see it at its work.
-        library: the library that it opens.
-        folder: where the container has that library.
-        nodes: device nodes of a host with one such device, by name below /dev: major and minor.
-    """
-
+    # How it is started.
     argv: tuple[str, ...]
+    # How it is started where no hardware is, to say which version it is.
     about: tuple[str, ...]
+    # What it then says first.
     says: str
+    # What the machine needs to see it at its work.
     hardware: str
+    # The library that it opens.
     library: str
+    # Where the container has that library.
     folder: str
+    # Device nodes of a host with one such device, by name below /dev: major and minor.
     nodes: dict[str, tuple[int, int]]
 
     @property

@@ -31,14 +31,11 @@ __all__ = ["Engines", "open_engines"]
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """Where images are built and where containers run.
+    """Where images are built and where containers run."""
 
-    Attributes:
-        builder: DOCKER_HOST of the engine that builds; None: the one that answers by itself.
-        runner: the private engine.
-    """
-
+    # DOCKER_HOST of the engine that builds; None: the one that answers by itself.
     builder: str | None
+    # The private engine.
     runner: Engine
 
     @property

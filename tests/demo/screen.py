@@ -29,13 +29,10 @@ class DemoError(Exception):
 
 @dataclass
 class Screen:
-    """The terminal, and how long each step took.
-
-    Attributes:
-        seconds: title of a finished step → its seconds.
-    """
+    """The terminal, and how long each step took."""
 
     console: Console = field(default_factory=lambda: Console(highlight=False, soft_wrap=True))
+    # Title of a finished step → its seconds.
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager

@@ -44,16 +44,13 @@ _LIMIT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class PausedCommand:
-    """A command that was started.
+    """A command that was started."""
 
-    Attributes:
-        process: The process.
-        log: What it says.
-        folder: Where it reports that it stopped, and waits for leave to go on.
-    """
-
+    # The process.
     process: subprocess.Popen[bytes]
+    # What it says.
     log: Path
+    # Where it reports that it stopped, and waits for leave to go on.
     folder: Path
 
     @classmethod

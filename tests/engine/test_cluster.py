@@ -62,16 +62,13 @@ _REPORT = f"hello-tool; set -- /dev/hello0; {OPEN_NODES}"
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """A registry with two versions of a driver for the node's kernel.
+    """A registry with two versions of a driver for the node's kernel."""
 
-    Attributes:
-        address: Of the registry, with the prefix.
-        agent: The agent's image, as the node has it.
-        folder: The key, and the catalogue.
-    """
-
+    # Of the registry, with the prefix.
     address: str
+    # The agent's image, as the node has it.
     agent: str
+    # The key, and the catalogue.
     folder: Path
 
     def documents(self, version: str) -> list[dict[str, Any]]:

@@ -175,18 +175,15 @@ def stand(request: pytest.FixtureRequest, engine: Engine, catalogue: Path) -> It
 
 @dataclass(frozen=True, slots=True)
 class _AtOnce:
-    """What came of two that resolved the same at the same time.
+    """What came of two that resolved the same at the same time."""
 
-    Attributes:
-        host: Their machine.
-        texts: What each said.
-        documents: Each one's answer.
-        asked: What the mirror was asked for.
-    """
-
+    # Their machine.
     host: _Host
+    # What each said.
     texts: list[str]
+    # Each one's answer.
     documents: list[dict[str, Any]]
+    # What the mirror was asked for.
     asked: list[str]
 
 

@@ -50,14 +50,11 @@ MODULES = tar_of({"opt/lib/modules/x/demo.ko": b"module"})
 
 @dataclass
 class Site:
-    """A registry with one image of two layers.
+    """A registry with one image of two layers."""
 
-    Attributes:
-        server: The registry.
-        repository: Its repository.
-    """
-
+    # The registry.
     server: RegistryServer
+    # Its repository.
     repository: Registry
 
     def have(self, tag: str = TAG) -> str:

@@ -147,12 +147,9 @@ def test_openssl_reads_ours(fleet: Fleet, tmp_path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Skopeo:
-    """The program skopeo of Debian 13; Debian 12's can't verify.
+    """The program skopeo of Debian 13; Debian 12's can't verify."""
 
-    Attributes:
-        program: Starts it.
-    """
-
+    # Starts it.
     program: Path
 
     def __call__(self, *words: str | Path, home: Path, check: bool = True) -> Completed:

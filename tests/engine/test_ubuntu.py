@@ -43,18 +43,15 @@ _NEEDS = "libc6, libelf1, libssl3, zlib1g"
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """A host of Ubuntu 22.04, its archive, and a catalogue with a made-up driver.
+    """A host of Ubuntu 22.04, its archive, and a catalogue with a made-up driver."""
 
-    Attributes:
-        root: The host's root.
-        archive: The folder of the archive.
-        catalogue: The driver's.
-        engine: Builds.
-    """
-
+    # The host's root.
     root: Path
+    # The folder of the archive.
     archive: Path
+    # The driver's.
     catalogue: Path
+    # Builds.
     engine: Engine
 
     @property

@@ -44,21 +44,18 @@ _WAIT_S = 120
 
 @dataclass
 class SshHost:
-    """A host that answers by ssh; `with SshHost(...) as machine:` removes it at the end.
+    """A host that answers by ssh; `with SshHost(...) as machine:` removes it at the end."""
 
-    Attributes:
-        release: its files.
-        name: its name in the inventory.
-        binds: folders of this machine that it sees, and where.
-        isolated: whether it has a network of its own with nothing but a loopback interface: ssh
-            comes in by a program that joins it, and nothing goes out.
-        settings: what an inventory says of this host only.
-    """
-
+    # Its files.
     release: EngineTree
+    # Its name in the inventory.
     name: str = "host"
+    # Folders of this machine that it sees, and where.
     binds: Mapping[Path, str] = field(default_factory=dict)
+    # Whether it has a network of its own with nothing but a loopback interface: ssh comes in by a
+    # program that joins it, and nothing goes out.
     isolated: bool = False
+    # What an inventory says of this host only.
     settings: Mapping[str, object] = field(default_factory=dict)
     port: int = field(init=False)
 

@@ -76,16 +76,13 @@ _MODES = {
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """Makes configurations, of provision as it is now.
+    """Makes configurations, of provision as it is now."""
 
-    Attributes:
-        python: the archive with the machines' Python.
-        wheel: provision.
-        folder: where to.
-    """
-
+    # The archive with the machines' Python.
     python: Path
+    # Provision.
     wheel: Path
+    # Where to.
     folder: Path
 
     def make(self, variant: Layout, toml: str, url: str, output: Path) -> dict[str, Any]:

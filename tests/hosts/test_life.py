@@ -100,22 +100,19 @@ _OLDER = {
 
 @dataclass(slots=True)
 class Life:
-    """A host, and its controller with both collections.
+    """A host, and its controller with both collections."""
 
-    Attributes:
-        machine: The host.
-        ansible: The controller, with the collection that it has now.
-        newer: The folder of the newer collection.
-        config: What provision.toml should say.
-        before: What was on the host before anything ran.
-        entry: The artifact that the host has.
-    """
-
+    # The host.
     machine: SshHost
+    # The controller, with the collection that it has now.
     ansible: Ansible
+    # The folder of the newer collection.
     newer: Path
+    # What provision.toml should say.
     config: dict[str, Any]
+    # What was on the host before anything ran.
     before: dict[str, str]
+    # The artifact that the host has.
     entry: str = field(default="")
 
     def play(self, name: str, *words: str, check: bool = True, **variables: object) -> Played:

@@ -46,12 +46,9 @@ _KINDS = {
 
 @dataclass
 class ApiServer:
-    """`with ApiServer() as server:` starts both, waits until all is ready, and ends them.
+    """`with ApiServer() as server:` starts both, waits until all is ready, and ends them."""
 
-    Attributes:
-        host: the address of this machine at which it listens.
-    """
-
+    # The address of this machine at which it listens.
     host: str = "127.0.0.1"
 
     def __enter__(self) -> Self:

@@ -24,18 +24,15 @@ __all__ = ["AptArchive"]
 
 @dataclass
 class AptArchive:
-    """An archive's folder, to be served over HTTP.
+    """An archive's folder, to be served over HTTP."""
 
-    Attributes:
-        folder: Where it lies.
-        key: Signs its suites.
-        fields: Fields of its Release files, besides those that it works out.
-        date: When its Release files say that they were made.
-    """
-
+    # Where it lies.
     folder: Path
+    # Signs its suites.
     key: Key = field(default_factory=key_of)
+    # Fields of its Release files, besides those that it works out.
     fields: dict[str, str] = field(default_factory=lambda: {"Origin": "Debian"})
+    # When its Release files say that they were made.
     date: datetime = field(default_factory=lambda: datetime.now(UTC))
     _signed: int = 0
 

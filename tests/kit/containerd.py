@@ -39,20 +39,17 @@ conf_dir = "{folder}/cni/conf"
 
 @dataclass
 class Containerd:
-    """A private containerd; `with Containerd(...) as containerd:` cleans up behind it.
+    """A private containerd; `with Containerd(...) as containerd:` cleans up behind it."""
 
-    Attributes:
-        settings: what is added to its config.toml, without `version`.
-        environment: what OCI runtimes find in their environment.
-        pause: the image that holds a pod's namespaces open.
-        parent: where its folder is made.
-        enter: what stands before it and its client, where they run elsewhere (`DockerInTree`).
-    """
-
+    # What is added to its config.toml, without `version`.
     settings: str = ""
+    # What OCI runtimes find in their environment.
     environment: Mapping[str, str] = field(default_factory=dict)
+    # The image that holds a pod's namespaces open.
     pause: str = "docker.io/library/pause:latest"
+    # Where its folder is made.
     parent: Path | None = None
+    # What stands before it and its client, where they run elsewhere (`DockerInTree`).
     enter: Sequence[str | Path] = ()
 
     def __enter__(self) -> Self:

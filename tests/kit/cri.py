@@ -32,14 +32,11 @@ class CriError(Exception):
 
 @dataclass
 class Cri:
-    """A pod whose containers a runtime of config.toml starts; removed with everything at the end.
+    """A pod whose containers a runtime of config.toml starts; at the end, everything is removed."""
 
-    Attributes:
-        socket: containerd's.
-        handler: the runtime's name in config.toml, as a RuntimeClass has it.
-    """
-
+    # Containerd's.
     socket: Path
+    # The runtime's name in config.toml, as a RuntimeClass has it.
     handler: str
 
     def __enter__(self) -> Self:

@@ -30,19 +30,16 @@ _TIMEOUT_S = 60
 
 @dataclass
 class DevicePlugin:
-    """Counts units and hands them out; `with DevicePlugin(...):` for as long as it runs.
+    """Counts units and hands them out; `with DevicePlugin(...):` for as long as it runs."""
 
-    Attributes:
-        sockets: kubelet's folder of sockets.
-        resource: what pods ask for, such as `example.com/unit`.
-        units: the CDI device of each unit, by the unit's name.
-        strategy: how it names devices, in NVIDIA's words: in kubelet's own field (`cdi-cri`), or
-            by annotations of the container (`cdi-annotations`).
-    """
-
+    # Kubelet's folder of sockets.
     sockets: Path
+    # What pods ask for, such as `example.com/unit`.
     resource: str
+    # The CDI device of each unit, by the unit's name.
     units: Mapping[str, str]
+    # How it names devices, in NVIDIA's words: in kubelet's own field (`cdi-cri`), or by annotations
+    # of the container (`cdi-annotations`).
     strategy: str = "cdi-cri"
 
     def __enter__(self) -> Self:

@@ -54,20 +54,17 @@ exec chroot . "$@"
 
 @dataclass
 class DockerInTree:
-    """A private Docker, of Debian 13 if no other; `with DockerInTree(...) as docker:` cleans up.
+    """A private Docker, of Debian 13 if no other; `with DockerInTree(...) as docker:` cleans up."""
 
-    Attributes:
-        settings: what daemon.json says.
-        binds: folders of the machine that are at the same path for Docker.
-        environment: what OCI runtimes find in their environment.
-        tree: where its programs are; `/` for the machine's own.
-        layer: a folder whose content lies on top of the tree.
-    """
-
+    # What daemon.json says.
     settings: Mapping[str, Any] = field(default_factory=dict)
+    # Folders of the machine that are at the same path for Docker.
     binds: tuple[Path, ...] = ()
+    # What OCI runtimes find in their environment.
     environment: Mapping[str, str] = field(default_factory=dict)
+    # Where its programs are; `/` for the machine's own.
     tree: Path | None = None
+    # A folder whose content lies on top of the tree.
     layer: Path | None = None
 
     def __enter__(self) -> Self:

@@ -86,18 +86,15 @@ class _ScriptedRpm(Rpm):
 
 @dataclass(frozen=True, slots=True)
 class ElHost:
-    """What hosts of the EL stand-in are made from, and install from.
+    """What hosts of the EL stand-in are made from, and install from."""
 
-    Attributes:
-        site: The distro's image and mirror.
-        folder: The repositories besides.
-        older: The kernel that a guest begins with.
-        newer: The one that it is upgraded to.
-    """
-
+    # The distro's image and mirror.
     site: Site
+    # The repositories besides.
     folder: Path
+    # The kernel that a guest begins with.
     older: str
+    # The one that it is upgraded to.
     newer: str
 
     @property

@@ -41,20 +41,17 @@ address = "{folder}/containerd.sock"
 
 @dataclass
 class Engine:
-    """A private engine. `with Engine(...) as engine:` starts it and cleans up behind it.
+    """A private engine. `with Engine(...) as engine:` starts it and cleans up behind it."""
 
-    Attributes:
-        data_root: images and layers; kept when given, else removed with everything else.
-        runtimes: name → program of further OCI runtimes (`docker run --runtime NAME`).
-        environment: what the runtimes find in their environment (the shims inherit it).
-        settings: what daemon.json says; what is there can't be an argument of ours too.
-        port: of the loopback interface, at which it listens too, without TLS (for guests).
-    """
-
+    # Images and layers; kept when given, else removed with everything else.
     data_root: Path | None = None
+    # Name → program of further OCI runtimes (`docker run --runtime NAME`).
     runtimes: Mapping[str, Path] = field(default_factory=dict)
+    # What the runtimes find in their environment (the shims inherit it).
     environment: Mapping[str, str] = field(default_factory=dict)
+    # What daemon.json says; what is there can't be an argument of ours too.
     settings: Mapping[str, Any] = field(default_factory=dict)
+    # Of the loopback interface, at which it listens too, without TLS (for guests).
     port: int | None = None
 
     def __enter__(self) -> Self:

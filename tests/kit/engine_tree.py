@@ -38,20 +38,17 @@ _QUIET = (
 
 @dataclass(frozen=True, slots=True)
 class EngineTree:
-    """What a tree is made of.
+    """What a tree is made of."""
 
-    Attributes:
-        name: what the cache calls it.
-        suite: the release of Debian.
-        packages: what it has besides engines.
-        files: files and their texts, in place before packages are installed.
-        then: a script that runs in it at the end.
-    """
-
+    # What the cache calls it.
     name: str
+    # The release of Debian.
     suite: str
+    # What it has besides engines.
     packages: tuple[str, ...] = ()
+    # Files and their texts, in place before packages are installed.
     files: tuple[tuple[str, str], ...] = ()
+    # A script that runs in it at the end.
     then: str = ""
 
     def path(self) -> Path:

@@ -33,21 +33,18 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 @dataclass
 class Mirror:
-    """A server whose content may change while it serves, and that says what was asked for.
+    """A server whose content may change while it serves, and that says what was asked for."""
 
-    Attributes:
-        folder: What it serves, from the next request on.
-        asked: The paths of all requests so far, in their order.
-        stalls_at: End of a path whose file it sends the first bytes of, and then no more until
-            `goes_on` is set; None: none.
-        stalled: Set as soon as it waits in the middle of a file.
-        goes_on: Ends such a wait.
-    """
-
+    # What it serves, from the next request on.
     folder: Path
+    # The paths of all requests so far, in their order.
     asked: list[str] = field(default_factory=list)
+    # End of a path whose file it sends the first bytes of, and then no more until `goes_on` is set;
+    # None: none.
     stalls_at: str | None = None
+    # Set as soon as it waits in the middle of a file.
     stalled: Event = field(default_factory=Event)
+    # Ends such a wait.
     goes_on: Event = field(default_factory=Event)
     url: str = ""
 

@@ -41,16 +41,13 @@ _WHO = {
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit of a served repository, as a recipe names it.
+    """A commit of a served repository, as a recipe names it."""
 
-    Attributes:
-        repository: The repository's name below the server's address.
-        commit: The commit.
-        sha256: Of `git archive --format=tar COMMIT`.
-    """
-
+    # The repository's name below the server's address.
     repository: str
+    # The commit.
     commit: str
+    # Of `git archive --format=tar COMMIT`.
     sha256: str
 
     @property
@@ -86,16 +83,13 @@ def commit_files(folder: Path, name: str, files: Mapping[str, str], *more: Commi
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A server that only some may read.
+    """A server that only some may read."""
 
-    Attributes:
-        authority: The certificate that vouches for it, which no one else knows.
-        certificate: Its own certificate and key, in one file.
-        login: User and password, as `user:password`.
-    """
-
+    # The certificate that vouches for it, which no one else knows.
     authority: Path
+    # Its own certificate and key, in one file.
     certificate: Path
+    # User and password, as `user:password`.
     login: str
 
     def tls(self, *, clients: bool = False) -> ssl.SSLContext:

@@ -33,14 +33,11 @@ SMALL_DRIVER = "v4l2loopback"
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host of its own below a folder: store, vendor configs, and what the shim reads.
+    """A host of its own below a folder: store, vendor configs, and what the shim reads."""
 
-    Attributes:
-        root: the folder.
-        config: the shim's config.toml, the same file for every host of the session.
-    """
-
+    # The folder.
     root: Path
+    # The shim's config.toml, the same file for every host of the session.
     config: Path
 
     @property

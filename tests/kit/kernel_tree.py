@@ -60,14 +60,11 @@ RUN echo deb {mirror} bookworm main >/etc/apt/sources.list \\
 
 @dataclass(frozen=True, slots=True)
 class BuiltKernel:
-    """One release of the kernel, in the cache.
+    """One release of the kernel, in the cache."""
 
-    Attributes:
-        release: As `uname -r` prints it.
-        folder: What belongs to it.
-    """
-
+    # As `uname -r` prints it.
     release: str
+    # What belongs to it.
     folder: Path
 
     @property

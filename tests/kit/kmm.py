@@ -21,24 +21,21 @@ PULL = ("/bin/sh", "-c", "exit 0")
 
 @dataclass(frozen=True)
 class Node:
-    """What a node with one kernel does.
+    """What a node with one kernel does."""
 
-    Attributes:
-        image: the artifact image; the pull pod and the init container run it.
-        init: the init container's script, started by `/bin/sh -c`.
-        softdep: content of /etc/modprobe.d/softdep.conf in the worker; without, there is none.
-        remove: modules of the kernel's own to be unloaded, if /lib/modules has their files.
-        load: the worker's arguments of modprobe.
-        unload: the same when the Module is deleted.
-        firmware: the folder below SHARED whose content goes into the host's folder of firmware.
-    """
-
+    # The artifact image; the pull pod and the init container run it.
     image: str
+    # The init container's script, started by `/bin/sh -c`.
     init: str
+    # Content of /etc/modprobe.d/softdep.conf in the worker; without, there is none.
     softdep: str
+    # Modules of the kernel's own to be unloaded, if /lib/modules has their files.
     remove: tuple[str, ...]
+    # The worker's arguments of modprobe.
     load: tuple[str, ...]
+    # The same when the Module is deleted.
     unload: tuple[str, ...]
+    # The folder below SHARED whose content goes into the host's folder of firmware.
     firmware: str | None
 
 

@@ -50,16 +50,13 @@ def uuids(said: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class NvidiaHost:
-    """The machine.
+    """The machine."""
 
-    Attributes:
-        folder: what engines have to see of it.
-        layer: what lies on top of a Debian.
-        host: the folder that is the host's root for our program.
-    """
-
+    # What engines have to see of it.
     folder: Path
+    # What lies on top of a Debian.
     layer: Path
+    # The folder that is the host's root for our program.
     host: Host
 
     @property

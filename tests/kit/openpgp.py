@@ -22,16 +22,13 @@ __all__ = ["Key", "gnupg_home", "key_of", "new_home"]
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key in a GnuPG folder of its own.
+    """A key in a GnuPG folder of its own."""
 
-    Attributes:
-        home: That folder.
-        keyring: The public half in OpenPGP's binary form, as apt and gpgv read it.
-        armoured: The same as text.
-    """
-
+    # That folder.
     home: Path
+    # The public half in OpenPGP's binary form, as apt and gpgv read it.
     keyring: Path
+    # The same as text.
     armoured: Path
 
     @classmethod

@@ -47,14 +47,11 @@ def _here(script: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sysroot:
-    """What ostree calls a physical root: its `ostree` has the deployments.
+    """What ostree calls a physical root: its `ostree` has the deployments."""
 
-    Attributes:
-        folder: Where it lies.
-        execute: Runs a script where that is, and returns what it prints.
-    """
-
+    # Where it lies.
     folder: Path | str
+    # Runs a script where that is, and returns what it prints.
     execute: Callable[[str], str]
 
     @classmethod

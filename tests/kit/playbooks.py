@@ -53,16 +53,13 @@ def older_core(version: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """How a run of a playbook ended.
+    """How a run of a playbook ended."""
 
-    Attributes:
-        code: exit status of ansible-playbook.
-        output: all that it said.
-        recap: by host, how many tasks were ok, changed, failed, ….
-    """
-
+    # Exit status of ansible-playbook.
     code: int
+    # All that it said.
     output: str
+    # By host, how many tasks were ok, changed, failed, ….
     recap: Mapping[str, Mapping[str, int]]
 
     def changed_tasks(self, host: str | None = None) -> list[str]:
@@ -90,20 +87,17 @@ class Reachable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ansible:
-    """A controller with an inventory.
+    """A controller with an inventory."""
 
-    Attributes:
-        folder: where it keeps its own things.
-        machines: the hosts.
-        variables: what the inventory says of all of them.
-        stand_ins: further hosts, and what the inventory says of each.
-        collections: the folder in which Ansible looks for the collection.
-    """
-
+    # Where it keeps its own things.
     folder: Path
+    # The hosts.
     machines: Sequence[Reachable]
+    # What the inventory says of all of them.
     variables: Mapping[str, Any]
+    # Further hosts, and what the inventory says of each.
     stand_ins: Mapping[str, Any] = field(default_factory=dict)
+    # The folder in which Ansible looks for the collection.
     collections: Path = REPOSITORY / "ansible"
 
     def play(self, playbook: Path, *words: str, check: bool = True, **variables: object) -> Played:

@@ -54,14 +54,11 @@ def without_hybrid_cgroups(argv: list[str | Path]) -> list[str | Path]:
 
 @dataclass
 class Podman:
-    """A private podman; `with Podman(...) as podman:` removes its storage at the end.
+    """A private podman; `with Podman(...) as podman:` removes its storage at the end."""
 
-    Attributes:
-        runtimes: name → program of further OCI runtimes (`podman --runtime NAME run`).
-        environment: what OCI runtimes find in their environment.
-    """
-
+    # Name → program of further OCI runtimes (`podman --runtime NAME run`).
     runtimes: Mapping[str, Path] = field(default_factory=dict)
+    # What OCI runtimes find in their environment.
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def __enter__(self) -> Self:

@@ -65,14 +65,11 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Provision:
-    """The command line of `provision`, for one engine.
+    """The command line of `provision`, for one engine."""
 
-    Attributes:
-        docker_host: The engine; None: whatever the environment says.
-        environment: Further variables.
-    """
-
+    # The engine; None: whatever the environment says.
     docker_host: str | None = None
+    # Further variables.
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -49,12 +49,9 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A registry with TLS, for those who have a password.
+    """A registry with TLS, for those who have a password."""
 
-    Attributes:
-        folder: For its files; `ca.crt` is what its certificate is issued by.
-    """
-
+    # For its files; `ca.crt` is what its certificate is issued by.
     folder: Path
 
     @property

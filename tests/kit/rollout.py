@@ -67,40 +67,37 @@ class _Artifact:
 
 @dataclass(slots=True)
 class Figures:
-    """What came of a rollout.
+    """What came of a rollout."""
 
-    Attributes:
-        hosts: How many there were.
-        builds: Artifacts that the builder made.
-        runs: Runs of the agent.
-        pulled: Hosts that took their artifact from the registry.
-        compiled: Hosts that built anything.
-        waited: Hosts that found none at first, and came again an hour later.
-        lost: Runs that gave up while the registry was away; they came again an hour later, too.
-        failed: Hosts that ended otherwise, with what they said.
-        idle: Runs with nothing to do, and what they had the registry send.
-        needed: Bytes of what the hosts have to read: manifests, configurations, signatures, layers.
-        sent: What the registry sent.
-        peak: The most hosts that pulled within one simulated minute.
-        restarts: How often the registry was started again while hosts ran.
-        seconds: Of real time, of all runs of hosts.
-        each: Seconds of real time of each pull, sorted.
-    """
-
+    # How many there were.
     hosts: int
+    # Artifacts that the builder made.
     builds: int = 0
+    # Runs of the agent.
     runs: int = 0
+    # Hosts that took their artifact from the registry.
     pulled: int = 0
+    # Hosts that built anything.
     compiled: int = 0
+    # Hosts that found none at first, and came again an hour later.
     waited: int = 0
+    # Runs that gave up while the registry was away; they came again an hour later, too.
     lost: int = 0
+    # Hosts that ended otherwise, with what they said.
     failed: list[str] = field(default_factory=list)
+    # Runs with nothing to do, and what they had the registry send.
     idle: Sent | None = None
+    # Bytes of what the hosts have to read: manifests, configurations, signatures, layers.
     needed: int = 0
+    # What the registry sent.
     sent: Sent | None = None
+    # The most hosts that pulled within one simulated minute.
     peak: int = 0
+    # How often the registry was started again while hosts ran.
     restarts: int = 0
+    # Of real time, of all runs of hosts.
     seconds: float = 0.0
+    # Seconds of real time of each pull, sorted.
     each: list[float] = field(default_factory=list)
 
     @property
@@ -288,33 +285,27 @@ def _manifest(config: bytes, packed: Sequence[bytes]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A run of a host that has not ended.
+    """A run of a host that has not ended."""
 
-    Attributes:
-        time: When it began, in simulated seconds.
-        number: Of the host.
-        restarts: How often the registry had been started again by then.
-        is_away: Whether it was away.
-    """
-
+    # When it began, in simulated seconds.
     time: float
+    # Of the host.
     number: int
+    # How often the registry had been started again by then.
     restarts: int
+    # Whether it was away.
     is_away: bool
 
 
 @dataclass
 class _Play:
-    """The runs of a rollout, in their simulated order, some at once.
+    """The runs of a rollout, in their simulated order, some at once."""
 
-    Attributes:
-        rollout: Whose.
-        pool: Where hosts run.
-        workers: How many at once.
-    """
-
+    # Whose.
     rollout: Rollout
+    # Where hosts run.
     pool: ProcessPoolExecutor
+    # How many at once.
     workers: int
 
     def play(self) -> None:

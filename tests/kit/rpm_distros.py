@@ -46,32 +46,29 @@ class Repository:
 
 @dataclass(frozen=True, slots=True)
 class RpmDistro:
-    """A distro's stand-in.
+    """A distro's stand-in."""
 
-    Attributes:
-        id: As in os-release.
-        version: VERSION_ID.
-        suite: The Debian suite whose packages it is made of.
-        debian_kernel: The kernel of that suite whose headers it has, under another name.
-        solver: The package that solves: `dnf` or `zypper`.
-        headers: The current kernel's headers.
-        old_headers: Those of a superseded kernel, which only the vault has.
-        repositories: The current ones; a package is in the first that has its start.
-        vault: The repository of superseded packages; no image is set up with it.
-        key: The file with the distro's public key in its image.
-        os_release: The text of the file.
-    """
-
+    # As in os-release.
     id: str
+    # VERSION_ID.
     version: str
+    # The Debian suite whose packages it is made of.
     suite: str
+    # The kernel of that suite whose headers it has, under another name.
     debian_kernel: str
+    # The package that solves: `dnf` or `zypper`.
     solver: str
+    # The current kernel's headers.
     headers: El | Suse
+    # Those of a superseded kernel, which only the vault has.
     old_headers: El | Suse
+    # The current ones; a package is in the first that has its start.
     repositories: tuple[Repository, ...]
+    # The repository of superseded packages; no image is set up with it.
     vault: Repository
+    # The file with the distro's public key in its image.
     key: str
+    # The text of the file.
     os_release: str
 
     @property

@@ -38,18 +38,15 @@ _SUSE_NEEDS = ("findutils", "libelf1", "libopenssl3", "perl-base")
 
 @dataclass(frozen=True, slots=True)
 class DebianHeaders:
-    """A kernel's unpacked header packages.
+    """A kernel's unpacked header packages."""
 
-    Attributes:
-        kernel: Its release, such as `6.1.0-56-amd64`.
-        common: What it shares with other flavours: sources of headers, the Makefile.
-        own: What is its own: configuration, generated headers, Module.symvers.
-        kbuild: The programs that a build runs.
-    """
-
+    # Its release, such as `6.1.0-56-amd64`.
     kernel: str
+    # What it shares with other flavours: sources of headers, the Makefile.
     common: Path
+    # What is its own: configuration, generated headers, Module.symvers.
     own: Path
+    # The programs that a build runs.
     kbuild: Path
 
 
@@ -80,20 +77,17 @@ def _common(kernel: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class El:
-    """`kernel-devel` of EL and Fedora: one tree in /usr/src/kernels/K.
+    """`kernel-devel` of EL and Fedora: one tree in /usr/src/kernels/K."""
 
-    Attributes:
-        version: Of the package, and so of the kernel: `6.1.0`.
-        release: `56.el9`.
-        uname: The kernel's release; None: VERSION-RELEASE.x86_64, as these distros have it.
-        requires: What the package needs besides what every one does: newer ones name the compiler.
-        conflicts: What can't be installed with it.
-    """
-
+    # Of the package, and so of the kernel: `6.1.0`.
     version: str
+    # `56.el9`.
     release: str
+    # The kernel's release; None: VERSION-RELEASE.x86_64, as these distros have it.
     uname: str | None = None
+    # What the package needs besides what every one does: newer ones name the compiler.
     requires: tuple[str, ...] = ()
+    # What can't be installed with it.
     conflicts: tuple[str, ...] = ()
 
     package: ClassVar[str] = "kernel-devel"
@@ -136,18 +130,15 @@ class El:
 
 @dataclass(frozen=True, slots=True)
 class Suse:
-    """`kernel-default-devel` and `kernel-devel` of SUSE: a build folder, and the sources beside it.
+    """`kernel-default-devel` and `kernel-devel` of SUSE: a build folder, and the sources."""
 
-    Attributes:
-        version: `6.1.0`.
-        release: Of the kernel, without the count of its rebuilds: `150600.56`.
-        rebuild: That count; the packages' release ends with it, and the kernel's doesn't.
-        conflicts: What can't be installed with it.
-    """
-
+    # `6.1.0`.
     version: str
+    # Of the kernel, without the count of its rebuilds: `150600.56`.
     release: str
+    # That count; the packages' release ends with it, and the kernel's doesn't.
     rebuild: int = 1
+    # What can't be installed with it.
     conflicts: tuple[str, ...] = ()
 
     package: ClassVar[str] = "kernel-default-devel"

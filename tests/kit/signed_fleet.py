@@ -26,16 +26,13 @@ PASSWORD = "of a test"  # noqa: S105 - of no one
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """A registry with one signed image, and the keys that it is signed with.
+    """A registry with one signed image, and the keys that it is signed with."""
 
-    Attributes:
-        address: Of the registry, with the prefix.
-        folder: Where the keys are.
-        built: What 'provision build --push --sign' printed.
-    """
-
+    # Of the registry, with the prefix.
     address: str
+    # Where the keys are.
     folder: Path
+    # What 'provision build --push --sign' printed.
     built: dict[str, Any]
 
     @property

@@ -42,18 +42,15 @@ TAG = tag_of(PIN).text
 
 @dataclass(frozen=True, slots=True)
 class SignedRegistry:
-    """The outer side of a gap: a registry with a signed image.
+    """The outer side of a gap: a registry with a signed image."""
 
-    Attributes:
-        address: Of the registry, with the prefix.
-        root: A machine that trusts the key.
-        folder: Where the keys are.
-        digest: Of the image.
-    """
-
+    # Of the registry, with the prefix.
     address: str
+    # A machine that trusts the key.
     root: Path
+    # Where the keys are.
     folder: Path
+    # Of the image.
     digest: str
 
     @property

@@ -77,21 +77,18 @@ def _mount_cgroups(folder: Path) -> None:
 
 @dataclass
 class SystemdContainer:
-    """A booted machine with systemd, and the repository to read.
+    """A booted machine with systemd, and the repository to read."""
 
-    Attributes:
-        device_rules: what it may open beyond podman's default, and what its own containers may
-            then be given, as `c MAJOR:MINOR rwm`.
-        tree: its files, which stay as they are; without it, Debian 12 with runc and crun.
-        capabilities: what root may do in it, beyond podman's default.
-        flags: further ones of `podman run`.
-        boot_s: how long it may take until nothing is left that its boot has started.
-    """
-
+    # What it may open beyond podman's default, and what its own containers may then be given, as `c
+    # MAJOR:MINOR rwm`.
     device_rules: tuple[str, ...] = ()
+    # Its files, which stay as they are; without it, Debian 12 with runc and crun.
     tree: Path | None = None
+    # What root may do in it, beyond podman's default.
     capabilities: tuple[str, ...] = CAPABILITIES
+    # Further ones of `podman run`.
     flags: tuple[str, ...] = ()
+    # How long it may take until nothing is left that its boot has started.
     boot_s: int = _BOOT_S
 
     def __enter__(self) -> Self:

@@ -64,12 +64,9 @@ exec libvirtd
 
 @dataclass
 class Lab:
-    """`with Lab(environment) as lab: lab("up")` runs `vagrant up` in there.
+    """`with Lab(environment) as lab: lab("up")` runs `vagrant up` in there."""
 
-    Attributes:
-        environment: What Vagrant finds in its environment beside its folders.
-    """
-
+    # What Vagrant finds in its environment beside its folders.
     environment: Mapping[str, str]
 
     def __enter__(self) -> Self:

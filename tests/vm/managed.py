@@ -78,14 +78,11 @@ def slots_of(status: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class ManagedGuest:
-    """`provision` in a guest that builds in this machine's engine.
+    """`provision` in a guest that builds in this machine's engine."""
 
-    Attributes:
-        guest: The guest, with the product installed.
-        engine: The engine's address, as the guest has to name it.
-    """
-
+    # The guest, with the product installed.
     guest: Guest
+    # The engine's address, as the guest has to name it.
     engine: str
 
     def put_catalogue(self, folder: Path) -> None:

@@ -76,20 +76,17 @@ _LEAVE = f"rmmod {DUO}; umount -R /mnt"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a boot from a copy of the disk came to.
+    """What a boot from a copy of the disk came to."""
 
-    Attributes:
-        boot: Exit status of the boot's part of the agent.
-        same: Exit status of the driver's program, which fails where its halves differ.
-        said: What that printed: both halves' versions.
-        whole: Exit status of a comparison of the entry in use with its manifest.
-        log: What the agent said.
-    """
-
+    # Exit status of the boot's part of the agent.
     boot: int
+    # Exit status of the driver's program, which fails where its halves differ.
     same: int
+    # What that printed: both halves' versions.
     said: str
+    # Exit status of a comparison of the entry in use with its manifest.
     whole: int
+    # What the agent said.
     log: str
 
 

@@ -42,8 +42,7 @@ from provision.registry.artifact_images import VerifiedImage
 from provision.registry.find import SearchOptions, TrustOverride
 from provision.registry.signatures import UntrustedError
 from provision.run import beside, find_program
-from provision.sources.upstream.branches import Ended, ended_branch, known_branches, today
-from provision.sources.upstream.queries import kept
+from provision.sources.upstream.queries import Ended, ended_branch, kept, known_branches, today
 from provision.store.artifact_lookup import MissingArtifactError, asks_registries, look_for
 from provision.store.availability import version_to_build
 from provision.store.entries import link_kernel, linked_kernels

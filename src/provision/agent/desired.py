@@ -24,7 +24,7 @@ from provision.config import Config, DriverConfig, load
 from provision.distros import data_files, find_distro
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import in_root, remove_drafts, write_atomic
-from provision.host.folders import STORE
+from provision.host import STORE
 from provision.host.kernels import machine
 from provision.kmod.verify import stored_manifest
 from provision.shipped import templates_dir

@@ -20,7 +20,7 @@ from provision.build.workspace import default_cache, load_settings
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, remove_lock
 from provision.fleet.matrix.results import Results, matrix_folder
-from provision.host.folders import STORE
+from provision.host import STORE
 from provision.host.kernels import Kernels, find_kernels, kernel_order
 from provision.kmod.verify import stored_manifest
 from provision.progress import Note, report

@@ -9,9 +9,9 @@ from pathlib import Path
 from provision.agent.desired import read_inputs, setting_fingerprint
 from provision.agent.model import Desired, KernelArtifact, Loaded, Observed, ObservedDriver
 from provision.files import glob_in_root, in_root
+from provision.host import STORE
 from provision.host.boot_entries import Ask
 from provision.host.devices.reading import recorded_problems
-from provision.host.folders import STORE
 from provision.host.kernels import find_kernels, is_running_host
 from provision.kmod.load import devices_of
 from provision.kmod.loaded import LoadedModule, is_same_build, loaded_modules, users_of

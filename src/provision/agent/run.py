@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from provision.agent.desired import last_desired
-from provision.agent.model import Action, Desired, Key, Mode, Observed, Outcome, Plan, Run
+from provision.agent.model import Action, Desired, Key, Mode, Observed, Outcome, Plan, Run, plan
 from provision.agent.observe import observe
-from provision.agent.plan import plan
 from provision.agent.status import Status, Trouble, failed_status, publish, status_of
 from provision.errors import ExitCode, ProvisionError, UnexpectedError, as_error
 from provision.host.kernels import kernel_release

@@ -18,7 +18,7 @@ from provision.distros import source_names
 from provision.distros.debian.archive import ArchiveIndex, packaged_kernels
 from provision.errors import NotFoundError
 from provision.files import in_root, is_writable
-from provision.host.folders import STORE
+from provision.host import STORE
 from provision.pin import DistroPin
 from provision.progress import Note, report
 from provision.sources.candidates import (
@@ -30,8 +30,7 @@ from provision.sources.candidates import (
     unlisted,
     versions_of,
 )
-from provision.sources.upstream.branches import known_branches, today
-from provision.sources.upstream.queries import MAX_AGE, UpstreamResult, ask
+from provision.sources.upstream.queries import MAX_AGE, UpstreamResult, ask, known_branches, today
 from provision.sources.upstream.vendor_sums import SumRecord
 
 # A version, and not only a branch.

@@ -13,8 +13,8 @@ from provision.cli.output import emit, lines, progress, remark
 from provision.config import load
 from provision.errors import ProvisionError
 from provision.files import glob_in_root, in_root, lock
+from provision.host import STORE
 from provision.host.facts import find_engines, read_facts
-from provision.host.folders import STORE
 from provision.progress import Note, report
 from provision.shipped import documentation_url, templates_dir
 from provision.store.confinement import require_label, require_visible

@@ -14,8 +14,7 @@ from provision.doctor.observation import Driver, Finding, Observation
 from provision.errors import NotFoundError
 from provision.fleet.matrix.host_report import failures_ahead
 from provision.host.facts import BUILD_SOCKETS
-from provision.sources.upstream.branches import ended_branch, known_branches, today
-from provision.sources.upstream.queries import kept
+from provision.sources.upstream.queries import ended_branch, kept, known_branches, today
 from provision.store.state import Failure
 
 # linux_banner of init/version.c: "(gcc-12 (Debian 12.2.0-14) 12.2.0, GNU ld …)".

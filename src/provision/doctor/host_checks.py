@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from provision.doctor.observation import Finding, Observation
 from provision.files import glob_in_root, in_root
-from provision.host.folders import STORE
+from provision.host import STORE
 from provision.kmod.verify import verify_modules
 from provision.store.foreign_driver import other_installation
 from provision.store.state import NewerStateError, refuse_newer

@@ -12,8 +12,8 @@ from provision.catalogue import Catalogue, Recipe, catalogue_folders
 from provision.config import Config, load
 from provision.errors import ProvisionError
 from provision.files import glob_in_root, in_root
+from provision.host import STORE
 from provision.host.facts import Facts, read_facts
-from provision.host.folders import STORE
 from provision.host.kernels import Kernels, find_kernels
 from provision.kmod.load import KernelLog
 from provision.kmod.loaded import LoadedModule, loaded_modules

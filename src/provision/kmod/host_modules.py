@@ -14,8 +14,8 @@ from provision.build.workspace import Settings
 from provision.documents import load_json
 from provision.errors import NotFoundError, ProvisionError
 from provision.files import glob_in_root, in_root
+from provision.host import STORE
 from provision.host.devices.reading import VENDORS, Recorded, record_facts, recording, remove_facts
-from provision.host.folders import STORE
 from provision.kmod.load import (
     load,
     loadable,

@@ -36,7 +36,7 @@ from provision.registry.find import (
 from provision.registry.signatures import UntrustedError
 from provision.registry.skopeo import DeniedError
 from provision.sources.candidates import newest_first
-from provision.sources.upstream.branches import known_branches, today
+from provision.sources.upstream.queries import known_branches, today
 from provision.store.entries import entries, unsigned_reference
 from provision.store.layout import Layout
 

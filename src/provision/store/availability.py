@@ -43,8 +43,14 @@ from provision.host.facts import Facts, read_facts
 from provision.manifest import MANIFEST, Manifest
 from provision.pin import DistroPin
 from provision.sources.candidates import SourceContext, candidates
-from provision.sources.upstream.branches import Branches, Ended, ended_branch, known_branches, today
-from provision.sources.upstream.queries import UpstreamResult
+from provision.sources.upstream.queries import (
+    Branches,
+    Ended,
+    UpstreamResult,
+    ended_branch,
+    known_branches,
+    today,
+)
 from provision.store.entries import linked_kernels
 from provision.store.layout import Layout
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from provision.files import in_root
-from provision.host.folders import STORE
+from provision.host import STORE
 
 VENDOR_CONFIGS = PurePosixPath("etc/oci-decorator/oci-decorator.d")
 LOADER_CONFIGS = PurePosixPath("etc/ld.so.conf.d")

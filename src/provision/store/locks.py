@@ -23,7 +23,7 @@ from pathlib import Path
 
 from provision.errors import InUseError
 from provision.files import LONGEST_WAIT_S, in_root, lock
-from provision.host.folders import STORE
+from provision.host import STORE
 from provision.progress import Note, report
 from provision.store.layout import Layout
 

@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from provision.errors import UsageError
 from provision.files import glob_in_root, in_root, switch_symlink
-from provision.host.folders import STORE
+from provision.host import STORE
 from provision.run import find_program, run
 from provision.store.managed_files import Change, ManagedFiles, Record, refuse_foreign
 

@@ -21,12 +21,9 @@ __all__ = ["Base", "base_of"]
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What guests of one recipe share.
+    """What guests of one recipe share."""
 
-    Attributes:
-        folder: An entry of the cache.
-    """
-
+    # An entry of the cache.
     folder: Path
 
     @property

@@ -38,18 +38,15 @@ _HANDSHAKE_S = 60
 
 @dataclass
 class Guest:
-    """A guest with a disk of its own. `with Guest(base) as guest:` ends it and removes its disk.
+    """A guest with a disk of its own. `with Guest(base) as guest:` ends it and removes its disk."""
 
-    Attributes:
-        base: The disk that it begins with, and the key to it.
-        snapshot: A disk upon that one, with a machine that has booted; None: it boots.
-        name: Its name in an Ansible inventory.
-        firmware: What it starts with from now on; None: a BIOS.
-    """
-
+    # The disk that it begins with, and the key to it.
     base: Base
+    # A disk upon that one, with a machine that has booted; None: it boots.
     snapshot: Path | None = None
+    # Its name in an Ansible inventory.
     name: str = "guest"
+    # What it starts with from now on; None: a BIOS.
     firmware: SecureBoot | None = None
     _shell: Shell | None = field(default=None, init=False)
     _machine: Qemu | None = field(default=None, init=False)

@@ -116,14 +116,11 @@ class Monitor:
 
 @dataclass(frozen=True, slots=True)
 class Qemu:
-    """A running QEMU.
+    """A running QEMU."""
 
-    Attributes:
-        process: To be stopped with `stop`.
-        monitor: Its monitor.
-    """
-
+    # To be stopped with `stop`.
     process: Daemon
+    # Its monitor.
     monitor: Monitor
 
     @classmethod

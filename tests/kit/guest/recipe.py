@@ -51,24 +51,21 @@ _ROOTLESS = ("dbus-user-session", "fuse-overlayfs", "passwd", "slirp4netns", "ui
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A Debian guest.
+    """A Debian guest."""
 
-    Attributes:
-        name: What its files in the cache are called.
-        suite: Debian's.
-        python: The suite's Python, as `3.11`.
-        packages: What is installed beside a minimal system.
-        kernel_arguments: Further words of the kernel's command line.
-        selinux: Whether the whole tree is labelled for Debian's SELinux policy.
-        machine: What `uname -m` prints on it.
-    """
-
+    # What its files in the cache are called.
     name: str
+    # Debian's.
     suite: str
+    # The suite's Python, as `3.11`.
     python: str
+    # What is installed beside a minimal system.
     packages: tuple[str, ...]
+    # Further words of the kernel's command line.
     kernel_arguments: str = ""
+    # Whether the whole tree is labelled for Debian's SELinux policy.
     selinux: bool = False
+    # What `uname -m` prints on it.
     machine: str = "x86_64"
 
     def digest(self) -> str:

@@ -36,12 +36,9 @@ def need_secure_boot() -> None:
 
 @dataclass(frozen=True, slots=True)
 class SecureBoot:
-    """A kernel that the firmware accepts, and the firmware's own variables.
+    """A kernel that the firmware accepts, and the firmware's own variables."""
 
-    Attributes:
-        folder: Has both.
-    """
-
+    # Has both.
     folder: Path
 
     @classmethod

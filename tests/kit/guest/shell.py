@@ -33,14 +33,11 @@ class NotReachableError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """An open connection to a guest's root.
+    """An open connection to a guest's root."""
 
-    Attributes:
-        master: The ssh process that holds it.
-        options: The words that make another ssh use it.
-    """
-
+    # The ssh process that holds it.
     master: Daemon
+    # The words that make another ssh use it.
     options: tuple[str, ...]
 
     @classmethod

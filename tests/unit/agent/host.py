@@ -40,26 +40,23 @@ DRIVER = "demo"
 
 @dataclass
 class Host:
-    """A host that should have the driver ``demo``.
+    """A host that should have the driver ``demo``."""
 
-    Attributes:
-        root: Its root.
-        kernel: Its running kernel.
-        broken: What is raised instead of making an artifact, by kernel or driver.
-        newest: The version that ``latest`` and ``production`` are.
-        is_gone: Whether versions that were chosen before are not offered any more.
-        needs: What the driver needs of its host.
-        wanted: What was resolved.
-        notes: What was said.
-    """
-
+    # Its root.
     root: Path
+    # Its running kernel.
     kernel: kernels.Kernel
+    # What is raised instead of making an artifact, by kernel or driver.
     broken: dict[str, ProvisionError] = field(default_factory=dict)
+    # The version that ``latest`` and ``production`` are.
     newest: str = NEWEST
+    # Whether versions that were chosen before are not offered any more.
     is_gone: bool = False
+    # What the driver needs of its host.
     needs: HostNeeds = field(default_factory=HostNeeds)
+    # What was resolved.
     wanted: list[DriverRequest] = field(default_factory=list)
+    # What was said.
     notes: list[str] = field(default_factory=list)
 
     @property

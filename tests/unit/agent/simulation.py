@@ -13,8 +13,8 @@ from provision.agent.model import (
     Observed,
     ObservedDriver,
     Plan,
+    plan,
 )
-from provision.agent.plan import plan
 from provision.store.state import Failure, KernelState
 
 Target = tuple[str, str]
@@ -22,18 +22,15 @@ Target = tuple[str, str]
 
 @dataclass
 class Simulation:
-    """A host that does what is asked of it.
+    """A host that does what is asked of it."""
 
-    Attributes:
-        desired: Its desired state.
-        observed: Its observed state.
-        failing: Driver and kernel of the builds that fail.
-        done: The actions in their order.
-    """
-
+    # Its desired state.
     desired: Desired
+    # Its observed state.
     observed: Observed
+    # Driver and kernel of the builds that fail.
     failing: frozenset[Target] = frozenset()
+    # The actions in their order.
     done: list[Action] = field(default_factory=list)
 
     def apply(self, mode: Mode | None = None) -> Plan:

@@ -15,8 +15,8 @@ from provision.agent.model import (
     Mode,
     Observed,
     ObservedDriver,
+    plan,
 )
-from provision.agent.plan import plan
 from provision.config import Config, DriverConfig, PolicyConfig
 from provision.host.kernels import Kernels
 from provision.store.state import Failure, KernelState

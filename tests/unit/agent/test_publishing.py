@@ -15,8 +15,8 @@ from provision.agent.model import (
     KernelArtifact,
     Observed,
     ObservedDriver,
+    plan,
 )
-from provision.agent.plan import plan
 from provision.agent.status import (
     Status,
     Trouble,

@@ -12,9 +12,8 @@ import pytest
 from provision.catalogue.upstream import Upstream
 from provision.documents import parse_json
 from provision.errors import ConfigError
-from provision.sources.upstream.branches import Branches, known_branches
 from provision.sources.upstream.formats import Release, nvidia_releases
-from provision.sources.upstream.queries import Answer, UpstreamResult
+from provision.sources.upstream.queries import Answer, Branches, UpstreamResult, known_branches
 
 DATA = Path(__file__).parents[2] / "data/releases"
 TODAY = date(2026, 11, 22)

@@ -16,8 +16,7 @@ from provision.fleet.matrix.results import Result, Results, matrix_folder
 from provision.host.facts import read_facts
 from provision.host.kernels import Kernels, kernel_order, kernel_series
 from provision.sources.candidates import newest_first
-from provision.sources.upstream.branches import known_branches, today
-from provision.sources.upstream.queries import kept
+from provision.sources.upstream.queries import kept, known_branches, today
 
 # amd64 of 6.1.0-47-amd64, cloud-amd64 of 6.1.0-47-cloud-amd64, nothing of 5.14.0-503.el9.x86_64.
 _FLAVOUR = re.compile(r"(?:-(?P<flavour>[a-z][a-z0-9_-]*))?$")

@@ -20,7 +20,7 @@ from provision.documents import Frozen, load_json
 from provision.errors import ConfigError, InUseError, NotFoundError, ProvisionError, redact
 from provision.files import in_root, lock, remove_drafts, write_atomic
 from provision.fleet.matrix.cells import Cell, Column, Row
-from provision.host.folders import STORE
+from provision.host import STORE
 from provision.pin import ImageDigest, KernelRelease, Name, Version
 
 SCHEMA = 1
