@@ -16,8 +16,7 @@ from kit.fileserver import serving
 from kit.foreign import foreign_program
 from kit.hosts import DISTRO, OLD_KERNEL, SMALL_DRIVER
 from kit.openpgp import key_of
-from provision.fetch import SignatureError
-from provision.fetch.downloads import verify_detached
+from provision.fetch import SignatureError, verify_detached
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,16 +1,28 @@
-"""The only place that downloads. Downloads are checked by a checksum or a signature."""
+"""The only place that downloads. Files get their name once a checksum or a signature is right."""
 
 from __future__ import annotations
 
-from provision.fetch.downloads import (
-    SignatureError,
-    WrongContentError,
-    download,
-    download_any,
-    download_signed,
-    download_summed,
+import hashlib
+import os
+import re
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from provision.errors import ProvisionError
+from provision.fetch.http import (
+    UnreachableError,
+    check_secure,
+    content,
+    get_small,
+    length,
+    request,
+    retried,
 )
-from provision.fetch.http import UnreachableError, get_small
+from provision.files import sha256_file, sync_directory
+from provision.progress import Transfer, report
+from provision.run import find_program, run
 
 __all__ = [
     "SignatureError",
@@ -22,3 +34,168 @@ __all__ = [
     "download_summed",
     "get_small",
 ]
+
+# The limit for files of unknown size. The largest driver has less than 1 GiB.
+LARGEST = 4 << 30
+_MAX_SUM = 4096
+_MD5 = re.compile(r"[0-9A-Fa-f]{32}")
+
+
+class WrongContentError(ProvisionError):
+    """The server sent another file than the one with the known sha256."""
+
+
+def download(url: str, *, sha256: str, destination: Path, limit: int = LARGEST) -> bool:
+    """Download a file with a known sha256.
+
+    The file appears under its name only when it is complete and its checksum is right.
+
+    Returns:
+        Whether it was downloaded; an existing file with this checksum stays.
+    """
+    if destination.is_file() and sha256_file(destination) == sha256:
+        return False
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    retried(url, lambda: _replace(url, sha256, destination, limit))
+    sync_directory(destination.parent)
+    return True
+
+
+def _replace(url: str, sha256: str, destination: Path, limit: int) -> None:
+    handle, name = tempfile.mkstemp(dir=destination.parent, prefix=f".{destination.name}.")
+    draft = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            got = _receive(url, stream, limit)
+        if got != sha256:
+            raise _wrong_content(url, expected=sha256, got=got)
+        draft.chmod(0o644)
+        draft.replace(destination)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def download_summed(url: str, *, destination: Path) -> None:
+    """Download a file with an MD5 in ``URL.md5``.
+
+    The MD5 only detects damage, and HTTPS authenticates the server. So plain HTTP is refused, also
+    in redirects.
+    """
+    check_secure(url, url)
+    expected = _published_md5(url)
+
+    def receive() -> None:
+        with destination.open("wb") as stream:
+            _receive(url, stream, LARGEST, secure=True)
+
+    retried(url, receive)
+    with destination.open("rb") as stream:
+        got = hashlib.file_digest(stream, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
+    if got != expected:
+        raise ProvisionError(
+            f"'{url}' is not the file that was published: its MD5 is wrong.",
+            resolution="Try again later: it may be damaged or in the middle of an update.",
+            details=f"expected {expected}\ngot      {got}",
+        )
+
+
+def download_any(url: str, *, destination: Path, limit: int) -> str:
+    """Download a file that the caller must check before its use: nothing is checked here."""
+
+    def receive() -> str:
+        with destination.open("wb") as stream:
+            return _receive(url, stream, limit)
+
+    return retried(url, receive)
+
+
+def _published_md5(url: str) -> str:
+    text = get_small(f"{url}.md5", limit=_MAX_SUM, secure=True).decode("ascii", "replace").split()
+    if not text or not _MD5.fullmatch(text[0]):
+        raise ProvisionError(
+            f"'{url}.md5' holds no MD5.",
+            resolution="Something else answered in its place: a proxy's page, or a broken mirror.",
+        )
+    return text[0].lower()
+
+
+def _receive(url: str, stream: IO[bytes], limit: int, *, secure: bool = False) -> str:
+    """Write a download durably to an open file, and return its sha256."""
+    digest = hashlib.sha256()
+    done = 0
+    with request(url, {}, secure=secure) as response:
+        total = length(response)
+        for chunk in content(response, limit=limit):
+            stream.write(chunk)
+            digest.update(chunk)
+            done += len(chunk)
+            report(Transfer(url, done, total))
+        stream.flush()
+        os.fsync(stream.fileno())
+    return digest.hexdigest()
+
+
+def _wrong_content(url: str, *, expected: str, got: str) -> WrongContentError:
+    return WrongContentError(
+        f"'{url}' is not the file that was expected: its sha256 is wrong.",
+        resolution="Try again later or from another mirror: it may be damaged, altered, or in the"
+        " middle of an update. If its publisher has replaced it on purpose, check it and write the"
+        " new sha256 where the old one stands.",
+        details=f"expected {expected}\ngot      {got}",
+    )
+
+
+# A signature has some hundred bytes.
+_MAX_SIGNATURE = 1 << 20
+
+
+class SignatureError(ProvisionError):
+    """A file is not signed by a key that is trusted for it."""
+
+
+def download_signed(url: str, *, keyring: Path, destination: Path) -> None:
+    """Download a file with a signature in ``URL.sig``.
+
+    An existing file with a valid signature stays.
+
+    Args:
+        keyring: File with the keys that may sign it, in OpenPGP's binary form.
+    """
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    signature = destination.with_name(f".{destination.name}.sig")
+    draft = destination.with_name(f".{destination.name}.draft")
+    try:
+        download_any(f"{url}.sig", destination=signature, limit=_MAX_SIGNATURE)
+        if destination.is_file():
+            draft = destination
+        else:
+            download_any(url, destination=draft, limit=LARGEST)
+        verify_detached(draft, signature, keyring=keyring, name=url)
+        draft.replace(destination)
+        sync_directory(destination.parent)
+    except SignatureError:
+        destination.unlink(missing_ok=True)
+        raise
+    finally:
+        signature.unlink(missing_ok=True)
+        if draft != destination:
+            draft.unlink(missing_ok=True)
+
+
+def verify_detached(file: Path, signature: Path, *, keyring: Path, name: str) -> None:
+    """Check a file by a separate file with its signature: with ``gpgv``, or else with ``sqv``.
+
+    apt needs one of them, so every Debian has one.
+    """
+    if find_program("gpgv") is None and find_program("sqv"):
+        words = ["sqv", "--keyring", str(keyring), "--signature-file", str(signature), str(file)]
+    else:
+        words = ["gpgv", "--keyring", str(keyring), str(signature), str(file)]
+    done = run(words, why="check the signature of a download", check=False)
+    if done.returncode != 0:
+        raise SignatureError(
+            f"'{name}' has no valid signature by a key of {keyring}.",
+            resolution="Don't use it: it may have been altered. Download it again, and see that the"
+            " key is the publisher's.",
+            details=done.stderr.strip() or None,
+        )

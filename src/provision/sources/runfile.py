@@ -285,7 +285,6 @@ def _invalid(name: str, what: str, problems: list[str] | None = None) -> Provisi
 SOURCES = ("kernel-open", "kernel")
 LAYER = "layer"
 FILES = "files"
-_CHUNK = 1 << 20
 _LICENCE = ("LICENSE", "/usr/share/doc/nvidia/LICENSE")
 # Below the root of an artifact image.
 _DRIVER = "opt/driver"

@@ -6,8 +6,7 @@ import pytest
 
 from kit.openpgp import key_of
 from provision.errors import NotFoundError
-from provision.fetch import SignatureError, download_signed
-from provision.fetch.downloads import verify_detached
+from provision.fetch import SignatureError, download_signed, verify_detached
 from unit.fetch.prepared_server import CONTENT, Server
 from unit.fetch.prepared_server import server as server  # noqa: PLC0414 - a fixture
 
