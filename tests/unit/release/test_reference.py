@@ -69,13 +69,16 @@ class _Base(BaseModel):
 
 
 class _Model(_Base):
-    """A model."""
+    """A model.
 
-    # ``1|2`` of it. Without it: the ``usual``.
+    Attributes:
+        size: ``1|2`` of it. Without it: the ``usual``.
+        parts: Its parts.
+        on: Whether it is.
+    """
+
     size: int | None = None
-    # Its parts.
     parts: list[str] = Field(default_factory=list)
-    # Whether it is.
     on: bool = False
 
 
