@@ -120,6 +120,11 @@ diagrams: ## The pictures of docs/diagrams, from their text (after a change; roo
 	@command -v dot >/dev/null || .ci/setup install graphviz
 	@.ci/site/draw
 
+recording: engines build ## A recording of the guest's life, docs/diagrams/life.svg, from a real run (root)
+	rm -f build/life.jsonl
+	$(PYTEST) tests/vm/test_life.py --numprocesses=0 --record=build/life.jsonl
+	@$(PYTHON) -m kit.screencast build/life.jsonl docs/diagrams/life.svg
+
 clean: ## Remove everything that was made in this folder
 	rm -rf .venv build hooks/target .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	rm -rf src/*.egg-info
@@ -139,4 +144,4 @@ engines:
 	@.ci/setup test
 
 .PHONY: help demo demo-setup announce uninstall-demo check check-python check-crate test test-nightly packages-test foreign engine-test host-test vm-test bench \
-	mutants build collection dist dist-verify reference docs diagrams clean setup check-setup engines
+	mutants build collection dist dist-verify reference docs diagrams recording clean setup check-setup engines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -19,7 +20,6 @@ from kit.toolchains import load_toolchains
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
-    from pathlib import Path
 
     from xdist.remote import Producer
 
@@ -36,10 +36,12 @@ _ON_KERNELS = ("tests/engine/", "tests/hosts/", "tests/vm/")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options for a run that has only so much time."""
+    """Options for a run that has only so much time, and for one that is shown."""
     group = parser.getgroup("time")
     group.addoption("--share", metavar="K/N", help="only the K-th of N parts, from 0")
     group.addoption("--end-by", type=float, metavar="SECONDS", help="of 1970: skip what is longer")
+    group = parser.getgroup("recording")
+    group.addoption("--record", type=Path, metavar="FILE", help="note what a host's life shows")
 
 
 def pytest_configure(config: pytest.Config) -> None:

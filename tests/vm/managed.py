@@ -7,11 +7,12 @@ import re
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kit.guest import IMAGE
 from kit.released import compiled_modules
+from kit.screencast import Recording
 from kit.two_part_driver import DUO
 
 if TYPE_CHECKING:
@@ -84,6 +85,28 @@ class ManagedGuest:
     guest: Guest
     # The engine's address, as the guest has to name it.
     engine: str
+    # Gets what is shown.
+    recording: Recording = field(default_factory=Recording)
+
+    def show(
+        self, script: str, *, check: bool = True, timeout_s: float = 600, lines: int = 12
+    ) -> Completed:
+        """Run a script that the recording has, with so many lines of what it says."""
+        begun = time.monotonic()
+        done = self.guest(script, check=check, timeout_s=timeout_s)
+        self.recording.add(script, done.output, time.monotonic() - begun, lines=lines)
+        return done
+
+    def only_show(self, script: str, *, lines: int = 12) -> None:
+        """Run a script for the recording, if there is one."""
+        if self.recording.file is not None:
+            self.show(script, check=False, lines=lines)
+
+    def reboot(self) -> None:
+        """Reboot; the recording has that too."""
+        begun = time.monotonic()
+        self.guest.reboot()
+        self.recording.add("systemctl reboot", "", time.monotonic() - begun, lines=0)
 
     def put_catalogue(self, folder: Path) -> None:
         """Put a catalogue of made-up drivers into the guest, in place of the one before."""

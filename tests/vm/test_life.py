@@ -19,10 +19,19 @@ from kit.guest import DEBIAN_12, IMAGE, guest_of
 from kit.guest.kernel_package import kernel_package
 from kit.hosts import NEW_KERNEL, OLD_KERNEL, SMALL_DRIVER
 from kit.released import EARLIER, earlier, make_debian_packages
+from kit.screencast import Recording
 from kit.two_part_driver import DUO, DUO_BROKEN, duo_catalogue, repair_duo
 from provision.errors import ExitCode
 from vm.conftest import HOST
-from vm.managed import APT, APT_WITHIN_S, OPEN, ManagedGuest, put_packages, slots_of
+from vm.managed import (
+    APT,
+    APT_WITHIN_S,
+    OPEN,
+    WITHIN_S,
+    ManagedGuest,
+    put_packages,
+    slots_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +81,10 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def host(
-    engine_address: str, drivers: Path, tmp_path_factory: pytest.TempPathFactory
+    engine_address: str,
+    drivers: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    pytestconfig: pytest.Config,
 ) -> Iterator[ManagedGuest]:
     """A Debian with engines, packages of two releases in /root, and nothing of ours installed."""
     packages = make_debian_packages(tmp_path_factory.mktemp("packages"))
@@ -83,7 +95,7 @@ def host(
         put_packages(guest, packages, DEBIAN_12)
         for package in packages:
             guest.put(earlier(package, older), f"/root/{EARLIER}/{package.name}")
-        host = ManagedGuest(guest, engine_address)
+        host = ManagedGuest(guest, engine_address, Recording(pytestconfig.option.record))
         host.put_catalogue(drivers)
         yield host
 
@@ -122,6 +134,7 @@ def test_what_is_configured_is_built_and_loaded(host: ManagedGuest) -> None:
     assert host.is_loaded("videodev")
     assert host.guest("find /lib/modules -name 'v4l2loopback*'").stdout == ""
     assert json.loads(host.guest("provision plan --json").stdout)["actions"] == []
+    host.only_show("provision status --check")
 
 
 def test_containers_have_the_driver_that_they_ask_for(host: ManagedGuest) -> None:
@@ -206,9 +219,12 @@ def test_what_is_idle_is_switched_with_both_halves(host: ManagedGuest) -> None:
 
 def test_modules_for_a_new_kernel_are_built_before_the_reboot(host: ManagedGuest) -> None:
     before = host.artifact(SMALL_DRIVER)
-    host.guest.put(kernel_package("bookworm", NEW_KERNEL), "/root/kernel.deb")
+    package = f"/root/linux-image-{NEW_KERNEL}.deb"
+    host.guest.put(kernel_package("bookworm", NEW_KERNEL), package)
+    host.only_show("uname -r")
     with host.kernel_service_runs():
-        host.guest(f"{APT} install /root/kernel.deb", timeout_s=APT_WITHIN_S)
+        host.show(f"{APT} install {package}", timeout_s=APT_WITHIN_S, lines=5)
+    host.only_show("journalctl --boot --output=cat --unit=provision-kernel")
     drivers = host.statuses(check=ExitCode.FAILED)
     for driver in (SMALL_DRIVER, "lab"):
         slot = slots_of(drivers[driver])[NEW_KERNEL]
@@ -222,6 +238,7 @@ def test_what_does_not_build_is_said_before_the_reboot(host: ManagedGuest) -> No
     status = host.statuses(check=ExitCode.FAILED)[DUO]
     assert (status["state"], status["is_ready"]) == ("next-kernel-not-ready", True)
     assert _COMPILER_SAYS in str(slots_of(status)[NEW_KERNEL]["failure"])
+    host.only_show("provision status --check", lines=20)
     assert _COMPILER_SAYS in host.journal("provision-kernel")
     metrics = host.guest(f"cat {_METRICS}/provision.prom").stdout
     for kernel, role, ready in ((NEW_KERNEL, "next", 0.0), (OLD_KERNEL, "running", 1.0)):
@@ -235,18 +252,21 @@ def test_what_does_not_build_is_said_before_the_reboot(host: ManagedGuest) -> No
 def test_with_a_patch_it_heals(host: ManagedGuest, drivers: Path) -> None:
     repair_duo(drivers)
     host.put_catalogue(drivers)
-    host.apply()
+    host.show("provision apply", timeout_s=WITHIN_S)
     status = host.statuses(check=ExitCode.DONE)[DUO]
     assert {slot["state"] for slot in status["kernels"]} == {"ready"}
+    host.only_show("provision status --check")
 
 
 def test_after_a_reboot_without_a_network_everything_is_loaded(host: ManagedGuest) -> None:
     host.guest.set_network(on=False)
-    host.guest.reboot()
-    assert host.guest.kernel() == NEW_KERNEL
+    host.reboot()
+    assert host.show("uname -r").stdout == f"{NEW_KERNEL}\n"
     log = host.boot_log()
     assert host.guest("systemctl show --value -p Result provision-boot").stdout == "success\n", log
     _assert_serves(host, DUO_BROKEN)
+    host.only_show("provision status --check")
+    host.only_show(f"{ENGINES['podman']} {_FLAG} {IMAGE} {OPEN}")
     assert host.is_loaded("lab"), log
     assert CONFLICT_LOG not in host.guest("dmesg").stdout
     # Engines start after it; specifications of the Container Device Interface are there.
