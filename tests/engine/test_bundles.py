@@ -14,6 +14,7 @@ from kit.probe import need, need_programs
 from kit.process import run
 from kit.registry import serving_registry
 from kit.signed_registry import NO_ENGINE, PIN, TAG, SignedRegistry, signed_registry
+from provision.registry.names import operator_tags
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,7 +91,12 @@ def test_a_registry_in_the_gap_is_filled(outer: SignedRegistry, tmp_path: Path, 
     with serving_registry(tmp_path / "inner") as registry:
         words = ("bundle", "load", bundle, "--registry", f"{registry}/drivers")
         done = NO_ENGINE.json(*words, "--root", outer.root)
-        assert len(done["pushed"]) == 3
+        # As hosts, the Pin and a GPU operator find it.
+        distro = f"{PIN.distro.id}:{PIN.distro.version}"
+        theirs = operator_tags(PIN.driver.version, OLD_KERNEL, distro)
+        repository = f"{registry}/drivers/{SMALL_DRIVER}"
+        assert {f"{repository}:{tag}" for tag in (TAG, *theirs)} < set(done["pushed"])
+        assert len(done["pushed"]) == 5
         assert NO_ENGINE.json(*words, "--root", outer.root)["changed"] is False
         found = ("registry", "list", SMALL_DRIVER, "--registry", f"{registry}/drivers", "--verify")
         (image,) = NO_ENGINE.json(*found, "--root", outer.root)["images"]

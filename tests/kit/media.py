@@ -32,13 +32,13 @@ def tar_with(member: tarfile.TarInfo, files: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def config_of(pin: Pin, layer: bytes) -> bytes:
+def config_of(pin: Pin, layer: bytes, labels: Mapping[str, str] | None = None) -> bytes:
     """Return the configuration of an image with one layer."""
     return json.dumps(
         {
             "architecture": "amd64",
             "os": "linux",
-            "config": {"Labels": {PIN_LABEL: pin.canonical_json()}},
+            "config": {"Labels": {PIN_LABEL: pin.canonical_json(), **(labels or {})}},
             "rootfs": {"type": "layers", "diff_ids": [digest_of(layer)]},
         }
     ).encode()

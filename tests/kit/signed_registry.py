@@ -19,6 +19,7 @@ from kit.media import config_of
 from kit.memory_registry import GZIP_LAYER, layer_of
 from kit.product import Provision
 from kit.registry import serving_registry
+from provision.build.dockerfile import OPERATOR_LABEL
 from provision.build.workspace import load_settings
 from provision.registry.find import connect, tag_of
 from provision.registry.image_layout import writable_layout
@@ -102,7 +103,9 @@ def _push(root: Path, address: str, folder: Path) -> str:
     """Have an image in a registry without an engine; its digest."""
     make_artifact(folder / "artifact", pin=PIN)
     layer = layer_of(folder / "artifact")
-    packed, config = gzip.compress(layer, mtime=0), config_of(PIN, layer)
+    # One that an operator may run; whoever pushed it had no access to set those tags.
+    labels = {OPERATOR_LABEL: PIN.driver.version}
+    packed, config = gzip.compress(layer, mtime=0), config_of(PIN, layer, labels)
     name = parse_reference(f"{address}/{SMALL_DRIVER}")
     writer = writable_layout(folder / "layout", name)
     described = {

@@ -42,11 +42,13 @@ from provision.registry.find import (
     FOLDER,
     TrustOverride,
     connect,
+    tag_of,
     trusted_keys,
 )
 from provision.registry.image_layout import Files, open_files, open_layout, read_small, refused
 from provision.registry.manifests import find_digest
 from provision.registry.names import Reference
+from provision.registry.publish import names_for_operators, set_operator_tags
 from provision.registry.signatures import UntrustedError
 from provision.registry.skopeo import Layout, copy
 from provision.store.obtain import store_pulled
@@ -205,7 +207,8 @@ def push_bundle(
 ) -> None:
     """Copy artifact images with their signatures to a registry.
 
-    A name that leads to the image already stays, and so do its signatures there.
+    A name that leads to the image already stays, and so do its signatures there. A GPU operator's
+    tag of a branch stays with a newer version that is there.
 
     Args:
         bundle: The bundle; its files were checked.
@@ -216,11 +219,24 @@ def push_bundle(
             text = f"{one.driver} {', '.join(one.tags)}"
             report(Step(number, len(artifacts), text))
             client = access.client(f"{address}/{one.driver}")
-            missing = [tag for tag in one.tags if find_digest(client, tag) != one.content.digest]
+            images = [each.image for each in one.images]
+            names = [names_for_operators(image.pin, image.labels) for image in images]
+            # Set below, where no newer version is there.
+            branches = {branch for _own, branch in filter(None, names)}
+            missing = [
+                tag
+                for tag in one.tags
+                if tag not in branches and find_digest(client, tag) != one.content.digest
+            ]
             target = connect(access.settings, client.reference)
             # Signatures first: no host sees an unsigned image.
             for tag in (*(one.signature_tags if missing else ()), *missing):
                 copy(Layout(folder / one.driver), tag, target, tag)
+            for image, theirs in zip(images, names, strict=True):
+                # A build that another has replaced has neither.
+                if theirs and {tag_of(image.pin).text, *theirs} & {*one.tags}:
+                    digest = str(image.reference.digest)
+                    missing += set_operator_tags(client, image.pin, image.labels, digest)
             done.pushed += [f"{client.reference.name}:{tag}" for tag in missing]
             done.changed |= bool(missing)
 

@@ -7,6 +7,7 @@ them without a signature.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from provision.build.dockerfile import OPERATOR_LABEL
@@ -240,29 +241,47 @@ def _tag_unsigned(client: Writable, image: EngineImage, pushed: Pushed) -> None:
 
 
 def _tag_for_operators(client: Writable, image: EngineImage, digest: str) -> None:
-    found = image.engine.image(image.image_id)
-    if found and (version := found.labels.get(OPERATOR_LABEL)):
-        set_operator_tags(client, image.pin, version, digest)
+    if found := image.engine.image(image.image_id):
+        set_operator_tags(client, image.pin, found.labels, digest)
 
 
-def set_operator_tags(client: Writable, pin: Pin, version: str, digest: str) -> None:
-    """Make the tags by which a GPU operator finds a driver lead to an image.
+def names_for_operators(pin: Pin, labels: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the tags by which a GPU operator finds an image: its version's and its branch's.
+
+    Args:
+        pin: The image's.
+        labels: The image's; without that of operators, it is for none.
+    """
+    version = labels.get(OPERATOR_LABEL)
+    distro = f"{pin.distro.id}:{pin.distro.version}"
+    return operator_tags(version, pin.kernel.release, distro) if version else None
+
+
+def set_operator_tags(
+    client: Writable, pin: Pin, labels: Mapping[str, str], digest: str
+) -> list[str]:
+    """Make the tags by which a GPU operator finds an image lead to it.
 
     That of a branch leads to its newest version.
 
-    Args:
-        version: As which version the operator finds it.
+    Returns:
+        Those that did not lead to it before.
     """
-    distro = f"{pin.distro.id}:{pin.distro.version}"
-    own, branch = operator_tags(version, pin.kernel.release, distro)
-    client.tag(digest, own)
+    names = names_for_operators(pin, labels)
+    if names is None:
+        return []
+    own, branch = names
     try:
         there = client.at(client.reference.with_tag(branch))
         before = find(there, pin.kernel.architecture).image.pin.driver.version
     except NotFoundError:
         before = pin.driver.version
-    if newest_first((before, pin.driver.version))[0] == pin.driver.version:
-        client.tag(digest, branch)
+    is_newest = newest_first((before, pin.driver.version))[0] == pin.driver.version
+    tags = (own, branch) if is_newest else (own,)
+    moved = [tag for tag in tags if find_digest(client, tag) != digest]
+    for tag in moved:
+        client.tag(digest, tag)
+    return moved
 
 
 def add_operator_tags(settings: Settings, client: Writable, signer: Signer | None) -> None:
@@ -273,14 +292,13 @@ def add_operator_tags(settings: Settings, client: Writable, signer: Signer | Non
     """
     image = find(client, machine(settings.root)).image
     pin, digest = image.pin, str(image.reference.digest)
-    version = image.labels.get(OPERATOR_LABEL)
-    if version is None:
-        return
-    own, _ = operator_tags(version, pin.kernel.release, f"{pin.distro.id}:{pin.distro.version}")
-    if find_digest(client, own) is None and (
-        signer is None or _is_trusted(settings, client, pin, digest, signer)
+    names = names_for_operators(pin, image.labels)
+    if (
+        names
+        and find_digest(client, names[0]) is None
+        and (signer is None or _is_trusted(settings, client, pin, digest, signer))
     ):
-        set_operator_tags(client, pin, version, digest)
+        set_operator_tags(client, pin, image.labels, digest)
 
 
 def retag_existing(

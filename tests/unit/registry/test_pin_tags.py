@@ -12,6 +12,7 @@ import pytest
 
 from kit.artifact import make_pin
 from kit.memory_registry import MemoryRegistry
+from provision.build.dockerfile import OPERATOR_LABEL
 from provision.build.resolve import Resolved
 from provision.build.workspace import Settings
 from provision.engine.docker_api import Engine
@@ -88,7 +89,8 @@ def test_the_tag_of_a_branch_leads_to_its_newest_version(
     for version in ("5.9", "5.10", "5.2"):
         pin = make_pin(version=version)
         have(registry, tmp_path, pin, tag=version)
-        set_operator_tags(client, pin, version, client.manifest(version).digest)
+        labels = {OPERATOR_LABEL: version}
+        set_operator_tags(client, pin, labels, client.manifest(version).digest)
     for tag, version in {"5.9": "5.9", "5.2": "5.2", "5": "5.10"}.items():
         assert client.manifest(f"{tag}{end}").digest == client.manifest(version).digest
 
