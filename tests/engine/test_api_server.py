@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kit.engine import Engine
 
-# Minutes, the first time: the server is compiled.
+# Besides, the first time: the server is compiled.
 pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
 
 _RECORDED = Path(__file__).parents[1] / "data/kubernetes/kmm-module.json"
@@ -93,12 +93,17 @@ def _definition() -> dict[str, Any]:
     }
 
 
-def test_a_module_for_kmm_is_taken_by_its_definition(server: ApiServer, fleet: Fleet) -> None:
-    words = ("--registry", fleet.address, "--distro", "debian:12", "--kernel", OLD_KERNEL)
+@pytest.mark.parametrize("dra", [(), ("--dra", "registry.example/dra:1", "--dra-driver", "x.test")])
+def test_a_module_for_kmm_is_taken_by_its_definition(
+    server: ApiServer, fleet: Fleet, dra: tuple[str, ...]
+) -> None:
+    words = ("--registry", fleet.address, "--distro", "debian:12", "--kernel", OLD_KERNEL, *dra)
     printed = Provision("unix:///nowhere")(
         "export", "kmm", SMALL_DRIVER, *words, "--public-key", fleet.folder / "fleet.pub"
     ).stdout
     (module,) = yaml.safe_load_all(printed)
+    assert ("dra" in module["spec"]) == bool(dra)
+    module["metadata"]["name"] = f"taken{len(dra)}"
     created = server.create(_MODULES, module)
     # Nothing was pruned.
     assert created["spec"] == module["spec"]

@@ -15,20 +15,19 @@ import yaml
 
 from kit.agent_host import AgentHost
 from kit.cache import REPOSITORY
-from kit.cluster import NODE, PAUSE, Cluster
+from kit.cluster import NODE, Cluster, pod_of
 from kit.device_plugin import DevicePlugin
-from kit.driver_pod import MODPROBE, RMMOD, documents, lay_out, loaded, stood_in
+from kit.driver_pod import MODPROBE, RMMOD
 from kit.fileserver import served
 from kit.gpus import FACTS
-from kit.hosts import DISTRO, NEW_KERNEL, OLD_KERNEL, Host
+from kit.hosts import DISTRO, OLD_KERNEL, Host
 from kit.made_up import MADE_UP, made_up_source, write_made_up
 from kit.nvidia_host import add_driver
 from kit.probe import need, need_programs
 from kit.product import DECORATOR, Provision
 from kit.registry import RegistryServer
-from kit.released import agent_image, bare
+from kit.released import agent_image
 from kit.standins import ALLOWED, OPEN_NODES
-from kit.tree_image import write_images
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,10 +35,9 @@ if TYPE_CHECKING:
 
     from kit.engine import Engine
 
-# The first time: Kubernetes and containerd are compiled.
-pytestmark = [pytest.mark.nightly, pytest.mark.minutes(25)]
+# Besides, the first time: Kubernetes and containerd are compiled.
+pytestmark = [pytest.mark.nightly, pytest.mark.minutes(8)]
 
-_IMAGE = "docker.io/library/debian:bookworm"
 _AGENT_PODS = "/api/v1/namespaces/provision/pods"
 _CDI = f"run/cdi/oci-decorator-{MADE_UP}.json"
 _VERSIONS = ("1.2", "1.3")
@@ -55,7 +53,6 @@ _ONE = "".join(
     f"/dev/{name} {ALLOWED}\n"
     for name in ("nvidia-uvm", f"nvidia{FACTS['devices'][0]['minor']}", "nvidiactl")
 )
-_DRIVER_PODS = "/api/v1/namespaces/gpu-operator/pods"
 # The tool of the made-up driver says its version.
 _REPORT = f"hello-tool; set -- /dev/hello0; {OPEN_NODES}"
 
@@ -87,15 +84,11 @@ class Fleet:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster whose node has an image, and NVIDIA's driver and our runtime as by packages."""
+def cluster() -> Iterator[Cluster]:
+    """A cluster whose node has NVIDIA's driver and our runtime as by packages."""
     need(DECORATOR.exists(), str(DECORATOR), "make build")
     need_programs("docker-registry")
     with Cluster() as cluster:
-        archive = tmp_path_factory.mktemp("images") / "images.tar"
-        write_images(bare("bookworm"), archive, {_IMAGE: (), PAUSE: ("sleep", "infinity")})
-        cluster.load(archive)
-        archive.unlink()
         add_driver(Host(cluster.root, cluster.root / "etc/oci-decorator/config.toml"))
         programs = cluster.root / "usr/bin"
         shutil.copy2(DECORATOR, programs / "oci-decorator")
@@ -153,20 +146,6 @@ def node(cluster: Cluster, fleet: Fleet) -> AgentHost:
     return host
 
 
-def _pod(name: str, script: str, **container: Any) -> dict[str, Any]:  # noqa: ANN401
-    main = {"name": "main", "image": _IMAGE, "imagePullPolicy": "Never", **container}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 0,
-            "containers": [{**main, "command": ["sh", "-c", script]}],
-        },
-    }
-
-
 def _asking(resource: str) -> dict[str, Any]:
     return {"limits": {resource: "1"}}
 
@@ -186,11 +165,11 @@ def test_a_pod_gets_the_unit_that_a_device_plugin_hands_out(
     units = {gpu["uuid"]: f"nvidia.com/gpu={gpu['uuid']}" for gpu in FACTS["devices"][:1]}
     with DevicePlugin(cluster.sockets, resource, units, strategy):
         _wait_for_units(cluster, resource)
-        assert cluster.run_pod(_pod("one", _NODES, resources=_asking(resource))) == _ONE
+        assert cluster.run_pod(pod_of("one", _NODES, resources=_asking(resource))) == _ONE
 
 
 def test_a_pod_that_asks_for_nothing_gets_nothing(cluster: Cluster) -> None:
-    assert cluster.run_pod(_pod("none", f"{_NODES}\necho end")) == "end\n"
+    assert cluster.run_pod(pod_of("none", f"{_NODES}\necho end")) == "end\n"
 
 
 def test_the_daemonset_gives_a_node_its_driver(cluster: Cluster, node: AgentHost) -> None:
@@ -209,10 +188,10 @@ def test_a_pod_gets_the_driver_by_the_runtime_class(cluster: Cluster) -> None:
     """A file in the folder that its configuration, of the newest version, imports."""
     cluster.run("oci-decorator", "configure", "containerd")
     cluster.restart_containerd()
-    pod = _pod("asking", _REPORT, env=[{"name": "OCI_HELLO", "value": "all"}])
+    pod = pod_of("asking", _REPORT, env=[{"name": "OCI_HELLO", "value": "all"}])
     pod["spec"]["runtimeClassName"] = "oci-decorator"
     assert cluster.run_pod(pod) == f"hello 1.2\n/dev/hello0: {ALLOWED}\n"
-    pod = _pod("plain", "ls /dev /usr/bin")
+    pod = pod_of("plain", "ls /dev /usr/bin")
     pod["spec"]["runtimeClassName"] = "oci-decorator"
     assert "hello" not in cluster.run_pod(pod)
 
@@ -222,7 +201,7 @@ def test_pods_go_on_when_the_node_changes(cluster: Cluster, node: AgentHost, fle
     units = {"only": f"oci-decorator/{MADE_UP}=all"}
     with DevicePlugin(cluster.sockets, _RESOURCE, units):
         _wait_for_units(cluster, _RESOURCE)
-        long = cluster.start_pod(_pod("long", "sleep infinity", resources=_asking(_RESOURCE)))
+        long = cluster.start_pod(pod_of("long", "sleep infinity", resources=_asking(_RESOURCE)))
     before = cluster.container(long)
     cluster.restart_containerd()
     cluster.restart_kubelet()
@@ -234,60 +213,13 @@ def test_pods_go_on_when_the_node_changes(cluster: Cluster, node: AgentHost, fle
     cluster.remove(long)
     with DevicePlugin(cluster.sockets, _RESOURCE, units):
         _wait_for_units(cluster, _RESOURCE)
-        pod = _pod("new", _REPORT, resources=_asking(_RESOURCE))
+        pod = pod_of("new", _REPORT, resources=_asking(_RESOURCE))
         assert cluster.run_pod(pod) == f"hello 1.3\n/dev/hello0: {ALLOWED}\n"
-
-
-@pytest.fixture(scope="module")
-def driver_image(
-    cluster: Cluster,
-    engine: Engine,
-    provision: Provision,
-    small_nvidia: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> str:
-    """NVIDIA's driver with small modules, as an image that the node has."""
-    target = ("nvidia", "--version", "latest", "--kernel", NEW_KERNEL, "--distro", DISTRO)
-    image = str(provision.build(*target, "--catalogue", small_nvidia)["image"])
-    archive = tmp_path_factory.mktemp("driver") / "image.tar"
-    engine.docker("save", "--output", archive, image)
-    cluster.load(archive)
-    return image
-
-
-def test_the_operators_probe_finds_a_driver(cluster: Cluster, driver_image: str) -> None:
-    """The operator's DaemonSet with our image, and the startup probe as kubelet runs it."""
-    kernel = cluster.root / "srv/kernel"
-    lay_out(kernel, NEW_KERNEL)
-    names = {"metadata": {"name": "gpu-operator"}}
-    cluster.server.apply({"apiVersion": "v1", "kind": "Namespace", **names})
-    config, daemonset = documents(driver_image, NEW_KERNEL, "one")
-    cluster.server.apply(config)
-    cluster.server.apply(stood_in(daemonset, "/srv/kernel", _IMAGE))
-    cluster.label(
-        {
-            "nvidia.com/gpu.deploy.driver": "true",
-            "feature.node.kubernetes.io/kernel-version.full": NEW_KERNEL,
-        }
-    )
-
-    def is_started() -> bool:
-        pods = cluster.get(_DRIVER_PODS)["items"]
-        return any(
-            one["started"] for pod in pods for one in pod["status"].get("containerStatuses", [])
-        )
-
-    cluster.wait_for("the driver pod", is_started)
-    assert loaded(kernel) == {"nvidia", "nvidia_modeset", "nvidia_uvm"}
-    ready = (cluster.root / "run/nvidia/validations/.driver-ctr-ready").read_text()
-    assert yaml.safe_load(ready) == dict.fromkeys(
-        ("GDRCOPY_ENABLED", "GDS_ENABLED", "GPU_DIRECT_RDMA_ENABLED"), False
-    )
 
 
 def test_a_node_has_its_driver_again_after_a_reboot(cluster: Cluster, node: AgentHost) -> None:
     """A reboot empties /dev and /run; the loader makes the node before containers start."""
-    pod = _pod("kept", f"{_REPORT}; sleep infinity", env=[{"name": "OCI_HELLO", "value": "all"}])
+    pod = pod_of("kept", f"{_REPORT}; sleep infinity", env=[{"name": "OCI_HELLO", "value": "all"}])
     pod["spec"] |= {"runtimeClassName": "oci-decorator", "restartPolicy": "Always"}
     kept = cluster.start_pod(pod)
     before = cluster.container(kept)
@@ -308,7 +240,7 @@ def test_a_node_has_its_driver_again_after_a_reboot(cluster: Cluster, node: Agen
     units = {"only": f"oci-decorator/{MADE_UP}=all"}
     with DevicePlugin(cluster.sockets, _RESOURCE, units):
         _wait_for_units(cluster, _RESOURCE)
-        assert cluster.run_pod(_pod("new", _REPORT, resources=_asking(_RESOURCE))) == log
+        assert cluster.run_pod(pod_of("new", _REPORT, resources=_asking(_RESOURCE))) == log
 
 
 def _boot_step() -> str:

@@ -34,17 +34,21 @@ from kit.hosts import OLD_KERNEL
 from kit.kubernetes import kubernetes
 from kit.probe import can_mount, is_root, need, need_programs
 from kit.process import Completed, Daemon, end_tree_of, run
+from kit.released import bare
+from kit.tree_image import write_images
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["DEFAULT", "NODE", "PAUSE", "Cluster"]
+__all__ = ["DEFAULT", "IMAGE", "NODE", "Cluster", "pod_of"]
 
 _NAME = "node"
 # Paths at the API server: the node, and the namespace of tests' own pods.
 NODE = f"/api/v1/nodes/{_NAME}"
 DEFAULT = "/api/v1/namespaces/default"
-PAUSE = "docker.io/library/pause:latest"
+# What every node has: a small Debian, and what holds the namespaces of a pod.
+IMAGE = "docker.io/library/debian:bookworm"
+_PAUSE = "docker.io/library/pause:latest"
 _CONTAINERD = "github.com/containerd/containerd/v2/cmd"
 _PLUGINS = "github.com/containernetworking/plugins/plugins"
 _CONTAINERD_PACKAGES = (
@@ -181,6 +185,9 @@ class Cluster:
             self._start_containerd()
             stack.callback(end_tree_of, str(self._socket))
             stack.callback(self._stop_containerd)
+            images = self.folder / "images.tar"
+            write_images(bare("bookworm"), images, {IMAGE: (), _PAUSE: ("sleep", "infinity")})
+            self._import(images)
             self._start_kubelet()
             stack.callback(self._stop_kubelet)
             self.wait_for("the node", self._is_ready)
@@ -267,9 +274,13 @@ class Cluster:
 
     def load(self, archive: Path) -> None:
         """Load the images of a `docker save` archive."""
-        shutil.copy(archive, self.folder / "images.tar")
-        self._ctr("images", "import", self.folder / "images.tar")
-        (self.folder / "images.tar").unlink()
+        copied = self.folder / "images.tar"
+        shutil.copy(archive, copied)
+        self._import(copied)
+
+    def _import(self, archive: Path) -> None:
+        self._ctr("images", "import", archive)
+        archive.unlink()
 
     def _ctr(self, *words: str | Path) -> Completed:
         return self.run("ctr", "--address", self._socket, "--namespace=k8s.io", *words)
@@ -418,7 +429,7 @@ class Cluster:
         )
 
     def _files(self) -> dict[str, str]:
-        config = _CONTAINERD_CONFIG.format(socket=self._socket, pause=PAUSE)
+        config = _CONTAINERD_CONFIG.format(socket=self._socket, pause=_PAUSE)
         return {
             "upper/etc/containerd/config.toml": config,
             "upper/etc/cni/net.d/10-pods.conflist": json.dumps(self._network.cni()),
@@ -470,6 +481,21 @@ class Cluster:
             line for log in logs for line in log.read_text(errors="replace").splitlines()[-15:]
         ]
         return "\n".join([*told, *tails])
+
+
+def pod_of(name: str, script: str, **container: Any) -> dict[str, Any]:  # noqa: ANN401
+    """A pod that runs a script in the small Debian, with further fields of its container."""
+    main = {"name": "main", "image": IMAGE, "imagePullPolicy": "Never", **container}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{**main, "command": ["sh", "-c", script]}],
+        },
+    }
 
 
 @contextmanager
