@@ -111,6 +111,34 @@ fn a_container_gets_what_its_device_says() {
     assert!(cache.contains("/usr/lib/x/libx.so"), "{cache}");
 }
 
+#[test]
+fn a_later_folder_counts_more_and_two_files_of_one_are_a_conflict() {
+    let tree = setup();
+    let put = |path: &str, name: &str, value: &str| {
+        let edits = json!({"env": [format!("A={value}")]});
+        let devices = json!([{"name": name, "containerEdits": edits}]);
+        let spec = json!({"cdiVersion": "0.5.0", "kind": "v.com/c", "devices": devices});
+        tree.file(&format!("host/{path}"), spec.to_string());
+    };
+    let given = |name: &str| {
+        let folders = ["/etc/cdi", "/run/cdi"].map(PathBuf::from);
+        let found = cdi::edits(&[name.to_owned()], &folders, &Host::open(&tree.path("host"))?);
+        found.map(|(edits, _)| edits.environment.concat())
+    };
+    for (path, name, value) in
+        [("etc/cdi/a", "d", "etc"), ("run/cdi/b", "d", "run"), ("etc/cdi/c", "e", "etc")]
+    {
+        put(&format!("{path}.json"), name, value);
+    }
+    assert_eq!(given("v.com/c=d").unwrap(), "A=run");
+    assert_eq!(given("v.com/c=e").unwrap(), "A=etc");
+    put("etc/cdi/d.json", "e", "other");
+    assert!(given("v.com/c=e").unwrap_err().to_string().contains("neither counts"));
+    // A file of a later folder decides.
+    put("run/cdi/d.json", "e", "late");
+    assert_eq!(given("v.com/c=e").unwrap(), "A=late");
+}
+
 /// No mount of the spec could do what our hook does for the driver's settings.
 #[test]
 fn runc_refuses_mounts_below_proc() {

@@ -3,6 +3,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use serde_json::{json, Value};
+
 use crate::support::scene::{setup, shim, CONFIG_DIR, SPEC, VENDOR};
 use crate::support::{code, need, stderr, Tree};
 use oci_decorator::host::ldcache;
@@ -65,6 +67,35 @@ fn a_large_cache_and_a_long_list_of_folders_make_no_start_wait() {
     let written = tree.text("bundle/rootfs/etc/ld.so.cache");
     assert!(written.contains("/opt/x/lib/libx.so.1\0"));
     assert_eq!(tree.text(drop_in).matches("enougX").count(), 1);
+}
+
+/// All of it is the author's of the container: a start that compared each mount with each other
+/// one, or each name with each, would take minutes.
+#[test]
+fn a_long_specification_makes_no_start_wait() {
+    let tree = setup();
+    let many = |count: usize, item: &dyn Fn(usize) -> Value| (0..count).map(item).collect();
+    let mut spec: Value = serde_json::from_str(SPEC).unwrap();
+    let mount = |at| json!({"destination": format!("/mnt/{at}/../{at}/own"), "source": "/h"});
+    spec["mounts"] = many(20_000, &mount);
+    let node = |at| json!({"path": format!("/mnt/{at}/node"), "type": "p"});
+    spec["linux"]["devices"] = many(20_000, &node);
+    let rule = |_| json!({"allow": true, "type": "c", "major": 1, "minor": 5, "access": "rwm"});
+    spec["linux"]["resources"]["devices"] = many(20_000, &rule);
+    let names: Vec<String> = (0..60_000).map(|at| at.to_string()).collect();
+    let list = format!("NVIDIA_VISIBLE_DEVICES={}", names.join(","));
+    let entries = names.iter().map(|at| json!(format!("V{at}=1")));
+    spec["process"]["env"] = entries.chain([json!("OCI_X=run"), json!(list)]).collect();
+    tree.file("bundle/config.json", spec.to_string());
+    let mut settings = tree.text("config.toml");
+    for (interfaces, status) in [("", 0), ("interfaces = [\"nvidia\"]\n", 1)] {
+        settings += interfaces;
+        tree.file("config.toml", &settings);
+        let started = Instant::now();
+        assert_eq!(code(&shim(&tree, &["create", "c1"])), status);
+        let took = started.elapsed();
+        assert!(took < Duration::from_secs(60), "{took:?}");
+    }
 }
 
 /// Makes the image hostile in one way; the host's canary must stay untouched
