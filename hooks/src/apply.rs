@@ -15,7 +15,7 @@ use crate::model::edits::Settled;
 /// Writes what a spec can't describe: empty folders, links, and the library caches. What the image
 /// prevents is logged.
 pub fn write_files(rootfs: &Rootfs, edits: &Settled, log: &Log) {
-    for directory in edits.directories() {
+    for directory in &edits.directories {
         let (root, path) = rootfs.writer(directory);
         if let Err(error) = root.make_folder(path) {
             let message = format!("can't make {directory} in the container: {error}");
@@ -23,9 +23,9 @@ pub fn write_files(rootfs: &Rootfs, edits: &Settled, log: &Log) {
         }
     }
     // If the runtime has not mounted the file system yet, a hook makes these links later.
-    let late = edits.late_links().iter();
+    let late = edits.late_links.iter();
     let late = late.filter(|link| rootfs.is_in_new(&link.path));
-    for link in edits.links().iter().chain(late) {
+    for link in edits.links.iter().chain(late) {
         let (root, path) = rootfs.writer(&link.path);
         if let Err(error) = root.make_link(path, &link.target) {
             log.write(&cannot_link(&link.path, error));

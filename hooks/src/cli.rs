@@ -157,7 +157,11 @@ fn check(words: &Words) -> Result<u8> {
         privileged: words.is_set("privileged"),
     };
     let report = check::run(&container, &loaded, &nvidia)?;
-    print(&if words.is_set("json") { report.json() } else { report.text() })?;
+    print(&if words.is_set("json") {
+        format!("{:#}\n", serde_json::json!(report))
+    } else {
+        report.text()
+    })?;
     Ok(report.code())
 }
 

@@ -14,7 +14,7 @@ fn main() -> ExitCode {
     let words: Vec<OsString> = words.collect();
     let name = Path::new(&called).file_name().and_then(|name| name.to_str());
     ExitCode::from(match name.unwrap_or_default() {
-        runtime::NAME => runtime::run(&words),
+        runtime::NAME => runtime::run(&words, None),
         name if nvidia::is_name(name) => nvidia::run_runtime(&words, name),
         "nvidia-ctk" => nvidia_ctk::run(&words),
         nvidia_container_cli::NAME => nvidia_container_cli::run(&words),

@@ -29,7 +29,7 @@ const CACHE: &str = "/etc/ld.so.cache";
 
 /// Updates the caches of a container's root with the libraries of the edits.
 pub fn update(rootfs: &Rootfs, edits: &Settled) -> Vec<Note> {
-    let compat = &edits.rest().compat;
+    let compat = &edits.rest.compat;
     let (mut all, mut notes) = (Vec::new(), Vec::new());
     for compat in compat {
         match compatible(&rootfs.files, compat) {
@@ -38,13 +38,13 @@ pub fn update(rootfs: &Rootfs, edits: &Settled) -> Vec<Note> {
         }
     }
     let libraries = if all.is_empty() {
-        edits.libraries()
+        &edits.libraries
     } else {
-        all.extend_from_slice(edits.libraries());
+        all.extend_from_slice(&edits.libraries);
         &all
     };
     notes.extend(ldcache::update(&rootfs.files, libraries));
-    if !(compat.is_empty() && edits.libraries().is_empty()) {
+    if !(compat.is_empty() && edits.libraries.is_empty()) {
         notes.extend(hidden(rootfs));
     }
     notes

@@ -55,15 +55,15 @@ impl DetachedMounts {
     /// configuration does not have, which stay. Errors: something can't be mounted or made.
     pub fn put_into(mut self, rootfs: &Rootfs, edits: &Settled) -> Result<Vec<Note>> {
         let mut notes = Vec::new();
-        for mount in edits.mounts() {
+        for mount in &edits.mounts {
             notes.extend(attach(&mut self.mounts, rootfs, &mount.source, &mount.target)?);
         }
-        for mount in edits.described() {
+        for mount in &edits.described {
             let (source, target) = (&mount.source, &mount.target);
             notes.extend(attach(&mut self.described, rootfs, source, target)?);
         }
         notes.extend(left_out(edits));
-        for device in edits.devices() {
+        for device in &edits.devices {
             match &mut self.nodes {
                 None => make_node(rootfs, device)?,
                 Some(opened) => notes.extend(attach(opened, rootfs, &device.source, &device.path)?),
@@ -80,8 +80,8 @@ fn is_bind(mount: &DescribedMount) -> bool {
 /// A warning about edits that only a spec can have: the container's process and its hooks are made
 /// from it already.
 fn left_out(edits: &Settled) -> Option<Note> {
-    let rest = edits.rest();
-    let kinds = edits.described().iter().filter(|mount| !is_bind(mount));
+    let rest = &edits.rest;
+    let kinds = edits.described.iter().filter(|mount| !is_bind(mount));
     let kinds = kinds.map(|mount| format!("the {} at {}", mount.kind, mount.target));
     let mut what: Vec<String> = kinds.collect();
     let names = rest.environment.iter().map(|entry| variable_name(entry));

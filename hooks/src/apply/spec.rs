@@ -95,13 +95,13 @@ impl<'a> Spec<'a> {
     ) -> Result<()> {
         let options: Vec<String> = Attribute::options(FILE_MOUNT).map(quote).collect();
         let options = options.join(",");
-        let own = edits.mounts().iter();
-        let mounts: Vec<String> = if edits.described().is_empty() {
+        let own = edits.mounts.iter();
+        let mounts: Vec<String> = if edits.described.is_empty() {
             own.map(|m| mount_json(m, &options)).collect()
         } else {
             // Parents come before what lies in them, in both kinds of mounts.
             let own = own.map(|m| (&m.target, mount_json(m, &options)));
-            let described = edits.described().iter();
+            let described = edits.described.iter();
             let described = described.map(|m| (&m.target, described_json(m)));
             let mut all: Vec<_> = own.chain(described).collect();
             all.sort_by_key(|(target, _)| target.matches('/').count());

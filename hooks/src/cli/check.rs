@@ -7,6 +7,8 @@ mod report;
 use std::collections::HashMap;
 use std::path::Path;
 
+use serde::Serialize;
+
 use crate::config::settings::Loaded;
 use crate::config::vendor_dir;
 use crate::error::{exit, Error, Result};
@@ -16,7 +18,6 @@ use crate::host::inventory::{collect_whole, Item, Report};
 use crate::host::Host;
 use crate::log::level::Level;
 use crate::model::decide::{decide, Choice};
-use crate::model::policy::Policy;
 use crate::model::request::{asked, Asked, Request};
 use crate::model::vendor::{Mistake, VendorFile};
 
@@ -24,15 +25,15 @@ pub use interfaces::SampleContainer;
 
 use interfaces::NameResults;
 
-/// The result of a check.
-#[derive(Debug)]
+/// The result of a check, and its report for programs.
+#[derive(Debug, Serialize)]
 pub struct Findings {
     config_dir: String,
     root: String,
     settings_problem: Option<Error>,
     files: Vec<FileReport>,
     vendors: Vec<VendorReport>,
-    policy: Policy,
+    policy: String,
     /// What the policy leaves out of the request.
     ignored: Vec<String>,
     /// Why the container would be refused.
@@ -40,22 +41,26 @@ pub struct Findings {
     /// Flags that no vendor file has, so that the container starts without what it asks for.
     unanswered: Option<Error>,
     /// What the container gets through other programs' interfaces.
+    #[serde(flatten)]
     names: NameResults,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 struct FileReport {
     path: String,
+    ok: bool,
     activation_flag: Option<String>,
     mistakes: Vec<Mistake>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 struct VendorReport {
+    #[serde(rename = "vendor")]
     name: String,
     activation_flag: String,
     version: Option<String>,
     features: Vec<String>,
+    #[serde(serialize_with = "report::items")]
     items: Vec<Item>,
     problem: Option<Error>,
 }
@@ -102,7 +107,7 @@ pub fn run(container: &SampleContainer, loaded: &Loaded, nvidia: &Path) -> Resul
         settings_problem: loaded.problem.clone(),
         files: file_reports(&files),
         vendors,
-        policy: settings.policy.clone(),
+        policy: settings.policy.to_string(),
         ignored,
         refused,
         names,
@@ -177,6 +182,7 @@ fn file_reports(files: &[VendorFile]) -> Vec<FileReport> {
         .map(|file| {
             let mut report = FileReport {
                 path: file.path.clone(),
+                ok: false,
                 activation_flag: None,
                 mistakes: Vec::new(),
             };
@@ -197,6 +203,7 @@ fn file_reports(files: &[VendorFile]) -> Vec<FileReport> {
                     }
                 }
             }
+            report.ok = report.mistakes.is_empty();
             report
         })
         .collect()
@@ -219,7 +226,7 @@ fn vendor_report(host: &Host, choice: &Choice) -> VendorReport {
 
 impl Findings {
     pub fn code(&self) -> u8 {
-        let wrong = self.files.iter().any(|file| !file.mistakes.is_empty());
+        let wrong = self.files.iter().any(|file| !file.ok);
         if wrong || self.settings_problem.is_some() {
             exit::USAGE
         } else {

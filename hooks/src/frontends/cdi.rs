@@ -90,6 +90,3 @@ fn together(mut errors: Vec<Error>) -> Option<Error> {
     };
     Some(Error { message: format!("{}{more}", messages.join("; ")), ..errors[0].clone() })
 }
-
-#[cfg(test)]
-mod tests;

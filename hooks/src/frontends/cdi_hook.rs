@@ -133,6 +133,3 @@ fn change_modes(rootfs: &Rootfs, mode: u32, paths: &[String]) -> Vec<Note> {
     };
     paths.iter().filter_map(change).collect()
 }
-
-#[cfg(test)]
-mod tests;

@@ -125,10 +125,10 @@ fn fill(
     rustix::process::umask(rustix::fs::Mode::empty());
     let (root, log) = (&context.loaded.settings.root, context.log);
     let settled = frontends::settle(edits, present, Some(&rootfs), root, log)?;
-    rootfs.open_new(settled.new_file_systems());
+    rootfs.open_new(&settled.new_file_systems);
     if let Some(hosts) = hosts {
         log.write_all(&hosts.put_into(&rootfs, &settled)?);
-        if settled.rest().keeps_nodes {
+        if settled.rest.keeps_nodes {
             params::hide(&rootfs)?;
         }
     }

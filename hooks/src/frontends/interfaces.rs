@@ -11,7 +11,7 @@ use crate::model::edits::Edits;
 use crate::model::request::{Ask, Interface, Request, Source, Units, Way};
 use crate::spec::config::{Config as Spec, HOOK_STAGES};
 
-use super::nvidia::{csv, legacy, HostOf, Nvidia, DEVICES, HOOKS};
+use super::nvidia::{csv, legacy, Nvidia, DEVICES, HOOKS};
 use super::{amd, cdi, sarus, Context, FrontEndKind};
 
 impl Context<'_> {
@@ -30,7 +30,7 @@ impl Context<'_> {
                 host.facts(Interface::Nvidia.word()).facts().cloned()
             };
             sarus::apply(&mut request, &self.scheduled, settings.scheduler, facts);
-            nvidia.read(&mut request, config, self.policy, &HostOf(&settings.root));
+            nvidia.read(&mut request, config, self.policy, &settings.root);
         }
         if settings.interfaces.contains(&Interface::Amd) {
             amd::read(&mut request, &self.scheduled, settings.scheduler, self.policy);

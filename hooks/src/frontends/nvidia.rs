@@ -5,11 +5,11 @@ mod asks;
 mod capabilities;
 pub mod csv;
 mod devices;
-mod imex;
 pub mod legacy;
 mod mode;
 pub mod programs;
 mod requirements;
+mod rights;
 
 use std::cell::LazyCell;
 use std::path::Path;
@@ -93,8 +93,9 @@ impl<'a> Nvidia<'a> {
         }
     }
 
-    /// Adds what a container asks for through this interface to its request.
-    pub fn read(&self, request: &mut Request, config: &Spec, policy: &Policy, host: &HostOf) {
+    /// Adds what a container asks for through this interface to its request. The root is the
+    /// host's, which is opened only if a request needs it.
+    pub fn read(&self, request: &mut Request, config: &Spec, policy: &Policy, root: &Path) {
         if self.possible_trigger(request, |_| true).is_none() {
             return;
         }
@@ -107,7 +108,7 @@ impl<'a> Nvidia<'a> {
         }
         let judge =
             Judge::of(policy, request).with_nvidias_rule(self.config.environment_when_unprivileged);
-        let (counting, mut refused) = judge.pick(request, self.candidates(request, host));
+        let (counting, mut refused) = judge.pick(request, self.candidates(request, root));
         for candidate in counting {
             let ask = self.ask(request, candidate, judge, &mut refused);
             if ask.way == Way::Hook {
@@ -156,8 +157,8 @@ impl<'a> Nvidia<'a> {
     }
 
     /// What may ask for devices, each with the way in which it would be given.
-    fn candidates(&self, request: &Request, host: &HostOf) -> Vec<Candidate> {
-        let is_tegra = LazyCell::new(|| host.open().is_ok_and(|host| mode::is_tegra(&host)));
+    fn candidates(&self, request: &Request, root: &Path) -> Vec<Candidate> {
+        let is_tegra = LazyCell::new(|| Host::open(root).is_ok_and(|host| mode::is_tegra(&host)));
         let mut candidates = devices::candidates(request, self.config);
         for candidate in &mut candidates {
             let names = candidate.names();
@@ -206,16 +207,3 @@ impl<'a> Nvidia<'a> {
         })
     }
 }
-
-/// The root of the host, which is opened only if a request needs it.
-#[derive(Debug, Clone, Copy)]
-pub struct HostOf<'a>(pub &'a Path);
-
-impl HostOf<'_> {
-    fn open(&self) -> Result<Host> {
-        Host::open(self.0)
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -37,8 +37,8 @@ fn edit(loaded: &Loaded, config: &[u8], log: &Log) -> Result<Option<String>> {
     let rootfs = rootfs_to_look_at(&spec)?;
     let settled =
         frontends::settle(edits, spec.present()?, rootfs.as_ref(), &loaded.settings.root, log)?;
-    let links = !settled.links().is_empty();
-    if links || !settled.libraries().is_empty() || !settled.directories().is_empty() {
+    let links = !settled.links.is_empty();
+    if links || !settled.libraries.is_empty() || !settled.directories.is_empty() {
         let message = "precreate edits the spec only: empty folders, links and the library cache are left to oci-decorator-runtime or to a prestart hook";
         log.write(&Note::new(Level::Info, message));
     }

@@ -29,13 +29,8 @@ use crate::spec::json::quote;
 /// The program's name as a runtime.
 pub const NAME: &str = "oci-decorator-runtime";
 
-/// Runs the command line of a runtime. Returns only if that fails.
-pub fn run(words: &[OsString]) -> u8 {
-    run_as(words, None)
-}
-
 /// Runs the command line of a runtime, under NVIDIA's name or our own. Returns only if that fails.
-pub fn run_as(words: &[OsString], nvidia: Option<Nvidia>) -> u8 {
+pub fn run(words: &[OsString], nvidia: Option<Nvidia>) -> u8 {
     let arguments = Arguments::parse(words);
     let error = match start(&arguments, words, nvidia) {
         Ok(never) => match never {},

@@ -168,6 +168,3 @@ fn places<T: PartialEq>(names: &[T], sorted: &[T]) -> String {
     let places = names.iter().filter_map(place).map(|at| at.to_string());
     places.collect::<Vec<_>>().join(",")
 }
-
-#[cfg(test)]
-mod tests;

@@ -118,8 +118,7 @@ struct Refusals<'p> {
 
 impl<'p> Refusals<'p> {
     fn new(policy: &'p Policy) -> Self {
-        let notes = Vec::new();
-        Self { policy, notes }
+        Self { policy, notes: Vec::new() }
     }
 
     fn add(&mut self, file: &VendorFile, reason: String) -> Result<()> {
@@ -129,6 +128,32 @@ impl<'p> Refusals<'p> {
     fn add_for(&mut self, file: Option<&VendorFile>, reason: String) -> Result<()> {
         self.notes.push(refuse(self.policy, file, reason)?);
         Ok(())
+    }
+
+    /// The features that the policy allows, each once. Of features that `by` names one by one, each
+    /// that is not allowed is refused.
+    fn allowed<'a>(
+        &mut self,
+        file: &VendorFile,
+        by: &str,
+        features: &[&'a str],
+        by_name: bool,
+    ) -> Result<Vec<&'a str>> {
+        let (mut allowed, mut seen) = (Vec::new(), Vec::new());
+        for &feature in features {
+            if seen.contains(&feature) {
+                continue;
+            }
+            seen.push(feature);
+            let vendor = &file.name;
+            if self.policy.allows(vendor, feature) {
+                allowed.push(feature);
+            } else if by_name {
+                let reason = format!("{by} asks for the feature {feature:?}, and \"policy.allow\" has none of that name for {vendor}");
+                self.add(file, reason)?;
+            }
+        }
+        Ok(allowed)
     }
 }
 
@@ -146,27 +171,15 @@ fn features<'a>(
         Asked::All => vendor.feature_names().collect(),
         Asked::Features(list) => list,
     };
-    let mut features: Vec<&str> = Vec::new();
-    let mut seen: Vec<&str> = Vec::new();
+    let mut known: Vec<&str> = Vec::new();
     for wanted in wanted {
-        let Some(known) = vendor.feature_names().find(|name| *name == wanted) else {
-            return Err(unknown_feature(file, vendor, wanted));
-        };
-        if seen.contains(&known) {
-            continue;
-        }
-        seen.push(known);
-        if refusals.policy.allows(&file.name, known) {
-            features.push(known);
-        } else if by_name {
-            let flag = &vendor.activation_flag;
-            let vendor = &file.name;
-            let reason = format!("{flag} asks for the feature {known:?}, and \"policy.allow\" has none of that name for {vendor}");
-            refusals.add(file, reason)?;
-        }
+        let found = vendor.feature_names().find(|name| *name == wanted);
+        known.push(found.ok_or_else(|| unknown_feature(file, vendor, wanted))?);
     }
-    if !by_name && features.is_empty() && !seen.is_empty() {
-        refusals.add(file, none_allowed(file, vendor, &vendor.activation_flag))?;
+    let by = &vendor.activation_flag;
+    let features = refusals.allowed(file, by, &known, by_name)?;
+    if !by_name && features.is_empty() && !known.is_empty() {
+        refusals.add(file, none_allowed(file, vendor, by))?;
     }
     Ok(features)
 }
@@ -231,6 +244,3 @@ fn claimed_twice(flag: &str, one: &str, other: &str) -> Error {
     Error::usage(format!("{flag} is the activation_flag of {one} and of {other}"))
         .resolve("remove one of the files, or rename its flag")
 }
-
-#[cfg(test)]
-mod tests;

@@ -268,6 +268,3 @@ pub fn asked(value: Option<&str>) -> Asked<'_> {
         Some(list) => Asked::Features(list.split(',').map(str::trim).collect()),
     }
 }
-
-#[cfg(test)]
-mod tests;

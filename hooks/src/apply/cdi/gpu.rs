@@ -292,10 +292,7 @@ fn no_device(host: &Host, file: &VendorFile, vendor: &Vendor) -> Error {
 /// The vendor file that answers NVIDIA's interface, if any does.
 pub fn answers(files: &[VendorFile]) -> Option<&VendorFile> {
     // A broken file that names the interface is an error here, as at a start.
-    files.iter().find(|file| match &file.content {
-        Ok(vendor) => vendor.interfaces.contains(&Interface::Nvidia),
-        Err(broken) => broken.interfaces.contains(&Interface::Nvidia),
-    })
+    files.iter().find(|file| file.interfaces().contains(&Interface::Nvidia))
 }
 
 /// The facts about a vendor's devices. `None`: the host has no such file, so a node's number is its

@@ -21,8 +21,8 @@ pub(super) fn edit<'a>(
     top: &mut Additions<'a>,
     splices: &mut Vec<Splice<'a>>,
 ) -> Result<()> {
-    let rest = edits.rest();
-    let late = late_hook(edits.late_links())?;
+    let rest = &edits.rest;
+    let late = late_hook(&edits.late_links)?;
     let hooks: Vec<&Hook> = rest.hooks.iter().chain(&late).collect();
     if hooks.is_empty() && rest.replaced_hooks.is_empty() {
         return Ok(());

@@ -17,13 +17,13 @@ pub(super) fn edit<'a>(
     top: &mut Additions<'a>,
     splices: &mut Vec<Splice<'a>>,
 ) -> Result<()> {
-    let rest = edits.rest();
+    let rest = &edits.rest;
     let nothing =
         edits.allowed().next().is_none() && rest.intel_rdt.is_none() && rest.net_devices.is_empty();
     if nothing {
         return Ok(());
     }
-    let nodes = nodes(spec, edits.devices())?;
+    let nodes = nodes(spec, &edits.devices)?;
     if let Some(linux) = present(spec.members.get("linux")) {
         return edit_object(linux.get(), &nodes, edits, splices);
     }
@@ -46,7 +46,7 @@ fn edit_object<'a>(
     let listed = members.get("devices");
     extend("devices", listed, nodes, &mut inner, splices)?;
     add_rules(&members, edits, &mut inner, splices)?;
-    let rest = edits.rest();
+    let rest = &edits.rest;
     // The container's own value stays.
     if let (Some(rdt), None) = (&rest.intel_rdt, present(members.get("intelRdt"))) {
         inner.set("intelRdt", rdt);
@@ -87,7 +87,7 @@ fn new_rules(resources: Option<&RawObject>, edits: &Settled) -> Result<Vec<Strin
     let needed = edits.allowed().filter(|device| device.needs_rule());
     let mut rules: Vec<String> = needed.map(rule_json).collect();
     rules.dedup();
-    if rules.len() > edits.devices().len() {
+    if rules.len() > edits.devices.len() {
         let listed = resources.and_then(|members| members.get("devices"));
         let listed = items("linux.resources.devices", listed)?;
         let listed: BTreeSet<&str> = listed.iter().map(|item| item.get()).collect();
@@ -107,7 +107,7 @@ fn add_net_devices<'a>(
     let text = listed.map_or("{}", |listed| listed.get());
     let members = object("linux.netDevices", text)?;
     let mut added = Additions::new(text, &members);
-    for device in &edits.rest().net_devices {
+    for device in &edits.rest.net_devices {
         if members.get(&device.host).is_none() {
             let value = format!("{{\"name\":{}}}", quote(&device.name));
             added.set(&device.host, &value);

@@ -17,7 +17,7 @@ pub(super) fn edit<'a>(
     edits: &Settled,
     splices: &mut Vec<Splice<'a>>,
 ) -> Result<()> {
-    let rest = edits.rest();
+    let rest = &edits.rest;
     if rest.environment.is_empty() && rest.unset.is_empty() && rest.groups.is_empty() {
         return Ok(());
     }

@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use serde::{Serialize, Serializer};
 use serde_json::{json, Value};
 
 use crate::config::nvidia::{self, Place};
@@ -52,17 +53,19 @@ impl SampleContainer {
 }
 
 /// The result, and the names of the program that have it.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct NameResult {
     names: Vec<&'static str>,
+    #[serde(flatten)]
     outcome: Outcome,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 struct Outcome {
     /// The variables and annotations that ask, the requested devices, and the way they are given.
     asks: Vec<Asked>,
     /// What the container gets, by kind.
+    #[serde(serialize_with = "as_object")]
     gets: Parts,
     notes: Vec<String>,
     refused: Option<Error>,
@@ -70,20 +73,27 @@ struct Outcome {
 
 type Parts = Vec<(&'static str, Vec<String>)>;
 
-#[derive(Debug, Clone, PartialEq)]
+fn as_object<S: Serializer>(parts: &[(&str, Vec<String>)], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(parts.iter().map(|(kind, list)| (kind, list)))
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
 struct Asked {
     by: String,
-    units: Units,
-    way: Way,
+    devices: String,
+    way: &'static str,
 }
 
 /// NVIDIA's settings, and the results under every name.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct NameResults {
     /// The path of the settings. `None`: the file does not exist, and the defaults count.
+    #[serde(rename = "nvidia_config")]
     pub file: Option<String>,
     /// Every mistake in them.
+    #[serde(rename = "nvidia_problem")]
     pub problem: Option<Error>,
+    #[serde(rename = "names")]
     pub all: Vec<NameResult>,
 }
 
@@ -140,7 +150,8 @@ fn outcome(context: &Context, spec: &[u8]) -> Option<Outcome> {
         Err(error) => (None, Some(error)),
     };
     let notes = notes.into_iter().filter(|n| n.level <= Level::Notice);
-    let asked = |ask: Ask| Asked { by: ask.by, units: ask.units, way: ask.way };
+    let asked =
+        |ask: Ask| Asked { by: ask.by, devices: units_text(&ask.units), way: way_text(ask.way) };
     Some(Outcome {
         asks: request.asks.into_iter().map(asked).collect(),
         gets: edits.as_ref().map(parts).unwrap_or_default(),
@@ -166,8 +177,8 @@ impl NameResult {
         let Outcome { asks, gets, notes, refused } = &self.outcome;
         let mut lines = vec![format!("\nas {}:", self.names.join(", "))];
         let asks = asks.iter().map(|ask| {
-            let (units, way) = (ask.units(), ask.way());
-            format!("  {} asks for {units}, by {way}", ask.by)
+            let Asked { by, devices, way } = ask;
+            format!("  {by} asks for {devices}, by {way}")
         });
         lines.extend(asks);
         let found = gets.iter().flat_map(|(kind, list)| {
@@ -182,41 +193,22 @@ impl NameResult {
         }
         lines
     }
+}
 
-    pub fn json(&self) -> Value {
-        let outcome = &self.outcome;
-        let asks = outcome.asks.iter();
-        let asks: Vec<Value> = asks
-            .map(|ask| json!({"by": ask.by, "devices": ask.units(), "way": ask.way()}))
-            .collect();
-        let gets: serde_json::Map<String, Value> =
-            outcome.gets.iter().map(|(kind, list)| ((*kind).to_owned(), json!(list))).collect();
-        json!({
-            "names": self.names,
-            "asks": asks,
-            "gets": gets,
-            "notes": outcome.notes,
-            "refused": outcome.refused,
-        })
+fn units_text(units: &Units) -> String {
+    match units {
+        Units::All => "all devices".to_owned(),
+        Units::None => "no device".to_owned(),
+        Units::These(names) => names.join(", "),
     }
 }
 
-impl Asked {
-    fn units(&self) -> String {
-        match &self.units {
-            Units::All => "all devices".to_owned(),
-            Units::None => "no device".to_owned(),
-            Units::These(names) => names.join(", "),
-        }
-    }
-
-    fn way(&self) -> &'static str {
-        match self.way {
-            Way::VendorFile => "the vendor file",
-            Way::Csv => "lists of host files (csv)",
-            Way::Cdi => "specifications of CDI",
-            Way::Hook => "a hook",
-        }
+fn way_text(way: Way) -> &'static str {
+    match way {
+        Way::VendorFile => "the vendor file",
+        Way::Csv => "lists of host files (csv)",
+        Way::Cdi => "specifications of CDI",
+        Way::Hook => "a hook",
     }
 }
 

@@ -3,9 +3,10 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use serde::Serializer;
 use serde_json::json;
 
-use super::{interfaces, FileReport, Findings, VendorReport};
+use super::{interfaces, Findings, VendorReport};
 use crate::config::settings::DEFAULT_CONFIG_DIR;
 use crate::error::Error;
 use crate::host::inventory::Item;
@@ -22,14 +23,14 @@ impl Findings {
             line(&mut out, &format!("{}: no vendor files", self.config_dir));
         }
         for file in &self.files {
-            if file.mistakes.is_empty() {
+            if file.ok {
                 line(&mut out, &format!("{}: ok", file.path));
             }
             for mistake in &file.mistakes {
                 line(&mut out, &format!("{}: {mistake}", file.path));
             }
         }
-        if self.files.iter().any(|file| !file.mistakes.is_empty()) {
+        if self.files.iter().any(|file| !file.ok) {
             line(&mut out, &self.correct_files());
         }
         match (&self.names.problem, &self.names.file) {
@@ -65,33 +66,6 @@ impl Findings {
         }
         text
     }
-
-    /// The report as one JSON document.
-    pub fn json(&self) -> String {
-        let file = |file: &FileReport| {
-            json!({
-                "path": file.path,
-                "ok": file.mistakes.is_empty(),
-                "activation_flag": file.activation_flag,
-                "mistakes": file.mistakes,
-            })
-        };
-        let document = json!({
-            "config_dir": self.config_dir,
-            "root": self.root,
-            "settings_problem": self.settings_problem,
-            "files": self.files.iter().map(file).collect::<Vec<_>>(),
-            "policy": self.policy.to_string(),
-            "ignored": self.ignored,
-            "vendors": self.vendors.iter().map(VendorReport::json).collect::<Vec<_>>(),
-            "refused": self.refused,
-            "unanswered": self.unanswered,
-            "nvidia_config": self.names.file,
-            "nvidia_problem": self.names.problem,
-            "names": self.names.all.iter().map(interfaces::NameResult::json).collect::<Vec<_>>(),
-        });
-        format!("{document:#}\n")
-    }
 }
 
 impl VendorReport {
@@ -116,27 +90,20 @@ impl VendorReport {
             line(out, text.trim_end());
         }
     }
+}
 
-    fn json(&self) -> serde_json::Value {
-        let item = |item: &Item| {
-            json!({
-                "feature": item.feature,
-                "kind": item.kind.word(),
-                "path": item.path,
-                "present": item.found.is_ok(),
-                "detail": item.found.as_ref().ok(),
-                "problem": item.found.as_ref().err(),
-            })
-        };
+/// The items of a vendor in the report for programs.
+pub fn items<S: Serializer>(items: &[Item], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(items.iter().map(|item| {
         json!({
-            "vendor": self.name,
-            "activation_flag": self.activation_flag,
-            "version": self.version,
-            "features": self.features,
-            "problem": self.problem,
-            "items": self.items.iter().map(item).collect::<Vec<_>>(),
+            "feature": item.feature,
+            "kind": item.kind.word(),
+            "path": item.path,
+            "present": item.found.is_ok(),
+            "detail": item.found.as_ref().ok(),
+            "problem": item.found.as_ref().err(),
         })
-    }
+    }))
 }
 
 /// Adds an error, with what to do on a line of its own.

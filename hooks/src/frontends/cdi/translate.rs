@@ -111,29 +111,3 @@ pub fn params_edit(host: &Host) -> Result<Option<Hook>> {
     let words = words.iter().map(|&word| word.to_owned()).collect();
     own_hook("createContainer", words).map(Some)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_host_without_the_driver_needs_nothing() {
-        let tree = tempfile::tempdir().unwrap();
-        let host = Host::open(tree.path()).unwrap();
-        assert_eq!(params_edit(&host), Ok(None));
-        let folder = tree.path().join("proc/driver/nvidia");
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("params"), "ModifyDeviceFiles: 1\n").unwrap();
-        let hook = params_edit(&host).unwrap().unwrap();
-        // Reading a FIFO without a writer would never end.
-        let fifo = folder.join("params");
-        std::fs::remove_file(&fifo).unwrap();
-        let mode = rustix::fs::Mode::from_raw_mode(0o644);
-        let kind = rustix::fs::FileType::Fifo;
-        rustix::fs::mknodat(rustix::fs::CWD, &fifo, kind, mode, 0).unwrap();
-        assert_eq!(params_edit(&host), Ok(None));
-        assert_eq!(hook.stage, "createContainer");
-        assert_eq!(hook.args[1], "disable-device-node-modification");
-        assert!(!hook.env.is_empty());
-    }
-}

@@ -1,7 +1,7 @@
 //! Turns a candidate that counts into an [`Ask`].
 
 use super::devices::AUTOMATIC;
-use super::{capabilities, devices, imex, requirements, FrontEndKind, Nvidia};
+use super::{capabilities, devices, requirements, rights, FrontEndKind, Nvidia};
 use crate::config::nvidia::Compat;
 use crate::error::{Error, Result};
 use crate::log::brief;
@@ -90,16 +90,16 @@ impl Nvidia<'_> {
         } else {
             requirements::requirements(environment)?
         };
-        let mut beside = imex::Judged::new(judge, refused);
-        let (channels, channels_by) = imex::channels(request, self.config, &mut beside)?;
+        let mut beside = rights::Judged::new(judge, refused);
+        let (channels, channels_by) = rights::channels(request, self.config, &mut beside)?;
         Ok(Details {
             capabilities,
             by_name,
             requirements,
             channels,
             channels_by,
-            mig_rights: imex::mig_rights(request, &mut beside)?,
-            related: imex::related(request, &mut beside),
+            mig_rights: rights::mig_rights(request, &mut beside)?,
+            related: rights::related(request, &mut beside),
             groups: !self.config.no_groups,
             compat: self.config.compat == Compat::LibraryCache
                 && !self.is_disabled("enable-cuda-compat"),

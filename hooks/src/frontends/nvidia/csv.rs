@@ -234,6 +234,3 @@ fn requirements(host: &Host, details: &Details) -> Result<Vec<Note>> {
     let notes: Result<Vec<Option<Note>>> = notes.collect();
     Ok(notes?.into_iter().flatten().collect())
 }
-
-#[cfg(test)]
-mod tests;

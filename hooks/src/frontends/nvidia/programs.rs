@@ -22,18 +22,14 @@ pub const NAMES: [(&str, Option<Mode>); 3] = [
 
 /// The configuration of the runtime with this name.
 pub fn config_of(name: &str, config: &Config) -> Config {
-    Config { mode: mode_of(name).unwrap_or(config.mode), ..config.clone() }
+    let named = NAMES.into_iter().find(|(known, _)| *known == name);
+    let selected = named.and_then(|(_, mode)| mode);
+    Config { mode: selected.unwrap_or(config.mode), ..config.clone() }
 }
 
 /// True for a name of NVIDIA's runtime.
 pub fn is_name(name: &str) -> bool {
     NAMES.iter().any(|(known, _)| *known == name)
-}
-
-/// The mode that a name of the program selects. `None`: the configuration selects it.
-fn mode_of(name: &str) -> Option<Mode> {
-    let mut names = NAMES.into_iter();
-    names.find(|(known, _)| *known == name)?.1
 }
 
 /// Runs the command line of a runtime with this name. Returns only if that fails.
@@ -43,7 +39,7 @@ pub fn run_runtime(words: &[OsString], name: &str) -> u8 {
     let mut loaded = load(&place.path, place.named);
     loaded.config = config_of(name, &loaded.config);
     let nvidia = Nvidia::of_loaded(&loaded, &place, FrontEndKind::Runtime);
-    runtime::run_as(words, Some(nvidia))
+    runtime::run(words, Some(nvidia))
 }
 
 /// Runs the hook with a state, as the runtime wrote it: gives the container what it asks for. The

@@ -89,8 +89,12 @@ impl<'a> Finder<'a, '_> {
             return self.refuse(ask, file, reason);
         }
         let details = ask.details.as_ref().map_err(Clone::clone)?;
-        let mut choice = Choice { file, vendor, features: Vec::new() };
-        self.add_features(&mut choice, ask, details)?;
+        let asked = self.features_of(file, vendor, ask, details);
+        let features = self.refusals.allowed(file, &ask.by, &asked, details.by_name)?;
+        if !asked.is_empty() && !details.by_name && features.is_empty() {
+            self.refuse(ask, file, none_allowed(file, vendor, &ask.by))?;
+        }
+        let choice = Choice { file, vendor, features };
         self.found.by_files.push(Answer { choice, ask, details });
         Ok(())
     }
@@ -105,38 +109,15 @@ impl<'a> Finder<'a, '_> {
         self.refusals.add(file, reason)
     }
 
-    /// Adds the features with which the vendor file answers. A feature that the file lacks is left
-    /// out.
-    fn add_features(
+    /// The features that the capabilities stand for, with duplicates. A feature that the file lacks
+    /// is left out.
+    fn features_of(
         &mut self,
-        choice: &mut Choice<'a>,
+        file: &VendorFile,
+        vendor: &'a Vendor,
         ask: &Ask,
         details: &Details,
-    ) -> Result<()> {
-        let file = choice.file;
-        let asked = self.features_of(choice, ask, details);
-        let has_features = !asked.is_empty();
-        for feature in asked {
-            if !self.refusals.policy.allows(&file.name, feature) {
-                if details.by_name {
-                    let (by, vendor) = (&ask.by, &file.name);
-                    let reason = format!("{by} asks for the feature {feature:?}, and \"policy.allow\" has none of that name for {vendor}");
-                    self.refusals.add(file, reason)?;
-                }
-            } else if !choice.features.contains(&feature) {
-                choice.features.push(feature);
-            }
-        }
-        if has_features && !details.by_name && choice.features.is_empty() {
-            let reason = none_allowed(file, choice.vendor, &ask.by);
-            self.refuse(ask, file, reason)?;
-        }
-        Ok(())
-    }
-
-    /// The features that the capabilities stand for, with duplicates.
-    fn features_of(&mut self, choice: &Choice<'a>, ask: &Ask, details: &Details) -> Vec<&'a str> {
-        let (file, vendor) = (choice.file, choice.vendor);
+    ) -> Vec<&'a str> {
         let mut asked: Vec<&'a str> = Vec::new();
         if details.capabilities.is_empty() {
             asked.extend(vendor.driver_feature.iter().map(String::as_str));
@@ -160,29 +141,20 @@ impl<'a> Finder<'a, '_> {
     }
 }
 
-/// The one file that answers. Errors: as [`responsible`], or the file has mistakes.
+/// The one file that answers. Errors: no file answers, several do, or the file has mistakes.
 fn usable<'a>(
     files: &'a [VendorFile],
     ask: &Ask,
     folder: &str,
 ) -> Result<(&'a VendorFile, &'a Vendor)> {
-    let file = responsible(files, ask, folder)?;
-    match &file.content {
-        Ok(vendor) => Ok((file, vendor)),
-        Err(broken) => Err(refuse_broken(file, broken, &ask.by)),
-    }
-}
-
-/// The one file that answers. Errors: no file answers, or several do.
-fn responsible<'a>(files: &'a [VendorFile], ask: &Ask, folder: &str) -> Result<&'a VendorFile> {
     let word = ask.interface.word();
-    let answers = |file: &&VendorFile| match &file.content {
-        Ok(vendor) => vendor.interfaces.contains(&ask.interface),
-        Err(broken) => broken.interfaces.contains(&ask.interface),
-    };
+    let answers = |file: &&VendorFile| file.interfaces().contains(&ask.interface);
     let mut found = files.iter().filter(answers);
     match (found.next(), found.next()) {
-        (Some(one), None) => Ok(one),
+        (Some(one), None) => match &one.content {
+            Ok(vendor) => Ok((one, vendor)),
+            Err(broken) => Err(refuse_broken(one, broken, &ask.by)),
+        },
         (Some(one), Some(other)) => Err(Error::usage(format!(
             "{} asks for a device, and both {} and {} answer {word:?}",
             ask.by, one.path, other.path

@@ -241,6 +241,3 @@ fn shown(unit: &Unit) -> String {
         format!("{index} ({})", words.join("; "))
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -41,23 +41,3 @@ impl Attribute {
         ["bind"].into_iter().chain(own).chain(["rprivate"])
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_option_stands_for_its_attribute() {
-        for (option, attribute) in [
-            ("ro", Some(Attribute::ReadOnly)),
-            ("nosuid", Some(Attribute::NoSuid)),
-            ("nodev", Some(Attribute::NoDevices)),
-            ("noexec", Some(Attribute::NoPrograms)),
-            ("rw", None),
-            ("bind", None),
-            ("", None),
-        ] {
-            assert_eq!(Attribute::of_option(option), attribute, "{option}");
-        }
-    }
-}

@@ -26,68 +26,24 @@ const CACHE: &str = "/etc/ld.so.cache";
 /// container has a link of the image in it.
 #[derive(Debug, Default)]
 pub struct Settled {
-    devices: Vec<Device>,
-    allowed: Vec<Device>,
-    mounts: Vec<Mount>,
-    directories: Vec<String>,
-    libraries: Vec<Library>,
-    new_file_systems: Vec<String>,
-    described: Vec<DescribedMount>,
-    links: Vec<Link>,
-    late_links: Vec<Link>,
-    rest: Edits,
-}
-
-impl Settled {
     /// The nodes to make, which are also allowed.
-    pub fn devices(&self) -> &[Device] {
-        &self.devices
-    }
-
-    /// Every device that the container may use: the nodes to make, and devices whose nodes are in
-    /// one of the container's own mounts.
-    pub fn allowed(&self) -> impl Iterator<Item = &Device> {
-        self.devices.iter().chain(&self.allowed)
-    }
-
-    pub fn mounts(&self) -> &[Mount] {
-        &self.mounts
-    }
-
+    pub devices: Vec<Device>,
+    /// Devices whose nodes are in one of the container's own mounts.
+    allowed: Vec<Device>,
+    pub mounts: Vec<Mount>,
     /// Folders to make; no mount creates them.
-    pub fn directories(&self) -> &[String] {
-        &self.directories
-    }
-
-    pub fn libraries(&self) -> &[Library] {
-        &self.libraries
-    }
-
-    /// Mounts that a CDI specification or an engine's configuration describes.
-    pub fn described(&self) -> &[DescribedMount] {
-        &self.described
-    }
-
+    pub directories: Vec<String>,
+    pub libraries: Vec<Library>,
+    /// The paths of file systems that are made new for the container.
+    pub new_file_systems: Vec<String>,
+    pub described: Vec<DescribedMount>,
     /// Links among the image's own files.
-    pub fn links(&self) -> &[Link] {
-        &self.links
-    }
-
+    pub links: Vec<Link>,
     /// Links in file systems that the runtime makes new. They can only be made after that.
-    pub fn late_links(&self) -> &[Link] {
-        &self.late_links
-    }
-
+    pub late_links: Vec<Link>,
     /// Edits that can't hide anything: the process's environment and groups, hooks, network
     /// devices. The lists of paths are empty here.
-    pub fn rest(&self) -> &Edits {
-        &self.rest
-    }
-
-    /// The paths of file systems that are made new for the container.
-    pub fn new_file_systems(&self) -> &[String] {
-        &self.new_file_systems
-    }
+    pub rest: Edits,
 }
 
 impl Edits {
@@ -129,6 +85,11 @@ impl Edits {
 }
 
 impl Settled {
+    /// Every device that the container may use.
+    pub fn allowed(&self) -> impl Iterator<Item = &Device> {
+        self.devices.iter().chain(&self.allowed)
+    }
+
     /// Returns the targets at which the container sees no file at all.
     fn add_mounts(
         &mut self,
@@ -298,6 +259,3 @@ impl Kept {
         self.0.into_iter().map(note).collect()
     }
 }
-
-#[cfg(test)]
-mod tests;

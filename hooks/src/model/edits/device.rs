@@ -61,26 +61,3 @@ impl fmt::Display for Access {
         given.try_for_each(|(_, letter)| f.write_str(letter))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn letters_of_rights() {
-        for (letters, shown) in [
-            ("rwm", Some("rwm")),
-            ("r", Some("r")),
-            ("mr", Some("rm")),
-            ("ww", Some("w")),
-            ("", None),
-            ("rx", None),
-            ("none", None),
-        ] {
-            let access = Access::parse(letters).map(|access| access.to_string());
-            assert_eq!(access.as_deref(), shown, "{letters}");
-        }
-        assert_eq!(Access::NONE.to_string(), "");
-        assert_eq!(Access::parse("mwr"), Some(Access::ALL));
-    }
-}

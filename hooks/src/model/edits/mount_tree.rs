@@ -106,20 +106,6 @@ mod tests {
         near
     }
 
-    #[test]
-    fn the_last_of_several_mounts_counts() {
-        let mut tree = MountTree::new();
-        for (number, path) in ["/a", "/a/b/c", "/a/b", "/a", "/"].iter().enumerate() {
-            tree.add(path, number);
-        }
-        let near = |at, within, around| NearbyMounts { at, within, around };
-        assert_eq!(tree.near("/a/b"), near(Some(2), Some(1), Some(4)));
-        assert_eq!(tree.near("/a").over(), Some(4));
-        assert_eq!(tree.near("/"), near(Some(4), Some(3), None));
-        assert_eq!(tree.near("/ab"), near(None, None, Some(4)));
-        assert!(!MountTree::new().near("/a").is_any());
-    }
-
     proptest! {
         #[test]
         fn the_tree_finds_what_examining_each_mount_finds(

@@ -227,6 +227,3 @@ fn compare(one: &str, other: &str) -> Ordering {
     }
     Ordering::Equal
 }
-
-#[cfg(test)]
-mod tests;
