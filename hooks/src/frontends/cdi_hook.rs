@@ -133,3 +133,6 @@ fn change_modes(rootfs: &Rootfs, mode: u32, paths: &[String]) -> Vec<Note> {
     };
     paths.iter().filter_map(change).collect()
 }
+
+#[cfg(test)]
+mod tests;
