@@ -124,25 +124,4 @@ mod tests {
         assert_eq!(folded.code, exit::USAGE);
         assert_eq!(Error::failed("no").lines(), ["no"]);
     }
-
-    #[test]
-    fn what_to_do_about_a_file_depends_on_the_error() {
-        let path = Path::new("/nowhere/file");
-        for (kind, expected) in [
-            (
-                ErrorKind::PermissionDenied,
-                Some("run the command as root (sudo), or see who may do it: ls -ld /"),
-            ),
-            (
-                ErrorKind::ReadOnlyFilesystem,
-                Some("see which file system is read-only: findmnt --target /"),
-            ),
-            (ErrorKind::StorageFull, Some("make room: df -h /")),
-            (ErrorKind::NotFound, None),
-        ] {
-            let error = Error::of_file("read", path, &kind.into());
-            assert!(error.message.starts_with("can't read /nowhere/file: "));
-            assert_eq!(error.resolution.as_deref(), expected);
-        }
-    }
 }

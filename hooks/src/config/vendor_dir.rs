@@ -86,29 +86,3 @@ fn flags_in(text: &str) -> Vec<String> {
         })
         .collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn flags_are_found_in_broken_text() {
-        assert_eq!(flags_in("{\"activation_flag\" :\n \"OCI_A\","), ["OCI_A"]);
-        assert_eq!(flags_in("\"activation_flag\": 3, \"activation_flag\":\"B\""), ["B"]);
-        assert_eq!(flags_in(r#"{"activation_flag":"A","x":{"activation_flag":"B"}}"#), ["A"]);
-        assert!(flags_in("activation_flag = X").is_empty());
-    }
-
-    #[test]
-    fn interfaces_are_found_in_broken_text() {
-        for (text, expected) in [
-            (r#"{"interfaces":["nvidia","x"],"colour":1}"#, &[Interface::Nvidia][..]),
-            (r#"{"interfaces" : [ "amd", "nvidia" ], "#, &[Interface::Amd, Interface::Nvidia]),
-            (r#"{"interfaces":"nvidia"}"#, &[]),
-            (r#"{"inventory":{"nvidia":{}}}"#, &[]),
-            (r#"{"interfaces":[],"activation_flag":"nvidia","#, &[]),
-        ] {
-            assert_eq!(interfaces_in(text), expected, "{text}");
-        }
-    }
-}

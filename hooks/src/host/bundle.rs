@@ -41,27 +41,3 @@ pub fn write_config(path: &Path, text: &str, like: &Stat) -> rustix::io::Result<
     let folder = rustix::fs::open(folder, flags, Mode::empty())?;
     publish(&folder, TEMPORARY, name, text.as_bytes(), like)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::{MetadataExt, PermissionsExt};
-
-    #[test]
-    fn a_config_is_replaced_whole_and_keeps_its_mode() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("config.json");
-        std::fs::write(&path, "old").unwrap();
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
-        std::fs::write(dir.path().join(TEMPORARY), "being written by another").unwrap();
-        let (text, stat) = read_config(&path).unwrap().unwrap();
-        assert_eq!(text, b"old");
-        assert!(read_config(&path.join("config.json")).unwrap().is_none());
-        write_config(&path, "new", &stat).unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
-        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o640);
-        let other = std::fs::read_to_string(dir.path().join(TEMPORARY)).unwrap();
-        assert_eq!(other, "being written by another");
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
-    }
-}

@@ -179,22 +179,6 @@ mod tests {
         rustix::fs::open(tree, flags, Mode::empty()).unwrap()
     }
 
-    fn published(tree: &Path, bytes: &[u8]) {
-        let folder = folder_of(tree);
-        let like = rustix::fs::fstat(&folder).unwrap();
-        publish(&folder, NAME, "cache", bytes, &like).unwrap();
-    }
-
-    #[test]
-    fn what_another_start_is_writing_stays_its_own() {
-        let tree = tempfile::tempdir().unwrap();
-        std::fs::write(tree.path().join(NAME), "half").unwrap();
-        published(tree.path(), b"whole");
-        assert_eq!(std::fs::read(tree.path().join("cache")).unwrap(), b"whole");
-        assert_eq!(std::fs::read(tree.path().join(NAME)).unwrap(), b"half");
-        assert_eq!(std::fs::read_dir(tree.path()).unwrap().count(), 2);
-    }
-
     #[test]
     fn what_a_killed_start_left_is_abandoned_after_a_while() {
         let tree = tempfile::tempdir().unwrap();
@@ -259,29 +243,5 @@ mod tests {
         let later = clock::seconds() + 60;
         let failed = create_temporary(&folder, NAME, Mode::empty(), later);
         assert_eq!(failed.unwrap_err(), Errno::ISDIR);
-    }
-
-    /// The umask doesn't matter, and the bits setuid and setgid are never set.
-    #[test]
-    fn owner_and_permissions_are_those_that_are_given() {
-        use std::os::unix::fs::MetadataExt;
-        if !crate::need::root("chown") {
-            return;
-        }
-        let tree = tempfile::tempdir().unwrap();
-        let folder = folder_of(tree.path());
-        let mut like = rustix::fs::fstat(&folder).unwrap();
-        for (owner, group, mode, expected) in [
-            (0, 0, 0o100_644, 0o644),
-            (7, 8, 0o106_777, 0o777),
-            (0, 8, 0o100_600, 0o600),
-            (7, 0, 0o101_622, 0o622),
-        ] {
-            (like.st_uid, like.st_gid, like.st_mode) = (owner, group, mode);
-            publish(&folder, NAME, "cache", b"x", &like).unwrap();
-            let about = std::fs::metadata(tree.path().join("cache")).unwrap();
-            let found = (about.uid(), about.gid(), about.mode());
-            assert_eq!(found, (owner, group, 0o100_000 | expected));
-        }
     }
 }

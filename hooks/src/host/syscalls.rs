@@ -150,22 +150,3 @@ fn checked(result: libc::c_long) -> rustix::io::Result<libc::c_long> {
     let error = std::io::Error::last_os_error();
     Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The numbers of `linux/mount.h`.
-    #[test]
-    fn attributes_have_the_kernels_numbers() {
-        let bits = [
-            (Attribute::ReadOnly, 1),
-            (Attribute::NoSuid, 2),
-            (Attribute::NoDevices, 4),
-            (Attribute::NoPrograms, 8),
-        ];
-        for (attribute, number) in bits {
-            assert_eq!(bit(attribute), number, "{attribute:?}");
-        }
-    }
-}

@@ -284,33 +284,3 @@ fn parts(given: &Given) -> impl Iterator<Item = &str> {
     let parts = given.value.split(',').map(str::trim);
     parts.filter(|part| !part.is_empty())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const KNOWN: &[Opt] = &[value(&["config", "c"]), flag(&["debug"])];
-
-    fn words(line: &str) -> Vec<OsString> {
-        line.split_whitespace().map(Into::into).collect()
-    }
-
-    #[test]
-    fn ways_to_write_a_line() {
-        for (line, config, debug, operands) in [
-            ("", None, None, ""),
-            ("-config /c run", Some("/c"), None, "run"),
-            ("--config=/c run -debug", Some("/c"), Some(true), "run"),
-            ("-c=/a --c /b=c run", Some("/b=c"), None, "run"),
-            ("-debug=0 run - x", None, Some(false), "run - x"),
-            ("run -- -debug", None, None, "run -debug"),
-        ] {
-            let found = Words::default().all(&words(line), KNOWN).unwrap();
-            assert_eq!((found.value("config"), found.flag("debug")), (config, debug), "{line}");
-            assert_eq!(found.operands, words(operands), "{line}");
-        }
-        let leading = Words::default().leading(&words("-c /c run -debug"), KNOWN).unwrap();
-        assert_eq!(leading.operands, ["run", "-debug"]);
-        assert_eq!(leading.value("config"), Some("/c"));
-    }
-}

@@ -84,38 +84,3 @@ fn pid(value: Option<&RawValue>) -> Result<Pid> {
 fn invalid(problem: &str) -> Error {
     Error::failed(format!("the state on standard input can't be used: {problem}"))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_text_that_is_not_a_state_is_refused_with_a_reason() {
-        for (text, reason) in [
-            ("", "not valid JSON"),
-            ("[]", "expected an object"),
-            (r#"{"pid":42,"bundle":"/b","Bundle":"/c"}"#, "some read its \"Bundle\" as \"bundle\""),
-            (r#"{"PID":43,"bundle":"/b"}"#, "some read its \"PID\" as \"pid\""),
-            ("{", "not valid JSON"),
-            (r#"{"pid":42}"#, "\"bundle\" is not an absolute path"),
-            (r#"{"pid":42,"bundle":"b"}"#, "\"bundle\" is not an absolute path"),
-            (r#"{"pid":42,"bundle":"/b\u0000c"}"#, "\"bundle\" is not an absolute path"),
-            (r#"{"bundle":"/b"}"#, "no \"pid\""),
-            (r#"{"bundle":"/b","pid":0}"#, "0 is not the container's process"),
-            (r#"{"bundle":"/b","pid":1}"#, "1 is not the container's process"),
-            (r#"{"bundle":"/b","pid":-3}"#, "-3 is not"),
-            (r#"{"bundle":"/b","pid":2.5}"#, "2.5 is not"),
-            (r#"{"bundle":"/b","pid":1e99}"#, "is not the container's process"),
-            (r#"{"bundle":"/b","pid":"42"}"#, "expected a number, found a string"),
-            (r#"{"bundle":"/b","pid":42,"pid":43}"#, "\"pid\" is given twice"),
-            (
-                r#"{"annotations":{},"bundle":"/b","pid":42,"annotations":{},"pid":43}"#,
-                "\"pid\" is given twice",
-            ),
-        ] {
-            let error = State::parse(text).unwrap_err().to_string();
-            assert!(error.contains(reason), "{text}\n{error}");
-        }
-        assert!(State::parse(&"[".repeat(100_000)).is_err());
-    }
-}

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashSet;
 use rustix::io::Errno;
 
-use super::update::put;
+use super::put;
 use crate::host::rootfs::Root;
 use crate::model::glob;
 

@@ -4,8 +4,7 @@
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::update::put;
-use crate::host::ldcache::Addition;
+use super::{put, Addition};
 use crate::host::rootfs::Root;
 
 /// musl's names for the architectures that drivers exist for, by glibc's cache flags.

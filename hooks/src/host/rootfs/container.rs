@@ -134,6 +134,3 @@ impl Image for Rootfs {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

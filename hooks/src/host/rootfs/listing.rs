@@ -57,34 +57,3 @@ pub fn is_empty(folder: impl AsFd) -> rustix::io::Result<bool> {
     }
     Ok(true)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::host::rootfs::Root;
-    use rustix::fs::OFlags;
-    use std::os::unix::ffi::OsStrExt;
-
-    #[test]
-    fn listings_stop_at_their_limit() {
-        let tree = tempfile::tempdir().unwrap();
-        let expected = ["file", "folder", "other-file"];
-        std::fs::create_dir(tree.path().join("folder")).unwrap();
-        for name in ["file", "other-file"] {
-            std::fs::write(tree.path().join(name), "").unwrap();
-        }
-        let root = Root::open(tree.path()).unwrap();
-        let open = || root.open_in(".", OFlags::RDONLY | OFlags::DIRECTORY).unwrap();
-        let mut names = names_in(open()).unwrap();
-        names.sort();
-        assert_eq!(names, expected);
-        let size = |name: &&str| name.len() + ENTRY_SIZE;
-        let mut all: usize = expected.iter().chain(&[".", ".."]).map(size).sum();
-        // A name that is not UTF-8 takes as long to read.
-        let latin = std::ffi::OsStr::from_bytes(b"\xe9");
-        std::fs::write(tree.path().join(latin), "").unwrap();
-        all += ENTRY_SIZE + 1;
-        assert_eq!(entries_in(open(), all).unwrap().map(|e| e.len()), Some(3));
-        assert_eq!(entries_in(open(), all - 1).unwrap(), None);
-    }
-}

@@ -1,6 +1,5 @@
 use super::*;
 use std::os::unix::fs::symlink;
-use std::path::Path;
 
 /// A host with files in `store`, and links to them.
 fn host() -> tempfile::TempDir {
@@ -89,46 +88,4 @@ fn a_folder_is_listed_once_it_was_asked_for_a_few_names() {
     }
     std::fs::write(dir.path().join("store/other/later"), "").unwrap();
     assert!(tree.find("/store/other/later").is_ok());
-}
-
-#[test]
-fn names_that_are_not_utf8_have_no_source() {
-    use std::os::unix::ffi::OsStrExt;
-    let dir = host();
-    let odd = std::ffi::OsStr::from_bytes(b"odd\xff");
-    std::fs::write(dir.path().join("store").join(odd), "").unwrap();
-    symlink(Path::new(odd), dir.path().join("store/link")).unwrap();
-    let host = Host::open(dir.path()).unwrap();
-    let tree = host.tree(Some("/store")).unwrap();
-    assert_eq!(tree.find("/link").unwrap().source, None);
-}
-
-#[test]
-fn only_folders_without_anything_else_are_whole() {
-    let tree = tempfile::tempdir().unwrap();
-    let store = tree.path().join("store/lib");
-    std::fs::create_dir_all(&store).unwrap();
-    let names: Vec<String> = (0..MIN_FILES).map(|i| format!("lib{i}.so")).collect();
-    let mounts = || -> Vec<Mount> {
-        let one = |name: &String| Mount {
-            source: store.join(name).display().to_string(),
-            target: format!("/lib/{name}"),
-        };
-        names.iter().map(one).collect()
-    };
-    for name in &names {
-        std::fs::write(store.join(name), "").unwrap();
-    }
-    let host = Host::open(tree.path()).unwrap();
-    let whole = |mounts: &[Mount]| {
-        let vendor = host.tree(Some("/store")).unwrap();
-        whole_folders(&vendor, mounts)
-    };
-    let found = whole(&mounts());
-    assert_eq!(found.len(), 1);
-    assert_eq!(found[0].source, store.display().to_string());
-    assert_eq!(found[0].target, "/lib");
-    assert!(whole(&mounts()[1..]).is_empty());
-    std::fs::write(store.join("more"), "").unwrap();
-    assert!(whole(&mounts()).is_empty());
 }

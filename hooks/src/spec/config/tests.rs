@@ -1,45 +1,4 @@
 use super::*;
-use crate::model::request::Source;
-
-fn environment<'a>(request: &'a Request, name: &str) -> Option<&'a str> {
-    request.get(Source::Environment, name)
-}
-
-#[test]
-fn what_a_spec_asks_for() {
-    let text = r#"{"x":[1e5],"process":{"env":["A=1","B=\n\u00e9","A=2","C"],"capabilities":
-        {"bounding":["CAP_KILL","CAP_SYS_ADMIN"]}},"annotations":
-        {"oci-decorator.d/X":"all","oci-decorator\u002ed/Y":"a","other":"b"}}"#;
-    let request = request(text.as_bytes());
-    assert_eq!(request.doubt, None);
-    assert!(request.privileged);
-    assert_eq!(environment(&request, "A"), Some("2"));
-    assert_eq!(environment(&request, "B"), Some("\né"));
-    assert_eq!(environment(&request, "C"), Some(""));
-    let annotation = |flag| request.get(Source::Annotations, flag);
-    assert_eq!((annotation("X"), annotation("Y")), (Some("all"), Some("a")));
-    assert_eq!(annotation("other"), None);
-}
-
-#[test]
-fn hooks_that_may_give_devices_are_listed() {
-    for (text, expected) in [
-        (
-            r#"{"hooks":{"prestart":[{"path":"/usr/bin/a","args":["a"]},{"path":"/b"},{}],"poststop":[{"path":"/c"}]}}"#,
-            &["/usr/bin/a", "/b"][..],
-        ),
-        (
-            r#"{"hooks":{"createRuntime":[{"path":"/d"}],"prestart":[{"path":"/a"}],"createContainer":[{"path":"/e"}]}}"#,
-            &["/a", "/d"],
-        ),
-        (r#"{"hooks":{"prestart":null}}"#, &[]),
-        (r#"{"hooks":{"prestart":{"path":"/a"}}}"#, &[]),
-        ("{}", &[]),
-        ("{", &[]),
-    ] {
-        assert_eq!(Config::parse(text.as_bytes()).hooks_at(&HOOK_STAGES), expected, "{text}");
-    }
-}
 
 /// With steps that grow with the square of the members these take minutes.
 #[test]

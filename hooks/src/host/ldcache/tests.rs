@@ -1,6 +1,6 @@
+use super::cache::{Data, Section};
 use super::*;
 use std::fs;
-use std::os::unix::fs::{symlink, MetadataExt};
 
 use tempfile::TempDir;
 
@@ -94,37 +94,6 @@ fn a_drop_in_is_written_only_where_it_is_included() {
     assert_eq!(listed(&folder), ["/opt/d/liba.so.1"]);
 }
 
-/// Runtimes leave an empty file in place of a mounted file. No loader can use it.
-#[test]
-fn what_is_left_of_an_earlier_driver_is_taken_out() {
-    let before = ["gone", "stub", "own", "kept", "folder", "link"];
-    let before = before.map(|name| format!("/opt/d/lib{name}.so.1"));
-    let mut before: Vec<&str> = before.iter().map(String::as_str).collect();
-    // No earlier start has used that folder.
-    before.extend(["/opt/e/libstub.so.1", "/opt/e/libgone.so.1"]);
-    let tree = image(&[
-        (CACHE, &cache_of(&before)),
-        (CONF, b"include ld.so.conf.d/*.conf\n"),
-        (DROP_IN, b"# opt/e\n /opt/d\n/opt/a\n/opt/z\n"),
-        ("opt/d/libstub.so.1", b""),
-        ("opt/d/libown.so.1", b""),
-        ("opt/d/libkept.so.1", b"elf"),
-        ("opt/d/libfolder.so.1/x", b""),
-        ("opt/e/libstub.so.1", b""),
-    ]);
-    symlink("libkept.so.1", tree.path().join("opt/d/liblink.so.1")).unwrap();
-    assert_eq!(update_with(&tree, &["/opt/d/libown.so.1"]), [""; 0]);
-    let expected = [
-        "/opt/d/libfolder.so.1",
-        "/opt/d/libkept.so.1",
-        "/opt/d/liblink.so.1",
-        "/opt/d/libown.so.1",
-        "/opt/e/libgone.so.1",
-        "/opt/e/libstub.so.1",
-    ];
-    assert_eq!(listed(&tree), expected);
-}
-
 /// An image's author may list any number: no start looks at all of them.
 #[test]
 fn no_more_than_some_entries_are_looked_at() {
@@ -148,23 +117,73 @@ fn a_cache_up_to_the_limit_is_read() {
     }
 }
 
+fn addition(soname: &str, path: &str) -> Addition {
+    Addition { soname: soname.to_owned(), path: path.to_owned(), flags: 0x303 }
+}
+
+fn merged(bytes: &[u8], additions: &[Addition]) -> Vec<u8> {
+    write(&merge(parse(bytes).unwrap(), additions)).unwrap()
+}
+
 #[test]
-fn the_images_newer_libraries_are_noted_and_forgotten() {
-    const COMPAT: &str = "etc/ld.so.conf.d/00-oci-decorator-compat.conf";
-    let tree = image(&[]);
-    let root = Root::open(tree.path()).unwrap();
-    assert_eq!(drop_in::compat(&root), None);
-    drop_in::put_compat(&root, None).unwrap();
-    assert!(!tree.path().join("etc").exists());
-    for folder in ["/usr/local/cuda/compat", "/opt/c"] {
-        drop_in::put_compat(&root, Some(folder)).unwrap();
-        assert_eq!(drop_in::compat(&root).as_deref(), Some(folder));
-        assert_eq!(text(&tree, COMPAT), Some(format!("{HEADER}{folder}\n")));
+fn the_old_format_in_front_is_skipped() {
+    let new = merged(b"", &[addition("liba.so.1", "/i/liba.so.1")]);
+    let mut both = b"ld.so-1.7.0\0".to_vec();
+    both.extend_from_slice(&1u32.to_ne_bytes());
+    both.resize(16 + 12 + 4, 0);
+    both.extend_from_slice(&new);
+    assert_eq!(write(&parse(&both).unwrap()).unwrap(), new);
+}
+
+/// Byte 28 says the order; older versions wrote nothing there.
+#[test]
+fn caches_of_another_byte_order_are_refused() {
+    let mut bytes = merged(b"", &[addition("liba.so.1", "/i/liba.so.1")]);
+    let own = bytes[28];
+    for (byte, is_read) in [(0, true), (own, true), (own ^ 1, false), (1, false)] {
+        // The other bits mean nothing.
+        for rest in [0, 0xfc] {
+            bytes[28] = byte | rest;
+            assert_eq!(parse(&bytes).is_ok(), is_read, "{byte} {rest}");
+        }
     }
-    let inode = || fs::metadata(tree.path().join(COMPAT)).unwrap().ino();
-    let before = inode();
-    drop_in::put_compat(&root, Some("/opt/c")).unwrap();
-    assert_eq!(inode(), before, "what is there is not written again");
-    drop_in::put_compat(&root, None).unwrap();
-    assert_eq!(text(&tree, COMPAT), None);
+}
+
+#[test]
+fn sections_are_read_up_to_a_number() {
+    for (count, is_read) in [(64, true), (65, false)] {
+        let section = |position| Section { tag: 9, flags: 0, data: Data::Bytes(b"data"), position };
+        let cache = Cache { sections: (0..count).map(section).collect(), ..Cache::default() };
+        let bytes = write(&cache).unwrap();
+        assert_eq!(parse(&bytes).is_ok(), is_read, "{count}");
+    }
+}
+
+/// Strings may overlap, so that a small file can ask for any amount of memory.
+#[test]
+fn names_are_read_up_to_a_length_and_a_sum() {
+    let file = |count: u32, length: usize, more: u32| {
+        let mut bytes = b"glibc-ld.so.cache1.1".to_vec();
+        let number = |bytes: &mut Vec<u8>, number: u32| bytes.extend(number.to_ne_bytes());
+        number(&mut bytes, count + more);
+        bytes.resize(48, 0);
+        let strings = 48 + 24 * (count + more);
+        let end = strings + u32::try_from(length).unwrap();
+        for (at, count) in [(strings, count), (end, more)] {
+            for _ in 0..count {
+                for field in [0, at, at, 0, 0, 0] {
+                    number(&mut bytes, field);
+                }
+            }
+        }
+        bytes.extend(std::iter::repeat_n(b'a', length));
+        bytes.push(0);
+        bytes
+    };
+    for (count, length, more, is_read) in
+        [(1, 4095, 0, true), (1, 4096, 0, false), (2048, 4095, 0, true), (2048, 4095, 1, false)]
+    {
+        let bytes = file(count, length, more);
+        assert_eq!(parse(&bytes).is_ok(), is_read, "{count} {length} {more}");
+    }
 }
