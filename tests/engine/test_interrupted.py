@@ -137,6 +137,22 @@ def test_a_build_whose_layer_is_removed_makes_that_layer_again(
     engine.docker("image", "rm", image)
 
 
+def test_builds_of_two_architectures_share_an_engine(engine: Engine, tmp_path: Path) -> None:
+    """A classic builder takes layers of a `FROM scratch` whatever architecture they are of."""
+    recipe = "FROM scratch AS files\nCOPY file /one/\nFROM scratch\nCOPY --from=files /one /two\n"
+    files: dict[str, bytes | Path] = {"Dockerfile": recipe.encode(), "file": os.urandom(64)}
+    made = []
+    for architecture in ("arm64", "amd64", "arm64"):
+        options = BuildOptions({}, "none", platform=f"linux/{architecture}")
+        what = EngineBuild("a test", files, options, tmp_path / "log", _fail)
+        with what.log.open("w") as log:
+            image = str(run_build(connect(engine.host), what, log).image_id)
+        said = engine.docker("image", "inspect", "--format={{.Architecture}}", image).stdout
+        made.append((image, said.strip()))
+    assert [said for _, said in made] == ["arm64", "amd64", "arm64"]
+    engine.docker("image", "rm", *{image for image, _ in made})
+
+
 def _fail(stream: BuildStream) -> BuildError:
     raise AssertionError(stream.error)
 

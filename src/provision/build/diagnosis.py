@@ -18,6 +18,9 @@ from provision.pin import Pin
 # image prune`) may remove it before the next step has it as its parent.
 # Source of the first text: SetParent in image/store.go of github.com/moby/moby. The second text is
 # the answer to the creation of a container from such an image.
+# An engine of one architecture takes an empty layer of another's image from its cache, and then
+# refuses it (moby's classic builder does).
+OTHER_PLATFORM = re.compile(r"was found but does not match the specified platform")
 LAYER_LOST = re.compile(r"unknown parent image ID|[Nn]o such image: sha256:|layer does not exist")
 
 

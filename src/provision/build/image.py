@@ -14,7 +14,7 @@ from typing import IO
 
 from provision.build.base_image import ensure_base
 from provision.build.context_files import commit_files, downloaded_files
-from provision.build.diagnosis import LAYER_LOST, BuildError, build_error
+from provision.build.diagnosis import LAYER_LOST, OTHER_PLATFORM, BuildError, build_error
 from provision.build.network_access import proxies
 from provision.build.request import BuildSettings
 from provision.build.resolve import Resolved, render_context
@@ -39,6 +39,7 @@ from provision.progress import Note, Output, Step, report
 
 _ATTEMPTS = 5
 _BEGUN_AGAIN = "A layer that this build uses was removed meanwhile; making that layer again"
+_CACHE_IS_WRONG = "The engine's cache has a layer of another architecture; building without it"
 # The stages that all kernels of a distro share, and all drivers of a kernel: their layers stay in
 # the engine for the next build.
 TOOLS_STAGE = "tools"
@@ -59,15 +60,22 @@ class EngineBuild:
 def run_build(engine: Engine, build: EngineBuild, log: IO[str]) -> BuildStream:
     """Run a build to its end; return the output of the engine.
 
-    A build that loses a layer to another program begins again, with the layers that are left.
+    A build that loses a layer to another program begins again, with the layers that are left; one
+    to which the engine gives a layer of another architecture, without any.
     """
     with pack(build.files) as context:
         for attempt in range(1, _ATTEMPTS + 1):
             stream = _attempt(engine, build, context, log)
-            if attempt == _ATTEMPTS or not LAYER_LOST.search(stream.error or ""):
+            error = stream.error or ""
+            if attempt < _ATTEMPTS and LAYER_LOST.search(error):
+                note = _BEGUN_AGAIN
+            elif build.options.cache and OTHER_PLATFORM.search(error):
+                note = _CACHE_IS_WRONG
+                build = replace(build, options=replace(build.options, cache=False))
+            else:
                 break
-            log.write(f"{stream.error}\n")
-            report(Note(_BEGUN_AGAIN))
+            log.write(f"{error}\n")
+            report(Note(note))
     if stream.error is not None:
         log.write(f"{stream.error}\n")
         log.flush()

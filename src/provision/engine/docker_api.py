@@ -95,6 +95,8 @@ class BuildOptions:
     target: str | None = None
     # Of the image, such as ``linux/arm64``; None: the engine's own.
     platform: str | None = None
+    # Whether the engine may take layers from its cache.
+    cache: bool = True
 
 
 class Engine:
@@ -153,6 +155,7 @@ class Engine:
                     network_mode=options.network,
                     target=options.target or "",
                     platform=options.platform,
+                    nocache=not options.cache,
                     timeout=_SILENT_SECONDS,
                 )
             )
