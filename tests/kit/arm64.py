@@ -32,7 +32,7 @@ def run_foreign_programs() -> None:
     need((_HANDLERS / "register").exists(), "a kernel with binfmt_misc", "modprobe binfmt_misc")
     if not (_HANDLERS / _NAME).exists():
         # Packages are downloaded by what makes trees, of arm64 too.
-        from kit.foreign import emulator  # noqa: PLC0415
+        from kit.foreign import emulator  # noqa: PLC0415 - which imports this
 
         # The kernel asks the last one first.
         line = f":{_NAME}:M::{_MAGIC}:{_MASK}:{emulator()}:{_FLAGS}"

@@ -483,7 +483,7 @@ class Cluster:
         return "\n".join([*told, *tails])
 
 
-def pod_of(name: str, script: str, **container: Any) -> dict[str, Any]:  # noqa: ANN401
+def pod_of(name: str, script: str, **container: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
     """A pod that runs a script in the small Debian, with further fields of its container."""
     main = {"name": "main", "image": IMAGE, "imagePullPolicy": "Never", **container}
     return {

@@ -136,9 +136,10 @@ def _lines(records: Iterable[dict[str, Any]]) -> Iterator[_Line]:
         now += _BEFORE
         took = record["seconds"]
         right = f"{took:.0f} s" if took >= _WORTH_SAYING_S else ""
-        for part in _wrapped(f"# {record['command']}"):
-            yield _Line(now, "command", part, right)
-            right = ""
+        *parts, last = _wrapped(f"# {record['command']}")
+        for part in parts:
+            yield _Line(now, "command", part)
+        yield _Line(now, "command", last, right)
         now += min(took, _WAIT)
         said = record["output"].rstrip().splitlines()
         if len(said) > record["lines"]:

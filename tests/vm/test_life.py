@@ -238,7 +238,7 @@ def test_what_does_not_build_is_said_before_the_reboot(host: ManagedGuest) -> No
     status = host.statuses(check=ExitCode.FAILED)[DUO]
     assert (status["state"], status["is_ready"]) == ("next-kernel-not-ready", True)
     assert _COMPILER_SAYS in str(slots_of(status)[NEW_KERNEL]["failure"])
-    host.only_show("provision status --check", lines=20)
+    host.only_show("provision status --check", lines=24)
     assert _COMPILER_SAYS in host.journal("provision-kernel")
     metrics = host.guest(f"cat {_METRICS}/provision.prom").stdout
     for kernel, role, ready in ((NEW_KERNEL, "next", 0.0), (OLD_KERNEL, "running", 1.0)):
