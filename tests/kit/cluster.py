@@ -296,6 +296,10 @@ class Cluster:
         process = secrets.token_hex(4)
         return self._ctr("tasks", "exec", "--exec-id", process, container, *words).stdout
 
+    def kill(self, path: str) -> None:
+        """Kill the process of the container of a running pod."""
+        self._ctr("tasks", "kill", "--signal=SIGKILL", self.container(path)[0])
+
     def _start_containerd(self) -> None:
         self._containerd = Daemon(
             (*self._enter(), "/usr/local/bin/containerd"),
