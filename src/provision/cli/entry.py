@@ -60,7 +60,6 @@ COMMANDS: Mapping[str, str] = {
 _MODULES: Mapping[str, str] = {
     **dict.fromkeys(("status", "plan", "apply", "rollback", "gc"), "agent"),
     **dict.fromkeys(("load", "unload", "devices"), "modules"),
-    "facts": "doctor",
     "resolve": "build",
     "verify": "install",
 }
