@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-from operator import sub
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from statistics import median
+from subprocess import DEVNULL
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from bench.rows import Group, Row
-from bench.starts import prompt_grace_periods
+from bench.starts import above_floor, edit
 from bench.timing import Timed, base_environment
 from kit.hosts import IMAGE
 from kit.probe import find_program
+from kit.process import run
 from kit.standins import make_library
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bench.scene import Bundle, Scene
+    from bench.scene import Scene
 
 __all__ = ["GROUPS"]
 
@@ -26,9 +33,10 @@ _ROUNDS = 400
 _DOCKER_ROUNDS = 20
 _LIBRARIES = 30
 _GPUS = 2
-# Milliseconds; NVIDIA's 1.20 adds 32 on a machine of this size.
-_ADDED = 3
-_IDLE = 1.4
+_IDLE = 1
+_AT_ONCE = 50
+_MANY_ROUNDS = 9
+_MANY_RATIO = 1.25
 _DOCKER_RATIO = 1.05
 _FOLDER = "/usr/lib/x86_64-linux-gnu"
 _ASKED = ("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all")
@@ -83,30 +91,72 @@ def _make_host(root: Path) -> None:
 
 
 def _create(scene: Scene) -> list[Row]:
+    program = scene.nvidia_names / "nvidia-container-runtime"
+    row = above_floor(scene, "nvidia-create", program, partial(_settings, scene), _ASKED)
+    return [replace(row, note=f"{row.note}; {_GPUS} GPUs and {_LIBRARIES} libraries")]
+
+
+def _many(scene: Scene) -> list[Row]:
+    """Containers that start at once, as when a node boots: created and started."""
     runc = str(find_program("runc"))
-    config = _settings(scene, runc)
-    plain, asked = scene.bundle("nvidia-plain"), scene.bundle("nvidia-asked", *_ASKED)
-    state = scene.folder / "nvidia-state"
+    ours = scene.nvidia_names / "nvidia-container-runtime"
+    bundle = scene.bundle("many", *_ASKED)
+    asked = bundle.config.read_text()
+    edit(bundle, ours, _settings(scene, "/bin/true"))
+    programs = {"floor": (runc, bundle.config.read_text()), "ours": (str(ours), asked)}
+    environment = {**base_environment(), "OCI_DECORATOR_CONFIG": str(_settings(scene, runc))}
 
-    def timed(name: str, program: Path | str, bundle: Bundle) -> Timed:
-        words: list[str | Path] = ["--root", state, "run", "--bundle", bundle.folder, name]
-        environment = {**base_environment(), "OCI_DECORATOR_CONFIG": str(config)}
-        return Timed(name, [program, *words], env=environment, restore=bundle.restore)
+    def command(program: str, verb: str, *words: str | Path) -> None:
+        argv = [program, "--root", scene.folder / "many-state", verb, *words]
+        # The container keeps what it inherits open: no pipes.
+        subprocess.run(argv, env=environment, stdin=DEVNULL, stdout=DEVNULL, check=True)
 
-    programs = [
-        timed("nvidia-plain", runc, plain),
-        timed("nvidia-asked", scene.nvidia_names / "nvidia-container-runtime", asked),
-    ]
-    with prompt_grace_periods() as are_prompt:
-        ms = scene.timer.rounds_ms(programs, _ROUNDS)
-    added = median(map(sub, ms["nvidia-asked"], ms["nvidia-plain"]))
-    note = (
-        f"plain {median(ms['nvidia-plain']):.1f} ms, with {_GPUS} GPUs and {_LIBRARIES} libraries"
-        f" {median(ms['nvidia-asked']):.1f} ms; median difference of {_ROUNDS} turns"
-        + (", grace periods expedited" if are_prompt else "")
+    def start(program: str, folder: Path) -> float:
+        began = perf_counter()
+        command(program, "create", "--bundle", folder, folder.name)
+        command(program, "start", folder.name)
+        return perf_counter() - began
+
+    def end(folder: Path) -> None:
+        command(runc, "delete", "--force", folder.name)
+        run(["umount", folder / "rootfs"])
+        shutil.rmtree(folder)
+
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for _ in range(_MANY_ROUNDS):
+            for name, (program, specification) in programs.items():
+                folders = [bundle.folder / f"{name}-{n}" for n in range(_AT_ONCE)]
+                for folder in folders:
+                    _make_overlay(folder, bundle.folder / "rootfs", specification)
+                began = perf_counter()
+                each = list(pool.map(partial(start, program), folders))
+                seconds[name].append((perf_counter() - began, max(each)))
+                list(pool.map(end, folders))
+    whole, slowest = (
+        {name: median(rounds[i] for rounds in taken) for name, taken in seconds.items()}
+        for i in range(2)
     )
-    what = "runc run by nvidia-container-runtime, all GPUs: added to plain"
-    return [Row("nvidia-create", what, added, _ADDED, "ms", note)]
+    return [
+        Row(
+            name,
+            f"{_AT_ONCE} containers at once{what} / runc given the specs already edited",
+            s["ours"] / s["floor"],
+            _MANY_RATIO,
+            "x",
+            f"{s['ours']:.2f} s; runc alone {s['floor']:.2f} s; median of {_MANY_ROUNDS} turns",
+        )
+        for name, what, s in (("many", "", whole), ("many-slowest", ", the slowest", slowest))
+    ]
+
+
+def _make_overlay(folder: Path, lower: Path, specification: str) -> None:
+    """A bundle whose root is an empty layer on `lower`, as engines make it."""
+    for name in ("upper", "work", "rootfs"):
+        (folder / name).mkdir(parents=True)
+    (folder / "config.json").write_text(specification)
+    layers = f"lowerdir={lower},upperdir={folder / 'upper'},workdir={folder / 'work'}"
+    run(["mount", "-t", "overlay", "-o", layers, "overlay", folder / "rootfs"])
 
 
 def _idle(scene: Scene) -> list[Row]:
@@ -169,6 +219,7 @@ def _docker(scene: Scene) -> list[Row]:
 
 GROUPS = (
     Group(("nvidia-create",), _create),
+    Group(("many", "many-slowest"), _many),
     Group(("docker-gpus",), _docker),
     Group(("idle-nvidia-runtime", "idle-nvidia-hook"), _idle),
 )

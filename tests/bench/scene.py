@@ -76,6 +76,11 @@ class Bundle:
     # The copies, as `bench.timing.Timed` takes them.
     restore: Sequence[tuple[Path, Path]]
 
+    @property
+    def config(self) -> Path:
+        """The specification."""
+        return self.folder / "config.json"
+
 
 class Scene:
     """Everything that rows need, each part made when a row first asks for it.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 from contextlib import contextmanager
-from dataclasses import dataclass
-from operator import sub
+from dataclasses import dataclass, replace
+from operator import truediv
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -16,21 +17,21 @@ from bench.rows import Group, Row
 from bench.timing import Timed, base_environment
 from kit.hosts import IMAGE
 from kit.probe import find_program
+from kit.process import run
 from kit.product import RUNTIME, write_runtime_config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from bench.scene import Scene
+    from bench.scene import Bundle, Scene
 
-__all__ = ["GROUPS", "prompt_grace_periods"]
+__all__ = ["GROUPS", "above_floor", "edit"]
 
 _ASKED = ("OCI_NVIDIA=all", "OCI_SOLARFLARE=all")
 _RUNC_ROUNDS = 400
 _DOCKER_ROUNDS = 20
 _LARGE_ROUNDS = 100
-# Milliseconds that everything of ours may add to `runc run`; peers add 12 to 20.
-_RUNC_ADDED = 3
+_RUNC_RATIO = 1.15
 _RCU_EXPEDITED = Path("/sys/kernel/rcu_expedited")
 _DOCKER_RATIO = 1.05
 # Milliseconds for 1,000 devices and 2,000 files.
@@ -40,42 +41,57 @@ _DEVICES, _FILES = 1000, 2000
 
 
 def _runc(scene: Scene) -> list[Row]:
-    runc = _program("runc")
-    config = write_runtime_config(
-        scene.folder / "runc.toml", scene.config_dir, root=scene.root, runtime=str(runc)
-    )
-    plain, decorated = scene.bundle("plain"), scene.bundle("decorated", *_ASKED)
-    state = scene.folder / "runc-state"
+    def settings(runtime: str) -> Path:
+        path = scene.folder / f"above-{Path(runtime).name}.toml"
+        return write_runtime_config(path, scene.config_dir, root=scene.root, runtime=runtime)
 
-    def timed(name: str, program: Path, bundle: Path) -> list[str | Path]:
-        return [program, "--root", state, "run", "--bundle", bundle, f"bench-{name}"]
+    row = above_floor(scene, "runc", RUNTIME, settings, _ASKED)
+    return [replace(row, note=f"{row.note}; {scene.wanted()} and the library cache")]
 
-    programs = [
-        # Its files are written again as well: both find the same caches before them.
-        Timed(
-            "plain",
-            timed("plain", runc, plain.folder),
-            env=base_environment(),
-            restore=plain.restore,
-        ),
-        Timed(
-            "decorated",
-            timed("decorated", RUNTIME, decorated.folder),
-            env={**base_environment(), "OCI_DECORATOR_CONFIG": str(config)},
-            restore=decorated.restore,
-        ),
-    ]
+
+def above_floor(
+    scene: Scene,
+    name: str,
+    program: Path,
+    settings: Callable[[str], Path],
+    asked: Sequence[str],
+) -> Row:
+    """`runc run` by `program`, over runc with the specification that `program` makes of it.
+
+    runc's own work for the mounts and nodes that a driver needs is in both. `settings` writes
+    ours with a low-level runtime of that name.
+    """
+    runc = str(_program("runc"))
+    state = scene.folder / f"{name}-state"
+    floor, ours = (scene.bundle(f"{name}-{end}", *asked) for end in ("floor", "ours"))
+    edit(floor, program, settings("/bin/true"))
+
+    def timed(end: str, argv0: Path | str, bundle: Bundle) -> Timed:
+        words: list[str | Path] = ["--root", state, "run", "--bundle", bundle.folder]
+        environment = {**base_environment(), "OCI_DECORATOR_CONFIG": str(settings(runc))}
+        return Timed(end, [argv0, *words, f"{name}-{end}"], env=environment, restore=bundle.restore)
+
+    programs = [timed("floor", runc, floor), timed("ours", program, ours)]
     with prompt_grace_periods() as are_prompt:
         ms = scene.timer.rounds_ms(programs, _RUNC_ROUNDS)
     # Of each round, as runc's own time drifts by more than what is measured.
-    added = median(map(sub, ms["decorated"], ms["plain"]))
+    ratio = median(map(truediv, ms["ours"], ms["floor"]))
     note = (
-        f"plain {median(ms['plain']):.1f} ms, with {scene.wanted()} and the library cache"
-        f" {median(ms['decorated']):.1f} ms; median difference of {_RUNC_ROUNDS} turns"
-        + (", grace periods expedited" if are_prompt else "")
+        f"{median(ms['ours']):.1f} ms; runc alone {median(ms['floor']):.1f} ms;"
+        f" median of {_RUNC_ROUNDS} turns" + (", grace periods expedited" if are_prompt else "")
     )
-    what = "runc run, two vendors applied: added to plain"
-    return [Row("runc", what, added, _RUNC_ADDED, "ms", note)]
+    what = f"runc run by {program.name} / runc given what that makes of the spec"
+    return Row(name, what, ratio, _RUNC_RATIO, "x", note)
+
+
+def edit(bundle: Bundle, program: Path, settings: Path) -> None:
+    """Let the bundle's specification be what `program` makes of it; its runtime is a no-op."""
+    run(
+        [program, "create", "--bundle", bundle.folder, "edited"],
+        env={"OCI_DECORATOR_CONFIG": str(settings)},
+    )
+    saved, config = bundle.restore[0]
+    shutil.copy2(config, saved)
 
 
 @contextmanager
