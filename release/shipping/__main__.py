@@ -66,6 +66,8 @@ def _publisher(given: argparse.Namespace) -> _Publisher | None:
             "Repositories need a key and an address.",
             resolution="Name both, or neither: make dist KEY=FINGERPRINT URL=https://…",
         )
+    # What takes minutes comes after what can be wrong at once.
+    repositories.public_key(given.key)
     return _Publisher(given.key, given.url.rstrip("/"), given.previous)
 
 
@@ -79,7 +81,8 @@ def _make(output: Path, base: str, publisher: _Publisher | None) -> int:
 def _verify(folder: Path, output: Path) -> int:
     if not (output / SUMS).is_file():
         raise ProvisionError(f"'{output}' has no {SUMS}.", resolution="make dist")
-    _fill(folder, image.BASE, None, say=lambda line: print(line, file=sys.stderr, flush=True))
+    # No sum is of an image.
+    _fill(folder, None, None, say=lambda line: print(line, file=sys.stderr, flush=True))
     before, now = ((one / SUMS).read_text().splitlines() for one in (output, folder))
     if differing := sorted({line.split()[1] for line in set(before) ^ set(now)}):
         raise ProvisionError(
@@ -93,7 +96,7 @@ def _verify(folder: Path, output: Path) -> int:
 
 
 def _fill(
-    output: Path, base: str, publisher: _Publisher | None, *, say: Callable[[str], None]
+    output: Path, base: str | None, publisher: _Publisher | None, *, say: Callable[[str], None]
 ) -> None:
     """Make a release in a fresh folder that then takes the place of `output`."""
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from shipping.source import Source
 from shipping.tree import Entry, File, Tree, compressed, size, text, write
 
 # The publisher of packages says who answers for them, and where: make dist HOMEPAGE=… MAINTAINER=…
-MAINTAINER = os.environ.get("MAINTAINER", "The authors of provision and oci-decorator")
+MAINTAINER = os.environ.get("MAINTAINER") or "The authors of provision and oci-decorator"
 HOMEPAGE = os.environ.get("HOMEPAGE")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _SCRIPTS = Path(__file__).resolve().parents[1] / "debian"

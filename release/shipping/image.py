@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -47,13 +48,15 @@ def make(source: Source, folder: Path, program: str, base: str, machine: str) ->
         ProvisionError: The engine could not build it.
     """
     architecture = deb.architecture(machine)
-    platform = f"--platform=linux/{architecture}"
+    linux = f"--platform=linux/{architecture}"
     if _run(program, "image", "inspect", base, check=False).returncode != 0:
-        pulled = _run(program, "pull", "--quiet", platform, base, check=False, timeout=LONG_LIMIT_S)
+        pulled = _run(program, "pull", "--quiet", linux, base, check=False, timeout=LONG_LIMIT_S)
         if pulled.returncode != 0:
             return f"'{base}' is not here and can't be pulled"
-    started = _run(program, "run", "--rm", "--network=none", platform, base, "true", check=False)
+    started = _run(program, "run", "--rm", "--network=none", linux, base, "true", check=False)
     if started.returncode != 0:
+        if machine == platform.machine():
+            return f"{program} starts no container: {started.stderr.strip()}"
         return (
             f"this machine can't run programs of {machine}: apt-get install qemu-user-static"
             " has the kernel start them by an emulator"
@@ -66,7 +69,7 @@ def make(source: Source, folder: Path, program: str, base: str, machine: str) ->
         for file in _FILES:
             shutil.copy(source.root / file, name)
         words = ["build", "--quiet", "--network=host", f"--build-arg=BASE={base}", f"--tag={tag}"]
-        _run(program, *words, platform, name, timeout=LONG_LIMIT_S)
+        _run(program, *words, linux, name, timeout=LONG_LIMIT_S)
     try:
         _run(program, "save", "--output", str(target), tag, timeout=LONG_LIMIT_S)
     except ProvisionError:

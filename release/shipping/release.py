@@ -54,13 +54,13 @@ Links by which what is set up for NVIDIA's container toolkit
 (nvidia-container-runtime, nvidia-ctk and their like) starts oci-decorator."""
 
 
-def make(source: Source, folder: Path, *, base: str = image.BASE) -> Iterator[str]:
+def make(source: Source, folder: Path, *, base: str | None = None) -> Iterator[str]:
     """Make everything in a folder, and say what is made.
 
     Args:
         source: The checkout.
         folder: The folder, which is empty.
-        base: The image that the agent's image for this machine is made on.
+        base: The image that the agent's image for this machine is made on; None: no images.
 
     Raises:
         NotFoundError: A program is missing, or the hook was not built.
@@ -87,8 +87,9 @@ def make(source: Source, folder: Path, *, base: str = image.BASE) -> Iterator[st
         yield f"packages for {machine}: left out, because the hook was not built for it"
     yield "collection"
     _collection(source, folder)
-    for machine in built:
-        yield from _image(source, folder, base, machine)
+    if base is not None:
+        for machine in built:
+            yield from _image(source, folder, base, machine)
 
 
 def make_debian(source: Source, folder: Path, machine: str | None = None) -> None:

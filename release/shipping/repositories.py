@@ -32,9 +32,24 @@ def make(packages: Iterable[Path], folder: Path, *, key: str, url: str) -> None:
         url: Address of the folder, as hosts see it.
 
     Raises:
-        UsageError: gpg has no such secret key.
+        UsageError: gpg has no such key.
         NotFoundError: A program is missing.
         ProvisionError: A program failed.
+    """
+    public = public_key(key)
+    found = [*packages]
+    _apt([path for path in found if path.suffix == ".deb"], folder / "apt", key)
+    _rpm([path for path in found if path.suffix == ".rpm"], folder / "rpm", key)
+    (folder / _KEY).write_text(public)
+    (folder / _SOURCES).write_text(_sources(url, public))
+    (folder / _REPO).write_text(_repo(url))
+
+
+def public_key(key: str) -> str:
+    """Return the key by which hosts check what a key of gpg's signs.
+
+    Raises:
+        UsageError: gpg has no such key.
     """
     public = _gpg("--armor", "--export-options", "export-minimal", "--export", key)
     if not public:
@@ -42,12 +57,7 @@ def make(packages: Iterable[Path], folder: Path, *, key: str, url: str) -> None:
             f"gpg knows no key '{key}'.",
             resolution="Name a key that this lists: gpg --list-secret-keys",
         )
-    found = [*packages]
-    _apt([path for path in found if path.suffix == ".deb"], folder / "apt", key)
-    _rpm([path for path in found if path.suffix == ".rpm"], folder / "rpm", key)
-    (folder / _KEY).write_text(public)
-    (folder / _SOURCES).write_text(_sources(url, public))
-    (folder / _REPO).write_text(_repo(url))
+    return public
 
 
 def sign(file: Path, *, key: str) -> None:

@@ -122,7 +122,8 @@ def test_everything_is_there_with_its_sum(release: Path) -> None:
 
 
 def test_a_repository_needs_a_key_and_an_address(tmp_path: Path) -> None:
-    for words in (("--key", "nobody"), ("--url", "https://files.test")):
+    key, url = ("--key", "nobody"), ("--url", "https://files.test")
+    for words in (key, url, (*key, *url)):
         done = shipping(*words, "--output", tmp_path / "dist", check=False)
         assert done.returncode == ExitCode.USAGE
 
