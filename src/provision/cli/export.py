@@ -38,7 +38,13 @@ from provision.export.ignition.served_folder import (
 )
 from provision.export.ignition.served_folder import check_output as check_served
 from provision.export.kmm_module import KmmOptions, kmm_files
-from provision.export.kubernetes import Document, check_output, to_yaml, write_files
+from provision.export.kubernetes import (
+    Document,
+    check_name,
+    check_output,
+    to_yaml,
+    write_files,
+)
 from provision.export.sysext import Hosts, export_sysext, need_mksquashfs
 from provision.files import sha256_file
 from provision.registry.find import TrustOverride
@@ -67,6 +73,11 @@ def _pairs(texts: tuple[str, ...]) -> Mapping[str, str]:
             )
         pairs[key] = value
     return pairs
+
+
+def _namespace(name: str) -> str:
+    check_name("namespace", name)
+    return name
 
 
 def _new_folder(folder: Path | None) -> Path | None:
@@ -132,7 +143,9 @@ def kmm(
             "--regexp EXPRESSION",
             "Regular expression in Go's syntax for the releases of other kernels.",
         ),
-        namespace=option("--namespace NAME", "Namespace of the objects.", default="default"),
+        namespace=option(
+            "--namespace NAME", "Namespace of the objects.", _namespace, default="default"
+        ),
         selector=_selectors,
         pull_secret=_pull_secret,
         sign_key=option("--sign-key NAME", "Secret with the key; KMM then signs the modules."),
@@ -233,7 +246,9 @@ def driver_pod(
     ),
     pod: PodOptions = options.group(
         PodOptions,
-        namespace=option("--namespace NAME", "Namespace of the DaemonSets.", default="provision"),
+        namespace=option(
+            "--namespace NAME", "Namespace of the DaemonSets.", _namespace, default="provision"
+        ),
         selector=_selectors,
         pull_secret=_pull_secret,
     ),
@@ -266,7 +281,9 @@ def daemonset(
         "--config FILE", "provision.toml for the nodes.", type=options.FILE, required=True
     ),
     keys: Mapping[str, str] = _keys,
-    namespace: str = option("--namespace NAME", "Namespace of the objects.", default="provision"),
+    namespace: str = option(
+        "--namespace NAME", "Namespace of the objects.", _namespace, default="provision"
+    ),
     selectors: Mapping[str, str] = _selectors,
     pull_secret: str | None = option("--pull-secret NAME", "Secret for pulling the agent's image."),
     interval: int = option(

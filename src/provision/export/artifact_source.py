@@ -21,7 +21,7 @@ from provision.kmod.verify import verify_artifact
 from provision.manifest import MANIFEST, Manifest
 from provision.registry.find import Connect, SearchOptions, TrustOverride, connect, examine
 from provision.registry.manifests import Repository
-from provision.registry.names import HostTag, Reference, parse_reference, read_tag
+from provision.registry.names import HostTag, Reference, escaped, parse_reference, read_tag
 from provision.sources.candidates import newest_first
 from provision.store.artifact_lookup import asks_registries, look_for
 from provision.store.layout import Layout
@@ -69,6 +69,13 @@ class ArtifactSource:
         """Return the manifest of an image's artifact."""
         with scratch(self.settings.state, "export") as folder:
             return self.unpack(image, folder / "artifact")
+
+    def release(self, repository: Reference, tag: HostTag) -> str:
+        """Return the release of a tag's kernel; where characters may be escaped, the image's."""
+        if "_" not in tag.kernel.removesuffix("x86_64"):
+            return tag.kernel
+        client = self.connected(self.settings, repository.with_tag(tag.text))
+        return examine(self.settings, client, {}, self.consent).image.pin.kernel.release
 
     def artifact(self, request: DriverRequest, folder: Path) -> Manifest:
         """Put the artifact of a driver for one kernel into a new folder.
@@ -132,7 +139,11 @@ def images_of(
     *,
     is_one_distro: bool = True,
 ) -> list[HostTag]:
-    """Return the tags of a registry's images of one version, for the named kernels or all."""
+    """Return the tags of a registry's images of one version, for the named kernels or all.
+
+    Raises:
+        NotFoundError: There is none, or none for one of the kernels.
+    """
     recipe = source.settings.catalogue.entry(driver).recipe
     flavour = choice.flavour or recipe.default_flavour
     client = source.connected(source.settings, repository)
@@ -141,18 +152,20 @@ def images_of(
         tags = _of_distro(tags, choice.distro, driver)
     tags = _of_version(tags, choice.version)
     there = [tag.kernel for tag in tags]
-    missing = [kernel for kernel in choice.kernels if kernel not in there]
+    missing = [kernel for kernel in choice.kernels if escaped(kernel) not in there]
     if missing or not tags:
         name = " ".join(filter(None, (driver, choice.version, f"({flavour})")))
         kernel = missing[0] if missing else "RELEASE"
+        registry = repository.name.rpartition("/")[0]
         raise NotFoundError(
             f"'{repository.with_tag('')}' has no image of {name} for"
             f" {', '.join(missing) or 'any kernel'}.",
             resolution=f"Build and push it: provision build {driver} --kernel {kernel} --push …"
-            f" --sign. What is there: provision registry list {driver}",
+            f" --sign. What is there: provision registry list {driver} --registry {registry}",
             details=f"It has images for {', '.join(there) or 'no kernel'}.",
         )
-    return tags
+    named = {escaped(kernel) for kernel in choice.kernels}
+    return [tag for tag in tags if not named or tag.kernel in named]
 
 
 def _tags(client: Repository, flavours: Iterable[str]) -> list[HostTag]:
@@ -165,19 +178,18 @@ def _of_distro(tags: list[HostTag], distro: str | None, driver: str) -> list[Hos
     if distro is None and len(names) > 1:
         raise UsageError(
             f"There are images of {driver} for several distros, and these objects are for one.",
-            resolution=f"Name one, as ID:VERSION: --distro … ({', '.join(names)})",
+            resolution=f"Name one of {', '.join(names)}: --distro {names[0]}",
         )
-    escaped = distro.replace(":", "") if distro else None
-    return [tag for tag in tags if escaped in {None, tag.distro}]
+    return [tag for tag in tags if distro is None or tag.distro == distro.replace(":", "")]
 
 
 def _of_version(tags: list[HostTag], version: str | None) -> list[HostTag]:
     """Return the tags of the newest version that is selected."""
     versions = {tag.version for tag in tags}
-    if version is not None and version not in versions:
-        versions = {one for one in versions if one.startswith(f"{version}.")}
-    elif version is not None:
-        versions = {version}
+    if version is not None:
+        named = escaped(version)
+        beginning = {one for one in versions if one.startswith(f"{named}.")}
+        versions = {named} if named in versions else beginning
     newest = next(iter(newest_first(versions)), None)
     return [tag for tag in tags if tag.version == newest]
 

@@ -148,7 +148,6 @@ def read_keys(paths: tuple[Path, ...]) -> dict[str, str]:
 
 def documents(agent: Agent) -> list[Document]:
     """Return everything that a cluster needs, in the order in which it is applied."""
-    check_name("namespace", agent.namespace)
     for part in (agent.pull_secret or "x").split("."):
         check_name("part of the secret's name", part)
     if not _IMAGE.fullmatch(agent.image):

@@ -67,8 +67,7 @@ def pod_files(
     repository = source.repository(driver, address)
     found = images_of(source, driver, repository, choice, is_one_distro=plain)
     if plain:
-        named = [tag for tag in found if not choice.kernels or tag.kernel in choice.kernels]
-        images = {tag.kernel: repository.with_tag(tag.text) for tag in named}
+        images = {tag.kernel: repository.with_tag(tag.text) for tag in found}
         return {"daemonsets.yaml": daemonset_documents(driver, root, images, options)}
     version = found[-1].version
     if found[-1].flavour != recipe.default_flavour:
@@ -87,7 +86,7 @@ def operator_documents(
     Args:
         version: As which version the operator finds it.
     """
-    _check(driver, options)
+    check_name("name of the driver", driver)
     folder, _, image = repository.name.rpartition("/")
     spec: Document = {
         "driverType": "gpu",
@@ -123,7 +122,7 @@ def daemonset_documents(
     options: PodOptions,
 ) -> list[Document]:
     """Return a DaemonSet for each kernel, for clusters without an operator."""
-    _check(driver, options)
+    check_name("name of the driver", driver)
     return [
         privileged_namespace(options.namespace),
         *(
@@ -131,11 +130,6 @@ def daemonset_documents(
             for kernel, image in images.items()
         ),
     ]
-
-
-def _check(driver: str, options: PodOptions) -> None:
-    check_name("name of the driver", driver)
-    check_name("namespace", options.namespace)
 
 
 def _daemonset(

@@ -78,14 +78,14 @@ def kmm_files(
     """
     repository = source.repository(driver, address)
     kernels = choice.kernels
-    is_any = not kernels and options.regexp is None
     if image is None:
         tags = images_of(source, driver, repository, choice)
         image = str(repository.with_tag(tags[-1].text))
-        kernels = tuple(tag.kernel for tag in tags) if is_any else kernels
+        if kernels or options.regexp is None:
+            kernels = tuple(source.release(repository, tag) for tag in tags)
     manifest = source.manifest(image)
     check_driver(manifest, driver, image)
-    if is_any and not kernels:
+    if not kernels and options.regexp is None:
         kernels = (manifest.pin.kernel.release,)
     configured = source.settings.config.drivers.get(driver)
     parameters = parameters_of(manifest, configured.options if configured else {})
@@ -116,7 +116,6 @@ def module_document(
     """
     driver = manifest.pin.driver.name
     check_name("name of the driver", driver)
-    check_name("namespace", options.namespace)
     if options.ordered_upgrade and len(driver) + len(options.namespace) > _LONGEST_NAMES:
         raise UsageError(
             f"'{driver}' and the namespace '{options.namespace}' have more than {_LONGEST_NAMES}"

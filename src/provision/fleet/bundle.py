@@ -10,6 +10,7 @@ distro has verify both, before anything of ours is there: ``openssl dgst -sha256
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -73,7 +74,9 @@ class ImageSelection:
         said = read_tag(tag)
         if said is None:
             return True
-        if self.kernels and not any(fnmatchcase(said.kernel, one) for one in self.kernels):
+        # In tags, `_` replaces what they must not contain; a pattern's own characters stay.
+        patterns = [re.sub(r"[^A-Za-z0-9._*?\[\]!-]", "?", one) for one in self.kernels]
+        if patterns and not any(fnmatchcase(said.kernel, one) for one in patterns):
             return False
         escaped = [one.replace(":", "") for one in self.distros]
         return not self.distros or said.distro in escaped

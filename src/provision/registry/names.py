@@ -115,25 +115,27 @@ def check_push_name(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HostTag:
-    """The parts of a tag that hosts look for: ``<version>-<flavour>-<kernel>.<distro>``."""
+    """The parts of a tag that hosts look for: ``<version>-<flavour>-<kernel>.<distro>``.
+
+    Where they were read from a tag, they are escaped: ``6.12.48_deb13-amd64`` and ``debian13``.
+    """
 
     version: str
     flavour: str
     kernel: str
-    # Id and version of the kernel's distro, such as ``debian:12``, or ``debian12`` where it was
-    # read from a tag.
+    # Id and version of the kernel's distro, such as ``debian:12``.
     distro: str
 
     @property
     def suffix(self) -> str:
         """The part of the tag after the version."""
-        return _escaped(f"-{self.flavour}-{self.kernel}.{self.distro.replace(':', '')}")
+        return escaped(f"-{self.flavour}-{self.kernel}.{self.distro.replace(':', '')}")
 
     @property
     def text(self) -> str:
         """The tag; one that would be too long ends with a digest of the whole."""
         whole = f"{self.version}{self.suffix}"
-        tag = _escaped(whole)
+        tag = escaped(whole)
         if len(tag) <= _LONGEST_TAG:
             return tag
         digest = hashlib.sha256(whole.encode()).hexdigest()[:_DIGITS]
@@ -152,7 +154,7 @@ def read_tag(tag: str, flavours: Iterable[str] = ()) -> HostTag | None:
     if tag.endswith(KMM_SIGNED):
         return None
     for flavour in flavours:
-        pattern = rf"(?P<version>.+?)-{re.escape(_escaped(flavour))}-(?P<kernel>[0-9]+\..+?)"
+        pattern = rf"(?P<version>.+?)-{re.escape(escaped(flavour))}-(?P<kernel>[0-9]+\..+?)"
         found = re.fullmatch(rf"{pattern}\.(?P<distro>[a-z][a-z-]*[0-9.]*)", tag)
         if found:
             return HostTag(found["version"], flavour, found["kernel"], found["distro"])
@@ -188,7 +190,7 @@ def operator_tags(version: str, kernel: str, distro: str) -> tuple[str, str]:
     number, dash, flavour = version.partition("-")
     branch = f"{number.partition('.')[0]}{dash}{flavour}"
     end = f"-{kernel}-{system}"
-    return _escaped(f"{version}{end}"), _escaped(f"{branch}{end}")
+    return escaped(f"{version}{end}"), escaped(f"{branch}{end}")
 
 
 def version_of_tag(text: str) -> str:
@@ -200,6 +202,6 @@ def version_of_tag(text: str) -> str:
     return _BEFORE_RELEASE.sub("~", text).replace("_", "+")
 
 
-def _escaped(text: str) -> str:
-    """Return a text with invalid characters of tags replaced, as Kubernetes' KMM does."""
+def escaped(text: str) -> str:
+    """Return a text as a tag has it: `_` in place of other characters, as Kubernetes' KMM does."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", text)

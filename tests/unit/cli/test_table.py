@@ -105,6 +105,8 @@ _ROWS: list[Row] = [
     ("fleet", "matrix {folder}/fleet.toml --push", 1, _error(1), set()),
     ("empty", "bundle load {folder}", 2, _error(2), set()),
     ("empty", "export sysext demo --output {folder}/new", 2, _error(2), set()),
+    # Before a registry is asked.
+    ("empty", "export kmm demo --registry r.example/a --namespace No_Name", 2, _error(2), set()),
     ("empty", "devices", 0, {"devices": {}}, set()),
     ("empty", "devices --rescan", 0, {"devices": {}, "changed": []}, set()),
     ("empty", "build x --kernle 6.1", 2, _error(2), set()),

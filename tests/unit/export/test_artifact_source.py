@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -91,6 +91,21 @@ def test_a_kernel_without_an_image_is_named(
     assert f"provision build demo --kernel {_OTHER}" in str(raised.value.resolution)
     with pytest.raises(NotFoundError, match=r"no image of demo 3 \(open\) for any kernel"):
         images(source, replace(ANY, version="3"))
+
+
+def test_a_kernel_whose_tag_is_escaped_is_found_and_named_as_nodes_do(
+    source: ArtifactSource, registry: MemoryRegistry, tmp_path: Path
+) -> None:
+    kernel = "6.12.48+deb13-amd64"
+    have(registry, tmp_path, make_pin(kernel=kernel), signed=False)
+    for named in ((), (kernel,)):
+        files = kmm_files(source, "demo", replace(ANY, kernels=named), KmmOptions())
+        module: Any = files["module.yaml"][0]
+        (mapping,) = module["spec"]["moduleLoader"]["container"]["kernelMappings"]
+        assert mapping == {
+            "literal": kernel,
+            "containerImage": "registry.example/drivers/demo:1.2-open-6.12.48_deb13-amd64.debian12",
+        }
 
 
 def test_one_module_serves_one_distro(

@@ -12,7 +12,7 @@ from kit.cache import REPOSITORY
 from kit.driver_pod import NODES, documents
 from provision.catalogue import Recipe
 from provision.documents import load_toml
-from provision.errors import NotFoundError, UsageError
+from provision.errors import NotFoundError
 from provision.export.driver_pod import (
     PodOptions,
     daemonset_documents,
@@ -103,5 +103,3 @@ def test_what_cannot_be_a_pod_is_refused(root: ForeignRoot) -> None:
     for without in (None, root.model_copy(update={"pod": None})):
         with pytest.raises(NotFoundError, match="no driver pod"):
             pod_of("demo", without)
-    with pytest.raises(UsageError):
-        daemonset_documents("nvidia", root, {}, PodOptions("No Name"))

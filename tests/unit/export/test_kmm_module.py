@@ -189,7 +189,6 @@ def test_names_as_long_as_kmm_takes_them(manifest: Manifest, options: KmmOptions
 @pytest.mark.parametrize(
     ("options", "parameters"),
     [
-        (KmmOptions(namespace="Drivers"), {}),
         (KmmOptions(namespace="n" * 37, ordered_upgrade=True), {}),
         (KmmOptions(), {"other": ("a=1",)}),
     ],

@@ -30,7 +30,7 @@ from unit.fleet.registries import Registries
 OLD, NEW = "old.example/drivers", "new.example:5000/x/drivers"
 KEY, OTHER = new_key(), new_key()
 PIN = make_pin()
-NEXT = make_pin(kernel="6.1.0-99-amd64")
+NEXT = make_pin(kernel="6.12.99+deb13-amd64")
 SERIAL = 1_790_000_000
 ALL = ImageSelection(("demo",))
 DEFAULT = TrustOverride()
@@ -109,11 +109,11 @@ def chosen(
 @pytest.mark.parametrize(
     ("selection", "kernels"),
     [
-        (ImageSelection(("demo",), ("6.1.0-99*",)), ["6.1.0-99-amd64"]),
+        (ImageSelection(("demo",), ("6.12.99+*",)), ["6.12.99+deb13-amd64"]),
         (ImageSelection(("demo",), (KERNEL,)), [KERNEL]),
-        (ImageSelection(("demo",), distros=("debian:12",)), [KERNEL, "6.1.0-99-amd64"]),
-        (ImageSelection(("demo",), ("6.1.0-99*", KERNEL)), [KERNEL, "6.1.0-99-amd64"]),
-        (ImageSelection(), [KERNEL, "6.1.0-99-amd64"]),
+        (ImageSelection(("demo",), distros=("debian:12",)), [KERNEL, NEXT.kernel.release]),
+        (ImageSelection(("demo",), ("6.12.99+*", KERNEL)), [KERNEL, NEXT.kernel.release]),
+        (ImageSelection(), [KERNEL, NEXT.kernel.release]),
     ],
 )
 def test_a_selection_is_by_driver_kernel_and_distro(
