@@ -1,78 +1,15 @@
-"""Goes back to the previous artifact of the running kernel: modules and user space together."""
+"""Which artifact a kernel goes back to, and the rejection of the one that it had."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
-from provision.agent.desired import read_inputs
-from provision.agent.model import Desired, Mode, Run
-from provision.agent.run import Result, always_published, apply
-from provision.errors import InUseError, NotFoundError
-from provision.host.kernels import kernel_release
+from provision.errors import NotFoundError
 from provision.kmod.verify import first_damage, stored_manifest
-from provision.progress import Note, report
 from provision.store.entries import entries, link_kernel, linked_kernels
 from provision.store.layout import Layout
-from provision.store.locks import changing, switching
 from provision.store.state import Failure, load_state, refuse_newer, store_state
 
 
-def rollback(
-    root: Path, desired: Desired, driver: str, *, catalogues: Sequence[Path] = ()
-) -> Result:
-    """Go back to the previous artifact of the running kernel.
-
-    Modules in use stay loaded until the next boot, which loads the chosen artifact. A running build
-    goes on, but its artifact is not used. If an earlier rollback was interrupted or waits for a
-    boot, it is completed instead: going back further would skip an artifact that never ran.
-
-    Raises:
-        InUseError: Another command switched the driver while this one waited; nothing was done.
-    """
-    layout, release = _target(root, desired, driver)
-    meant = linked_kernels(layout).get(release)
-    with switching(root):
-        with changing(layout):
-            now, digest = _begun(layout, release) or choose(layout, release)
-            linked = linked_kernels(layout).get(release)
-            if linked != meant:
-                raise InUseError(
-                    f"Another command has switched {driver} from {meant} to {linked} while this one"
-                    " waited.",
-                    resolution="Nothing was done. To go back further, run the command again.",
-                )
-            inputs = read_inputs(root, desired).of(driver, release)
-            report(Note(f"{driver} goes back from {now} to {digest}"))
-            reject(layout, release, digest, inputs=inputs)
-        mode = Mode(may_prepare=False)
-        with always_published(root):
-            return apply(Run(root, desired, mode, catalogues, only=driver))
-
-
-def would_roll_back(root: Path, desired: Desired, driver: str) -> tuple[str, str]:
-    """Return the artifacts that a rollback would go from and to, by short digest."""
-    layout, release = _target(root, desired, driver)
-    return _begun(layout, release) or choose(layout, release)
-
-
-def _target(root: Path, desired: Desired, driver: str) -> tuple[Layout, str]:
-    """Return the driver's part of the store, and the kernel whose artifact changes."""
-    if driver not in desired.drivers:
-        raise NotFoundError(
-            f"provision.toml names no driver '{driver}'.",
-            resolution=f"It names {', '.join(desired.drivers) or 'no driver'}.",
-        )
-    release = kernel_release(root)
-    if release is None:
-        raise NotFoundError(
-            f"There is no kernel under '{root}'.",
-            resolution=f"See which kernels it has: ls {root / 'usr/lib/modules'}",
-        )
-    return Layout(root, driver), release
-
-
-def _begun(layout: Layout, release: str) -> tuple[str, str] | None:
+def begun(layout: Layout, release: str) -> tuple[str, str] | None:
     """Return the artifacts of a rollback that is not complete, as ``choose`` does; None: none is.
 
     The kernel's link points to the artifact that the rollback chose, and ``current`` to the one

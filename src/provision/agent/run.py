@@ -8,7 +8,7 @@ Builds and pulls run without that lock; afterwards, the host is observed and pla
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,11 +16,19 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from provision.agent.desired import last_desired
+from provision.agent.desired import last_desired, read_inputs
 from provision.agent.model import Action, Desired, Key, Mode, Observed, Outcome, Plan, Run, plan
 from provision.agent.observe import observe
+from provision.agent.rollback import begun, choose, reject
 from provision.agent.status import Status, Trouble, failed_status, publish, status_of
-from provision.errors import ExitCode, ProvisionError, UnexpectedError, as_error
+from provision.errors import (
+    ExitCode,
+    InUseError,
+    NotFoundError,
+    ProvisionError,
+    UnexpectedError,
+    as_error,
+)
 from provision.host.kernels import kernel_release
 from provision.kmod.loader import is_written, try_write_loader
 from provision.progress import Note, report
@@ -160,6 +168,60 @@ class _Apply:
         planned, trouble = plan(run.desired, observed), _trouble(run.desired, last)
         status = status_of(run.desired, observed, planned, time=int(time.time()), trouble=trouble)
         return Result(tuple(self.outcomes), status, _publish(run, status))
+
+
+def rollback(
+    root: Path, desired: Desired, driver: str, *, catalogues: Sequence[Path] = ()
+) -> Result:
+    """Go back to the previous artifact of the running kernel.
+
+    Modules in use stay loaded until the next boot, which loads the chosen artifact. A running build
+    goes on, but its artifact is not used. If an earlier rollback was interrupted or waits for a
+    boot, it is completed instead: going back further would skip an artifact that never ran.
+
+    Raises:
+        InUseError: Another command switched the driver while this one waited; nothing was done.
+    """
+    layout, release = _target(root, desired, driver)
+    meant = linked_kernels(layout).get(release)
+    with switching(root):
+        with changing(layout):
+            now, digest = begun(layout, release) or choose(layout, release)
+            linked = linked_kernels(layout).get(release)
+            if linked != meant:
+                raise InUseError(
+                    f"Another command has switched {driver} from {meant} to {linked} while this one"
+                    " waited.",
+                    resolution="Nothing was done. To go back further, run the command again.",
+                )
+            inputs = read_inputs(root, desired).of(driver, release)
+            report(Note(f"{driver} goes back from {now} to {digest}"))
+            reject(layout, release, digest, inputs=inputs)
+        mode = Mode(may_prepare=False)
+        with always_published(root):
+            return apply(Run(root, desired, mode, catalogues, only=driver))
+
+
+def would_roll_back(root: Path, desired: Desired, driver: str) -> tuple[str, str]:
+    """Return the artifacts that a rollback would go from and to, by short digest."""
+    layout, release = _target(root, desired, driver)
+    return begun(layout, release) or choose(layout, release)
+
+
+def _target(root: Path, desired: Desired, driver: str) -> tuple[Layout, str]:
+    """Return the driver's part of the store, and the kernel whose artifact changes."""
+    if driver not in desired.drivers:
+        raise NotFoundError(
+            f"provision.toml names no driver '{driver}'.",
+            resolution=f"It names {', '.join(desired.drivers) or 'no driver'}.",
+        )
+    release = kernel_release(root)
+    if release is None:
+        raise NotFoundError(
+            f"There is no kernel under '{root}'.",
+            resolution=f"See which kernels it has: ls {root / 'usr/lib/modules'}",
+        )
+    return Layout(root, driver), release
 
 
 def clean(layout: Layout) -> None:

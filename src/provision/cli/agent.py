@@ -17,8 +17,14 @@ from provision.agent.boot import boot as load_at_boot
 from provision.agent.desired import load_desired
 from provision.agent.model import Desired, Mode, Outcome, Run
 from provision.agent.package_manager import is_calm, wait_for_kernel
-from provision.agent.rollback import rollback, would_roll_back
-from provision.agent.run import Result, always_published, apply, plan_host
+from provision.agent.run import (
+    Result,
+    always_published,
+    apply,
+    plan_host,
+    rollback,
+    would_roll_back,
+)
 from provision.agent.status import NAME_A_DRIVER, Status
 from provision.build.workspace import load_settings
 from provision.cli import options

@@ -9,7 +9,7 @@ import pytest
 
 from kit.artifact import KERNEL
 from provision.agent.boot import boot
-from provision.agent.rollback import rollback, would_roll_back
+from provision.agent.run import rollback, would_roll_back
 from provision.errors import ConfigError
 from provision.kmod.loader import LOADER
 from provision.store.state import load_state
@@ -47,7 +47,7 @@ def test_a_rollback_that_was_killed_is_completed_by_the_next_one(
 ) -> None:
     _first, second, third = _three_versions(ready)
     with monkeypatch.context() as killed:
-        killed.setattr("provision.agent.rollback.apply", _raise_killed)
+        killed.setattr("provision.agent.run.apply", _raise_killed)
         with pytest.raises(KeyboardInterrupt):
             rollback(ready.root, ready.desired(), DRIVER)
     assert ready.layout.current.readlink().name == third

@@ -13,7 +13,7 @@ import pytest
 from kit.artifact import KERNEL, make_pin
 from provision.agent import actions
 from provision.agent.garbage import remove_unneeded
-from provision.agent.rollback import rollback
+from provision.agent.run import rollback
 from provision.errors import InUseError
 from provision.store.entries import link_kernel, linked_kernels, remove
 from provision.store.locks import switching
@@ -130,7 +130,7 @@ def test_of_two_rollbacks_at_once_the_second_does_nothing(
             rollback(twice.root, twice.desired(), DRIVER)
         return switching(*given, **more)
 
-    monkeypatch.setattr("provision.agent.rollback.switching", switching_late)
+    monkeypatch.setattr("provision.agent.run.switching", switching_late)
     with pytest.raises(InUseError, match="switched"):
         rollback(twice.root, twice.desired(), DRIVER)
     assert twice.current() == NEWEST

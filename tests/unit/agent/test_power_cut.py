@@ -10,7 +10,7 @@ import pytest
 from kit.artifact import KERNEL, write
 from provision.agent.boot import boot
 from provision.agent.garbage import remove_unneeded
-from provision.agent.rollback import rollback
+from provision.agent.run import rollback
 from provision.kmod.verify import verify_artifact
 from provision.manifest import Manifest
 from unit.agent.host import DRIVER, NEXT, Host, make_host

@@ -10,8 +10,7 @@ import pytest
 from kit.artifact import KERNEL
 from provision.agent.boot import boot
 from provision.agent.garbage import remove_unneeded
-from provision.agent.rollback import rollback
-from provision.agent.run import plan_host
+from provision.agent.run import plan_host, rollback
 from provision.errors import ProvisionError
 from provision.store.state import NewerStateError, copies_of, load_state
 from unit.agent.host import DRIVER, NEWEST, NEXT, OLDER, Host
