@@ -16,7 +16,6 @@ from shipping.source import Source
 BASE = "debian:13"
 # Docker's official images of one architecture only, for machines other than this one.
 FOREIGN_BASES = {"x86_64": "amd64/debian:13", "aarch64": "arm64v8/debian:13"}
-# The base image of the day is in it, so that no sum of it is in SHA256SUMS.
 SUFFIX = ".image.tar"
 _FILES = ("templates/agent/Dockerfile", "templates/agent/agent.sh")
 _ENGINES = ("docker", "podman")

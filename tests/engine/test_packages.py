@@ -49,6 +49,7 @@ _RELEASED = (
     *("oci-decorator_*_arm64.deb", "provision_*_arm64.deb", "oci-decorator-nvidia-*.noarch.rpm"),
     *("oci-decorator-*.x86_64.rpm", "provision-*.x86_64.rpm"),
     *("oci-decorator-*.aarch64.rpm", "provision-*.aarch64.rpm"),
+    "provision-agent-*_amd64.image.tar",
 )
 _ENTER = """\
 set -e
@@ -114,6 +115,9 @@ def test_everything_is_there_with_its_sum(release: Path) -> None:
     for pattern in _RELEASED:
         assert list(release.glob(pattern)), pattern
     run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=release)
+    sums = (release / "SHA256SUMS").read_text().splitlines()
+    others = {"SHA256SUMS", "SHA256SUMS.asc", "repository"}
+    assert {line.split()[1] for line in sums} == names - others
     with gnupg_home() as home:
         run(["gpg", "--homedir", home, "--import", release / "repository/provision.asc"])
         run(["gpg", "--homedir", home, "--verify", release / "SHA256SUMS.asc"])
